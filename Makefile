@@ -1,0 +1,59 @@
+# Everything a person needs, from a fresh machine with Python 3.11+ and make.
+#   make demo    the cheapest ways to serve a model, offline once the packages are installed
+#   make test    every check: style, types, layers, tests
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+UV ?= uv
+INSTALL := $(PIP) install --quiet --require-hashes --only-binary :all:
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick lint bench docs lock clean
+
+help:
+	@grep -E '^#   make' Makefile | sed 's/^#   //'
+
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit("tokonomics needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 demo") if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/run: requirements/run.lock pyproject.toml $(VENV)/made
+	@echo "Installing tokonomics into $(VENV) …"
+	@$(INSTALL) -r requirements/run.lock
+	@$(PIP) install --quiet --no-deps --no-index --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/dev: requirements/dev.lock $(VENV)/run
+	@echo "Installing the checks into $(VENV) …"
+	@$(INSTALL) -r requirements/dev.lock
+	@touch $@
+
+demo: $(VENV)/run
+	@$(BIN)/tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --tpot 0.05
+
+lint: $(VENV)/dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+test: lint
+	@$(BIN)/python -m pytest
+
+quick: $(VENV)/dev
+	@$(BIN)/python -m pytest -m 'not slow'
+
+bench: $(VENV)/run
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+docs: $(VENV)/dev
+	@$(BIN)/python docs/generate.py
+
+lock:
+	@$(UV) pip compile pyproject.toml --group build --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/run.lock
+	@$(UV) pip compile pyproject.toml --group dev --constraint requirements/run.lock --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/dev.lock
+
+clean:
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,43 @@
+"""How fast the answers come: step times a second, and a plan over the whole shipped catalogue.
+
+python benchmarks/bench_speed.py
+"""
+
+import time
+
+import numpy as np
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import load_offers
+from tokonomics.clock import today
+from tokonomics.physics.deployment import deploy
+from tokonomics.physics.steptime import decode_step
+from tokonomics.planner.plan import plan
+from tokonomics.traffic.workload import Workload
+
+
+def main() -> None:
+    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    batch = np.tile(np.arange(1, 257), 4096)
+    context = np.repeat(np.arange(1, 4097), 256)
+    started = time.perf_counter()
+    decode_step(deployment, batch, context)
+    took = time.perf_counter() - started
+    print(f"step times: {len(batch) / took / 1e6:.1f} million a second, one core, arrays of {len(batch):,}")
+    for attempt in ("cold", "warm"):
+        started = time.perf_counter()
+        made = plan(
+            find_model("llama-3.3-70b"),
+            Workload(rate=5, input_tokens=1000, output_tokens=300),
+            load_offers(),
+            find_engine("vllm"),
+            today=today(),
+        )
+        took = time.perf_counter() - started
+        print(f"plan, {attempt}: {took:.2f} s for {len(made.ranked):,} ranked and {len(made.rejected):,} rejected")
+
+
+if __name__ == "__main__":
+    main()

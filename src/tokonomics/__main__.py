@@ -1,0 +1,5 @@
+"""``python -m tokonomics``."""
+
+from tokonomics.cli.main import run
+
+run()

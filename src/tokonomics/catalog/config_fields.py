@@ -1,0 +1,145 @@
+"""A config.json seen through questions that either have a usable answer or end in one clear message.
+
+Every field is read through ``Fields``, which checks its type and range and remembers that it was read. What was
+neither read nor known to be without effect on cost is an error at the end: a field nobody interpreted could change
+the answer, and the reader does not guess.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+
+from tokonomics.errors import BadInput, nearest, shorten
+
+LARGEST = 1 << 24
+"""No width, count or vocabulary of a real model comes near 16.8 million; beyond it is a slip of the keyboard."""
+
+
+class Fields:
+    """The fields of one JSON object, with the file and the path they came from."""
+
+    def __init__(self, values: Mapping[str, object], where: str, path: str = "") -> None:
+        self._values = values
+        self._read: set[str] = set()
+        self.where = where
+        self.path = path
+
+    def wrong(self, name: str, what: str, fix: str | None = None) -> BadInput:
+        """The error that names the field and the file it is in."""
+        return BadInput(f"field '{shorten(self.path + name)}' {what}", where=self.where, fix=fix)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._values)
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there, even as null."""
+        return name in self._values
+
+    def value(self, name: str) -> object:
+        """The field as it stands, null when absent; the caller judges it."""
+        self._read.add(name)
+        return self._values.get(name)
+
+    def size(self, *names: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
+        """A whole number under any of its names; absent or null means the default, and without one is an error."""
+        size = self.optional_size(*names, least=least, most=most)
+        if size is None:
+            size = default
+        if size is None:
+            raise self.wrong(names[0], "is missing", fix="Copy it from the model's original config.json.")
+        return size
+
+    def optional_size(self, *names: str, least: int = 1, most: int = LARGEST) -> int | None:
+        """A whole number, or nothing; several names for one thing have to agree."""
+        found: int | None = None
+        for name in names:
+            given = self.value(name)
+            if given is None:
+                continue
+            if isinstance(given, bool) or not isinstance(given, int):
+                raise self.wrong(name, f"needs a whole number (got {_quoted(given)})")
+            if not least <= given <= most:
+                raise self.wrong(name, f"needs a whole number from {least} to {most} (got {_quoted(given)})")
+            if found is not None and found != given:
+                raise self.wrong(name, f"says {given} where '{names[0]}' says {found}")
+            found = given
+        return found
+
+    def flag(self, name: str, default: bool) -> bool:
+        given = self.value(name)
+        if given is None:
+            return default
+        if not isinstance(given, bool):
+            raise self.wrong(name, f"needs true or false (got {_quoted(given)})")
+        return given
+
+    def word(self, name: str) -> str | None:
+        given = self.value(name)
+        if given is None:
+            return None
+        if not isinstance(given, str):
+            raise self.wrong(name, f"needs a string (got {_quoted(given)})")
+        return given
+
+    def words(self, name: str) -> list[str] | None:
+        given = self.value(name)
+        if given is None:
+            return None
+        if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+            raise self.wrong(name, f"needs a list of strings (got {_quoted(given)})")
+        return given
+
+    def numbers(self, name: str) -> list[int] | None:
+        """A list of whole numbers, none negative."""
+        given = self.value(name)
+        if given is None:
+            return None
+        fine = isinstance(given, list) and all(
+            isinstance(each, int) and not isinstance(each, bool) and 0 <= each <= LARGEST for each in given
+        )
+        if not isinstance(given, list) or not fine:
+            raise self.wrong(name, f"needs a list of whole numbers (got {_quoted(given)})")
+        return given
+
+    def child(self, name: str) -> "Fields | None":
+        """The nested object of that name."""
+        given = self.value(name)
+        if given is None:
+            return None
+        if not isinstance(given, Mapping):
+            raise self.wrong(name, f"needs an object (got {_quoted(given)})")
+        return Fields(given, self.where, f"{self.path}{name}.")
+
+    def expect(self, name: str, accepted: tuple[object, ...]) -> None:
+        """A field that is understood at these values only; absent and null are fine."""
+        given = self.value(name)
+        if given is not None and not any(type(given) is type(each) and given == each for each in accepted):
+            wanted = " or ".join(_quoted(each) for each in accepted)
+            raise self.wrong(name, f"is understood only as {wanted} (got {_quoted(given)})")
+
+    def refuse_unread(self, harmless: Collection[str]) -> None:
+        """An error for the first field that was not interpreted and is not known to be without effect on cost."""
+        for name, given in self._values.items():
+            if given is None or name in self._read or name in harmless or name.startswith("_"):
+                continue
+            guesses = nearest(name, self._read)
+            hint = f"Did you mean {' or '.join(guesses)}? " if guesses else ""
+            raise self.wrong(
+                name,
+                "is not one this reader can interpret",
+                fix=f"{hint}If it does not change the model's size, prefix it with '_' in a copy of the file.",
+            )
+
+
+def _quoted(value: object) -> str:
+    """A value as JSON would show it, short."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "not a number" if math.isnan(value) else "infinity"
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**20 else "a number of more than 20 digits"
+    if isinstance(value, str):
+        return f"'{shorten(value, 40)}'"
+    if isinstance(value, list):
+        return "a list"
+    return "an object" if isinstance(value, Mapping) else shorten(repr(value), 40)

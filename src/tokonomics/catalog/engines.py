@@ -1,0 +1,124 @@
+"""Which serving engines exist, and what each does by default: batch limits, memory it takes, precisions it runs.
+
+Defaults are read in the engines' own sources, of the version named in each row of ``data/engines.toml``. How much
+device memory an engine leaves for the KV cache follows one of three rules, which differ by what the share covers.
+"""
+
+import datetime
+import tomllib
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from tokonomics.catalog.gpus import Architecture, Gpu
+from tokonomics.catalog.names import resolve
+from tokonomics.catalog.precision import Precision
+from tokonomics.nouns import Noun
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class MemoryRule(StrEnum):
+    """What an engine's share of device memory has to hold."""
+
+    all = "all"
+    """Weights, workspace and KV cache (vLLM's ``gpu_memory_utilization``)."""
+    weights_and_kv = "weights_and_kv"
+    """Weights and KV cache; the workspace lives in what the share leaves (SGLang's ``mem_fraction_static``)."""
+    free = "free"
+    """KV cache alone, a share of what weights and workspace leave (TensorRT-LLM's ``free_gpu_memory_fraction``)."""
+
+
+class Defaults(Noun):
+    """What an engine sets itself on devices of at least that much memory."""
+
+    at_least_gib: float = Field(default=0, ge=0)
+    except_gpus: tuple[str, ...] = ()
+    memory_fraction: Share
+    reserve_bytes: NonNegativeInt = 0
+    """Kept out of the share, in bytes rather than as a fraction."""
+    max_sequences: PositiveInt
+    max_batched_tokens: PositiveInt
+    """Tokens of one step: the budget that prompts are chunked into."""
+
+
+class Hardware(Noun):
+    """Precisions that run on some architectures."""
+
+    architectures: tuple[Architecture, ...]
+    weights: tuple[Precision, ...]
+    kv: tuple[Precision, ...]
+
+
+class Engine(Noun):
+    """A serving stack, as it comes."""
+
+    key: str
+    name: str
+    version: str
+    aliases: tuple[str, ...] = ()
+    kv_block_tokens: PositiveInt
+    memory_rule: MemoryRule
+    chunks_prefill: bool
+    """Splits a prompt over several steps when it exceeds the token budget."""
+    mixes_prefill_with_decode: bool
+    """One step may hold both; otherwise a prompt's step holds up the running requests."""
+    reuses_prefixes: bool
+    defaults: tuple[Defaults, ...]
+    hardware: tuple[Hardware, ...]
+    source: str
+    date: datetime.date
+    note: str | None = None
+
+    @model_validator(mode="after")
+    def _defaults_cover_every_device(self) -> Self:
+        sizes = [each.at_least_gib for each in self.defaults]
+        if sizes != sorted(sizes, reverse=True) or not sizes or sizes[-1] != 0 or self.defaults[-1].except_gpus:
+            raise ValueError("defaults must be listed by memory, largest first, the last for every device")
+        return self
+
+    def defaults_on(self, gpu: Gpu) -> Defaults:
+        """The defaults it picks on that device."""
+        gib = gpu.memory_bytes / 2**30
+        return next(each for each in self.defaults if gib >= each.at_least_gib and gpu.key not in each.except_gpus)
+
+    def hardware_of(self, architecture: Architecture) -> Hardware | None:
+        """What runs there; None where the engine does not."""
+        return next((each for each in self.hardware if architecture in each.architectures), None)
+
+    def kv_bytes(self, gpu: Gpu, weight_bytes: float, workspace_bytes: float, fraction: float | None = None) -> float:
+        """Device memory left for the KV cache; negative when weights and workspace alone do not fit.
+
+        ``fraction`` is the engine's own memory setting where the user has changed it.
+        """
+        defaults = self.defaults_on(gpu)
+        share = defaults.memory_fraction if fraction is None else fraction
+        reserve = defaults.reserve_bytes if fraction is None else 0
+        taken = gpu.usable_bytes * share - reserve
+        match self.memory_rule:
+            case MemoryRule.all:
+                return taken - weight_bytes - workspace_bytes
+            case MemoryRule.weights_and_kv:
+                # A workspace larger than what the share leaves would fail at run time: it comes out of the cache here.
+                return min(taken - weight_bytes, gpu.usable_bytes - weight_bytes - workspace_bytes)
+            case MemoryRule.free:
+                free = gpu.usable_bytes - weight_bytes - workspace_bytes
+                return free * share if free > 0 else free
+
+
+_SHIPPED = Path(__file__).parent / "data" / "engines.toml"
+
+
+@cache
+def all_engines() -> tuple[Engine, ...]:
+    """Every engine of the catalogue."""
+    rows = tomllib.loads(_SHIPPED.read_text(encoding="utf-8"))["engines"]
+    return tuple(Engine.model_validate({"key": key, **row}) for key, row in rows.items())
+
+
+def find_engine(name: str) -> Engine:
+    """The engine of that name."""
+    return resolve("engine", name, all_engines(), fix=f"Known: {', '.join(each.key for each in all_engines())}.")

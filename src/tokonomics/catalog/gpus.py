@@ -1,0 +1,224 @@
+"""Which GPUs exist, and what each can do at most: bytes, bytes per second, FLOP/s.
+
+Figures are the vendors' datasheets', dense and one-directional, kept in ``data/gpus.toml`` with source and date; the
+user's own catalogue adds GPUs or replaces figures of ours. A datasheet rate is a ceiling that no kernel exceeds:
+how much of it is reached is ``physics``' business.
+"""
+
+import datetime
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveInt, ValidationError, model_validator
+
+from tokonomics.catalog.names import resolve, spelling, spellings
+from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.user_file import user_path, user_tables
+from tokonomics.errors import BadInput, UnknownName, from_validation, shorten
+from tokonomics.nouns import Noun
+
+Dtype = Literal["bf16", "fp16", "fp8", "int8", "fp4"]
+Vendor = Literal["nvidia", "amd", "intel"]
+Architecture = Literal[
+    "volta",
+    "turing",
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "blackwell-rtx",
+    "cdna2",
+    "cdna3",
+    "cdna4",
+    "gaudi2",
+    "gaudi3",
+]
+
+DRIVER_RESERVE_BYTES = int(0.7 * 2**30)
+"""What the driver keeps from a process, of the total it reports: 0.23 to 0.85 GiB on the cards with both figures."""
+
+PCIE_GEN4_BYTES_PER_S = 32e9
+"""Sixteen lanes of PCIe 4.0 in one direction: what a GPU of unknown host link is assumed to have."""
+
+ADD_A_GPU = """To add one, put five lines of its datasheet (dense rates) into ~/.config/tokonomics/catalog.toml:
+  [gpus.MY-GPU]
+  architecture = "hopper"
+  memory_gb = 80
+  bandwidth_bytes_per_s = 3.35e12
+  flops = { bf16 = 989e12, fp8 = 1979e12 }"""
+
+# Physical ranges wide enough for the next generations; a figure outside is a slip of units (GB/s, TFLOP/s, bits).
+Bandwidth = Annotated[float, Field(ge=1e11, le=1e14)]
+Flops = Annotated[float, Field(ge=1e12, le=1e18)]
+LinkSpeed = Annotated[float, Field(ge=1e9, le=1e13)]
+MemoryGb = Annotated[float, Field(ge=1, le=10_000)]
+Watts = Annotated[float, Field(ge=10, le=10_000)]
+Year = Annotated[int, Field(ge=2006, le=2100)]
+
+
+class Gpu(Noun):
+    """One GPU as software sees it."""
+
+    key: str
+    name: str
+    architecture: Architecture
+    memory_gb: MemoryGb
+    """As marketed."""
+    memory_bytes: PositiveInt
+    """The device's total as its driver reports it."""
+    memory_reported: bool
+    """False: no report known, ``memory_bytes`` is the marketed figure in decimal gigabytes, the least it can be."""
+    visible_bytes: PositiveInt | None = None
+    """What a process sees of the total, where a log shows it."""
+    bandwidth_bytes_per_s: Bandwidth
+    flops: dict[Dtype, Flops]
+    """Dense matrix rate by number format; a format the hardware does not multiply at full rate is absent."""
+    fast_link_bytes_per_s: LinkSpeed | None = None
+    """NVLink, Infinity Fabric or the like, in one direction; None where PCIe is all there is."""
+    fast_link_gpus: PositiveInt = 1
+    """How many GPUs that link joins."""
+    pcie_bytes_per_s: LinkSpeed = PCIE_GEN4_BYTES_PER_S
+    gpus_per_node: PositiveInt = 8
+    watts: Watts | None = None
+    year: Year | None = None
+    aliases: tuple[str, ...] = ()
+    source: str
+    date: datetime.date | None = None
+    note: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _least_memory_unless_reported(cls, row: object) -> object:
+        if not isinstance(row, dict) or "memory_reported" in row:
+            return row
+        marketed = row.get("memory_gb")
+        if "memory_bytes" in row or not isinstance(marketed, int | float) or not 0 < marketed < 1e6:
+            return {**row, "memory_reported": True}
+        return {**row, "memory_bytes": int(marketed * 1e9), "memory_reported": False}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.flops.keys() & {"bf16", "fp16"}:
+            raise ValueError("flops needs a 16-bit rate: bf16, or fp16 where the hardware has no bf16")
+        marketed = self.memory_gb * 1e9
+        # "80 GB" is anything from 80e9 bytes less ECC to 80 × 2^30.
+        if not 0.9 * marketed <= self.memory_bytes <= 1.08 * marketed:
+            raise ValueError(f"memory_bytes {self.memory_bytes:,} is not {self.memory_gb:g} GB")
+        if self.visible_bytes and self.visible_bytes > self.memory_bytes:
+            raise ValueError(f"visible_bytes {self.visible_bytes:,} exceeds memory_bytes {self.memory_bytes:,}")
+        if (self.fast_link_bytes_per_s is None) != (self.fast_link_gpus == 1):
+            raise ValueError("fast_link_bytes_per_s and fast_link_gpus (2 or more) go together")
+        return self
+
+    @property
+    def vendor(self) -> Vendor:
+        if self.architecture.startswith("cdna"):
+            return "amd"
+        return "intel" if self.architecture.startswith("gaudi") else "nvidia"
+
+    @property
+    def usable_bytes(self) -> int:
+        """Device memory that processes can share: what engines take their fraction of."""
+        if self.visible_bytes:
+            return self.visible_bytes
+        return self.memory_bytes - DRIVER_RESERVE_BYTES if self.memory_reported else self.memory_bytes
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """Between two neighbours, in one direction: the fast link, or PCIe where there is none."""
+        return self.fast_link_bytes_per_s or self.pcie_bytes_per_s
+
+    def link_among(self, gpus: int) -> float:
+        """Bytes per second and direction of one GPU when that many of one machine work together.
+
+        A bridge joins two or four cards: a wider group is as slow as its slowest hop, which is PCIe.
+        """
+        return self.link_bytes_per_s if gpus <= self.fast_link_gpus else self.pcie_bytes_per_s
+
+    def has(self, dtype: Dtype) -> bool:
+        """Whether the hardware multiplies matrices of that format at its full rate."""
+        return dtype in self.flops
+
+    def peak_flops(self, weights: Precision) -> float:
+        """FLOP/s at which matrices with weights of that precision are multiplied, at most.
+
+        FP8, INT8 and FP4 weights run at their own rate where the hardware has that math; elsewhere engines unpack them
+        and multiply in 16 bits (vLLM docs, "FP8 W8A8": weight-only by Marlin kernels before Ada), as they do INT4
+        weights everywhere (AWQ and GPTQ are W4A16). Without BF16, 16 bits means FP16. FP32 weights can at best use
+        TF32, half the 16-bit rate on Ampere and later (NVIDIA A100 datasheet: 156 against 312).
+        """
+        wide = self.flops["bf16"] if self.has("bf16") else self.flops["fp16"]
+        if weights is Precision.fp32:
+            return wide / 2
+        narrow = _MATH.get(weights)
+        return max(wide, self.flops.get(narrow, 0.0)) if narrow else wide
+
+
+_MATH: dict[Precision, Dtype] = {
+    Precision.fp8: "fp8",
+    Precision.int8: "int8",
+    Precision.nvfp4: "fp4",
+    Precision.mxfp4: "fp4",
+}
+
+_SHIPPED = Path(__file__).parent / "data" / "gpus.toml"
+
+
+@cache
+def _shipped_gpus() -> tuple[Gpu, ...]:
+    rows = tomllib.loads(_SHIPPED.read_text(encoding="utf-8"))["gpus"]
+    return tuple(_gpu(key, row, f"{_SHIPPED} [gpus.{key}]") for key, row in rows.items())
+
+
+def all_gpus() -> tuple[Gpu, ...]:
+    """Every GPU of the catalogue; a user's row replaces the figures of one of ours and goes by the same names."""
+    own = user_tables("gpus")
+    if not own:
+        return _shipped_gpus()
+    gpus = {gpu.key: gpu for gpu in _shipped_gpus()}
+    for name, row in own.items():
+        where = f"{user_path()} [gpus.{shorten(name)}]"
+        ours = next((gpu for gpu in gpus.values() if spelling(name) in spellings(gpu)), None)
+        gpu = (
+            _gpu(ours.key, {"name": ours.name, "aliases": ours.aliases, **row}, where)
+            if ours
+            else _gpu(name, row, where)
+        )
+        rival = next((each for each in gpus.values() if each is not ours and spellings(each) & spellings(gpu)), None)
+        if rival:
+            raise BadInput(f"another GPU, {rival.key}, already goes by one of its names", where=where)
+        gpus[gpu.key] = gpu
+    return tuple(gpus.values())
+
+
+def find_gpu(name: str) -> Gpu:
+    """The GPU of that name, as people, clouds or ``nvidia-smi`` spell it."""
+    return resolve("GPU", name, all_gpus(), fix=ADD_A_GPU)
+
+
+def find_gpus(
+    match: str | None = None, min_memory_gb: float | None = None, architecture: str | None = None
+) -> list[Gpu]:
+    """GPUs whose names contain ``match``, with at least that much memory, of an architecture."""
+    known = all_gpus()
+    found = [gpu for gpu in known if match is None or any(spelling(match) in each for each in spellings(gpu))]
+    if match and not found:
+        return [find_gpu(match)]  # raises, with the nearest names
+    if architecture and architecture.casefold() not in {gpu.architecture for gpu in known}:
+        raise UnknownName("architecture", architecture, {gpu.architecture for gpu in known})
+    return [
+        gpu
+        for gpu in found
+        if (min_memory_gb is None or gpu.memory_gb >= min_memory_gb)
+        and (architecture is None or gpu.architecture == architecture.casefold())
+    ]
+
+
+def _gpu(key: str, row: Mapping[str, object], where: str) -> Gpu:
+    try:
+        return Gpu.model_validate({"name": key, "source": "your catalogue", **row, "key": key})
+    except ValidationError as error:
+        raise from_validation(error, where, Gpu.model_fields) from None

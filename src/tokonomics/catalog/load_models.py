@@ -1,0 +1,203 @@
+"""The catalogue of models: ours, the user's, and any config.json a path leads to.
+
+A name is looked up among the rows' spellings first, and only the row that was asked for becomes a ``ModelSpec``.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tokonomics.catalog.config_json import from_config, read_config
+from tokonomics.catalog.models import ModelSpec, Published
+from tokonomics.catalog.names import resolve, spelling, spellings
+from tokonomics.catalog.user_file import user_path, user_tables
+from tokonomics.errors import BadInput, UnknownName, from_validation, nearest, shorten
+
+ADD_YOUR_OWN = (
+    "Give the path of a Hugging Face config.json, or add it to {path}:\n"
+    "    [models.my-model]\n"
+    '    name = "My Model"\n'
+    '    aliases = ["my-model-instruct"]\n'
+    '    config = "path/to/config.json"'
+)
+
+USER_FIELDS = ("name", "family", "aliases", "config", "extra_parameters", "source", "date")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A catalogue entry before its config is read."""
+
+    key: str
+    name: str
+    aliases: tuple[str, ...]
+    table: Mapping[str, Any]
+    where: str
+    is_ours: bool
+
+    def spec(self) -> ModelSpec:
+        """The model this row describes."""
+        return _our_spec(self.key) if self.is_ours else _user_spec(self)
+
+
+def all_models() -> tuple[ModelSpec, ...]:
+    """Every model known by name, the user's own first."""
+    return tuple(row.spec() for row in _rows())
+
+
+def find_model(name_or_path: str) -> ModelSpec:
+    """The model of that name, or the one whose config.json (or the directory holding it) the path leads to."""
+    if _is_path(name_or_path):
+        return read_config(_expanded(name_or_path))
+    return resolve("model", name_or_path, _rows(), fix=ADD_YOUR_OWN.format(path=user_path())).spec()
+
+
+def find_models(match: str | None = None, family: str | None = None, moe: bool | None = None) -> list[ModelSpec]:
+    """Models whose names contain ``match`` (or the one a path leads to), of a family, with or without experts."""
+    if match is not None and _is_path(match):
+        return [find_model(match)]
+    wanted = spelling(match) if match else ""
+    rows = [row for row in _rows() if any(wanted in each for each in spellings(row))]
+    if match and not rows:
+        return [find_model(match)]  # raises, with the nearest names
+    found = [row.spec() for row in rows]
+    families = {spelling(model.family) for model in found}
+    if family and not any(spelling(family) in each for each in families):
+        raise UnknownName("family", family, sorted({model.family for model in found}))
+    return [
+        model
+        for model in found
+        if (family is None or spelling(family) in spelling(model.family)) and (moe is None or model.is_moe == moe)
+    ]
+
+
+def _expanded(text: str) -> Path:
+    """A path with ``~`` replaced, where there is such a user."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
+def _is_path(text: str) -> bool:
+    """Whether a path is meant: it ends in .json, or something lies there and no model has that name."""
+    if not text or text.endswith(".json"):
+        return bool(text)
+    try:
+        path = _expanded(text)
+        there = path.is_file() or (path / "config.json").is_file()
+    except (OSError, ValueError):  # too long, a null character
+        return False
+    return there and ("/" in text or "\\" in text or not any(spelling(text) in spellings(row) for row in _rows()))
+
+
+def _rows() -> tuple[Row, ...]:
+    """The user's entries and ours; an entry of theirs with a key of ours replaces it."""
+    mine = tuple(_user_row(key, table) for key, table in user_tables("models").items())
+    replaced = {spelling(row.key) for row in mine}
+    ours = tuple(row for row in _our_rows() if spelling(row.key) not in replaced)
+    return mine + ours
+
+
+@lru_cache(maxsize=1)
+def _our_rows() -> tuple[Row, ...]:
+    file = resources.files("tokonomics.catalog") / "data" / "models.toml"
+    text = file.read_text("utf-8")
+    return tuple(
+        Row(key, table["name"], (*table.get("aliases", ()), table["hf"]), table, f"models.toml [{key}]", True)
+        for key, table in tomllib.loads(text).items()
+    )
+
+
+@lru_cache(maxsize=512)
+def _our_spec(key: str) -> ModelSpec:
+    """One row of ours, read once."""
+    row = next(each for each in _our_rows() if each.key == key)
+    table = row.table
+    return from_config(
+        _with_nulls(table["config"]),
+        key=key,
+        name=row.name,
+        family=table["family"],
+        source=table["source"],
+        date=table["date"],
+        where=row.where,
+        aliases=row.aliases,
+        published=Published(
+            parameters=table["published_parameters"],
+            active_parameters=table.get("published_active_parameters"),
+            source=table["parameters_source"],
+            not_served=table.get("published_not_served", 0),
+            excludes=table.get("excludes"),
+        ),
+        extra_parameters=table.get("extra_parameters"),
+    )
+
+
+def _with_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A TOML table as the JSON it stands for: TOML has no null, so the string "null" is written for it."""
+    return {
+        name: _with_nulls(value) if isinstance(value, Mapping) else None if value == "null" else value
+        for name, value in config.items()
+    }
+
+
+def _user_row(key: str, table: Mapping[str, Any]) -> Row:
+    """An entry of the user's catalogue, its own fields checked."""
+    where = f"{user_path()} [models.{shorten(key)}]"
+    for field in table:
+        if field not in USER_FIELDS:
+            guesses = nearest(field, USER_FIELDS) or list(USER_FIELDS)
+            raise BadInput(
+                f"unknown field '{shorten(field)}'", where=where, fix=f"Did you mean {' or '.join(guesses)}?"
+            )
+    if "config" not in table:
+        raise BadInput("field 'config' is missing", where=where, fix='config = "path/to/config.json"')
+    for field in ("name", "family", "source"):
+        if not isinstance(table.get(field, ""), str):
+            raise BadInput(f"field '{field}' needs a string", where=where)
+    aliases = table.get("aliases", [])
+    if not isinstance(aliases, list) or not all(isinstance(each, str) for each in aliases):
+        raise BadInput("field 'aliases' needs a list of strings", where=where)
+    return Row(key, table.get("name", key), tuple(aliases), table, where, False)
+
+
+def _user_spec(row: Row) -> ModelSpec:
+    """The model of a user's entry; a config given by path is found from the catalogue's own directory."""
+    table, config = row.table, row.table["config"]
+    extra = table.get("extra_parameters")
+    if extra is not None and (isinstance(extra, bool) or not isinstance(extra, int) or extra < 0):
+        raise BadInput("field 'extra_parameters' needs a whole number", where=row.where)
+    if isinstance(config, str):
+        read = read_config(user_path().parent / _expanded(config), name=row.name, extra_parameters=extra)
+        changes: dict[str, Any] = {"key": row.key, "aliases": row.aliases}
+        if "family" in table:
+            changes["family"] = table["family"]
+        return read.model_copy(update=changes)
+    if not isinstance(config, Mapping):
+        raise BadInput("field 'config' needs a path or a table", where=row.where)
+    written = datetime.fromtimestamp(user_path().stat().st_mtime).date()
+    given = table.get("date", written)
+    if isinstance(given, datetime) or not isinstance(given, date):
+        raise BadInput("field 'date' needs a date such as 2026-01-31", where=row.where)
+    try:
+        return from_config(
+            _with_nulls(config),
+            key=row.key,
+            name=row.name,
+            family=table.get("family", str(config.get("model_type"))),
+            source=table.get("source", str(user_path())),
+            date=given,
+            where=row.where,
+            aliases=row.aliases,
+            extra_parameters=extra,
+        )
+    except ValidationError as error:
+        raise from_validation(error, row.where) from None

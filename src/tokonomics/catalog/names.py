@@ -1,0 +1,52 @@
+"""Finding a catalogue entry by the names people use for it.
+
+Case, spaces, dashes and underscores do not matter; a vendor prefix ("NVIDIA", "meta-llama/") may be left out.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+from tokonomics.errors import UnknownName
+
+
+class Named(Protocol):
+    @property
+    def key(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+
+Entry = TypeVar("Entry", bound=Named)
+
+_VENDORS = ("nvidia", "amd", "intel", "geforce", "tesla", "instinct")
+
+
+def spelling(name: str) -> str:
+    """The form in which two spellings of one name are equal."""
+    bare = re.sub(r"[\s_\-]+", "", name.casefold().rsplit("/", 1)[-1])
+    stripped = True
+    while stripped:
+        stripped = False
+        for vendor in _VENDORS:
+            if bare.startswith(vendor) and bare != vendor:
+                bare, stripped = bare.removeprefix(vendor), True
+    return bare
+
+
+def spellings(entry: Named) -> set[str]:
+    """Every form under which an entry is found."""
+    return {spelling(name) for name in (entry.key, entry.name, *entry.aliases)}
+
+
+def resolve(kind: str, name: str, entries: Iterable[Entry], *, fix: str | None = None) -> Entry:
+    """The entry of that name, or an error that suggests the nearest."""
+    known = tuple(entries)
+    wanted = spelling(name)
+    for entry in known:
+        if wanted in spellings(entry):
+            return entry
+    names = [each for entry in known for each in (entry.key, *entry.aliases)]
+    raise UnknownName(kind, name, names, fix=fix)

@@ -1,0 +1,394 @@
+"""What a GPU costs by the hour: offers of machines, with who quoted them and when.
+
+An offer is a whole instance: its price per GPU is the instance price over its GPUs. Offers come from the shipped
+snapshot (``data/offers.csv``, reduced from the SkyPilot catalogue), from the user's cache once prices were refreshed,
+or from the user's own CSV file. A price older than 90 days is stale: it is still shown, and says so.
+"""
+
+import csv
+import datetime as dt
+import io
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from enum import StrEnum
+from functools import cache, partial
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Annotated
+
+from pydantic import Field
+
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
+from tokonomics.nouns import Noun
+
+STALE_AFTER_DAYS = 90
+"""The product's promise: an older price says that it is old (DESIGN.md, section 8)."""
+
+UNSPECIFIED = "unspecified"
+"""The region of an offer that names none."""
+
+MAX_USD_PER_HOUR = 100_000.0
+"""Nobody quotes one machine above this; a price beyond it is a slip of the decimal point or of the currency."""
+
+MAX_GPUS = 1_000
+"""Far above any single machine (an NVL72 rack has 72): a larger count is not one instance."""
+
+MAX_FILE_BYTES = 50_000_000
+"""Hundreds of thousands of offers; a larger file is not a price list."""
+
+SNAPSHOT = Path(__file__).parent / "data" / "offers.csv"
+
+Usd = Annotated[float, Field(gt=0, le=MAX_USD_PER_HOUR)]
+
+
+class Terms(StrEnum):
+    """How the machine is bought."""
+
+    on_demand = "on_demand"
+    spot = "spot"
+    reserved = "reserved"
+
+
+class Offer(Noun):
+    """A machine with GPUs at a price; a price of None is one that provider does not offer there."""
+
+    provider: str
+    region: str
+    instance: str
+    gpu: str
+    gpus: int = Field(ge=1, le=MAX_GPUS)
+    vcpus: float | None = Field(default=None, gt=0)
+    memory_gb: float | None = Field(default=None, gt=0)
+    usd_per_hour: Usd | None = None
+    spot_usd_per_hour: Usd | None = None
+    reserved_1yr_usd_per_hour: Usd | None = None
+    reserved_3yr_usd_per_hour: Usd | None = None
+    date: dt.date
+    source: str
+    regions_seen: int | None = Field(default=None, ge=1)
+
+    def price(self, terms: Terms = Terms.on_demand) -> float | None:
+        """USD per hour of the whole instance; reserved is the longest commitment quoted."""
+        if terms is Terms.on_demand:
+            return self.usd_per_hour
+        if terms is Terms.spot:
+            return self.spot_usd_per_hour
+        return self.reserved_3yr_usd_per_hour or self.reserved_1yr_usd_per_hour
+
+    def usd_per_gpu_hour(self, terms: Terms = Terms.on_demand) -> float | None:
+        """USD per hour of one of its GPUs."""
+        price = self.price(terms)
+        return None if price is None else price / self.gpus
+
+    def age_days(self, on: dt.date) -> int:
+        """Days since the price was seen."""
+        return (on - self.date).days
+
+    def is_stale(self, on: dt.date) -> bool:
+        """Older than the product lets a price be without saying so."""
+        return self.age_days(on) > STALE_AFTER_DAYS
+
+
+PRICE_FIELDS = ("usd_per_hour", "spot_usd_per_hour", "reserved_1yr_usd_per_hour", "reserved_3yr_usd_per_hour")
+
+# --- choosing -------------------------------------------------------------------------------------------------------
+
+
+def select_offers(
+    offers: Iterable[Offer],
+    *,
+    provider: str | Iterable[str] | None = None,
+    region: str | Iterable[str] | None = None,
+    gpu: str | Iterable[str] | None = None,
+    terms: Terms | None = Terms.on_demand,
+    max_usd_per_gpu_hour: float | None = None,
+    discounts: Mapping[str, float] | None = None,
+) -> tuple[Offer, ...]:
+    """The offers asked for that can be bought on these terms, cheapest GPU-hour first, discounts taken off.
+
+    With no terms, every offer asked for, in the order given.
+    """
+    known = tuple(offers)
+    providers = _chosen("provider", provider, {offer.provider for offer in known})
+    within = [offer for offer in known if providers is None or offer.provider in providers]
+    regions = _chosen("region", region, {offer.region for offer in within})
+    gpus = None if gpu is None else {gpu_key(name) for name in _names(gpu)}
+    shares = {_known("provider", name, {o.provider for o in known}): share for name, share in (discounts or {}).items()}
+    chosen = [
+        apply_discount(offer, shares.get(offer.provider, 0.0))
+        for offer in within
+        if (regions is None or offer.region in regions) and (gpus is None or offer.gpu in gpus)
+    ]
+    if terms is None:
+        return tuple(chosen)
+    affordable = [
+        offer
+        for offer in chosen
+        if (usd := offer.usd_per_gpu_hour(terms)) is not None
+        and (max_usd_per_gpu_hour is None or usd <= max_usd_per_gpu_hour)
+    ]
+    return tuple(sorted(affordable, key=partial(_by_price, terms)))
+
+
+def cheapest_offer(
+    gpu: str, gpus: int = 1, terms: Terms = Terms.on_demand, offers: Iterable[Offer] | None = None
+) -> Offer:
+    """The lowest price of a GPU-hour for replicas of so many GPUs, among offers that are not stale if there are any.
+
+    A GPU left over on a machine is paid for as well. Replicas larger than any machine take several of the largest.
+    """
+    if gpus < 1:
+        raise BadInput(f"a replica needs at least one GPU, got {gpus}")
+    key, on = gpu_key(gpu), today()
+    known = load_offers() if offers is None else tuple(offers)
+    sold = [offer for offer in known if offer.gpu == key and offer.price(terms) is not None]
+    if not sold:
+        raise BadInput(
+            f"no {terms.replace('_', '-')} price is known for {key}",
+            fix="Give the price yourself, add an offers file (--offers my.csv), or run `tokonomics prices refresh`.",
+        )
+    largest = max(offer.gpus for offer in sold)
+    fitting = [offer for offer in sold if offer.gpus >= min(gpus, largest)]
+    fresh = [offer for offer in fitting if not offer.is_stale(on)]
+    return min(fresh or fitting, key=lambda offer: (_usd_per_used_gpu(offer, gpus, terms), *_by_price(terms, offer)))
+
+
+def _usd_per_used_gpu(offer: Offer, gpus: int, terms: Terms) -> float:
+    """USD per hour for each GPU at work, when replicas of that size are put on such machines."""
+    price = offer.price(terms) or 0.0
+    if offer.gpus >= gpus:
+        return price / (offer.gpus // gpus * gpus)
+    return price * math.ceil(gpus / offer.gpus) / gpus
+
+
+def apply_discount(offer: Offer, share: float) -> Offer:
+    """The offer with a negotiated share taken off every price."""
+    if not 0 <= share < 1:
+        raise BadInput(f"a discount is a share of the price, from 0 up to but not 1; got {share}")
+    if share == 0:
+        return offer
+    prices = {name: price * (1 - share) for name in PRICE_FIELDS if (price := getattr(offer, name)) is not None}
+    return offer.model_copy(update=prices)
+
+
+def parse_discount(text: str) -> tuple[str, float]:
+    """``aws=0.2`` → ("aws", 0.2)."""
+    provider, equals, share = text.partition("=")
+    fix = "Write it as aws=0.2 for 20 % off that provider's list prices."
+    if not provider.strip() or not equals or not _NUMBER.fullmatch(share.strip()):
+        raise BadInput(f"'{shorten(text)}' is not a discount", fix=fix)
+    value = float(share)
+    if not 0 <= value < 1:
+        raise BadInput(f"a discount of {shorten(share.strip())} is not between 0 and 1", fix=fix)
+    return provider.strip().lower(), value
+
+
+def parse_discounts(texts: Iterable[str]) -> dict[str, float]:
+    """Several discounts, one a provider."""
+    return dict(parse_discount(text) for text in texts)
+
+
+def gpu_key(name: str) -> str:
+    """The catalogue's key of a GPU under any of its names."""
+    from tokonomics.catalog.gpus import find_gpu  # Read only when a name has to be looked up: keeps --help quick.
+
+    return find_gpu(name).key
+
+
+def _by_price(terms: Terms, offer: Offer) -> tuple[float, int, str, str, str]:
+    return (offer.usd_per_gpu_hour(terms) or 0.0, offer.gpus, offer.provider, offer.region, offer.instance)
+
+
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _chosen(kind: str, given: str | Iterable[str] | None, known: set[str]) -> set[str] | None:
+    return None if given is None else {_known(kind, name, known) for name in _names(given)}
+
+
+def _known(kind: str, name: str, known: set[str]) -> str:
+    spelled = {each.casefold(): each for each in sorted(known)}
+    try:
+        return spelled[name.strip().casefold()]
+    except KeyError:
+        raise UnknownName(kind, name, known, fix=f"Known: {', '.join(sorted(known)[:20])}") from None
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def cache_file() -> Path:
+    """Where refreshed prices are kept."""
+    if own := os.environ.get("TOKONOMICS_CACHE"):
+        return Path(own) / "offers.csv"
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "tokonomics" / "offers.csv"
+
+
+def load_offers(path: Path | None = None) -> tuple[Offer, ...]:
+    """The offers of that file; without one the refreshed prices, or else the shipped ones."""
+    if path is not None:
+        return read_offers(path)
+    cached = cache_file()
+    if not cached.is_file():
+        return read_offers(SNAPSHOT)
+    try:
+        return read_offers(cached)
+    except BadInput as error:
+        raise BadInput(
+            error.what, where=error.where, fix="Delete that file, or run `tokonomics prices refresh` to write it anew."
+        ) from None
+
+
+def read_offers(path: Path) -> tuple[Offer, ...]:
+    """Every row of an offers CSV; the first thing wrong in it is an error that names the line and the column."""
+    table = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+    try:
+        header = next((row for row in table if any(cell.strip() for cell in row)), None)
+        if header is None:
+            raise BadInput("the file is empty", where=str(path), fix=_EXAMPLE)
+        columns = _columns(header, f"{path}:{table.line_num}")
+        defaults = {"date": today(), "source": path.name}
+        key = cache(gpu_key)  # A few dozen GPUs in thousands of rows: look each up once.
+        offers = tuple(
+            _offer(row, columns, defaults, key, f"{path}:{table.line_num}")
+            for row in table
+            if any(cell.strip() for cell in row)
+        )
+    except csv.Error as error:
+        raise BadInput(f"not a CSV file: {error}", where=f"{path}:{table.line_num}", fix=_EXAMPLE) from None
+    if not offers:
+        raise BadInput("there is no offer below the header", where=str(path), fix=_EXAMPLE)
+    return offers
+
+
+def write_offers(path: Path, offers: Sequence[Offer]) -> None:
+    """Write the file whole or not at all."""
+    columns = tuple(Offer.model_fields)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, newline="", encoding="utf-8") as file:
+        try:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows([getattr(offer, column) for column in columns] for offer in offers)
+            file.close()
+            os.replace(file.name, path)  # noqa: PTH105 - the rename is the point
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+_REQUIRED = ("provider", "instance", "gpu", "gpus", "usd_per_hour")
+_ALIASES = {
+    "instance_type": "instance",
+    "gpu_name": "gpu",
+    "gpu_count": "gpus",
+    "vcpu": "vcpus",
+    "price_on_demand_usd_hr": "usd_per_hour",
+    "price_spot_usd_hr": "spot_usd_per_hour",
+    "price_reserved_1yr_usd_hr": "reserved_1yr_usd_per_hour",
+    "price_reserved_3yr_usd_hr": "reserved_3yr_usd_per_hour",
+    "snapshot_date": "date",
+}
+_EXAMPLE = """It needs a header and rows such as:
+  provider,instance,gpu,gpus,usd_per_hour
+  ours,rack-7,H100-SXM,8,18.40"""
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadInput(f"cannot be read: {reason}", where=shorten(str(path), 200)) from None
+    if len(content) > MAX_FILE_BYTES:
+        raise BadInput(f"larger than {MAX_FILE_BYTES // 1_000_000} MB; not read", where=str(path))
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise BadInput("not a text file in UTF-8", where=str(path), fix="Save it as CSV (UTF-8).")
+    return text
+
+
+def _columns(header: Sequence[str], where: str) -> dict[str, int]:
+    """Which column holds which field; a likely slip in a name is an error, a foreign column is left alone."""
+    found: dict[str, int] = {}
+    for index, cell in enumerate(header):
+        name = cell.strip().lower()
+        field = _ALIASES.get(name, name)
+        if field in found:
+            raise BadInput(f"two columns give '{shorten(field)}'", where=where)
+        found[field] = index
+    missing = [field for field in _REQUIRED if field not in found]
+    if missing:
+        raise BadInput(f"missing column{'s' * (len(missing) > 1)} {', '.join(missing)}", where=where, fix=_EXAMPLE)
+    absent = [field for field in Offer.model_fields if field not in found]
+    for field in found.keys() - Offer.model_fields.keys():
+        if slip := get_close_matches(field[:80], absent, n=1, cutoff=0.85):
+            raise BadInput(f"unknown column '{shorten(field)}'", where=where, fix=f"Did you mean {slip[0]}?")
+    return {field: index for field, index in found.items() if field in Offer.model_fields}
+
+
+def _offer(
+    row: Sequence[str],
+    columns: Mapping[str, int],
+    defaults: Mapping[str, object],
+    key: Callable[[str], str],
+    where: str,
+) -> Offer:
+    cells = {field: row[index].strip() if index < len(row) else "" for field, index in columns.items()}
+    values = dict(defaults)
+    for field, cell in cells.items():
+        if cell:
+            values[field] = _value(field, cell, key, where)
+    for field in ("provider", "instance", "gpu", "gpus"):
+        if field not in values:
+            raise BadInput("is empty", where=f"{where}, column {field}")
+    if not any(field in values for field in PRICE_FIELDS):
+        raise BadInput("there is no price", where=f"{where}, column usd_per_hour")
+    return Offer.model_validate({"region": UNSPECIFIED, **values})
+
+
+def _value(field: str, cell: str, key: Callable[[str], str], where: str) -> object:
+    at = f"{where}, column {field}"
+    if not cell.isprintable() or len(cell) > 200:
+        raise BadInput(f"'{shorten(cell)}' is not a name or a number", where=at)
+    if field == "gpu":
+        try:
+            return key(cell)
+        except TokonomicsError as error:
+            raise BadInput(error.what, where=at, fix=error.fix) from None
+    if field == "date":
+        try:
+            return dt.date.fromisoformat(cell)
+        except ValueError:
+            raise BadInput(f"'{shorten(cell)}' is not a date", where=at, fix="Write it as 2026-08-22.") from None
+    if field in ("provider", "region", "instance", "source"):
+        return cell.lower() if field == "provider" else cell
+    return _amount(field, cell, at)
+
+
+def _amount(field: str, cell: str, at: str) -> float | int:
+    if not _NUMBER.fullmatch(cell):
+        raise BadInput(f"'{shorten(cell)}' is not a number", where=at, fix="Write a plain number such as 4.50.")
+    number = float(cell)
+    if number <= 0:
+        raise BadInput(f"{shorten(cell)} is not above zero", where=at, fix="Leave the cell empty if there is none.")
+    if field in PRICE_FIELDS and number > MAX_USD_PER_HOUR:
+        raise BadInput(f"{shorten(cell)} USD per hour is more than any machine costs", where=at)
+    if field in ("gpus", "regions_seen"):
+        if number > MAX_GPUS or number != int(number):
+            raise BadInput(f"{shorten(cell)} is not a count up to {MAX_GPUS}", where=at)
+        return int(number)
+    if math.isinf(number):
+        raise BadInput(f"{shorten(cell)} is too large", where=at)
+    return number

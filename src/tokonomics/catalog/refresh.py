@@ -1,0 +1,278 @@
+"""Today's GPU prices, fetched only when asked: ``tokonomics prices refresh``.
+
+Reads the SkyPilot catalogue's ``<provider>/vms.csv`` files (or asks the package gpuhunt), reduces them as the shipped
+snapshot was reduced (``data/README.md``), and writes the user's cache in one step. A provider that cannot be read keeps
+its last good offers; if none can, the file stays as it was.
+"""
+
+import datetime as dt
+import importlib
+import json
+import re
+import statistics
+import urllib.parse
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
+from functools import partial
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokonomics.catalog.offers import MAX_GPUS, SNAPSHOT, Offer, Terms, cache_file, read_offers, write_offers
+from tokonomics.catalog.skypilot import Quote, amount, full_name, known_gpu, read_vms
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, TokonomicsError, shorten
+from tokonomics.nouns import Noun
+
+CATALOG_URL = "https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs/v8"
+HISTORY_URL = (
+    "https://api.github.com/repos/skypilot-org/skypilot-catalog/commits?per_page=1&path=catalogs/v8/{provider}/vms.csv"
+)
+"""When a file last changed: some are years old, and fetching them today makes their prices no younger."""
+
+PROVIDERS = (
+    "aws", "azure", "cudo", "do", "fluidstack", "gcp", "hyperbolic", "hyperstack", "lambda",
+    "nebius", "oci", "primeintellect", "runpod", "seeweb", "shadeform", "vast", "verda", "yotta",
+)  # fmt: skip
+GPUHUNT_PROVIDERS = {
+    "aws": "aws", "azure": "azure", "cloudrift": "cloudrift", "gcp": "gcp", "lambdalabs": "lambda",
+    "nebius": "nebius", "oci": "oci", "runpod": "runpod", "vastai": "vast", "verda": "verda",
+}  # fmt: skip
+"""Those gpuhunt answers for without credentials, under our names."""
+
+TIMEOUT_S = 30.0
+MAX_DOWNLOAD_BYTES = 64_000_000
+"""The largest of the files (AWS) has 4 to 5 MB."""
+
+US_REFERENCE = ("us-east-1", "us-central1", "eastus")
+
+
+class ProviderRefresh(Noun):
+    """What became of one provider: its rows are fresh, or the last good ones, with the reason."""
+
+    provider: str
+    rows: int
+    date: dt.date | None = None
+    skipped: int = 0
+    error: str | None = None
+    note: str | None = None
+
+
+class Refresh(Noun):
+    """What a refresh did; ``path`` is None when nothing was written."""
+
+    path: Path | None
+    providers: tuple[ProviderRefresh, ...]
+
+
+class Fetched(NamedTuple):
+    """One provider's quotes, the day they are of, how many could not be used, and what to say about the day."""
+
+    quotes: list[Quote]
+    date: dt.date
+    skipped: int
+    note: str | None
+
+
+def refresh(
+    source: str = "skypilot",
+    *,
+    url: str = CATALOG_URL,
+    providers: Sequence[str] | None = None,
+    path: Path | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Refresh:
+    """Fetch, reduce and write the offers; what could not be fetched is kept from before and named in the answer."""
+    fetch: Callable[[str], Fetched]
+    if source == "skypilot":
+        names, history = tuple(providers or PROVIDERS), HISTORY_URL if url == CATALOG_URL else None
+        fetch = partial(_from_skypilot, url=url, history_url=history, timeout_s=timeout_s)
+    elif source == "gpuhunt":
+        names = tuple(providers or GPUHUNT_PROVIDERS.values())
+        fetch = partial(_from_gpuhunt, gpuhunt=_gpuhunt())
+    else:
+        raise BadInput(f"unknown price source '{shorten(source)}'", fix="It is skypilot or gpuhunt.")
+    target = path or cache_file()
+    before = _by_provider(_last_good(target))
+    with ThreadPoolExecutor(max_workers=6) as pool:
+        attempts = [pool.submit(_attempt, fetch, name, source, before.get(name, ())) for name in names]
+    results = [attempt.result() for attempt in attempts]
+    outcome = tuple(done for done, _ in results)
+    if all(done.error for done in outcome):
+        return Refresh(path=None, providers=outcome)
+    merged = {**before, **{done.provider: offers for done, offers in results if not done.error}}
+    try:
+        write_offers(target, [offer for name in sorted(merged) for offer in merged[name]])
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", where=str(target)) from None
+    return Refresh(path=target, providers=outcome)
+
+
+def _attempt(
+    fetch: Callable[[str], Fetched], provider: str, source: str, before: Sequence[Offer]
+) -> tuple[ProviderRefresh, Sequence[Offer]]:
+    try:
+        fetched = fetch(provider)
+        label = {"skypilot": "skypilot-catalog"}.get(source, source)
+        offers = reduce_quotes(provider, fetched.quotes, fetched.date, label, before)
+        if not offers:
+            raise BadInput("no offer of a known GPU in the answer")
+    except TokonomicsError as error:
+        newest = max((offer.date for offer in before), default=None)
+        return ProviderRefresh(provider=provider, rows=len(before), date=newest, error=error.what), before
+    done = ProviderRefresh(
+        provider=provider, rows=len(offers), date=fetched.date, skipped=fetched.skipped, note=fetched.note
+    )
+    return done, offers
+
+
+def _last_good(target: Path) -> tuple[Offer, ...]:
+    try:
+        return read_offers(target if target.is_file() else SNAPSHOT)
+    except BadInput:
+        return read_offers(SNAPSHOT)
+
+
+def _by_provider(offers: Iterable[Offer]) -> dict[str, list[Offer]]:
+    grouped: dict[str, list[Offer]] = defaultdict(list)
+    for offer in offers:
+        grouped[offer.provider].append(offer)
+    return dict(grouped)
+
+
+# --- reducing -------------------------------------------------------------------------------------------------------
+
+
+def reduce_quotes(
+    provider: str, quotes: Iterable[Quote], on: dt.date, source: str, before: Sequence[Offer] = ()
+) -> list[Offer]:
+    """Up to five regions of each instance; reserved prices, which these sources lack, stay from before."""
+    machines: dict[tuple[str, str, int], dict[str, list[Quote]]] = defaultdict(lambda: defaultdict(list))
+    for quote in quotes:
+        machines[quote.instance, quote.gpu, quote.gpus][quote.region].append(quote)
+    reserved = {(offer.instance, offer.region): offer for offer in before if offer.price(Terms.reserved)}
+    offers = []
+    for _, regions in sorted(machines.items()):
+        lowest = {region: _lowest(provider, zones) for region, zones in regions.items()}
+        for region in sorted(_picks(lowest)):
+            quote, old = lowest[region], reserved.get((lowest[region].instance, region))
+            offers.append(
+                Offer(
+                    provider=provider,
+                    region=region,
+                    instance=quote.instance,
+                    gpu=quote.gpu,
+                    gpus=quote.gpus,
+                    vcpus=quote.vcpus,
+                    memory_gb=quote.memory_gb,
+                    usd_per_hour=quote.usd,
+                    spot_usd_per_hour=quote.spot_usd,
+                    reserved_1yr_usd_per_hour=old.reserved_1yr_usd_per_hour if old else None,
+                    reserved_3yr_usd_per_hour=old.reserved_3yr_usd_per_hour if old else None,
+                    date=on,
+                    source="; ".join([source, *old.source.split("; ")[1:]]) if old else source,
+                    regions_seen=len(regions),
+                )
+            )
+    return offers
+
+
+def _lowest(provider: str, zones: Sequence[Quote]) -> Quote:
+    usd = min((zone.usd for zone in zones if zone.usd is not None), default=None)
+    spot = min((zone.spot_usd for zone in zones if zone.spot_usd is not None), default=None)
+    no_market = spot is not None and spot == usd and provider != "aws"  # So the sources write "no spot price".
+    return zones[0]._replace(usd=usd, spot_usd=None if no_market else spot)
+
+
+def _picks(regions: Mapping[str, Quote]) -> set[str]:
+    """The cheapest and the median region, on demand and on spot, and the US reference."""
+    picks = {region for region in US_REFERENCE if region in regions}
+    for price in ("usd", "spot_usd"):
+        ranked = sorted((usd, name) for name, quote in regions.items() if (usd := getattr(quote, price)) is not None)
+        if ranked:
+            picks |= {ranked[0][1], statistics.median_low(ranked)[1]}
+    return {region for region in picks if regions[region].usd or regions[region].spot_usd}
+
+
+# --- SkyPilot -------------------------------------------------------------------------------------------------------
+
+
+def _from_skypilot(provider: str, url: str, history_url: str | None, timeout_s: float) -> Fetched:
+    text, modified = _download(f"{url.rstrip('/')}/{urllib.parse.quote(provider)}/vms.csv", timeout_s)
+    quotes, skipped = read_vms(provider, text)
+    changed = modified or (_last_commit(history_url.format(provider=provider), timeout_s) if history_url else None)
+    note = None if changed else "dated by the day it was fetched: the catalogue does not say when it was collected"
+    return Fetched(quotes, changed or today(), skipped, note)
+
+
+# --- the network ----------------------------------------------------------------------------------------------------
+
+
+def _download(url: str, timeout_s: float) -> tuple[str, dt.date | None]:
+    """The text at that address and the day the server says it was last changed, if it says."""
+    if not url.startswith(("https://", "http://")):
+        raise BadInput(f"'{shorten(url)}' is not a web address", fix="It starts with https:// or http://.")
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as reply:
+            content = reply.read(MAX_DOWNLOAD_BYTES + 1)
+            modified = reply.headers.get("Last-Modified")
+        if len(content) > MAX_DOWNLOAD_BYTES:
+            raise BadInput(f"{shorten(url, 120)} is larger than {MAX_DOWNLOAD_BYTES // 1_000_000} MB")
+        return content.decode("utf-8-sig"), parsedate_to_datetime(modified).date() if modified else None
+    except UnicodeDecodeError:
+        raise BadInput(f"{shorten(url, 120)} is not text") from None
+    except (OSError, HTTPException, ValueError) as error:
+        raise BadInput(f"{shorten(url, 120)}: {shorten(str(error), 120)}") from None
+
+
+def _last_commit(url: str, timeout_s: float) -> dt.date | None:
+    """The day GitHub says the file was last changed; None when it does not answer."""
+    try:
+        commits = json.loads(_download(url, timeout_s)[0])
+        return dt.date.fromisoformat(commits[0]["commit"]["committer"]["date"][:10])
+    except (BadInput, ValueError, LookupError, TypeError):
+        return None
+
+
+# --- gpuhunt --------------------------------------------------------------------------------------------------------
+
+
+def _gpuhunt() -> Any:
+    try:
+        return importlib.import_module("gpuhunt")
+    except ImportError:
+        raise BadInput(
+            "the price source gpuhunt is not installed", fix="Install it with: pip install 'tokonomics[live]'"
+        ) from None
+
+
+def _from_gpuhunt(provider: str, gpuhunt: Any) -> Fetched:
+    """What gpuhunt answers for that provider now (CatalogItem, gpuhunt 0.1)."""
+    theirs = {ours: name for name, ours in GPUHUNT_PROVIDERS.items()}.get(provider, provider)
+    try:
+        items = [item for item in gpuhunt.query(provider=theirs) if item.gpu_name and item.gpu_count]
+    except Exception as error:  # gpuhunt lets its providers' own errors through, whatever they are.
+        raise BadInput(f"gpuhunt: {shorten(str(error), 120)}") from None
+    quotes = []
+    for item in items:
+        gpu = known_gpu(full_name(provider, item.instance_name, item.gpu_name, float(item.gpu_memory or 0)))
+        usd = amount(str(item.price))
+        if gpu is None or usd is None or item.gpu_count > MAX_GPUS:
+            continue
+        region = re.sub(r"-[a-z]$", "", item.location) if provider == "gcp" else item.location
+        quotes.append(
+            Quote(
+                instance=item.instance_name,
+                region=region or "unspecified",
+                gpu=gpu,
+                gpus=int(item.gpu_count),
+                vcpus=amount(str(item.cpu)),
+                memory_gb=amount(str(item.memory)),
+                usd=None if item.spot else usd,
+                spot_usd=usd if item.spot else None,
+            )
+        )
+    return Fetched(quotes, today(), len(items) - len(quotes), None)

@@ -1,0 +1,73 @@
+"""The user's own catalogue: models, GPUs and the like that are not in ours, in one TOML file.
+
+It lies where ``$TOKONOMICS_CATALOG`` says, else at ``~/.config/tokonomics/catalog.toml``; without it there is nothing
+to add. An entry ``[models.my-model]`` or ``[gpus.my-card]`` is read by the section it belongs to, and one with the
+key of ours replaces it.
+"""
+
+import os
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tokonomics.errors import BadInput, nearest, shorten
+
+VARIABLE = "TOKONOMICS_CATALOG"
+SECTIONS = ("models", "gpus", "apis")
+LARGEST_FILE = 10_000_000
+
+
+def user_path() -> Path:
+    """Where the user's catalogue is, or would be."""
+    given = os.environ.get(VARIABLE)
+    if given:
+        return Path(given).expanduser()
+    return Path(os.path.expanduser("~")) / ".config" / "tokonomics" / "catalog.toml"  # noqa: PTH111 — never raises
+
+
+def user_tables(section: str) -> dict[str, dict[str, Any]]:
+    """The entries of one section by key; none where there is no file."""
+    path = user_path()
+    try:
+        if not path.exists():
+            if os.environ.get(VARIABLE):
+                raise BadInput("there is no such file", where=str(path), fix=f"Unset {VARIABLE} or create the file.")
+            return {}
+        stamp = path.stat()
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot be read: {shorten(str(error))}", where=shorten(str(path))) from None
+    entries = _parse(path, stamp.st_mtime_ns, stamp.st_size).get(section, {})
+    for key, entry in entries.items():
+        if not isinstance(entry, dict):
+            raise BadInput(f"'{section}.{shorten(key)}' needs a table", where=str(path))
+    return entries
+
+
+@lru_cache(maxsize=4)
+def _parse(path: Path, changed: int, size: int) -> dict[str, dict[str, Any]]:
+    """The file's sections; read again only when it has changed."""
+    where = str(path)
+    if not path.is_file():
+        raise BadInput("is not a file", where=where)
+    if size > LARGEST_FILE:
+        raise BadInput(f"has {size} bytes, too many for a catalogue", where=where)
+    try:
+        tables = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror or error}", where=where) from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"is not UTF-8 text (byte {error.start})", where=where) from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"is not valid TOML: {error}", where=where) from None
+    except (RecursionError, ValueError) as error:
+        raise BadInput(f"cannot be read: {shorten(str(error))}", where=where) from None
+    for name, table in tables.items():
+        if name not in SECTIONS:
+            guesses = nearest(name, SECTIONS) or list(SECTIONS)
+            raise BadInput(
+                f"unknown section '{shorten(name)}'", where=where, fix=f"Did you mean {' or '.join(guesses)}?"
+            )
+        if not isinstance(table, dict):
+            raise BadInput(f"'{name}' needs tables such as [{name}.my-entry]", where=where)
+    return tables

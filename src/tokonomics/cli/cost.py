@@ -1,0 +1,98 @@
+"""``tokonomics cost``: the cost equation and its inverses."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokonomics.cli.output import Json, show, show_json
+
+
+def cost(
+    tokens_per_second: Annotated[float, typer.Option(help="Tokens a second of all GPUs together, at full speed.")],
+    usd_per_hour: Annotated[float | None, typer.Option(help="Price of one GPU for one hour.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="Take the price of this GPU from the catalogue instead.")] = None,
+    gpus: Annotated[int, typer.Option(help="Number of GPUs.")] = 1,
+    utilization: Annotated[float, typer.Option(help="Share of full speed really produced, 0 to 1.")] = 1.0,
+    load: Annotated[
+        list[str] | None,
+        typer.Option(help="A load profile instead: HOURSxUTILIZATION,… such as 8x0.99,16x0. Repeat to compare."),
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Also: what it takes to reach this many dollars per Mtok.")
+    ] = None,
+    input: Annotated[int | None, typer.Option(help="Prompt tokens of a request, for the price per request.")] = None,
+    output: Annotated[int | None, typer.Option(help="Answer tokens of a request, for the price per request.")] = None,
+    offers: Annotated[Path | None, typer.Option(help="Price list (CSV) to look --gpu up in.")] = None,
+    json: Json = False,
+) -> None:
+    """What a million tokens costs on GPUs paid by the hour.
+
+    \b
+    Examples:
+      tokonomics cost --usd-per-hour 2.21 --gpus 4 --tokens-per-second 2400 --utilization 0.7
+      tokonomics cost --gpu A100-80GB --tokens-per-second 2900 --utilization 0.5 --target 0.20
+      tokonomics cost --gpu H100 --tokens-per-second 4800 --load 8x0.99,16x0 --load 24x0.7
+    """
+    from tokonomics.money import cost as money
+    from tokonomics.report import cost_view
+
+    price, price_note, quoted = _price(usd_per_hour, gpu, gpus, offers)
+    profiles = [(text, money.parse_load(text)) for text in load or []]
+    if profiles:
+        utilization = money.mean_utilization(profiles[0][1])
+    result = money.cost(price, tokens_per_second, utilization, gpus)
+    per_request = money.usd_per_request(result.usd_per_mtok, input or 0, output or 0) if input or output else None
+    compared = [
+        (
+            text,
+            money.cost_over_profile(price, tokens_per_second, steps, gpus),
+            money.tree_over_profile(price, tokens_per_second, steps, gpus),
+        )
+        for text, steps in profiles
+    ]
+    needs = money.needed_for(target, price, tokens_per_second, utilization, gpus) if target is not None else None
+    if json:
+        show_json(
+            result.model_dump(mode="json")
+            | {"gpus": gpus, "price": quoted, "usd_per_request": per_request}
+            | {"target": needs.model_dump() if needs else None}
+            | {"loads": [{"load": name} | each.model_dump() for name, each, _ in compared]}
+        )
+        return
+    show(cost_view.cost_view(result, gpus=gpus, price_note=price_note, usd_per_request=per_request))
+    if compared:
+        show("")
+        show(cost_view.loads_view(compared))
+    if needs:
+        show("")
+        show(cost_view.target_view(needs))
+
+
+def _price(
+    usd_per_hour: float | None, gpu: str | None, gpus: int, offers: Path | None
+) -> tuple[float, str, dict[str, object]]:
+    """Dollars per GPU-hour, a note for people on where they come from, and the same for programs."""
+    from tokonomics.clock import today
+    from tokonomics.errors import BadInput
+
+    if (usd_per_hour is None) == (gpu is None):
+        raise BadInput("give the price of a GPU-hour in one way", fix="Either --usd-per-hour 2.21 or --gpu A100-80GB.")
+    if usd_per_hour is not None:
+        return usd_per_hour, "price as given", {"source": "given"}
+    from tokonomics.catalog.offers import cheapest_offer, load_offers
+    from tokonomics.money.cost import require_positive
+
+    require_positive("gpus", gpus)
+    offer = cheapest_offer(gpu or "", gpus, offers=load_offers(offers))
+    price = offer.usd_per_gpu_hour() or 0.0
+    old = ", older than 90 days" if offer.is_stale(today()) else ""
+    where = f"{offer.provider} {offer.instance}, {offer.region}"
+    return price, f"{where}: ${offer.usd_per_hour:g}/h ÷ {offer.gpus}, quoted {offer.date}{old}", {
+        "source": offer.source,
+        "provider": offer.provider,
+        "instance": offer.instance,
+        "region": offer.region,
+        "date": offer.date.isoformat(),
+        "stale": offer.is_stale(today()),
+    }  # fmt: skip

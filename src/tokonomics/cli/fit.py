@@ -1,0 +1,54 @@
+"""``tokonomics fit``: does a model fit, and with how many sequences."""
+
+from typing import Annotated
+
+import typer
+
+from tokonomics.cli.output import Json, show, show_json
+
+
+def fit(
+    model: Annotated[str, typer.Argument(help="A catalogue name (see `tokonomics models`) or a config.json.")],
+    gpu: Annotated[str, typer.Option(help="GPU to fit it on.")],
+    tp: Annotated[int, typer.Option(help="Tensor parallelism: GPUs that share each layer.")] = 1,
+    pp: Annotated[int, typer.Option(help="Pipeline stages: groups of GPUs that share the layers.")] = 1,
+    weights: Annotated[
+        str | None, typer.Option(help="Precision of the weights; the checkpoint's own if not given.")
+    ] = None,
+    kv: Annotated[str, typer.Option(help="Precision of the KV cache: bf16 or fp8.")] = "bf16",
+    context: Annotated[int, typer.Option(help="Tokens of one sequence, prompt and answer.")] = 4096,
+    engine: Annotated[str, typer.Option(help="Serving engine, for its memory share and limits.")] = "vllm",
+    json: Json = False,
+) -> None:
+    """Does a model fit a GPU: weights, KV cache, workspace, the largest batch.
+
+    \b
+    Examples:
+      tokonomics fit llama-3.1-70b --gpu H100 --tp 4
+      tokonomics fit llama-2-7b --gpu T4 --context 2048
+      tokonomics fit ./config.json --gpu L40S --weights fp8 --kv fp8 --context 16384
+    """
+    from tokonomics.catalog.engines import find_engine
+    from tokonomics.catalog.gpus import find_gpu
+    from tokonomics.catalog.load_models import find_model
+    from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
+    from tokonomics.physics.deployment import deploy
+    from tokonomics.physics.memory import fit as fit_memory
+    from tokonomics.report.fit_view import fit_view
+
+    result = fit_memory(
+        deploy(
+            find_model(model),
+            find_gpu(gpu),
+            find_engine(engine),
+            tp=tp,
+            pp=pp,
+            weights=parse_precision(weights, WEIGHT_PRECISIONS, "--weights") if weights else None,
+            kv=parse_precision(kv, KV_PRECISIONS, "--kv"),
+        ),
+        context,
+    )
+    if json:
+        show_json(result.summary())
+    else:
+        show(fit_view(result))

@@ -1,0 +1,35 @@
+"""How every verb prints: a view for people, or the same result as JSON with ``--json``."""
+
+import json
+import os
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+_PIPE_WIDTH = 140
+"""Columns when the output is not a terminal, so that tables in files and pipes keep their shape."""
+
+
+def console(stderr: bool = False) -> Any:
+    """A rich console that keeps tables whole in a pipe; colours follow NO_COLOR and FORCE_COLOR."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made = Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+    return made
+
+
+def show(view: object) -> None:
+    """Print a rich renderable."""
+    console().print(view)
+
+
+def show_json(result: object) -> None:
+    """Print a noun, or plain data, as one JSON document."""
+    from pydantic import BaseModel
+
+    plain = result.model_dump(mode="json") if isinstance(result, BaseModel) else result
+    typer.echo(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False))

@@ -1,0 +1,86 @@
+"""``tokonomics plan``: the cheapest ways to serve a model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokonomics.cli.output import Json, show, show_json
+
+
+def plan(
+    model: Annotated[str, typer.Argument(help="A catalogue name (see `tokonomics models`) or a config.json.")],
+    rate: Annotated[float, typer.Option(help="Requests a second, on average.")],
+    input: Annotated[int, typer.Option(help="Prompt tokens of a request.")],
+    output: Annotated[int, typer.Option(help="Answer tokens of a request.")],
+    tpot: Annotated[float | None, typer.Option(help="Promise: seconds per output token, mean.")] = None,
+    gpu: Annotated[list[str] | None, typer.Option(help="Only these GPUs: names with commas, or repeat.")] = None,
+    gpus: Annotated[str | None, typer.Option(help="The most GPUs to pay for; or GPU names, as --gpu.")] = None,
+    max_price: Annotated[float | None, typer.Option(help="The most dollars per GPU-hour.")] = None,
+    provider: Annotated[list[str] | None, typer.Option(help="Only these providers.")] = None,
+    region: Annotated[list[str] | None, typer.Option(help="Only these regions.")] = None,
+    terms: Annotated[str, typer.Option(help="on_demand, spot or reserved.")] = "on_demand",
+    discount: Annotated[list[str] | None, typer.Option(help="Your discount at a provider: aws=0.2.")] = None,
+    offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV) instead of the shipped one.")] = None,
+    old_offers: Annotated[
+        bool, typer.Option("--old-offers", help="Also rank prices much older than the newest.")
+    ] = False,
+    weights: Annotated[list[str] | None, typer.Option(help="Only these precisions of the weights.")] = None,
+    min_weights: Annotated[str | None, typer.Option(help="No precision below this one, such as fp8.")] = None,
+    kv: Annotated[str, typer.Option(help="Precision of the KV cache: bf16 or fp8.")] = "bf16",
+    engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
+    max_utilization: Annotated[float, typer.Option(help="Plan replicas to at most this share of capacity.")] = 0.7,
+    top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
+    why: Annotated[bool, typer.Option("--why", help="Show why the other candidates were rejected.")] = False,
+    chart: Annotated[Path | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
+    json: Json = False,
+) -> None:
+    """The cheapest ways to serve a model: every offer × tensor parallelism × precision that fits, ranked.
+
+    \b
+    Examples:
+      tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --tpot 0.05
+      tokonomics plan llama-3.3-70b --rate 2 --input 2000 --output 500 --gpu H100,H200 --min-weights fp8
+      tokonomics plan qwen3-30b-a3b --rate 20 --input 500 --output 200 --provider aws --discount aws=0.2 --why
+    """
+    from tokonomics.catalog.engines import find_engine
+    from tokonomics.catalog.load_models import find_model
+    from tokonomics.catalog.precision import KV_PRECISIONS, parse_precision
+    from tokonomics.cli.choices import (
+        gpu_filter,
+        limits_from,
+        offers_for,
+        parse_terms,
+        slo_from,
+        weights_for,
+        workload_from,
+    )
+    from tokonomics.clock import today
+    from tokonomics.planner.plan import plan as make_plan
+    from tokonomics.report.plan_view import plan_view, why_view
+
+    spec = find_model(model)
+    names, most_gpus = gpu_filter(gpu, gpus)
+    result = make_plan(
+        spec,
+        workload_from(rate, input, output),
+        offers_for(offers, provider, region, names, discount),
+        find_engine(engine),
+        today=today(),
+        slo=slo_from(tpot),
+        weights=weights_for(spec, weights, min_weights),
+        kv=parse_precision(kv, KV_PRECISIONS, "--kv"),
+        terms=parse_terms(terms),
+        limits=limits_from(max_utilization, max_price, most_gpus, old_offers),
+    )
+    if chart and result.best:
+        from tokonomics.report.charts import plan_chart, save_chart
+
+        save_chart(plan_chart(result, spec.name), chart)
+    if json:
+        show_json(result)
+        return
+    show(plan_view(result, rows=top, model_name=spec.name))
+    if why or result.best is None:
+        show("")
+        show(why_view(result))

@@ -1,0 +1,1 @@
+"""What it costs: the cost equation, cost trees and load profiles."""

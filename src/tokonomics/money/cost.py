@@ -1,0 +1,264 @@
+"""What a million tokens costs on machines paid by the hour.
+
+    usd_per_mtok = usd_per_hour × gpus ÷ (tokens_per_second × utilization × 3600) × 1e6
+
+Utilisation is the share of full speed at which the fleet really produced tokens. Two bases, always named:
+**reservation** divides the whole bill by the tokens made (idle time is paid for); **usage** counts only the busy
+share, which is what a per-second platform would charge. Compare with an API on reservation.
+"""
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.nouns import Noun
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+
+
+class Basis(StrEnum):
+    """What the dollars are divided over."""
+
+    reservation = "reservation"
+    usage = "usage"
+
+
+class Cost(Noun):
+    """The cost equation solved for every form people ask for."""
+
+    usd_per_hour: PositiveFloat
+    """All GPUs together."""
+    tokens_per_second: PositiveFloat
+    """At full speed."""
+    utilization: float = Field(gt=0, le=1)
+    usd_per_token: PositiveFloat
+    usd_per_mtok: PositiveFloat
+    usd_per_mtok_usage: PositiveFloat
+    tokens_per_usd: PositiveFloat
+    tokens_per_month: PositiveFloat
+    usd_per_month: PositiveFloat
+
+
+class CostLine(Noun):
+    """One component of a bill: what it is, how much of it, at what price."""
+
+    name: str
+    quantity: NonNegativeFloat
+    unit: str
+    usd_per_unit: NonNegativeFloat
+
+    @property
+    def usd(self) -> float:
+        return self.quantity * self.usd_per_unit
+
+
+class CostTree(Noun):
+    """A bill as lines and branches; every total is the sum of what is under it."""
+
+    name: str
+    lines: tuple[CostLine, ...] = ()
+    branches: tuple["CostTree", ...] = ()
+
+    @property
+    def usd(self) -> float:
+        return math.fsum([line.usd for line in self.lines] + [branch.usd for branch in self.branches])
+
+    def leaves(self) -> tuple[CostLine, ...]:
+        return self.lines + tuple(leaf for branch in self.branches for leaf in branch.leaves())
+
+
+class LoadStep(Noun):
+    """So many hours at so much of full speed; at zero the machine waits and is paid for."""
+
+    hours: float = Field(gt=0, le=1e6)
+    utilization: float = Field(ge=0, le=1)
+
+
+def cost(usd_per_hour: float, tokens_per_second: float, utilization: float = 1.0, gpus: int = 1) -> Cost:
+    """Solve the cost equation for ``gpus`` GPUs at ``usd_per_hour`` each."""
+    require_positive("usd-per-hour", usd_per_hour)
+    require_positive("tokens-per-second", tokens_per_second)
+    require_positive("gpus", gpus)
+    require_utilization(utilization)
+    fleet_usd_per_hour = usd_per_hour * gpus
+    tokens_per_hour = tokens_per_second * utilization * SECONDS_PER_HOUR
+    usd_per_token = fleet_usd_per_hour / tokens_per_hour
+    return Cost(
+        usd_per_hour=fleet_usd_per_hour,
+        tokens_per_second=tokens_per_second,
+        utilization=utilization,
+        usd_per_token=usd_per_token,
+        usd_per_mtok=usd_per_token * TOKENS_PER_MTOK,
+        usd_per_mtok_usage=fleet_usd_per_hour / (tokens_per_second * SECONDS_PER_HOUR) * TOKENS_PER_MTOK,
+        tokens_per_usd=1 / usd_per_token,
+        tokens_per_month=tokens_per_hour * HOURS_PER_MONTH,
+        usd_per_month=fleet_usd_per_hour * HOURS_PER_MONTH,
+    )
+
+
+def cost_over_profile(
+    usd_per_hour: float, tokens_per_second: float, profile: Sequence[LoadStep], gpus: int = 1
+) -> Cost:
+    """The cost equation over a load that changes with time: the bill is for all hours, the tokens for the busy ones."""
+    return cost(usd_per_hour, tokens_per_second, mean_utilization(profile), gpus)
+
+
+def parse_load(text: str) -> list[LoadStep]:
+    """``8x0.99,16x0``: eight hours at 99 % of full speed, then sixteen idle ones."""
+    steps = []
+    for part in text.split(","):
+        hours, _, share = part.strip().lower().partition("x")
+        try:
+            steps.append(LoadStep(hours=float(hours), utilization=float(share)))
+        except ValueError:
+            raise BadInput(
+                f"'{shorten(part)}' is not HOURSxUTILIZATION",
+                where="--load",
+                fix="Write such as 8x0.99,16x0: eight hours at 99 %, sixteen idle.",
+            ) from None
+    return steps
+
+
+def mean_utilization(profile: Sequence[LoadStep]) -> float:
+    """Tokens made ÷ tokens that full speed would have made over the same hours."""
+    hours = math.fsum(step.hours for step in profile)
+    busy = math.fsum(step.hours * step.utilization for step in profile)
+    if not profile or busy <= 0:
+        raise BadInput("the load profile never does any work: no tokens to divide the bill by", where="--load")
+    return busy / hours
+
+
+def tree_over_profile(
+    usd_per_hour: float, tokens_per_second: float, profile: Sequence[LoadStep], gpus: int = 1
+) -> CostTree:
+    """The bill of a load profile, split into working and waiting dollars."""
+    total = cost_over_profile(usd_per_hour, tokens_per_second, profile, gpus)
+    hours = math.fsum(step.hours for step in profile)
+    busy = math.fsum(step.hours * step.utilization for step in profile)
+    price = total.usd_per_hour
+    return CostTree(
+        name="GPUs",
+        lines=(
+            CostLine(name="working", quantity=busy, unit="hour", usd_per_unit=price),
+            CostLine(name="idle", quantity=hours - busy, unit="hour", usd_per_unit=price),
+        ),
+    )
+
+
+class Needed(Noun):
+    """What each term of the equation would have to be to reach a price, the others kept."""
+
+    usd_per_mtok: PositiveFloat
+    tokens_per_second: PositiveFloat
+    utilization: PositiveFloat
+    """Above 1 the price is out of reach at this speed."""
+    usd_per_hour: PositiveFloat
+    """One GPU."""
+
+
+def needed_for(
+    usd_per_mtok: float, usd_per_hour: float, tokens_per_second: float, utilization: float = 1.0, gpus: int = 1
+) -> Needed:
+    """The cost equation solved backwards, for each of its terms."""
+    require_positive("the target", usd_per_mtok)
+    now = cost(usd_per_hour, tokens_per_second, utilization, gpus)
+    factor = now.usd_per_mtok / usd_per_mtok
+    return Needed(
+        usd_per_mtok=usd_per_mtok,
+        tokens_per_second=tokens_per_second * factor,
+        utilization=utilization * factor,
+        usd_per_hour=usd_per_hour / factor,
+    )
+
+
+def usd_per_request(usd_per_mtok: float, input_tokens: float, output_tokens: float) -> float:
+    """A request at a blended price: every token, prompt or answer, costs the same."""
+    return usd_per_mtok / TOKENS_PER_MTOK * (input_tokens + output_tokens)
+
+
+class TokenPrices(Noun):
+    """Dollars per Mtok by kind of token; the three agree on the bill."""
+
+    input: NonNegativeFloat
+    output: NonNegativeFloat
+    blended: NonNegativeFloat
+
+
+def split_by_gpu_time(
+    usd_per_second: float, rate: float, input_tokens: float, output_tokens: float, prefill_share: float
+) -> TokenPrices:
+    """Charge prompt tokens with prefill's share of the busy time and answer tokens with the rest.
+
+    ``rate`` requests a second of the given lengths cost ``usd_per_second``. Idle time follows the same shares, so
+    input × input price + output × output price is the bill.
+    """
+    per_request = usd_per_second / rate
+    return TokenPrices(
+        input=per_request * prefill_share / input_tokens * TOKENS_PER_MTOK,
+        output=per_request * (1 - prefill_share) / output_tokens * TOKENS_PER_MTOK,
+        blended=per_request / (input_tokens + output_tokens) * TOKENS_PER_MTOK,
+    )
+
+
+def replicas_for_volume(tokens_per_month: float, tokens_per_second: float, utilization: float) -> int:
+    """Fleet cost is a step function of volume: whole replicas, each with a monthly capacity."""
+    require_positive("tokens-per-month", tokens_per_month)
+    require_positive("tokens-per-second", tokens_per_second)
+    require_utilization(utilization)
+    capacity = tokens_per_second * utilization * SECONDS_PER_HOUR * HOURS_PER_MONTH
+    return max(1, math.ceil(tokens_per_month / capacity - 1e-12))
+
+
+class FleetShare(Noun):
+    """Some GPUs at one price, running for a share of the month."""
+
+    name: str
+    gpus: PositiveInt
+    usd_per_hour: PositiveFloat
+    """One GPU."""
+    share_of_time: float = Field(default=1.0, gt=0, le=1)
+
+
+def monthly_fleet(shares: Sequence[FleetShare]) -> CostTree:
+    """A month of a fleet bought on several terms, one line each."""
+    return CostTree(
+        name="fleet, one month",
+        lines=tuple(
+            CostLine(
+                name=share.name,
+                quantity=share.gpus * HOURS_PER_MONTH * share.share_of_time,
+                unit="GPU-hour",
+                usd_per_unit=share.usd_per_hour,
+            )
+            for share in shares
+        ),
+    )
+
+
+def saving(before: float, after: float) -> float:
+    """The share of the old bill that the new one saves; negative when it is dearer."""
+    return 1 - after / require_positive("the bill compared with", before)
+
+
+def require_positive(name: str, value: float) -> float:
+    if value > _ABSURD:
+        raise BadInput(f"{name} is beyond any machine: the largest accepted is {_ABSURD:.0e}")
+    if not value >= _TINIEST:
+        raise BadInput(f"{name} must be a positive number, got {value}")
+    return value
+
+
+def require_utilization(value: float) -> float:
+    if not _TINIEST <= value <= 1:
+        raise BadInput(
+            f"utilization must be above 0 and at most 1, got {value}",
+            fix=f"For {value:g} % write {value / 100:g}." if 1 < value <= 100 else None,
+        )
+    return value
+
+
+_ABSURD = 1e18
+_TINIEST = 1e-18
+"""Inputs outside this range are typing errors: every figure of a real fleet is many orders of magnitude inside."""

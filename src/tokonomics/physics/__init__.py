@@ -1,0 +1,1 @@
+"""How fast: does it fit, and how long does one engine step take."""

@@ -1,0 +1,186 @@
+"""Does it fit: weights + workspace + KV cache against the memory an engine may use.
+
+    KV budget = the engine's share of memory − weights on the fullest GPU − workspace
+    sequences = whole KV blocks in the budget ÷ whole blocks of one sequence
+
+KV comes in blocks of a fixed number of tokens, so a sequence of 17 tokens takes two blocks of 16. A sliding-window
+layer keeps only its window, MLA one compressed vector per token, a recurrent layer a state of fixed size.
+"""
+
+import math
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from tokonomics.catalog.models import DenseMlp, ModelSpec, MoeMlp
+from tokonomics.catalog.precision import Precision, kv_bytes_per_element
+from tokonomics.errors import BadInput, DoesNotFit
+from tokonomics.nouns import Noun
+from tokonomics.physics.deployment import Deployment, valid_tp
+from tokonomics.physics.sharding import kv_elements_per_token, shard
+from tokonomics.units import GIB, gigabytes
+
+SAMPLER_BYTES_PER_LOGIT = 40
+"""Logits in 16 and 32 bits, probabilities, and the sort behind top-k and top-p: 35 to 41 bytes for each entry of the
+vocabulary and sequence in vLLM's logs at 256 sequences ("PyTorch activation peak memory": Llama-3-8B 1.26 GiB in PR
+10511, Qwen2.5-7B 1.42 in issue 13882, Qwen2.5-32B 1.26 in issue 15815)."""
+SAMPLED_SEQUENCES = 256
+"""The most sequences those logs cover; larger limits are taken to sample in parts of this size."""
+RUNTIME_BYTES = round(0.16 * GIB + 0.5 * GIB)
+"""Outside the framework's allocator 0.16 GiB (vLLM on an 80 GB card: gateway-api-inference-extension PR 550), and CUDA
+graphs: 0.13 to 0.9 GiB in the logs of dense models, 0.5 taken (vLLM issue 52872)."""
+NCCL_BYTES = round(0.37 * GIB)
+"""Communication buffers of tensor parallelism: 342 to 392 MiB (aiconfigurator-core 0.12.0)."""
+
+_LARGEST_CONTEXT = 10**8
+_MOST_NODES = 16
+
+
+class Fit(Noun):
+    """Where the memory of one GPU of the replica goes, and how many sequences it leaves room for."""
+
+    deployment: Deployment
+    context: PositiveInt
+    memory_bytes: PositiveInt
+    """Of one GPU."""
+    usable_bytes: PositiveInt
+    """What the driver leaves to processes."""
+    weight_bytes: PositiveInt
+    """The whole model."""
+    weight_bytes_per_gpu: PositiveInt
+    workspace_bytes: PositiveInt
+    kv_budget_bytes: NonNegativeInt
+    kv_bytes_per_token: NonNegativeInt
+    """The whole model, inside every window."""
+    kv_bytes_per_sequence: NonNegativeInt
+    """On one GPU, at this context, in whole blocks."""
+    max_sequences: NonNegativeInt
+    """Sequences of this context at once; 0 when none fits."""
+    min_gpus: PositiveInt | None
+    """The smallest number of such GPUs on which one sequence fits; None when no split does."""
+
+    @property
+    def fits(self) -> bool:
+        return self.max_sequences > 0
+
+    def summary(self) -> dict[str, object]:
+        """The figures with the deployment's names instead of its whole specification."""
+        deployment = self.deployment
+        names: dict[str, object] = {
+            "model": deployment.model.key,
+            "gpu": deployment.gpu.key,
+            "engine": deployment.engine.key,
+            "tp": deployment.tp,
+            "pp": deployment.pp,
+            "weights": deployment.weights.value,
+            "kv": deployment.kv.value,
+            "fits": self.fits,
+        }
+        return names | self.model_dump(mode="json", exclude={"deployment"})
+
+
+def fit(deployment: Deployment, context: int) -> Fit:
+    """The memory of a deployment at a context length."""
+    _check_context(deployment.model, context)
+    budget = kv_budget_bytes(deployment)
+    return Fit(
+        deployment=deployment,
+        context=context,
+        memory_bytes=deployment.gpu.memory_bytes,
+        usable_bytes=deployment.gpu.usable_bytes,
+        weight_bytes=deployment.model.weight_bytes(deployment.weights),
+        weight_bytes_per_gpu=round(shard(deployment).total),
+        workspace_bytes=workspace_bytes(deployment),
+        kv_budget_bytes=max(budget, 0),
+        kv_bytes_per_token=deployment.model.kv_bytes_per_token(deployment.kv),
+        kv_bytes_per_sequence=sequence_bytes(deployment, context),
+        max_sequences=max_sequences(deployment, context),
+        min_gpus=min_gpus(deployment, context),
+    )
+
+
+def max_sequences(deployment: Deployment, context: int) -> int:
+    """How many sequences of ``context`` tokens the memory holds; the engine's own limit is not applied."""
+    return max(0, kv_budget_bytes(deployment)) // max(1, sequence_bytes(deployment, context))
+
+
+def require_fit(deployment: Deployment, context: int, batch: int = 1) -> None:
+    """Refuse a batch that does not fit, and say the largest that does."""
+    largest = max_sequences(deployment, context)
+    if batch > largest:
+        what = f"{batch} sequences of {context:,} tokens do not fit {deployment}"
+        if largest:
+            raise DoesNotFit(what, largest=largest, fix=f"The largest batch that fits is {largest:,}.")
+        need = min_gpus(deployment, context)
+        fix = f"It needs {need} GPUs of this kind." if need else "No number of these GPUs is enough."
+        raise DoesNotFit(f"{deployment} does not fit: {_shortfall(deployment)}", largest=0, fix=fix)
+
+
+def min_gpus(deployment: Deployment, context: int) -> int | None:
+    """The fewest such GPUs that hold one sequence: tensor-parallel inside a node first, then pipeline stages."""
+    model, node = deployment.model, deployment.gpu.gpus_per_node
+    inside = [tp for tp in valid_tp(model, node) if tp <= node]
+    for tp in inside:
+        if max_sequences(deployment.model_copy(update={"tp": tp, "pp": 1}), context):
+            return tp
+    for nodes in range(2, _MOST_NODES + 1):
+        if nodes <= model.layers and max_sequences(
+            deployment.model_copy(update={"tp": inside[-1], "pp": nodes}), context
+        ):
+            return inside[-1] * nodes
+    return None
+
+
+def kv_budget_bytes(deployment: Deployment) -> int:
+    """What is left of one GPU for KV; negative when the weights alone are too large."""
+    weights = shard(deployment).total
+    return math.floor(deployment.engine.kv_bytes(deployment.gpu, weights, workspace_bytes(deployment)))
+
+
+def sequence_bytes(deployment: Deployment, context: int) -> int:
+    """KV and state of one sequence on one GPU, in whole blocks."""
+    block = deployment.engine.kv_block_tokens
+    total = 0.0
+    for group in deployment.model.groups:
+        if group.mixer is None:
+            continue
+        seen = context if group.mixer.window is None else min(context, group.mixer.window)
+        tokens = math.ceil(seen / block) * block
+        elements = tokens * kv_elements_per_token(group.mixer, deployment.tp)
+        state = group.mixer.state_bytes / deployment.tp
+        total += group.count * (elements * kv_bytes_per_element(deployment.kv) + state)
+    stage = math.ceil(deployment.model.layers / deployment.pp) / deployment.model.layers
+    return math.ceil(total * stage)
+
+
+def workspace_bytes(deployment: Deployment) -> int:
+    """The larger of a full chunk's activations and the sampler's logits, plus what the runtime takes.
+
+    The fullest moment of a layer holds, for every token of the chunk, the residual stream and the feed-forward's
+    input, both projections and their product; experts do so once per visited expert.
+    """
+    model, limits, tp = deployment.model, deployment.limits, deployment.tp
+    widest = 0.0
+    for group in model.groups:
+        if isinstance(group.mlp, DenseMlp):
+            widest = max(widest, 3 * group.mlp.intermediate / tp)
+        elif isinstance(group.mlp, MoeMlp):
+            routed = group.mlp.active_experts * (3 * group.mlp.intermediate / tp + (group.mlp.latent or model.hidden))
+            widest = max(widest, routed + 3 * group.mlp.shared_intermediate / tp)
+    chunk = limits.max_batched_tokens * (2 * model.hidden + widest) * Precision.bf16.bytes_per_weight
+    sampler = SAMPLER_BYTES_PER_LOGIT * model.vocab * min(limits.max_sequences, SAMPLED_SEQUENCES)
+    return round(max(chunk, sampler)) + RUNTIME_BYTES + (NCCL_BYTES if tp > 1 else 0)
+
+
+def _shortfall(deployment: Deployment) -> str:
+    weights = gigabytes(shard(deployment).total)
+    return f"{weights} of weights a GPU, {gigabytes(deployment.gpu.usable_bytes)} there"
+
+
+def _check_context(model: ModelSpec, context: int) -> None:
+    if not 1 <= context <= _LARGEST_CONTEXT:
+        raise BadInput(f"context must be between 1 and {_LARGEST_CONTEXT:,} tokens, got {context}", where="--context")
+    if context > model.max_context:
+        raise BadInput(
+            f"{model.name} accepts {model.max_context:,} tokens of context at most, got {context:,}",
+            where="--context",
+        )

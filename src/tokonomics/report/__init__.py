@@ -1,0 +1,1 @@
+"""Tables and charts: renders results, computes nothing."""

@@ -1,0 +1,1 @@
+"""What happens to a deployment under load."""

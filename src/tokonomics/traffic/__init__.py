@@ -1,0 +1,1 @@
+"""What arrives: the requests a fleet must serve."""

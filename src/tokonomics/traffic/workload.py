@@ -1,0 +1,30 @@
+"""The traffic a plan is made for: how many requests a second, how long their prompts and answers."""
+
+from pydantic import Field, PositiveInt
+
+from tokonomics.nouns import Noun
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+
+class Workload(Noun):
+    """Requests of one shape at a constant mean rate."""
+
+    rate: float = Field(gt=0, le=1e9)
+    """Requests a second."""
+    input_tokens: PositiveInt = Field(le=10**8)
+    output_tokens: PositiveInt = Field(le=10**8)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.rate * (self.input_tokens + self.output_tokens)
+
+    @property
+    def tokens_per_month(self) -> float:
+        return self.tokens_per_second * SECONDS_PER_HOUR * HOURS_PER_MONTH
+
+
+class Slo(Noun):
+    """The latency promised to users; None where nothing is promised."""
+
+    tpot_s: float | None = Field(default=None, gt=0)
+    """Mean time per output token."""

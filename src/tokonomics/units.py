@@ -1,0 +1,64 @@
+"""Conversions and human formatting: the only place that knows 1e6, 3600, GB and $.
+
+Sizes and rates are decimal (GB = 1e9 bytes, TB/s = 1e12 bytes a second), as datasheets state them.
+"""
+
+import math
+
+SECONDS_PER_HOUR = 3600
+HOURS_PER_MONTH = 730
+"""8760 hours a year ÷ 12: what cloud price lists and the documents this product starts from use."""
+TOKENS_PER_MTOK = 1_000_000
+BYTES_PER_GB = 1_000_000_000
+MIB = 2**20
+GIB = 2**30
+MICROSECOND = 1e-6
+
+
+def usd(amount: float) -> str:
+    """$1,234 above a thousand, cents below, and enough digits to tell small prices apart."""
+    if not math.isfinite(amount):
+        return "$∞" if amount > 0 else "–"
+    size = abs(amount)
+    if size >= 1000:
+        return f"${amount:,.0f}"
+    if size >= 0.1 or size == 0:
+        return f"${amount:,.2f}"
+    return f"${amount:.{_decimals_for(size, significant=3)}f}"
+
+
+def count(number: float) -> str:
+    """1,234 below ten thousand; 12.3 K, 4.5 M, 6.7 B, 1.2 T above."""
+    for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        # Three digits decide, so that 999.9 M reads as 1 B and not as 1000 M.
+        if abs(number) >= (1e4 if suffix == "K" else scale * 0.9995):
+            return f"{number / scale:.3g} {suffix}"
+    return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"
+
+
+def gigabytes(size: float) -> str:
+    """Decimal GB, or MB and KB where GB would read as zero."""
+    for scale, suffix in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
+        if abs(size) >= scale:
+            value = size / scale
+            return f"{value:,.0f} {suffix}" if value >= 100 else f"{value:.3g} {suffix}"
+    return f"{size:.0f} B"
+
+
+def seconds(duration: float) -> str:
+    """ms below a second, s below two minutes, else minutes."""
+    if not math.isfinite(duration):
+        return "–"
+    if duration < 1:
+        return f"{duration * 1e3:.3g} ms"
+    if duration < 120:
+        return f"{duration:.3g} s"
+    return f"{duration / 60:.3g} min"
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %" if share >= 0.0995 or share == 0 else f"{share * 100:.2g} %"
+
+
+def _decimals_for(size: float, significant: int) -> int:
+    return significant - 1 - math.floor(math.log10(size))

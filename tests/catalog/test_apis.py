@@ -1,0 +1,283 @@
+"""API prices: what one request costs, and that a price nobody quotes is never made up."""
+
+import json
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+from genai_prices import Usage
+from genai_prices.data_snapshot import get_snapshot
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokonomics.catalog.apis import ApiPrice, ApiTier, find_api, list_apis, price_request
+from tokonomics.catalog.litellm_file import read_litellm
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName
+
+
+@pytest.fixture(autouse=True)
+def _a_fixed_day_and_no_user_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOKONOMICS_TODAY", "2026-11-01")
+    monkeypatch.delenv("TOKONOMICS_CATALOG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def user_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "catalog.toml"
+    file.write_text(text, encoding="utf-8")
+    monkeypatch.setenv("TOKONOMICS_CATALOG", str(file))
+
+
+def api(**changes: object) -> ApiPrice:
+    plain = {"host": "h", "model": "m", "input_usd_per_mtok": 2.0, "output_usd_per_mtok": 8.0, "source": "test"}
+    return ApiPrice.model_validate({**plain, "date": date(2026, 1, 1), **changes})
+
+
+def test_a_billion_tokens_of_gpt_4o_half_in_half_out_cost_6250_dollars() -> None:
+    # Claim C27: 0.5 B × $2.50/M + 0.5 B × $10/M = $1,250 + $5,000.
+    gpt_4o = find_api("openai:gpt-4o")
+    assert (gpt_4o.input_usd_per_mtok, gpt_4o.output_usd_per_mtok) == (2.5, 10.0)
+    assert price_request(gpt_4o, 500_000_000, 0, 500_000_000) == pytest.approx(6250)
+    assert 1_000_000 * price_request(gpt_4o, 500, 0, 500) == pytest.approx(6250)
+
+
+def test_cached_input_is_charged_at_its_own_price() -> None:
+    # 200k fresh × $2.50/M + 800k cached × $1.25/M + 100k out × $10/M = 0.5 + 1.0 + 1.0
+    assert price_request(find_api("openai:gpt-4o"), 1_000_000, 800_000, 100_000) == pytest.approx(2.5)
+
+
+def test_a_long_request_pays_the_higher_tier_for_all_of_its_tokens() -> None:
+    gemini = find_api("google:gemini-2.5-pro")
+    assert price_request(gemini, 200_000, 0, 10_000) == pytest.approx(0.2 * 1.25 + 0.01 * 10)
+    assert price_request(gemini, 200_001, 0, 10_000) == pytest.approx(0.200001 * 2.5 + 0.01 * 15)
+    assert price_request(gemini, 300_000, 100_000, 10_000) == pytest.approx(0.2 * 2.5 + 0.1 * 0.25 + 0.01 * 15)
+
+
+def test_the_tier_is_that_of_the_request_not_of_the_month() -> None:
+    gemini = find_api("google:gemini-2.5-pro")
+    assert 1000 * price_request(gemini, 1000, 0, 0) < price_request(gemini, 1_000_000, 0, 0)
+
+
+def test_batch_requests_pay_the_batch_price_in_every_tier() -> None:
+    assert price_request(find_api("openai:gpt-4o"), 1_000_000, 0, 100_000, batch=True) == pytest.approx(1.25 + 0.5)
+    gemini = find_api("google:gemini-2.5-pro")
+    assert price_request(gemini, 400_000, 0, 100_000, batch=True) == pytest.approx(0.4 * 1.25 + 0.1 * 7.5)
+
+
+def test_a_batch_price_nobody_quotes_is_unknown_not_the_full_price() -> None:
+    reseller = find_api("azure:gpt-4o")  # genai-prices lends azure openai's standard price, and no batch price
+    assert "openai" in reseller.source
+    assert reseller.batch_input_usd_per_mtok is None
+    with pytest.raises(BadInput, match="batch input price of azure:gpt-4o is unknown"):
+        price_request(reseller, 1000, 0, 10, batch=True)
+
+
+def test_a_cached_price_nobody_quotes_is_unknown_not_the_full_price() -> None:
+    with pytest.raises(BadInput, match="cached price of h:m is unknown"):
+        price_request(api(), 1000, 1, 10)
+    with pytest.raises(BadInput, match="batch cached price of openai:gpt-4o is unknown"):
+        price_request(find_api("openai:gpt-4o"), 1000, 500, 10, batch=True)
+    assert price_request(api(), 1000, 0, 10) == pytest.approx(0.002 + 0.00008)
+
+
+def test_a_batch_price_is_not_claimed_before_it_was_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKONOMICS_TODAY", "2026-10-01")
+    assert find_api("openai:gpt-4o").batch_input_usd_per_mtok is None
+
+
+def test_a_fee_per_request_is_charged_once() -> None:
+    sonar = find_api("perplexity:sonar")
+    assert sonar.usd_per_request == pytest.approx(0.012)
+    assert price_request(sonar, 1_000_000, 0, 1_000_000) == pytest.approx(1 + 1 + 0.012)
+
+
+def test_every_shipped_price_agrees_with_the_package_it_comes_from() -> None:
+    providers = {host.id: host for host in get_snapshot().providers}
+    noon = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    shipped = list_apis()
+    assert len(shipped) > 1500
+    for one in shipped:
+        model = next(each for each in providers[one.host].models if each.id == one.model)
+        for tokens, cached in ((1_000, 0), (150_000, 50_000), (300_000, 0), (900_000, 900_000)):
+            if cached and one.rates(tokens).cached_input_usd_per_mtok is None:
+                continue
+            usage = Usage(input_tokens=tokens, output_tokens=777, cache_read_tokens=cached or None)
+            theirs = model.calc_price(usage, providers[one.host], genai_request_timestamp=noon).total_price
+            assert price_request(one, tokens, cached, 777) == pytest.approx(float(theirs)), one.key
+
+
+def test_every_price_says_when_and_where_it_was_quoted() -> None:
+    for one in list_apis(host="anthropic"):
+        assert one.source.startswith("genai-prices ")
+        assert one.date is not None
+        assert date(2026, 10, 1) <= one.date <= date(2026, 11, 1)
+
+
+def test_a_price_that_changes_with_the_hour_says_so() -> None:
+    assert "12:00 UTC" in (find_api("deepseek:deepseek-v4-pro").note or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("opnai:gpt-4o", "unknown API host 'opnai'\n  Did you mean openai"),
+        ("openai:gpt-4oo", "Did you mean openai:gpt-4o"),
+        ("gpt-4o", "Did you mean openai:gpt-4o"),
+        ("", "unknown API"),
+        (":", "unknown API"),
+        ("openai:", "unknown API"),
+    ],
+)
+def test_unknown_names_suggest_the_nearest(name: str, says: str) -> None:
+    with pytest.raises(UnknownName) as caught:
+        find_api(name)
+    assert says in str(caught.value)
+
+
+@settings(max_examples=50, deadline=None)
+@given(name=st.text(max_size=40))
+def test_no_name_makes_anything_but_a_price_or_our_own_error(name: str) -> None:
+    with suppress(TokonomicsError):
+        find_api(name)
+    with suppress(TokonomicsError):
+        find_api("openai:" + name)
+
+
+def test_lists_are_by_host_and_by_part_of_the_name() -> None:
+    found = list_apis(host="OpenAI", match="GPT-4o")
+    assert "openai:gpt-4o" in {each.key for each in found}
+    assert all(each.host == "openai" and "gpt-4o" in each.key for each in found)
+    assert [each.key for each in found] == sorted(each.key for each in found)
+    with pytest.raises(UnknownName, match="mistral"):
+        list_apis(host="mistrl")
+
+
+@pytest.mark.parametrize("tokens", [(-1, 0, 0), (0, 0, -1), (float("nan"), 0, 0), (float("inf"), 0, 0), (10, 11, 0)])
+def test_impossible_requests_are_errors(tokens: tuple[float, float, float]) -> None:
+    with pytest.raises(BadInput):
+        price_request(api(cached_input_usd_per_mtok=1.0), *tokens)
+
+
+tokens = st.integers(0, 2_000_000)
+
+
+@given(fresh=tokens, cached=tokens, out=tokens, more=tokens)
+def test_more_tokens_never_cost_less_and_caching_never_costs_more(fresh: int, cached: int, out: int, more: int) -> None:
+    tier = ApiTier(
+        above_input_tokens=128_000, input_usd_per_mtok=4, output_usd_per_mtok=12, cached_input_usd_per_mtok=0.4
+    )
+    one = api(cached_input_usd_per_mtok=0.2, tiers=(tier,))
+    usd = price_request(one, fresh + cached, cached, out)
+    assert price_request(one, fresh + cached + more, cached, out) >= usd
+    assert price_request(one, fresh + cached, cached, out + more) >= usd
+    assert price_request(one, fresh + cached, fresh + cached, out) <= usd
+
+
+def test_your_own_price_stands_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    user_file(monkeypatch, tmp_path, '[apis."openai:gpt-4o"]\ninput = 2.0\noutput = 8\ndate = 2026-09-01\n')
+    mine = find_api("openai:gpt-4o")
+    assert price_request(mine, 1_000_000, 0, 1_000_000) == pytest.approx(10)
+    assert mine.batch_input_usd_per_mtok is None
+    assert (mine.date, mine.source) == (date(2026, 9, 1), "your catalogue file")
+
+
+def test_what_you_know_amends_what_is_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    user_file(monkeypatch, tmp_path, '[apis."azure:gpt-4o"]\nbatch_input = 1.25\nbatch_output = 5\n')
+    assert price_request(find_api("azure:gpt-4o"), 1_000_000, 0, 1_000_000, batch=True) == pytest.approx(6.25)
+    assert price_request(find_api("azure:gpt-4o"), 1_000_000, 0, 1_000_000) == pytest.approx(12.5)
+
+
+def test_a_model_only_you_know_can_have_tiers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    user_file(
+        monkeypatch,
+        tmp_path,
+        '[apis."ours:Big-1"]\ninput = 1\noutput = 2\ntiers = [{above_input_tokens = 1000, input = 3}]\n',
+    )
+    ours = find_api("ours:big-1")
+    assert price_request(ours, 1000, 0, 0) == pytest.approx(0.001)
+    assert price_request(ours, 2000, 0, 1000) == pytest.approx(2000 * 3e-6 + 1000 * 2e-6)
+    assert "ours:Big-1" in {each.key for each in list_apis(host="ours")}
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ('[apis."ours:x"]\ninput = 1\n', "needs input and output"),
+        ('[apis."ours:x"]\ninput = -1\noutput = 1\n', "field 'input'"),
+        ('[apis."ours:x"]\ninput = nan\noutput = 1\n', "field 'input'"),
+        ('[apis."ours:x"]\ninput = 1\noutput = 1\ncachd = 1\n', "cached"),
+        ("[apis.ours]\ninput = 1\noutput = 1\n", "host:model"),
+    ],
+)
+def test_mistakes_in_your_prices_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: str, says: str
+) -> None:
+    user_file(monkeypatch, tmp_path, table)
+    with pytest.raises(BadInput, match=says):
+        list_apis()
+
+
+LITELLM: dict[str, dict[str, object]] = {
+    "sample_spec": {"input_cost_per_token": "USD", "output_cost_per_token": "USD"},
+    "gpt-4o": {
+        "litellm_provider": "openai", "mode": "chat",
+        "input_cost_per_token": 2.5e-06, "output_cost_per_token": 1e-05, "cache_read_input_token_cost": 1.25e-06,
+        "input_cost_per_token_batches": 1.25e-06, "output_cost_per_token_batches": 5e-06,
+    },
+    "gemini/long": {
+        "litellm_provider": "gemini", "input_cost_per_token": 1e-06, "output_cost_per_token": 4e-06,
+        "input_cost_per_token_above_128k_tokens": 2e-06, "output_cost_per_token_above_128k_tokens": 8e-06,
+    },
+    "embed": {"litellm_provider": "openai", "input_cost_per_token": 1e-08},
+}  # fmt: skip
+
+
+def test_a_litellm_price_file_is_read_with_batch_cache_and_tiers(tmp_path: Path) -> None:
+    file = tmp_path / "prices.json"
+    file.write_text(json.dumps(LITELLM))
+    gpt, long = read_litellm(file)
+    assert (gpt.key, gpt.input_usd_per_mtok, gpt.date, gpt.source) == ("openai:gpt-4o", 2.5, None, "prices.json")
+    assert price_request(gpt, 1_000_000, 500_000, 0) == pytest.approx(1.25 + 0.625)
+    assert price_request(gpt, 1_000_000, 0, 1_000_000, batch=True) == pytest.approx(6.25)
+    assert long.key == "gemini:long"
+    assert price_request(long, 128_000, 0, 0) == pytest.approx(0.128)
+    assert price_request(long, 129_000, 0, 1_000_000) == pytest.approx(0.129 * 2 + 8)
+    with pytest.raises(BadInput, match="unknown"):
+        price_request(long, 1000, 0, 0, batch=True)
+    assert find_api("gemini:long", extra=[gpt, long]) == long
+    assert long in list_apis(extra=[gpt, long])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "[]", "{", "null", "\0", '{"m": {"input_cost_per_token": NaN, "output_cost_per_token": 1e-6}}',
+        '{"m": {"input_cost_per_token": -1, "output_cost_per_token": 1e-6}}',
+        '{"m": {"input_cost_per_token": 30, "output_cost_per_token": 1e-6}}',
+        '{"m": {"input_cost_per_token": [], "output_cost_per_token": 1e-6}}', "[" * 100_000,
+        '{"m": {"input_cost_per_token": null, "output_cost_per_token": 1e-6}}',
+    ],
+)  # fmt: skip
+def test_a_bad_litellm_file_is_one_clear_error(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "bad.json"
+    file.write_text(content)
+    with pytest.raises(BadInput, match=r"bad\.json"):
+        read_litellm(file)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    entry=st.dictionaries(
+        st.sampled_from([*LITELLM["gpt-4o"], "input_cost_per_token_above_128k_tokens"]),
+        st.one_of(st.none(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=1), st.integers()),
+    )
+)
+def test_no_litellm_entry_makes_anything_but_prices_or_our_own_error(
+    entry: dict[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("litellm") / "any.json"
+    file.write_text(json.dumps({"m": entry}))
+    with suppress(TokonomicsError):
+        read_litellm(file)

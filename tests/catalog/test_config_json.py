@@ -1,0 +1,599 @@
+"""Reading a config.json: exact on every kind of architecture, and one clear message on everything that is wrong."""
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tokonomics.catalog.config_families import FAMILIES, WRAPPERS
+from tokonomics.catalog.config_json import from_config, read_config
+from tokonomics.catalog.models import DenseMlp, GroupedAttention, LatentAttention, ModelSpec, MoeMlp, RecurrentMixer
+from tokonomics.errors import BadInput, TokonomicsError
+
+H, M, L, V = 256, 640, 6, 1000  # hidden, MLP width, layers, vocabulary
+BASE: dict[str, Any] = {
+    "hidden_size": H,
+    "intermediate_size": M,
+    "num_hidden_layers": L,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": V,
+    "max_position_embeddings": 512,
+    "torch_dtype": "bfloat16",
+}
+LLAMA = BASE | {"model_type": "llama"}
+ATTENTION = H * (8 + 2 + 2) * 32 + 8 * 32 * H  # query, key, value and output of 8 and 2 heads of 32
+GATED = 3 * H * M
+
+
+def read(config: dict[str, Any]) -> ModelSpec:
+    return from_config(
+        config, key="m", name="M", family="test", source="test", date=date(2026, 1, 1), where="dir/config.json"
+    )
+
+
+def without(config: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in names}
+
+
+def mixers(model: ModelSpec) -> list[Any]:
+    return [group.mixer for group in model.groups for _ in range(group.count)]
+
+
+def window_counts(model: ModelSpec) -> dict[int | None, int]:
+    found: dict[int | None, int] = {}
+    for mixer in mixers(model):
+        found[mixer.window] = found.get(mixer.window, 0) + 1
+    return found
+
+
+# --- dense ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_llama_is_counted_matrix_by_matrix() -> None:
+    model = read(LLAMA)
+    assert model.parameters == 2 * V * H + L * (ATTENTION + GATED + 2 * H) + H
+    assert model.kv_bytes_per_token(model.checkpoint) == 2 * L * 2 * 32 * 2
+    assert model.max_context == 512
+
+
+def test_tied_embeddings_are_counted_once() -> None:
+    assert read(LLAMA).parameters - read(LLAMA | {"tie_word_embeddings": True}).parameters == V * H
+
+
+def test_missing_key_value_heads_mean_one_per_head() -> None:
+    mixer = mixers(read(without(LLAMA, "num_key_value_heads")))[0]
+    assert mixer.kv_heads == 8
+
+
+def test_biases_are_counted_where_the_family_has_them() -> None:
+    query, kv = 8 * 32, 2 * 32
+    plain = read(LLAMA).parameters
+    assert read(LLAMA | {"attention_bias": True}).parameters - plain == L * (query + 2 * kv + H)
+    assert read(LLAMA | {"mlp_bias": True}).parameters - plain == L * (2 * M + H)
+    assert read(BASE | {"model_type": "qwen2"}).parameters - plain == L * (query + 2 * kv)
+
+
+def test_qwen3_norms_queries_and_keys_and_has_heads_of_128() -> None:
+    model = read(BASE | {"model_type": "qwen3"})
+    attention = H * (8 + 2 + 2) * 128 + 8 * 128 * H + 2 * 128
+    assert model.parameters == 2 * V * H + L * (attention + GATED + 2 * H) + H
+
+
+def test_gemma2_alternates_windows_and_has_four_norms() -> None:
+    model = read(BASE | {"model_type": "gemma2", "head_dim": 32, "sliding_window": 64})
+    assert window_counts(model) == {64: 3, None: 3}
+    assert model.parameters == V * H + L * (ATTENTION + GATED + 4 * H) + H
+
+
+def test_gemma3_has_one_full_layer_in_six_unless_told_otherwise() -> None:
+    gemma3 = BASE | {"model_type": "gemma3_text", "sliding_window": 64}
+    assert window_counts(read(gemma3)) == {64: 5, None: 1}
+    assert window_counts(read(gemma3 | {"sliding_window_pattern": 3})) == {64: 4, None: 2}
+    told = ["full_attention"] * 5 + ["sliding_attention"]
+    assert window_counts(read(gemma3 | {"layer_types": told})) == {64: 1, None: 5}
+
+
+def test_mistral_slides_by_default_and_not_when_null() -> None:
+    mistral = BASE | {"model_type": "mistral"}
+    assert window_counts(read(mistral | {"sliding_window": 100})) == {100: L}
+    assert window_counts(read(mistral | {"sliding_window": None})) == {None: L}
+    assert window_counts(read(mistral)) == {4096: L}
+
+
+def test_qwen2_slides_only_when_switched_on_and_only_above() -> None:
+    qwen2 = BASE | {"model_type": "qwen2", "sliding_window": 64, "max_window_layers": 4}
+    assert window_counts(read(qwen2 | {"use_sliding_window": False})) == {None: L}
+    assert window_counts(read(qwen2 | {"use_sliding_window": True})) == {None: 4, 64: 2}
+
+
+@pytest.mark.parametrize(
+    ("settings_", "kv_heads", "norms"),
+    [
+        ({"multi_query": True, "parallel_attn": True}, 1, 1),
+        ({"multi_query": False, "parallel_attn": False}, 8, 2),
+        ({"new_decoder_architecture": True, "num_kv_heads": 4}, 4, 2),
+        ({"new_decoder_architecture": True, "num_kv_heads": 4, "num_ln_in_parallel_attn": 1}, 4, 1),
+    ],
+)
+def test_falcon_in_its_variants(settings_: dict[str, Any], kv_heads: int, norms: int) -> None:
+    config = {"model_type": "falcon", "hidden_size": H, "num_hidden_layers": 2, "num_attention_heads": 8}
+    model = read(config | {"vocab_size": V} | settings_)
+    layer = H * (8 + 2 * kv_heads) * 32 + H * H + 2 * H * 4 * H + norms * 2 * H
+    assert model.parameters == V * H + 2 * layer + 2 * H
+
+
+def test_gpt2_learns_its_positions_and_ties_its_head() -> None:
+    config = {"model_type": "gpt2", "n_embd": H, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": V}
+    layer = 4 * (H * H + H) + 8 * H * H + 4 * H + H + 4 * H
+    assert read(config).parameters == (V + 128) * H + 3 * layer + 2 * H
+
+
+def test_gptj_has_one_norm_and_a_head_with_bias() -> None:
+    config = {"model_type": "gptj", "n_embd": H, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": V}
+    layer = 4 * H * H + 8 * H * H + 4 * H + H + 2 * H
+    assert read(config).parameters == 2 * V * H + V + 3 * layer + 2 * H
+
+
+# --- experts ----------------------------------------------------------------------------------------------------------
+
+
+def test_mixtral_counts_all_experts_and_activates_some() -> None:
+    model = read(BASE | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2})
+    assert model.parts.experts == L * 8 * GATED
+    assert model.parts.active_experts == L * 2 * GATED
+    assert model.parts.routers == L * 8 * H
+
+
+QWEN_MOE = BASE | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+
+
+def test_qwen2_moe_mixes_dense_layers_shared_expert_and_its_gate() -> None:
+    config = {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 96, "decoder_sparse_step": 2}
+    model = read(QWEN_MOE | config | {"mlp_only_layers": [3]})
+    # sparse are the 2nd and 6th layer; the 4th is in mlp_only_layers
+    assert model.parts.experts == 2 * 8 * 3 * H * 64
+    assert model.parts.dense_mlps == 4 * GATED + 2 * 3 * H * 96
+    assert model.parts.routers == 2 * (8 * H + H)
+
+
+DEEPSEEK = without(BASE, "num_key_value_heads") | {
+    "model_type": "deepseek_v3",
+    "q_lora_rank": 48,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 24,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "first_k_dense_replace": 2,
+    "num_nextn_predict_layers": 1,
+}
+
+
+def test_deepseek_v3_latent_attention_and_experts() -> None:
+    model = read(DEEPSEEK)
+    mixer = mixers(model)[0]
+    assert isinstance(mixer, LatentAttention)
+    query, down, up = H * 48 + 48 * 8 * 24, H * 40, 32 * 8 * 40
+    assert model.parts.mixers == L * (query + down + up + 8 * 24 * H)
+    assert model.parts.experts == 4 * 8 * 3 * H * 64
+    assert model.parts.dense_mlps == 2 * GATED + 4 * 3 * H * 2 * 64
+    assert model.parts.routers == 4 * (8 * H + 8)
+    assert model.kv_bytes_per_token(model.checkpoint) == L * 40 * 2
+
+
+def test_latent_attention_without_query_compression() -> None:
+    model = read(DEEPSEEK | {"q_lora_rank": None})
+    assert model.parts.mixers == L * (H * 8 * 24 + H * 40 + 32 * 8 * 40 + 8 * 24 * H)
+
+
+GPT_OSS = BASE | {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16}
+
+
+def test_gpt_oss_has_sinks_biases_and_alternating_windows() -> None:
+    model = read(GPT_OSS | {"quantization_config": {"quant_method": "mxfp4"}})
+    assert window_counts(model) == {16: 3, None: 3}
+    query, kv = 8 * 64, 2 * 64
+    small = L * (2 * H + query + 2 * kv + H + 8 + 4 * (2 * M + H)) + H
+    assert model.parts.small == small
+    assert model.parts.routers == L * (4 * H + 4)
+    assert model.checkpoint == "mxfp4"
+
+
+LLAMA4_TEXT = BASE | {
+    "model_type": "llama4_text",
+    "intermediate_size_mlp": 900,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 2,
+    "attention_chunk_size": 32,
+}
+
+
+def test_llama4_interleaves_experts_and_chunks_three_layers_of_four() -> None:
+    model = read({"model_type": "llama4", "text_config": LLAMA4_TEXT})
+    assert window_counts(model) == {32: 5, None: 1}
+    assert model.parts.experts == 3 * 4 * GATED
+    assert model.parts.dense_mlps == 3 * GATED + 3 * 3 * H * 900
+
+
+# --- recurrent hybrids ------------------------------------------------------------------------------------------------
+
+QWEN3_NEXT = QWEN_MOE | {
+    "model_type": "qwen3_next",
+    "num_hidden_layers": 8,
+    "head_dim": 32,
+    "shared_expert_intermediate_size": 64,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+}
+
+
+def test_qwen3_next_has_a_state_in_three_layers_of_four() -> None:
+    model = read(QWEN3_NEXT)
+    recurrent = [each for each in mixers(model) if isinstance(each, RecurrentMixer)]
+    attention = [each for each in mixers(model) if isinstance(each, GroupedAttention)]
+    assert (len(recurrent), len(attention)) == (6, 2)
+    keys, values = 2 * 16, 4 * 16
+    assert recurrent[0].projection_parameters == H * (2 * keys + 2 * values + 2 * 4) + values * H
+    assert recurrent[0].small_parameters == (2 * keys + values) * 4 + 2 * 4 + 16
+    assert attention[0].matrix_parameters(H) == H * (2 * 8 + 2 + 2) * 32 + 8 * 32 * H  # queries bring a gate
+
+
+NEMOTRON_H = BASE | {
+    "model_type": "nemotron_h",
+    "hybrid_override_pattern": "M-*EM-",
+    "head_dim": 32,
+    "mamba_num_heads": 16,
+    "mamba_head_dim": 32,
+    "ssm_state_size": 16,
+    "n_groups": 2,
+    "conv_kernel": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "moe_shared_expert_intermediate_size": 96,
+}
+
+
+def test_nemotron_h_reads_its_pattern() -> None:
+    model = read(NEMOTRON_H)
+    inner, mixed = 16 * 32, 16 * 32 + 2 * 2 * 16
+    mamba = H * (inner + mixed + 16) + inner * H
+    assert model.parts.mixers == 2 * mamba + ATTENTION
+    assert model.parts.experts == 8 * 2 * H * 64
+    assert model.parts.dense_mlps == 2 * 2 * H * M + 2 * H * 96
+    assert read(without(NEMOTRON_H, "num_hidden_layers")) == model
+
+
+def test_nemotron_experts_may_live_in_a_latent_space() -> None:
+    model = read(NEMOTRON_H | {"moe_latent_size": 128})
+    assert model.parts.experts == 8 * 2 * 128 * 64
+    assert model.parts.dense_mlps == 2 * 2 * H * M + 2 * H * 96 + 2 * H * 128
+
+
+MAMBA = {"mamba_n_heads": 16, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_d_conv": 4}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        BASE | MAMBA | {"model_type": "bamba", "attn_layer_indices": [1, 4]},
+        BASE
+        | MAMBA
+        | {
+            "model_type": "granitemoehybrid",
+            "layer_types": ["mamba", "attention", "mamba", "mamba", "attention", "mamba"],
+            "num_local_experts": 0,
+            "shared_intermediate_size": M,
+        },
+    ],
+    ids=["bamba", "granite"],
+)
+def test_mamba2_hybrids(config: dict[str, Any]) -> None:
+    inner, mixed = 16 * 32, 16 * 32 + 2 * 16
+    mamba = H * (inner + mixed + 16) + inner * H
+    model = read(config)
+    assert model.parts.mixers == 4 * mamba + 2 * ATTENTION
+    assert model.parts.dense_mlps == L * GATED
+
+
+# --- towers -----------------------------------------------------------------------------------------------------------
+
+SIGLIP = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "image_size": 56, "patch_size": 14}
+
+
+def test_a_siglip_tower_is_counted() -> None:
+    text = BASE | {"model_type": "gemma3_text"}
+    model = read({"model_type": "gemma3", "text_config": text, "vision_config": SIGLIP})
+    layer = 4 * (64 * 64 + 64) + 64 * 128 + 128 + 128 * 64 + 64 + 4 * 64
+    patches = 3 * 14 * 14 * 64 + 64 + 16 * 64
+    assert model.extra_parameters == patches + 2 * layer + 2 * 64 + 64 + 64 * H
+    assert model.active_parameters == model.parameters - model.extra_parameters
+
+
+def test_a_tower_that_cannot_be_counted_is_an_error_unless_the_count_is_given() -> None:
+    config = {"model_type": "kimi_k25", "text_config": DEEPSEEK, "vision_config": {"vt_hidden_size": 8}}
+    with pytest.raises(BadInput, match="vision_config"):
+        read(config)
+    given_count = from_config(
+        config, key="k", name="K", family="f", source="s", date=date(2026, 1, 1), where="w", extra_parameters=7
+    )
+    assert given_count.extra_parameters == 7
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+WEIGHTS_4 = {"num_bits": 4, "type": "int"}
+
+
+@pytest.mark.parametrize(
+    ("quantised", "expected"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "awq", "bits": 4}, "int4"),
+        ({"quant_method": "gptq", "bits": 8}, "int8"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": WEIGHTS_4}}}, "int4"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}},
+            },
+            "nvfp4",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}},
+            },
+            "fp8",
+        ),
+    ],
+)
+def test_quantised_checkpoints(quantised: dict[str, Any], expected: str) -> None:
+    assert read(LLAMA | {"quantization_config": quantised}).checkpoint == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("float16", "bf16"), ("bfloat16", "bf16"), ("float32", "fp32"), ("torch.float16", "bf16")]
+)
+def test_plain_checkpoints(dtype: str, expected: str) -> None:
+    assert read(LLAMA | {"torch_dtype": dtype}).checkpoint == expected
+    assert read(without(LLAMA, "torch_dtype") | {"dtype": dtype}).checkpoint == expected
+
+
+def test_modelopt_keeps_its_precision_in_a_file_beside(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
+    assert read_config(tmp_path).checkpoint == "nvfp4"
+
+
+@pytest.mark.parametrize(
+    ("quantised", "field"),
+    [
+        ({"quant_method": "magic"}, "quant_method"),
+        ({}, "quant_method"),
+        ({"quant_method": "gptq", "bits": 3}, "bits"),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quant_algo"),
+        ({"quant_method": "bitsandbytes"}, "load_in_4bit"),
+        ({"quant_method": "compressed-tensors"}, "config_groups"),
+        ({"quant_method": "compressed-tensors", "config_groups": {}}, "config_groups"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {}}}, "weights"),
+        ("fp8", "quantization_config"),
+    ],
+)
+def test_an_unknown_quantisation_names_its_field(quantised: object, field: str) -> None:
+    with pytest.raises(BadInput, match=field):
+        read(LLAMA | {"quantization_config": quantised})
+
+
+# --- what is wrong, and where -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"],
+)
+def test_a_missing_field_is_named(field: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        read(without(LLAMA, field))
+    assert f"'{field}' is missing" in str(caught.value)
+    assert "dir/config.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
+@pytest.mark.parametrize(
+    "value",
+    ["4096", True, 4096.0, float("nan"), float("inf"), -1, 0, 10**9, 10**400, [], {}, [1]],
+    ids=["string", "bool", "float", "nan", "inf", "negative", "zero", "huge", "absurd", "list", "object", "in a list"],
+)
+def test_an_impossible_size_is_named(field: str, value: object) -> None:
+    with pytest.raises(BadInput) as caught:
+        read(LLAMA | {field: value})
+    assert f"'{field}'" in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"num_attention_heads": 7, "num_key_value_heads": 7}, "num_attention_heads"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ({"torch_dtype": "float7"}, "torch_dtype"),
+        ({"n_embd": 128}, "n_embd"),
+        ({"experts_everywhere": True}, "experts_everywhere"),
+        ({"num_experts": 8}, "num_experts"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder"),
+        ({"audio_config": {}}, "audio_config"),
+        ({"layer_types": ["full_attention"]}, "layer_types"),
+        ({"layer_types": ["odd_attention"] * L}, "layer_types"),
+        ({"layer_types": ["sliding_attention"] * L}, "sliding_window"),
+    ],
+)
+def test_a_contradiction_or_an_unknown_field_is_named(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadInput, match=f"'{field}'"):
+        read(LLAMA | changes)
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        (GPT_OSS | {"num_experts_per_tok": 5}, "num_experts_per_tok"),
+        (without(GPT_OSS, "num_local_experts"), "num_local_experts"),
+        (without(DEEPSEEK, "q_lora_rank"), "q_lora_rank"),
+        (without(DEEPSEEK, "kv_lora_rank"), "kv_lora_rank"),
+        (NEMOTRON_H | {"hybrid_override_pattern": "M-*EMX"}, "hybrid_override_pattern"),
+        (NEMOTRON_H | {"hybrid_override_pattern": "M-"}, "hybrid_override_pattern"),
+        (QWEN3_NEXT | {"linear_num_key_heads": 3}, "linear_num_key_heads"),
+        (QWEN3_NEXT | {"layer_types": ["linear_attention", "mamba"] * 4}, "layer_types"),
+        ({"model_type": "llama4"}, "text_config"),
+        ({"model_type": "llama4", "text_config": []}, "text_config"),
+        ({"model_type": "llama4", "text_config": LLAMA4_TEXT | {"odd": 1}}, "text_config.odd"),
+        ({"model_type": "gemma3", "text_config": {"model_type": "bert"}}, "text_config.model_type"),
+        ({"model_type": 3}, "model_type"),
+        ({}, "model_type"),
+    ],
+)
+def test_exotic_configs_name_what_is_wrong(config: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadInput, match=f"'{field}'"):
+        read(config)
+
+
+def test_an_unknown_architecture_lists_the_known_and_suggests_the_nearest() -> None:
+    with pytest.raises(BadInput) as caught:
+        read(LLAMA | {"model_type": "lama"})
+    assert "'lama'" in str(caught.value)
+    assert "Did you mean llama" in str(caught.value)
+    assert all(known in str(caught.value) for known in (*FAMILIES, *WRAPPERS))
+
+
+def test_fields_without_effect_on_cost_are_accepted() -> None:
+    harmless = {
+        "bos_token_id": 1, "rope_theta": 1e4, "rope_scaling": {"factor": 8}, "attention_dropout": 0.0,
+        "use_cache": True, "transformers_version": "4.40.0", "architectures": ["LlamaForCausalLM"],
+        "_name_or_path": "x", "_mine": 1, "unheard_of": None,
+    }  # fmt: skip
+    assert read(LLAMA | harmless) == read(LLAMA)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", ":1:1: is not valid JSON"),
+        (b'{\n "hidden_size": 12', ":2:19: is not valid JSON"),
+        (b"[1, 2]", "needs a JSON object"),
+        (b'"llama"', "needs a JSON object"),
+        (b"\xff\xfe\x00", "is not UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"hidden_size": ' + b"9" * 5000 + b"}", "cannot be read"),
+        (b'{"model_type": NaN}', "model_type"),
+        (b" " * 10_000_001, "too many for a config.json"),
+    ],
+    ids=["empty", "cut off", "list", "string", "binary", "deep", "digits", "nan", "large"],
+)
+def test_a_wrong_file_says_where(content: bytes, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(content)
+    with pytest.raises(BadInput) as caught:
+        read_config(file)
+    assert said in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_missing_file_and_an_empty_directory_say_so(tmp_path: Path) -> None:
+    for path in (tmp_path / "config.json", tmp_path):
+        with pytest.raises(BadInput, match="no such file"):
+            read_config(path)
+
+
+def test_a_path_that_is_too_long_is_one_message(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_config(tmp_path / ("x" * 5000))
+
+
+def test_a_byte_order_mark_does_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8-sig")
+    assert read_config(tmp_path).layers == L
+
+
+# --- laws -------------------------------------------------------------------------------------------------------------
+
+EXAMPLES: list[dict[str, Any]] = [
+    LLAMA,
+    DEEPSEEK,
+    GPT_OSS,
+    QWEN3_NEXT,
+    NEMOTRON_H,
+    {"model_type": "llama4", "text_config": LLAMA4_TEXT},
+    {"model_type": "gemma3", "text_config": BASE | {"model_type": "gemma3_text"}, "vision_config": SIGLIP},
+    {"model_type": "falcon", "hidden_size": H, "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": V},
+]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(["null", "auto"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+NAMES = sorted({name for example in EXAMPLES for name in example})
+
+
+def answers_or_explains(config: dict[str, Any]) -> None:
+    """Either a model whose numbers are usable or an error written for a person; nothing else."""
+    try:
+        model = read(config)
+    except TokonomicsError:
+        return
+    assert model.parameters > 0
+    assert model.flops_per_token(100) > 0
+
+
+@given(
+    st.dictionaries(st.sampled_from([*NAMES, "layer_types", "quantization_config"]) | st.text(), VALUES, max_size=12)
+)
+@settings(deadline=None, max_examples=200)
+def test_no_json_object_causes_anything_but_a_clear_error(config: dict[str, Any]) -> None:
+    answers_or_explains(config)
+
+
+@given(
+    st.sampled_from(EXAMPLES),
+    st.sampled_from([*sorted(FAMILIES), *sorted(WRAPPERS)]) | st.none(),
+    st.dictionaries(st.sampled_from([*NAMES, "layer_types", "head_dim", "sliding_window"]), VALUES, max_size=3),
+    st.sets(st.sampled_from(NAMES), max_size=2),
+)
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+def test_no_mutation_of_a_real_config_causes_anything_but_a_clear_error(
+    example: dict[str, Any], other_type: str | None, changes: dict[str, Any], dropped: set[str]
+) -> None:
+    config = without(example, *dropped) | changes
+    if other_type:
+        config["model_type"] = other_type
+    answers_or_explains(config)
+
+
+@given(st.sampled_from(EXAMPLES[:5]), st.integers(1, 64))
+def test_a_larger_vocabulary_adds_exactly_its_rows(example: dict[str, Any], more: int) -> None:
+    copies = 2  # embedding and head, none of these ties them
+    grown = read(example | {"vocab_size": V + more}).parameters - read(example).parameters
+    assert grown == copies * more * H
+
+
+def test_every_kind_of_block_is_in_the_examples() -> None:
+    groups = [group for example in EXAMPLES for group in read(example).groups]
+    kinds = {type(group.mixer) for group in groups} | {type(group.mlp) for group in groups}
+    assert kinds >= {GroupedAttention, LatentAttention, RecurrentMixer, DenseMlp, MoeMlp}

@@ -1,0 +1,316 @@
+"""GPUs: the names people use find them, and the figures are the published, dense ones."""
+
+from contextlib import suppress
+from datetime import date
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokonomics.catalog import gpus
+from tokonomics.catalog.gpus import ADD_A_GPU, Gpu, all_gpus, find_gpu
+from tokonomics.catalog.names import spellings
+from tokonomics.catalog.precision import Precision
+from tokonomics.errors import BadInput, UnknownName
+
+NAMES = {
+    # The price data (data/gpu_offers.csv).
+    "A10": "A10",
+    "A100-40GB": "A100-40GB",
+    "A100-80GB": "A100-80GB",
+    "A10G": "A10G",
+    "A40": "A40",
+    "A6000": "A6000",
+    "B200": "B200",
+    "B300": "B300",
+    "GH200": "GH200",
+    "H100-MEGA": "H100-SXM",
+    "H100-NVL": "H100-NVL",
+    "H100-PCIe": "H100-PCIe",
+    "H100-SXM": "H100-SXM",
+    "H200": "H200",
+    "L4": "L4",
+    "L40": "L40",
+    "L40S": "L40S",
+    "MI300X": "MI300X",
+    "RTX3090": "RTX3090",
+    "RTX4090": "RTX4090",
+    "RTX5090": "RTX5090",
+    "RTX6000-Ada": "RTX6000-Ada",
+    "RTXPRO6000": "RTXPRO6000",
+    "T4": "T4",
+    "T4g": "T4",
+    "V100": "V100-16GB",
+    "V100-32GB": "V100-32GB",
+    # The kernel timings (data/kernels).
+    "a100_sxm": "A100-80GB",
+    "h100_sxm": "H100-SXM",
+    "h200_sxm": "H200",
+    "l40s": "L40S",
+    "b200_sxm": "B200",
+    "b300_sxm": "B300",
+    "gb200": "GB200",
+    "gb300": "GB300",
+    "rtx_pro_6000_server": "RTXPRO6000",
+    # nvidia-smi and rocm-smi.
+    "NVIDIA H100 80GB HBM3": "H100-SXM",
+    "H100 80GB HBM3": "H100-SXM",
+    "NVIDIA H100 PCIe": "H100-PCIe",
+    "NVIDIA H100 NVL": "H100-NVL",
+    "NVIDIA A100-SXM4-80GB": "A100-80GB",
+    "NVIDIA A100-SXM4-40GB": "A100-40GB",
+    "NVIDIA A100 80GB PCIe": "A100-80GB-PCIe",
+    "NVIDIA A100-PCIE-40GB": "A100-40GB-PCIe",
+    "Tesla T4": "T4",
+    "Tesla V100-SXM2-16GB": "V100-16GB",
+    "Tesla V100-SXM2-32GB": "V100-32GB",
+    "NVIDIA L4": "L4",
+    "NVIDIA H200": "H200",
+    "NVIDIA B200": "B200",
+    "NVIDIA B300 SXM6 AC": "B300",
+    "NVIDIA GH200 480GB": "GH200",
+    "NVIDIA GeForce RTX 4090": "RTX4090",
+    "NVIDIA RTX A6000": "A6000",
+    "NVIDIA RTX 6000 Ada Generation": "RTX6000-Ada",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTXPRO6000",
+    "AMD Instinct MI300X": "MI300X",
+    # What people type.
+    "h100": "H100-SXM",
+    "a100": "A100-80GB",
+    "a100-40gb": "A100-40GB",
+    "rtx 4090": "RTX4090",
+    "4090": "RTX4090",
+    "gaudi 3": "Gaudi3",
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_catalogue_of_mine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The machine's own catalogue, if any, stays out of the tests."""
+    monkeypatch.delenv("TOKONOMICS_CATALOG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+def catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where the test's own catalogue is to be written."""
+    path = tmp_path / "mine.toml"
+    monkeypatch.setenv("TOKONOMICS_CATALOG", str(path))
+    return path
+
+
+@pytest.mark.parametrize(("name", "key"), NAMES.items())
+def test_the_names_people_use_find_the_gpu(name: str, key: str) -> None:
+    assert find_gpu(name).key == key
+
+
+def test_no_two_gpus_share_a_spelling() -> None:
+    for one, other in combinations(all_gpus(), 2):
+        assert not spellings(one) & spellings(other), (one.key, other.key)
+
+
+def test_the_catalogue_is_broad() -> None:
+    assert len(all_gpus()) >= 25
+    assert {gpu.vendor for gpu in all_gpus()} == {"nvidia", "amd", "intel"}
+
+
+@pytest.mark.parametrize(("typo", "meant"), [("H10O-SXM", "H100-SXM"), ("RTX409", "RTX4090"), ("MI30X", "MI300X")])
+def test_an_unknown_gpu_suggests_the_nearest_and_says_how_to_add_one(typo: str, meant: str) -> None:
+    with pytest.raises(UnknownName) as caught:
+        find_gpu(typo)
+    assert meant in caught.value.suggestions
+    assert ADD_A_GPU in str(caught.value)
+
+
+def test_the_five_lines_the_message_offers_do_add_a_gpu(catalogue: Path) -> None:
+    catalogue.write_text("\n".join(line.strip() for line in ADD_A_GPU.splitlines()[1:]))
+    assert find_gpu("my gpu").bandwidth_bytes_per_s == 3.35e12
+
+
+@pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.key)
+def test_every_row_is_sane_and_sourced(gpu: Gpu) -> None:
+    assert gpu.source
+    assert gpu.date
+    assert gpu.year
+    assert gpu.watts
+    assert 0.28e12 <= gpu.bandwidth_bytes_per_s <= 10e12
+    assert all(50e12 <= rate <= 20e15 for rate in gpu.flops.values())
+    # As marketed, less ECC, up to the same number of binary gigabytes.
+    assert 0.99 <= gpu.memory_bytes / (gpu.memory_gb * 1e9) <= 2**30 / 1e9
+    assert 0.95 * gpu.memory_bytes <= gpu.usable_bytes <= gpu.memory_bytes
+    assert 16e9 <= gpu.pcie_bytes_per_s <= 128e9
+    assert gpu.pcie_bytes_per_s < gpu.link_bytes_per_s or gpu.fast_link_gpus == 1
+    assert gpu.fast_link_gpus <= gpu.gpus_per_node
+    # A byte of HBM or GDDR has never cost less than 5 nor more than 60 watts per 100 GB/s of board power.
+    assert 5 <= gpu.watts / (gpu.bandwidth_bytes_per_s / 1e11) <= 60
+
+
+@pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.key)
+def test_rates_are_dense_not_sparse(gpu: Gpu) -> None:
+    """Halving the bits at most doubles the rate (rounded figures: 2 %); a sparse figure among dense ones breaks it."""
+    wide = gpu.peak_flops(Precision.bf16)
+    if gpu.has("bf16") and gpu.has("fp16"):
+        assert gpu.flops["bf16"] == gpu.flops["fp16"]
+    assert gpu.flops.get("fp8", 0) <= 2.03 * wide
+    geforce = gpu.key in {"RTX3090", "RTX4090", "RTX5090"}  # Halved for FP32 sums; integer sums and FP4 are not.
+    assert gpu.flops.get("int8", 0) <= (4 if geforce else 2) * 1.015 * wide
+    assert gpu.flops.get("fp4", 0) <= (8 if geforce else 6) * 1.01 * wide
+
+
+# The table of the seed article (tokens-per-dollar.txt): VRAM, FP16 TFLOP/s, TB/s.
+@pytest.mark.parametrize(
+    ("name", "memory_gb", "tflops", "tb_per_s"),
+    [("H100 SXM", 80, 989, 3.35), ("A100 80GB", 80, 312, 2.0), ("L4", 24, 121, 0.3), ("T4", 16, 65, 0.32)],
+)
+def test_the_seed_table_agrees(name: str, memory_gb: float, tflops: float, tb_per_s: float) -> None:
+    gpu = find_gpu(name)
+    assert gpu.memory_gb == memory_gb
+    assert gpu.flops["fp16"] / 1e12 == pytest.approx(tflops, rel=0.01)
+    assert gpu.bandwidth_bytes_per_s / 1e12 == pytest.approx(tb_per_s, rel=0.02)
+
+
+def test_the_a10g_is_not_an_a10() -> None:
+    """The seed table gives the A10G the A10's 125 TFLOP/s; NVIDIA's A10G datasheet says 70 dense."""
+    assert find_gpu("A10").flops["fp16"] == 125e12
+    assert find_gpu("A10G").flops["fp16"] == 70e12
+    assert find_gpu("A10G").bandwidth_bytes_per_s == find_gpu("A10").bandwidth_bytes_per_s == 600e9
+
+
+@pytest.mark.parametrize(
+    ("name", "mib"),
+    [("H100-SXM", 81_559), ("A100-80GB", 81_920), ("H200", 143_771), ("L4", 23_034), ("T4", 15_360), ("L40S", 46_068)],
+)
+def test_reported_memory_is_what_nvidia_smi_prints(name: str, mib: int) -> None:
+    gpu = find_gpu(name)
+    assert gpu.memory_reported
+    assert gpu.memory_bytes == mib * 2**20
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"), [("H200", 139.72), ("L40S", 44.42), ("A100-80GB", 79.15), ("RTX5090", 31.37), ("A40", 44.35)]
+)
+def test_usable_memory_is_what_engines_log_as_total(name: str, gib: float) -> None:
+    assert find_gpu(name).usable_bytes / 2**30 == pytest.approx(gib, abs=0.005)
+
+
+def test_memory_nobody_reported_is_taken_at_its_least() -> None:
+    gpu = find_gpu("MI325X")
+    assert not gpu.memory_reported
+    assert gpu.memory_bytes == gpu.usable_bytes == 256_000_000_000
+
+
+def test_the_driver_reserve_is_of_the_order_seen_on_known_cards() -> None:
+    kept = [
+        (gpu.memory_bytes - gpu.visible_bytes) / 2**30
+        for gpu in all_gpus()
+        if gpu.visible_bytes and gpu.vendor == "nvidia"
+    ]
+    assert len(kept) >= 10
+    assert min(kept) < gpus.DRIVER_RESERVE_BYTES / 2**30 < max(kept) + 0.1
+
+
+def test_weights_without_math_of_their_own_run_in_sixteen_bits() -> None:
+    a100, h100, t4, b200 = (find_gpu(name) for name in ("A100", "H100", "T4", "B200"))
+    assert a100.peak_flops(Precision.fp8) == a100.peak_flops(Precision.bf16) == 312e12
+    assert a100.peak_flops(Precision.int8) == 624e12
+    assert h100.peak_flops(Precision.fp8) == 1978.9e12
+    assert h100.peak_flops(Precision.int4) == h100.peak_flops(Precision.nvfp4) == h100.peak_flops(Precision.bf16)
+    assert b200.peak_flops(Precision.nvfp4) == 9000e12
+    assert not t4.has("bf16")
+    assert t4.peak_flops(Precision.bf16) == 65e12
+    assert find_gpu("B300").peak_flops(Precision.int8) == find_gpu("B300").peak_flops(Precision.bf16)
+
+
+@pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.key)
+def test_fewer_bits_are_never_slower(gpu: Gpu) -> None:
+    wide = gpu.peak_flops(Precision.bf16)
+    assert gpu.peak_flops(Precision.fp32) <= wide
+    assert all(gpu.peak_flops(precision) >= wide for precision in Precision if precision is not Precision.fp32)
+
+
+def test_links_are_one_directional_and_end_where_the_bridge_does() -> None:
+    h100, nvl, l40s = find_gpu("H100"), find_gpu("H100-NVL"), find_gpu("L40S")
+    assert h100.link_bytes_per_s == h100.link_among(8) == 450e9
+    assert nvl.link_among(2) == 300e9
+    assert nvl.link_among(4) == nvl.pcie_bytes_per_s == 64e9
+    assert l40s.fast_link_bytes_per_s is None
+    assert l40s.link_bytes_per_s == l40s.link_among(2) == 32e9
+    assert find_gpu("GB200").link_among(72) == 900e9
+
+
+def test_a_gpu_survives_json() -> None:
+    for gpu in all_gpus():
+        assert Gpu.model_validate_json(gpu.model_dump_json()) == gpu
+
+
+ROW = {"architecture": '"hopper"', "memory_gb": "100", "bandwidth_bytes_per_s": "3e12", "flops": "{ bf16 = 500e12 }"}
+
+
+def table(key: str, fields: dict[str, str]) -> str:
+    return "\n".join([f"[gpus.{key}]", *(f"{field} = {value}" for field, value in fields.items())])
+
+
+def test_a_users_gpu_is_found_among_the_others(catalogue: Path) -> None:
+    catalogue.write_text(table("X1", ROW | {"aliases": '["Acme X-One"]'}))
+    gpu = find_gpu("acme x one")
+    assert gpu.key == gpu.name == "X1"
+    assert gpu.vendor == "nvidia"
+    assert gpu.memory_bytes == 100_000_000_000
+    assert gpu in all_gpus()
+    assert find_gpu("H100") in all_gpus()
+
+
+def test_a_users_row_replaces_the_figures_of_ours_and_keeps_its_names(catalogue: Path) -> None:
+    catalogue.write_text(table("h100", ROW))
+    gpu = find_gpu("NVIDIA H100 80GB HBM3")
+    assert gpu.key == "H100-SXM"
+    assert gpu.bandwidth_bytes_per_s == 3e12
+    assert not gpu.memory_reported
+    assert gpu.source == "your catalogue"
+    assert [each.key for each in all_gpus()].count("H100-SXM") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"memory_gb": ""}, "memory_gb"),
+        ({"memory_gb": "inf"}, "memory_gb"),
+        ({"memory_gb": '"lots"'}, "memory_gb"),
+        ({"memory_gb": "0"}, "memory_gb"),
+        ({"memory_bytes": "80"}, "80 is not 100 GB"),
+        ({"visible_bytes": "200_000_000_000"}, "exceeds memory_bytes"),
+        ({"bandwidth_bytes_per_s": "3000"}, "bandwidth_bytes_per_s"),
+        ({"bandwith_bytes_per_s": "3e12"}, "Did you mean bandwidth_bytes_per_s"),
+        ({"flops": "{ fp8 = 1e15 }"}, "16-bit rate"),
+        ({"flops": "{ bf16 = 500 }"}, "flops.bf16"),
+        ({"flops": "{ bf17 = 5e14 }"}, "flops.bf17"),
+        ({"flops": "5e14"}, "flops"),
+        ({"architecture": '"hoper"'}, "architecture"),
+        ({"fast_link_bytes_per_s": "450e9"}, "go together"),
+        ({"aliases": '["H100"]'}, "H100-SXM, already goes by one of its names"),
+        ({"date": '"soon"'}, "date"),
+    ],
+)
+def test_a_bad_row_names_the_file_the_table_and_the_field(
+    catalogue: Path, change: dict[str, str], complaint: str
+) -> None:
+    catalogue.write_text(table("X1", {field: value for field, value in (ROW | change).items() if value}))
+    with pytest.raises(BadInput) as caught:
+        find_gpu("H100")
+    assert f"{catalogue} [gpus.X1]" in str(caught.value)
+    assert complaint in str(caught.value)
+
+
+ODD: st.SearchStrategy[object] = st.sampled_from(
+    [None, True, -1, 0, 10**400, float("nan"), float("inf"), "", "\x00", date.max, [], [None], {}, {"": {}}]
+)
+
+
+@given(field=st.sampled_from(sorted(Gpu.model_fields)), odd=ODD)
+def test_an_odd_value_gives_a_gpu_or_bad_input_and_nothing_else(field: str, odd: object) -> None:
+    row = {"architecture": "ada", "memory_gb": 10, "bandwidth_bytes_per_s": 1e12, "flops": {"bf16": 1e14}, field: odd}
+    with pytest.MonkeyPatch.context() as patch, suppress(BadInput):
+        patch.setattr(gpus, "user_tables", lambda section: {"X1": row} if section == "gpus" else {})
+        assert find_gpu("X1").key == "X1"

@@ -1,0 +1,326 @@
+"""The catalogue's models: what they are made of, against what their authors publish and what one computes by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from tokonomics.catalog.load_models import all_models, find_model
+from tokonomics.catalog.models import GroupedAttention, LatentAttention, ModelSpec, RecurrentMixer
+from tokonomics.catalog.names import spellings
+from tokonomics.catalog.precision import Precision
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName
+
+BF16 = Precision.bf16
+
+
+@pytest.fixture(autouse=True)
+def _no_user_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TOKONOMICS_CATALOG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+# Collected at import, where a developer's own catalogue must not take part.
+with pytest.MonkeyPatch.context() as patch:
+    patch.delenv("TOKONOMICS_CATALOG", raising=False)
+    patch.setenv("HOME", "/nonexistent")
+    MODELS = all_models()
+
+
+def every_model(models: tuple[ModelSpec, ...] = MODELS) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("model", models, ids=[model.key for model in models])
+
+
+@every_model()
+def test_counted_parameters_are_within_one_percent_of_the_published(model: ModelSpec) -> None:
+    published = model.published
+    assert published is not None
+    served = published.parameters - published.not_served
+    assert model.parameters == pytest.approx(served, rel=0.01)
+
+
+@every_model(tuple(model for model in MODELS if model.published and model.published.active_parameters))
+def test_active_parameters_agree_with_the_published_up_to_embeddings_and_rounding(model: ModelSpec) -> None:
+    """Authors count embeddings or not, and round "A3B" freely: the figure lies within half a billion or 5 %."""
+    assert model.published is not None
+    assert model.published.active_parameters is not None
+    stated = model.published.active_parameters
+    slack = max(0.5e9, 0.05 * stated)
+    without_embeddings = model.active_parameters - model.parts.embedding - model.parts.head
+    assert without_embeddings - slack <= stated <= model.active_parameters + slack
+
+
+@every_model()
+def test_every_row_says_where_it_is_from(model: ModelSpec) -> None:
+    assert model.source
+    assert model.date.year >= 2024
+    assert model.published is not None
+    assert model.published.source
+    assert (model.published.not_served == 0) or model.published.excludes
+
+
+@every_model()
+def test_counts_are_consistent(model: ModelSpec) -> None:
+    assert model.layers == sum(group.count for group in model.groups)
+    assert 0 < model.active_parameters <= model.parameters
+    assert model.is_moe == (model.parts.experts > 0)
+    assert model.weight_bytes(BF16) == 2 * model.parameters
+    assert model.flops_per_token(2000) >= model.flops_per_token(1000) > 0
+
+
+def test_the_catalogue_covers_the_families_people_serve() -> None:
+    assert len(MODELS) >= 55
+    families = {model.family for model in MODELS}
+    assert families >= {
+        "Llama 2", "Llama 3", "Llama 3.1", "Llama 3.2", "Llama 3.3", "Llama 4", "Mistral", "Mixtral", "Qwen2",
+        "Qwen2.5", "Qwen3", "Qwen3-Next", "DeepSeek", "GPT-OSS", "Gemma 2", "Gemma 3", "Phi", "Falcon", "GPT-J", "OPT",
+        "Kimi", "MiniMax", "GLM",
+    }  # fmt: skip
+
+
+def test_no_two_models_share_a_spelling() -> None:
+    owner: dict[str, str] = {}
+    for model in MODELS:
+        for each in spellings(model):
+            assert owner.setdefault(each, model.key) == model.key, f"'{each}' is {owner[each]} and {model.key}"
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("Llama-3.1-70B-Instruct", "llama-3.1-70b"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("llama-3-70b", "llama-3-70b"),
+        ("llama2-7b", "llama-2-7b"),
+        ("llama3.1-8b", "llama-3.1-8b"),
+        ("LLAMA 3.3 70B", "llama-3.3-70b"),
+        ("Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("Qwen/Qwen2.5-72B-Instruct", "qwen2.5-72b"),
+        ("qwen3_30b_a3b", "qwen3-30b-a3b"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-r1"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("google/gemma-3-27b-it", "gemma-3-27b"),
+        ("microsoft/phi-4", "phi-4"),
+        ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
+    ],
+)
+def test_common_spellings_find_the_model(name: str, key: str) -> None:
+    assert find_model(name).key == key
+
+
+# KV bytes per token at 16 bits, by hand: 2 (K and V) × layers × KV heads × head width × 2 bytes.
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("llama-2-7b", 2 * 32 * 32 * 128 * 2),
+        ("llama-2-70b", 2 * 80 * 8 * 128 * 2),
+        ("llama-3.1-8b", 2 * 32 * 8 * 128 * 2),
+        ("llama-3.1-70b", 327_680),
+        ("llama-3.1-405b", 2 * 126 * 8 * 128 * 2),
+        ("falcon-7b", 2 * 32 * 1 * 64 * 2),
+        ("falcon-40b", 2 * 60 * 8 * 64 * 2),
+        ("gpt-j-6b", 2 * 28 * 16 * 256 * 2),
+        ("gpt-oss-120b", 2 * 36 * 8 * 64 * 2),
+        ("gemma-3-27b", 2 * 62 * 16 * 128 * 2),
+        # MLA keeps one latent of 512 and one rotary key of 64 per layer
+        ("deepseek-v3", 61 * 576 * 2),
+        ("deepseek-v2-lite", 27 * 576 * 2),
+        ("kimi-k2", 61 * 576 * 2),
+        # hybrids: only every fourth of 48 layers is attention; Nemotron 3 Nano has six attention layers
+        ("qwen3-next-80b-a3b", 2 * 12 * 2 * 256 * 2),
+        ("nemotron-3-nano-30b-a3b", 2 * 6 * 2 * 128 * 2),
+        ("jamba-v0.1", 2 * 4 * 8 * 128 * 2),
+    ],
+)
+def test_kv_bytes_per_token_by_hand(key: str, expected: int) -> None:
+    assert find_model(key).kv_bytes_per_token(BF16) == expected
+
+
+def test_llama_2_7b_needs_half_a_mebibyte_per_token() -> None:
+    assert find_model("llama-2-7b").kv_bytes_per_token(BF16) == 524_288
+
+
+def test_fp8_halves_the_kv_cache() -> None:
+    assert find_model("llama-3.1-70b").kv_bytes_per_token(Precision.fp8) == 327_680 // 2
+
+
+def test_llama_2_7b_matrix_by_matrix() -> None:
+    hidden, inner, layers, vocab = 4096, 11008, 32, 32000
+    layer = 4 * hidden * hidden + 3 * hidden * inner + 2 * hidden
+    assert find_model("llama-2-7b").parameters == 2 * vocab * hidden + layers * layer + hidden
+
+
+def test_opt_13b_matrix_by_matrix() -> None:
+    hidden, inner, layers = 5120, 20480, 40
+    layer = 4 * (hidden * hidden + hidden) + 2 * hidden * inner + inner + hidden + 4 * hidden
+    assert find_model("opt-13b").parameters == (50272 + 2048 + 2) * hidden + layers * layer + 2 * hidden
+
+
+def test_deepseek_v3_attention_matrix_by_matrix() -> None:
+    hidden, heads = 7168, 128
+    query = hidden * 1536 + 1536 * heads * 192
+    key_value = hidden * (512 + 64) + 512 * heads * (128 + 128)
+    mixer = find_model("deepseek-v3").groups[0].mixer
+    assert isinstance(mixer, LatentAttention)
+    assert mixer.matrix_parameters(hidden) == query + key_value + heads * 128 * hidden
+
+
+def test_mixtral_uses_12_9_of_46_7_billion() -> None:
+    model = find_model("mixtral-8x7b")
+    expert = 3 * 4096 * 14336
+    assert model.parts.experts == 32 * 8 * expert
+    assert model.parts.active_experts == 32 * 2 * expert
+    assert model.active_parameters == pytest.approx(12.9e9, rel=0.005)
+    assert model.parameters == pytest.approx(46.7e9, rel=0.001)
+
+
+def test_deepseek_v3_first_three_layers_are_dense() -> None:
+    groups = find_model("deepseek-v3").groups
+    assert {(group.count, group.mlp.kind) for group in groups if group.mlp} == {(3, "dense"), (58, "moe")}
+
+
+def windows(key: str) -> dict[int | None, int]:
+    """Number of layers by window."""
+    found: dict[int | None, int] = {}
+    for group in find_model(key).groups:
+        if isinstance(group.mixer, GroupedAttention):
+            found[group.mixer.window] = found.get(group.mixer.window, 0) + group.count
+    return found
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("gpt-oss-120b", {128: 18, None: 18}),
+        ("gpt-oss-20b", {128: 12, None: 12}),
+        ("gemma-2-27b", {4096: 23, None: 23}),
+        ("gemma-3-27b", {1024: 52, None: 10}),  # five sliding layers before each full one: ⌊62 ÷ 6⌋ full
+        ("gemma-3-1b", {512: 22, None: 4}),
+        ("llama-4-scout", {8192: 36, None: 12}),
+        ("mistral-7b-v0.1", {4096: 32}),
+        ("mistral-7b", {None: 32}),
+        ("llama-3.1-8b", {None: 32}),
+        ("qwen2.5-72b", {None: 80}),
+    ],
+)
+def test_windows_by_layer(key: str, expected: dict[int | None, int]) -> None:
+    assert windows(key) == expected
+
+
+def test_maverick_has_experts_in_every_other_layer() -> None:
+    counts = {group.mlp.kind: 0 for group in find_model("llama-4-maverick").groups if group.mlp}
+    for group in find_model("llama-4-maverick").groups:
+        if group.mlp:
+            counts[group.mlp.kind] += group.count
+    assert counts == {"dense": 24, "moe": 24}
+
+
+def test_qwen3_next_state_does_not_grow_with_context() -> None:
+    mixers = [group.mixer for group in find_model("qwen3-next").groups]
+    (recurrent,) = (mixer for mixer in mixers if isinstance(mixer, RecurrentMixer))
+    # 32 value heads of 128 × 128, and the last three inputs of a convolution over 2 × 2048 + 4096 channels
+    assert recurrent.state_elements == 32 * 128 * 128 + 3 * 8192
+    assert recurrent.flops_per_token(10) == recurrent.flops_per_token(1_000_000)
+    assert find_model("qwen3-next").state_bytes == 36 * 2 * recurrent.state_elements
+    assert find_model("llama-3.1-8b").state_bytes == 0
+
+
+def test_a_state_kept_in_32_bits_takes_twice_the_bytes() -> None:
+    model = find_model("nemotron-3-nano-30b-a3b")
+    state, convolution = 64 * 64 * 128, 3 * (64 * 64 + 2 * 8 * 128)
+    assert model.state_bytes == 23 * (4 * state + 2 * convolution)
+
+
+def test_checkpoints_come_in_the_precision_they_are_published_in() -> None:
+    published = {"gpt-oss-120b": "mxfp4", "deepseek-v3": "fp8", "kimi-k2": "fp8", "llama-3.1-8b": "bf16"}
+    assert {key: find_model(key).checkpoint.value for key in published} == published
+
+
+def test_an_unknown_model_suggests_the_nearest_and_says_how_to_add_one() -> None:
+    with pytest.raises(UnknownName) as caught:
+        find_model("lama-3.1-8b")
+    assert "llama-3.1-8b" in str(caught.value)
+    assert "config.json" in str(caught.value)
+    assert "[models.my-model]" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", " ", "/", "~nobody-here/x", "a\0b", "x" * 10_000, "..", "🦙", "-", "models.toml"])
+def test_odd_names_are_unknown_names(name: str) -> None:
+    with pytest.raises(TokonomicsError):
+        find_model(name)
+
+
+CONFIG = (
+    '{"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,'
+    ' "num_attention_heads": 4, "vocab_size": 100, "max_position_embeddings": 128}'
+)
+
+
+def test_a_path_or_a_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "My-Model"
+    folder.mkdir()
+    (folder / "config.json").write_text(CONFIG)
+    by_file, by_folder = find_model(str(folder / "config.json")), find_model(str(folder))
+    assert by_file == by_folder
+    assert by_file.name == "My-Model"
+    monkeypatch.chdir(tmp_path)
+    assert find_model("My-Model").layers == 2
+
+
+def test_a_name_wins_over_a_directory_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "phi-4").mkdir()
+    (tmp_path / "phi-4" / "config.json").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    assert find_model("phi-4").layers == 40
+    assert find_model("./phi-4").layers == 2
+
+
+def test_the_users_catalogue_adds_and_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.json").write_text(CONFIG)
+    catalogue = tmp_path / "catalog.toml"
+    catalogue.write_text(
+        '[models.my-model]\nname = "Mine"\naliases = ["mine-chat"]\nconfig = "mine.json"\n'
+        '[models.phi-4]\nconfig = {model_type = "llama", hidden_size = 64, intermediate_size = 128,'
+        " num_hidden_layers = 3, num_attention_heads = 4, vocab_size = 100, max_position_embeddings = 128}\n"
+    )
+    monkeypatch.setenv("TOKONOMICS_CATALOG", str(catalogue))
+    assert find_model("mine chat").key == "my-model"
+    assert find_model("phi-4").layers == 3
+    assert len(all_models()) == len(MODELS) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[models.x]\nname = 'x'\n", "'config' is missing"),
+        ("[models.x]\nconfig = 3\n", "'config' needs a path or a table"),
+        ("[models.x]\nconfg = 'a'\n", "Did you mean config?"),
+        ("[models.x]\nconfig = 'nowhere.json'\n", "no such file"),
+        ("[models.x]\nconfig = 'a'\naliases = 'x'\n", "'aliases' needs a list of strings"),
+        ("[models.x]\nname = 1\nconfig = 'a'\n", "'name' needs a string"),
+        ("[models.x]\nconfig = {}\n", "'model_type' is missing"),
+        ("[models.x]\nconfig = {}\nextra_parameters = -1\n", "'extra_parameters' needs a whole number"),
+        ("[models.x]\nconfig = {}\ndate = 3\n", "'date' needs a date"),
+        ("models = 3\n", "needs tables"),
+        ("[models]\nx = 3\n", "needs a table"),
+        ("[modls.x]\n", "Did you mean models?"),
+        ("[models.x\n", "not valid TOML"),
+        (b"\xff\xfe", "not UTF-8"),
+    ],
+)
+def test_a_wrong_user_catalogue_is_one_clear_message(
+    text: str | bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue = tmp_path / "catalog.toml"
+    catalogue.write_bytes(text if isinstance(text, bytes) else text.encode())
+    monkeypatch.setenv("TOKONOMICS_CATALOG", str(catalogue))
+    with pytest.raises(BadInput) as caught:
+        find_model("x")
+    assert said in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_user_catalogue_that_is_named_but_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKONOMICS_CATALOG", "/nonexistent/catalog.toml")
+    with pytest.raises(BadInput, match="no such file"):
+        all_models()

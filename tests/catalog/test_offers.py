@@ -1,0 +1,299 @@
+"""Offers: what the snapshot says, what a user's file may say, and which offer is picked."""
+
+import csv
+import math
+from contextlib import suppress
+from datetime import date
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokonomics.catalog.offers import (
+    SNAPSHOT,
+    Offer,
+    Terms,
+    apply_discount,
+    cache_file,
+    cheapest_offer,
+    load_offers,
+    parse_discount,
+    parse_discounts,
+    read_offers,
+    select_offers,
+    write_offers,
+)
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName
+
+HEADER = "provider,instance,gpu,gpus,usd_per_hour\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_cache_and_a_fixed_day(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TOKONOMICS_TODAY", "2026-08-30")
+
+
+def offer(**changes: object) -> Offer:
+    plain = {
+        "provider": "ours",
+        "region": "here",
+        "instance": "box",
+        "gpu": "H100-SXM",
+        "gpus": 8,
+        "usd_per_hour": 16.0,
+        "date": date(2026, 8, 22),
+        "source": "test",
+    }
+    return Offer.model_validate({**plain, **changes})
+
+
+def written(path: Path, text: str) -> Path:
+    file = path / "my.csv"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_the_shipped_snapshot_has_every_row_and_every_price_is_plausible_per_gpu() -> None:
+    offers = load_offers()
+    assert len(offers) == 978
+    assert len({each.provider for each in offers}) == 18
+    for each in offers:
+        per_gpu = [usd for terms in Terms if (usd := each.usd_per_gpu_hour(terms)) is not None]
+        assert per_gpu, each
+        assert all(0.04 < usd < 30 for usd in per_gpu), each
+
+
+def test_the_shipped_prices_are_the_sources_own_for_the_whole_instance() -> None:
+    # p5.48xlarge in us-east-1: 8 GPUs, read off the file by hand.
+    with SNAPSHOT.open(newline="", encoding="utf-8") as file:
+        row = next(r for r in csv.DictReader(file) if r["instance"] == "p5.48xlarge" and r["region"] == "us-east-1")
+    found = next(o for o in load_offers() if o.instance == "p5.48xlarge" and o.region == "us-east-1")
+    assert found.gpus == 8
+    assert found.price() == float(row["usd_per_hour"])
+    assert found.usd_per_gpu_hour() == pytest.approx(float(row["usd_per_hour"]) / 8)
+    assert found.price(Terms.reserved) == float(row["reserved_3yr_usd_per_hour"])
+
+
+def test_names_of_one_gpu_are_one_gpu() -> None:
+    gpus = {each.gpu for each in load_offers()}
+    assert not gpus & {"H100-MEGA", "T4g"}
+    mega = next(each for each in load_offers() if each.instance == "a3-megagpu-8g")
+    assert mega.gpu == "H100-SXM"
+
+
+def test_a_region_with_commas_in_it_is_one_cell() -> None:
+    assert any(each.region == "Georgia, US, NA" for each in load_offers())
+    assert all(each.region and not each.region.startswith(",") for each in load_offers())
+
+
+def test_a_price_is_stale_after_ninety_days_and_not_before() -> None:
+    quoted = offer(date=date(2026, 5, 1))
+    assert quoted.age_days(date(2026, 7, 30)) == 90
+    assert not quoted.is_stale(date(2026, 7, 30))
+    assert quoted.is_stale(date(2026, 7, 31))
+
+
+def test_today_can_be_fixed_and_a_bad_day_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert today() == date(2026, 8, 30)
+    monkeypatch.setenv("TOKONOMICS_TODAY", "yesterday")
+    with pytest.raises(BadInput, match="TOKONOMICS_TODAY"):
+        today()
+
+
+def test_a_refreshed_file_in_the_cache_comes_before_the_shipped_one() -> None:
+    write_offers(cache_file(), [offer()])
+    assert load_offers() == (offer(),)
+
+
+def test_a_broken_cache_says_how_to_mend_it() -> None:
+    cache_file().parent.mkdir(parents=True)
+    cache_file().write_text("nonsense")
+    with pytest.raises(BadInput, match="prices refresh"):
+        load_offers()
+
+
+def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TOKONOMICS_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_file() == tmp_path / "tokonomics" / "offers.csv"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_file() == Path.home() / ".cache" / "tokonomics" / "offers.csv"
+
+
+def test_what_is_written_reads_back_the_same(tmp_path: Path) -> None:
+    offers = load_offers()
+    write_offers(tmp_path / "copy.csv", offers)
+    assert read_offers(tmp_path / "copy.csv") == offers
+    assert [file.name for file in tmp_path.iterdir()] == ["copy.csv"]
+
+
+def test_a_users_file_needs_only_five_columns(tmp_path: Path) -> None:
+    (one,) = load_offers(written(tmp_path, HEADER + "Ours,rack,H100,8,18.40\n\n"))
+    assert (one.provider, one.gpu) == ("ours", "H100-SXM")
+    assert one.usd_per_gpu_hour() == pytest.approx(2.3)
+    assert (one.date, one.source, one.region) == (date(2026, 8, 30), "my.csv", "unspecified")
+
+
+def test_a_users_file_may_use_the_snapshots_column_names_and_bring_others(tmp_path: Path) -> None:
+    text = (
+        "\ufeffprovider,region,instance_type,gpu_name,gpu_count,price_on_demand_usd_hr,price_spot_usd_hr,snapshot_date,who\n"
+        '"ours","A, B",x,L4,1.0,,0.2,2026-01-02,me\n'
+    )
+    (one,) = read_offers(written(tmp_path, text))
+    assert (one.price(), one.price(Terms.spot), one.region, one.date) == (None, 0.2, "A, B", date(2026, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "empty"),
+        ("\n \n", "empty"),
+        (HEADER, "no offer"),
+        ("provider,gpu\na,L4\n", "missing columns instance, gpus, usd_per_hour"),
+        ("provider,instance,gpu,gpu_name,gpus,usd_per_hour\n", "two columns give 'gpu'"),
+        ("provider,instance,gpu,gpus,usd_per_hour,spot_usd_per_hou\na,b,L4,1,1,1\n", "spot_usd_per_hour"),
+        (HEADER + "a,b,L4,1,cheap\n", ":2, column usd_per_hour: 'cheap' is not a number"),
+        (HEADER + "a,b,L4,1,1\na,b,L4,1,-3\n", ":3, column usd_per_hour"),
+        (HEADER + "a,b,L4,1,0\n", "not above zero"),
+        (HEADER + "a,b,L4,1,nan\n", "not a number"),
+        (HEADER + "a,b,L4,1,inf\n", "not a number"),
+        (HEADER + "a,b,L4,1,1e999\n", "more than any machine"),
+        (HEADER + "a,b,L4,1,100001\n", "more than any machine"),
+        (HEADER + "a,b,L4,1,$4.50\n", "plain number"),
+        (HEADER + "a,b,L4,0.5,1\n", "column gpus"),
+        (HEADER + "a,b,L4,99999999,1\n", "column gpus"),
+        (HEADER + "a,b,H1000,1,1\n", ":2, column gpu: unknown GPU 'H1000'"),
+        (HEADER + "a,b,,1,1\n", "column gpu: is empty"),
+        (HEADER + "a,b,L4\n", "column gpus: is empty"),
+        (HEADER + "a,b,L4,1,\n", "no price"),
+        (HEADER.strip() + ",date\na,b,L4,1,1,22/08/2026\n", "column date: '22/08/2026' is not a date"),
+        (HEADER + 'a,"b,L4,1,1\n', "not a CSV file"),
+        (HEADER + "a,b,L4,1,1\0\n", "UTF-8"),
+    ],
+)
+def test_every_mistake_in_a_file_is_named_with_its_place(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        load_offers(written(tmp_path, text))
+    assert says in str(caught.value)
+    assert "my.csv" in str(caught.value)
+
+
+def test_an_unknown_gpu_in_a_file_suggests_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"Did you mean .*L40S"):
+        load_offers(written(tmp_path, HEADER + "a,b,L40SS,1,1\n"))
+
+
+def test_files_that_are_no_files_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(bytes(range(256)))
+    for path in (tmp_path, tmp_path / "none.csv", binary):
+        with pytest.raises(BadInput):
+            load_offers(path)
+    monkeypatch.setattr("tokonomics.catalog.offers.MAX_FILE_BYTES", 10)
+    with pytest.raises(BadInput, match="not read"):
+        load_offers(SNAPSHOT)
+
+
+@settings(max_examples=150, deadline=None)
+@given(garbage=st.one_of(st.binary(max_size=400), st.text(max_size=300).map(lambda text: (HEADER + text).encode())))
+def test_no_file_makes_anything_but_offers_or_our_own_error(
+    garbage: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("garbage") / "any.csv"
+    file.write_bytes(garbage)
+    try:
+        offers = load_offers(file)
+    except TokonomicsError:
+        return
+    assert all(each.price() is None or math.isfinite(each.price() or 0) for each in offers)
+
+
+cells = st.sampled_from(
+    ["a", "L4", "h100", "1", "8", "0", "-1", "1e400", "nan", "", " ", "2026-01-01", "x" * 300, "１", "1_0"]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows=st.lists(st.lists(cells, min_size=1, max_size=7), max_size=3))
+def test_no_row_of_odd_cells_makes_anything_but_offers_or_our_own_error(
+    rows: list[list[str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("rows") / "any.csv"
+    text = HEADER.strip() + ",date,spot_usd_per_hour\n" + "\n".join(",".join(row) for row in rows)
+    file.write_text(text, encoding="utf-8")
+    with suppress(TokonomicsError):
+        assert load_offers(file)
+
+
+def test_offers_are_chosen_by_provider_region_gpu_and_price_cheapest_first() -> None:
+    some = select_offers(load_offers(), provider="AWS", gpu=["h100", "L4"], max_usd_per_gpu_hour=5)
+    prices = [each.usd_per_gpu_hour() or 0 for each in some]
+    assert prices == sorted(prices)
+    assert 0 < prices[0] <= prices[-1] <= 5
+    assert {each.gpu for each in some} <= {"H100-SXM", "L4"}
+    assert {each.provider for each in some} == {"aws"}
+    assert {o.region for o in select_offers(load_offers(), region="us-east-1")} == {"us-east-1"}
+
+
+def test_offers_without_a_price_on_those_terms_are_not_chosen() -> None:
+    assert all(each.spot_usd_per_hour for each in select_offers(load_offers(), terms=Terms.spot))
+    assert len(select_offers(load_offers(), terms=Terms.reserved)) == 53
+
+
+def test_unknown_names_suggest_the_nearest() -> None:
+    with pytest.raises(UnknownName, match=r"Did you mean .*lambda"):
+        select_offers(load_offers(), provider="lamda")
+    with pytest.raises(UnknownName, match="us-east-1"):
+        select_offers(load_offers(), provider="aws", region="us-east1")
+    with pytest.raises(UnknownName, match="azure"):
+        select_offers(load_offers(), discounts={"azur": 0.2})
+
+
+def test_a_discount_comes_off_every_price_of_that_provider_only() -> None:
+    cut = apply_discount(offer(spot_usd_per_hour=4.0, reserved_3yr_usd_per_hour=8.0), 0.25)
+    assert (cut.price(), cut.price(Terms.spot), cut.price(Terms.reserved)) == (12.0, 3.0, 6.0)
+    both = select_offers([offer(), offer(provider="theirs")], discounts={"ours": 0.25})
+    assert [(each.provider, each.price()) for each in both] == [("ours", 12.0), ("theirs", 16.0)]
+
+
+def test_discounts_are_parsed_and_checked() -> None:
+    assert parse_discount(" AWS=0.2") == ("aws", 0.2)
+    assert parse_discounts(["aws=0.2", "gcp=0"]) == {"aws": 0.2, "gcp": 0.0}
+    for wrong in ("aws", "aws=", "=0.2", "aws=20%", "aws=1", "aws=-0.1", "aws=nan", ""):
+        with pytest.raises(BadInput):
+            parse_discount(wrong)
+    with pytest.raises(BadInput):
+        apply_discount(offer(), 1.0)
+
+
+def test_the_cheapest_offer_is_the_lowest_gpu_hour_that_is_not_stale() -> None:
+    old = offer(provider="old", usd_per_hour=8.0, date=date(2025, 1, 1))
+    new, dear = offer(), offer(provider="dear", usd_per_hour=24.0)
+    assert cheapest_offer("H100", offers=[old, dear, new]) == new
+    assert cheapest_offer("H100", offers=[old]) == old
+    assert old.is_stale(today())
+
+
+def test_gpus_left_over_on_a_machine_are_paid_for() -> None:
+    eight = offer(usd_per_hour=16.0)  # 16 / 6 for replicas of three: two GPUs stand idle
+    three = offer(gpus=3, instance="three", usd_per_hour=7.5)  # 7.5 / 3 = 2.5
+    assert cheapest_offer("H100", gpus=1, offers=[eight, three]) == eight
+    assert cheapest_offer("H100", gpus=3, offers=[eight, three]) == three
+
+
+def test_a_replica_is_not_split_over_small_machines_while_one_can_hold_it() -> None:
+    one, eight = offer(gpus=1, instance="one", usd_per_hour=1.0), offer()
+    assert cheapest_offer("H100", gpus=8, offers=[one, eight]) == eight
+    assert cheapest_offer("H100", gpus=16, offers=[one, eight]) == eight
+
+
+def test_a_gpu_nobody_sells_on_those_terms_says_what_to_do() -> None:
+    with pytest.raises(BadInput, match="--offers"):
+        cheapest_offer("H100", terms=Terms.spot, offers=[offer()])
+    with pytest.raises(UnknownName):
+        cheapest_offer("H1000")
+    with pytest.raises(BadInput):
+        cheapest_offer("H100", gpus=0)

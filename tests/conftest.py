@@ -1,0 +1,122 @@
+"""Every test runs on a fixed day, away from the user's own files, and without a network.
+
+``tokonomics`` calls the command in this process, ``tokonomics_process`` as a user's shell would; both answer with
+what a shell sees: exit code, standard output, standard error.
+"""
+
+import io
+import os
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+COLOUR_SWITCHES = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TERMINAL_WIDTH")
+NOWHERE = "http://127.0.0.1:9"
+"""The discard port: nothing listens there, so a child process that asks for the internet is refused at once."""
+
+
+@pytest.fixture(autouse=True)
+def _a_fixed_day_and_no_files_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TOKONOMICS_TODAY", "2026-11-15")
+    monkeypatch.setenv("TOKONOMICS_CACHE", str(home / "prices"))
+    for kind in ("CACHE", "CONFIG", "DATA", "STATE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
+    monkeypatch.delenv("TOKONOMICS_CATALOG", raising=False)
+    for switch in COLOUR_SWITCHES:
+        monkeypatch.delenv(switch, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "140")
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only this machine answers; anything else fails the test, whatever the code under test catches."""
+
+    def local(address: object) -> bool:
+        host = address[0] if isinstance(address, tuple) else address
+        return isinstance(host, str | bytes | None) and host in (
+            None,
+            "",
+            "localhost",
+            "::1",
+            "127.0.0.1",
+            b"localhost",
+        )
+
+    def guarded(connect: Callable[..., Any]) -> Callable[..., Any]:
+        def to(sock: socket.socket, address: object) -> Any:
+            if sock.family in (socket.AF_INET, socket.AF_INET6) and not local(address):
+                pytest.fail(f"a test tried to reach the network: {address}")
+            return connect(sock, address)
+
+        return to
+
+    look_up = socket.getaddrinfo
+
+    def local_look_up(host: Any, *args: Any, **options: Any) -> Any:
+        if not local(host):
+            pytest.fail(f"a test tried to look up {host!r} on the network")
+        return look_up(host, *args, **options)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded(socket.socket.connect))
+    monkeypatch.setattr(socket.socket, "connect_ex", guarded(socket.socket.connect_ex))
+    monkeypatch.setattr(socket, "getaddrinfo", local_look_up)
+
+
+@pytest.fixture(scope="session")
+def tokonomics() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The installed command, entry point included, run in this process: quick enough for thousands of calls."""
+    from tokonomics.cli.main import run
+
+    def call(*args: str | Path) -> subprocess.CompletedProcess[str]:
+        command = ["tokonomics", *map(str, args)]
+        # As the interpreter opens them: output is strict about what it can encode, errors are not.
+        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
+        err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="", errors="backslashreplace")
+        code: object = 0
+        with patch.object(sys, "argv", command), redirect_stdout(out), redirect_stderr(err):
+            try:
+                run()
+            except SystemExit as stop:
+                code = stop.code or 0
+            except Exception:
+                traceback.print_exc(file=err)
+                code = 1
+        texts = []
+        for stream in (out, err):
+            stream.seek(0)
+            texts.append(stream.read())
+        assert isinstance(code, int), f"exit with {code!r} prints it and exits with 1"
+        return subprocess.CompletedProcess(command, code, *texts)
+
+    return call
+
+
+@pytest.fixture
+def tokonomics_process() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``python -m tokonomics`` with its own interpreter; ``env`` adds to the test's environment."""
+
+    def call(*args: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        proxies = {"http_proxy": NOWHERE, "https_proxy": NOWHERE, "no_proxy": "127.0.0.1,localhost"}
+        return subprocess.run(
+            [sys.executable, "-m", "tokonomics", *map(str, args)],
+            capture_output=True,
+            encoding="utf-8",
+            env={**os.environ, **proxies, **(env or {})},
+            timeout=120,
+            check=False,
+        )
+
+    return call

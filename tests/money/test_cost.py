@@ -1,0 +1,169 @@
+"""The cost equation, its inverses, load profiles and cost trees."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokonomics.errors import BadInput
+from tokonomics.money.cost import (
+    CostLine,
+    CostTree,
+    FleetShare,
+    LoadStep,
+    cost,
+    cost_over_profile,
+    mean_utilization,
+    monthly_fleet,
+    needed_for,
+    parse_load,
+    replicas_for_volume,
+    saving,
+    split_by_gpu_time,
+    tree_over_profile,
+    usd_per_request,
+)
+
+prices = st.floats(0.01, 1e4)
+speeds = st.floats(0.1, 1e7)
+shares = st.floats(0.01, 1.0)
+fleets = st.integers(1, 1000)
+
+
+def test_the_cost_of_a_million_tokens_is_dollars_an_hour_over_tokens_an_hour() -> None:
+    one = cost(usd_per_hour=3.6, tokens_per_second=1000, utilization=0.5, gpus=2)
+    assert one.usd_per_mtok == pytest.approx(7.2 / (1000 * 0.5 * 3600) * 1e6)
+    assert one.usd_per_token * one.tokens_per_usd == pytest.approx(1)
+    assert one.usd_per_month == pytest.approx(7.2 * 730)
+    assert one.tokens_per_month * one.usd_per_token == pytest.approx(one.usd_per_month)
+
+
+@given(prices, speeds, shares, fleets)
+def test_usage_is_reservation_without_the_idle_share(price: float, speed: float, share: float, gpus: int) -> None:
+    one = cost(price, speed, share, gpus)
+    assert one.usd_per_mtok_usage == pytest.approx(one.usd_per_mtok * share)
+
+
+@given(prices, speeds, st.tuples(shares, shares), fleets)
+def test_the_price_falls_as_utilisation_rises(price: float, speed: float, two: tuple[float, float], gpus: int) -> None:
+    low, high = sorted(two)
+    assert cost(price, speed, high, gpus).usd_per_mtok <= cost(price, speed, low, gpus).usd_per_mtok
+
+
+@given(prices, speeds, shares, fleets)
+def test_doubling_the_price_doubles_the_cost(price: float, speed: float, share: float, gpus: int) -> None:
+    assert cost(2 * price, speed, share, gpus).usd_per_mtok == pytest.approx(
+        2 * cost(price, speed, share, gpus).usd_per_mtok
+    )
+
+
+@given(prices, speeds, shares, fleets, st.floats(0.001, 1e3))
+def test_each_needed_term_alone_reaches_the_target(
+    price: float, speed: float, share: float, gpus: int, target: float
+) -> None:
+    needed = needed_for(target, price, speed, share, gpus)
+    assert cost(price, needed.tokens_per_second, share, gpus).usd_per_mtok == pytest.approx(target)
+    assert cost(needed.usd_per_hour, speed, share, gpus).usd_per_mtok == pytest.approx(target)
+    if needed.utilization <= 1:
+        assert cost(price, speed, needed.utilization, gpus).usd_per_mtok == pytest.approx(target)
+
+
+def test_a_burst_then_idle_costs_more_than_steady_seventy_percent() -> None:
+    burst = cost_over_profile(10, 1000, parse_load("8x0.99,16x0"))
+    steady = cost_over_profile(10, 1000, parse_load("24x0.7"))
+    assert burst.usd_per_mtok / steady.usd_per_mtok == pytest.approx(0.7 / (8 * 0.99 / 24))
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 1000), st.floats(0, 1)), min_size=1, max_size=8))
+def test_at_the_same_mean_utilisation_the_pattern_does_not_change_the_price(steps: list[tuple[float, float]]) -> None:
+    profile = [LoadStep(hours=hours, utilization=share) for hours, share in steps]
+    if math.fsum(hours * share for hours, share in steps) < 1e-6:
+        return
+    steady = [LoadStep(hours=24, utilization=min(1.0, mean_utilization(profile)))]
+    assert cost_over_profile(3, 500, profile).usd_per_mtok == pytest.approx(
+        cost_over_profile(3, 500, steady).usd_per_mtok
+    )
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 1000), st.floats(0.01, 1)), min_size=1, max_size=8), prices, fleets)
+def test_working_and_idle_dollars_sum_to_the_hours_paid(
+    steps: list[tuple[float, float]], price: float, gpus: int
+) -> None:
+    tree = tree_over_profile(price, 100, [LoadStep(hours=h, utilization=u) for h, u in steps], gpus)
+    assert tree.usd == pytest.approx(price * gpus * math.fsum(hours for hours, _ in steps))
+
+
+def test_a_tree_sums_its_lines_and_its_branches() -> None:
+    leaf = CostTree(name="gpus", lines=(CostLine(name="a100", quantity=3, unit="hour", usd_per_unit=2),))
+    tree = CostTree(
+        name="all", lines=(CostLine(name="disk", quantity=5, unit="GB", usd_per_unit=0.1),), branches=(leaf, leaf)
+    )
+    assert tree.usd == pytest.approx(0.5 + 6 + 6)
+    assert math.fsum(line.usd for line in tree.leaves()) == pytest.approx(tree.usd)
+
+
+@given(st.floats(1e-6, 1e3), st.floats(0.01, 100), st.integers(1, 10**5), st.integers(1, 10**5), st.floats(0, 1))
+def test_input_and_output_prices_together_are_the_bill(
+    usd_per_second: float, rate: float, input_tokens: int, output_tokens: int, share: float
+) -> None:
+    prices = split_by_gpu_time(usd_per_second, rate, input_tokens, output_tokens, share)
+    per_second = rate * (input_tokens * prices.input + output_tokens * prices.output) / 1e6
+    assert per_second == pytest.approx(usd_per_second)
+    assert rate * (input_tokens + output_tokens) * prices.blended / 1e6 == pytest.approx(usd_per_second)
+
+
+def test_fleet_cost_is_a_step_function_of_volume() -> None:
+    capacity = 2400 * 0.7 * 3600 * 730
+    assert replicas_for_volume(capacity, 2400, 0.7) == 1
+    assert replicas_for_volume(capacity * 1.001, 2400, 0.7) == 2
+    assert replicas_for_volume(1, 2400, 0.7) == 1
+
+
+def test_a_fleet_on_several_terms_is_billed_line_by_line() -> None:
+    tree = monthly_fleet(
+        [
+            FleetShare(name="a", gpus=2, usd_per_hour=1.5),
+            FleetShare(name="b", gpus=1, usd_per_hour=4, share_of_time=0.25),
+        ]
+    )
+    assert tree.usd == pytest.approx(2 * 1.5 * 730 + 4 * 730 * 0.25)
+
+
+def test_a_request_at_a_blended_price_counts_both_kinds_of_token() -> None:
+    assert usd_per_request(2.0, 1000, 500) == pytest.approx(0.003)
+
+
+def test_a_saving_is_a_share_of_the_old_bill() -> None:
+    assert saving(200, 50) == pytest.approx(0.75)
+    assert saving(100, 120) == pytest.approx(-0.2)
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, 1e300, 10**400, 5e-324])
+@pytest.mark.parametrize("field", ["usd_per_hour", "tokens_per_second", "gpus"])
+def test_a_term_that_is_no_sensible_number_is_refused_by_name(field: str, value: float) -> None:
+    terms = {"usd_per_hour": 1.0, "tokens_per_second": 1.0, "gpus": 1} | {field: value}
+    with pytest.raises(BadInput, match=field.replace("_", "-")):
+        cost(**terms)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [0, -0.1, 1.01, 70, math.nan, math.inf])
+def test_a_utilisation_outside_0_to_1_is_refused(value: float) -> None:
+    with pytest.raises(BadInput, match="utilization"):
+        cost(1, 1, value)
+
+
+def test_a_utilisation_given_in_percent_is_answered_with_the_share() -> None:
+    with pytest.raises(BadInput, match=r"write 0\.7"):
+        cost(1, 1, 70)
+
+
+@pytest.mark.parametrize("text", ["", "8", "8x", "x0.5", "8x0.5;3x1", "8x2", "-1x0.5", "nanx0.5", "8xnan", "0x1"])
+def test_a_load_that_cannot_be_read_says_how_to_write_one(text: str) -> None:
+    with pytest.raises(BadInput, match="8x0.99,16x0"):
+        parse_load(text)
+
+
+def test_a_load_that_never_works_has_no_price() -> None:
+    with pytest.raises(BadInput, match="never does any work"):
+        cost_over_profile(1, 1, parse_load("24x0"))

@@ -1,0 +1,123 @@
+"""The founding documents' arithmetic, claim by claim, against figures computed by hand."""
+
+import pytest
+
+from tokonomics.catalog.apis import find_api, price_request
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.precision import Precision
+from tokonomics.money.caching import prefix_saving
+from tokonomics.money.cost import (
+    FleetShare,
+    LoadStep,
+    cost,
+    cost_over_profile,
+    monthly_fleet,
+    replicas_for_volume,
+    saving,
+)
+from tokonomics.physics.naive import naive_decode_tokens_per_s
+
+
+def test_c01_70b_on_four_a100() -> None:
+    assert cost(2.21, 2400, 0.7, 4).usd_per_mtok == pytest.approx(1.4616, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("claim", "usd_per_hour", "tokens_per_second", "gpus", "expected"),
+    [
+        ("C02", 4.50, 4800, 1, 0.2604),
+        ("C03", 2.21, 2900, 1, 0.2117),
+        ("C04", 1.01, 850, 1, 0.3301),
+        ("C05", 0.54, 620, 1, 0.2419),
+        ("C06", 0.38, 350, 1, 0.3016),
+        ("C07", 2.21, 2400, 4, 1.0231),
+        ("C08", 4.50, 6200, 4, 0.8065),
+        ("C09", 2.21, 1800, 2, 0.6821),
+        ("C10", 4.50, 1500, 1, 0.8333),
+        ("C11", 2.21, 3200, 2, 0.3837),
+        ("C16", 4.50, 400, 1, 3.125),
+        ("C17", 4.50, 3800, 1, 0.3289),
+    ],
+)
+def test_prices_per_mtok_at_full_utilisation(
+    claim: str, usd_per_hour: float, tokens_per_second: float, gpus: int, expected: float
+) -> None:
+    assert cost(usd_per_hour, tokens_per_second, 1.0, gpus).usd_per_mtok == pytest.approx(expected, abs=6e-5), claim
+
+
+def test_c07_is_the_one_row_of_its_table_at_seventy_percent() -> None:
+    assert cost(2.21, 2400, 0.7, 4).usd_per_mtok == pytest.approx(1.46, abs=0.005)
+    assert cost(2.21, 2400, 1.0, 4).usd_per_mtok != pytest.approx(1.46, abs=0.1)
+
+
+def test_c12_naive_decode_of_one_request() -> None:
+    assert naive_decode_tokens_per_s(14e9, 3.35e12, 1) == pytest.approx(199.4, abs=0.05)
+
+
+def test_c13_the_naive_code_does_not_give_its_own_numbers() -> None:
+    ours = [naive_decode_tokens_per_s(14e9, 3.35e12, batch) for batch in (32, 64, 128)]
+    assert ours == pytest.approx([6381, 12762, 25524], abs=1)
+    assert all(our > 1.6 * stated for our, stated in zip(ours, (3800, 4800, 5100), strict=True))
+
+
+def test_c15_kv_cache_of_a_2048_token_sequence() -> None:
+    per_token = find_model("llama-2-7b").kv_bytes_per_token(Precision.bf16)
+    assert per_token == 512 * 1024
+    assert per_token * 2048 / 1e6 == pytest.approx(1073.7, abs=0.05)
+
+
+def test_c18_prefix_caching_and_c19_its_two_shares() -> None:
+    result = prefix_saving(2048, 256, 10_000, 0.85, 0.50)
+    assert result.tokens_without == pytest.approx(23.04e6)
+    assert result.tokens_with == pytest.approx(5.632e6)
+    assert result.share_saved == pytest.approx(0.7556, abs=5e-5)
+    assert result.usd_saved_per_hour == pytest.approx(8.704)
+    assert result.share_saved_per_hit == pytest.approx(0.889, abs=5e-4)
+
+
+def test_c22_hybrid_fleet_and_c23_spot_discount() -> None:
+    hybrid = monthly_fleet(
+        [
+            FleetShare(name="on demand", gpus=4, usd_per_hour=2.21),
+            FleetShare(name="spot", gpus=4, usd_per_hour=0.73, share_of_time=0.6),
+        ]
+    )
+    fixed = monthly_fleet([FleetShare(name="on demand", gpus=6, usd_per_hour=2.21)])
+    assert [line.usd for line in hybrid.lines] == pytest.approx([6453.2, 1278.96])
+    assert fixed.usd == pytest.approx(9679.8)
+    assert saving(fixed.usd, hybrid.usd) == pytest.approx(0.2012, abs=5e-5)
+    assert saving(2.21, 0.73) == pytest.approx(0.6697, abs=5e-5)
+
+
+def test_c26_multi_tenant_bill() -> None:
+    assert saving(40_000, 15_000) == pytest.approx(0.625)
+
+
+def test_c27_api_bill_of_a_billion_tokens_half_and_half() -> None:
+    requests = 1e9 / 2000
+    assert requests * price_request(find_api("openai:gpt-4o"), 1000, 0, 1000) == pytest.approx(6250)
+
+
+def test_c28_one_fleet_and_c29_the_three_it_takes_for_ten_billion_tokens() -> None:
+    def bill(replicas: int) -> float:
+        return monthly_fleet([FleetShare(name="A100", gpus=4 * replicas, usd_per_hour=2.21)]).usd
+
+    assert bill(replicas_for_volume(1e9, 2400, 0.7)) == pytest.approx(6453.2)
+    assert cost(2.21, 2400, 0.7, 4).tokens_per_month == pytest.approx(4.415e9, rel=1e-4)
+    assert bill(replicas_for_volume(10e9, 2400, 0.7)) == pytest.approx(19359.6)
+
+
+def test_c30_two_a100_alone_cost_more_than_the_document_says() -> None:
+    assert monthly_fleet([FleetShare(name="A100", gpus=2, usd_per_hour=2.21)]).usd == pytest.approx(3226.6)
+
+
+def test_c33_c34_cost_per_token_and_c35_price_per_gpu() -> None:
+    assert cost(10, 1000).usd_per_token == pytest.approx(2.778e-6, rel=1e-4)
+    assert cost(10, 2000).usd_per_token == pytest.approx(1.389e-6, rel=1e-3)
+    assert 32 / 8 == 4.0
+
+
+def test_c36_burst_then_idle_against_steady() -> None:
+    burst = cost_over_profile(10, 1000, [LoadStep(hours=8, utilization=0.99), LoadStep(hours=16, utilization=0)])
+    steady = cost_over_profile(10, 1000, [LoadStep(hours=24, utilization=0.7)])
+    assert burst.usd_per_mtok > 2 * steady.usd_per_mtok
