@@ -49,9 +49,9 @@ def main() -> None:
             errors["decode, all"].append(error)
     groups = {name: _summary(values) for name, values in sorted(errors.items())}
     print(f"{'steps on one ' + measured['gpu']:32} {'n':>4} {'median':>8} {'p90':>8} {'bias':>8}")
-    for name, group in groups.items():
-        figures = (group["median_abs_log_error"], group["p90_abs_log_error"], group["bias"])
-        print(f"{name:32} {group['n']:4.0f} " + " ".join(f"{figure:8.1%}" for figure in figures))
+    for name, summary in groups.items():
+        figures = (summary["median_abs_log_error"], summary["p90_abs_log_error"], summary["bias"])
+        print(f"{name:32} {summary['n']:4.0f} " + " ".join(f"{figure:8.1%}" for figure in figures))
     print("not predicted: " + ", ".join(f"{count} {kind}" for kind, count in skipped.items()))
     result = {
         "date": today().isoformat(),

@@ -30,7 +30,6 @@ from tokonomics.physics.steptime import decode_step
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.units import gigabytes, usd
 
-
 H200_MEASURED_TOKENS_PER_S = 5155
 """Llama-2-7B in bf16, batch 64, context 1,024: whole decode steps in a CUDA graph on one H200 (2026)."""
 

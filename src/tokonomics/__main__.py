@@ -1,5 +1,5 @@
 """``python -m tokonomics``."""
 
-from tokonomics.cli.main import run
+from tokonomics.cli.main import main
 
-run()
+main()

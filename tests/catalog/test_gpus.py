@@ -13,6 +13,7 @@ from tokonomics.catalog import gpus
 from tokonomics.catalog.gpus import ADD_A_GPU, Gpu, all_gpus, find_gpu
 from tokonomics.catalog.names import spellings
 from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.user_file import user_path
 from tokonomics.errors import BadInput, UnknownName
 
 NAMES = {
@@ -121,11 +122,11 @@ def test_an_unknown_gpu_suggests_the_nearest_and_says_how_to_add_one(typo: str, 
     with pytest.raises(UnknownName) as caught:
         find_gpu(typo)
     assert meant in caught.value.suggestions
-    assert ADD_A_GPU in str(caught.value)
+    assert ADD_A_GPU.format(path=user_path()) in str(caught.value)
 
 
 def test_the_five_lines_the_message_offers_do_add_a_gpu(catalogue: Path) -> None:
-    catalogue.write_text("\n".join(line.strip() for line in ADD_A_GPU.splitlines()[1:]))
+    catalogue.write_text("\n".join(line.strip() for line in ADD_A_GPU.format(path=catalogue).splitlines()[1:]))
     assert find_gpu("my gpu").bandwidth_bytes_per_s == 3.35e12
 
 

@@ -234,9 +234,8 @@ def test_the_day_of_a_file_is_asked_of_its_history(monkeypatch: pytest.MonkeyPat
 
 
 def test_only_web_addresses_are_read(tmp_path: Path) -> None:
-    (failed,) = refresh(url=tmp_path.as_uri(), providers=["aws"]).providers
-    assert failed.error is not None
-    assert "not a web address" in failed.error
+    with pytest.raises(BadInput, match="not a web address"):
+        refresh(url=tmp_path.as_uri(), providers=["aws"])
 
 
 def test_up_to_five_regions_of_an_instance_are_kept() -> None:

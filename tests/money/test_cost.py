@@ -160,7 +160,7 @@ def test_a_utilisation_given_in_percent_is_answered_with_the_share() -> None:
 
 @pytest.mark.parametrize("text", ["", "8", "8x", "x0.5", "8x0.5;3x1", "8x2", "-1x0.5", "nanx0.5", "8xnan", "0x1"])
 def test_a_load_that_cannot_be_read_says_how_to_write_one(text: str) -> None:
-    with pytest.raises(BadInput, match="8x0.99,16x0"):
+    with pytest.raises(BadInput, match=r"8x0\.99,16x0"):
         parse_load(text)
 
 

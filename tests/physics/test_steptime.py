@@ -32,7 +32,7 @@ def test_a_decode_step_of_one_request_reads_the_weights_once() -> None:
 
 
 def test_a_long_prefill_is_bound_by_compute() -> None:
-    # Llama 2 7B, 4,096 tokens on an H100: 2 FLOPs a matrix weight and token, plus 2 × layers × hidden × n² of attention.
+    # Llama 2 7B, 4,096 tokens on an H100: 2 FLOPs a matrix weight and token, 2 × layers × hidden × n² of attention.
     matrices = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
     flops = 2 * matrices * 4096 + 2 * 32 * 4096 * 4096**2 + 2 * 32000 * 4096
     peak = 989.4e12 * efficiency(find_gpu("H100")).compute

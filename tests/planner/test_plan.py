@@ -6,17 +6,19 @@ from datetime import date
 import pytest
 
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy, valid_tp
-from tokonomics.catalog.gpus import find_gpu
 from tokonomics.planner.plan import Limits, Plan, plan
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.workload import Slo, Workload
 
 TODAY = date(2026, 11, 15)
 RECENT = date(2026, 11, 1)
+BF16 = [Precision.bf16]
+BUSY = Workload(rate=500, input_tokens=1000, output_tokens=300)
 CHAT = Workload(rate=5, input_tokens=1000, output_tokens=300)
 
 
@@ -52,7 +54,8 @@ def test_every_offer_and_layout_is_ranked_or_rejected() -> None:
                 ]  # fmt: skip
                 rejected = [
                     row for row in result.rejected
-                    if (row.gpu, row.tp, row.weights) == (each.gpu, tp, weights) and row.instance in (each.instance, None)
+                    if (row.gpu, row.tp, row.weights) == (each.gpu, tp, weights)
+                    and row.instance in (each.instance, None)
                 ]  # fmt: skip
                 assert len(ranked) + len(rejected) == 1, (each.instance, tp, weights)
 
@@ -122,10 +125,10 @@ def test_spot_is_priced_where_there_is_a_spot_price_and_refused_elsewhere() -> N
 @pytest.mark.parametrize(
     ("options", "fragment"),
     [
-        ({"model": "llama-3.1-70b", "offers": (OFFERS[1],), "weights": [Precision.bf16]}, "does not fit: 141 GB of weights, needs 2 GPUs"),
+        ({"model": "llama-3.1-70b", "offers": (OFFERS[1],), "weights": BF16}, "does not fit: 141 GB of weights"),
         ({"slo": Slo(tpot_s=0.0005)}, "misses TPOT by"),
         ({"limits": Limits(max_usd_per_gpu_hour=0.1)}, "above $0.10"),
-        ({"limits": Limits(max_gpus=1), "workload": Workload(rate=500, input_tokens=1000, output_tokens=300)}, "at most 1 allowed"),
+        ({"limits": Limits(max_gpus=1), "workload": BUSY}, "at most 1 allowed"),
         ({"workload": Workload(rate=1, input_tokens=200_000, output_tokens=1)}, "tokens of context"),
         ({"offers": (offer("V100-16GB", 1, 1.0),)}, "does not run on volta"),
     ],

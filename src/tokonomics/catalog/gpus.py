@@ -43,12 +43,12 @@ DRIVER_RESERVE_BYTES = int(0.7 * 2**30)
 PCIE_GEN4_BYTES_PER_S = 32e9
 """Sixteen lanes of PCIe 4.0 in one direction: what a GPU of unknown host link is assumed to have."""
 
-ADD_A_GPU = """To add one, put five lines of its datasheet (dense rates) into ~/.config/tokonomics/catalog.toml:
+ADD_A_GPU = """To add one, put five lines of its datasheet (dense rates) into {path}:
   [gpus.MY-GPU]
   architecture = "hopper"
   memory_gb = 80
   bandwidth_bytes_per_s = 3.35e12
-  flops = { bf16 = 989e12, fp8 = 1979e12 }"""
+  flops = {{ bf16 = 989e12, fp8 = 1979e12 }}"""
 
 # Physical ranges wide enough for the next generations; a figure outside is a slip of units (GB/s, TFLOP/s, bits).
 Bandwidth = Annotated[float, Field(ge=1e11, le=1e14)]
@@ -196,7 +196,7 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 def find_gpu(name: str) -> Gpu:
     """The GPU of that name, as people, clouds or ``nvidia-smi`` spell it."""
-    return resolve("GPU", name, all_gpus(), fix=ADD_A_GPU)
+    return resolve("GPU", name, all_gpus(), fix=ADD_A_GPU.format(path=user_path()))
 
 
 def find_gpus(
@@ -207,7 +207,7 @@ def find_gpus(
     found = [gpu for gpu in known if match is None or any(spelling(match) in each for each in spellings(gpu))]
     if match and not found:
         return [find_gpu(match)]  # raises, with the nearest names
-    if architecture and architecture.casefold() not in {gpu.architecture for gpu in known}:
+    if architecture is not None and architecture.casefold() not in {gpu.architecture for gpu in known}:
         raise UnknownName("architecture", architecture, {gpu.architecture for gpu in known})
     return [
         gpu

@@ -34,18 +34,19 @@ _LITELLM_TIER = re.compile(rf"({'|'.join(_LITELLM)})_above_(\d{{1,6}})k_tokens")
 
 def read_litellm(path: Path) -> list[ApiPrice]:
     """Every model sold by input and output token in a file like litellm's model_prices_and_context_window.json."""
+    shown = shorten(str(path), 200)
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
-            raise BadInput(f"larger than {MAX_FILE_BYTES // 1_000_000} MB; not read", where=str(path))
+            raise BadInput(f"larger than {MAX_FILE_BYTES // 1_000_000} MB; not read", where=shown)
         models = json.loads(content)
     except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from None
+        raise BadInput(f"cannot be read: {error.strerror}", where=shown) from None
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=str(path)) from None
+        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=shown) from None
     if not isinstance(models, dict):
-        raise BadInput("not a price file in litellm's format: an object of models was expected", where=str(path))
+        raise BadInput("not a price file in litellm's format: an object of models was expected", where=shown)
     return [api for name, entry in models.items() for api in _litellm_prices(name, entry, path)]
 
 
@@ -54,7 +55,7 @@ def _litellm_prices(name: str, entry: object, path: Path) -> Iterator[ApiPrice]:
     sold = isinstance(entry, dict) and {"input_cost_per_token", "output_cost_per_token"} <= entry.keys()
     if not isinstance(entry, dict) or not sold or name == "sample_spec":
         return
-    where = f"{path}, model '{shorten(name)}'"
+    where = f"{shorten(str(path), 200)}, model '{shorten(name)}'"
     host = str(entry.get("litellm_provider") or name.partition("/")[0])
     rates = {**_litellm_rates(entry, _LITELLM, where), **_litellm_rates(entry, _LITELLM_BATCH, where)}
     base = {field: usd for field, usd in rates.items() if not field.startswith("batch_")}

@@ -69,7 +69,7 @@ def find_models(match: str | None = None, family: str | None = None, moe: bool |
         return [find_model(match)]  # raises, with the nearest names
     found = [row.spec() for row in rows]
     families = {spelling(model.family) for model in found}
-    if family and not any(spelling(family) in each for each in families):
+    if family is not None and (not family.strip() or not any(spelling(family) in each for each in families)):
         raise UnknownName("family", family, sorted({model.family for model in found}))
     return [
         model

@@ -22,7 +22,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
+from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.nouns import Noun
 
 STALE_AFTER_DAYS = 90
@@ -189,7 +189,12 @@ def parse_discount(text: str) -> tuple[str, float]:
 
 def parse_discounts(texts: Iterable[str]) -> dict[str, float]:
     """Several discounts, one a provider."""
-    return dict(parse_discount(text) for text in texts)
+    discounts: dict[str, float] = {}
+    for provider, share in map(parse_discount, texts):
+        if provider in discounts:
+            raise BadInput(f"two discounts for {shorten(provider)}", where="--discount", fix="Give one a provider.")
+        discounts[provider] = share
+    return discounts
 
 
 def gpu_key(name: str) -> str:
@@ -365,7 +370,7 @@ def _value(field: str, cell: str, key: Callable[[str], str], where: str) -> obje
     if field == "gpu":
         try:
             return key(cell)
-        except TokonomicsError as error:
+        except UnknownName as error:
             raise BadInput(error.what, where=at, fix=error.fix) from None
     if field == "date":
         try:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from tokonomics.catalog.offers import MAX_GPUS, SNAPSHOT, Offer, Terms, cache_file, read_offers, write_offers
 from tokonomics.catalog.skypilot import Quote, amount, full_name, known_gpu, read_vms
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, TokonomicsError, shorten
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
 from tokonomics.nouns import Noun
 
 CATALOG_URL = "https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs/v8"
@@ -87,6 +87,14 @@ def refresh(
 ) -> Refresh:
     """Fetch, reduce and write the offers; what could not be fetched is kept from before and named in the answer."""
     fetch: Callable[[str], Fetched]
+    if not url.startswith(("https://", "http://")):
+        raise BadInput(
+            f"'{shorten(url)}' is not a web address", where="--url", fix="It starts with https:// or http://."
+        )
+    known = PROVIDERS if source == "skypilot" else tuple(GPUHUNT_PROVIDERS.values())
+    for name in providers or ():
+        if name not in known:
+            raise UnknownName("provider", name, known, fix=f"Known: {', '.join(sorted(known))}")
     if source == "skypilot":
         names, history = tuple(providers or PROVIDERS), HISTORY_URL if url == CATALOG_URL else None
         fetch = partial(_from_skypilot, url=url, history_url=history, timeout_s=timeout_s)
@@ -213,8 +221,6 @@ def _from_skypilot(provider: str, url: str, history_url: str | None, timeout_s: 
 
 def _download(url: str, timeout_s: float) -> tuple[str, dt.date | None]:
     """The text at that address and the day the server says it was last changed, if it says."""
-    if not url.startswith(("https://", "http://")):
-        raise BadInput(f"'{shorten(url)}' is not a web address", fix="It starts with https:// or http://.")
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as reply:
             content = reply.read(MAX_DOWNLOAD_BYTES + 1)

@@ -48,8 +48,11 @@ def gpus(
       tokonomics gpus "NVIDIA H100 80GB HBM3" --json
     """
     from tokonomics.catalog.gpus import find_gpus
+    from tokonomics.money.cost import require_positive
     from tokonomics.report.catalog_view import gpus_view
 
+    if min_memory:
+        require_positive("--min-memory", min_memory)
     found = find_gpus(match, min_memory, architecture)
     show_json([each.model_dump(mode="json") for each in found]) if json else show(gpus_view(found))
 
@@ -84,12 +87,12 @@ def offers(
     wanted = parse_terms(terms)
     found = select_offers(
         load_offers(offers),
-        provider=listed(provider),
-        region=listed(region),
-        gpu=listed(gpu),
+        provider=listed(provider, "--provider"),
+        region=listed(region, "--region"),
+        gpu=listed(gpu, "--gpu"),
         terms=wanted,
         max_usd_per_gpu_hour=max_price,
-        discounts=parse_discounts(listed(discount) or []),
+        discounts=parse_discounts(part for value in discount or () for part in value.split(",")),
     )
     if json:
         show_json([each.model_dump(mode="json") | {"stale": each.is_stale(today())} for each in found])
@@ -100,8 +103,8 @@ def offers(
 def apis(
     match: Annotated[str | None, typer.Argument(help="Only models that contain this, or host:model.")] = None,
     host: Annotated[str | None, typer.Option(help="Only this host, such as openai.")] = None,
-    input: Annotated[int, typer.Option(min=0, help="Prompt tokens of a request, to price one.")] = 1000,
-    output: Annotated[int, typer.Option(min=0, help="Answer tokens of a request, to price one.")] = 300,
+    input: Annotated[int, typer.Option(min=0, max=10**8, help="Prompt tokens of a request, to price one.")] = 1000,
+    output: Annotated[int, typer.Option(min=0, max=10**8, help="Answer tokens of a request, to price one.")] = 300,
     litellm: Annotated[Path | None, typer.Option(help="Also read this litellm-format price file (JSON).")] = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 25,
     json: Json = False,
@@ -149,7 +152,7 @@ def refresh(
     from tokonomics.cli.choices import listed
     from tokonomics.report.catalog_view import refresh_view
 
-    result = fetch(source=source, url=url or CATALOG_URL, providers=listed(provider))
+    result = fetch(source=source, url=CATALOG_URL if url is None else url, providers=listed(provider, "--provider"))
     show_json(result) if json else show(refresh_view(result))
     if result.path is None:
         raise typer.Exit(1)

@@ -13,7 +13,9 @@ def cost(
     usd_per_hour: Annotated[float | None, typer.Option(help="Price of one GPU for one hour.")] = None,
     gpu: Annotated[str | None, typer.Option(help="Take the price of this GPU from the catalogue instead.")] = None,
     gpus: Annotated[int, typer.Option(help="Number of GPUs.")] = 1,
-    utilization: Annotated[float, typer.Option(help="Share of full speed really produced, 0 to 1.")] = 1.0,
+    utilization: Annotated[
+        float | None, typer.Option(help="Share of full speed really produced, 0 to 1.", show_default="1")
+    ] = None,
     load: Annotated[
         list[str] | None,
         typer.Option(help="A load profile instead: HOURSxUTILIZATION,… such as 8x0.99,16x0. Repeat to compare."),
@@ -21,8 +23,12 @@ def cost(
     target: Annotated[
         float | None, typer.Option(help="Also: what it takes to reach this many dollars per Mtok.")
     ] = None,
-    input: Annotated[int | None, typer.Option(help="Prompt tokens of a request, for the price per request.")] = None,
-    output: Annotated[int | None, typer.Option(help="Answer tokens of a request, for the price per request.")] = None,
+    input: Annotated[
+        int | None, typer.Option(min=0, max=10**8, help="Prompt tokens of a request, for the price per request.")
+    ] = None,
+    output: Annotated[
+        int | None, typer.Option(min=0, max=10**8, help="Answer tokens of a request, for the price per request.")
+    ] = None,
     offers: Annotated[Path | None, typer.Option(help="Price list (CSV) to look --gpu up in.")] = None,
     json: Json = False,
 ) -> None:
@@ -34,14 +40,16 @@ def cost(
       tokonomics cost --gpu A100-80GB --tokens-per-second 2900 --utilization 0.5 --target 0.20
       tokonomics cost --gpu H100 --tokens-per-second 4800 --load 8x0.99,16x0 --load 24x0.7
     """
+    from tokonomics.errors import BadInput
     from tokonomics.money import cost as money
     from tokonomics.report import cost_view
 
     price, price_note, quoted = _price(usd_per_hour, gpu, gpus, offers)
     profiles = [(text, money.parse_load(text)) for text in load or []]
-    if profiles:
-        utilization = money.mean_utilization(profiles[0][1])
-    result = money.cost(price, tokens_per_second, utilization, gpus)
+    if profiles and utilization is not None:
+        raise BadInput("--load and --utilization both say how busy it is", fix="Give one of them.")
+    share = money.mean_utilization(profiles[0][1]) if profiles else 1.0 if utilization is None else utilization
+    result = money.cost(price, tokens_per_second, share, gpus)
     per_request = money.usd_per_request(result.usd_per_mtok, input or 0, output or 0) if input or output else None
     compared = [
         (
@@ -51,7 +59,7 @@ def cost(
         )
         for text, steps in profiles
     ]
-    needs = money.needed_for(target, price, tokens_per_second, utilization, gpus) if target is not None else None
+    needs = money.needed_for(target, price, tokens_per_second, share, gpus) if target is not None else None
     if json:
         show_json(
             result.model_dump(mode="json")
@@ -78,6 +86,10 @@ def _price(
 
     if (usd_per_hour is None) == (gpu is None):
         raise BadInput("give the price of a GPU-hour in one way", fix="Either --usd-per-hour 2.21 or --gpu A100-80GB.")
+    if offers is not None and gpu is None:
+        raise BadInput(
+            "a price list is for looking a GPU up", where="--offers", fix="Add --gpu, or leave --offers out."
+        )
     if usd_per_hour is not None:
         return usd_per_hour, "price as given", {"source": "given"}
     from tokonomics.catalog.offers import cheapest_offer, load_offers

@@ -43,7 +43,7 @@ def fit(
             find_engine(engine),
             tp=tp,
             pp=pp,
-            weights=parse_precision(weights, WEIGHT_PRECISIONS, "--weights") if weights else None,
+            weights=parse_precision(weights, WEIGHT_PRECISIONS, "--weights") if weights is not None else None,
             kv=parse_precision(kv, KV_PRECISIONS, "--kv"),
         ),
         context,

@@ -1,12 +1,15 @@
 """The command line: verbs, and the one place where an error becomes a message and an exit code."""
 
+import io
 import os
+import signal
 import sys
 
 import typer
 
 from tokonomics import __version__
 from tokonomics.cli import catalog, cost, fit, plan
+from tokonomics.errors import TokonomicsError
 
 app = typer.Typer(
     name="tokonomics",
@@ -41,17 +44,31 @@ def _options(
 
 
 def run() -> None:
-    """Entry point of the ``tokonomics`` command."""
+    """Run a verb; what a person got wrong becomes one message and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without × or ≤ shows ? instead of failing
     try:
-        app()
-    except BrokenPipeError:  # the reader (head, less) left: nothing is wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except Exception as error:
-        from tokonomics.errors import TokonomicsError
-
-        if not isinstance(error, TokonomicsError):
-            raise
-        typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
-        typer.echo(str(error), err=True)
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except TokonomicsError as error:
+        _complain(str(error))
         sys.exit(2)
+    except OSError as error:
+        _complain(f"cannot write the output: {error.strerror or error}")
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - what could not be written is not tried again at exit
+        sys.exit(1)
+
+
+def main() -> None:
+    """Entry point of the ``tokonomics`` command: a reader that leaves (head, less) ends it quietly."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    run()
+
+
+def _complain(message: str) -> None:
+    typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+    typer.echo(message, err=True)

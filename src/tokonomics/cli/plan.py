@@ -57,8 +57,11 @@ def plan(
     )
     from tokonomics.clock import today
     from tokonomics.planner.plan import plan as make_plan
+    from tokonomics.report.charts import check_chart_path, plan_chart, save_chart
     from tokonomics.report.plan_view import plan_view, why_view
 
+    if chart:
+        check_chart_path(chart)
     spec = find_model(model)
     names, most_gpus = gpu_filter(gpu, gpus)
     result = make_plan(
@@ -74,8 +77,6 @@ def plan(
         limits=limits_from(max_utilization, max_price, most_gpus, old_offers),
     )
     if chart and result.best:
-        from tokonomics.report.charts import plan_chart, save_chart
-
         save_chart(plan_chart(result, spec.name), chart)
     if json:
         show_json(result)

@@ -48,6 +48,8 @@ def deploy(
 ) -> Deployment:
     """A checked deployment; the weights default to the precision the checkpoint is published in."""
     valid = valid_tp(model)
+    if tp < 1:
+        raise BadInput(f"must be at least 1, got {tp}", where="--tp", fix=f"Valid: {', '.join(map(str, valid))}.")
     if tp not in valid:
         raise BadInput(
             f"tensor parallelism of {tp} cannot split {model.name}: {_what_does_not_divide(model, tp)}",

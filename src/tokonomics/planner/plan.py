@@ -84,7 +84,7 @@ class Rejection(Noun):
 class Limits(Noun):
     """What the user will not go beyond."""
 
-    max_utilization: float = Field(default=DEFAULT_MAX_UTILIZATION, gt=0, le=1)
+    max_utilization: float = Field(default=DEFAULT_MAX_UTILIZATION, ge=0.01, le=1)
     max_usd_per_gpu_hour: float | None = Field(default=None, gt=0)
     max_gpus: int | None = Field(default=None, gt=0)
     old_offers: bool = False
@@ -220,10 +220,9 @@ def _price(
     today: date,
 ) -> Candidate:
     """A fleet of whole instances of one offer that carries the traffic."""
-    replicas = math.ceil(workload.rate / (capacity.rate * limits.max_utilization) - 1e-9)
-    per_instance = offer.gpus // deployment.gpus
-    instances = math.ceil(replicas / per_instance)
-    replicas = min(replicas, instances * per_instance)
+    # The last digit of a division must not cost a replica.
+    replicas = max(1, math.ceil(workload.rate / (capacity.rate * limits.max_utilization) - 1e-9))
+    instances = math.ceil(replicas / (offer.gpus // deployment.gpus))
     steady = curve.at(workload.rate / replicas, capacity)
     usd_per_hour = offer.price(terms) or 0.0
     bill = _bill(deployment, offer, usd_per_hour, instances, replicas, steady)

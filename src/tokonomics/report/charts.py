@@ -1,9 +1,10 @@
 """Charts as Altair specifications, saved as PNG, SVG or one-file HTML without a browser."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, shorten
 from tokonomics.planner.plan import UNUSED, Candidate, Plan
 from tokonomics.units import seconds, usd
 
@@ -72,21 +73,33 @@ def _label(place: int, row: Candidate) -> str:
     return f"{place}. {row.replicas} × {row.gpus_per_replica} {row.gpu} {row.weights}{flag}"
 
 
-def save_chart(chart: "alt.LayerChart", path: Path) -> None:
-    """Write the chart in the format its name ends with; whole or not at all."""
+def check_chart_path(path: Path) -> None:
+    """Refuse a file name or folder that a chart cannot be saved to, before any work is done."""
     if path.suffix.lower() not in _FORMATS:
         raise BadInput(
-            f"cannot save a chart as '{path.suffix or path.name}'",
+            f"cannot save a chart as '{shorten(path.suffix or path.name)}'",
             where="--chart",
             fix=f"Name the file with one of: {', '.join(_FORMATS)}.",
         )
-    if not path.parent.is_dir():
-        raise BadInput(f"the folder {path.parent} does not exist", where="--chart")
-    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix.lower()}")
     try:
-        chart.save(unfinished, **_HOW_TO_SAVE.get(path.suffix.lower(), {}))
-        unfinished.replace(path)
+        there, taken = path.parent.is_dir(), path.is_dir()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"cannot be written: {reason}", where=f"--chart {shorten(path.name)}") from None
+    if not there:
+        raise BadInput(f"the folder {shorten(str(path.parent), 200)} does not exist", where="--chart")
+    if taken:
+        raise BadInput(f"{shorten(str(path), 200)} is a folder", where="--chart")
+
+
+def save_chart(chart: "alt.LayerChart", path: Path) -> None:
+    """Write the chart in the format its name ends with; whole or not at all."""
+    check_chart_path(path)
+    suffix = path.suffix.lower()
+    try:
+        with TemporaryDirectory(dir=path.parent, prefix=".chart") as unfinished:
+            file = Path(unfinished) / f"chart{suffix}"
+            chart.save(file, **_HOW_TO_SAVE.get(suffix, {}))
+            file.replace(path)
     except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=str(path)) from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+        raise BadInput(f"cannot be written: {error.strerror}", where=f"--chart {shorten(path.name)}") from None

@@ -9,7 +9,7 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 class Workload(Noun):
     """Requests of one shape at a constant mean rate."""
 
-    rate: float = Field(gt=0, le=1e9)
+    rate: float = Field(ge=1e-9, le=1e9)
     """Requests a second."""
     input_tokens: PositiveInt = Field(le=10**8)
     output_tokens: PositiveInt = Field(le=10**8)
@@ -26,5 +26,5 @@ class Workload(Noun):
 class Slo(Noun):
     """The latency promised to users; None where nothing is promised."""
 
-    tpot_s: float | None = Field(default=None, gt=0)
+    tpot_s: float | None = Field(default=None, ge=1e-6, le=3600)
     """Mean time per output token."""
