@@ -45,8 +45,8 @@ def gpu_of(row: Mapping[str, str]) -> str:
 
 
 def region_of(row: Mapping[str, str]) -> str:
-    """vast writes ", US, NA" where it does not know the place; seeweb leaves some regions empty."""
-    return row["region"].strip().removeprefix(",").strip() or "unspecified"
+    """vast writes ", US, NA" where it does not know the place."""
+    return row["region"].strip().removeprefix(",").strip()
 
 
 def plain(number: str) -> str:
@@ -59,17 +59,16 @@ def reduced(row: Mapping[str, str]) -> dict[str, str]:
     offer = {ours: row[theirs].strip() for ours, theirs in COLUMNS.items()}
     offer["region"], offer["gpu"] = region_of(row), gpu_of(row)
     offer["vcpus"], offer["memory_gb"] = plain(offer["vcpus"]), plain(offer["memory_gb"])
-    if offer["regions_seen"] == "0":  # seeweb, where the region is not known
-        offer["regions_seen"] = ""
     if offer["reserved_3yr_usd_per_hour"]:
         offer["source"] += RESERVED_SOURCE
     return offer
 
 
 def is_usable(offer: Mapping[str, str]) -> bool:
-    """It has a GPU, and a price to buy it at."""
+    """It has a GPU, a price to buy it at, and a place: the source leaves the region empty where it is sold nowhere."""
     prices = (offer["usd_per_hour"], offer["spot_usd_per_hour"], offer["reserved_3yr_usd_per_hour"])
-    return offer["gpus"].isdigit() and int(offer["gpus"]) > 0 and any(price and float(price) > 0 for price in prices)
+    sold = offer["gpus"].isdigit() and int(offer["gpus"]) > 0 and any(price and float(price) > 0 for price in prices)
+    return sold and bool(offer["region"])
 
 
 def main() -> None:

@@ -1,9 +1,12 @@
 """The founding documents' arithmetic, claim by claim, against figures computed by hand."""
 
+from datetime import date
+
 import pytest
 
 from tokonomics.catalog.apis import find_api, price_request
 from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.caching import prefix_saving
 from tokonomics.money.cost import (
@@ -11,6 +14,7 @@ from tokonomics.money.cost import (
     LoadStep,
     cost,
     cost_over_profile,
+    load_cost,
     monthly_fleet,
     replicas_for_volume,
     saving,
@@ -114,10 +118,19 @@ def test_c30_two_a100_alone_cost_more_than_the_document_says() -> None:
 def test_c33_c34_cost_per_token_and_c35_price_per_gpu() -> None:
     assert cost(10, 1000).usd_per_token == pytest.approx(2.778e-6, rel=1e-4)
     assert cost(10, 2000).usd_per_token == pytest.approx(1.389e-6, rel=1e-3)
-    assert 32 / 8 == 4.0
+    p4d = Offer(provider="aws", region="us-east-1", instance="p4d.24xlarge", gpu="A100-40GB", gpus=8, usd_per_hour=32,
+                date=date(2026, 1, 1), source="the document")  # fmt: skip
+    assert p4d.usd_per_gpu_hour() == pytest.approx(4.0)
 
 
-def test_c36_burst_then_idle_against_steady() -> None:
+def test_c36_burst_then_idle_against_steady_at_the_same_mean() -> None:
+    burst, even = (load_cost(load, 4.50, 38_000, gpus=8) for load in ("8x0.99,16x0", "24x0.33"))
+    assert burst.mean_utilization == pytest.approx(even.mean_utilization)
+    assert (burst.gpus_for_peak, even.gpus_for_peak) == (8, 3)
+    assert burst.usd_per_mtok_for_peak / even.usd_per_mtok_for_peak == pytest.approx(8 / 3)
+
+
+def test_c36_burst_then_idle_against_steady_seventy_percent() -> None:
     burst = cost_over_profile(10, 1000, [LoadStep(hours=8, utilization=0.99), LoadStep(hours=16, utilization=0)])
     steady = cost_over_profile(10, 1000, [LoadStep(hours=24, utilization=0.7)])
     assert burst.usd_per_mtok > 2 * steady.usd_per_mtok

@@ -74,6 +74,8 @@ def from_validation(error: ValidationError, where: str, known_fields: Mapping[st
         guesses = nearest(field.rsplit(".", 1)[-1], known_fields or ())
         hint = f"Did you mean {' or '.join(guesses)}?" if guesses else None
         return BadInput(f"unknown field '{shorten(field)}'", where=where, fix=hint)
+    if problem["type"] == "missing":
+        return BadInput(f"field '{shorten(field)}' is missing", where=where)
     message = problem["msg"].removeprefix("Value error, ")
     given = shorten(repr(problem.get("input")))
     return BadInput(f"field '{shorten(field)}': {message} (got {given})", where=where)

@@ -9,22 +9,20 @@ SECONDS_PER_HOUR = 3600
 HOURS_PER_MONTH = 730
 """8760 hours a year ÷ 12: what cloud price lists and the documents this product starts from use."""
 TOKENS_PER_MTOK = 1_000_000
-BYTES_PER_GB = 1_000_000_000
-MIB = 2**20
 GIB = 2**30
-MICROSECOND = 1e-6
 
 
 def usd(amount: float) -> str:
-    """$1,234 above a thousand, cents below, and enough digits to tell small prices apart."""
+    """$1,234 from a thousand, cents from a dollar, three digits below: enough to tell small prices apart."""
     if not math.isfinite(amount):
         return "$∞" if amount > 0 else "–"
     size = abs(amount)
     if size >= 1000:
         return f"${amount:,.0f}"
-    if size >= 0.1 or size == 0:
+    if size >= 1 or size == 0:
         return f"${amount:,.2f}"
-    return f"${amount:.{_decimals_for(size, significant=3)}f}"
+    decimals = max(3, 2 - math.floor(math.log10(size)))
+    return f"${amount:.{decimals}f}" if decimals <= 8 else f"${amount:.2e}"
 
 
 def count(number: float) -> str:
@@ -60,5 +58,6 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %" if share >= 0.0995 or share == 0 else f"{share * 100:.2g} %"
 
 
-def _decimals_for(size: float, significant: int) -> int:
-    return significant - 1 - math.floor(math.log10(size))
+def plural(number: int, noun: str) -> str:
+    """1 model, 2 models."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

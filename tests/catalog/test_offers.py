@@ -18,6 +18,7 @@ from tokonomics.catalog.offers import (
     cache_file,
     cheapest_offer,
     load_offers,
+    machines_usd_per_hour,
     parse_discount,
     parse_discounts,
     read_offers,
@@ -58,7 +59,7 @@ def written(path: Path, text: str) -> Path:
 
 def test_the_shipped_snapshot_has_every_row_and_every_price_is_plausible_per_gpu() -> None:
     offers = load_offers()
-    assert len(offers) == 978
+    assert len(offers) == 963
     assert len({each.provider for each in offers}) == 18
     for each in offers:
         per_gpu = [usd for terms in Terms if (usd := each.usd_per_gpu_hour(terms)) is not None]
@@ -278,16 +279,12 @@ def test_the_cheapest_offer_is_the_lowest_gpu_hour_that_is_not_stale() -> None:
 
 
 def test_gpus_left_over_on_a_machine_are_paid_for() -> None:
-    eight = offer(usd_per_hour=16.0)  # 16 / 6 for replicas of three: two GPUs stand idle
-    three = offer(gpus=3, instance="three", usd_per_hour=7.5)  # 7.5 / 3 = 2.5
-    assert cheapest_offer("H100", gpus=1, offers=[eight, three]) == eight
-    assert cheapest_offer("H100", gpus=3, offers=[eight, three]) == three
-
-
-def test_a_replica_is_not_split_over_small_machines_while_one_can_hold_it() -> None:
-    one, eight = offer(gpus=1, instance="one", usd_per_hour=1.0), offer()
-    assert cheapest_offer("H100", gpus=8, offers=[one, eight]) == eight
-    assert cheapest_offer("H100", gpus=16, offers=[one, eight]) == eight
+    eight = offer(usd_per_hour=16.0)  # cheaper a GPU, but a whole machine for one of them
+    three = offer(gpus=3, instance="three", usd_per_hour=7.5)
+    assert machines_usd_per_hour(eight, 1) == 16.0
+    assert machines_usd_per_hour(three, 4) == 15.0
+    assert cheapest_offer("H100", gpus=1, offers=[eight, three]) == three
+    assert cheapest_offer("H100", gpus=8, offers=[eight, three]) == eight
 
 
 def test_a_gpu_nobody_sells_on_those_terms_says_what_to_do() -> None:

@@ -3,7 +3,9 @@
 A refusal exits with 2, leaves standard output empty and shows no traceback. Promised in DESIGN.md, section 8.
 """
 
+import gzip
 import json
+import math
 import os
 import re
 import subprocess
@@ -17,11 +19,15 @@ from hypothesis import strategies as st
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
+STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
 NOWHERE = "http://127.0.0.1:9"
 
 PLAN = ("plan", "llama-3.1-8b", "--rate=5", "--input=1000", "--output=300", f"--offers={OFFERS}")
 FIT = ("fit", "llama-3.1-8b", "--gpu=H100")
+PREDICT = ("predict", "llama-3.1-8b", "--gpu=H100")
+CURVE = ("curve", "llama-3.1-8b", "--gpu=H100", "--usd-per-hour=2.21")
 COST = ("cost", "--usd-per-hour=2.21", "--tokens-per-second=2400")
+VALIDATE = ("validate", str(STEPS))
 MODELS = ("models",)
 GPUS = ("gpus",)
 OFFERED = ("offers", f"--offers={OFFERS}")
@@ -32,19 +38,27 @@ Command = tuple[str, ...]
 
 NUMBERS: list[tuple[Command, str]] = [
     *((PLAN, each) for each in ("rate", "input", "output", "tpot", "gpus", "max-price", "max-utilization", "top")),
+    (PLAN, "max-age"),
     *((FIT, each) for each in ("tp", "pp", "context")),
+    *((PREDICT, each) for each in ("batch", "context", "tp", "pp", "ep")),
+    *((CURVE, each) for each in ("context", "tp", "pp", "ep", "usd-per-hour")),
     *((COST, each) for each in ("tokens-per-second", "usd-per-hour", "gpus", "utilization", "target")),
     *((COST, each) for each in ("input", "output")),
     (GPUS, "min-memory"),
     *((OFFERED, each) for each in ("max-price", "top")),
     *((APIS, each) for each in ("input", "output", "top")),
 ]
-ZERO_IS_FINE = {("gpus", "min-memory"), ("apis", "input"), ("apis", "output"), ("cost", "input"), ("cost", "output")}
+ZERO_IS_FINE = {
+    ("plan", "max-age"),
+    ("gpus", "min-memory"),
+    *[("apis", "input"), ("apis", "output"), ("cost", "input"), ("cost", "output")],
+}
 
 NAMES: list[tuple[Command, str]] = [
     *((PLAN, each) for each in ("gpu", "gpus", "provider", "region", "terms", "discount", "weights", "min-weights")),
     *((PLAN, each) for each in ("kv", "engine")),
-    *((FIT, each) for each in ("gpu", "weights", "kv", "engine")),
+    *((command, each) for command in (FIT, PREDICT, CURVE) for each in ("gpu", "weights", "kv", "engine")),
+    (VALIDATE, "split"),
     (("cost", "--tokens-per-second=2400"), "gpu"),
     (COST, "load"),
     (MODELS, "family"),
@@ -62,6 +76,9 @@ FILES: list[tuple[Command, str]] = [
 POSITIONAL: list[tuple[Command, Command]] = [
     (("plan",), PLAN[2:]),
     (("fit",), FIT[2:]),
+    (("predict",), PREDICT[2:]),
+    (("curve",), CURVE[2:]),
+    (("validate",), ()),
     (("models",), ()),
     (("gpus",), ()),
     (("apis",), ()),
@@ -88,7 +105,8 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
     assert done.stderr.lstrip().startswith(("error: ", "Usage: ", "╭─ Error")), done.stderr
     assert len(re.findall(r"^error: |─ Error ─", done.stderr, re.MULTILINE)) == 1, done.stderr
     assert all(char.isprintable() or char == "\n" for char in done.stderr), f"{done.args}\n{done.stderr!r}"
-    assert not re.search(r"\bNone\b", done.stderr), done.stderr
+    typed = " ".join(map(str, done.args))
+    assert "None" in typed or not re.search(r"\bNone\b", done.stderr), done.stderr
     assert len(done.stderr) < 4000, f"{done.args}: {len(done.stderr)} characters"
     return done.stderr
 
@@ -100,7 +118,9 @@ def settled(done: subprocess.CompletedProcess[str]) -> None:
         return
     assert done.stderr == "", f"{done.args}\n{done.stderr}"
     assert done.stdout.strip(), done.args
-    assert not re.search(r"\b(nan|NaN|inf|Infinity)\b(?! Fabric)", done.stdout), f"{done.args}\n{done.stdout}"
+    # `validate` quotes what it could not use; everything else is our own.
+    ours = re.sub(r'"not_predicted": {.*?}', "", done.stdout, flags=re.DOTALL).partition("not predicted (")[0]
+    assert not re.search(r"\b(nan|NaN|inf|Infinity)\b(?! Fabric)", ours), f"{done.args}\n{done.stdout}"
 
 
 def joined(message: str) -> str:
@@ -116,17 +136,27 @@ def joined(message: str) -> str:
     [
         ((*PLAN[:1], "llama-3.1-8bb", *PLAN[2:]), ["unknown model 'llama-3.1-8bb'", "llama-3.1-8b", "config.json"]),
         ((*FIT[:1], "lama-3.1-70b", *FIT[2:]), ["unknown model 'lama-3.1-70b'", "llama-3.1-70b", "[models.my-model]"]),
+        (
+            (*PREDICT[:1], "lama-3.1-70b", *PREDICT[2:]),
+            ["unknown model 'lama-3.1-70b'", "llama-3.1-70b", "config.json"],
+        ),
+        ((*CURVE[:1], "lama-3.1-70b", *CURVE[2:]), ["unknown model 'lama-3.1-70b'", "llama-3.1-70b", "config.json"]),
         (("models", "no-such-model"), ["unknown model 'no-such-model'", "config.json"]),
         (("models", "--family=lamma"), ["unknown family 'lamma'", "Llama"]),
         ((*PLAN, "--gpu=H1000"), ["unknown GPU 'H1000'", "H100", "[gpus.MY-GPU]"]),
         ((*PLAN, "--gpus=H1000"), ["unknown GPU 'H1000'", "H100", "[gpus.MY-GPU]"]),
         (("fit", "llama-3.1-8b", "--gpu=A1000"), ["unknown GPU 'A1000'", "A100", "[gpus.MY-GPU]"]),
+        ((*PREDICT, "--gpu=A1000"), ["unknown GPU 'A1000'", "A100", "[gpus.MY-GPU]"]),
+        ((*CURVE, "--gpu=A1000"), ["unknown GPU 'A1000'", "A100", "[gpus.MY-GPU]"]),
         (("cost", "--tokens-per-second=1", "--gpu=H1000"), ["unknown GPU 'H1000'", "H100"]),
         (("gpus", "H1000"), ["unknown GPU 'H1000'", "H100", "[gpus.MY-GPU]"]),
         (("gpus", "--architecture=hoper"), ["unknown architecture 'hoper'", "Did you mean hopper"]),
         ((*OFFERED, "--gpu=H1000"), ["unknown GPU 'H1000'", "H100"]),
         ((*PLAN, "--engine=vlm"), ["unknown engine 'vlm'", "Did you mean vllm", "sglang"]),
-        ((*FIT, "--engine=vlm"), ["unknown engine 'vlm'", "Did you mean vllm", "sglang"]),
+        *[
+            ((*each, "--engine=vlm"), ["unknown engine 'vlm'", "Did you mean vllm", "sglang"])
+            for each in (FIT, PREDICT, CURVE)
+        ],
         ((*PLAN, "--provider=awz"), ["unknown provider 'awz'", "aws"]),
         ((*OFFERED, "--provider=awz"), ["unknown provider 'awz'", "aws"]),
         (("prices", "refresh", f"--url={NOWHERE}", "--provider=awz"), ["unknown provider 'awz'", "aws"]),
@@ -134,9 +164,12 @@ def joined(message: str) -> str:
         ((*OFFERED, "--region=us-east-9"), ["unknown region 'us-east-9'", "us-east-1"]),
         ((*PLAN, "--weights=fp9"), ["--weights", "'fp9'", "Valid:", "fp8", "int4"]),
         ((*PLAN, "--min-weights=fp9"), ["--min-weights", "'fp9'", "Valid:", "fp8", "int4"]),
-        ((*FIT, "--weights=fp9"), ["--weights", "'fp9'", "Valid:", "fp8", "int4"]),
+        *[
+            ((*each, "--weights=fp9"), ["--weights", "'fp9'", "Valid:", "fp8", "int4"])
+            for each in (FIT, PREDICT, CURVE)
+        ],
         ((*PLAN, "--kv=int4"), ["--kv", "'int4'", "Valid: bf16, fp8"]),
-        ((*FIT, "--kv=int4"), ["--kv", "'int4'", "Valid: bf16, fp8"]),
+        *[((*each, "--kv=int4"), ["--kv", "'int4'", "Valid: bf16, fp8"]) for each in (FIT, PREDICT, CURVE)],
         ((*PLAN, "--terms=spott"), ["--terms", "'spott'", "Did you mean spot"]),
         ((*OFFERED, "--terms=lease"), ["--terms", "'lease'", "on_demand", "spot", "reserved"]),
         (("apis", "gpt-4o", "--host=opeanai"), ["unknown API host 'opeanai'", "openai"]),
@@ -144,6 +177,7 @@ def joined(message: str) -> str:
         (("prices", "refresh", "--url=ftp://x", "--provider=aws"), ["ftp://x", "http"]),
         (("plann",), ["plann", "plan"]),
         ((*PLAN, "--tpott=1"), ["--tpott", "--tpot"]),
+        ((*PLAN, "--old-offers"), ["--old-offers", "No such option"]),
     ],
     ids=lambda value: " ".join(part for part in value[:1] + value[-1:]) if isinstance(value, tuple) else "",
 )
@@ -152,23 +186,96 @@ def test_an_unknown_name_is_refused_with_the_nearest(tokonomics: Call, args: Com
     assert [each for each in says if each not in message] == []
 
 
-def test_tp_3_on_32_heads_lists_the_valid_degrees(tokonomics: Call) -> None:
-    message = refusal(tokonomics(*FIT, "--tp=3"))
+SPLIT = pytest.mark.parametrize("command", [FIT, PREDICT, CURVE], ids=named)
+
+
+@SPLIT
+def test_tp_3_on_32_heads_lists_the_valid_degrees(tokonomics: Call, command: Command) -> None:
+    message = refusal(tokonomics(*command, "--tp=3"))
     assert "--tp" in message
     assert "tensor parallelism of 3 cannot split Llama 3.1 8B: it has 32 attention heads" in message
     assert "Valid degrees: 1, 2, 4, 8, 16, 32." in message
 
 
-def test_more_stages_than_layers_names_the_layers(tokonomics: Call) -> None:
-    message = refusal(tokonomics(*FIT, "--pp=33"))
+@SPLIT
+def test_more_stages_than_layers_names_the_layers(tokonomics: Call, command: Command) -> None:
+    message = refusal(tokonomics(*command, "--pp=33"))
     assert "--pp" in message
     assert "32" in message
 
 
-def test_a_context_beyond_the_models_says_how_long_it_may_be(tokonomics: Call) -> None:
-    message = refusal(tokonomics(*FIT, "--context=131073"))
+@SPLIT
+def test_a_context_beyond_the_models_says_how_long_it_may_be(tokonomics: Call, command: Command) -> None:
+    message = refusal(tokonomics(*command, "--context=131073"))
     assert "--context" in message
     assert re.search("131,?072", message)
+
+
+@pytest.mark.parametrize("command", [PREDICT, CURVE], ids=named)
+def test_expert_parallelism_needs_experts_and_ranks_to_share_them(tokonomics: Call, command: Command) -> None:
+    assert "--ep" in refusal(tokonomics(*command, "--ep=2"))
+    message = refusal(tokonomics(*command, "--tp=2", "--ep=2"))
+    assert "Llama 3.1 8B has no experts" in message
+    assert "--ep" in message
+
+
+@SPLIT
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--gpu=V100", ["vllm does not run on volta GPUs such as V100", "These engines do: llama.cpp"]),
+        ("--engine=tensorrt-llm", []),
+    ],
+)
+def test_what_the_engine_does_not_run_is_refused_with_those_that_do(
+    tokonomics: Call, command: Command, option: str, says: list[str]
+) -> None:
+    gpu = () if option.startswith("--gpu") else ("--gpu=MI300X",)
+    message = joined(refusal(tokonomics(*command, *gpu, option)))
+    assert [each for each in (*says, "does not run on", "These engines do: ") if each not in message] == []
+    runs = re.findall(r"[\w.-]+(?=[,.] |, |\.$)", message.partition("These engines do: ")[2] + " ")
+    assert runs
+    for engine in runs:
+        settled(tokonomics(*FIT, *gpu, option, f"--engine={engine}", "--weights=int4"))
+
+
+def test_a_batch_that_does_not_fit_names_the_largest_that_does(tokonomics: Call) -> None:
+    message = refusal(tokonomics(*PREDICT, "--batch=100000"))
+    found = re.search(r"largest batch that fits is ([\d,]+)\.", message)
+    assert found, message
+    largest = int(found[1].replace(",", ""))
+    assert tokonomics(*PREDICT, f"--batch={largest}").returncode == 0
+    refusal(tokonomics(*PREDICT, f"--batch={largest + 1}"))
+
+
+@pytest.mark.parametrize("verb", ["predict", "curve"])
+def test_a_model_that_does_not_fit_says_what_it_takes(tokonomics: Call, verb: str) -> None:
+    message = refusal(tokonomics(verb, "llama-3.1-70b", "--gpu=H100"))
+    assert "Llama 3.1 70B bf16 on 1×H100-SXM does not fit" in message
+    assert "needs 2 GPUs" in message
+
+
+def test_a_split_that_no_row_has_is_refused_with_those_there_are(tokonomics: Call, tmp_path: Path) -> None:
+    file = tmp_path / "results.csv"
+    rows = [f"{ROW},tpot_ms,10,dev", f"{ROW},tpot_ms,10,test"]
+    file.write_text("\n".join([f"{HEADER},split", *rows]) + "\n", encoding="utf-8")
+    message = refusal(tokonomics("validate", file, "--split=tset"))
+    assert "tset" in message
+    assert "test" in message.replace("tset", "")
+    assert "dev" in message
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        (["--gpu=T4", "--provider=aws"], ["no offer is left for T4", "--provider", "--offers my.csv"]),
+        (["--gpus=T4,GH200", "--region=us-east-1"], ["no offer is left for T4, GH200", "--region"]),
+    ],
+    ids=" ".join,
+)
+def test_wishes_that_no_offer_meets_together_are_refused(tokonomics: Call, wish: list[str], says: list[str]) -> None:
+    message = joined(refusal(tokonomics(*PLAN, *wish)))
+    assert [each for each in says if each not in message] == []
 
 
 @pytest.mark.parametrize(("command", "option"), NAMES, ids=named)
@@ -306,6 +413,30 @@ def test_plan_of_any_traffic_in_range_is_answered_or_refused(
     settled(tokonomics("plan", "llama-3.1-8b", *traffic, f"--offers={OFFERS}", *["--json"] * as_json))
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(["predict", "curve"]),
+    st.sampled_from(["llama-3.1-8b", "qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v3"]),
+    st.sampled_from(["T4", "L40S", "H100", "MI300X", "B200"]),
+    st.sampled_from(["vllm", "sglang", "tensorrt-llm", "tgi", "llama.cpp"]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(1, 200_000),
+    st.booleans(),
+)
+def test_any_deployment_is_predicted_or_refused(
+    tokonomics: Call, verb: str, model: str, gpu: str, engine: str, tp: int, context: int, as_json: bool
+) -> None:
+    where = (f"--gpu={gpu}", f"--engine={engine}", f"--tp={tp}", f"--context={context}")
+    settled(tokonomics(verb, model, *where, *["--json"] * as_json))
+
+
+@pytest.mark.parametrize("text", ["50mss", "0.05 m", "50 ms s", "ms", "1:00", "５０ms", "1e400", "11s", "-50ms", "0ms"])
+def test_a_time_that_is_none_is_refused(tokonomics: Call, text: str) -> None:
+    message = refusal(tokonomics(*PLAN, f"--tpot={text}"))
+    assert "--tpot" in message
+    assert "50ms" in message or "to 10 seconds" in message
+
+
 def test_a_utilisation_in_percent_is_told_how_to_write_it(tokonomics: Call) -> None:
     assert "write 0.7" in refusal(tokonomics(*COST, "--utilization=70"))
 
@@ -403,25 +534,28 @@ def test_a_discount_at_a_provider_without_offers_is_refused(tokonomics: Call, co
         ((*OFFERED, "--discount=aws=0.2,aws=0.3"), ["aws", "discount"]),
         (("prices", "refresh", "--source=gpuhunt", f"--url={NOWHERE}"), ["gpuhunt"]),
         (("cost", "--gpu=RTX4090", "--tokens-per-second=1", f"--offers={OFFERS}"), ["RTX4090", "price"]),
-        ((*PLAN, "--input=131000", "--output=100"), ["131,072"]),
     ],
     ids=lambda value: " ".join(value[-2:]).replace(str(OFFERS), "OFFERS") if isinstance(value, tuple) else "",
 )
 def test_options_that_contradict_each_other_are_refused(tokonomics: Call, args: Command, says: list[str]) -> None:
-    done = tokonomics(*args)
-    if args[-2:] == ("--input=131000", "--output=100"):  # nothing can serve it: an answer, with the reason
-        settled(done)
-        assert "exceed the model's 131,072 tokens of context" in done.stdout
-        return
-    message = joined(refusal(done))
+    message = joined(refusal(tokonomics(*args)))
     assert [each for each in says if each not in message] == []
+
+
+def test_requests_beyond_the_models_context_are_an_answer_with_the_reason(tokonomics: Call) -> None:
+    done = tokonomics(*PLAN, "--input=131000", "--output=100")
+    settled(done)
+    assert done.returncode == 0
+    assert "Nothing fits these wishes. Most often:" in done.stdout
+    assert "requests of 131,100 tokens exceed the model's 131,072 of context" in joined(done.stdout)
 
 
 @pytest.mark.parametrize(
     "args",
     [
         *[("plan",), ("plan", "llama-3.1-8b"), PLAN[:3], ("fit",), ("fit", "llama-3.1-8b"), ("cost",)],
-        *[("fit", "a", "b"), (*PLAN, "extra"), ("gpus", "a", "b"), ("",)],
+        *[("predict",), ("predict", "llama-3.1-8b"), ("curve",), ("curve", "llama-3.1-8b"), ("validate",)],
+        *[("fit", "a", "b"), (*PLAN, "extra"), ("gpus", "a", "b"), ("validate", "a", "b"), ("",)],
     ],
     ids=" ".join,
 )
@@ -528,7 +662,10 @@ LLAMA = {
 }
 
 
-@pytest.mark.parametrize("verb", ["plan", "fit", "models"])
+REST = {"plan": PLAN[2:], "fit": FIT[2:], "predict": PREDICT[2:], "curve": CURVE[2:], "models": ()}
+
+
+@pytest.mark.parametrize("verb", REST)
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -552,14 +689,13 @@ def test_a_config_that_is_wrong_names_the_file_and_the_field(
     tokonomics: Call, tmp_path: Path, verb: str, content: bytes, says: list[str]
 ) -> None:
     (tmp_path / "config.json").write_bytes(content)
-    rest = {"plan": PLAN[2:], "fit": FIT[2:], "models": ()}[verb]
-    message = refusal(tokonomics(verb, tmp_path / "config.json", *rest))
+    message = refusal(tokonomics(verb, tmp_path / "config.json", *REST[verb]))
     assert [each for each in says if each not in message] == []
 
 
-@pytest.mark.parametrize("verb", ["plan", "fit", "models"])
+@pytest.mark.parametrize("verb", REST)
 def test_a_config_that_is_not_there_is_named(tokonomics: Call, tmp_path: Path, verb: str) -> None:
-    rest = {"plan": PLAN[2:], "fit": FIT[2:], "models": ()}[verb]
+    rest = REST[verb]
     message = refusal(tokonomics(verb, tmp_path / "config.json", *rest))
     assert "there is no such file" in message
     assert "Hugging Face config.json" in message
@@ -580,6 +716,7 @@ def test_any_config_is_answered_or_refused(
     file = tmp_path_factory.mktemp("any") / "config.json"
     file.write_text(json.dumps({**LLAMA, **changes})[: cut if cut < 100 else None], encoding="utf-8")
     settled(tokonomics("fit", file, "--gpu=H100"))
+    settled(tokonomics("curve", file, "--gpu=H100", "--usd-per-hour=1"))
 
 
 @pytest.mark.parametrize(
@@ -604,10 +741,196 @@ def test_a_litellm_file_that_is_wrong_names_the_model_and_the_field(
     assert [each for each in says if each not in message] == []
 
 
+# --- measurements ---------------------------------------------------------------------------------------------------
+
+HEADER = "model,gpu,num_gpus,tp,engine,input_len,output_len,batch_or_concurrency,mode,metric,value"
+LOAD = "llama-3.1-8b,H100,1,1,vllm,1000,300,16"
+ROW = f"{LOAD},fixed_concurrency"
+STEP: dict[str, object] = {"kind": "decode", "model": "llama-3.1-8b", "batch": 1, "ctx": 1024, "ms": 4.5}
+
+
+@pytest.mark.parametrize("kind", ["missing", "a folder", "under a file", "long", "\a\r", "\a\r, there"], ids=named)
+def test_measurements_that_cannot_be_opened_are_named(tokonomics: Call, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "given"
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "under a file":
+        path.touch()
+        path /= "x"
+    elif kind == "long":
+        path = tmp_path / ("y" * 5000)
+    elif kind != "missing":
+        path = tmp_path / f"given{kind}"
+        if kind.endswith("there"):
+            path.write_text("x", encoding="utf-8")
+    assert str(tmp_path) in joined(refusal(tokonomics("validate", path))).replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", ["missing columns model, gpu"]),
+        (b"\n\n", ["missing columns model, gpu"]),
+        (bytes(range(256)) * 8, ["UTF-8"]),
+        (gzip.compress(f"{HEADER}\n{ROW},tpot_ms,10\n".encode())[:-12], ["cannot be read"]),
+        (b"\x1f\x8b", ["cannot be read"]),
+        (b"\x1f\x8b" + b"z" * 50, ["cannot be read"]),
+        (gzip.compress(b"\xff\xfe" * 9), ["UTF-8"]),
+        (gzip.compress(b"model,gpu\n"), ["missing columns num_gpus, tp"]),
+        (HEADER.replace("tp,", "").encode(), ["missing column tp", "one figure a row", "batch_or_concurrency"]),
+        (HEADER.replace("value", "Value").encode(), ["missing column value"]),
+        (b'{"gpu": "H200"', ["not JSON"]),
+        (b'{"gpu": "H200"}', ["'gpu' and 'rows'"]),
+        (b'{"rows": []}', ["'gpu' and 'rows'"]),
+        (b'{"gpu": 3, "rows": []}', ["'gpu' must be a name"]),
+        (b'{"gpu": "H200", "rows": {}}', ["'rows' a list"]),
+        (b'{"gpu": "H200", "rows": ' + b"[" * 100_000, ["not JSON"]),
+        (f'{HEADER}\n{ROW},tpot_ms,"{"1" * 200_000}"\n'.encode(), ["not a CSV file", "results:"]),
+    ],
+    ids=lambda value: named(value[:24].decode("latin-1")) if isinstance(value, bytes) else "",
+)
+def test_measurements_that_are_none_say_what_is_wrong(
+    tokonomics: Call, tmp_path: Path, content: bytes, says: list[str]
+) -> None:
+    file = tmp_path / "results"
+    file.write_bytes(content)
+    message = refusal(tokonomics("validate", file))
+    assert str(file) in message
+    assert [each for each in says if each not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (f"{ROW},tpot_ms,ten", "value 'ten' is not a number"),
+        (f"{ROW},tpot_ms,nan", "value is nan"),
+        (f"{ROW},tpot_ms,inf", "value is inf"),
+        (f"{ROW},tpot_ms,1e400", "value is 1e400"),
+        (f"{ROW},tpot_ms,", "value"),
+        (f"{ROW},tpot_ms,0", "value"),
+        (f"{ROW},tpot_ms,-3", "value"),
+        (f"{ROW},tpot_ms", "value"),
+        (LOAD, "metric"),
+        ("llama-3.1-8b", "metric"),
+        (f"{ROW},tpot_s,10", "unknown metric 'tpot_s'"),
+        (f"{ROW},{'y' * 5000},10", "unknown metric 'yyy"),
+        (f"{LOAD},at_rest,tpot_ms,10", "at_rest"),
+        (f"lama-9b,{ROW.partition(',')[2]},tpot_ms,10", "unknown model 'lama-9b'"),
+        (ROW.replace("H100", "H1000") + ",tpot_ms,10", "unknown GPU 'H1000'"),
+        (ROW.replace("vllm", "vlm") + ",tpot_ms,10", "unknown engine 'vlm'"),
+        (ROW.replace("vllm", "") + ",tpot_ms,10", "engine"),
+        (ROW.replace("1,1,vllm", "0,1,vllm") + ",tpot_ms,10", "gpus"),
+        (ROW.replace("1,1,vllm", "3,3,vllm") + ",tpot_ms,10", "tensor parallelism of 3"),
+        (ROW.replace("1,1,vllm", "x,1,vllm") + ",tpot_ms,10", "num_gpus 'x'"),
+        (ROW.replace(",16,", ",qps=x,") + ",tpot_ms,10", "batch_or_concurrency 'x'"),
+        (ROW.replace(",16,", ",qps=0,") + ",tpot_ms,10", "rate"),
+        (ROW.replace(",16,", ",many,") + ",tpot_ms,10", "batch_or_concurrency 'many'"),
+        (ROW.replace(",1000,", ",1e300,") + ",tpot_ms,10", ""),
+        (ROW.replace(",1000,", ",-1000,") + ",tpot_ms,10", "input"),
+        (ROW.replace(",300,", ",0,") + ",tpot_ms,10", "output"),
+        (f"{LOAD[:-2]}1e300,decode_step,tpot_ms,10", ""),
+        (f"{LOAD},decode_step,output_tok_s,3000", ""),
+        (f"{ROW},tpot_ms,1e-320", ""),
+        (ROW.replace("1,1,vllm", "1e300,,vllm") + ",tpot_ms,10", "tensor parallelism"),
+    ],
+    ids=lambda value: named(value[-24:]),
+)
+def test_a_result_that_makes_no_sense_is_counted_with_its_reason(
+    tokonomics: Call, tmp_path: Path, row: str, says: str
+) -> None:
+    file = tmp_path / "results.csv"
+    file.write_text(f"{HEADER}\n{row}\n{ROW},tpot_ms,10\n", encoding="utf-8")
+    done = tokonomics("validate", file, "--json")
+    settled(done)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["rows"], found["predicted"]) == (2, 1)
+    ((reason, number),) = found["not_predicted"].items()
+    assert number == 1
+    assert says in reason
+    assert 5 < len(reason) < 200
+    settled(tokonomics("validate", file))
+
+
+NOTHING: tuple[object, ...] = (None, [], {}, "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"ms": "fast"}, "fast"),
+        *[({"ms": value}, "") for value in (0, -1, math.nan, math.inf, 10**400, *NOTHING)],
+        *[({"batch": value}, "") for value in (0, -1, math.inf, math.nan, 10**400, 1e300, *NOTHING)],
+        *[({"ctx": value}, "") for value in (-5, math.inf, math.nan, *NOTHING)],
+        ({"model": "lama"}, "unknown model 'lama'"),
+        ({"model": None}, "unknown model"),
+        ({"kind": "encode"}, "kind 'encode'"),
+        ({"kind": []}, "kind"),
+        ({"tp": 3}, "tensor parallelism of 3"),
+        ({"tp": 0}, "tp"),
+        ({"weights": "fp9"}, "'fp9'"),
+        ({"kv": "int4"}, "'int4'"),
+    ],
+    ids=lambda value: named(str(value)[:24]),
+)
+def test_a_step_that_makes_no_sense_is_counted_with_its_reason(
+    tokonomics: Call, tmp_path: Path, changes: dict[str, object], says: str
+) -> None:
+    file = tmp_path / "steps.json"
+    file.write_text(json.dumps({"gpu": "H200", "rows": [{**STEP, **changes}, STEP]}), encoding="utf-8")
+    done = tokonomics("validate", file, "--json")
+    settled(done)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["rows"], found["predicted"]) == (2, 1)
+    ((reason, number),) = found["not_predicted"].items()
+    assert number == 1
+    assert says in reason
+    assert 5 < len(reason) < 200
+    settled(tokonomics("validate", file))
+
+
+def test_steps_that_are_no_objects_are_counted(tokonomics: Call, tmp_path: Path) -> None:
+    file = tmp_path / "steps.json"
+    file.write_text(json.dumps({"gpu": "H200", "rows": [3, None, [], "x", {}, STEP]}), encoding="utf-8")
+    found = json.loads(tokonomics("validate", file, "--json").stdout)
+    assert (found["rows"], found["predicted"], sum(found["not_predicted"].values())) == (6, 1, 5)
+
+
+cell = st.one_of(
+    st.sampled_from(["", "1", "8", "1000", "-1", "0", "nan", "inf", "1e9", "qps=4", "qps=inf", "qps=", "x", '"', "é"]),
+    st.sampled_from(["llama-3.1-8b", "H100", "vllm", "fixed_concurrency", "tpot_ms", "output_tok_s", "decode_step"]),
+    st.floats().map(repr),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.dictionaries(st.integers(0, 10), cell, max_size=3).map(
+            lambda changes: (
+                f"{HEADER}\n"
+                + ",".join(changes.get(place, old) for place, old in enumerate(f"{ROW},tpot_ms,10".split(",")))
+                + "\n"
+            ).encode()
+        ),
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_measurements_are_scored_or_refused(
+    tokonomics: Call, tmp_path_factory: pytest.TempPathFactory, content: bytes, packed: bool, as_json: bool
+) -> None:
+    file = tmp_path_factory.mktemp("any") / "results.csv"
+    file.write_bytes(gzip.compress(content) if packed else content)
+    settled(tokonomics("validate", file, *["--json"] * as_json))
+
+
 # --- the environment ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [PLAN, FIT, MODELS, GPUS, OFFERED, APIS], ids=named)
+@pytest.mark.parametrize("command", [PLAN, FIT, PREDICT, CURVE, VALIDATE, MODELS, GPUS, OFFERED, APIS], ids=named)
 @pytest.mark.parametrize(
     ("content", "says"), [(None, "no such file"), ("[models", "not valid TOML"), ("[model.x]", "Did you mean models")]
 )
@@ -628,7 +951,15 @@ def test_a_catalogue_of_the_users_that_is_wrong_is_named(
     assert says in message
 
 
-@pytest.mark.parametrize("command", [PLAN, OFFERED, APIS], ids=named)
+def test_a_catalogue_that_is_wrong_is_no_reason_not_to_predict_a_row(tokonomics_process: Call, tmp_path: Path) -> None:
+    file = tmp_path / "catalog.toml"
+    file.write_text("[models", encoding="utf-8")
+    message = refusal(tokonomics_process(*VALIDATE, env={"TOKONOMICS_CATALOG": str(file)}))
+    assert str(file) in message
+    assert "not valid TOML" in message
+
+
+@pytest.mark.parametrize("command", [PLAN, OFFERED, APIS, CURVE[:-1]], ids=named)
 def test_a_day_that_is_none_is_refused(tokonomics: Call, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
     monkeypatch.setenv("TOKONOMICS_TODAY", "tomorrow")
     message = refusal(tokonomics(*command))
@@ -637,7 +968,7 @@ def test_a_day_that_is_none_is_refused(tokonomics: Call, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "command", [PLAN[:-1], ("offers",), ("cost", "--gpu=H100", "--tokens-per-second=1")], ids=named
+    "command", [PLAN[:-1], ("offers",), ("cost", "--gpu=H100", "--tokens-per-second=1"), CURVE[:-1]], ids=named
 )
 def test_a_spoilt_price_cache_says_how_to_mend_it(
     tokonomics: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: Command
@@ -663,6 +994,7 @@ def test_a_refresh_in_which_every_provider_fails_says_so_and_keeps_the_old_price
 # --- charts ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("command", [PLAN, CURVE, VALIDATE], ids=named)
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -678,12 +1010,12 @@ def test_a_refresh_in_which_every_provider_fails_says_so_and_keeps_the_old_price
     ids=named,
 )
 def test_a_chart_that_cannot_be_saved_leaves_nothing_behind(
-    tokonomics: Call, tmp_path: Path, name: str, says: list[str]
+    tokonomics: Call, tmp_path: Path, command: Command, name: str, says: list[str]
 ) -> None:
     (tmp_path / "a-folder.svg").mkdir()
     before = sorted(tmp_path.rglob("*"))
     target = tmp_path / name if name else Path()
-    message = joined(refusal(tokonomics(*PLAN, f"--chart={target}")))
+    message = joined(refusal(tokonomics(*command, f"--chart={target}")))
     assert [each for each in says if each not in message] == []
     assert sorted(tmp_path.rglob("*")) == before
     assert list(Path().iterdir()) == []
@@ -691,10 +1023,15 @@ def test_a_chart_that_cannot_be_saved_leaves_nothing_behind(
 
 def test_a_chart_name_is_checked_even_if_nothing_can_be_drawn(tokonomics: Call, tmp_path: Path) -> None:
     assert "--chart" in refusal(tokonomics(*PLAN, "--max-price=0.01", f"--chart={tmp_path / 'plan.pdf'}"))
+    steps = tmp_path / "steps.json"
+    steps.write_text('{"gpu": "H200", "rows": [1]}', encoding="utf-8")
+    assert "--chart" in refusal(tokonomics("validate", steps, f"--chart={tmp_path / 'plan.pdf'}"))
 
 
 def test_a_chart_never_spoils_the_one_that_was_there(tokonomics: Call, tmp_path: Path) -> None:
     chart = tmp_path / "plan.json"
     chart.write_text("mine", encoding="utf-8")
     refusal(tokonomics(*PLAN, "--gpu=H1000", f"--chart={chart}"))
+    refusal(tokonomics(*CURVE, "--tp=3", f"--chart={chart}"))
+    refusal(tokonomics("validate", tmp_path, f"--chart={chart}"))
     assert chart.read_text(encoding="utf-8") == "mine"

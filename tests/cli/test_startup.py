@@ -6,7 +6,10 @@ import sys
 import pytest
 
 HEAVY = {"numpy", "numba", "fastapi", "altair", "polars", "scipy", "genai_prices"}
-VERBS = ["", "plan", "fit", "cost", "models", "gpus", "offers", "apis", "prices", "prices refresh"]
+VERBS = [
+    *["", "plan", "fit", "predict", "curve", "cost", "models", "gpus", "offers", "apis", "validate"],
+    *["prices", "prices refresh"],
+]
 
 ASK_FOR_HELP = """
 import sys

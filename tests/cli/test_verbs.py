@@ -1,6 +1,7 @@
 """Each verb as a user calls it: what it answers, on which stream, with which exit code."""
 
 import csv
+import gzip
 import json
 import math
 import os
@@ -25,14 +26,23 @@ from tokonomics.cli.main import app
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
-VERBS = ["plan", "fit", "cost", "models", "gpus", "offers", "apis", "prices refresh"]
+STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
+VERBS = [
+    *["plan", "fit", "predict", "curve", "cost", "models", "gpus", "offers", "apis", "validate"],
+    "prices refresh",
+]
 
 PLAN = ["plan", "llama-3.1-8b", "--rate", "5", "--input", "1000", "--output", "300", "--offers", str(OFFERS)]
 FIT = ["fit", "llama-3.1-70b", "--gpu", "H100", "--tp", "4"]
 COST = ["cost", "--usd-per-hour", "2.21", "--gpus", "4", "--tokens-per-second", "2400", "--utilization", "0.7"]
+PREDICT = ["predict", "llama-3.1-70b", "--gpu", "H100", "--tp", "4", "--batch", "32", "--context", "2048"]
+CURVE = ["curve", "llama-3.1-8b", "--gpu", "H100", "--context", "1024", "--usd-per-hour", "2.21"]
 OFFLINE = {
     "plan": PLAN,
     "fit": FIT,
+    "predict": PREDICT,
+    "curve": CURVE,
+    "validate": ["validate", str(STEPS)],
     "cost": COST,
     "models": ["models", "llama-3"],
     "gpus": ["gpus", "--architecture", "hopper"],
@@ -44,12 +54,12 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;[0-9;]*)?m")
 
 
-def answer(*args: str | Path) -> str:
-    """What the verb prints when all is well, and nothing else happens."""
+def answer(*args: str | Path, aside: str = "") -> str:
+    """What the verb prints when all is well; beside it, on standard error, only what is expected there."""
     done = CliRunner().invoke(app, [str(arg) for arg in args])
     assert done.exception is None, done.exception
     assert done.exit_code == 0
-    assert done.stderr == ""
+    assert done.stderr == aside
     return done.stdout
 
 
@@ -83,10 +93,31 @@ def test_cost_of_busy_time_only_is_the_cost_at_full_utilisation() -> None:
 def test_cost_compares_load_profiles() -> None:
     cost = answer_json(*COST[:-2], "--load", "8x0.99,16x0", "--load", "24x0.7")
     day_shift, spread = cost["loads"]
-    assert day_shift["utilization"] == pytest.approx(8 * 0.99 / 24)
-    assert spread["utilization"] == pytest.approx(0.7)
+    assert [each["load"] for each in cost["loads"]] == ["8x0.99,16x0", "24x0.7"]
+    assert day_shift["mean_utilization"] == pytest.approx(8 * 0.99 / 24)
+    assert spread["mean_utilization"] == pytest.approx(0.7)
     assert day_shift["usd_per_mtok"] / spread["usd_per_mtok"] == pytest.approx(0.7 / (8 * 0.99 / 24))
     assert cost["usd_per_mtok"] == day_shift["usd_per_mtok"]
+    assert cost["utilization"] == day_shift["mean_utilization"]
+
+
+def test_cost_splits_the_bill_of_a_load_into_working_and_idle() -> None:
+    for load, hours, busy in [("8x0.99,16x0", 24, 8 * 0.99), ("24x0.7", 24, 16.8), ("3x1,1x0.5", 4, 3.5)]:
+        (priced,) = answer_json(*COST[:-2], "--load", load)["loads"]
+        assert priced["working_usd"] == pytest.approx(busy * 2.21 * 4)
+        assert priced["idle_usd"] == pytest.approx((hours - busy) * 2.21 * 4)
+        mtok = 2400 * 3600 * busy / 1e6
+        assert priced["usd_per_mtok"] == pytest.approx((priced["working_usd"] + priced["idle_usd"]) / mtok)
+
+
+@pytest.mark.parametrize(
+    ("load", "gpus"),
+    [("8x0.99,16x0", 4), ("24x0.7", 3), ("24x0.75", 3), ("24x0.76", 4), ("1x0.01", 1), ("1x0.5,1x1", 4)],
+)
+def test_cost_of_a_load_on_the_gpus_that_its_peak_needs(load: str, gpus: int) -> None:
+    (priced,) = answer_json(*COST[:-2], "--load", load)["loads"]
+    assert priced["gpus_for_peak"] == gpus
+    assert priced["usd_per_mtok_for_peak"] == pytest.approx(priced["usd_per_mtok"] * gpus / 4)
 
 
 def test_cost_says_what_a_target_takes() -> None:
@@ -106,7 +137,36 @@ def test_cost_takes_the_price_of_a_named_gpu_from_the_offers() -> None:
     cost = answer_json("cost", "--gpu", "H100", "--tokens-per-second", "2400", "--offers", OFFERS)
     assert cost["price"]["provider"] == "aws"  # runpod's is cheaper, and older than 90 days
     assert cost["price"]["stale"] is False
-    assert cost["usd_per_mtok"] == pytest.approx(55.04 / 8 / (2400 * 3600) * 1e6)
+    assert (cost["price"]["instance"], cost["price"]["instances"]) == ("p5.48xlarge", 1)
+    assert cost["price"]["instance_usd_per_hour"] == 55.04
+    assert cost["price"]["unused_gpus"] == 7
+    assert cost["usd_per_hour"] == pytest.approx(55.04)  # the whole machine, though one GPU of it is used
+    assert cost["usd_per_mtok"] == pytest.approx(55.04 / (2400 * 3600) * 1e6)
+    assert "7 of its GPUs unused" in answer("cost", "--gpu", "H100", "--tokens-per-second", "2400", "--offers", OFFERS)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "instance", "instances", "usd_per_hour"),
+    [
+        ("H100", 8, "p5.48xlarge", 1, 55.04),
+        ("H100", 9, "p5.48xlarge", 2, 110.08),
+        ("L4", 3, "g6.xlarge", 3, 3 * 0.8048),
+        ("L4", 24, "g6.xlarge", 24, 24 * 0.8048),
+        ("T4", 1, "NC4as_T4_v3", 1, 0.526),
+        ("GH200", 2, "gpu_1x_gh200", 2, 2.98),
+    ],
+)
+def test_cost_of_named_gpus_is_that_of_whole_machines(
+    gpu: str, gpus: int, instance: str, instances: int, usd_per_hour: float
+) -> None:
+    cost = answer_json("cost", "--gpu", gpu, "--gpus", str(gpus), "--tokens-per-second", "100", "--offers", OFFERS)
+    price = cost["price"]
+    assert (price["instance"], price["instances"]) == (instance, instances)
+    (row,) = [row for row in offered() if row["instance"] == instance]
+    assert price["unused_gpus"] == instances * int(row["gpus"]) - gpus
+    assert cost["usd_per_hour"] == pytest.approx(usd_per_hour)
+    assert cost["usd_per_hour"] == pytest.approx(instances * price["instance_usd_per_hour"])
+    assert price["stale"] is (gpu == "GH200")
 
 
 # --- fit ------------------------------------------------------------------------------------------------------------
@@ -160,6 +220,233 @@ def test_fit_reads_a_config_json(tmp_path: Path) -> None:
     assert fit["kv_bytes_per_token"] == 2 * 32 * 32 * 128 * 2
 
 
+# --- predict --------------------------------------------------------------------------------------------------------
+
+
+def test_predict_says_how_fast_within_an_interval() -> None:
+    made = answer_json(*PREDICT)
+    for name in ("decode_step_s", "prefill_s", "tokens_per_s"):
+        assert 0 < made[name]["low"] < made[name]["mid"] < made[name]["high"]
+        assert made[name]["badge"] == "modelled"
+    assert made["tokens_per_s"]["mid"] == pytest.approx(32 / made["decode_step_s"]["mid"])
+    assert (made["gpu"], made["gpus"], made["tp"], made["weights"], made["engine"]) == (
+        "H100-SXM",
+        4,
+        4,
+        "bf16",
+        "vllm",
+    )
+    assert (made["batch"], made["context"]) == (32, 2048)
+
+
+def test_predict_takes_a_step_apart() -> None:
+    made = answer_json(*PREDICT)
+    parts = made["parts"]
+    names = ["weights_s", "kv_s", "compute_s", "communication_s", "overhead_s"]
+    assert set(parts) == {*names, "step_s"}
+    assert all(parts[name] >= 0 for name in names)
+    assert math.fsum(parts[name] for name in names) == pytest.approx(parts["step_s"])
+    assert parts["step_s"] == made["decode_step_s"]["mid"]
+    assert parts["communication_s"] > 0
+    assert answer_json("predict", "llama-3.1-8b", "--gpu", "H100")["parts"]["communication_s"] == 0
+
+
+def test_predict_is_no_quicker_than_its_bytes_can_be_read() -> None:
+    made = answer_json(*PREDICT)
+    fit = answer_json(*FIT, "--context", "2048")
+    (gpu,) = answer_json("gpus", "H100-SXM")
+    each = (fit["weight_bytes"] + 32 * 2048 * fit["kv_bytes_per_token"]) / 4
+    assert made["decode_step_s"]["mid"] > each / gpu["bandwidth_bytes_per_s"]
+
+
+def test_predict_knows_the_batch_that_fits() -> None:
+    assert answer_json(*PREDICT)["max_sequences"] == answer_json(*FIT, "--context", "2048")["max_sequences"]
+
+
+def test_predict_takes_longer_for_more() -> None:
+    step = answer_json(*PREDICT)["decode_step_s"]["mid"]
+    assert answer_json(*PREDICT, "--batch", "64")["decode_step_s"]["mid"] > step
+    assert answer_json(*PREDICT, "--context", "8192")["decode_step_s"]["mid"] > step
+    assert (
+        answer_json(*PREDICT, "--context", "8192")["prefill_s"]["mid"] > 3 * answer_json(*PREDICT)["prefill_s"]["mid"]
+    )
+    assert answer_json(*PREDICT, "--tp", "8")["decode_step_s"]["mid"] < step
+    assert answer_json(*PREDICT, "--weights", "fp8")["decode_step_s"]["mid"] < step
+
+
+@pytest.mark.parametrize(
+    ("gpu", "speed", "words"),
+    [("H200", "measured", "timed on this GPU"), ("MI300X", "assumed", "an extrapolation")],
+)
+def test_predict_says_where_its_kernels_were_timed(gpu: str, speed: str, words: str) -> None:
+    args = ("predict", "llama-3.1-8b", "--gpu", gpu)
+    assert answer_json(*args)["speed"] == speed
+    assert words in answer(*args)
+
+
+def test_a_speed_that_was_not_timed_is_less_certain() -> None:
+    def width(gpu: str) -> float:
+        step = answer_json("predict", "llama-3.1-8b", "--gpu", gpu)["decode_step_s"]
+        return math.log(step["high"] / step["low"])
+
+    assert width("MI300X") > width("H200")
+
+
+# --- curve ----------------------------------------------------------------------------------------------------------
+
+
+CURVES = [
+    ["llama-3.1-8b", "--gpu", "H100"],
+    ["llama-3.1-8b", "--gpu", "T4", "--weights", "int4", "--context", "512"],
+    ["llama-3.1-70b", "--gpu", "MI300X", "--tp", "2", "--context", "4096"],
+    ["qwen3-30b-a3b", "--gpu", "L40S", "--weights", "fp8"],
+    ["gpt-oss-120b", "--gpu", "H200", "--engine", "sglang"],
+    ["deepseek-v3", "--gpu", "H200", "--tp", "8", "--ep", "8", "--context", "4096"],
+    ["llama-2-7b", "--gpu", "A100-80GB", "--context", "4096", "--kv", "fp8"],
+]
+
+
+@pytest.mark.parametrize("args", CURVES, ids=lambda args: " ".join(args[:3]))
+def test_curve_runs_from_one_to_the_kv_limit(args: list[str]) -> None:
+    curve = answer_json("curve", *args, "--usd-per-hour", "2")
+    batches = [point["batch"] for point in curve["points"]]
+    assert batches[0] == 1
+    assert batches[-1] == curve["max_sequences"]
+    assert all(one < next <= 2 * one for one, next in pairwise(batches))
+    context = args[args.index("--context") + 1] if "--context" in args else "1024"
+    fit = [each for each in args if each != "--ep"]
+    if "--ep" in args:
+        fit.pop(args.index("--ep"))
+    assert curve["max_sequences"] == answer_json("fit", *fit, "--context", context)["max_sequences"]
+
+
+@pytest.mark.parametrize("args", CURVES, ids=lambda args: " ".join(args[:3]))
+def test_curve_gains_tokens_and_loses_time_with_the_batch(args: list[str]) -> None:
+    curve = answer_json("curve", *args, "--usd-per-hour", "2")
+    points, gpus = curve["points"], curve["usd_per_hour"] / 2
+    for one, next in pairwise(points):
+        assert next["tpot_s"] >= one["tpot_s"]
+        assert next["tokens_per_s"] >= one["tokens_per_s"]
+        assert next["share_of_linear"] <= one["share_of_linear"]
+        assert next["usd_per_mtok"] <= one["usd_per_mtok"]
+    for point in points:
+        assert point["tokens_per_s"] == pytest.approx(point["batch"] / point["tpot_s"])
+        linear = point["batch"] * points[0]["tokens_per_s"]
+        assert point["share_of_linear"] == pytest.approx(point["tokens_per_s"] / linear)
+        assert point["usd_per_mtok"] == pytest.approx(2 * gpus / (point["tokens_per_s"] * 3600) * 1e6)
+
+
+def test_curve_and_predict_agree() -> None:
+    for point in answer_json(*CURVE)["points"][::3]:
+        made = answer_json("predict", *CURVE[1:6], "--batch", str(point["batch"]))
+        assert point["tpot_s"] == pytest.approx(made["decode_step_s"]["mid"])
+        assert point["tokens_per_s"] == pytest.approx(made["tokens_per_s"]["mid"])
+
+
+@pytest.fixture
+def _prices_as_refreshed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "offers.csv").write_bytes(OFFERS.read_bytes())
+    monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path))
+
+
+@pytest.mark.usefixtures("_prices_as_refreshed")
+def test_curve_takes_the_price_of_the_cheapest_offer() -> None:
+    curve = answer_json("curve", "llama-3.1-8b", "--gpu", "L4", "--tp", "2")
+    assert curve["usd_per_hour"] == pytest.approx(2 * 0.8048)
+    first = curve["points"][0]
+    assert first["usd_per_mtok"] == pytest.approx(2 * 0.8048 * first["tpot_s"] / 3600 * 1e6)
+
+
+@pytest.mark.usefixtures("_prices_as_refreshed")
+def test_curve_of_a_gpu_that_nobody_offers_has_no_price() -> None:
+    args = ("curve", "llama-3.1-8b", "--gpu", "L40S")
+    curve = answer_json(*args)
+    assert curve["usd_per_hour"] is None
+    assert {point["usd_per_mtok"] for point in curve["points"]} == {None}
+    assert "$" not in answer(*args)
+
+
+# --- validate -------------------------------------------------------------------------------------------------------
+
+
+GROUPS = {"metric", "gpu", "engine", "model", "source"}
+FIGURES = {"n", "median_abs_log_error", "p90_abs_log_error", "bias", "inside_interval"}
+
+
+def test_validate_accounts_for_every_step() -> None:
+    steps = json.loads(STEPS.read_text(encoding="utf-8"))["rows"]
+    whole = [step for step in steps if step["kind"] in ("decode", "prefill")]
+    found = answer_json("validate", STEPS)
+    assert found["rows"] == len(steps)
+    assert found["predicted"] == len(whole)
+    assert sum(found["not_predicted"].values()) == len(steps) - len(whole)
+    assert all("decode_no_attention" in reason for reason in found["not_predicted"])
+
+
+def test_validate_sums_up_by_group() -> None:
+    found = answer_json("validate", STEPS)
+    assert set(found["groups"]) == GROUPS
+    for groups in found["groups"].values():
+        assert sum(group["n"] for group in groups.values()) == found["predicted"]
+        for group in (*groups.values(), found["overall"]):
+            assert set(group) == FIGURES
+            assert 0 <= group["median_abs_log_error"] <= group["p90_abs_log_error"]
+            assert abs(group["bias"]) <= group["p90_abs_log_error"]
+            assert 0 <= group["inside_interval"] <= 1
+    assert set(found["groups"]["metric"]) == {"decode_step", "prefill_step"}
+    assert set(found["groups"]["gpu"]) == {"H200"}
+    assert found["groups"]["gpu"]["H200"] == found["overall"]
+    assert found["ranking"] == {"groups": 0, "pairs": 0, "spearman": None}  # one GPU: nothing to rank
+
+
+TABLE = (
+    "id,model,gpu,num_gpus,tp,engine,input_len,output_len,batch_or_concurrency,mode,metric,value,split\n"
+    "a,llama-3.1-8b,H100,1,1,vllm,1000,300,16,fixed_concurrency,tpot_ms,10,dev\n"
+    "b,llama-3.1-8b,A100-80GB,1,1,vllm,1000,300,16,fixed_concurrency,tpot_ms,16,dev\n"
+    "c,llama-3.1-8b,L40S,1,1,vllm,1000,300,16,fixed_concurrency,tpot_ms,30,dev\n"
+    "d,llama-3.1-8b,H100,1,1,vllm,1000,300,16,fixed_concurrency,output_tok_s,1500,test\n"
+    "e,llama-3.1-8b,H100,1,1,vllm,1000,300,16,fixed_concurrency,tpot_ms,none,dev\n"
+    "f,nobody-1b,H100,1,1,vllm,1000,300,16,fixed_concurrency,tpot_ms,10,test\n"
+)
+
+
+@pytest.fixture(params=["results.csv", "results.csv.gz", "results"])
+def results(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    file = tmp_path / str(request.param)
+    file.write_bytes(gzip.compress(TABLE.encode()) if file.suffix == ".gz" else TABLE.encode())
+    return file
+
+
+def test_validate_reads_a_table_packed_or_not(results: Path) -> None:
+    found = answer_json("validate", results)
+    assert (found["rows"], found["predicted"], sum(found["not_predicted"].values())) == (6, 4, 2)
+    assert {name: group["n"] for name, group in found["groups"]["gpu"].items()} == {
+        "A100-80GB": 1,
+        "H100-SXM": 2,
+        "L40S": 1,
+    }
+    assert {name: group["n"] for name, group in found["groups"]["metric"].items()} == {"tpot_s": 3, "output_tok_s": 1}
+    assert found["ranking"] == {"groups": 1, "pairs": 3, "spearman": 1.0}
+    text = answer("validate", results)
+    assert "not predicted (2 of 6)" in text
+    assert "unknown model 'nobody-1b'" in text
+    assert "Spearman 1.00 over 1 group" in text
+
+
+def test_validate_of_a_split_counts_the_rows_of_that_split(results: Path) -> None:
+    dev, test = (answer_json("validate", results, "--split", split) for split in ("dev", "test"))
+    assert (test["rows"], test["predicted"]) == (2, 1)
+    assert (dev["rows"], dev["predicted"]) == (4, 3)  # the row that cannot be read is of this split too
+
+
+def test_validate_with_nothing_to_predict_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "results.csv"
+    file.write_text(TABLE.replace("llama", "lama"), encoding="utf-8")
+    found = answer_json("validate", file)
+    assert (found["rows"], found["predicted"], found["overall"]) == (6, 0, None)
+    assert "No row could be predicted" in answer("validate", file)
+
+
 # --- plan -----------------------------------------------------------------------------------------------------------
 
 
@@ -172,7 +459,10 @@ def plan() -> Any:
 
 def test_plan_picks_the_first_of_a_ranking_by_the_bill(plan: Any) -> None:
     assert plan["best"] == plan["ranked"][0]
-    assert all(one["usd_per_month"] <= next["usd_per_month"] for one, next in pairwise(plan["ranked"]))
+    bits = {"bf16": 16, "fp8": 8, "int4": 4}
+    order = [(round(row["usd_per_month"], 2), -bits[row["weights"]]) for row in plan["ranked"]]
+    assert order == sorted(order)  # at the same bill, to the cent, more bits first
+    assert len({cents for cents, _ in order}) < len(order), "no two of them cost the same: nothing is tested"
 
 
 def test_plan_bills_sum_to_the_month(plan: Any) -> None:
@@ -200,10 +490,10 @@ def test_plan_keeps_the_promise_and_the_headroom(plan: Any) -> None:
 
 
 def test_plan_ranks_or_rejects_every_possible_deployment(plan: Any) -> None:
-    out_of_date, no_price = {"GH200"}, {"RTX4090"}
+    no_price = {"RTX4090"}
     most: dict[str, int] = {}
     for row in offered():
-        if row["gpu"] not in out_of_date | no_price:
+        if row["gpu"] not in no_price:
             most[row["gpu"]] = max(most.get(row["gpu"], 0), int(row["gpus"]))
     # 32 heads, 8 KV heads, 14336 wide: powers of two split it up to 32 ways.
     possible = {
@@ -216,7 +506,26 @@ def test_plan_ranks_or_rejects_every_possible_deployment(plan: Any) -> None:
     ranked = {(row["gpu"], row["tp"], row["weights"]) for row in plan["ranked"]}
     rejected = {(row["gpu"], row["tp"], row["weights"]) for row in plan["rejected"] if row["tp"]}
     assert ranked | rejected == possible
-    assert {row["gpu"] for row in plan["rejected"] if not row["tp"]} == out_of_date | no_price
+    assert {row["gpu"] for row in plan["rejected"] if not row["tp"]} == no_price
+
+
+def test_plan_leaves_prices_out_that_are_too_old() -> None:
+    def old(days: int) -> dict[str, str]:
+        rejected = answer_json(*PLAN, "--max-age", str(days))["rejected"]
+        return {row["instance"]: row["reason"] for row in rejected if row["kind"] == "price too old"}
+
+    assert old(198) == {}
+    assert old(197) == {"gpu_1x_gh200": "price of 2026-05-01, more than 197 days old"}
+    assert set(old(92)) == {"gpu_1x_gh200", "2x_H100"}
+    kept = answer_json(*PLAN, "--max-age", "92")["ranked"]
+    assert {row["gpu"] for row in kept} & {"GH200"} == set()
+    assert {row["instance"] for row in kept if row["gpu"] == "H100-SXM"} == {"p5.48xlarge"}
+    assert all(row["price_stale"] is False for row in kept)
+
+
+def test_plan_marks_stale_prices_that_it_keeps(plan: Any) -> None:
+    stale = {row["instance"] for row in plan["ranked"] if row["price_stale"]}
+    assert stale == {"gpu_1x_gh200", "2x_H100"}
 
 
 def test_plan_answers_once_for_every_offer_and_deployment(plan: Any) -> None:
@@ -228,23 +537,65 @@ def test_plan_answers_once_for_every_offer_and_deployment(plan: Any) -> None:
     assert not set(ranked) & set(turned_away)
     impossible = {(row["gpu"], row["tp"], row["weights"]) for row in plan["rejected"] if not row["instance"]}
     assert not impossible & {row[:3] for row in ranked}
-    assert all(row["reason"] for row in plan["rejected"])
+    assert all(row["reason"] and row["kind"] for row in plan["rejected"])
 
 
 def test_plan_says_why_in_words() -> None:
-    text = answer(*PLAN, "--why")
+    text = answer(*PLAN, "--why", "--max-age", "90")
     assert "does not fit" in text
     assert "no on-demand price" in text
-    assert "too old beside prices of 2026-11-10" in text
+    assert "price of 2026-05-01, more than 90 days old" in text
+
+
+def test_plan_says_why_in_one_line_for_each_gpu_and_kind_of_reason() -> None:
+    wishes = ["--max-age", "90", "--gpus", "4", "--tpot", "20ms"]
+    made = answer_json(*PLAN, *wishes)
+    title = f"{len(made['ranked'])} candidates ranked, {len(made['rejected'])} rejected"
+    columns, _, *lines = answer(*PLAN, *wishes, "--why").partition(f"{title}\n")[2].splitlines()
+    assert columns.split() == ["GPU", "ranked", "rejected", "because", "such", "as"]
+    assert len(made["rejected"]) > len(lines)
+    shown = []
+    for line in filter(None, map(str.strip, lines)):
+        gpu, ranked, rejected, because, _ = re.split(r" {2,}", line)
+        assert int(ranked) == sum(row["gpu"] == gpu for row in made["ranked"])
+        shown.append(((gpu, because), int(rejected)))
+    kinds = {(row["gpu"], row["kind"]) for row in made["rejected"]}
+    assert sorted(dict(shown)) == sorted(kinds)
+    assert len(shown) == len(kinds)
+    assert sum(number for _, number in shown) == len(made["rejected"])
+
+
+def test_plan_reads_a_promise_in_milliseconds_or_seconds(plan: Any) -> None:
+    for text in ("50ms", "50 ms", "0.05s", "0.05", "5e-2"):
+        assert answer_json(*PLAN, "--tpot", text) == plan
+
+
+def test_plan_with_top_has_that_many_in_json_too(plan: Any) -> None:
+    first = answer_json(*PLAN, "--tpot", "0.05", "--top", "3")
+    assert first["ranked"] == plan["ranked"][:3]
+    assert first["best"] == plan["best"]
+    assert first["rejected"] == plan["rejected"]
+
+
+def test_plan_rejects_what_the_engine_does_not_run() -> None:
+    made = answer_json(*PLAN, "--kv", "fp8")
+    reasons = {row["reason"] for row in made["rejected"] if row["gpu"] == "T4"}
+    assert reasons == {"vllm does not keep KV in fp8 on turing"}
+    assert {row["kind"] for row in made["rejected"] if row["gpu"] == "T4"} == {"not run by the engine"}
+    assert "T4" not in {row["gpu"] for row in made["ranked"]}
+    assert made["ranked"]
 
 
 def test_plan_with_nothing_left_says_so_and_why() -> None:
     text = answer(*PLAN, "--max-price", "0.01")
-    assert "Nothing fits these wishes" in text
-    assert "dearer than the price limit" in text
+    assert "Nothing fits these wishes. Most often: " in text
+    assert "dearer than the price limit: 7" in text
+    assert "no price on these terms: 1" in text
+    assert "8 candidates rejected" in text
     nothing = answer_json(*PLAN, "--max-price", "0.01")
     assert nothing["best"] is None
     assert nothing["ranked"] == []
+    assert len(nothing["rejected"]) == 8
 
 
 def test_plan_takes_gpu_names_or_a_number_in_gpus() -> None:
@@ -263,14 +614,36 @@ def test_plan_takes_a_discount_off_one_provider() -> None:
         assert row["usd_per_month"] == pytest.approx(before["usd_per_month"] * left)
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".png", ".html", ".json"])
-def test_plan_saves_its_chart_and_nothing_else(tmp_path: Path, suffix: str) -> None:
-    starts = {".svg": b"<svg", ".png": b"\x89PNG", ".html": b"<!DOCTYPE html>", ".json": b"{"}
-    answer(*PLAN, "--chart", tmp_path / f"plan{suffix}")
-    assert [file.name for file in tmp_path.iterdir()] == [f"plan{suffix}"]
-    content = (tmp_path / f"plan{suffix}").read_bytes().lstrip()
-    assert content[:15].lower().startswith(starts[suffix].lower())
-    assert b"Llama 3.1 8B" in content or suffix == ".png"
+# --- charts ---------------------------------------------------------------------------------------------------------
+
+
+STARTS = {".svg": b"<svg", ".png": b"\x89PNG", ".html": b"<!DOCTYPE html>", ".json": b"{"}
+TITLES = {"plan": b"Llama 3.1 8B", "curve": b"Llama 3.1 8B bf16 on 1", "validate": b"85 rows"}
+
+
+@pytest.mark.parametrize("verb", TITLES)
+@pytest.mark.parametrize("suffix", STARTS)
+def test_a_chart_is_saved_and_nothing_else(tmp_path: Path, verb: str, suffix: str) -> None:
+    file = tmp_path / f"chart{suffix}"
+    text = answer(*OFFLINE[verb], "--chart", file, aside=f"chart saved to {file}\n")
+    assert text == answer(*OFFLINE[verb])
+    assert [each.name for each in tmp_path.iterdir()] == [file.name]
+    content = file.read_bytes().lstrip()
+    assert content[:15].lower().startswith(STARTS[suffix].lower())
+    assert TITLES[verb] in content or suffix == ".png"
+
+
+def test_the_chart_of_a_curve_has_every_point(tmp_path: Path) -> None:
+    file = tmp_path / "curve.json"
+    made = json.loads(answer(*CURVE, "--json", "--chart", file, aside=f"chart saved to {file}\n"))
+    drawn = json.dumps(json.loads(file.read_text(encoding="utf-8")))
+    assert all(f'"batch": {point["batch"]},' in drawn for point in made["points"])
+    assert f"KV limit {made['max_sequences']:,}" in drawn
+
+
+def test_nothing_to_draw_saves_no_chart(tmp_path: Path) -> None:
+    answer(*PLAN, "--max-price", "0.01", "--chart", tmp_path / "plan.svg")
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- the catalogue --------------------------------------------------------------------------------------------------
@@ -439,7 +812,7 @@ def test_version_is_the_packages() -> None:
 # --- as a shell sees it ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["cost", "fit", "gpus"])
+@pytest.mark.parametrize("verb", ["cost", "fit", "predict", "validate", "gpus"])
 def test_a_process_answers_on_stdout_and_exits_with_0(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb])
     assert done.returncode == 0
@@ -513,7 +886,7 @@ def test_a_full_disk_is_one_message(args: list[str]) -> None:
     assert done.returncode != 0
 
 
-@pytest.mark.parametrize("verb", ["plan", "fit", "cost"])
+@pytest.mark.parametrize("verb", ["plan", "fit", "predict", "curve", "cost", "validate"])
 def test_a_terminal_that_knows_only_ascii_still_gets_an_answer(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb], env={"PYTHONIOENCODING": "ascii"})
     assert "Traceback" not in done.stderr
@@ -531,7 +904,7 @@ def test_json_is_nothing_but_json(verb: str) -> None:
     json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
-@pytest.mark.parametrize("verb", ["plan", "cost", "offers", "apis"])
+@pytest.mark.parametrize("verb", ["plan", "curve", "cost", "offers", "apis", "validate"])
 def test_json_stays_so_where_colours_are_forced(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb], "--json", env={"FORCE_COLOR": "1", "NO_COLOR": ""})
     assert done.returncode == 0
@@ -539,7 +912,7 @@ def test_json_stays_so_where_colours_are_forced(tokonomics_process: Call, verb: 
     json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("verb", ["plan", "fit", "cost"])
+@pytest.mark.parametrize("verb", ["plan", "fit", "predict", "cost"])
 def test_a_view_has_colours_where_they_are_forced(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb], env={"FORCE_COLOR": "1", "NO_COLOR": ""})
     assert ANSI.search(done.stdout)

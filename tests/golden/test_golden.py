@@ -20,6 +20,7 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 HERE = Path(__file__).parent
 OFFERS = f"--offers={HERE / 'offers.csv'}"
 DEMO = ("plan", "llama-3.1-8b", "--rate", "5", "--input", "1000", "--output", "300", "--tpot", "0.05", OFFERS)
+STEPS = HERE.parents[1] / "benchmarks" / "data" / "h200_steps.json"
 COST = ("cost", "--usd-per-hour", "2.21", "--gpus", "4", "--tokens-per-second", "2400")
 
 SCREENS: dict[str, tuple[str, ...]] = {
@@ -28,6 +29,12 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "plan-nothing-fits": (*DEMO, "--max-price", "0.01"),
     "fit": ("fit", "llama-3.1-70b", "--gpu", "H100", "--tp", "4"),
     "fit-not": ("fit", "llama-3.1-70b", "--gpu", "H100"),
+    "predict": ("predict", "llama-3.1-8b", "--gpu", "H200", "--batch", "64", "--context", "1024"),
+    "predict-moe": ("predict", "deepseek-v3", "--gpu", "H200", "--tp", "8", "--batch", "128", "--context", "4096"),
+    "predict-scaled": ("predict", "llama-3.1-8b", "--gpu", "MI300X", "--batch", "64"),
+    "curve": ("curve", "llama-3.1-8b", "--gpu", "H100", "--context", "1024", "--usd-per-hour", "2.21"),
+    "validate": ("validate", str(STEPS)),
+    "cost-machine": ("cost", "--gpu", "H100", "--gpus", "9", "--tokens-per-second", "2400", OFFERS),
     "cost": (*COST, "--utilization", "0.7"),
     "cost-load": (*COST, "--load", "8x0.99,16x0", "--load", "24x0.7"),
     "cost-target": (*COST, "--utilization", "0.7", "--target", "0.50"),
@@ -39,6 +46,10 @@ SCREENS: dict[str, tuple[str, ...]] = {
 REFUSALS: dict[str, tuple[str, ...]] = {
     "error-tp": ("fit", "llama-3.1-8b", "--gpu", "H100", "--tp", "3"),
     "error-model": ("fit", "lama-3.1-70b", "--gpu", "H100"),
+    "error-batch": ("predict", "llama-3.1-8b", "--gpu", "H200", "--batch", "6400"),
+    "error-does-not-fit": ("predict", "llama-3.1-70b", "--gpu", "H100"),
+    "error-engine": ("fit", "llama-3.1-8b", "--gpu", "V100"),
+    "error-no-offer": (*DEMO, "--gpu", "T4", "--provider", "aws"),
     "error-gpu": ("fit", "llama-3.1-8b", "--gpu", "H1000"),
 }
 

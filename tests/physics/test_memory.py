@@ -66,7 +66,10 @@ def test_tensor_parallelism_never_loses_or_adds_much(model: object, precision: s
         held = shard(deployment).total
         whole = deployment.model.weight_bytes(deployment.weights)
         assert held * tp >= whole * 0.9999
-        assert held <= whole * 1.0001
+        # Copied to every rank: norms, routers, a vision tower, MLA's down-projections, KV heads beyond their number.
+        parts = deployment.model.parts
+        copied = 2 * (parts.routers + parts.small + parts.extra) + 2 * parts.mixers
+        assert held * tp <= whole + (tp - 1) * copied
 
 
 def test_int4_weights_carry_their_scales_and_leave_embeddings_wide() -> None:
@@ -86,9 +89,19 @@ def test_the_smallest_number_of_gpus_is_where_one_sequence_first_fits() -> None:
     assert max_sequences(on("llama-3.1-70b", "H100", tp=2), 4096) >= 1
 
 
-def test_deepseek_v3_needs_a_node_of_h200_and_two_of_h100() -> None:
-    assert fit(on("deepseek-v3", "H200"), 4096).min_gpus == 8
-    assert fit(on("deepseek-v3", "H100"), 4096).min_gpus == 16
+def test_the_smallest_number_of_gpus_may_need_pipeline_stages() -> None:
+    # 671 GB of weights in 8 bits: five H200 of 141 GB hold them at the least, nine H100 of 80 GB.
+    for gpu, least in (("H200", 5), ("H100", 9)):
+        smallest = fit(on("deepseek-v3", gpu), 4096).min_gpus
+        assert smallest is not None
+        assert smallest >= least
+        splits = [(tp, smallest // tp) for tp in valid_tp(find_model("deepseek-v3"), 8) if smallest % tp == 0]
+        assert any(max_sequences(on("deepseek-v3", gpu, tp=tp, pp=pp), 4096) for tp, pp in splits)
+        assert not any(
+            max_sequences(on("deepseek-v3", gpu, tp=tp, pp=(smallest - 1) // tp), 4096)
+            for tp in valid_tp(find_model("deepseek-v3"), 8)
+            if (smallest - 1) % tp == 0
+        )
 
 
 def test_weights_workspace_and_kv_stay_inside_the_memory() -> None:

@@ -17,6 +17,7 @@ from tokonomics.catalog.gpus import Architecture, Gpu
 from tokonomics.catalog.names import resolve
 from tokonomics.catalog.precision import Precision
 from tokonomics.nouns import Noun
+from tokonomics.units import GIB
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -67,6 +68,8 @@ class Engine(Noun):
     mixes_prefill_with_decode: bool
     """One step may hold both; otherwise a prompt's step holds up the running requests."""
     reuses_prefixes: bool
+    reserves_answers: bool
+    """Admits a request only when its whole answer has room; otherwise by what is written so far, and preempts."""
     defaults: tuple[Defaults, ...]
     hardware: tuple[Hardware, ...]
     source: str
@@ -82,8 +85,21 @@ class Engine(Noun):
 
     def defaults_on(self, gpu: Gpu) -> Defaults:
         """The defaults it picks on that device."""
-        gib = gpu.memory_bytes / 2**30
+        gib = gpu.memory_bytes / GIB
         return next(each for each in self.defaults if gib >= each.at_least_gib and gpu.key not in each.except_gpus)
+
+    def memory_text(self, gpu: Gpu) -> str:
+        """What its memory setting means on that device, in words."""
+        defaults = self.defaults_on(gpu)
+        share = f"{defaults.memory_fraction:.0%}"
+        kept = f", less {defaults.reserve_bytes / GIB:.1f} GiB" if defaults.reserve_bytes else ""
+        match self.memory_rule:
+            case MemoryRule.all:
+                return f"{self.key} takes {share} for everything{kept}"
+            case MemoryRule.weights_and_kv:
+                return f"{self.key} takes {share}{kept} for weights and KV"
+            case MemoryRule.free:
+                return f"{self.key} takes {share} of what weights and workspace leave{kept}"
 
     def hardware_of(self, architecture: Architecture) -> Hardware | None:
         """What runs there; None where the engine does not."""

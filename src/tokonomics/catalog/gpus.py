@@ -80,6 +80,8 @@ class Gpu(Noun):
     """NVLink, Infinity Fabric or the like, in one direction; None where PCIe is all there is."""
     fast_link_gpus: PositiveInt = 1
     """How many GPUs that link joins."""
+    fast_link_is_mesh: bool = False
+    """A link of its own to every other GPU instead of a switch: a smaller group has only its share of them."""
     pcie_bytes_per_s: LinkSpeed = PCIE_GEN4_BYTES_PER_S
     gpus_per_node: PositiveInt = 8
     watts: Watts | None = None
@@ -113,6 +115,10 @@ class Gpu(Noun):
             raise ValueError("fast_link_bytes_per_s and fast_link_gpus (2 or more) go together")
         return self
 
+    def __hash__(self) -> int:
+        """By its figures of speed: a dictionary of rates does not hash by itself."""
+        return hash((self.key, self.architecture, self.bandwidth_bytes_per_s, *sorted(self.flops.items())))
+
     @property
     def vendor(self) -> Vendor:
         if self.architecture.startswith("cdna"):
@@ -136,7 +142,10 @@ class Gpu(Noun):
 
         A bridge joins two or four cards: a wider group is as slow as its slowest hop, which is PCIe.
         """
-        return self.link_bytes_per_s if gpus <= self.fast_link_gpus else self.pcie_bytes_per_s
+        if gpus > self.fast_link_gpus:
+            return self.pcie_bytes_per_s
+        share = (gpus - 1) / (self.fast_link_gpus - 1) if self.fast_link_is_mesh and gpus > 1 else 1.0
+        return self.link_bytes_per_s * share
 
     def has(self, dtype: Dtype) -> bool:
         """Whether the hardware multiplies matrices of that format at its full rate."""

@@ -26,12 +26,10 @@ class GroupedAttention(Noun):
     norm_elements: NonNegativeInt = 0
     output_gate: bool = False
     """The query projection also makes a gate of the same width (Qwen3-Next)."""
-    shares_kv: bool = False
-    """Reuses the keys and values of an earlier layer: no K/V projections and no cache of its own."""
 
     def matrix_parameters(self, hidden: int) -> int:
         query = self.heads * self.head_dim * (2 if self.output_gate else 1)
-        kv = 0 if self.shares_kv else 2 * self.kv_heads * self.head_dim
+        kv = 2 * self.kv_heads * self.head_dim
         return hidden * (query + kv) + self.heads * self.head_dim * hidden
 
     @property
@@ -40,7 +38,7 @@ class GroupedAttention(Noun):
 
     @property
     def kv_elements_per_token(self) -> int:
-        return 0 if self.shares_kv else 2 * self.kv_heads * self.head_dim
+        return 2 * self.kv_heads * self.head_dim
 
     @property
     def state_bytes(self) -> int:
@@ -246,6 +244,11 @@ class ModelSpec(Noun):
     date: date
 
     @property
+    def served(self) -> Precision:
+        """What engines serve the checkpoint in by default: its own precision, 32 bits rounded to 16."""
+        return Precision.bf16 if self.checkpoint is Precision.fp32 else self.checkpoint
+
+    @property
     def layers(self) -> int:
         return sum(group.count for group in self.groups)
 
@@ -304,18 +307,29 @@ class ModelSpec(Noun):
         parts = self.parts
         return self.parameters - parts.experts + parts.active_experts - parts.extra
 
+    def precisions(self, weights: Precision) -> tuple[Precision, Precision]:
+        """The precision of attention's and of dense feed-forward matrices when the model is held at ``weights``.
+
+        MXFP4 covers the experts only (GPT-OSS model card, arXiv:2508.10925, section 2.1); a model without experts has
+        its feed-forward matrices converted instead.
+        """
+        if weights is not Precision.mxfp4:
+            return weights, weights
+        return Precision.bf16, Precision.bf16 if self.is_moe else weights
+
     def matrix_widths(self, precision: Precision) -> "MatrixWidths":
         """Bytes per weight of each part when the block matrices are held at ``precision``.
 
         Embeddings, LM head, norms, routers and a vision tower stay in 16 bits, as every engine's quantisation
-        leaves them. MXFP4 covers the experts only (GPT-OSS model card, arXiv:2508.10925, section 2.1); a model
-        without experts has its feed-forward matrices converted instead.
+        leaves them.
         """
-        block = precision.bytes_per_weight
-        rest = max(block, Precision.bf16.bytes_per_weight)
-        if precision is not Precision.mxfp4:
-            return MatrixWidths(mixer=block, mlp=block, expert=block, rest=rest)
-        return MatrixWidths(mixer=rest, mlp=rest if self.is_moe else block, expert=block, rest=rest)
+        mixer, mlp = self.precisions(precision)
+        return MatrixWidths(
+            mixer=mixer.bytes_per_weight,
+            mlp=mlp.bytes_per_weight,
+            expert=precision.bytes_per_weight,
+            rest=max(precision.bytes_per_weight, Precision.bf16.bytes_per_weight),
+        )
 
     def weight_bytes(self, precision: Precision) -> int:
         """Bytes of the loaded weights at ``precision``; see ``matrix_widths`` for what stays wide."""

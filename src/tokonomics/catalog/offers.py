@@ -137,12 +137,7 @@ def select_offers(
 def cheapest_offer(
     gpu: str, gpus: int = 1, terms: Terms = Terms.on_demand, offers: Iterable[Offer] | None = None
 ) -> Offer:
-    """The lowest price of a GPU-hour for replicas of so many GPUs, among offers that are not stale if there are any.
-
-    A GPU left over on a machine is paid for as well. Replicas larger than any machine take several of the largest.
-    """
-    if gpus < 1:
-        raise BadInput(f"a replica needs at least one GPU, got {gpus}")
+    """The offer on which so many GPUs cost least in whole machines; a stale one only if there are no others."""
     key, on = gpu_key(gpu), today()
     known = load_offers() if offers is None else tuple(offers)
     sold = [offer for offer in known if offer.gpu == key and offer.price(terms) is not None]
@@ -151,18 +146,15 @@ def cheapest_offer(
             f"no {terms.replace('_', '-')} price is known for {key}",
             fix="Give the price yourself, add an offers file (--offers my.csv), or run `tokonomics prices refresh`.",
         )
-    largest = max(offer.gpus for offer in sold)
-    fitting = [offer for offer in sold if offer.gpus >= min(gpus, largest)]
-    fresh = [offer for offer in fitting if not offer.is_stale(on)]
-    return min(fresh or fitting, key=lambda offer: (_usd_per_used_gpu(offer, gpus, terms), *_by_price(terms, offer)))
+    fresh = [offer for offer in sold if not offer.is_stale(on)]
+    return min(fresh or sold, key=lambda offer: (machines_usd_per_hour(offer, gpus, terms), *_by_price(terms, offer)))
 
 
-def _usd_per_used_gpu(offer: Offer, gpus: int, terms: Terms) -> float:
-    """USD per hour for each GPU at work, when replicas of that size are put on such machines."""
-    price = offer.price(terms) or 0.0
-    if offer.gpus >= gpus:
-        return price / (offer.gpus // gpus * gpus)
-    return price * math.ceil(gpus / offer.gpus) / gpus
+def machines_usd_per_hour(offer: Offer, gpus: int, terms: Terms = Terms.on_demand) -> float:
+    """USD per hour of the whole machines that so many GPUs take; a GPU left over is paid for as well."""
+    if gpus < 1:
+        raise BadInput(f"needs at least one GPU, got {gpus}")
+    return (offer.price(terms) or 0.0) * math.ceil(gpus / offer.gpus)
 
 
 def apply_discount(offer: Offer, share: float) -> Offer:
@@ -258,7 +250,8 @@ def read_offers(path: Path) -> tuple[Offer, ...]:
         if header is None:
             raise BadInput("the file is empty", where=str(path), fix=_EXAMPLE)
         columns = _columns(header, f"{path}:{table.line_num}")
-        defaults = {"date": today(), "source": path.name}
+        written = dt.date.fromtimestamp(path.stat().st_mtime)
+        defaults = {"date": min(written, today()), "source": path.name}
         key = cache(gpu_key)  # A few dozen GPUs in thousands of rows: look each up once.
         offers = tuple(
             _offer(row, columns, defaults, key, f"{path}:{table.line_num}")

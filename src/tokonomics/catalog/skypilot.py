@@ -54,8 +54,9 @@ def _quote(provider: str, row: Row) -> Quote | None:
     """A row as a quote; None when it has no whole GPU that the catalogue knows, or no price."""
     gpus, usd, spot = (amount(row.get(column, "")) for column in ("AcceleratorCount", "Price", "SpotPrice"))
     instance, name = row["InstanceType"].strip(), row["AcceleratorName"].strip()
-    if not name or not instance or (usd is None and spot is None):
-        return None
+    region = row["Region"].strip().removeprefix(",").strip()
+    if not name or not instance or not region or (usd is None and spot is None):
+        return None  # An empty region is how the catalogue writes down what is sold nowhere at the moment.
     if gpus is None or gpus != int(gpus) or gpus > MAX_GPUS:  # AWS sells fractions of an L4.
         return None
     if provider == "azure" and instance in ("Standard_ND96is_H100_v5", "Standard_ND96isr_H100_v5"):
@@ -65,7 +66,7 @@ def _quote(provider: str, row: Row) -> Quote | None:
         return None
     return Quote(
         instance=instance,
-        region=row["Region"].strip().removeprefix(",").strip() or "unspecified",
+        region=region,
         gpu=gpu,
         gpus=int(gpus),
         vcpus=amount(row.get("vCPUs", "")),

@@ -76,8 +76,8 @@ def offers(
       tokonomics offers --gpu L4,T4 --provider aws,gcp --terms spot
       tokonomics offers --offers my.csv --discount aws=0.2 --json
     """
-    from tokonomics.catalog.offers import load_offers, parse_discounts, select_offers
-    from tokonomics.cli.choices import listed, parse_terms
+    from tokonomics.catalog.offers import load_offers, select_offers
+    from tokonomics.cli.choices import discounts_from, listed, parse_terms
     from tokonomics.clock import today
     from tokonomics.money.cost import require_positive
     from tokonomics.report.catalog_view import offers_view
@@ -92,7 +92,7 @@ def offers(
         gpu=listed(gpu, "--gpu"),
         terms=wanted,
         max_usd_per_gpu_hour=max_price,
-        discounts=parse_discounts(part for value in discount or () for part in value.split(",")),
+        discounts=discounts_from(discount),
     )
     if json:
         show_json([each.model_dump(mode="json") | {"stale": each.is_stale(today())} for each in found])
@@ -133,7 +133,7 @@ def apis(
 @prices.command("refresh")
 def refresh(
     source: Annotated[
-        str, typer.Option(help="skypilot (public catalogue files) or gpuhunt (extra [live]).")
+        str, typer.Option(help="skypilot (public catalogue files) or gpuhunt (extra \\[live]).")
     ] = "skypilot",
     url: Annotated[str | None, typer.Option(help="Where the catalogue files are, instead of the public place.")] = None,
     provider: Annotated[list[str] | None, typer.Option(help="Only these providers.")] = None,

@@ -45,33 +45,24 @@ def cost(
     from tokonomics.report import cost_view
 
     price, price_note, quoted = _price(usd_per_hour, gpu, gpus, offers)
-    profiles = [(text, money.parse_load(text)) for text in load or []]
-    if profiles and utilization is not None:
+    if load and utilization is not None:
         raise BadInput("--load and --utilization both say how busy it is", fix="Give one of them.")
-    share = money.mean_utilization(profiles[0][1]) if profiles else 1.0 if utilization is None else utilization
+    loads = [money.load_cost(text, price, tokens_per_second, gpus) for text in load or []]
+    share = loads[0].mean_utilization if loads else 1.0 if utilization is None else utilization
     result = money.cost(price, tokens_per_second, share, gpus)
     per_request = money.usd_per_request(result.usd_per_mtok, input or 0, output or 0) if input or output else None
-    compared = [
-        (
-            text,
-            money.cost_over_profile(price, tokens_per_second, steps, gpus),
-            money.tree_over_profile(price, tokens_per_second, steps, gpus),
-        )
-        for text, steps in profiles
-    ]
     needs = money.needed_for(target, price, tokens_per_second, share, gpus) if target is not None else None
     if json:
         show_json(
             result.model_dump(mode="json")
             | {"gpus": gpus, "price": quoted, "usd_per_request": per_request}
-            | {"target": needs.model_dump() if needs else None}
-            | {"loads": [{"load": name} | each.model_dump() for name, each, _ in compared]}
+            | {"target": needs.model_dump() if needs else None, "loads": [each.model_dump() for each in loads]}
         )
         return
     show(cost_view.cost_view(result, gpus=gpus, price_note=price_note, usd_per_request=per_request))
-    if compared:
+    if loads:
         show("")
-        show(cost_view.loads_view(compared))
+        show(cost_view.loads_view(loads, gpus))
     if needs:
         show("")
         show(cost_view.target_view(needs))
@@ -92,19 +83,26 @@ def _price(
         )
     if usd_per_hour is not None:
         return usd_per_hour, "price as given", {"source": "given"}
-    from tokonomics.catalog.offers import cheapest_offer, load_offers
+    from tokonomics.catalog.offers import STALE_AFTER_DAYS, cheapest_offer, load_offers, machines_usd_per_hour
     from tokonomics.money.cost import require_positive
 
     require_positive("gpus", gpus)
     offer = cheapest_offer(gpu or "", gpus, offers=load_offers(offers))
-    price = offer.usd_per_gpu_hour() or 0.0
-    old = ", older than 90 days" if offer.is_stale(today()) else ""
-    where = f"{offer.provider} {offer.instance}, {offer.region}"
-    return price, f"{where}: ${offer.usd_per_hour:g}/h ÷ {offer.gpus}, quoted {offer.date}{old}", {
+    machines = -(-gpus // offer.gpus)
+    unused = machines * offer.gpus - gpus
+    old = f", older than {STALE_AFTER_DAYS} days" if offer.is_stale(today()) else ""
+    spare = f"; {unused} of its GPUs unused" if unused else ""
+    where = f"{machines}× {offer.provider} {offer.instance}, {offer.region}"
+    quoted: dict[str, object] = {
         "source": offer.source,
         "provider": offer.provider,
         "instance": offer.instance,
         "region": offer.region,
+        "instances": machines,
+        "instance_usd_per_hour": offer.usd_per_hour,
+        "unused_gpus": unused,
         "date": offer.date.isoformat(),
         "stale": offer.is_stale(today()),
-    }  # fmt: skip
+    }
+    note = f"{where} at ${offer.usd_per_hour:g}/h{spare}, quoted {offer.date}{old}"
+    return machines_usd_per_hour(offer, gpus) / gpus, note, quoted

@@ -18,6 +18,8 @@ def fit(
     kv: Annotated[str, typer.Option(help="Precision of the KV cache: bf16 or fp8.")] = "bf16",
     context: Annotated[int, typer.Option(help="Tokens of one sequence, prompt and answer.")] = 4096,
     engine: Annotated[str, typer.Option(help="Serving engine, for its memory share and limits.")] = "vllm",
+    lora_rank: Annotated[int, typer.Option(help="Rank of LoRA adapters served beside the base model.")] = 0,
+    lora_adapters: Annotated[int, typer.Option(help="How many adapters are loaded.")] = 0,
     json: Json = False,
 ) -> None:
     """Does a model fit a GPU: weights, KV cache, workspace, the largest batch.
@@ -28,27 +30,9 @@ def fit(
       tokonomics fit llama-2-7b --gpu T4 --context 2048
       tokonomics fit ./config.json --gpu L40S --weights fp8 --kv fp8 --context 16384
     """
-    from tokonomics.catalog.engines import find_engine
-    from tokonomics.catalog.gpus import find_gpu
-    from tokonomics.catalog.load_models import find_model
-    from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
-    from tokonomics.physics.deployment import deploy
+    from tokonomics.cli.choices import deployment_from
     from tokonomics.physics.memory import fit as fit_memory
     from tokonomics.report.fit_view import fit_view
 
-    result = fit_memory(
-        deploy(
-            find_model(model),
-            find_gpu(gpu),
-            find_engine(engine),
-            tp=tp,
-            pp=pp,
-            weights=parse_precision(weights, WEIGHT_PRECISIONS, "--weights") if weights is not None else None,
-            kv=parse_precision(kv, KV_PRECISIONS, "--kv"),
-        ),
-        context,
-    )
-    if json:
-        show_json(result.summary())
-    else:
-        show(fit_view(result))
+    result = fit_memory(deployment_from(model, gpu, engine, tp, pp, 1, weights, kv, lora_rank, lora_adapters), context)
+    show_json(result.summary()) if json else show(fit_view(result))

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from tokonomics import __version__
-from tokonomics.cli import catalog, cost, fit, plan
+from tokonomics.cli import catalog, cost, fit, plan, predict, validate
 from tokonomics.errors import TokonomicsError
 
 app = typer.Typer(
@@ -22,11 +22,14 @@ app = typer.Typer(
 
 app.command("plan")(plan.plan)
 app.command("fit")(fit.fit)
+app.command("predict")(predict.predict)
+app.command("curve")(predict.curve)
 app.command("cost")(cost.cost)
 app.command("models")(catalog.models)
 app.command("gpus")(catalog.gpus)
 app.command("offers")(catalog.offers)
 app.command("apis")(catalog.apis)
+app.command("validate")(validate.validate)
 app.add_typer(catalog.prices, name="prices")
 
 

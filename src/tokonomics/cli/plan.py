@@ -13,7 +13,9 @@ def plan(
     rate: Annotated[float, typer.Option(help="Requests a second, on average.")],
     input: Annotated[int, typer.Option(help="Prompt tokens of a request.")],
     output: Annotated[int, typer.Option(help="Answer tokens of a request.")],
-    tpot: Annotated[float | None, typer.Option(help="Promise: seconds per output token, mean.")] = None,
+    tpot: Annotated[
+        str | None, typer.Option(help="Promise: mean time per output token, such as 50ms or 0.05 (seconds).")
+    ] = None,
     gpu: Annotated[list[str] | None, typer.Option(help="Only these GPUs: names with commas, or repeat.")] = None,
     gpus: Annotated[str | None, typer.Option(help="The most GPUs to pay for; or GPU names, as --gpu.")] = None,
     max_price: Annotated[float | None, typer.Option(help="The most dollars per GPU-hour.")] = None,
@@ -22,15 +24,13 @@ def plan(
     terms: Annotated[str, typer.Option(help="on_demand, spot or reserved.")] = "on_demand",
     discount: Annotated[list[str] | None, typer.Option(help="Your discount at a provider: aws=0.2.")] = None,
     offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV) instead of the shipped one.")] = None,
-    old_offers: Annotated[
-        bool, typer.Option("--old-offers", help="Also rank prices much older than the newest.")
-    ] = False,
+    max_age: Annotated[int, typer.Option(min=0, help="Leave out prices older than this many days.")] = 365,
     weights: Annotated[list[str] | None, typer.Option(help="Only these precisions of the weights.")] = None,
     min_weights: Annotated[str | None, typer.Option(help="No precision below this one, such as fp8.")] = None,
     kv: Annotated[str, typer.Option(help="Precision of the KV cache: bf16 or fp8.")] = "bf16",
     engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
     max_utilization: Annotated[float, typer.Option(help="Plan replicas to at most this share of capacity.")] = 0.7,
-    top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
+    top: Annotated[int | None, typer.Option(min=1, help="Rows to show.", show_default="10; all with --json")] = None,
     why: Annotated[bool, typer.Option("--why", help="Show why the other candidates were rejected.")] = False,
     chart: Annotated[Path | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
     json: Json = False,
@@ -47,9 +47,11 @@ def plan(
     from tokonomics.catalog.load_models import find_model
     from tokonomics.catalog.precision import KV_PRECISIONS, parse_precision
     from tokonomics.cli.choices import (
+        discounts_from,
         gpu_filter,
         limits_from,
         offers_for,
+        parse_seconds,
         parse_terms,
         slo_from,
         weights_for,
@@ -64,24 +66,26 @@ def plan(
         check_chart_path(chart)
     spec = find_model(model)
     names, most_gpus = gpu_filter(gpu, gpus)
+    given = discounts_from(discount)
     result = make_plan(
         spec,
         workload_from(rate, input, output),
-        offers_for(offers, provider, region, names, discount),
+        offers_for(offers, provider, region, names, given),
         find_engine(engine),
         today=today(),
-        slo=slo_from(tpot),
+        slo=slo_from(parse_seconds(tpot, "--tpot")),
         weights=weights_for(spec, weights, min_weights),
         kv=parse_precision(kv, KV_PRECISIONS, "--kv"),
         terms=parse_terms(terms),
-        limits=limits_from(max_utilization, max_price, most_gpus, old_offers),
+        limits=limits_from(max_utilization, max_price, most_gpus, max_age),
     )
     if chart and result.best:
         save_chart(plan_chart(result, spec.name), chart)
+        typer.echo(f"chart saved to {chart}", err=True)
     if json:
-        show_json(result)
+        show_json(result.model_copy(update={"ranked": result.ranked[:top]}))
         return
-    show(plan_view(result, rows=top, model_name=spec.name))
-    if why or result.best is None:
+    show(plan_view(result, rows=top or 10, model_name=spec.name, discounts=given))
+    if why:
         show("")
         show(why_view(result))

@@ -9,20 +9,12 @@ share, which is what a per-second platform would charge. Compare with an API on 
 
 import math
 from collections.abc import Sequence
-from enum import StrEnum
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.nouns import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
-
-
-class Basis(StrEnum):
-    """What the dollars are divided over."""
-
-    reservation = "reservation"
-    usage = "usage"
 
 
 class Cost(Noun):
@@ -65,8 +57,16 @@ class CostTree(Noun):
     def usd(self) -> float:
         return math.fsum([line.usd for line in self.lines] + [branch.usd for branch in self.branches])
 
+    def line(self, name: str) -> CostLine:
+        """The line of that name on this level."""
+        return next(line for line in self.lines if line.name == name)
+
     def leaves(self) -> tuple[CostLine, ...]:
         return self.lines + tuple(leaf for branch in self.branches for leaf in branch.leaves())
+
+
+WORKING = "working"
+IDLE = "idle"
 
 
 class LoadStep(Noun):
@@ -130,6 +130,36 @@ def mean_utilization(profile: Sequence[LoadStep]) -> float:
     return busy / hours
 
 
+class LoadCost(Noun):
+    """What a load profile costs on the fleet given, and on the smallest fleet that still carries its busiest hours."""
+
+    load: str
+    mean_utilization: PositiveFloat
+    usd_per_mtok: PositiveFloat
+    working_usd: NonNegativeFloat
+    idle_usd: NonNegativeFloat
+    gpus_for_peak: PositiveInt
+    """Whole GPUs that the busiest hours need at full speed: a burst needs more than the same tokens spread out."""
+    usd_per_mtok_for_peak: PositiveFloat
+
+
+def load_cost(load: str, usd_per_hour: float, tokens_per_second: float, gpus: int = 1) -> LoadCost:
+    """Price a load profile such as ``8x0.99,16x0`` over all its hours, busy and idle."""
+    profile = parse_load(load)
+    total = cost_over_profile(usd_per_hour, tokens_per_second, profile, gpus)
+    tree = tree_over_profile(usd_per_hour, tokens_per_second, profile, gpus)
+    needed = max(1, math.ceil(gpus * max(step.utilization for step in profile) - 1e-9))
+    return LoadCost(
+        load=load,
+        mean_utilization=total.utilization,
+        usd_per_mtok=total.usd_per_mtok,
+        working_usd=tree.line(WORKING).usd,
+        idle_usd=tree.line(IDLE).usd,
+        gpus_for_peak=needed,
+        usd_per_mtok_for_peak=total.usd_per_mtok * needed / gpus,
+    )
+
+
 def tree_over_profile(
     usd_per_hour: float, tokens_per_second: float, profile: Sequence[LoadStep], gpus: int = 1
 ) -> CostTree:
@@ -141,8 +171,8 @@ def tree_over_profile(
     return CostTree(
         name="GPUs",
         lines=(
-            CostLine(name="working", quantity=busy, unit="hour", usd_per_unit=price),
-            CostLine(name="idle", quantity=hours - busy, unit="hour", usd_per_unit=price),
+            CostLine(name=WORKING, quantity=busy, unit="hour", usd_per_unit=price),
+            CostLine(name=IDLE, quantity=max(0.0, hours - busy), unit="hour", usd_per_unit=price),
         ),
     )
 

@@ -1,13 +1,16 @@
 """A model on some GPUs: the unit whose memory and speed everything else is computed from."""
 
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
-from tokonomics.catalog.engines import Defaults, Engine
+from tokonomics.catalog.engines import Defaults, Engine, all_engines
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import DenseMlp, GroupedAttention, LatentAttention, ModelSpec, MoeMlp
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.errors import BadInput
 from tokonomics.nouns import Noun
+
+_LARGEST_RANK = 512
+"""vLLM's --max-lora-rank accepts up to 512."""
 
 
 class Deployment(Noun):
@@ -20,6 +23,11 @@ class Deployment(Noun):
     kv: Precision
     tp: PositiveInt = 1
     pp: PositiveInt = 1
+    ep: PositiveInt = 1
+    """Groups of GPUs among which the experts are shared out whole; within a group each is split."""
+    lora_rank: NonNegativeInt = 0
+    lora_adapters: NonNegativeInt = 0
+    """Adapters loaded beside the base model, each a pair of thin matrices at every dense product of every layer."""
 
     @property
     def gpus(self) -> int:
@@ -43,8 +51,11 @@ def deploy(
     *,
     tp: int = 1,
     pp: int = 1,
+    ep: int = 1,
     weights: Precision | None = None,
     kv: Precision = Precision.bf16,
+    lora_rank: int = 0,
+    lora_adapters: int = 0,
 ) -> Deployment:
     """A checked deployment; the weights default to the precision the checkpoint is published in."""
     valid = valid_tp(model)
@@ -58,9 +69,46 @@ def deploy(
         )
     if not 1 <= pp <= model.layers:
         raise BadInput(f"pipeline parallelism of {pp} needs 1 to {model.layers} stages (layers)", where="--pp")
+    if ep < 1 or tp % ep:
+        raise BadInput(f"expert parallelism of {ep} must divide the {tp} tensor ranks", where="--ep")
+    if ep > 1 and not model.is_moe:
+        raise BadInput(f"{model.name} has no experts to share out", where="--ep", fix="Leave --ep out.")
+    if (lora_rank > 0) != (lora_adapters > 0) or not 0 <= lora_rank <= _LARGEST_RANK or not 0 <= lora_adapters <= 10**6:
+        raise BadInput(
+            f"needs both a rank (1 to {_LARGEST_RANK}) and a number of adapters, got {lora_rank} and {lora_adapters}",
+            where="--lora-rank, --lora-adapters",
+        )
     if kv not in KV_PRECISIONS:
         raise BadInput(f"no engine keeps its KV cache in {kv}", where="--kv", fix=f"Valid: {', '.join(KV_PRECISIONS)}.")
-    return Deployment(model=model, gpu=gpu, engine=engine, tp=tp, pp=pp, weights=weights or model.checkpoint, kv=kv)
+    weights = weights or model.served
+    reason = why_not_run(engine, gpu, weights, kv)
+    if reason:
+        others = [each.key for each in all_engines() if why_not_run(each, gpu, weights, kv) is None]
+        raise BadInput(reason, fix=f"These engines do: {', '.join(others)}." if others else None)
+    return Deployment(
+        model=model,
+        gpu=gpu,
+        engine=engine,
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        weights=weights,
+        kv=kv,
+        lora_rank=lora_rank,
+        lora_adapters=lora_adapters,
+    )
+
+
+def why_not_run(engine: Engine, gpu: Gpu, weights: Precision, kv: Precision) -> str | None:
+    """What of a combination the engine does not run on that hardware; None when it runs all of it."""
+    hardware = engine.hardware_of(gpu.architecture)
+    if hardware is None:
+        return f"{engine.key} does not run on {gpu.architecture} GPUs such as {gpu.key}"
+    if weights not in hardware.weights:
+        return f"{engine.key} does not run {weights} weights on {gpu.architecture}"
+    if kv not in hardware.kv:
+        return f"{engine.key} does not keep KV in {kv} on {gpu.architecture}"
+    return None
 
 
 def valid_tp(model: ModelSpec, most: int = 128) -> tuple[int, ...]:

@@ -1,4 +1,6 @@
-"""How much of its datasheet a GPU family reaches: one figure each for memory, compute and links, with its source.
+"""How much of its datasheet a GPU family reaches: one figure each for memory and compute, with its source.
+
+Small operations move bytes at the first; both tell a family without timed kernels from the one whose curves it borrows.
 
 Made by ``benchmarks/fit_families.py`` from measured kernels and published microbenchmarks.
 """
@@ -7,7 +9,7 @@ import tomllib
 from functools import cache
 from importlib.resources import files
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field
 
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.errors import BadInput
@@ -19,16 +21,11 @@ class Efficiency(Noun):
 
     memory: float = Field(gt=0, le=1)
     compute: float = Field(gt=0, le=1)
-    link: float = Field(gt=0, le=1)
-    all_reduce_latency_s: PositiveFloat
     badge: Badge
     source: str
 
 
 class Efficiencies(Noun):
-    layer_overhead_s: PositiveFloat
-    """Launches, norms, rotary and the tail of each kernel: what a layer takes beyond its bytes and FLOPs."""
-    layer_overhead_source: str
     families: dict[str, Efficiency]
 
 

@@ -16,7 +16,7 @@ from tokonomics.catalog.precision import Precision, kv_bytes_per_element
 from tokonomics.errors import BadInput, DoesNotFit
 from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment, valid_tp
-from tokonomics.physics.sharding import kv_elements_per_token, shard
+from tokonomics.physics.sharding import adapter_bytes, kv_elements_per_token, shard
 from tokonomics.units import GIB, gigabytes
 
 SAMPLER_BYTES_PER_LOGIT = 40
@@ -32,7 +32,7 @@ NCCL_BYTES = round(0.37 * GIB)
 """Communication buffers of tensor parallelism: 342 to 392 MiB (aiconfigurator-core 0.12.0)."""
 
 _LARGEST_CONTEXT = 10**8
-_MOST_NODES = 16
+_MOST_GPUS = 128
 
 
 class Fit(Noun):
@@ -49,6 +49,8 @@ class Fit(Noun):
     weight_bytes_per_gpu: PositiveInt
     workspace_bytes: PositiveInt
     kv_budget_bytes: NonNegativeInt
+    shortfall_bytes: NonNegativeInt
+    """By how much weights and workspace exceed what the engine may use; 0 when they do not."""
     kv_bytes_per_token: NonNegativeInt
     """The whole model, inside every window."""
     kv_bytes_per_sequence: NonNegativeInt
@@ -91,6 +93,7 @@ def fit(deployment: Deployment, context: int) -> Fit:
         weight_bytes_per_gpu=round(shard(deployment).total),
         workspace_bytes=workspace_bytes(deployment),
         kv_budget_bytes=max(budget, 0),
+        shortfall_bytes=max(-budget, 0),
         kv_bytes_per_token=deployment.model.kv_bytes_per_token(deployment.kv),
         kv_bytes_per_sequence=sequence_bytes(deployment, context),
         max_sequences=max_sequences(deployment, context),
@@ -116,17 +119,16 @@ def require_fit(deployment: Deployment, context: int, batch: int = 1) -> None:
 
 
 def min_gpus(deployment: Deployment, context: int) -> int | None:
-    """The fewest such GPUs that hold one sequence: tensor-parallel inside a node first, then pipeline stages."""
+    """The fewest such GPUs that hold one sequence, over every split into tensor ranks of a node and pipeline stages."""
     model, node = deployment.model, deployment.gpu.gpus_per_node
-    inside = [tp for tp in valid_tp(model, node) if tp <= node]
-    for tp in inside:
-        if max_sequences(deployment.model_copy(update={"tp": tp, "pp": 1}), context):
-            return tp
-    for nodes in range(2, _MOST_NODES + 1):
-        if nodes <= model.layers and max_sequences(
-            deployment.model_copy(update={"tp": inside[-1], "pp": nodes}), context
-        ):
-            return inside[-1] * nodes
+    ranks = valid_tp(model, node)
+    for gpus in range(1, _MOST_GPUS + 1):
+        for tp in ranks:
+            pp = gpus // tp
+            if gpus % tp or pp > model.layers:
+                continue
+            if max_sequences(deployment.model_copy(update={"tp": tp, "pp": pp}), context):
+                return gpus
     return None
 
 
@@ -153,7 +155,7 @@ def sequence_bytes(deployment: Deployment, context: int) -> int:
 
 
 def workspace_bytes(deployment: Deployment) -> int:
-    """The larger of a full chunk's activations and the sampler's logits, plus what the runtime takes.
+    """The larger of a full chunk's activations and the sampler's logits, plus LoRA adapters and the runtime.
 
     The fullest moment of a layer holds, for every token of the chunk, the residual stream and the feed-forward's
     input, both projections and their product; experts do so once per visited expert.
@@ -168,7 +170,8 @@ def workspace_bytes(deployment: Deployment) -> int:
             widest = max(widest, routed + 3 * group.mlp.shared_intermediate / tp)
     chunk = limits.max_batched_tokens * (2 * model.hidden + widest) * Precision.bf16.bytes_per_weight
     sampler = SAMPLER_BYTES_PER_LOGIT * model.vocab * min(limits.max_sequences, SAMPLED_SEQUENCES)
-    return round(max(chunk, sampler)) + RUNTIME_BYTES + (NCCL_BYTES if tp > 1 else 0)
+    adapters = math.ceil(adapter_bytes(deployment))
+    return round(max(chunk, sampler)) + adapters + RUNTIME_BYTES + (NCCL_BYTES if tp > 1 else 0)
 
 
 def _shortfall(deployment: Deployment) -> str:

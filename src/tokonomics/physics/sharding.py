@@ -6,7 +6,16 @@ are more ranks than heads (vLLM and SGLang do the same), and MLA's single latent
 
 import math
 
-from tokonomics.catalog.models import DenseMlp, GroupedAttention, LatentAttention, Mixer, MoeMlp
+from tokonomics.catalog.models import (
+    DenseMlp,
+    GroupedAttention,
+    LatentAttention,
+    LayerGroup,
+    Mixer,
+    MoeMlp,
+    RecurrentMixer,
+)
+from tokonomics.catalog.precision import Precision
 from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 
@@ -31,7 +40,7 @@ class Shard(Noun):
 def mixer_parameters(mixer: Mixer, hidden: int, tp: int) -> float:
     """Matrix weights of one attention or recurrent layer on one rank."""
     if isinstance(mixer, GroupedAttention):
-        kv_heads = 0 if mixer.shares_kv else max(mixer.kv_heads / tp, 1)
+        kv_heads = max(mixer.kv_heads / tp, 1)
         query = mixer.heads * mixer.head_dim * (2 if mixer.output_gate else 1) / tp
         output = mixer.heads * mixer.head_dim / tp
         return hidden * (query + output + 2 * kv_heads * mixer.head_dim)
@@ -85,3 +94,63 @@ def shard(deployment: Deployment) -> Shard:
         head=head / tp * width.rest,
         idle=(embedding / tp + parts.extra) * width.rest,
     )
+
+
+def step_weight_bytes(deployment: Deployment, tokens: float) -> float:
+    """Weights that a step of ``tokens`` tokens reads on one GPU: every block once, and the experts they visit."""
+    held = shard(deployment)
+    total = held.blocks + held.head
+    for group in deployment.model.groups:
+        if isinstance(group.mlp, MoeMlp):
+            visited = distinct_experts(group.mlp.experts, group.mlp.active_experts, tokens)
+            total += group.count / deployment.pp * visited * expert_bytes(deployment, group.mlp)
+    return total
+
+
+def distinct_experts(experts: int, active: int, tokens: float) -> float:
+    """Expected number of different experts that ``tokens`` tokens visit, each choosing ``active`` evenly."""
+    return float(experts * (1 - (1 - active / experts) ** tokens))
+
+
+def adapter_bytes(deployment: Deployment) -> float:
+    """LoRA adapters on one GPU: for every dense product of every layer, two matrices of the rank's width."""
+    widths = sum(
+        group.count * (n + k) for group in deployment.model.groups for n, k, _ in dense_products(group, deployment)
+    )
+    each = widths * deployment.lora_rank * Precision.bf16.bytes_per_weight
+    return deployment.lora_adapters * each / deployment.pp
+
+
+def dense_products(group: LayerGroup, deployment: Deployment) -> list[tuple[float, float, Precision]]:
+    """Output width, input width and precision of each dense matrix product of a layer, on one rank."""
+    model, tp = deployment.model, deployment.tp
+    in_mixer, in_mlp = model.precisions(deployment.weights)
+    mixer, mlp, hidden = group.mixer, group.mlp, model.hidden
+    made: list[tuple[float, float, Precision]] = []
+    if isinstance(mixer, GroupedAttention):
+        query = mixer.heads * mixer.head_dim / tp
+        kv = 2 * max(mixer.kv_heads / tp, 1) * mixer.head_dim
+        made += [(query * (2 if mixer.output_gate else 1) + kv, hidden, in_mixer), (hidden, query, in_mixer)]
+    elif isinstance(mixer, LatentAttention):
+        heads = mixer.heads / tp
+        query = heads * (mixer.nope_dim + mixer.rope_dim)
+        down = (mixer.query_rank or query) + mixer.kv_rank + mixer.rope_dim
+        made += [(down, hidden, in_mixer)]
+        made += [(query, mixer.query_rank, in_mixer)] if mixer.query_rank else []
+        made += [(heads * (mixer.nope_dim + mixer.value_dim), mixer.kv_rank, in_mixer)]
+        made += [(hidden, heads * mixer.value_dim, in_mixer)]
+    elif isinstance(mixer, RecurrentMixer):
+        made += [(mixer.projection_parameters / hidden / tp, hidden, in_mixer)]
+    if isinstance(mlp, DenseMlp):
+        made += _feed_forward(hidden, mlp.intermediate / tp, mlp.gated, in_mlp)
+    elif isinstance(mlp, MoeMlp):
+        made += [(mlp.experts, hidden, Precision.bf16)]
+        if mlp.shared_intermediate:
+            made += _feed_forward(hidden, mlp.shared_intermediate / tp, mlp.gated, in_mlp)
+        if mlp.latent:
+            made += [(mlp.latent, hidden, in_mlp), (hidden, mlp.latent, in_mlp)]
+    return made
+
+
+def _feed_forward(hidden: int, width: float, gated: bool, weights: Precision) -> list[tuple[float, float, Precision]]:
+    return [((2 if gated else 1) * width, hidden, weights), (hidden, width, weights)]

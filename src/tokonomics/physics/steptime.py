@@ -1,143 +1,318 @@
-"""How long one engine step takes: a roofline with KV reads, distinct experts, links and launch overhead.
+"""How long one engine step takes: the sum of its kernels, plus what lies between them.
 
-    step = max(bytes ÷ (bandwidth × efficiency), FLOPs ÷ (peak × efficiency)) + all-reduces + layers × overhead
+A step computes some prompt tokens and one token for each running sequence. Everything but attention depends only on
+the number of tokens: the matrix products of each layer, the experts those tokens visit, the all-reduces, norms and
+activations. That part is tabulated once for a deployment (``StepModel``); attention is a formula in batch and context.
+A step is then two look-ups and one formula, whatever the model:
 
-A decode step reads every block matrix once, the experts its tokens visit, and the KV cache of every sequence. Batch
-and context may be numpy arrays of any shape that broadcast. Efficiencies are one figure per GPU family
-(``physics.efficiency``); the result is never faster than the datasheet allows.
+    step = layers(tokens) + head(sequences) + attention(batch, context) + attention(prompt chunk) + overhead
+
+Kernel times come from curves fitted on measured kernels (``matrix_kernels``, ``attention_kernels``). Arguments may be
+numpy arrays that broadcast. With pipeline stages, a step is one pass of a share of the batch through all of them.
 """
+
+from copy import copy
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tokonomics.catalog.models import MoeMlp
-from tokonomics.catalog.precision import Precision, kv_bytes_per_element
+from tokonomics.catalog.models import (
+    DenseMlp,
+    GroupedAttention,
+    LatentAttention,
+    LayerGroup,
+    Mixer,
+    MoeMlp,
+)
+from tokonomics.catalog.precision import Precision
 from tokonomics.nouns import Noun
+from tokonomics.physics.attention_kernels import (
+    decode_attention_s,
+    mla_decode_s,
+    mla_prefill_s,
+    prefill_attention_s,
+)
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.efficiency import efficiencies, efficiency
-from tokonomics.physics.sharding import expert_bytes, kv_elements_per_token, shard
+from tokonomics.physics.efficiency import efficiency
+from tokonomics.physics.matrix_kernels import all_reduce_s, experts_s, gemm_s
+from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
+from tokonomics.physics.sharding import dense_products, step_weight_bytes
 
 Array = NDArray[np.float64]
 
+_MOST_TOKENS = 1 << 20
+_TOKENS = np.unique(np.concatenate([np.arange(1, 33), np.geomspace(32, _MOST_TOKENS, 220).round()]))
+"""Where the token-wise part of a step is tabulated; between two points it is close to straight."""
+
+
+BARE_MATRICES = "torch"
+BARE_ATTENTION = "pytorch"
+"""Whose kernels a bare step runs: no engine around it, plain PyTorch."""
+
 
 class StepParts(Noun):
-    """Where the time of one step goes, in seconds. Memory and compute overlap: the longer one counts."""
+    """Where the time of one step goes, in seconds; the parts sum to the step."""
 
-    memory_s: float
+    weights_s: float
+    """Reading the weights."""
+    kv_s: float
+    """Attention of the running sequences: reading their KV cache."""
     compute_s: float
+    """Matrix products beyond the reading of weights, and attention inside prompts."""
     communication_s: float
     overhead_s: float
+    """Norms, launches, and the engine's own time."""
     step_s: float
 
 
+class StepModel:
+    """The step time of one deployment, compiled: made once, asked millions of times."""
+
+    def __init__(self, deployment: Deployment, engine: Overhead | None, between: Layers | None = None) -> None:
+        model, gpu, tp = deployment.model, deployment.gpu, deployment.tp
+        self.deployment = deployment
+        self.engine = engine
+        self.between = between or layers()
+        self.backend = deployment.engine.key if engine else BARE_ATTENTION
+        kernels = deployment.engine.key if engine else BARE_MATRICES
+        self.mixers = tuple((group.count, group.mixer) for group in model.groups if group.mixer is not None)
+        nothing = np.zeros_like(_TOKENS)
+        self._matrices = sum((_matrices_s(group, deployment, kernels, _TOKENS) for group in model.groups), nothing)
+        self._small = sum((_small_ops_s(group, deployment, self.between, _TOKENS) for group in model.groups), nothing)
+        self._communication = _communication_s(deployment, _TOKENS)
+        self._head = gemm_s(gpu, Precision.bf16, _TOKENS, model.vocab / tp, model.hidden, kernels)
+        self._per_token = self._matrices + self._small + self._communication
+
+    def with_engine(self, engine: Overhead | None) -> "StepModel":
+        """The same kernels under another engine's overhead."""
+        other = copy(self)
+        other.engine = engine
+        return other
+
+    def decode(self, batch: ArrayLike, context: ArrayLike) -> Array:
+        """Seconds of a step that adds one token to each of ``batch`` sequences holding ``context`` tokens."""
+        return self.step(0, 0, batch, context)
+
+    def prefill(self, tokens: ArrayLike, past: ArrayLike = 0, prompts: ArrayLike = 1) -> Array:
+        """Seconds of a step that computes ``tokens`` tokens of one prompt after ``past`` cached ones.
+
+        With several ``prompts`` the tokens are shared out evenly among them.
+        """
+        return self.step(tokens, past, 0, 0, prompts)
+
+    def step(
+        self,
+        prompt_tokens: ArrayLike,
+        past: ArrayLike,
+        batch: ArrayLike,
+        context: ArrayLike,
+        prompts: ArrayLike = 1,
+    ) -> Array:
+        """Seconds of a step that holds prompt chunks and a decode batch; either may be empty."""
+        prompt, past, batch, context, prompts = np.broadcast_arrays(
+            *(np.asarray(each, np.float64) for each in (prompt_tokens, past, batch, context, prompts))
+        )
+        batch = batch / self.deployment.pp
+        sequences = np.maximum(batch + np.where(prompt > 0, prompts, 0.0), 1.0)
+        tokens = np.maximum(prompt + batch, 1.0)
+        kernels = np.interp(sequences, _TOKENS, self._head) + self._decode_attention(batch, context)
+        kernels = kernels + prompts * self._prompt_attention(prompt / prompts, past)
+        return self.with_host(np.interp(tokens, _TOKENS, self._per_token) + kernels, batch)
+
+    def parts(self, batch: float, context: float) -> StepParts:
+        """One decode step, taken apart."""
+        share = np.float64(max(batch / self.deployment.pp, 1.0))
+        matrices = float(np.interp(share, _TOKENS, self._matrices) + np.interp(share, _TOKENS, self._head))
+        gpu = self.deployment.gpu
+        bandwidth = gpu.bandwidth_bytes_per_s * efficiency(gpu).memory
+        weights_s = min(matrices, step_weight_bytes(self.deployment, share) * self.deployment.pp / bandwidth)
+        step_s = float(self.decode(batch, context))
+        kv_s = float(self._decode_attention(share, np.float64(context)))
+        communication_s = float(np.interp(share, _TOKENS, self._communication))
+        return StepParts(
+            weights_s=weights_s,
+            kv_s=kv_s,
+            compute_s=matrices - weights_s,
+            communication_s=communication_s,
+            overhead_s=step_s - matrices - kv_s - communication_s,
+            step_s=step_s,
+        )
+
+    def _decode_attention(self, batch: Array | np.float64, context: Array | np.float64) -> Array:
+        total = np.zeros(np.shape(batch))
+        for count, mixer in self.mixers:
+            total = total + count * _decode_attention_s(mixer, self.deployment, self.backend, batch, context)
+        return np.where(np.asarray(batch) > 0, total, 0.0)
+
+    def _prompt_attention(self, prompt: Array, past: Array) -> Array:
+        if not np.any(prompt > 0):
+            return np.zeros(np.shape(prompt))
+        total = np.zeros(np.shape(prompt))
+        for count, mixer in self.mixers:
+            total = total + count * _prompt_attention_s(mixer, self.deployment, self.backend, prompt, past)
+        return np.where(prompt > 0, total, 0.0)
+
+    def with_host(self, gpu_s: Array, batch: Array) -> Array:
+        """The step as the engine runs it: the host's work beside the GPU's, or after it."""
+        if self.engine is None:
+            return gpu_s
+        host_s = self.engine.host_s(batch)
+        return np.maximum(gpu_s, host_s) if self.engine.overlapped else gpu_s + host_s
+
+
+@lru_cache(maxsize=4096)
+def step_model(deployment: Deployment, *, bare: bool = False) -> StepModel:
+    """The compiled step time of a deployment; ``bare`` leaves the serving engine's own time out."""
+    return StepModel(deployment, None if bare else overhead(deployment.engine))
+
+
 def decode_step(deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> Array:
-    """Seconds of one decode step: one new token for each of ``batch`` sequences that hold ``context`` tokens."""
-    memory, compute, communication, overhead = _decode_times(deployment, batch, context)
-    return np.maximum(memory, compute) + communication + overhead
+    """Seconds of one decode step of a deployment."""
+    return step_model(deployment).decode(batch, context)
 
 
 def prefill(deployment: Deployment, tokens: ArrayLike) -> Array:
     """Seconds to compute a prompt of ``tokens`` tokens in one go, nothing cached."""
-    memory, compute, communication, overhead = _prefill_times(deployment, tokens)
-    return np.maximum(memory, compute) + communication + overhead
+    return step_model(deployment).prefill(tokens)
 
 
-def decode_parts(deployment: Deployment, batch: int, context: int) -> StepParts:
-    """One decode step, taken apart."""
-    return _parts(*(float(term) for term in _decode_times(deployment, batch, context)))
+def decode_parts(deployment: Deployment, batch: float, context: float) -> StepParts:
+    """One decode step of a deployment, taken apart."""
+    return step_model(deployment).parts(batch, context)
 
 
-def distinct_experts(experts: int, active: int, tokens: ArrayLike) -> Array:
-    """Expected number of different experts that ``tokens`` tokens visit, each choosing ``active`` evenly."""
-    return np.asarray(experts * (1 - (1 - active / experts) ** np.asarray(tokens, dtype=np.float64)))
+def _matrices_s(group: LayerGroup, deployment: Deployment, backend: str, tokens: Array) -> Array:
+    """Matrix products of a group of layers: projections, feed-forward, router, experts."""
+    total = np.zeros_like(tokens)
+    for n, k, weights in dense_products(group, deployment):
+        total = (
+            total
+            + gemm_s(deployment.gpu, weights, tokens, n, k, backend)
+            + _adapters_s(deployment, tokens, n, k, backend)
+        )
+    if isinstance(group.mlp, MoeMlp):
+        total = total + experts_s(
+            deployment.gpu,
+            deployment.weights,
+            tokens,
+            hidden=group.mlp.latent or deployment.model.hidden,
+            intermediate=group.mlp.intermediate,
+            active=group.mlp.active_experts,
+            experts=group.mlp.experts,
+            gated=group.mlp.gated,
+            tp=deployment.tp // deployment.ep,
+            ep=deployment.ep,
+            backend=backend,
+        )
+    return group.count * total
 
 
-def _decode_times(deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> tuple[Array, Array, Array, Array]:
-    batch, context = np.broadcast_arrays(np.asarray(batch, np.float64), np.asarray(context, np.float64))
-    model = deployment.model
-    moved = _weight_bytes_read(deployment, batch) + batch * _kv_bytes_read(deployment, context)
-    wide = batch * (2.0 * model.vocab * model.hidden + _attention_flops(deployment, context, prompt=False))
-    return _times(deployment, moved, batch * 2.0 * _block_weights(deployment), wide, batch * model.hidden)
+def _adapters_s(deployment: Deployment, tokens: Array, n: float, k: float, backend: str) -> Array | float:
+    """LoRA beside one dense product: down to the rank and up again, and the weights of every adapter in the batch."""
+    rank = deployment.lora_rank
+    if not rank:
+        return 0.0
+    gpu = deployment.gpu
+    thin = gemm_s(gpu, Precision.bf16, tokens, rank, k, backend) + gemm_s(gpu, Precision.bf16, tokens, n, rank, backend)
+    others = np.minimum(tokens, deployment.lora_adapters) - 1
+    moved = others * rank * (n + k) * Precision.bf16.bytes_per_weight
+    return thin + moved / (gpu.bandwidth_bytes_per_s * efficiency(gpu).memory)
 
 
-def _prefill_times(deployment: Deployment, tokens: ArrayLike) -> tuple[Array, Array, Array, Array]:
-    tokens = np.asarray(tokens, np.float64)
-    model = deployment.model
-    moved = _weight_bytes_read(deployment, tokens) + tokens * _kv_bytes_read(deployment, np.ones_like(tokens))
-    # Token i sees i tokens, so a prompt sees half its length on average; only the last token meets the LM head.
-    wide = tokens * _attention_flops(deployment, tokens / 2, prompt=True) + 2.0 * model.vocab * model.hidden
-    return _times(deployment, moved, tokens * 2.0 * _block_weights(deployment), wide, tokens * model.hidden)
+def _small_ops_s(group: LayerGroup, deployment: Deployment, between: Layers, tokens: Array) -> Array:
+    """Norms, rotary embedding, activation and residual of a group: bytes through memory, and launches.
 
-
-def _times(
-    deployment: Deployment, moved: Array, block_flops: Array, wide_flops: Array, stream: Array
-) -> tuple[Array, Array, Array, Array]:
-    """Memory, compute, communication and overhead of a step that moves bytes, computes and reduces a stream.
-
-    Block matrices run at the rate of the weights' precision; attention and LM head always in 16 bits.
+    A layer reads and writes the residual stream around two norms (eight times the hidden width), touches queries, keys
+    and values once each way, and reads two halves of the feed-forward to write one.
     """
-    gpu, tp, layers = deployment.gpu, deployment.tp, deployment.model.layers
-    reached = efficiency(gpu)
-    memory = moved / (gpu.bandwidth_bytes_per_s * reached.memory) * deployment.pp
-    ideal = block_flops / gpu.peak_flops(deployment.weights) + wide_flops / gpu.peak_flops(Precision.bf16)
-    compute = ideal / (reached.compute * tp)
-    communication = np.zeros_like(memory)
-    if tp > 1:
-        # Two all-reduces a layer, after attention and after the feed-forward; a ring moves 2(tp-1)/tp of the data.
-        reduced = 2 * (tp - 1) / tp * stream * Precision.bf16.bytes_per_weight
-        each = reached.all_reduce_latency_s + reduced / (gpu.link_among(tp) * reached.link)
-        communication = 2 * layers * each
-    overhead = np.full_like(memory, layers * efficiencies().layer_overhead_s)
-    return memory, compute, communication, overhead
+    model, tp = deployment.model, deployment.tp
+    touched = 8.0 * model.hidden
+    if isinstance(group.mixer, GroupedAttention):
+        touched += 2 * (group.mixer.heads + 2 * group.mixer.kv_heads) * group.mixer.head_dim / tp
+    if isinstance(group.mlp, DenseMlp):
+        touched += 3 * group.mlp.intermediate / tp
+    gpu = deployment.gpu
+    moved = tokens * touched * Precision.bf16.bytes_per_weight
+    return group.count * (
+        _blocks(group) / 2 * between.layer_s + moved / (gpu.bandwidth_bytes_per_s * efficiency(gpu).memory)
+    )
 
 
-def _weight_bytes_read(deployment: Deployment, tokens: Array) -> Array:
-    """Weights that one pass of ``tokens`` tokens reads on the fullest GPU."""
-    held = shard(deployment)
-    moved = np.full_like(tokens, held.blocks + held.head)
-    for group in deployment.model.groups:
-        if isinstance(group.mlp, MoeMlp):
-            visited = distinct_experts(group.mlp.experts, group.mlp.active_experts, tokens)
-            moved = moved + group.count / deployment.pp * visited * expert_bytes(deployment, group.mlp)
-    return moved
+def _blocks(group: LayerGroup) -> int:
+    """A mixer and a feed-forward make two blocks of a layer; some hybrids have layers of one."""
+    return (group.mixer is not None) + (group.mlp is not None)
 
 
-def _kv_bytes_read(deployment: Deployment, context: Array) -> Array:
-    """KV cache and state that one sequence's decode reads on one GPU."""
-    width = kv_bytes_per_element(deployment.kv)
-    moved = np.zeros_like(context)
-    for group in deployment.model.groups:
-        if group.mixer is None:
-            continue
-        seen = np.minimum(context, group.mixer.window) if group.mixer.window else context
-        per_token = kv_elements_per_token(group.mixer, deployment.tp) * width
-        state = 2 * group.mixer.state_bytes / deployment.tp  # read and written back
-        moved = moved + group.count / deployment.pp * (seen * per_token + state)
-    return moved
-
-
-def _block_weights(deployment: Deployment) -> int:
-    """Weights of the blocks that a token is multiplied with, over all GPUs."""
-    parts = deployment.model.parts
-    return parts.mixers + parts.dense_mlps + parts.active_experts + parts.routers
-
-
-def _attention_flops(deployment: Deployment, context: Array, *, prompt: bool) -> Array:
-    """Attention beyond the projections for one token that sees ``context`` tokens."""
-    total = np.zeros_like(context)
-    for group in deployment.model.groups:
-        if group.mixer is not None:
-            seen = np.minimum(context, group.mixer.window) if group.mixer.window else context
-            flops = group.mixer.prompt_flops_per_token if prompt else group.mixer.flops_per_token
-            total = total + group.count * (flops(0) + seen * (flops(1) - flops(0)))
+def _communication_s(deployment: Deployment, tokens: Array) -> Array:
+    """Two all-reduces a layer, after attention and after the feed-forward; and the hops between stages."""
+    total = np.zeros_like(tokens)
+    message = tokens * deployment.model.hidden * Precision.bf16.bytes_per_weight
+    if deployment.tp > 1:
+        sums = sum(group.count * _blocks(group) for group in deployment.model.groups)
+        total = total + sums * all_reduce_s(deployment.gpu, deployment.tp, message)
+    if deployment.pp > 1:
+        total = total + (deployment.pp - 1) * message / deployment.gpu.pcie_bytes_per_s
     return total
 
 
-def _parts(memory: float, compute: float, communication: float, overhead: float) -> StepParts:
-    return StepParts(
-        memory_s=memory,
-        compute_s=compute,
-        communication_s=communication,
-        overhead_s=overhead,
-        step_s=max(memory, compute) + communication + overhead,
-    )
+def _decode_attention_s(
+    mixer: Mixer, deployment: Deployment, backend: str, batch: Array | np.float64, context: Array | np.float64
+) -> Array:
+    gpu, tp = deployment.gpu, deployment.tp
+    if isinstance(mixer, GroupedAttention):
+        return decode_attention_s(
+            gpu,
+            deployment.kv,
+            batch,
+            context,
+            heads=mixer.heads / tp,
+            kv_heads=max(mixer.kv_heads / tp, 1),
+            head_dim=mixer.head_dim,
+            window=mixer.window,
+            backend=backend,
+        )
+    if isinstance(mixer, LatentAttention):
+        return mla_decode_s(
+            gpu,
+            deployment.kv,
+            batch,
+            context,
+            heads=mixer.heads / tp,
+            kv_rank=mixer.kv_rank,
+            rope_dim=mixer.rope_dim,
+            backend=backend,
+        )
+    # A recurrent state is read and written back once a step, whatever the context.
+    moved = 2.0 * mixer.state_bytes / tp * np.asarray(batch)
+    return np.asarray(moved / (gpu.bandwidth_bytes_per_s * efficiency(gpu).memory))
+
+
+def _prompt_attention_s(mixer: Mixer, deployment: Deployment, backend: str, prompt: Array, past: Array) -> Array:
+    gpu, tp = deployment.gpu, deployment.tp
+    if isinstance(mixer, GroupedAttention):
+        return prefill_attention_s(
+            gpu,
+            deployment.kv,
+            prompt,
+            past,
+            heads=mixer.heads / tp,
+            kv_heads=max(mixer.kv_heads / tp, 1),
+            head_dim=mixer.head_dim,
+            window=mixer.window,
+            backend=backend,
+        )
+    if isinstance(mixer, LatentAttention):
+        return mla_prefill_s(
+            gpu,
+            deployment.kv,
+            prompt,
+            past,
+            heads=mixer.heads / tp,
+            nope_dim=mixer.nope_dim,
+            rope_dim=mixer.rope_dim,
+            value_dim=mixer.value_dim,
+            kv_rank=mixer.kv_rank,
+            backend=backend,
+        )
+    return np.zeros(np.shape(prompt))

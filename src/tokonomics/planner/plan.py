@@ -17,16 +17,18 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import CostLine, CostTree, TokenPrices, split_by_gpu_time
-from tokonomics.nouns import Noun
+from tokonomics.nouns import Badge, Noun
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import deployments, weight_choices, why_not
-from tokonomics.serving.steady import Capacity, MissesPromise, ReplicaCurve, Steady
+from tokonomics.physics.origins import speed_badge
+from tokonomics.planner.candidates import Reason, Refusal, deployments, weight_choices, why_not
+from tokonomics.serving.steady import Capacity, MissesPromise, ReplicaCurve
 from tokonomics.traffic.workload import Slo, Workload
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, percent, usd
 
 DEFAULT_MAX_UTILIZATION = 0.7
 """The planning utilisation of the document this product starts from; a stand-in until bursts are simulated."""
-
+DEFAULT_MAX_AGE_DAYS = 365
+"""A price older than a year no longer tells what the machine costs; younger ones are marked when they are stale."""
 UNUSED = "unused GPUs"
 """GPUs of a paid instance on which no replica runs."""
 
@@ -57,6 +59,8 @@ class Candidate(Noun):
     ttft_s: float
     utilization: float
     """Of the replicas' capacity under the promise."""
+    speed: Badge
+    """Whether the kernels behind the speed were measured on this GPU, or are another's scaled by the datasheet."""
     capacity_requests_per_s: float
     """Of one replica."""
     usd_per_month: float
@@ -78,6 +82,7 @@ class Rejection(Noun):
     provider: str | None = None
     region: str | None = None
     instance: str | None = None
+    kind: Reason
     reason: str
 
 
@@ -87,8 +92,7 @@ class Limits(Noun):
     max_utilization: float = Field(default=DEFAULT_MAX_UTILIZATION, ge=0.01, le=1)
     max_usd_per_gpu_hour: float | None = Field(default=None, gt=0)
     max_gpus: int | None = Field(default=None, gt=0)
-    old_offers: bool = False
-    """Also rank prices that are much older than the newest ones."""
+    max_age_days: int = Field(default=DEFAULT_MAX_AGE_DAYS, ge=0)
 
 
 class Plan(Noun):
@@ -130,29 +134,22 @@ def plan(
     """Rank every candidate by the monthly bill for this traffic."""
     slo, limits = slo or Slo(), limits or Limits()
     ranked: list[Candidate] = []
-    rejected: list[Rejection] = []
-    hosts, refused = _usable(offers, terms, limits)
-    rejected += refused
+    hosts, rejected = _usable(offers, terms, limits, today)
     for gpu_key, group in groupby(sorted(hosts, key=lambda offer: offer.gpu), key=lambda offer: offer.gpu):
         on_this_gpu = list(group)
         most_gpus = max(offer.gpus for offer in on_this_gpu)
         choices = deployments(model, find_gpu(gpu_key), engine, weights or weight_choices(model), kv, most_gpus)
         for deployment in choices:
             replica = _replica(deployment, workload, slo)
-            if isinstance(replica, str):
+            if isinstance(replica, Refusal):
                 rejected.append(_reject(deployment, replica))
                 continue
             for offer in on_this_gpu:
-                reason = _cannot_host(deployment, offer)
-                if reason:
-                    rejected.append(_reject(deployment, reason, offer))
-                    continue
-                row = _price(deployment, offer, terms, *replica, workload, limits, today)
-                if limits.max_gpus and row.gpus_paid > limits.max_gpus:
-                    reason = f"takes {row.gpus_paid} GPUs; at most {limits.max_gpus} allowed"
-                    rejected.append(_reject(deployment, reason, offer))
+                outcome = _price(deployment, offer, terms, *replica, workload, limits, today)
+                if isinstance(outcome, Refusal):
+                    rejected.append(_reject(deployment, outcome, offer))
                 else:
-                    ranked.append(row)
+                    ranked.append(outcome)
     ranked.sort(key=_cheapest_then_most_faithful)
     return Plan(
         model=model.key,
@@ -165,48 +162,51 @@ def plan(
     )
 
 
-def _usable(offers: Sequence[Offer], terms: Terms, limits: Limits) -> tuple[list[Offer], list[Rejection]]:
-    """Offers with a price on these terms, recent and cheap enough; the others with their reason."""
-    newest = max((offer.date for offer in offers), default=date.min)
+def _usable(offers: Sequence[Offer], terms: Terms, limits: Limits, today: date) -> tuple[list[Offer], list[Rejection]]:
+    """Offers with a price on these terms, recent and cheap enough; the others with their reason.
+
+    When every price is older than the limit, age no longer tells them apart and is not held against any.
+    """
+    oldest = limits.max_age_days
+    if all(offer.age_days(today) > oldest for offer in offers):
+        oldest = max((offer.age_days(today) for offer in offers), default=0)
     kept: list[Offer] = []
     refused: list[Rejection] = []
     for offer in offers:
-        price = offer.usd_per_gpu_hour(terms)
-        cap = limits.max_usd_per_gpu_hour
+        price, cap = offer.usd_per_gpu_hour(terms), limits.max_usd_per_gpu_hour
         if price is None:
-            reason = f"no {terms.replace('_', '-')} price"
+            refusal = Refusal(Reason.no_price, f"no {terms.replace('_', '-')} price")
         elif cap is not None and price > cap:
-            reason = f"{usd(price)} a GPU-hour, above {usd(cap)}"
-        elif not limits.old_offers and offer.is_stale(newest):
-            reason = f"price of {offer.date}: too old beside prices of {newest}"
+            refusal = Refusal(Reason.too_dear, f"{usd(price)} a GPU-hour, above {usd(cap)}")
+        elif offer.age_days(today) > oldest:
+            refusal = Refusal(Reason.old_price, f"price of {offer.date}, more than {oldest} days old")
         else:
             kept.append(offer)
             continue
         refused.append(
             Rejection(
-                gpu=offer.gpu, provider=offer.provider, region=offer.region, instance=offer.instance, reason=reason
+                gpu=offer.gpu,
+                provider=offer.provider,
+                region=offer.region,
+                instance=offer.instance,
+                kind=refusal.kind,
+                reason=refusal.reason,
             )
         )
     return kept, refused
 
 
-def _replica(deployment: Deployment, workload: Workload, slo: Slo) -> tuple[ReplicaCurve, Capacity] | str:
+def _replica(deployment: Deployment, workload: Workload, slo: Slo) -> tuple[ReplicaCurve, Capacity] | Refusal:
     """How one replica serves this traffic, or why it cannot."""
-    reason = why_not(deployment, workload.input_tokens + workload.output_tokens)
-    if reason:
-        return reason
+    refusal = why_not(deployment, workload.input_tokens + workload.output_tokens)
+    if refusal:
+        return refusal
     curve = ReplicaCurve(deployment, workload.input_tokens, workload.output_tokens)
     try:
         return curve, curve.capacity(slo.tpot_s)
     except MissesPromise as miss:
-        return f"misses TPOT by {percent(miss.tpot_s / miss.promised_s - 1)} even for a single request"
-
-
-def _cannot_host(deployment: Deployment, offer: Offer) -> str | None:
-    if deployment.gpus > offer.gpus:
-        has = "1 GPU" if offer.gpus == 1 else f"{offer.gpus} GPUs"
-        return f"the instance has {has}, a replica needs {deployment.gpus}"
-    return None
+        late = percent(miss.tpot_s / miss.promised_s - 1)
+        return Refusal(Reason.too_slow, f"misses TPOT by {late} even for a single request")
 
 
 def _price(
@@ -218,17 +218,23 @@ def _price(
     workload: Workload,
     limits: Limits,
     today: date,
-) -> Candidate:
+) -> Candidate | Refusal:
     """A fleet of whole instances of one offer that carries the traffic."""
+    if deployment.gpus > offer.gpus:
+        has = "1 GPU" if offer.gpus == 1 else f"{offer.gpus} GPUs"
+        return Refusal(Reason.instance_too_small, f"the instance has {has}, a replica needs {deployment.gpus}")
     # The last digit of a division must not cost a replica.
     replicas = max(1, math.ceil(workload.rate / (capacity.rate * limits.max_utilization) - 1e-9))
     instances = math.ceil(replicas / (offer.gpus // deployment.gpus))
-    steady = curve.at(workload.rate / replicas, capacity)
+    if limits.max_gpus and instances * offer.gpus > limits.max_gpus:
+        paid = instances * offer.gpus
+        return Refusal(Reason.too_many_gpus, f"takes {paid} GPUs; at most {limits.max_gpus} allowed")
+    steady = curve.at_rate(workload.rate / replicas, capacity)
     usd_per_hour = offer.price(terms) or 0.0
-    bill = _bill(deployment, offer, usd_per_hour, instances, replicas, steady)
+    bill = _bill(deployment, offer, usd_per_hour, instances, replicas, steady.utilization, capacity.prefill_share)
     usd_per_second = instances * usd_per_hour / SECONDS_PER_HOUR
     prices = split_by_gpu_time(
-        usd_per_second, workload.rate, workload.input_tokens, workload.output_tokens, steady.prefill_share
+        usd_per_second, workload.rate, workload.input_tokens, workload.output_tokens, capacity.prefill_share
     )
     used = replicas * deployment.gpus / (instances * offer.gpus) * steady.utilization
     return Candidate(
@@ -254,25 +260,35 @@ def _price(
         tpot_s=steady.tpot_s,
         ttft_s=steady.ttft_s,
         utilization=steady.utilization,
+        speed=speed_badge(deployment),
         capacity_requests_per_s=capacity.rate,
         usd_per_month=bill.usd,
         usd_per_mtok=prices,
         usd_per_mtok_usage=prices.blended * used,
-        below_checkpoint=deployment.weights.is_below(deployment.model.checkpoint),
+        below_checkpoint=deployment.weights.is_below(deployment.model.served),
         bill=bill,
     )
 
 
 def _bill(
-    deployment: Deployment, offer: Offer, usd_per_hour: float, instances: int, replicas: int, steady: Steady
+    deployment: Deployment,
+    offer: Offer,
+    usd_per_hour: float,
+    instances: int,
+    replicas: int,
+    utilization: float,
+    prefill_share: float,
 ) -> CostTree:
-    """A month of instances: what computes prompts, what writes answers, what waits, what no replica uses."""
+    """A month of instances: what prompts take of the capacity, what answers take, what waits, what no replica uses.
+
+    Prompts and answers are charged what they take at full load; what a smaller batch wastes is idle capacity.
+    """
     gpu_hours = instances * offer.gpus * HOURS_PER_MONTH
     serving = replicas * deployment.gpus * HOURS_PER_MONTH
-    working = serving * steady.utilization
+    working = serving * utilization
     shares = {
-        "prefill": working * steady.prefill_share,
-        "decode": working * (1 - steady.prefill_share),
+        "prefill": working * prefill_share,
+        "decode": working * (1 - prefill_share),
         "idle": serving - working,
         UNUSED: gpu_hours - serving,
     }
@@ -287,11 +303,12 @@ def _bill(
 
 
 def _cheapest_then_most_faithful(row: Candidate) -> tuple[float, int, float, str, str, str]:
-    """At the same bill, more bits win; then the fleet with more room."""
-    return row.usd_per_month, -row.weights.bits, row.usd_per_mtok_usage, row.provider, row.instance, row.region
+    """At the same bill, to the cent, more bits win; then the fleet with more room."""
+    cents = round(row.usd_per_month, 2)
+    return cents, -row.weights.bits, row.usd_per_mtok_usage, row.provider, row.instance, row.region
 
 
-def _reject(deployment: Deployment, reason: str, offer: Offer | None = None) -> Rejection:
+def _reject(deployment: Deployment, refusal: Refusal, offer: Offer | None = None) -> Rejection:
     return Rejection(
         gpu=deployment.gpu.key,
         tp=deployment.tp,
@@ -299,5 +316,6 @@ def _reject(deployment: Deployment, reason: str, offer: Offer | None = None) -> 
         provider=offer.provider if offer else None,
         region=offer.region if offer else None,
         instance=offer.instance if offer else None,
-        reason=reason,
+        kind=refusal.kind,
+        reason=refusal.reason,
     )

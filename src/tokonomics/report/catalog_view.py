@@ -13,7 +13,7 @@ from tokonomics.catalog.offers import STALE_AFTER_DAYS, Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.refresh import Refresh
 from tokonomics.report.tables import table
-from tokonomics.units import count, gigabytes, usd
+from tokonomics.units import count, gigabytes, plural, usd
 
 _STALE = f"† older than {STALE_AFTER_DAYS} days"
 
@@ -34,7 +34,7 @@ def models_view(models: Sequence[ModelSpec]) -> RenderableType:
         for model in models
     ]
     columns = [
-        "model",
+        "!model",
         ">parameters",
         ">active",
         ">layers",
@@ -45,7 +45,8 @@ def models_view(models: Sequence[ModelSpec]) -> RenderableType:
         "family",
     ]
     return Group(
-        table(columns, rows), _dim(f"{len(models)} models. KV per token in bf16, every layer inside its window.")
+        table(columns, rows),
+        _dim(f"{plural(len(models), 'model')}. KV per token in bf16, every layer inside its window."),
     )
 
 
@@ -65,9 +66,9 @@ def gpus_view(gpus: Sequence[Gpu]) -> RenderableType:
         )
         for gpu in gpus
     ]
-    columns = ["GPU", ">GB", ">TB/s", ">16-bit", ">FP8", ">FP4", ">link GB/s", ">per node", ">W", "architecture"]
+    columns = ["!GPU", ">GB", ">TB/s", ">16-bit", ">FP8", ">FP4", ">link GB/s", ">per node", ">W", "architecture"]
     note = "Datasheet figures: dense TFLOP/s, link bandwidth in one direction. Sources: --json."
-    return Group(table(columns, rows), "", _dim(f"{len(gpus)} GPUs. {note}"))
+    return Group(table(columns, rows), "", _dim(f"{plural(len(gpus), 'GPU')}. {note}"))
 
 
 def offers_view(offers: Sequence[Offer], terms: Terms, today: date, top: int) -> RenderableType:
@@ -89,7 +90,7 @@ def offers_view(offers: Sequence[Offer], terms: Terms, today: date, top: int) ->
         for offer in offers[:top]
     ]
     columns = [
-        "GPU",
+        "!GPU",
         ">GPUs",
         "provider",
         "instance",
@@ -98,10 +99,12 @@ def offers_view(offers: Sequence[Offer], terms: Terms, today: date, top: int) ->
         ">on demand",
         ">spot",
         ">reserved",
-        "quoted",
+        "!quoted",
     ]
     more = (
-        f"{len(offers):,} offers, {len(rows)} shown (--top)." if len(offers) > len(rows) else f"{len(offers):,} offers."
+        f"{len(offers):,} offers, {len(rows)} shown (--top)."
+        if len(offers) > len(rows)
+        else f"{plural(len(offers), 'offer')}."
     )
     stale = f" {_STALE}: `tokonomics prices refresh`." if any(offer.is_stale(today) for offer in offers[:top]) else ""
     note = f"{more} $/GPU-h is {terms.replace('_', ' ')}; the other prices are dollars an hour for the whole instance."
@@ -121,16 +124,16 @@ def apis_view(
             _money(api.rates(input_tokens).cached_input_usd_per_mtok),
             _money(api.rates(input_tokens).output_usd_per_mtok),
             _pair(api.rates(input_tokens).batch_input_usd_per_mtok, api.rates(input_tokens).batch_output_usd_per_mtok),
-            f"${request:.3g}",
+            usd(request),
             _quoted(api, today),
         )
         for api, request in priced[:top]
     ]
-    columns = ["host", "model", ">input", ">cached", ">output", ">batch in / out", ">request", "quoted"]
+    columns = ["host", "!model", ">input", ">cached", ">output", ">batch in / out", ">request", "!list of"]
     shown = f", {len(rows)} shown (--top)" if len(priced) > len(rows) else ""
     note = (
         f"{len(priced):,} prices{shown}, dollars per Mtok at this request size; a request is {input_tokens:,} in, "
-        f"{output_tokens:,} out, nothing cached. ? is a price nobody quotes. {_STALE}."
+        f"{output_tokens:,} out, nothing cached. ? is not in the list (genai-prices) whose date is shown. {_STALE}."
     )
     return Group(table(columns, rows), "", _dim(note))
 

@@ -1,12 +1,15 @@
 """Charts as Altair specifications, saved as PNG, SVG or one-file HTML without a browser."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 from tokonomics.errors import BadInput, shorten
+from tokonomics.measure.validate import Prediction
 from tokonomics.planner.plan import UNUSED, Candidate, Plan
-from tokonomics.units import seconds, usd
+from tokonomics.planner.predict import BatchCurve
+from tokonomics.units import plural, seconds, usd
 
 if TYPE_CHECKING:
     import altair as alt
@@ -68,6 +71,75 @@ def plan_chart(plan: Plan, model_name: str, rows: int = 14) -> "alt.LayerChart":
     return cast("alt.LayerChart", chart)
 
 
+def curve_chart(curve: BatchCurve) -> "alt.HConcatChart":
+    """Throughput, and price where there is one, against the batch; the KV limit as a line, the linear dream dashed."""
+    import altair as alt
+
+    alone = curve.points[0].tokens_per_s
+    ceiling = 2 * curve.points[-1].tokens_per_s
+    points = [
+        {
+            "batch": point.batch,
+            "tokens/s": point.tokens_per_s,
+            "linear": point.batch * alone if point.batch * alone <= ceiling else None,
+            "$/Mtok": point.usd_per_mtok,
+            "TPOT (ms)": point.tpot_s * 1e3,
+        }
+        for point in curve.points
+    ]
+    x = alt.X("batch:Q", title="batch (sequences)", scale=alt.Scale(type="log", base=2))
+    data = alt.InlineData(values=points)
+    limit = alt.Chart(alt.InlineData(values=[{"x": curve.max_sequences, "label": f"KV limit {curve.max_sequences:,}"}]))
+    rule = limit.mark_rule(strokeDash=[4, 4], color="#b33").encode(x="x:Q")
+    name = limit.mark_text(align="right", dx=-5, y=10, color="#b33").encode(x="x:Q", text="label:N")
+    line = alt.Chart(data).mark_line(point=True, color="#3b6fb6")
+    tooltip = ["batch:Q", "tokens/s:Q", "TPOT (ms):Q"]
+    speed = line.encode(x=x, y=alt.Y("tokens/s:Q", title="output tokens per second"), tooltip=tooltip)
+    dream = alt.Chart(data).mark_line(strokeDash=[2, 3], color="#999").encode(x=x, y="linear:Q")
+    latency = line.encode(x=x, y=alt.Y("TPOT (ms):Q", title="time per output token (ms)"), tooltip=tooltip)
+    panels = [alt.layer(dream, speed, rule, name), alt.layer(latency, rule)]
+    if curve.usd_per_hour:
+        price = line.encode(
+            x=x, y=alt.Y("$/Mtok:Q", title="dollars per million output tokens", scale=alt.Scale(type="log"))
+        )
+        panels.append(alt.layer(price, rule))
+    title = alt.TitleParams(
+        curve.deployment,
+        subtitle=f"context {curve.context:,}; dashed grey: linear in the batch",
+        anchor="start",
+        fontSize=15,
+    )
+    return alt.hconcat(*(panel.properties(width=260, height=240) for panel in panels), title=title)
+
+
+def validation_chart(predictions: Sequence[Prediction]) -> "alt.FacetChart":
+    """The ratio of predicted to measured for each row, by metric: on the line is right; more than five times is cut."""
+    import altair as alt
+
+    points = [
+        {
+            "measured": each.measurement.value,
+            "predicted ÷ measured": min(max(each.interval.mid / each.measurement.value, 0.2), 5.0),
+            "metric": each.measurement.metric.value,
+            "engine": each.measurement.engine or "bare",
+            "what": f"{each.measurement.model} on {each.measurement.gpus}×{each.measurement.gpu}",
+            "source": each.measurement.source,
+        }
+        for each in predictions
+    ]
+    base = alt.Chart(alt.InlineData(values=points))
+    marks = base.mark_circle(size=22, opacity=0.5).encode(
+        x=alt.X("measured:Q", scale=alt.Scale(type="log", nice=False), title="measured"),
+        y=alt.Y("predicted ÷ measured:Q", scale=alt.Scale(type="log", domain=[0.2, 5], nice=False)),
+        color=alt.Color("source:N", title="source", legend=alt.Legend(orient="bottom", columns=2, labelLimit=400)),
+        tooltip=["what:N", "engine:N", "source:N", "measured:Q", "predicted ÷ measured:Q"],
+    )
+    right = base.mark_rule(color="#333").encode(y=alt.datum(1))
+    title = alt.TitleParams(f"Predicted over measured: {plural(len(points), 'row')}", anchor="start", fontSize=15)
+    panels = alt.layer(marks, right).properties(width=260, height=260).facet(column=alt.Column("metric:N", title=None))
+    return cast("alt.FacetChart", panels.resolve_scale(x="independent").properties(title=title))
+
+
 def _label(place: int, row: Candidate) -> str:
     flag = "*" if row.below_checkpoint else ""
     return f"{place}. {row.replicas} × {row.gpus_per_replica} {row.gpu} {row.weights}{flag}"
@@ -92,7 +164,7 @@ def check_chart_path(path: Path) -> None:
         raise BadInput(f"{shorten(str(path), 200)} is a folder", where="--chart")
 
 
-def save_chart(chart: "alt.LayerChart", path: Path) -> None:
+def save_chart(chart: "alt.LayerChart | alt.HConcatChart | alt.FacetChart", path: Path) -> None:
     """Write the chart in the format its name ends with; whole or not at all."""
     check_chart_path(path)
     suffix = path.suffix.lower()

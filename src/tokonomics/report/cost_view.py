@@ -5,51 +5,57 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tokonomics.money.cost import Cost, CostTree, Needed, TokenPrices
+from tokonomics.money.cost import Cost, LoadCost, Needed, TokenPrices
 from tokonomics.report.tables import pairs, table
-from tokonomics.units import count, percent, usd
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, count, percent, plural, usd
 
 
 def cost_view(cost: Cost, *, gpus: int, price_note: str, usd_per_request: float | None = None) -> RenderableType:
     """The price per Mtok, the equation it comes from, and the other forms people ask for."""
     each = cost.usd_per_hour / gpus
     equation = (
-        f"= {usd(each)}/h × {gpus} GPU{'s' * (gpus > 1)} ÷ "
-        f"({cost.tokens_per_second:,.0f} tok/s × {percent(cost.utilization)} × 3600 s) × 1,000,000"
+        f"= {usd(each)}/h × {plural(gpus, 'GPU')} ÷ ({cost.tokens_per_second:,.0f} tok/s × "
+        f"{percent(cost.utilization)} × {SECONDS_PER_HOUR} s) × {TOKENS_PER_MTOK:,}"
     )
     rows: list[tuple[str, str | Text, str]] = [
         ("per million tokens", usd(cost.usd_per_mtok), "reservation: the whole bill, idle time included"),
         ("", usd(cost.usd_per_mtok_usage), "usage: the busy share only, as if at 100 % utilisation"),
         ("per token", f"${cost.usd_per_token:.3g}", ""),
         ("tokens per dollar", count(cost.tokens_per_usd), ""),
-        ("tokens a month", count(cost.tokens_per_month), "730 hours"),
+        ("tokens a month", count(cost.tokens_per_month), f"{HOURS_PER_MONTH} hours"),
         ("bill a month", usd(cost.usd_per_month), price_note),
     ]
     if usd_per_request is not None:
         rows.insert(3, ("per request", f"${usd_per_request:.3g}", "at the blended price"))
     headline = Text.assemble(
-        (usd(cost.usd_per_mtok), "bold green"), f" per million tokens at {percent(cost.utilization)} utilisation"
+        (usd(cost.usd_per_mtok), "bold green"),
+        f" per million tokens at {percent(cost.utilization)} utilisation (in and out alike, as tok/s counts them)",
     )
     return Group(headline, Text(equation, style="dim"), "", pairs(rows))
 
 
-def loads_view(rows: Sequence[tuple[str, Cost, CostTree]]) -> RenderableType:
-    """Load profiles side by side: the hourly price is the same, the tokens are not."""
-    cheapest = min(cost.usd_per_mtok for _, cost, _ in rows)
-    return table(
-        ["load (hours × utilisation)", ">mean util.", ">$/Mtok", ">against the best", ">working $", ">idle $"],
-        [
-            (
-                name,
-                percent(cost.utilization),
-                usd(cost.usd_per_mtok),
-                f"{cost.usd_per_mtok / cheapest:.2f}×",
-                usd(tree.lines[0].usd),
-                usd(tree.lines[1].usd),
-            )
-            for name, cost, tree in rows
-        ],
+def loads_view(loads: Sequence[LoadCost], gpus: int) -> RenderableType:
+    """Load profiles side by side: the hour costs the same whether it works or waits."""
+    fleet = plural(gpus, "GPU")
+    rows = [
+        (
+            each.load,
+            percent(each.mean_utilization),
+            usd(each.usd_per_mtok),
+            usd(each.working_usd),
+            usd(each.idle_usd),
+            str(each.gpus_for_peak),
+            usd(each.usd_per_mtok_for_peak),
+        )
+        for each in loads
+    ]
+    columns = ["!load (hours × utilisation)", ">mean util.", f">$/Mtok on {fleet}", ">working $", ">idle $"]
+    columns += [">GPUs its peak needs", ">$/Mtok on those"]
+    note = (
+        "On one fleet only the mean counts. A burst needs the GPUs of its peak all day; the same tokens spread out "
+        "need fewer."
     )
+    return Group(table(columns, rows), "", Text(note, style="dim"))
 
 
 def target_view(needed: Needed) -> RenderableType:

@@ -5,7 +5,7 @@ from rich.text import Text
 
 from tokonomics.physics.memory import Fit
 from tokonomics.report.tables import bar, legend, pairs
-from tokonomics.units import gigabytes
+from tokonomics.units import gigabytes, plural
 
 
 def fit_view(fit: Fit) -> RenderableType:
@@ -26,10 +26,11 @@ def fit_view(fit: Fit) -> RenderableType:
         ("not used", float(max(fit.memory_bytes - held, 0)), "bright_black"),
     ]
     limits = deployment.limits
-    share = f"{engine.key} takes {limits.memory_fraction:.0%} of {gigabytes(fit.usable_bytes)}"
+    share = f"{gigabytes(fit.usable_bytes)} to share out; {engine.memory_text(deployment.gpu)}"
     batch_note = f"in memory; {engine.key} runs {limits.max_sequences:,} at once unless told otherwise"
     smallest = f"{fit.min_gpus} GPU{'s' * (fit.min_gpus != 1)}" if fit.min_gpus else "none"
-    chunk = f"activations of {limits.max_batched_tokens:,} tokens or logits, runtime"
+    loras = f"{plural(deployment.lora_adapters, 'adapter')}, " if deployment.lora_adapters else ""
+    chunk = f"{loras}activations of {limits.max_batched_tokens:,} tokens or logits, runtime"
     blocks = f"{fit.context:,} tokens in blocks of {engine.kv_block_tokens}"
     rows: list[tuple[str, str | Text, str]] = [
         (
@@ -44,9 +45,7 @@ def fit_view(fit: Fit) -> RenderableType:
         ("largest batch", f"{fit.max_sequences:,}", batch_note),
         ("smallest that fits", smallest, deployment.gpu.name),
     ]
-    over = Text()
-    if held > fit.memory_bytes:
-        too_much = gigabytes(held - fit.memory_bytes)
-        over = Text(f"{too_much} more than the {gigabytes(fit.memory_bytes)} of one {deployment.gpu.key}", "red")
-    labels = [gigabytes(size) for _, size, _ in parts]
-    return Group(headline, "", bar(parts), legend(parts, labels), over, pairs(rows))
+    body: list[RenderableType] = [headline, "", bar(parts), legend(parts, [gigabytes(size) for _, size, _ in parts])]
+    if fit.shortfall_bytes:
+        body.append(Text(f"{gigabytes(fit.shortfall_bytes)} more than {engine.key} may use of one GPU", "red"))
+    return Group(*body, "", pairs(rows))

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Sequence
 
 from rich import box
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str | None = None) -> Table:
-    """A table whose columns starting with '>' are numbers, aligned right."""
+    """Columns starting with '>' are numbers, aligned right; one starting with '!' is a name that is never cut."""
+    body = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
     made = Table(
         box=box.SIMPLE_HEAD,
         title=title,
@@ -18,10 +20,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for column in columns:
-        right = column.startswith(">")
-        made.add_column(column.removeprefix(">"), justify="right" if right else "left", no_wrap=right)
-    for row in rows:
+    for place, column in enumerate(columns):
+        whole = column[:1] in ">!"
+        widest = max((row[place].cell_len for row in body), default=0) if whole and column else None
+        justify: JustifyMethod = "right" if column.startswith(">") else "left"
+        made.add_column(column.lstrip(">!"), justify=justify, no_wrap=whole, min_width=widest)
+    for row in body:
         made.add_row(*row)
     return made
 
@@ -37,21 +41,26 @@ def pairs(rows: Iterable[tuple[str, str | Text, str]]) -> Table:
     return made
 
 
+_FILLS = "█▓▒░·"
+"""One for each part of a bar, so that it reads without colours."""
+
+
 def bar(parts: Sequence[tuple[str, float, str]], width: int = 60) -> Text:
-    """One line of coloured blocks, each part's length in proportion to its size."""
+    """One line of blocks, each part's length in proportion to its size."""
     total = sum(size for _, size, _ in parts)
     drawn = Text()
     edge = 0.0
-    for _, size, style in parts:
+    for (_, size, style), fill in zip(parts, _FILLS, strict=False):
         start, edge = round(edge / total * width), edge + size
-        drawn.append("█" * (round(edge / total * width) - start), style=style)
+        drawn.append(fill * (round(edge / total * width) - start), style=style)
     return drawn
 
 
 def legend(parts: Sequence[tuple[str, float, str]], labels: Sequence[str]) -> Text:
-    """What the colours of a bar mean."""
+    """What the blocks of a bar mean."""
     drawn = Text()
-    for (name, _, style), label in zip(parts, labels, strict=True):
-        drawn.append("■ ", style=style)
+    for (name, _, style), fill, label in zip(parts, _FILLS, labels, strict=False):
+        drawn.append(f"{fill} ", style=style)
         drawn.append(f"{name} {label}   ")
+    drawn.rstrip()
     return drawn

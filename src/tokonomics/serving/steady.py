@@ -1,42 +1,53 @@
-"""A replica under a constant load, in closed form.
+"""A replica under load, in closed form: batch, time per token, time to the first token, tokens a second.
 
-With ``batch`` requests running, each of them needs its prompt computed once and ``output`` decode steps; meanwhile
-the others' prompts take their turns. One round of the batch therefore lasts ``output × step + batch × prompt``:
+While ``batch`` requests are running, each needs its prompt computed once and one step for each token of its answer.
+A prompt holds the others up by ``stall``: what its chunks add to the decode steps they ride in, or a step of their own
+in engines that do not mix the two. So, in the mean over an answer of ``output`` tokens,
 
-    rate(batch) = batch ÷ (output × step(batch) + batch × prompt)        requests a second
-    tpot(batch) = step(batch) + batch × prompt ÷ output                  seconds between a request's tokens
+    tpot(batch) = step(batch) + (batch - 1) × stall ÷ output, and the host beside it or on top
+    rate(batch) = batch ÷ (stall + output × tpot(batch))
 
-Both rise with the batch, so the capacity under a TPOT promise is at the largest batch that keeps it and fits memory.
-Waiting before the first token is that of a queue with random arrivals and one server that computes prompts of one
-length (M/D/1, Pollaczek-Khinchine). The simulator replaces it where bursts matter.
+Both rise with the batch. Under a constant rate of random arrivals the batch is where rate(batch) meets it; with a
+fixed number of users it is that number; when the queue never empties it is what memory and the engine's limits allow.
+Waiting for the first token is that of a queue with one server of constant service (M/D/1, Pollaczek-Khinchine). The
+simulator replaces it where bursts matter.
 """
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences, require_fit
-from tokonomics.physics.steptime import decode_step, prefill
+from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.units import seconds
+
+Array = NDArray[np.float64]
+
+_FIRST_ROUND = 0.3
+"""Share of a closed-loop benchmark's prompts that queue behind each other because all its users start at once: median
+over published results of engines that mix prompts with answers (0.2 to 0.45 from 16 users on; split calibrate)."""
+_FULLEST = 0.999
+"""A queue at full load never empties: waiting is computed up to this share."""
 
 
 class Steady(Noun):
-    """What one replica does at a rate of requests."""
+    """What one replica does under a load."""
 
     rate: PositiveFloat
-    capacity_rate: PositiveFloat
-    """The highest rate it holds under the promise."""
+    """Requests a second that it finishes."""
     batch: PositiveFloat
     tpot_s: PositiveFloat
     ttft_s: PositiveFloat
-    """Mean, queueing included."""
-    utilization: float
-    """Rate ÷ capacity."""
-    prefill_share: float
-    """Share of the working time spent on prompts."""
+    """Mean, waiting included."""
+    output_tokens_per_s: PositiveFloat
+    total_tokens_per_s: PositiveFloat
+    utilization: NonNegativeFloat
+    """Rate ÷ the highest rate it holds."""
 
 
 class Capacity(Noun):
@@ -45,6 +56,8 @@ class Capacity(Noun):
     rate: PositiveFloat
     batch: PositiveInt
     tpot_s: PositiveFloat
+    prefill_share: NonNegativeFloat
+    """Share of the GPU's time that prompts take at this load."""
     limited_by: str
 
 
@@ -60,19 +73,28 @@ class MissesPromise(TokonomicsError):
 class ReplicaCurve:
     """Rate and TPOT against batch for one deployment and one request shape; computed once, asked often."""
 
-    def __init__(self, deployment: Deployment, input_tokens: int, output_tokens: int) -> None:
-        context = input_tokens + output_tokens
-        require_fit(deployment, context)
-        in_memory = max_sequences(deployment, context)
-        largest = min(in_memory, deployment.limits.max_sequences)
-        self.limited_by = "KV memory" if in_memory < deployment.limits.max_sequences else "engine's max sequences"
-        self.batches: NDArray[np.float64] = np.unique(np.geomspace(1, largest, 96).round())
-        self.output_tokens = output_tokens
+    def __init__(
+        self,
+        deployment: Deployment,
+        input_tokens: int,
+        output_tokens: int,
+        *,
+        steps: StepModel | None = None,
+        most_sequences: int | None = None,
+    ) -> None:
+        require_fit(deployment, input_tokens + output_tokens)
+        in_memory = max_sequences(deployment, _held_tokens(deployment, input_tokens, output_tokens))
+        allowed = most_sequences or deployment.limits.max_sequences
+        self.limited_by = "KV memory" if in_memory < allowed else "engine's max sequences"
+        self.steps = steps or step_model(deployment)
+        self.input_tokens, self.output_tokens = input_tokens, output_tokens
+        self.batches = _batches(min(in_memory, allowed))
         # Half of the answer is there on average while it is being written.
-        self.steps = decode_step(deployment, self.batches, input_tokens + output_tokens / 2)
-        self.prompt_s = float(prefill(deployment, input_tokens))
-        self.tpot_s = self.steps + self.batches * self.prompt_s / output_tokens
-        self.rates = self.batches / (output_tokens * self.tpot_s)
+        self.step_s = self.steps.decode(self.batches, input_tokens + output_tokens / 2)
+        self.stall_s = prompt_stall_s(self.steps, self.batches, input_tokens, output_tokens)
+        on_gpu = self.steps.with_engine(None).decode(self.batches, input_tokens + output_tokens / 2)
+        self.tpot_s = self.steps.with_host(on_gpu + (self.batches - 1) * self.stall_s / output_tokens, self.batches)
+        self.rates = self.batches / (self.stall_s + output_tokens * self.tpot_s)
 
     def capacity(self, tpot_s: float | None = None) -> Capacity:
         """The highest rate whose TPOT keeps the promise."""
@@ -85,28 +107,112 @@ class ReplicaCurve:
                 promised_s=tpot_s or 0,
             )
         best = int(kept[np.argmax(self.rates[kept])])
-        at_end = best == len(self.batches) - 1
         return Capacity(
             rate=float(self.rates[best]),
             batch=int(self.batches[best]),
             tpot_s=float(self.tpot_s[best]),
-            limited_by=self.limited_by if at_end else "TPOT promise",
+            prefill_share=float(self.rates[best] * self.stall_s[best]),
+            limited_by=self.limited_by if best == len(self.batches) - 1 else "TPOT promise",
         )
 
-    def at(self, rate: float, capacity: Capacity) -> Steady:
-        """The replica at a rate below its capacity."""
-        batch = float(np.interp(rate, self.rates, self.batches))
-        tpot_s = float(np.interp(batch, self.batches, self.tpot_s))
-        step_s = float(np.interp(batch, self.batches, self.steps))
-        busy = min(rate * self.prompt_s, 0.999)
-        waiting = busy * self.prompt_s / (2 * (1 - busy))
-        decode_s = self.output_tokens * step_s / max(batch, 1.0)
+    def at_rate(self, rate: float, capacity: Capacity) -> Steady:
+        """Under random arrivals at a rate up to its capacity."""
+        # Where the host or the FLOPs are full, a larger batch adds nothing: the smallest that reaches the rate runs.
+        batch = float(np.interp(rate, np.maximum.accumulate(self.rates), self.batches))
+        steady = self._at(batch, rate, capacity.rate)
+        if rate >= self.rates[0]:
+            return steady
+        # Less than one request at a time, on average: the share of time in which there is one (Little's law).
+        return steady.model_copy(update={"batch": batch * rate / float(self.rates[0])})
+
+    def at_concurrency(self, users: int) -> Steady:
+        """With so many users who each send a request when the last is answered; those beyond the batch wait."""
+        batch = min(float(users), float(self.batches[-1]))
+        rate = float(np.interp(batch, self.batches, self.rates))
+        steady = self._at(batch, rate, float(self.rates.max()))
+        step_s, stall_s = (float(np.interp(batch, self.batches, each)) for each in (self.step_s, self.stall_s))
+        in_step = 1.0
+        if self.steps.deployment.engine.mixes_prefill_with_decode:
+            in_step = _FIRST_ROUND
+        else:
+            # Where prompts go first, users fall into step: a round of prompts, then one of answers. A user waits for
+            # the prompts behind their own, half of them on average, before the second token.
+            waiting = (batch - 1) / 2 * stall_s / self.output_tokens
+            steady = steady.model_copy(update={"tpot_s": step_s + waiting})
+        queued = max(0.0, users - batch) / rate + in_step * (batch - 1) / 2 * stall_s
+        return steady.model_copy(update={"ttft_s": queued + stall_s + step_s})
+
+    def saturated(self) -> Steady:
+        """When the queue never empties: the largest batch there is room for."""
+        batch = float(self.batches[-1])
+        return self._at(batch, float(self.rates[-1]), float(self.rates.max()))
+
+    def _at(self, batch: float, rate: float, full_rate: float) -> Steady:
+        step_s, stall_s, tpot_s = (
+            float(np.interp(batch, self.batches, each)) for each in (self.step_s, self.stall_s, self.tpot_s)
+        )
+        busy = min(rate * stall_s, _FULLEST)
+        waiting = busy * stall_s / (2 * (1 - busy))
         return Steady(
             rate=rate,
-            capacity_rate=capacity.rate,
             batch=batch,
             tpot_s=tpot_s,
-            ttft_s=waiting + self.prompt_s + step_s,
-            utilization=rate / capacity.rate,
-            prefill_share=self.prompt_s / (self.prompt_s + decode_s),
+            ttft_s=waiting + stall_s + step_s,
+            output_tokens_per_s=rate * self.output_tokens,
+            total_tokens_per_s=rate * (self.input_tokens + self.output_tokens),
+            utilization=rate / full_rate,
         )
+
+
+def _held_tokens(deployment: Deployment, input_tokens: int, output_tokens: int) -> int:
+    """Tokens of KV a running request holds when the engine decides whether another has room.
+
+    An engine that reserves answers counts all of it; the others count what is written, half of the answer on average.
+    """
+    if deployment.engine.reserves_answers:
+        return input_tokens + output_tokens
+    return input_tokens + math.ceil(output_tokens / 2)
+
+
+def _batches(largest: int) -> Array:
+    """Batches to look at: every one up to 256, then one in a hundred, and the largest.
+
+    The grid does not depend on the largest, so that more memory only ever adds to it.
+    """
+    few = np.arange(1, min(largest, 256) + 1)
+    many = np.geomspace(256, 1 << 20, 840).round()
+    return np.unique(np.concatenate([few, many[many <= largest], [largest]])).astype(np.float64)
+
+
+def prompt_stall_s(steps: StepModel, batches: Array, input_tokens: int, output_tokens: int) -> Array:
+    """What one prompt adds to the GPU's time for a batch: its chunks ride in decode steps, or run alone.
+
+    Each of the others needs a prompt once in ``output`` steps. Where that makes more than one a step, they ride
+    together and each adds its share: the first may be free, as the weights are read anyway, but a hundred are not.
+    """
+    engine, limits = steps.deployment.engine, steps.deployment.limits
+    on_gpu = steps.with_engine(None)
+    context = input_tokens + output_tokens / 2
+    others = batches - 1
+    riders = np.maximum(1.0, others / output_tokens)
+    total = np.zeros_like(batches)
+    done = 0
+    while done < input_tokens:
+        chunk = min(limits.max_batched_tokens, input_tokens - done) if engine.chunks_prefill else input_tokens
+        if engine.mixes_prefill_with_decode:
+            mixed = on_gpu.step(chunk * riders, done, others, context, riders)
+            answers = np.where(others > 0, on_gpu.decode(np.maximum(others, 1), context), 0.0)
+            total = total + (mixed - answers) / riders
+        else:
+            total = total + on_gpu.prefill(chunk * riders, done, riders) / riders
+        done += chunk
+    return total
+
+
+def static_batch_s(steps: StepModel, batch: int, input_tokens: int, output_tokens: int) -> float:
+    """Seconds from the first prompt to the last token when a batch is answered together, as old benchmarks do."""
+    limits = steps.deployment.limits
+    at_once = max(1, min(batch, limits.max_batched_tokens // input_tokens))
+    prompts = math.ceil(batch / at_once) * float(steps.prefill(at_once * input_tokens, 0, at_once))
+    contexts = np.linspace(input_tokens, input_tokens + output_tokens, 9)
+    return prompts + (output_tokens - 1) * float(np.mean(steps.decode(batch, contexts)))

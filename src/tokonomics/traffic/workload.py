@@ -26,5 +26,5 @@ class Workload(Noun):
 class Slo(Noun):
     """The latency promised to users; None where nothing is promised."""
 
-    tpot_s: float | None = Field(default=None, ge=1e-6, le=3600)
+    tpot_s: float | None = Field(default=None, ge=1e-6, le=10)
     """Mean time per output token."""

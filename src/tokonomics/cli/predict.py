@@ -1,0 +1,104 @@
+"""``tokonomics predict`` and ``curve``: how long a step takes, and what batching buys."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokonomics.cli.output import Json, show, show_json
+
+Model = Annotated[str, typer.Argument(help="A catalogue name (see `tokonomics models`) or a config.json.")]
+GpuName = Annotated[str, typer.Option(help="GPU to run it on.")]
+Context = Annotated[int, typer.Option(help="Tokens each sequence holds; for a prompt, its length.")]
+Tp = Annotated[int, typer.Option(help="Tensor parallelism: GPUs that share each layer.")]
+Pp = Annotated[int, typer.Option(help="Pipeline stages: groups of GPUs that share the layers.")]
+Ep = Annotated[int, typer.Option(help="Expert parallelism: groups of GPUs that share the experts.")]
+Weights = Annotated[str | None, typer.Option(help="Precision of the weights.", show_default="the checkpoint's own")]
+Kv = Annotated[str, typer.Option(help="Precision of the KV cache: bf16 or fp8.")]
+EngineName = Annotated[str, typer.Option(help="Serving engine: its limits and its own time.")]
+
+LoraRank = Annotated[int, typer.Option(help="Rank of LoRA adapters served beside the base model.")]
+LoraAdapters = Annotated[int, typer.Option(help="How many adapters are loaded.")]
+
+
+def predict(
+    model: Model,
+    gpu: GpuName,
+    batch: Annotated[int, typer.Option(min=1, max=10**6, help="Sequences running at once.")] = 1,
+    context: Context = 1024,
+    tp: Tp = 1,
+    pp: Pp = 1,
+    ep: Ep = 1,
+    weights: Weights = None,
+    kv: Kv = "bf16",
+    engine: EngineName = "vllm",
+    lora_rank: LoraRank = 0,
+    lora_adapters: LoraAdapters = 0,
+    json: Json = False,
+) -> None:
+    """How long a decode step and a prompt take, with an interval, and where the time goes.
+
+    \b
+    Examples:
+      tokonomics predict llama-3.1-8b --gpu H200 --batch 64 --context 1024
+      tokonomics predict deepseek-v3 --gpu H200 --tp 8 --batch 128 --context 4096
+      tokonomics predict gpt-oss-120b --gpu H100 --engine sglang --batch 32 --json
+    """
+    from tokonomics.cli.choices import deployment_from
+    from tokonomics.planner.predict import predict as make
+    from tokonomics.report.predict_view import predict_view
+
+    made = make(deployment_from(model, gpu, engine, tp, pp, ep, weights, kv, lora_rank, lora_adapters), batch, context)
+    show_json(made) if json else show(predict_view(made))
+
+
+def curve(
+    model: Model,
+    gpu: GpuName,
+    context: Context = 1024,
+    tp: Tp = 1,
+    pp: Pp = 1,
+    ep: Ep = 1,
+    weights: Weights = None,
+    kv: Kv = "bf16",
+    engine: EngineName = "vllm",
+    lora_rank: LoraRank = 0,
+    lora_adapters: LoraAdapters = 0,
+    usd_per_hour: Annotated[
+        float | None, typer.Option(help="Price of one GPU-hour.", show_default="the cheapest offer, if there is one")
+    ] = None,
+    chart: Annotated[Path | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
+    json: Json = False,
+) -> None:
+    """What batching buys: throughput, time per token and price against the batch, up to the KV limit.
+
+    \b
+    Examples:
+      tokonomics curve llama-2-7b --gpu H100 --context 1024
+      tokonomics curve llama-3.1-70b --gpu H100 --tp 4 --context 4096 --chart curve.svg
+      tokonomics curve qwen3-30b-a3b --gpu L40S --weights fp8 --usd-per-hour 0.86 --json
+    """
+    from tokonomics.catalog.offers import cheapest_offer
+    from tokonomics.cli.choices import deployment_from
+    from tokonomics.errors import BadInput
+    from tokonomics.money.cost import require_positive
+    from tokonomics.planner.predict import batch_curve
+    from tokonomics.report.charts import check_chart_path, curve_chart, save_chart
+    from tokonomics.report.predict_view import curve_view
+
+    if chart:
+        check_chart_path(chart)
+    deployment = deployment_from(model, gpu, engine, tp, pp, ep, weights, kv, lora_rank, lora_adapters)
+    price = usd_per_hour
+    if price is None:
+        try:
+            price = cheapest_offer(deployment.gpu.key, deployment.gpus).usd_per_gpu_hour()
+        except BadInput:
+            price = None  # nobody quotes this GPU: the curve is shown without prices
+    else:
+        require_positive("--usd-per-hour", price)
+    made = batch_curve(deployment, context, price)
+    if chart:
+        save_chart(curve_chart(made), chart)
+        typer.echo(f"chart saved to {chart}", err=True)
+    show_json(made) if json else show(curve_view(made))

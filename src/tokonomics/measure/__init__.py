@@ -1,0 +1,1 @@
+"""What is true: measurements, and how far predictions are from them."""

@@ -1,0 +1,264 @@
+"""Results that others published or we measured, read into one shape: what ran, under which load, and what came out.
+
+Two kinds of file: a table (csv, csv.gz) with the columns of ``COLUMNS``, and a JSON of bare step times
+(``{"gpu": …, "rows": [{"kind": "decode", "model": …, "batch": …, "ctx": …, "ms": …}]}``). A row that cannot be read is
+kept, with its reason; none is dropped.
+"""
+
+import csv
+import gzip
+import io
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.nouns import Noun
+
+LARGEST_FILE = 200_000_000
+COLUMNS = (
+    "model",
+    "gpu",
+    "num_gpus",
+    "tp",
+    "engine",
+    "input_len",
+    "output_len",
+    "batch_or_concurrency",
+    "mode",
+    "metric",
+    "value",
+)
+
+
+class Metric(StrEnum):
+    """What was measured; times in seconds, rates in tokens a second."""
+
+    tpot_s = "tpot_s"
+    ttft_s = "ttft_s"
+    output_tok_s = "output_tok_s"
+    total_tok_s = "total_tok_s"
+    step_s = "step_s"
+
+
+class Mode(StrEnum):
+    """How the load was made."""
+
+    max_throughput = "max_throughput"
+    fixed_batch = "fixed_batch"
+    fixed_concurrency = "fixed_concurrency"
+    server_slo = "server_slo"
+    low_latency = "low_latency"
+    decode_step = "decode_step"
+    prefill_step = "prefill_step"
+
+
+class Measurement(Noun):
+    """One figure, with all that is needed to predict it."""
+
+    key: str
+    model: str
+    gpu: str
+    gpus: PositiveInt
+    tp: PositiveInt
+    pp: PositiveInt = 1
+    ep: PositiveInt = 1
+    weights: str
+    """As the source states it; may be a guess for it to make."""
+    kv: str | None
+    engine: str | None
+    """None: bare kernels, no engine around them."""
+    engine_version: str | None = None
+    year: int
+    tuned: bool = False
+    """The source turns on what the engine leaves off by default to keep the host out of the way."""
+    input_tokens: PositiveInt
+    output_tokens: PositiveInt
+    batch: PositiveInt | None
+    """Requests at once; None when the queue never empties."""
+    rate: PositiveFloat | None = None
+    mode: Mode
+    metric: Metric
+    value: PositiveFloat
+    """For all GPUs together, or for one user."""
+    source: str
+    split: str = ""
+    length_share: float = Field(default=1.0, gt=0, le=1)
+    """Mean ÷ nominal length, where the source says the lengths vary."""
+
+
+class Unread(Noun):
+    """A row that is no measurement we can read, and why."""
+
+    key: str
+    reason: str
+    split: str = ""
+
+
+def read_measurements(path: Path) -> list[Measurement | Unread]:
+    """Every row of a results table or of a JSON of step times."""
+    text = _text(path)
+    if text.lstrip().startswith("{"):
+        return _from_steps(text, path)
+    return _from_table(text, path)
+
+
+def _from_steps(text: str, path: Path) -> list[Measurement | Unread]:
+    try:
+        found = json.loads(text)
+        gpu, rows = found["gpu"], found["rows"]
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=str(path)) from None
+    except (KeyError, TypeError):
+        raise BadInput("a JSON of step times needs 'gpu' and 'rows'", where=str(path)) from None
+    if not isinstance(rows, list) or not isinstance(gpu, str):
+        raise BadInput("'gpu' must be a name and 'rows' a list", where=str(path))
+    return [_step(row, gpu, found, f"row {place}") for place, row in enumerate(rows, 1)]
+
+
+def _step(row: object, gpu: str, file: Mapping[str, object], key: str) -> Measurement | Unread:
+    """One bare step: the whole model in a CUDA graph, no engine around it."""
+    try:
+        if not isinstance(row, dict):
+            raise ValueError("not an object")
+        kind = row["kind"]
+        if kind not in ("decode", "prefill"):
+            return Unread(key=key, reason=f"a step of kind '{shorten(str(kind))}' is not what an engine runs")
+        return Measurement(
+            key=key,
+            model=str(row["model"]),
+            gpu=gpu,
+            gpus=int(row.get("gpus", 1)),
+            tp=int(row["tp"] if "tp" in row else row.get("gpus", 1)),
+            weights=str(row.get("weights", row.get("dtype", file.get("dtype", "bf16")))),
+            kv=str(row["kv"]) if "kv" in row else None,
+            engine=None,
+            year=2026,
+            input_tokens=max(1, int(row["ctx"])),
+            output_tokens=1,
+            batch=int(row["batch"]),
+            mode=Mode.decode_step if kind == "decode" else Mode.prefill_step,
+            metric=Metric.step_s,
+            value=float(row["ms"]) * 1e-3,
+            source=f"bare steps on {gpu}",
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        return Unread(key=key, reason=f"cannot be read: {shorten(str(error).splitlines()[0], 120)}")
+
+
+def _from_table(text: str, path: Path) -> list[Measurement | Unread]:
+    table = csv.DictReader(io.StringIO(text, newline=""))
+    missing = [column for column in COLUMNS if column not in (table.fieldnames or ())]
+    if missing:
+        raise BadInput(
+            f"missing column{'s' * (len(missing) > 1)} {', '.join(missing)}",
+            where=str(path),
+            fix="A results table has one figure a row: " + ", ".join(COLUMNS) + ".",
+        )
+    try:
+        return [_row(row, f"line {table.line_num}") for row in table]
+    except csv.Error as error:
+        raise BadInput(f"not a CSV file: {error}", where=f"{path}:{table.line_num}") from None
+
+
+_METRICS = {
+    "tpot_ms": (Metric.tpot_s, 1e-3),
+    "ttft_ms": (Metric.ttft_s, 1e-3),
+    "output_tok_s": (Metric.output_tok_s, 1.0),
+    "total_tok_s": (Metric.total_tok_s, 1.0),
+}
+_VARYING_LENGTHS = {"InferenceMAX": 0.9, "InferenceX": 0.9}
+"""Sources whose lengths are drawn from 80 to 100 % of the nominal ones: their mean is 90 %."""
+
+
+_TUNED = ("InferenceMAX", "InferenceX")
+"""Sources whose published recipes run vLLM with --async-scheduling."""
+
+
+def _row(row: Mapping[str, str], line: str) -> Measurement | Unread:
+    key = row.get("id") or line
+    try:
+        metric, unit = _METRICS[row["metric"]]
+        gpus = _whole(row["num_gpus"], "num_gpus")
+        value = _number(row["value"], "value") * unit
+        if row.get("per") == "gpu":
+            value *= gpus
+        batch, rate = _load(row["batch_or_concurrency"])
+        source = row.get("source_name") or "unnamed"
+        share = next((share for name, share in _VARYING_LENGTHS.items() if name in source), 1.0)
+        return Measurement(
+            key=key,
+            model=row["model"],
+            gpu=row["gpu"],
+            gpus=gpus,
+            tp=_whole(row["tp"] or row["num_gpus"], "tp"),
+            pp=_whole(row.get("pp") or "1", "pp"),
+            ep=max(1, _whole(row.get("ep") or "1", "ep")),
+            weights=row.get("precision_weights") or "unstated",
+            kv=row.get("precision_kv") or None,
+            engine=row["engine"],
+            engine_version=row.get("engine_version") or None,
+            year=_whole(row.get("year") or "2026", "year"),
+            tuned=any(name in source for name in _TUNED),
+            input_tokens=_whole(row["input_len"], "input_len"),
+            output_tokens=_whole(row["output_len"], "output_len"),
+            batch=batch,
+            rate=rate,
+            mode=Mode(row["mode"]),
+            metric=metric,
+            value=value,
+            source=source,
+            split=row.get("split") or "",
+            length_share=share,
+        )
+    except KeyError as error:
+        return Unread(key=key, reason=f"unknown metric {error}")
+    except ValueError as error:
+        return Unread(key=key, reason=f"cannot be read: {shorten(str(error).splitlines()[0], 120)}")
+
+
+def _load(text: str) -> tuple[int | None, float | None]:
+    """``64`` → a batch; ``qps=4`` → a rate; blank, ``qps=inf`` → a queue that never empties."""
+    text = text.strip()
+    if not text or text == "qps=inf":
+        return None, None
+    if text.startswith("qps="):
+        return None, _number(text.removeprefix("qps="), "batch_or_concurrency")
+    return _whole(text.removeprefix("max_num_seqs="), "batch_or_concurrency"), None
+
+
+def _number(text: str, column: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{column} '{shorten(text)}' is not a number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{column} is {text}")
+    return number
+
+
+def _whole(text: str, column: str) -> int:
+    return round(_number(text, column))
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        if content[:2] == b"\x1f\x8b":
+            with gzip.open(io.BytesIO(content)) as unpacked:
+                content = unpacked.read(LARGEST_FILE + 1)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadInput(f"cannot be read: {shorten(str(reason))}", where=shorten(str(path), 200)) from None
+    if len(content) > LARGEST_FILE:
+        raise BadInput(f"larger than {LARGEST_FILE // 10**6} MB; not read", where=str(path))
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise BadInput("not a text file in UTF-8", where=shorten(str(path), 200)) from None

@@ -1,0 +1,400 @@
+"""How long attention takes on one GPU: a handful of parameters per kernel, fitted on measured timings.
+
+A decode kernel reads the KV cache of a batch, in blocks that the GPU's multiprocessors work through:
+
+    t = launch + split · log2(1 + seen ÷ split_tokens) + ‖ wave, seen · token_bytes ÷ stream,
+        blocks · block_bytes ÷ BW, KV bytes ÷ (BW · memory), FLOPs ÷ (peak · compute) ‖p
+
+A prefill kernel multiplies tiles of queries with the keys they see:
+
+    t = launch + ‖ rows × (seen + pad) FLOPs ÷ (peak · compute), longest row × chain, bytes ÷ (BW · memory) ‖p
+
+‖…‖p is a smooth maximum: terms overlap, the longest counts most. Each term grows with batch, context, tokens, past and
+heads (at a fixed number of query heads per KV head), so times do. ``memory`` and ``compute`` are shares of the
+datasheet, never above 1: nothing beats bytes ÷ bandwidth or FLOPs ÷ peak. Shares carry over to a GPU without timings;
+launch, wave, stream and chain belong to one multiprocessor and stay as they are in its family.
+
+``benchmarks/fit_attention_kernels.py`` fits the curves on timings that repeat one call on the same data. What fits in
+L2 is then read faster than memory delivers (an L40S reads 67 MB in 24 µs, 134 MB in 193 µs). In a model each layer's
+weights pass through L2 between two reads of its cache, so such rows are left out of the fit: KV is always cold here.
+
+The timings have no prefill after cached tokens: the effect of ``past`` is what the form says, not measured.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from functools import cache, reduce
+from importlib.resources import files
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tokonomics.catalog.gpus import Gpu
+from tokonomics.catalog.precision import Precision, kv_bytes_per_element
+from tokonomics.nouns import Noun
+from tokonomics.physics.efficiency import efficiencies, efficiency
+
+Array = NDArray[np.float64]
+Op = Literal["decode", "prefill", "mla_decode", "mla_prefill"]
+Basis = Literal["measured", "family", "assumed"]
+Mode = Literal["grouped", "plain", "window"]
+"""Engines run other kernels for grouped heads (queries packed, KV split), one query head per KV head, and windows."""
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "ampere": ("A100-80GB",),
+    "ada": ("L40S",),
+    "hopper": ("H100-SXM", "H200"),
+    "blackwell": ("B200", "B300", "GB200", "GB300"),
+    "blackwell-rtx": ("RTXPRO6000",),
+}
+"""GPUs with timings, by architecture."""
+LENDERS = ("A100-80GB", "L40S")
+"""Whose curves any other architecture borrows; the L40S' Triton kernels where the A100 has none (latent attention)."""
+BEST_SHARE = 0.95
+"""Of the datasheet: what a borrowed curve, corrected for the borrower's family, may reach at most."""
+GEMM_SHARE = 0.7
+"""Of peak FLOP/s: the large matrix product that unpacks cached latents for a prefill."""
+
+
+class DecodeCurve(NamedTuple):
+    """A kernel that attends with one new token per sequence."""
+
+    launch_s: float
+    """Start and end of the kernels, with nothing to read."""
+    split_s: float
+    """Added for each doubling of the context beyond ``split_tokens``: more splits to schedule and combine."""
+    split_tokens: float
+    """Context from which splitting begins to cost."""
+    wave_s: float
+    """The first wave of blocks, which a larger batch fills up before it takes longer."""
+    block_bytes: float
+    """What one (sequence, KV head) costs however short its context, in bytes the memory could have moved."""
+    memory: float
+    """Share of the datasheet's bandwidth that a large batch reads KV at."""
+    compute: float
+    """Share of peak FLOP/s."""
+    sharpness: float
+    """p of the smooth maximum: 1 adds the terms, 2 or 4 comes near the longest."""
+    group: float
+    """Query heads per KV head that double ``block_bytes``: more rows to load, scale and write."""
+    rows: float
+    """Query rows a matrix tile has: a smaller group computes as much."""
+    stream: float
+    """Bytes per second that one (sequence, KV head) can draw, over all its splits; limits small batches."""
+
+
+class PrefillCurve(NamedTuple):
+    """A kernel that attends with a chunk of new tokens."""
+
+    launch_s: float
+    """Start and end of the kernel."""
+    compute: float
+    """Share of peak FLOP/s on a long prompt."""
+    pad_tokens: float
+    """Keys' worth of work that a row costs beyond those it sees: masked tile halves, loading, scaling, writing."""
+    rows: float
+    """Rows that a block has: a shorter chunk costs as much."""
+    packing: float
+    """Near 1: a block's rows are tokens × query heads of one KV head; near 0: tokens of one query head."""
+    chain_s: float
+    """Per key that one block must walk in order; limits short chunks with a long past."""
+    memory: float
+    """Share of the datasheet's bandwidth."""
+    touches: float
+    """Times that new keys and values are moved on top of one read: cast, written to the cache, loaded by each tile."""
+    sharpness: float
+    """p of the smooth maximum: 1, 2 or 4."""
+
+
+class Work(NamedTuple):
+    """The shape of one layer's attention on one GPU; arrays only while fitting."""
+
+    kv_heads: float | Array
+    group: float | Array
+    """Query heads per KV head."""
+    token_bytes: float | Array
+    """Of one cached token in one KV head."""
+    row_flops: float | Array
+    """Of one query head and one key it sees."""
+
+
+class CurveOrigin(Noun):
+    """Which timings a curve comes from."""
+
+    basis: Basis
+    """On this GPU; on another of its architecture, scaled by the datasheet; on another architecture."""
+    gpu: str
+    backends: tuple[str, ...]
+    kv: str
+    """Cache format that was timed: an 8-bit cache without timings is a 16-bit one of half the bytes."""
+
+
+class _Table(NamedTuple):
+    """Curves of one backend and cache format, by mode and head width, and the precision they multiply in."""
+
+    math: Precision
+    curves: dict[Mode, dict[int, tuple[float, ...]]]
+
+
+Backends = dict[str, dict[str, _Table]]
+"""By backend and cache format."""
+
+
+class _Data(NamedTuple):
+    bandwidths: dict[str, float]
+    tables: dict[Op, dict[str, Backends]]
+
+
+def decode_attention_s(
+    gpu: Gpu,
+    kv: Precision,
+    batch: ArrayLike,
+    context: ArrayLike,
+    *,
+    heads: float,
+    kv_heads: float,
+    head_dim: int,
+    window: int | None = None,
+    backend: str = "vllm",
+) -> Array:
+    """Seconds of one layer's attention for one new token of each of ``batch`` sequences with ``context`` tokens."""
+    mode: Mode = "window" if window else "grouped" if heads > kv_heads else "plain"
+    seen = np.minimum(_array(context), window) if window else _array(context)
+    work = Work(kv_heads, heads / kv_heads, 2.0 * head_dim * kv_bytes_per_element(kv), 4.0 * head_dim)
+    return _fastest(
+        decode_time(DecodeCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(batch), seen, work)
+        for curve, peak in _curves(gpu, "decode", kv, backend, head_dim, mode)
+    )
+
+
+def prefill_attention_s(
+    gpu: Gpu,
+    kv: Precision,
+    tokens: ArrayLike,
+    past: ArrayLike,
+    *,
+    heads: float,
+    kv_heads: float,
+    head_dim: int,
+    window: int | None = None,
+    backend: str = "vllm",
+) -> Array:
+    """Seconds of one layer's causal attention for ``tokens`` new tokens of a sequence that has ``past`` cached ones."""
+    mode: Mode = "window" if window else "grouped"
+    work = Work(kv_heads, heads / kv_heads, 2.0 * head_dim * kv_bytes_per_element(kv), 4.0 * head_dim)
+    return _fastest(
+        prefill_time(PrefillCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(tokens), _array(past), work, window)
+        for curve, peak in _curves(gpu, "prefill", kv, backend, head_dim, mode)
+    )
+
+
+def mla_decode_s(
+    gpu: Gpu,
+    kv: Precision,
+    batch: ArrayLike,
+    context: ArrayLike,
+    *,
+    heads: float,
+    kv_rank: int = 512,
+    rope_dim: int = 64,
+    backend: str = "vllm",
+) -> Array:
+    """Seconds of one layer's latent attention over the compressed cache, projections (absorbed ones too) left out."""
+    work = Work(1.0, heads, (kv_rank + rope_dim) * kv_bytes_per_element(kv), 2.0 * (2 * kv_rank + rope_dim))
+    return _fastest(
+        decode_time(DecodeCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(batch), _array(context), work)
+        for curve, peak in _curves(gpu, "mla_decode", kv, backend, kv_rank, "grouped")
+    )
+
+
+def mla_prefill_s(
+    gpu: Gpu,
+    kv: Precision,
+    tokens: ArrayLike,
+    past: ArrayLike,
+    *,
+    heads: float,
+    nope_dim: int = 128,
+    rope_dim: int = 64,
+    value_dim: int = 128,
+    kv_rank: int = 512,
+    backend: str = "vllm",
+) -> Array:
+    """Seconds of one layer's latent attention for a chunk, unpacked to plain heads; projections of new tokens left out.
+
+    Keys and values of the ``past`` tokens are unpacked again from the cache for every chunk, and that is counted.
+    """
+    wide = 2.0 * (nope_dim + rope_dim + value_dim)
+    work, before = Work(heads, 1.0, wide, wide), _array(past)
+    unpack = 2.0 * kv_rank * heads * (nope_dim + value_dim) / (gpu.peak_flops(Precision.bf16) * GEMM_SHARE)
+    core = _fastest(
+        prefill_time(PrefillCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(tokens), before, work)
+        for curve, peak in _curves(gpu, "mla_prefill", kv, backend, kv_rank, "grouped")
+    )
+    return core + unpack * before
+
+
+def curve_origin(gpu: Gpu, op: Op, kv: Precision, backend: str = "vllm") -> CurveOrigin:
+    """Where the curves come from that an operation uses on a GPU."""
+    source = _source(gpu, op, backend)
+    backends = _backends(op, source, backend)
+    family = FAMILIES.get(gpu.architecture, ())
+    basis: Basis = "measured" if source == gpu.key else "family" if source in family else "assumed"
+    return CurveOrigin(basis=basis, gpu=source, backends=backends, kv=_format(_tables()[op][source], backends[0], kv))
+
+
+def decode_time(curve: DecodeCurve, bandwidth: float, peak: float, batch: Array, seen: Array, work: Work) -> Array:
+    """The decode form of this module."""
+    p, heads, group = curve.sharpness, work.kv_heads, work.group
+    read = heads * work.token_bytes / (bandwidth * curve.memory)
+    computed = heads * np.hypot(group, curve.rows) * work.row_flops / (peak * curve.compute)
+    block = heads * curve.block_bytes * (1.0 + group / curve.group) / bandwidth
+    alone = _raised(work.token_bytes / curve.stream, p)
+    longer, more = _raised(seen, p), _raised(batch, p)
+    blocks = _raised(block, p) + (_raised(read, p) + _raised(computed, p)) * longer
+    busy = _root(_raised(curve.wave_s, p) + alone * longer + more * blocks, p)
+    return np.asarray(curve.launch_s + curve.split_s / math.log(2.0) * np.log1p(seen / curve.split_tokens) + busy)
+
+
+def prefill_time(
+    curve: PrefillCurve,
+    bandwidth: float,
+    peak: float,
+    tokens: Array,
+    past: Array,
+    work: Work,
+    window: float | Array | None = None,
+    sequences: float | Array = 1.0,
+) -> Array:
+    """The prefill form of this module, for ``sequences`` equal chunks at once."""
+    p = curve.sharpness
+    longest = past + tokens
+    pairs = tokens * (past + 0.5 * (tokens + 1.0))
+    if window is not None:
+        inside = np.clip(window - past, 0.0, tokens)
+        pairs = inside * (past + 0.5 * (inside + 1.0)) + (tokens - inside) * window
+        longest = np.minimum(longest, window)
+    # A chunk shorter than a block takes as long as one that fills it.
+    short = curve.rows * np.power(work.group, -curve.packing) / np.maximum(tokens, 1.0)
+    row = sequences * work.kv_heads * work.group * work.row_flops
+    computed = row / (peak * curve.compute) * np.sqrt(1.0 + short * short) * (pairs + tokens * curve.pad_tokens)
+    # A row's query and output have as many bytes, in 16 bits, as it takes FLOPs per key: two per element of each.
+    keys = sequences * work.kv_heads * work.token_bytes
+    moved = (keys * (longest + curve.touches * tokens) + row * tokens) / (bandwidth * curve.memory)
+    chain = (longest + curve.pad_tokens) * curve.chain_s
+    return np.asarray(curve.launch_s + _root(_raised(computed, p) + _raised(moved, p) + _raised(chain, p), p))
+
+
+def _raised(values: float | Array, p: float) -> float | Array:
+    """To the power 1, 2 or 4: a general power is ten times slower."""
+    if p == 1:
+        return values
+    square = values * values
+    return square if p == 2 else square * square
+
+
+def _root(values: float | Array, p: float) -> float | Array:
+    if p == 1:
+        return values
+    return np.sqrt(values) if p == 2 else np.sqrt(np.sqrt(values))
+
+
+def _array(values: ArrayLike) -> Array:
+    return np.asarray(values, dtype=np.float64)
+
+
+def _fastest(times: Iterable[Array]) -> Array:
+    return np.asarray(reduce(np.minimum, times))
+
+
+def _curves(
+    gpu: Gpu, op: Op, kv: Precision, backend: str, width: int, mode: Mode
+) -> list[tuple[tuple[float, ...], float]]:
+    """Parameters to use on a GPU, and its peak FLOP/s in their precision; more than one: the fastest counts."""
+    source = _source(gpu, op, backend)
+    found = [_pick(op, source, each, kv, width, mode) for each in _backends(op, source, backend)]
+    if gpu.architecture not in FAMILIES:
+        own, lender = efficiency(gpu), efficiencies().families["ampere"]
+        ratios = own.memory / lender.memory, own.compute / lender.compute
+        found = [(_borrowed(op, curve, *ratios), math) for curve, math in found]
+    return [(curve, gpu.peak_flops(math)) for curve, math in found]
+
+
+def _borrowed(op: Op, curve: tuple[float, ...], memory: float, compute: float) -> tuple[float, ...]:
+    """A curve of another architecture, its shares of the datasheet corrected by how the two families compare."""
+    fields = DecodeCurve._fields if op in ("decode", "mla_decode") else PrefillCurve._fields
+    factors = {"memory": memory, "compute": compute}
+    shares = zip(fields, curve, strict=True)
+    return tuple(min(share * factors.get(name, 1.0), max(share, BEST_SHARE)) for name, share in shares)
+
+
+def _source(gpu: Gpu, op: Op, backend: str) -> str:
+    """The GPU whose timings serve: itself, or the one of its family with the nearest bandwidth."""
+    timed = _tables()[op]
+    if backend == "pytorch" and op == "decode":
+        return next(key for key, tables in timed.items() if "pytorch" in tables)
+    if gpu.key in timed:
+        return gpu.key
+    family = [key for key in FAMILIES.get(gpu.architecture, ()) if key in timed]
+    if not family:
+        return next(key for key in LENDERS if key in timed)
+    return min(family, key=lambda key: abs(math.log(gpu.bandwidth_bytes_per_s / _data().bandwidths[key])))
+
+
+@cache
+def _backends(op: Op, source: str, backend: str) -> tuple[str, ...]:
+    """Whose kernels stand for a backend: its own; the other engine's on GPUs where only that was timed.
+
+    TensorRT-LLM, TGI and llama.cpp have no timings here: at each point the faster of the engines' kernels, as those
+    engines choose among the same libraries.
+    """
+    timed = [each for each in _tables()[op][source] if each != "pytorch" or backend == "pytorch"]
+    if backend in timed:
+        return (backend,)
+    if backend in ("vllm", "sglang", "pytorch"):
+        return ("sglang" if "sglang" in timed else timed[0],)
+    return tuple(timed)
+
+
+def _format(tables: Backends, backend: str, kv: Precision) -> str:
+    wanted = "fp8" if kv.is_below(Precision.bf16) else "bf16"
+    return wanted if wanted in tables[backend] else "bf16"
+
+
+@cache
+def _pick(
+    op: Op, source: str, backend: str, kv: Precision, width: int, mode: Mode
+) -> tuple[tuple[float, ...], Precision]:
+    """The curve of the mode, or the most like it, at the head width nearest to the one asked for."""
+    tables = _tables()[op][source]
+    table = tables[backend][_format(tables, backend, kv)]
+    modes: tuple[Mode, ...] = (mode, "grouped", "plain")
+    curves = next(table.curves[each] for each in modes if each in table.curves)
+    return curves[min(curves, key=lambda each: abs(math.log(each / width)))], table.math
+
+
+@cache
+def _data() -> _Data:
+    text = files("tokonomics.physics").joinpath("data/attention_kernels.json").read_text(encoding="utf-8")
+    whole = json.loads(text)
+    return _Data(
+        whole["bandwidth_bytes_per_s"],
+        {
+            op: {
+                gpu: {backend: {kv: _table(row) for kv, row in rows.items()} for backend, rows in backends.items()}
+                for gpu, backends in gpus.items()
+            }
+            for op, gpus in whole["curves"].items()
+        },
+    )
+
+
+def _tables() -> dict[Op, dict[str, Backends]]:
+    return _data().tables
+
+
+def _table(row: dict[str, Any]) -> _Table:
+    curves = {mode: {int(width): tuple(curve) for width, curve in row[mode].items()} for mode in row if mode != "math"}
+    return _Table(Precision(row["math"]), cast(dict[Mode, dict[int, tuple[float, ...]]], curves))

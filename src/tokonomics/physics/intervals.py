@@ -1,0 +1,74 @@
+"""How far a prediction may be off: an 80 % interval learned from the errors on published measurements.
+
+Errors are grouped by what decides them: what is predicted, dense or mixture of experts, with an engine around the
+kernels or bare. One in ten measurements lies below the interval and one above. A GPU whose kernels nobody timed adds
+the spread seen when one timed GPU's curves are replaced by a relative's (scaled) or by another family's (assumed).
+Learned by ``benchmarks/fit_intervals.py`` on rows marked ``calibrate``.
+"""
+
+import math
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from tokonomics.nouns import Badge, Noun
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.origins import speed_badge
+
+Kind = Literal["step", "tpot", "ttft", "throughput"]
+
+_80_PERCENT = 1.2816
+"""Standard deviations that hold 80 % of a normal distribution to either side of its middle."""
+
+
+class Interval(Noun):
+    """A predicted figure, with the range that holds four of five measurements."""
+
+    low: PositiveFloat
+    mid: PositiveFloat
+    high: PositiveFloat
+    badge: Badge = Badge.modelled
+
+
+class Spread(Noun):
+    """Tenth and ninetieth percentile of log(measured ÷ predicted)."""
+
+    low: float
+    high: float
+    n: int
+
+
+class _Learned(Noun):
+    source: str
+    classes: dict[str, Spread]
+    scaled: NonNegativeFloat
+    """Standard deviation of the logarithm that a relative's curves add."""
+    assumed: NonNegativeFloat
+
+
+@cache
+def _learned() -> _Learned:
+    text = files("tokonomics.physics").joinpath("data/intervals.toml").read_text(encoding="utf-8")
+    return _Learned.model_validate(tomllib.loads(text))
+
+
+def error_class(kind: Kind, deployment: Deployment, *, bare: bool) -> str:
+    """The group of measurements whose errors tell how far off a prediction of this kind may be."""
+    if bare:
+        return "bare"
+    return f"{kind}-{'moe' if deployment.model.is_moe else 'dense'}"
+
+
+def interval(mid: float, kind: Kind, deployment: Deployment, *, bare: bool = False) -> Interval:
+    """The 80 % interval around a prediction."""
+    learned = _learned()
+    spread = learned.classes[error_class(kind, deployment, bare=bare)]
+    more = {Badge.measured: 0.0, Badge.modelled: learned.scaled, Badge.assumed: learned.assumed}[
+        speed_badge(deployment)
+    ]
+    below = math.hypot(min(spread.low, 0.0), _80_PERCENT * more)
+    above = math.hypot(max(spread.high, 0.0), _80_PERCENT * more)
+    return Interval(low=mid * math.exp(-below), mid=mid, high=mid * math.exp(above))

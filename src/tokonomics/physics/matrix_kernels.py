@@ -1,0 +1,382 @@
+"""How long matrix kernels take on a GPU: dense layers, fused experts, and the all-reduce after them.
+
+Each is a roofline with a soft corner and a latency, fitted by ``benchmarks/fit_matrix_kernels.py`` on timings of the
+kernels that vLLM and SGLang run; ``data/matrix_kernels.json`` keeps a dozen numbers per GPU, backend and precision:
+
+    seconds = latency + (memory^p + compute^p)^(1/p)
+
+Efficiencies are shares of the datasheet's rates and the rest is sizes or seconds, so a curve carries over to a GPU
+that nobody timed: its family's curve with its own bandwidth and FLOP/s. Every term rises with every size, and no
+efficiency exceeds 1, so times are monotone and never below the datasheet's floor.
+
+Weights count as read from DRAM in every call. A model's next step finds none of them in the cache, so timings that
+beat the DRAM (matrices smaller than the L2 cache of an L40S or RTX PRO 6000, timed hot) are left out of the fit.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Literal, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tokonomics.catalog.gpus import Gpu, find_gpu
+from tokonomics.catalog.precision import Precision
+from tokonomics.physics.efficiency import efficiency
+
+Array = NDArray[np.float64]
+Op = Literal["gemm", "experts", "all_reduce"]
+
+ACTIVATION_BYTES = 2.0
+"""Activations enter and leave a layer in 16 bits whatever its weights are in."""
+
+FALLBACK = "A100-80GB"
+"""Whose curves stand in, corrected by the ratio of efficiencies, for an architecture without any timings."""
+
+BACKENDS = ("vllm", "sglang")
+"""Whose kernels were timed. ``torch`` has expert curves only: a grouped matmul, from whole steps on one H200."""
+
+_STAND_INS: dict[Precision, tuple[Precision, ...]] = {
+    Precision.int8: (Precision.fp8,),
+    Precision.mxfp4: (Precision.nvfp4,),
+}
+"""Precisions whose kernels are alike, where the hardware multiplies both formats; bf16's stand in for the rest."""
+
+
+class GemmCurve(NamedTuple):
+    """A dense layer: m rows (tokens) times a k × n weight matrix."""
+
+    launch_s: float
+    """Start and end of the shortest kernel."""
+    depth_s: float
+    """Added while one tile walks along all of k, in the limit of large k."""
+    depth_half: float
+    """k at which half of ``depth_s`` is reached; beyond it, kernels split k over idle processors."""
+    memory: float
+    """Share of the datasheet's bandwidth that a large read reaches."""
+    compute: float
+    """Share of the datasheet's FLOP/s that a large product reaches while cool."""
+    rows: float
+    """Rows that padding to tiles adds."""
+    columns: float
+    """Columns whose multiplication takes as long as padding to tiles and quantising the activations."""
+    depth: float
+    """Length of k whose multiplication takes as long as a tile's start and its write-back."""
+    sharpness: float
+    """p of the corner between memory and compute; 1: they never overlap, 8: the longer one hides the other. A power
+    of two."""
+    throttle: float
+    """Share of its ideal time that every multiplication takes longer when the GPU has been busy for milliseconds and
+    is at its power limit; padding and waiting draw little."""
+
+
+class ExpertCurve(NamedTuple):
+    """Fused routed experts: two or three matrices each, over the tokens sent to them."""
+
+    launch_s: float
+    """Routing, sorting and the launches of the fused kernels."""
+    visit_s: float
+    """Added for every expert visited: its tiles start and end."""
+    depth_s: float
+    """Added per element of the hidden and the intermediate width: tiles walk along one, then along the other."""
+    memory: float
+    """Share of the datasheet's bandwidth at which experts are read."""
+    compute: float
+    """Share of the datasheet's FLOP/s that many tokens per expert reach."""
+    rows: float
+    """Rows that padding to tiles adds to every expert visited."""
+    columns: float
+    """Intermediate columns whose multiplication takes as long as a tile's start and its write-back."""
+    traffic: float
+    """Times that activations cross the memory between the matrices (gather, activation, weighted sum), relative to
+    once in and out of every matrix; engines run these over the pairs of all ranks."""
+    sharpness: float
+    """p of the corner between memory and compute, a power of two."""
+    skew: float
+    """Spread of popularity over experts, relative to its mean: decides how much the busiest GPU has to do."""
+
+
+class LinkCurve(NamedTuple):
+    """An all-reduce over some number of GPUs, inside a CUDA graph."""
+
+    latency_s: float
+    """Of the smallest message."""
+    link: float
+    """Share of the link's datasheet rate at which large messages move."""
+    sharpness: float
+    """p of the corner between latency and transfer; below 1, messages of middle size take longer than the sum."""
+
+
+class Origin(NamedTuple):
+    """Where a curve comes from: what decides how far to trust it."""
+
+    kind: Literal["measured", "scaled", "assumed"]
+    """Timed on this GPU; another of its family, by the datasheet; or another family's or precision's."""
+    gpu: str
+    precision: Precision
+
+
+Curve = TypeVar("Curve", GemmCurve, ExpertCurve)
+
+
+def gemm_s(gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: float, backend: str = "vllm") -> Array:
+    """Seconds to multiply m rows with a k × n matrix of weights at that precision."""
+    rows = np.asarray(m, np.float64)
+    peak, bandwidth = gpu.peak_flops(weights), gpu.bandwidth_bytes_per_s
+    times = [
+        gemm_seconds(curve, rows, n, k, peak, bandwidth, weights.bytes_per_weight)
+        for _, curve in _gemm_curves(gpu, weights, backend)
+    ]
+    return np.asarray(np.minimum.reduce(times))
+
+
+def experts_s(
+    gpu: Gpu,
+    weights: Precision,
+    tokens: ArrayLike,
+    *,
+    hidden: float,
+    intermediate: float,
+    active: int,
+    experts: int,
+    gated: bool = True,
+    tp: int = 1,
+    ep: int = 1,
+    backend: str = "vllm",
+) -> Array:
+    """Seconds of one layer's routed experts on the busiest GPU; ``tokens`` are those of all its ``ep`` ranks.
+
+    Tensor parallelism slices the intermediate width; expert parallelism deals out whole experts, and the rank that
+    got the popular ones is waited for.
+    """
+    arrived = np.asarray(tokens, np.float64)
+    origin, curve = _expert_curve(gpu, weights, backend)
+    busiest = busiest_share(curve.skew, experts, ep)
+    return expert_seconds(
+        curve,
+        visited=visited_on_busiest(_distinct(experts, active, arrived), experts, ep, busiest),
+        routed=arrived * active * busiest / ep,
+        pairs=arrived * active,
+        hidden=hidden,
+        intermediate=intermediate / tp,
+        matrices=3 if gated else 2,
+        peak=expert_rate(gpu, weights, origin.precision),
+        bandwidth=gpu.bandwidth_bytes_per_s,
+        width=weights.bytes_per_weight,
+    )
+
+
+def all_reduce_s(gpu: Gpu, gpus: int, message_bytes: ArrayLike) -> Array:
+    """Seconds until each of ``gpus`` GPUs of one machine has the sum of all their messages."""
+    message = np.asarray(message_bytes, np.float64)
+    if gpus == 1:
+        return np.zeros_like(message)
+    return all_reduce_seconds(_link_curve(gpu, gpus)[1], gpus, message, gpu.link_among(gpus))
+
+
+def curve_origin(gpu: Gpu, op: Op, weights: Precision = Precision.bf16, backend: str = "vllm", gpus: int = 2) -> Origin:
+    """Whether the times of an operation rest on timings of this GPU, of its family, or on an assumption."""
+    if op == "all_reduce":
+        return _link_curve(gpu, gpus)[0]
+    if op == "experts":
+        return _expert_curve(gpu, weights, backend)[0]
+    return _gemm_curves(gpu, weights, backend)[0][0]
+
+
+def gemm_seconds(
+    curve: GemmCurve,
+    m: Array,
+    n: ArrayLike,
+    k: ArrayLike,
+    peak: float,
+    bandwidth: float,
+    width: float,
+    heat: ArrayLike = 1.0,
+) -> Array:
+    """The law of a dense layer: ``width`` bytes per weight, ``peak`` FLOP/s, ``bandwidth`` bytes/s.
+
+    ``heat`` is 1 on a GPU that has been computing for milliseconds, as one that serves has; a kernel timed alone may
+    run cooler.
+    """
+    n, k = np.asarray(n, np.float64), np.asarray(k, np.float64)
+    memory = (n * k * width + (m * k + m * n) * ACTIVATION_BYTES) / (bandwidth * curve.memory)
+    cool = 2 * (m + curve.rows) * (n + curve.columns) * (k + curve.depth) / (peak * curve.compute)
+    compute = cool + curve.throttle * np.asarray(heat, np.float64) * 2 * m * n * k / peak
+    latency = curve.launch_s + curve.depth_s * k / (k + curve.depth_half)
+    return np.asarray(latency + _soft_max(memory, compute, curve.sharpness))
+
+
+def expert_rate(gpu: Gpu, weights: Precision, timed: Precision) -> float:
+    """FLOP/s that an expert curve's efficiency refers to: MXFP4 experts were timed with 16-bit activations."""
+    return gpu.peak_flops(Precision.bf16 if timed is Precision.mxfp4 else weights)
+
+
+def expert_seconds(
+    curve: ExpertCurve,
+    *,
+    visited: Array,
+    routed: Array,
+    pairs: Array,
+    hidden: ArrayLike,
+    intermediate: ArrayLike,
+    matrices: int,
+    peak: float,
+    bandwidth: float,
+    width: float,
+) -> Array:
+    """The law of fused experts: of all ``pairs`` of token and expert, ``routed`` on one GPU, over ``visited`` experts.
+
+    Weights and products overlap; the passes over activations between the matrices are kernels of their own.
+    """
+    hidden, intermediate = np.asarray(hidden, np.float64), np.asarray(intermediate, np.float64)
+    weights = matrices * hidden * intermediate
+    activations = pairs * (2 * hidden + matrices * intermediate) * ACTIVATION_BYTES * curve.traffic / bandwidth
+    memory = visited * weights * width / (bandwidth * curve.memory)
+    padded = matrices * hidden * (intermediate + curve.columns)
+    compute = 2 * padded * (routed + visited * curve.rows) / (peak * curve.compute)
+    latency = curve.launch_s + curve.visit_s * visited + curve.depth_s * (hidden + intermediate)
+    return np.asarray(latency + activations + _soft_max(memory, compute, curve.sharpness))
+
+
+def all_reduce_seconds(curve: LinkCurve, gpus: int, message_bytes: Array, rate: float) -> Array:
+    """The law of an all-reduce: 2(n-1)/n of the message crosses each GPU's link, after a latency."""
+    wire = 2 * (gpus - 1) / gpus * message_bytes / (rate * curve.link)
+    return _soft_max(np.full_like(wire, curve.latency_s), wire, curve.sharpness)
+
+
+def busiest_share(skew: float, experts: ArrayLike, ep: ArrayLike) -> Array:
+    """Load of the busiest of ``ep`` ranks relative to their mean: more experts per rank even out."""
+    ep = np.asarray(ep, np.float64)
+    return np.asarray(np.minimum(ep, 1 + skew * np.sqrt((ep - 1) / np.asarray(experts))))
+
+
+def visited_on_busiest(distinct: ArrayLike, experts: ArrayLike, ep: ArrayLike, share: ArrayLike) -> Array:
+    """Experts that the busiest rank reads, of ``distinct`` ones on all ranks: at least one, at most those it holds."""
+    distinct, ep = np.asarray(distinct, np.float64), np.asarray(ep, np.float64)
+    visited = np.maximum(distinct / ep * np.asarray(share), np.minimum(distinct, 1.0))
+    return np.asarray(np.minimum(np.asarray(experts) / ep, visited))
+
+
+def _soft_max(one: Array, other: Array, p: float) -> Array:
+    """(one^p + other^p)^(1/p): never below either, rising in both.
+
+    Where p is a power of two, squares and roots do: powers would take most of a step time's computation.
+    """
+    times = math.log2(p)
+    if not times.is_integer():
+        return np.asarray((one**p + other**p) ** (1 / p))
+    grow, shrink = (np.square, np.sqrt) if times > 0 else (np.sqrt, np.square)
+    for _ in range(abs(int(times))):
+        one, other = grow(one), grow(other)
+    total = one + other
+    for _ in range(abs(int(times))):
+        total = shrink(total)
+    return total
+
+
+def _distinct(experts: int, active: int, tokens: Array) -> Array:
+    """Expected number of different experts that tokens visit, each choosing ``active`` evenly."""
+    return np.asarray(experts * (1 - (1 - active / experts) ** tokens))
+
+
+@cache
+def _tables() -> Mapping[str, Mapping[str, list[float]]]:
+    """Numbers by operation and "GPU/backend/precision" (all-reduce: "GPU/number of GPUs")."""
+    text = files("tokonomics.physics").joinpath("data/matrix_kernels.json").read_text(encoding="utf-8")
+    tables: Mapping[str, Mapping[str, list[float]]] = json.loads(text)["curves"]
+    return tables
+
+
+@cache
+def _timed(op: Op) -> Mapping[str, Gpu]:
+    return {key: find_gpu(key) for key in dict.fromkeys(name.split("/")[0] for name in _tables()[op])}
+
+
+def _gemm_curves(gpu: Gpu, weights: Precision, backend: str) -> list[tuple[Origin, GemmCurve]]:
+    """The backend's curve; another engine has kernels like these two, and is taken to pick the faster at each size."""
+    wanted = (backend,) if backend in BACKENDS else BACKENDS
+    found = dict.fromkeys(_find("gemm", gpu, weights, each) for each in wanted)
+    return [(origin, _on(gpu, GemmCurve(*numbers), _timed("gemm")[origin.gpu])) for origin, numbers in found]
+
+
+def _expert_curve(gpu: Gpu, weights: Precision, backend: str) -> tuple[Origin, ExpertCurve]:
+    """One curve: only vLLM's expert kernels were timed, and SGLang's come from the same libraries."""
+    origin, numbers = _find("experts", gpu, weights, backend)
+    return origin, _on(gpu, ExpertCurve(*numbers), _timed("experts")[origin.gpu])
+
+
+def _find(op: Op, gpu: Gpu, weights: Precision, backend: str) -> tuple[Origin, tuple[float, ...]]:
+    """The nearest timed curve: this GPU before its family before A100, this precision before its stand-ins."""
+    table = _tables()[op]
+    donors = _donors(op, gpu)
+    for precision in _precisions(gpu, weights):
+        for donor in donors:
+            for engine in dict.fromkeys((backend, *BACKENDS)):
+                numbers = table.get(f"{donor.key}/{engine}/{precision}")
+                if numbers is not None:
+                    return Origin(_kind(gpu, donor, weights, precision), donor.key, precision), tuple(numbers)
+    raise AssertionError(f"no bf16 curve of {op} for {FALLBACK}")
+
+
+def _precisions(gpu: Gpu, weights: Precision) -> Iterator[Precision]:
+    """Whose curve to use, in order; without the math for a format, kernels unpack it and run as bf16's do."""
+    wide = gpu.peak_flops(Precision.bf16)
+    yield weights
+    if gpu.peak_flops(weights) > wide:
+        yield from (each for each in _STAND_INS.get(weights, ()) if gpu.peak_flops(each) > wide)
+    yield Precision.bf16
+
+
+def _donors(op: Op, gpu: Gpu) -> list[Gpu]:
+    """This GPU where it was timed, then its family's in the table's order; a family without any borrows.
+
+    The order does not look at rates: a GPU with more bandwidth must not get another curve and become slower.
+    """
+    timed = _timed(op)
+    family = [each for each in timed.values() if each.architecture == gpu.architecture] or [timed[FALLBACK]]
+    return sorted(family, key=lambda donor: donor.key != gpu.key)
+
+
+def _kind(gpu: Gpu, donor: Gpu, weights: Precision, precision: Precision) -> Literal["measured", "scaled", "assumed"]:
+    if weights is not precision or donor.architecture != gpu.architecture:
+        return "assumed"
+    return "measured" if donor.key == gpu.key else "scaled"
+
+
+def _on(gpu: Gpu, curve: Curve, donor: Gpu) -> Curve:
+    """The donor's curve with its efficiencies corrected when it comes from another architecture."""
+    if donor.architecture == gpu.architecture:
+        return curve
+    here, there = efficiency(gpu), efficiency(donor)
+    return curve._replace(
+        memory=min(1.0, curve.memory * here.memory / there.memory),
+        compute=min(1.0, curve.compute * here.compute / there.compute),
+    )
+
+
+def _link_curve(gpu: Gpu, gpus: int) -> tuple[Origin, LinkCurve]:
+    """The nearest timed group: same kind of link, then same GPU, family, link rate, and number of GPUs.
+
+    Where PCIe joins the GPUs, cards that only have PCIe stand in for each other whatever their architecture.
+    """
+    fast = gpus <= gpu.fast_link_gpus
+    rate = gpu.link_among(gpus)
+    timed, table = _timed("all_reduce"), _tables()["all_reduce"]
+    groups = [(timed[name.split("/")[0]], int(name.split("/")[1]), name) for name in table]
+    alike = [each for each in groups if (each[1] <= each[0].fast_link_gpus) == fast]
+    donor, group, name = min(
+        alike,
+        key=lambda each: (
+            each[0].key != gpu.key,
+            fast and each[0].architecture != gpu.architecture,
+            abs(math.log(each[0].link_among(each[1]) / rate)),
+            abs(math.log(each[1] / gpus)),
+        ),
+    )
+    kind = _kind(gpu, donor, Precision.bf16, Precision.bf16)
+    if kind == "measured" and group != gpus:
+        kind = "scaled"
+    return Origin(kind, donor.key, Precision.bf16), LinkCurve(*table[name])

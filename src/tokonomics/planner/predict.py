@@ -1,0 +1,117 @@
+"""One deployment at one batch, and along all batches: how fast, with an interval, and where the time goes."""
+
+import numpy as np
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from tokonomics.money.cost import cost
+from tokonomics.nouns import Badge, Noun
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.intervals import Interval, interval
+from tokonomics.physics.memory import max_sequences, require_fit
+from tokonomics.physics.origins import speed_badge
+from tokonomics.physics.steptime import StepParts, step_model
+
+
+class Prediction(Noun):
+    """How long a decode step and a prompt take on a deployment."""
+
+    model: str
+    gpu: str
+    gpus: int
+    tp: int
+    pp: int
+    ep: int
+    weights: str
+    kv: str
+    engine: str
+    batch: PositiveInt
+    context: PositiveInt
+    decode_step_s: Interval
+    prefill_s: Interval
+    """One prompt of ``context`` tokens."""
+    tokens_per_s: Interval
+    """Output tokens of the whole batch."""
+    parts: StepParts
+    speed: Badge
+    max_sequences: PositiveInt
+
+
+class CurvePoint(Noun):
+    """A deployment at one batch."""
+
+    batch: PositiveInt
+    tpot_s: PositiveFloat
+    tokens_per_s: PositiveFloat
+    usd_per_mtok: PositiveFloat | None
+    """Output tokens only, at full utilisation; None without a price."""
+    share_of_linear: NonNegativeFloat
+    """Throughput ÷ (batch × throughput of one sequence): how much of the batch's promise is left."""
+
+
+class BatchCurve(Noun):
+    """What batching buys on a deployment, up to what its memory holds."""
+
+    model: str
+    deployment: str
+    context: PositiveInt
+    max_sequences: PositiveInt
+    """The KV limit."""
+    usd_per_hour: PositiveFloat | None
+    points: tuple[CurvePoint, ...]
+
+
+def predict(deployment: Deployment, batch: int, context: int) -> Prediction:
+    """A decode step of a batch, and a prompt as long as its context."""
+    require_fit(deployment, context, batch)
+    steps = step_model(deployment)
+    parts = steps.parts(batch, context)
+    return Prediction(
+        model=deployment.model.key,
+        gpu=deployment.gpu.key,
+        gpus=deployment.gpus,
+        tp=deployment.tp,
+        pp=deployment.pp,
+        ep=deployment.ep,
+        weights=deployment.weights.value,
+        kv=deployment.kv.value,
+        engine=deployment.engine.key,
+        batch=batch,
+        context=context,
+        decode_step_s=interval(parts.step_s, "tpot", deployment),
+        prefill_s=interval(float(steps.prefill(context)), "tpot", deployment),
+        tokens_per_s=interval(batch / parts.step_s, "throughput", deployment),
+        parts=parts,
+        speed=speed_badge(deployment),
+        max_sequences=max_sequences(deployment, context),
+    )
+
+
+def batch_curve(deployment: Deployment, context: int, usd_per_hour: float | None = None) -> BatchCurve:
+    """Throughput, time per token and price at batches from one to the KV limit; ``usd_per_hour`` is of one GPU."""
+    require_fit(deployment, context)
+    largest = max_sequences(deployment, context)
+    doubling = [1 << power for power in range(largest.bit_length())]
+    batches = np.unique([*doubling, largest])
+    steps_s = step_model(deployment).decode(batches, context)
+    alone = 1 / float(steps_s[0])
+    points = []
+    for batch, step_s in zip(batches.tolist(), steps_s.tolist(), strict=True):
+        made = batch / step_s
+        price = cost(usd_per_hour, made, 1.0, deployment.gpus).usd_per_mtok if usd_per_hour else None
+        points.append(
+            CurvePoint(
+                batch=batch,
+                tpot_s=step_s,
+                tokens_per_s=made,
+                usd_per_mtok=price,
+                share_of_linear=made / (batch * alone),
+            )
+        )
+    return BatchCurve(
+        model=deployment.model.name,
+        deployment=str(deployment),
+        context=context,
+        max_sequences=largest,
+        usd_per_hour=usd_per_hour * deployment.gpus if usd_per_hour else None,
+        points=tuple(points),
+    )

@@ -1,0 +1,222 @@
+"""Matrix kernels: laws on every GPU and precision, curves for GPUs nobody timed, and measured points."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokonomics.catalog.gpus import Gpu, all_gpus, find_gpu
+from tokonomics.catalog.precision import Precision
+from tokonomics.physics.matrix_kernels import (
+    BACKENDS,
+    Array,
+    Op,
+    Origin,
+    all_reduce_s,
+    curve_origin,
+    experts_s,
+    gemm_s,
+)
+
+H200 = find_gpu("H200")
+bf16 = Precision.bf16
+
+gpus = st.sampled_from(all_gpus())
+precisions = st.sampled_from(Precision)
+backends = st.sampled_from((*BACKENDS, "torch", "llama.cpp"))
+sizes = st.integers(1, 200_000)
+widths = st.integers(64, 20_000)
+more = st.floats(1, 8)
+SLACK = 1 + 1e-9
+
+
+def mixtral(gpu: Gpu, weights: Precision, tokens: float, backend: str = "vllm") -> float:
+    return float(experts_s(gpu, weights, tokens, hidden=4096, intermediate=14336, active=2, experts=8, backend=backend))
+
+
+@settings(max_examples=300)
+@given(gpus, precisions, backends, sizes, sizes, sizes, more, more, more)
+def test_a_larger_product_never_takes_less(
+    gpu: Gpu, weights: Precision, backend: str, m: int, n: int, k: int, more_m: float, more_n: float, more_k: float
+) -> None:
+    small = gemm_s(gpu, weights, m, n, k, backend)
+    assert small <= gemm_s(gpu, weights, m * more_m, n * more_n, k * more_k, backend) * SLACK
+
+
+@settings(max_examples=300)
+@given(gpus, precisions, backends, sizes, widths, widths, st.integers(1, 8), st.integers(3, 9), more, more, more)
+def test_more_tokens_or_wider_experts_never_take_less(
+    gpu: Gpu,
+    weights: Precision,
+    backend: str,
+    tokens: int,
+    hidden: int,
+    intermediate: int,
+    active: int,
+    log_experts: int,
+    more_tokens: float,
+    more_hidden: float,
+    more_intermediate: float,
+) -> None:
+    def seconds(tokens: float, hidden: float, intermediate: float, active: int) -> Array:
+        return experts_s(
+            gpu,
+            weights,
+            tokens,
+            hidden=hidden,
+            intermediate=intermediate,
+            active=active,
+            experts=2**log_experts,
+            ep=4,
+            backend=backend,
+        )
+
+    small = seconds(tokens, hidden, intermediate, active)
+    large = seconds(tokens * more_tokens, hidden * more_hidden, intermediate * more_intermediate, min(active + 1, 8))
+    assert small <= large * SLACK
+
+
+@settings(max_examples=300)
+@given(gpus, precisions, backends, sizes, sizes, sizes)
+def test_no_product_beats_the_datasheet(gpu: Gpu, weights: Precision, backend: str, m: int, n: int, k: int) -> None:
+    seconds = gemm_s(gpu, weights, m, n, k, backend) * SLACK
+    assert seconds >= n * k * weights.bytes_per_weight / gpu.bandwidth_bytes_per_s
+    assert seconds >= 2 * m * n * k / gpu.peak_flops(weights)
+
+
+@settings(max_examples=300)
+@given(gpus, precisions, backends, sizes, widths, widths, st.sampled_from((1, 2, 8)), st.sampled_from((1, 2, 8)))
+def test_no_experts_beat_the_datasheet(
+    gpu: Gpu, weights: Precision, backend: str, tokens: int, hidden: int, intermediate: int, tp: int, ep: int
+) -> None:
+    seconds = SLACK * experts_s(
+        gpu,
+        weights,
+        tokens,
+        hidden=hidden,
+        intermediate=intermediate,
+        active=4,
+        experts=64,
+        tp=tp,
+        ep=ep,
+        backend=backend,
+    )
+    expert = 3 * hidden * intermediate / tp
+    distinct = 64 * (1 - (1 - 4 / 64) ** tokens) / ep
+    assert seconds >= distinct * expert * weights.bytes_per_weight / gpu.bandwidth_bytes_per_s
+    assert seconds >= 2 * expert * tokens * 4 / ep / gpu.peak_flops(weights)
+
+
+@given(gpus, precisions, st.sampled_from((2.0, 1.1)))
+def test_faster_hardware_is_never_slower(gpu: Gpu, weights: Precision, times: float) -> None:
+    rates = {dtype: rate * times for dtype, rate in gpu.flops.items()}
+    faster = gpu.model_copy(update={"bandwidth_bytes_per_s": gpu.bandwidth_bytes_per_s * times, "flops": rates})
+    batch = np.array([1, 64, 4096])
+    assert np.all(gemm_s(faster, weights, batch, 4096, 4096) < gemm_s(gpu, weights, batch, 4096, 4096))
+    assert all(mixtral(faster, weights, each) < mixtral(gpu, weights, each) for each in batch)
+
+
+@pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.key)
+def test_every_gpu_has_times_and_arrays_give_what_numbers_do(gpu: Gpu) -> None:
+    batch = np.array([[1, 7], [300, 16384]])
+    for weights in Precision:
+        for backend in (*BACKENDS, "tgi"):
+            dense = gemm_s(gpu, weights, batch, 6144, 4096, backend)
+            routed = experts_s(
+                gpu, weights, batch, hidden=4096, intermediate=14336, active=2, experts=8, backend=backend
+            )
+            assert dense.shape == routed.shape == batch.shape
+            for at, m in np.ndenumerate(batch):
+                assert dense[at] == pytest.approx(float(gemm_s(gpu, weights, m, 6144, 4096, backend)))
+                assert routed[at] == pytest.approx(mixtral(gpu, weights, m, backend))
+    for group in (2, 3, 4, 8, 16):
+        message = np.array([1.0, 16384.0, 1e9])
+        reduced = all_reduce_s(gpu, group, message)
+        assert np.all(np.diff(reduced) >= 0)
+        assert np.all(reduced > 0)
+        assert np.all(reduced * SLACK >= 2 * (group - 1) / group * message / gpu.link_among(group))
+    assert float(all_reduce_s(gpu, 1, 1e6)) == 0
+
+
+def test_quantised_weights_are_read_faster_and_int4_multiplies_like_bf16() -> None:
+    for gpu in (H200, find_gpu("A100-80GB"), find_gpu("L4")):
+        wide, narrow = (float(gemm_s(gpu, each, 1, 28672, 8192)) for each in (bf16, Precision.int4))
+        assert 0.2 < narrow / wide < 0.4
+        wide, narrow = (float(gemm_s(gpu, each, 8192, 28672, 8192)) for each in (bf16, Precision.int4))
+        assert narrow == pytest.approx(wide, rel=0.03)
+
+
+def test_an_engine_without_timings_gets_the_faster_kernel_at_each_size() -> None:
+    batch = np.array([1, 16, 128, 1024, 8192])
+    vllm, sglang = (gemm_s(H200, Precision.fp8, batch, 6144, 4096, each) for each in BACKENDS)
+    assert np.array_equal(gemm_s(H200, Precision.fp8, batch, 6144, 4096, "tensorrt-llm"), np.minimum(vllm, sglang))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "op", "weights", "origin"),
+    [
+        ("H200", "gemm", bf16, Origin("measured", "H200", bf16)),
+        ("H100-PCIe", "gemm", Precision.fp8, Origin("scaled", "H100-SXM", Precision.fp8)),
+        ("A100-80GB", "gemm", Precision.fp8, Origin("assumed", "A100-80GB", bf16)),
+        ("L40S", "gemm", Precision.int8, Origin("assumed", "L40S", Precision.fp8)),
+        ("B200", "gemm", Precision.mxfp4, Origin("assumed", "B200", Precision.nvfp4)),
+        ("H100-SXM", "gemm", Precision.nvfp4, Origin("assumed", "H100-SXM", bf16)),
+        ("MI300X", "gemm", bf16, Origin("assumed", "A100-80GB", bf16)),
+        ("B300", "experts", Precision.nvfp4, Origin("scaled", "B200", Precision.nvfp4)),
+        ("RTX4090", "experts", Precision.mxfp4, Origin("scaled", "L40S", Precision.mxfp4)),
+        ("T4", "experts", bf16, Origin("assumed", "A100-80GB", bf16)),
+        ("A100-40GB", "all_reduce", bf16, Origin("scaled", "A100-80GB", bf16)),
+        ("A10G", "all_reduce", bf16, Origin("assumed", "L40S", bf16)),
+        ("RTX5090", "all_reduce", bf16, Origin("scaled", "RTXPRO6000", bf16)),
+    ],
+)
+def test_origins(gpu: str, op: Op, weights: Precision, origin: Origin) -> None:
+    assert curve_origin(find_gpu(gpu), op, weights) == origin
+
+
+@pytest.mark.parametrize(("model", "batch", "milliseconds"), [
+    ("1b", 1, 1.059), ("1b", 64, 1.180), ("8b", 1, 4.554), ("8b", 64, 4.908), ("8b", 512, 13.105),
+])  # fmt: skip
+def test_dense_layers_add_up_to_whole_steps(model: str, batch: int, milliseconds: float) -> None:
+    # Llama 3 shapes without attention on one H200, one CUDA graph; small ops: 12 µs a layer and their bytes.
+    layers, hidden, qkv, inter = {"1b": (16, 2048, 3072, 8192), "8b": (32, 4096, 6144, 14336)}[model]
+    layer = ((qkv, hidden), (hidden, hidden), (2 * inter, hidden), (hidden, inter))
+    small = 12e-6 + batch * 2 * (8 * hidden + 3 * inter + 2 * qkv) / 4.2e12
+    total = layers * (small + sum(float(gemm_s(H200, bf16, batch, n, k)) for n, k in layer))
+    total += float(gemm_s(H200, bf16, batch, 128256, hidden))
+    assert total * 1e3 == pytest.approx(milliseconds, rel=0.06)
+
+
+def test_a_large_product_reaches_what_was_measured() -> None:
+    # 753 TFLOP/s for 8192³ in bf16 on an H200 (h200_steps.json, ceilings).
+    assert 2 * 8192**3 / float(gemm_s(H200, bf16, 8192, 8192, 8192)) == pytest.approx(753e12, rel=0.08)
+
+
+@pytest.mark.parametrize(("batch", "microseconds"), [(1, 189), (8, 658), (64, 752), (512, 968), (4096, 4570)])
+def test_fused_experts_of_mixtral_on_h200(batch: int, microseconds: float) -> None:
+    # aiconfigurator-core 0.12.0, vLLM 0.24, bf16, routing by a power law.
+    assert mixtral(H200, bf16, batch) * 1e6 == pytest.approx(microseconds, rel=0.2)
+
+
+@pytest.mark.parametrize(("batch", "milliseconds"), [(1, 12.3), (8, 34), (64, 37), (256, 39)])
+def test_mixtral_steps_through_a_grouped_matmul(batch: int, milliseconds: float) -> None:
+    # Context 512: KV at 4.1 TB/s, 21 µs a layer for attention's launch and the small ops.
+    layer = mixtral(H200, bf16, batch, "torch") + batch * 512 * 4096 / 4.1e12 + 21e-6
+    layer += float(gemm_s(H200, bf16, batch, 6144, 4096)) + float(gemm_s(H200, bf16, batch, 4096, 4096))
+    total = 32 * layer + float(gemm_s(H200, bf16, batch, 32000, 4096))
+    assert total * 1e3 == pytest.approx(milliseconds, rel=0.1)
+
+
+def test_the_busiest_rank_has_more_to_do() -> None:
+    shape = {"hidden": 7168, "intermediate": 2048, "active": 8, "experts": 256}
+    alone = float(experts_s(H200, Precision.fp8, 16384, **shape))  # type: ignore[arg-type]
+    shared = float(experts_s(H200, Precision.fp8, 16384, ep=8, **shape))  # type: ignore[arg-type]
+    assert alone / 8 < shared < alone
+
+
+@pytest.mark.parametrize(
+    ("gpu", "group", "elements", "microseconds"),
+    [("H200", 8, 8192, 4), ("H200", 8, 8388608, 87), ("H200", 2, 134217728, 887), ("L40S", 2, 8388608, 892)],
+)
+def test_all_reduces_measured_in_cuda_graphs(gpu: str, group: int, elements: int, microseconds: float) -> None:
+    assert float(all_reduce_s(find_gpu(gpu), group, 2 * elements)) * 1e6 == pytest.approx(microseconds, rel=0.2)
