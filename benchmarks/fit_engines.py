@@ -31,8 +31,8 @@ ERAS: dict[str, tuple[tuple[int, str, bool], ...]] = {
     "tensorrt-llm": ((2023, "0.0", False), (2025, "0.17", True)),
     "sglang": ((2023, "0.0", True),),
 }
-AS_BEFORE = {("vllm", 2026)}
-"""Eras without rows of their own: the host's figures of the era before."""
+NOT_SEEN = {("vllm", 2026)}
+"""Eras without rows of their own whose host works beside the GPU: its time is not seen, and taken as none."""
 STAND_INS = {"tgi": ("vllm", 2023), "llama.cpp": ("vllm", 2023)}
 SAME = {"tensorrt-llm+triton": "tensorrt-llm"}
 FITTED_METRICS = (Metric.tpot_s, Metric.output_tok_s, Metric.total_tok_s)
@@ -53,14 +53,17 @@ def main() -> None:
     fitted: dict[tuple[str, int], Overhead] = {}
     for engine, eras in ERAS.items():
         of_engine = [row for row in rows if SAME.get(row.engine or "", row.engine) == engine]
-        before: Overhead | None = None
         for start, version, overlapped in eras:
             found = find_engine(engine)
             of_era = [row for row in of_engine if _era(row, eras) == start]
-            if (engine, start) in AS_BEFORE and before:
-                source = f"the host as before; {before.source}"
-                before = before.model_copy(
-                    update={"overlapped": overlapped, "since_version": version, "source": source}
+            if (engine, start) in NOT_SEEN:
+                before = Overhead(
+                    since_version=version,
+                    step_s=0,
+                    sequence_s=0,
+                    overlapped=overlapped,
+                    badge=Badge.assumed,
+                    source="no rows of this era: the host works beside the GPU and is taken never to be the slower",
                 )
             else:
                 before = fit_engine(of_era, layers, version, overlapped)
@@ -105,7 +108,7 @@ def _era(row: Measurement, eras: Sequence[tuple[int, str, bool]]) -> int:
 
 
 def fit_engine(rows: Sequence[Measurement], layers: Layers, version: str, overlapped: bool) -> Overhead:
-    """The four figures that bring predictions of these rows closest to what was measured."""
+    """The host's two figures that bring predictions of these rows closest to what was measured."""
     fast = [row for row in rows if row.metric in FITTED_METRICS]
     fast = fast[:: max(1, len(fast) // MOST_ROWS)]
 
@@ -131,7 +134,7 @@ def fit_engine(rows: Sequence[Measurement], layers: Layers, version: str, overla
           f"step {made.step_s * 1e6:.0f} µs, "
           f"sequence {made.sequence_s * 1e6:.1f} µs; "
           f"median error {statistics.median(errors):.1%}")  # fmt: skip
-    return made.model_copy(update={"source": f"{len(rows)} rows of {'; '.join(sources)}"})
+    return made.model_copy(update={"source": f"{len(fast)} rows of {'; '.join(sources)}"})
 
 
 def _bare(row: Measurement, layers: Layers) -> StepModel:

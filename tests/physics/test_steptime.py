@@ -19,8 +19,9 @@ from tokonomics.measure.validate import Prediction as Scored
 from tokonomics.measure.validate import predict, summary
 from tokonomics.physics.deployment import Deployment, deploy, valid_tp
 from tokonomics.physics.efficiency import efficiency
+from tokonomics.physics.matrix_kernels import distinct_experts
 from tokonomics.physics.overhead import overhead
-from tokonomics.physics.sharding import distinct_experts, shard
+from tokonomics.physics.sharding import shard
 from tokonomics.physics.steptime import StepModel, decode_parts, decode_step, prefill, step_model
 
 MODELS = all_models()
@@ -125,6 +126,19 @@ def test_more_bandwidth_or_flops_never_slows_a_step(deployment: Deployment, batc
     )
     better = deployment.model_copy(update={"gpu": faster})
     assert float(decode_step(better, batch, context)) <= float(decode_step(deployment, batch, context)) * (1 + 1e-9)
+
+
+@given(deployments, batches, contexts, st.floats(1.0001, 1.2))
+@settings(max_examples=80, deadline=None)
+def test_a_little_more_bandwidth_never_slows_a_gpu_that_nobody_timed(
+    deployment: Deployment, batch: int, context: int, factor: float
+) -> None:
+    # A GPU without timings borrows a relative's curves: which relative must not depend on its own rates.
+    untimed = deployment.gpu.model_copy(update={"key": "nobody-timed-it"})
+    faster = untimed.model_copy(update={"bandwidth_bytes_per_s": untimed.bandwidth_bytes_per_s * factor})
+    slow, fast = (StepModel(deployment.model_copy(update={"gpu": each}), None) for each in (untimed, faster))
+    assert float(fast.decode(batch, context)) <= float(slow.decode(batch, context)) * (1 + 1e-9)
+    assert float(fast.prefill(context)) <= float(slow.prefill(context)) * (1 + 1e-9)
 
 
 @given(deployments, st.integers(2, 4096))

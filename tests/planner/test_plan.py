@@ -127,7 +127,7 @@ def test_spot_is_priced_where_there_is_a_spot_price_and_refused_elsewhere() -> N
     [
         ({"model": "llama-3.1-70b", "offers": (OFFERS[1],), "weights": BF16}, "does not fit: 141 GB of weights"),
         ({"slo": Slo(tpot_s=0.0005)}, "misses TPOT by"),
-        ({"limits": Limits(max_usd_per_gpu_hour=0.1)}, "above $0.10"),
+        ({"limits": Limits(max_usd_per_gpu_hour=0.1)}, "dearer than $0.100"),
         ({"limits": Limits(max_gpus=1), "workload": BUSY}, "at most 1 allowed"),
         ({"workload": Workload(rate=1, input_tokens=200_000, output_tokens=1)}, "131,072 of context"),
         ({"offers": (offer("V100-16GB", 1, 1.0),)}, "does not run on volta"),

@@ -91,7 +91,7 @@ class Engine(Noun):
     def memory_text(self, gpu: Gpu) -> str:
         """What its memory setting means on that device, in words."""
         defaults = self.defaults_on(gpu)
-        share = f"{defaults.memory_fraction:.0%}"
+        share = f"{defaults.memory_fraction * 100:.0f} %"
         kept = f", less {defaults.reserve_bytes / GIB:.1f} GiB" if defaults.reserve_bytes else ""
         match self.memory_rule:
             case MemoryRule.all:

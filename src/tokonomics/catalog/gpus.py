@@ -19,6 +19,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.user_file import user_path, user_tables
 from tokonomics.errors import BadInput, UnknownName, from_validation, shorten
 from tokonomics.nouns import Noun
+from tokonomics.units import GIB
 
 Dtype = Literal["bf16", "fp16", "fp8", "int8", "fp4"]
 Vendor = Literal["nvidia", "amd", "intel"]
@@ -37,7 +38,7 @@ Architecture = Literal[
     "gaudi3",
 ]
 
-DRIVER_RESERVE_BYTES = int(0.7 * 2**30)
+DRIVER_RESERVE_BYTES = int(0.7 * GIB)
 """What the driver keeps from a process, of the total it reports: 0.23 to 0.85 GiB on the cards with both figures."""
 
 PCIE_GEN4_BYTES_PER_S = 32e9

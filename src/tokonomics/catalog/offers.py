@@ -45,6 +45,10 @@ SNAPSHOT = Path(__file__).parent / "data" / "offers.csv"
 Usd = Annotated[float, Field(gt=0, le=MAX_USD_PER_HOUR)]
 
 
+class NoOffer(BadInput):
+    """Nobody is known to sell that GPU on those terms."""
+
+
 class Terms(StrEnum):
     """How the machine is bought."""
 
@@ -142,7 +146,7 @@ def cheapest_offer(
     known = load_offers() if offers is None else tuple(offers)
     sold = [offer for offer in known if offer.gpu == key and offer.price(terms) is not None]
     if not sold:
-        raise BadInput(
+        raise NoOffer(
             f"no {terms.replace('_', '-')} price is known for {key}",
             fix="Give the price yourself, add an offers file (--offers my.csv), or run `tokonomics prices refresh`.",
         )

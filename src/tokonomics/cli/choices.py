@@ -101,7 +101,7 @@ def offers_for(
         discounts=discounts,
     )
     if not found:
-        wanted = ", ".join(gpu or provider or region or ["anything"])
+        wanted = ", ".join([*(gpu or []), *(provider or []), *(region or [])])
         raise BadInput(
             f"no offer is left for {shorten(wanted)}",
             fix="Loosen --gpu, --provider or --region, or give a price list with --offers my.csv.",
@@ -151,14 +151,17 @@ def slo_from(tpot_s: float | None) -> Slo:
     return _checked(Slo, tpot_s=tpot_s)
 
 
-def limits_from(max_utilization: float, max_price: float | None, max_gpus: int | None, max_age_days: int) -> Limits:
-    return _checked(
-        Limits,
-        max_utilization=max_utilization,
-        max_usd_per_gpu_hour=max_price,
-        max_gpus=max_gpus,
-        max_age_days=max_age_days,
-    )
+def limits_from(
+    max_utilization: float | None, max_price: float | None, max_gpus: int | None, max_age_days: int | None
+) -> Limits:
+    """The user's limits; what was not given keeps its default."""
+    given = {
+        "max_utilization": max_utilization,
+        "max_usd_per_gpu_hour": max_price,
+        "max_gpus": max_gpus,
+        "max_age_days": max_age_days,
+    }
+    return _checked(Limits, **{name: value for name, value in given.items() if value is not None})
 
 
 _FLAGS = {

@@ -91,7 +91,7 @@ def _price(
     machines = -(-gpus // offer.gpus)
     unused = machines * offer.gpus - gpus
     old = f", older than {STALE_AFTER_DAYS} days" if offer.is_stale(today()) else ""
-    spare = f"; {unused} of its GPUs unused" if unused else ""
+    spare = f"; {unused} of {machines * offer.gpus} GPUs unused" if unused else ""
     where = f"{machines}× {offer.provider} {offer.instance}, {offer.region}"
     quoted: dict[str, object] = {
         "source": offer.source,

@@ -10,15 +10,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 _PIPE_WIDTH = 140
 """Columns when the output is not a terminal, so that tables in files and pipes keep their shape."""
+_LEAST_WIDTH = 118
+"""A narrower terminal wraps long lines itself: a table that fits it would have to cut names and numbers."""
 
 
 def console(stderr: bool = False) -> Any:
     """A rich console that keeps tables whole in a pipe; colours follow NO_COLOR and FORCE_COLOR."""
     from rich.console import Console
 
-    made = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    made = Console(stderr=stderr, highlight=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
-        made = Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+        return Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+    if made.width < _LEAST_WIDTH:
+        return Console(stderr=stderr, highlight=False, width=_LEAST_WIDTH)
     return made
 
 

@@ -24,12 +24,16 @@ def plan(
     terms: Annotated[str, typer.Option(help="on_demand, spot or reserved.")] = "on_demand",
     discount: Annotated[list[str] | None, typer.Option(help="Your discount at a provider: aws=0.2.")] = None,
     offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV) instead of the shipped one.")] = None,
-    max_age: Annotated[int, typer.Option(min=0, help="Leave out prices older than this many days.")] = 365,
+    max_age: Annotated[
+        int | None, typer.Option(min=0, help="Leave out prices older than this many days.", show_default="365")
+    ] = None,
     weights: Annotated[list[str] | None, typer.Option(help="Only these precisions of the weights.")] = None,
     min_weights: Annotated[str | None, typer.Option(help="No precision below this one, such as fp8.")] = None,
     kv: Annotated[str, typer.Option(help="Precision of the KV cache: bf16 or fp8.")] = "bf16",
     engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
-    max_utilization: Annotated[float, typer.Option(help="Plan replicas to at most this share of capacity.")] = 0.7,
+    max_utilization: Annotated[
+        float | None, typer.Option(help="Plan replicas to at most this share of capacity.", show_default="0.7")
+    ] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Rows to show.", show_default="10; all with --json")] = None,
     why: Annotated[bool, typer.Option("--why", help="Show why the other candidates were rejected.")] = False,
     chart: Annotated[Path | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
@@ -44,6 +48,7 @@ def plan(
       tokonomics plan qwen3-30b-a3b --rate 20 --input 500 --output 200 --provider aws --discount aws=0.2 --why
     """
     from tokonomics.catalog.engines import find_engine
+    from tokonomics.catalog.gpus import find_gpu
     from tokonomics.catalog.load_models import find_model
     from tokonomics.catalog.precision import KV_PRECISIONS, parse_precision
     from tokonomics.cli.choices import (
@@ -67,10 +72,11 @@ def plan(
     spec = find_model(model)
     names, most_gpus = gpu_filter(gpu, gpus)
     given = discounts_from(discount)
+    chosen = offers_for(offers, provider, region, names, given)
     result = make_plan(
         spec,
         workload_from(rate, input, output),
-        offers_for(offers, provider, region, names, given),
+        chosen,
         find_engine(engine),
         today=today(),
         slo=slo_from(parse_seconds(tpot, "--tpot")),
@@ -85,7 +91,10 @@ def plan(
     if json:
         show_json(result.model_copy(update={"ranked": result.ranked[:top]}))
         return
-    show(plan_view(result, rows=top or 10, model_name=spec.name, discounts=given))
+    sold = {each.gpu for each in chosen}
+    missing = [name for name in names or () if find_gpu(name).key not in sold]
+    view = plan_view(result, rows=top or 10, model_name=spec.name, discounts=given, without_offers=missing)
+    show(view)
     if why:
         show("")
         show(why_view(result))

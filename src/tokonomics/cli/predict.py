@@ -78,9 +78,10 @@ def curve(
       tokonomics curve llama-3.1-70b --gpu H100 --tp 4 --context 4096 --chart curve.svg
       tokonomics curve qwen3-30b-a3b --gpu L40S --weights fp8 --usd-per-hour 0.86 --json
     """
-    from tokonomics.catalog.offers import cheapest_offer
+    from contextlib import suppress
+
+    from tokonomics.catalog.offers import NoOffer, cheapest_offer, machines_usd_per_hour
     from tokonomics.cli.choices import deployment_from
-    from tokonomics.errors import BadInput
     from tokonomics.money.cost import require_positive
     from tokonomics.planner.predict import batch_curve
     from tokonomics.report.charts import check_chart_path, curve_chart, save_chart
@@ -90,13 +91,13 @@ def curve(
         check_chart_path(chart)
     deployment = deployment_from(model, gpu, engine, tp, pp, ep, weights, kv, lora_rank, lora_adapters)
     price = usd_per_hour
-    if price is None:
-        try:
-            price = cheapest_offer(deployment.gpu.key, deployment.gpus).usd_per_gpu_hour()
-        except BadInput:
-            price = None  # nobody quotes this GPU: the curve is shown without prices
-    else:
+    if price is not None:
         require_positive("--usd-per-hour", price)
+    else:
+        # Without an offer the curve is shown without prices.
+        with suppress(NoOffer):
+            offer = cheapest_offer(deployment.gpu.key, deployment.gpus)
+            price = machines_usd_per_hour(offer, deployment.gpus) / deployment.gpus
     made = batch_curve(deployment, context, price)
     if chart:
         save_chart(curve_chart(made), chart)

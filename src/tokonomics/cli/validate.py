@@ -24,6 +24,7 @@ def validate(
       tokonomics validate published.csv.gz --split dev --chart scatter.svg
       tokonomics validate results.csv --json
     """
+    from tokonomics.errors import UnknownName
     from tokonomics.measure.measurements import read_measurements
     from tokonomics.measure.validate import validate as score
     from tokonomics.report.charts import check_chart_path, save_chart, validation_chart
@@ -32,6 +33,9 @@ def validate(
     if chart:
         check_chart_path(chart)
     rows = read_measurements(file)
+    splits = {row.split for row in rows if row.split}
+    if split is not None and split not in splits:
+        raise UnknownName("split", split, splits, fix=f"The file has: {', '.join(sorted(splits)) or 'none'}.")
     result, predictions = score([row for row in rows if split is None or row.split == split])
     if chart and predictions:
         save_chart(validation_chart(predictions), chart)

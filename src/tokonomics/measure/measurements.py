@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.nouns import Noun
 
 LARGEST_FILE = 200_000_000
@@ -64,10 +64,10 @@ class Measurement(Noun):
     key: str
     model: str
     gpu: str
-    gpus: PositiveInt
-    tp: PositiveInt
-    pp: PositiveInt = 1
-    ep: PositiveInt = 1
+    gpus: PositiveInt = Field(le=100_000)
+    tp: PositiveInt = Field(le=100_000)
+    pp: PositiveInt = Field(default=1, le=1000)
+    ep: PositiveInt = Field(default=1, le=100_000)
     weights: str
     """As the source states it; may be a guess for it to make."""
     kv: str | None
@@ -77,14 +77,14 @@ class Measurement(Noun):
     year: int
     tuned: bool = False
     """The source turns on what the engine leaves off by default to keep the host out of the way."""
-    input_tokens: PositiveInt
-    output_tokens: PositiveInt
-    batch: PositiveInt | None
+    input_tokens: PositiveInt = Field(le=10**8)
+    output_tokens: PositiveInt = Field(le=10**8)
+    batch: PositiveInt | None = Field(le=10**6)
     """Requests at once; None when the queue never empties."""
-    rate: PositiveFloat | None = None
+    rate: PositiveFloat | None = Field(default=None, le=1e9)
     mode: Mode
     metric: Metric
-    value: PositiveFloat
+    value: float = Field(ge=1e-9, le=1e12)
     """For all GPUs together, or for one user."""
     source: str
     split: str = ""
@@ -113,11 +113,11 @@ def _from_steps(text: str, path: Path) -> list[Measurement | Unread]:
         found = json.loads(text)
         gpu, rows = found["gpu"], found["rows"]
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=str(path)) from None
+        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=_shown(path)) from None
     except (KeyError, TypeError):
-        raise BadInput("a JSON of step times needs 'gpu' and 'rows'", where=str(path)) from None
-    if not isinstance(rows, list) or not isinstance(gpu, str):
-        raise BadInput("'gpu' must be a name and 'rows' a list", where=str(path))
+        raise BadInput("a JSON of step times needs 'gpu' and 'rows'", where=_shown(path)) from None
+    if not isinstance(rows, list) or not isinstance(gpu, str) or not rows:
+        raise BadInput("'gpu' must be a name and 'rows' a list of steps", where=_shown(path))
     return [_step(row, gpu, found, f"row {place}") for place, row in enumerate(rows, 1)]
 
 
@@ -139,16 +139,18 @@ def _step(row: object, gpu: str, file: Mapping[str, object], key: str) -> Measur
             kv=str(row["kv"]) if "kv" in row else None,
             engine=None,
             year=2026,
-            input_tokens=max(1, int(row["ctx"])),
+            input_tokens=_count(row["ctx"], "ctx"),
             output_tokens=1,
-            batch=int(row["batch"]),
+            batch=_count(row["batch"], "batch"),
             mode=Mode.decode_step if kind == "decode" else Mode.prefill_step,
             metric=Metric.step_s,
             value=float(row["ms"]) * 1e-3,
             source=f"bare steps on {gpu}",
         )
-    except (KeyError, TypeError, ValueError) as error:
-        return Unread(key=key, reason=f"cannot be read: {shorten(str(error).splitlines()[0], 120)}")
+    except KeyError as error:
+        return Unread(key=key, reason=f"field {shorten(str(error))} is missing")
+    except (TypeError, ValueError, OverflowError) as error:
+        return Unread(key=key, reason=_problem(error))
 
 
 def _from_table(text: str, path: Path) -> list[Measurement | Unread]:
@@ -157,13 +159,16 @@ def _from_table(text: str, path: Path) -> list[Measurement | Unread]:
     if missing:
         raise BadInput(
             f"missing column{'s' * (len(missing) > 1)} {', '.join(missing)}",
-            where=str(path),
+            where=_shown(path),
             fix="A results table has one figure a row: " + ", ".join(COLUMNS) + ".",
         )
     try:
-        return [_row(row, f"line {table.line_num}") for row in table]
+        rows = [_row(row, f"line {table.line_num}") for row in table]
     except csv.Error as error:
-        raise BadInput(f"not a CSV file: {error}", where=f"{path}:{table.line_num}") from None
+        raise BadInput(f"not a CSV file: {error}", where=f"{_shown(path)}:{table.line_num}") from None
+    if not rows:
+        raise BadInput("there is no row below the header", where=_shown(path))
+    return rows
 
 
 _METRICS = {
@@ -180,20 +185,25 @@ _TUNED = ("InferenceMAX", "InferenceX")
 """Sources whose published recipes run vLLM with --async-scheduling."""
 
 
-def _row(row: Mapping[str, str], line: str) -> Measurement | Unread:
-    key = row.get("id") or line
+def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
+    row = {name: cell or "" for name, cell in cells.items() if isinstance(name, str) and not isinstance(cell, list)}
+    key, split = row.get("id") or line, row.get("split") or ""
     try:
+        if row["metric"] not in _METRICS:
+            raise ValueError(f"unknown metric '{shorten(row['metric'])}'")
+        if not row["engine"]:
+            raise ValueError("no engine named")
         metric, unit = _METRICS[row["metric"]]
         gpus = _whole(row["num_gpus"], "num_gpus")
         value = _number(row["value"], "value") * unit
-        if row.get("per") == "gpu":
+        if row.get("per") == "gpu" and metric in (Metric.output_tok_s, Metric.total_tok_s):
             value *= gpus
         batch, rate = _load(row["batch_or_concurrency"])
         source = row.get("source_name") or "unnamed"
         share = next((share for name, share in _VARYING_LENGTHS.items() if name in source), 1.0)
         return Measurement(
             key=key,
-            model=row["model"],
+            model=row["model"] or row.get("hf_id_guess") or "unnamed",
             gpu=row["gpu"],
             gpus=gpus,
             tp=_whole(row["tp"] or row["num_gpus"], "tp"),
@@ -209,17 +219,41 @@ def _row(row: Mapping[str, str], line: str) -> Measurement | Unread:
             output_tokens=_whole(row["output_len"], "output_len"),
             batch=batch,
             rate=rate,
-            mode=Mode(row["mode"]),
+            mode=_mode(row["mode"]),
             metric=metric,
             value=value,
             source=source,
-            split=row.get("split") or "",
+            split=split,
             length_share=share,
         )
-    except KeyError as error:
-        return Unread(key=key, reason=f"unknown metric {error}")
-    except ValueError as error:
-        return Unread(key=key, reason=f"cannot be read: {shorten(str(error).splitlines()[0], 120)}")
+    except (ValueError, OverflowError) as error:
+        return Unread(key=key, reason=_problem(error), split=split)
+
+
+def _mode(text: str) -> Mode:
+    if text not in _SERVED:
+        raise ValueError(f"unknown mode '{shorten(text)}'")
+    return Mode(text)
+
+
+_SERVED = (Mode.max_throughput, Mode.fixed_batch, Mode.fixed_concurrency, Mode.server_slo, Mode.low_latency)
+
+
+def _problem(error: Exception) -> str:
+    """What is wrong with a row, naming the field."""
+    if isinstance(error, ValidationError):
+        return from_validation(error, "row").what
+    return shorten(str(error).splitlines()[0] if str(error) else "cannot be read", 120)
+
+
+def _count(value: object, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        raise ValueError(f"field '{field}' is not a whole number")
+    return int(value)
+
+
+def _shown(path: Path) -> str:
+    return shorten(str(path), 200)
 
 
 def _load(text: str) -> tuple[int | None, float | None]:
@@ -255,10 +289,10 @@ def _text(path: Path) -> str:
                 content = unpacked.read(LARGEST_FILE + 1)
     except (OSError, EOFError, zlib.error, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise BadInput(f"cannot be read: {shorten(str(reason))}", where=shorten(str(path), 200)) from None
+        raise BadInput(f"cannot be read: {shorten(str(reason))}", where=_shown(path)) from None
     if len(content) > LARGEST_FILE:
-        raise BadInput(f"larger than {LARGEST_FILE // 10**6} MB; not read", where=str(path))
+        raise BadInput(f"larger than {LARGEST_FILE // 10**6} MB; not read", where=_shown(path))
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise BadInput("not a text file in UTF-8", where=shorten(str(path), 200)) from None
+        raise BadInput("not a text file in UTF-8", where=_shown(path)) from None

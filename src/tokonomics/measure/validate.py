@@ -6,20 +6,22 @@ measured value lies inside the predicted interval.
 """
 
 import math
+import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.engines import Engine, find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
-from tokonomics.errors import TokonomicsError
+from tokonomics.catalog.precision import KV_PRECISIONS, Precision
+from tokonomics.catalog.user_file import user_tables
+from tokonomics.errors import TokonomicsError, UnknownName, shorten
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Unread
 from tokonomics.nouns import Noun
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.intervals import Interval, Kind, interval
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import StepModel
@@ -75,6 +77,7 @@ class Validation(Noun):
 
 def validate(rows: Sequence[Measurement | Unread]) -> tuple[Validation, list[Prediction]]:
     """Predict every row that can be predicted and sum up the errors."""
+    user_tables("models"), user_tables("gpus")  # a broken catalogue is the user's to mend, not a reason of each row
     predictions: list[Prediction] = []
     reasons: Counter[str] = Counter()
     for row in rows:
@@ -102,12 +105,17 @@ def predict(row: Measurement) -> Prediction | str:
         steps = steps_of(row)
         mid = value_of(row, steps)
     except TokonomicsError as error:
-        return error.what
+        return shorten(error.what, 160)
     return Prediction(measurement=row, interval=_interval(row, mid, steps))
 
 
 def _interval(row: Measurement, mid: float, steps: StepModel) -> Interval:
-    return interval(mid, KINDS[row.metric], steps.deployment, bare=row.engine is None)
+    return interval(mid, kind_of(row), steps.deployment)
+
+
+def kind_of(row: Measurement) -> Kind:
+    """Which class of errors a row belongs to."""
+    return "prefill" if row.mode is Mode.prefill_step else KINDS[row.metric]
 
 
 def steps_of(row: Measurement) -> StepModel:
@@ -136,13 +144,33 @@ KINDS: dict[Metric, Kind] = {
     Metric.total_tok_s: "throughput",
     Metric.step_s: "step",
 }
-"""Which class of errors a metric belongs to."""
 
 ENGINES = {
-    "tensorrt-llm+triton": "tensorrt-llm",
-    "deepspeed-mii": "vllm",
+    "deepspeed": "vllm",
+    "lmdeploy": "vllm",
+    "mlc": "vllm",
+    "ollama": "llama.cpp",
+    "text-generation-inference": "tgi",
+    "triton": "tensorrt-llm",
+    "trt": "tensorrt-llm",
 }
-"""Under which of our engines others' names are predicted; DeepSpeed-MII has continuous batching like vLLM's."""
+"""Under which of our engines others are predicted, by how their names begin: those batch continuously as vLLM does."""
+
+_PRECISIONS = (
+    (r"mxfp4", Precision.mxfp4),
+    (r"nvfp4|fp4", Precision.nvfp4),
+    (r"awq|gptq|int4|w4a|q4|4[- ]?bit", Precision.int4),
+    (r"w8a8|int8|q8", Precision.int8),
+    (r"fp8|e4m3|e5m2|f8", Precision.fp8),
+    (r"fp32|float32|f32", Precision.fp32),
+    (r"16|half", Precision.bf16),
+)
+"""How sources write down precisions, most special first."""
+
+_SUFFIX = re.compile(
+    r"[-_.](instruct|chat|it|hf|base|fp8|fp16|bf16|awq|gptq|int4|int8|w8a8|w4a16|nvfp4|mxfp4|gguf|dynamic|v\d(\.\d)?)$"
+)
+"""What sources append to a model's name without changing its shape."""
 
 
 @lru_cache(maxsize=4096)
@@ -161,10 +189,22 @@ def _step_model(
         raise TokonomicsError("disaggregated serving: needs the simulator")
     if tp % ep:
         raise TokonomicsError("experts shared among replicas of the attention (data parallel): not modelled")
-    spec = find_model(model)
-    found = find_engine(ENGINES.get(engine, engine) if engine else "vllm")
-    deployment = deploy(
-        spec, find_gpu(gpu), found, tp=tp, pp=pp, ep=ep, weights=_weights(weights, spec), kv=_kv(kv, weights)
+    spec = _model(model)
+    if tp not in valid_tp(spec):
+        raise TokonomicsError(f"{spec.name} cannot be split {tp} ways")
+    if pp > spec.layers:
+        raise TokonomicsError(f"{spec.name} has {spec.layers} layers, fewer than {pp} stages")
+    found = _engine(engine) if engine else find_engine("vllm")
+    # What a source says ran is predicted, whether or not the engine's current release still runs it.
+    deployment = Deployment(
+        model=spec,
+        gpu=find_gpu(gpu),
+        engine=found,
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        weights=_weights(weights, model, spec),
+        kv=_kv(kv),
     )
     if engine is None:
         return StepModel(deployment, None)
@@ -173,23 +213,58 @@ def _step_model(
     return StepModel(deployment, own.model_copy(update={"overlapped": True}) if tuned else own)
 
 
-def _weights(text: str, model: ModelSpec) -> Precision:
-    """The precision a source states; GPT-OSS is MXFP4 whatever it states, and unstated is the checkpoint's own."""
-    if model.checkpoint is Precision.mxfp4 or text in ("unstated", "auto", ""):
-        return model.checkpoint
-    return parse_precision(text.split("/")[0], WEIGHT_PRECISIONS, "precision_weights")
+def _model(name: str) -> ModelSpec:
+    """The model of that name, less what sources append to it."""
+    try:
+        return find_model(name)
+    except UnknownName:
+        shorter = _SUFFIX.sub("", name.lower())
+        if shorter == name.lower():
+            raise
+        return _model(shorter)
 
 
-def _kv(text: str | None, weights: str) -> Precision:
-    if text in (None, "", "auto"):
+def _engine(name: str) -> Engine:
+    """The engine of that name, or the one that stands for it."""
+    plain = re.split(r"[\s+(]", name.strip().lower())[0]
+    return find_engine(next((ours for theirs, ours in ENGINES.items() if plain.startswith(theirs)), plain))
+
+
+def _weights(text: str, name: str, model: ModelSpec) -> Precision:
+    """The precision a source states; GPT-OSS is MXFP4 whatever it states.
+
+    Unstated, it is what the model's name says (Llama-3.1-8B-Instruct-FP8), or else the checkpoint's own.
+    """
+    if model.checkpoint is Precision.mxfp4:
+        return model.served
+    if text.lower() not in ("unstated", "auto", ""):
+        return _precision(text)
+    named = [precision for pattern, precision in _PRECISIONS if re.search(rf"[-_.]({pattern})", name.lower())]
+    return named[0] if named else model.served
+
+
+def _kv(text: str | None) -> Precision:
+    if text is None or text.lower() in ("", "auto", "unstated"):
         return Precision.bf16
-    return parse_precision(str(text).split("/")[0], KV_PRECISIONS, "precision_kv")
+    stated = _precision(text)
+    if stated not in KV_PRECISIONS:
+        raise TokonomicsError(f"no curve for a KV cache in {stated}")
+    return stated
+
+
+def _precision(text: str) -> Precision:
+    for pattern, precision in _PRECISIONS:
+        if re.search(pattern, text.lower()):
+            return precision
+    raise TokonomicsError(f"unknown precision '{shorten(text)}'")
 
 
 def value_of(row: Measurement, steps: StepModel) -> float:
     """The measured figure as the step model predicts it."""
     input_tokens = max(1, round(row.input_tokens * row.length_share))
     output_tokens = max(1, round(row.output_tokens * row.length_share))
+    if row.mode in (Mode.decode_step, Mode.prefill_step) and row.metric is not Metric.step_s:
+        raise TokonomicsError(f"a step is measured in seconds, not by {row.metric}")
     if row.mode is Mode.decode_step:
         return float(steps.decode(row.batch or 1, row.input_tokens))
     if row.mode is Mode.prefill_step:
@@ -233,7 +308,7 @@ _GROUPS: dict[str, Callable[[Prediction], str]] = {
     "metric": lambda each: f"{each.measurement.metric}" if each.measurement.engine else f"{each.measurement.mode}",
     "gpu": lambda each: find_gpu(each.measurement.gpu).key,
     "engine": lambda each: f"{each.measurement.engine or 'bare'} {each.measurement.year}",
-    "model": lambda each: "MoE" if find_model(each.measurement.model).is_moe else "dense",
+    "model": lambda each: "MoE" if _model(each.measurement.model).is_moe else "dense",
     "source": lambda each: each.measurement.source,
 }
 
@@ -255,8 +330,9 @@ def _ranking(predictions: Iterable[Prediction]) -> Ranking:
             alike[*what, row.input_tokens, row.output_tokens, row.batch, row.rate].append(each)
     correlations, members = [], 0
     for group in alike.values():
-        kinds = {(each.measurement.gpu, each.measurement.gpus) for each in group}
-        if len(kinds) >= 3:
+        kinds = {(find_gpu(each.measurement.gpu).key, each.measurement.gpus) for each in group}
+        values = {each.measurement.value for each in group}
+        if len(kinds) >= 3 and len(values) > 1 and len({each.interval.mid for each in group}) > 1:
             members += len(group)
             correlations.append(
                 spearman([each.interval.mid for each in group], [each.measurement.value for each in group])

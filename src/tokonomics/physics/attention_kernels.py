@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike, NDArray
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.precision import Precision, kv_bytes_per_element
 from tokonomics.nouns import Noun
-from tokonomics.physics.efficiency import efficiencies, efficiency
+from tokonomics.physics.efficiency import efficiency
 
 Array = NDArray[np.float64]
 Op = Literal["decode", "prefill", "mla_decode", "mla_prefill"]
@@ -52,8 +52,6 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 """GPUs with timings, by architecture."""
 LENDERS = ("A100-80GB", "L40S")
 """Whose curves any other architecture borrows; the L40S' Triton kernels where the A100 has none (latent attention)."""
-BEST_SHARE = 0.95
-"""Of the datasheet: what a borrowed curve, corrected for the borrower's family, may reach at most."""
 GEMM_SHARE = 0.7
 """Of peak FLOP/s: the large matrix product that unpacks cached latents for a prefill."""
 
@@ -179,13 +177,20 @@ def prefill_attention_s(
     kv_heads: float,
     head_dim: int,
     window: int | None = None,
+    sequences: ArrayLike = 1.0,
     backend: str = "vllm",
 ) -> Array:
-    """Seconds of one layer's causal attention for ``tokens`` new tokens of a sequence that has ``past`` cached ones."""
+    """Seconds of one layer's causal attention for ``tokens`` new tokens of a sequence that has ``past`` cached ones.
+
+    Several ``sequences`` of the same lengths run in one kernel, as engines pack them.
+    """
+    many = _array(sequences)
     mode: Mode = "window" if window else "grouped"
     work = Work(kv_heads, heads / kv_heads, 2.0 * head_dim * kv_bytes_per_element(kv), 4.0 * head_dim)
     return _fastest(
-        prefill_time(PrefillCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(tokens), _array(past), work, window)
+        prefill_time(
+            PrefillCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(tokens), _array(past), work, window, many
+        )
         for curve, peak in _curves(gpu, "prefill", kv, backend, head_dim, mode)
     )
 
@@ -220,20 +225,22 @@ def mla_prefill_s(
     rope_dim: int = 64,
     value_dim: int = 128,
     kv_rank: int = 512,
+    sequences: ArrayLike = 1.0,
     backend: str = "vllm",
 ) -> Array:
     """Seconds of one layer's latent attention for a chunk, unpacked to plain heads; projections of new tokens left out.
 
     Keys and values of the ``past`` tokens are unpacked again from the cache for every chunk, and that is counted.
     """
+    many = _array(sequences)
     wide = 2.0 * (nope_dim + rope_dim + value_dim)
     work, before = Work(heads, 1.0, wide, wide), _array(past)
     unpack = 2.0 * kv_rank * heads * (nope_dim + value_dim) / (gpu.peak_flops(Precision.bf16) * GEMM_SHARE)
     core = _fastest(
-        prefill_time(PrefillCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(tokens), before, work)
+        prefill_time(PrefillCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(tokens), before, work, None, many)
         for curve, peak in _curves(gpu, "mla_prefill", kv, backend, kv_rank, "grouped")
     )
-    return core + unpack * before
+    return core + many * unpack * before
 
 
 def curve_origin(gpu: Gpu, op: Op, kv: Precision, backend: str = "vllm") -> CurveOrigin:
@@ -316,22 +323,23 @@ def _curves(
     source = _source(gpu, op, backend)
     found = [_pick(op, source, each, kv, width, mode) for each in _backends(op, source, backend)]
     if gpu.architecture not in FAMILIES:
-        own, lender = efficiency(gpu), efficiencies().families["ampere"]
-        ratios = own.memory / lender.memory, own.compute / lender.compute
-        found = [(_borrowed(op, curve, *ratios), math) for curve, math in found]
+        reached = efficiency(gpu)
+        found = [(_borrowed(op, curve, reached.memory, reached.compute), math) for curve, math in found]
     return [(curve, gpu.peak_flops(math)) for curve, math in found]
 
 
 def _borrowed(op: Op, curve: tuple[float, ...], memory: float, compute: float) -> tuple[float, ...]:
-    """A curve of another architecture, its shares of the datasheet corrected by how the two families compare."""
+    """A curve of another architecture, no share of the datasheet above the best that is published for the borrower."""
     fields = DecodeCurve._fields if op in ("decode", "mla_decode") else PrefillCurve._fields
-    factors = {"memory": memory, "compute": compute}
-    shares = zip(fields, curve, strict=True)
-    return tuple(min(share * factors.get(name, 1.0), max(share, BEST_SHARE)) for name, share in shares)
+    most = {"memory": memory, "compute": compute}
+    return tuple(min(share, most.get(name, share)) for name, share in zip(fields, curve, strict=True))
 
 
 def _source(gpu: Gpu, op: Op, backend: str) -> str:
-    """The GPU whose timings serve: itself, or the one of its family with the nearest bandwidth."""
+    """The GPU whose timings serve: itself, or the first of its family.
+
+    The choice does not look at rates: a GPU with more bandwidth must not get another curve and become slower.
+    """
     timed = _tables()[op]
     if backend == "pytorch" and op == "decode":
         return next(key for key, tables in timed.items() if "pytorch" in tables)
@@ -340,7 +348,7 @@ def _source(gpu: Gpu, op: Op, backend: str) -> str:
     family = [key for key in FAMILIES.get(gpu.architecture, ()) if key in timed]
     if not family:
         return next(key for key in LENDERS if key in timed)
-    return min(family, key=lambda key: abs(math.log(gpu.bandwidth_bytes_per_s / _data().bandwidths[key])))
+    return family[0]
 
 
 @cache

@@ -41,7 +41,8 @@ class Deployment(Noun):
     def __str__(self) -> str:
         split = f" TP={self.tp}" if self.tp > 1 else ""
         stages = f" PP={self.pp}" if self.pp > 1 else ""
-        return f"{self.model.name} {self.weights} on {self.gpus}×{self.gpu.key}{split}{stages}"
+        groups = f" EP={self.ep}" if self.ep > 1 else ""
+        return f"{self.model.name} {self.weights} on {self.gpus}×{self.gpu.key}{split}{stages}{groups}"
 
 
 def deploy(
@@ -66,6 +67,12 @@ def deploy(
             f"tensor parallelism of {tp} cannot split {model.name}: {_what_does_not_divide(model, tp)}",
             where="--tp",
             fix=f"Valid degrees: {', '.join(map(str, valid))}.",
+        )
+    if tp > gpu.gpus_per_node:
+        raise BadInput(
+            f"tensor parallelism of {tp} spans nodes: a node of {gpu.key} has {gpu.gpus_per_node} GPUs",
+            where="--tp",
+            fix=f"Use --tp {gpu.gpus_per_node} at most, and --pp for more GPUs.",
         )
     if not 1 <= pp <= model.layers:
         raise BadInput(f"pipeline parallelism of {pp} needs 1 to {model.layers} stages (layers)", where="--pp")

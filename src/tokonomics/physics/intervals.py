@@ -1,8 +1,9 @@
 """How far a prediction may be off: an 80 % interval learned from the errors on published measurements.
 
-Errors are grouped by what decides them: what is predicted, dense or mixture of experts, with an engine around the
-kernels or bare. One in ten measurements lies below the interval and one above. A GPU whose kernels nobody timed adds
-the spread seen when one timed GPU's curves are replaced by a relative's (scaled) or by another family's (assumed).
+Errors are grouped by what decides them: what is predicted and, for a served model, dense or mixture of experts. One in
+ten measurements lies below the interval and one above. A GPU whose kernels nobody timed adds the error seen when timed
+GPUs are predicted from another family's curves (assumed), or half of that, in logarithms, towards what twins differ by
+(scaled).
 Learned by ``benchmarks/fit_intervals.py`` on rows marked ``calibrate``.
 """
 
@@ -18,7 +19,7 @@ from tokonomics.nouns import Badge, Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.origins import speed_badge
 
-Kind = Literal["step", "tpot", "ttft", "throughput"]
+Kind = Literal["step", "prefill", "tpot", "ttft", "throughput"]
 
 _80_PERCENT = 1.2816
 """Standard deviations that hold 80 % of a normal distribution to either side of its middle."""
@@ -30,7 +31,6 @@ class Interval(Noun):
     low: PositiveFloat
     mid: PositiveFloat
     high: PositiveFloat
-    badge: Badge = Badge.modelled
 
 
 class Spread(Noun):
@@ -55,17 +55,17 @@ def _learned() -> _Learned:
     return _Learned.model_validate(tomllib.loads(text))
 
 
-def error_class(kind: Kind, deployment: Deployment, *, bare: bool) -> str:
+def error_class(kind: Kind, deployment: Deployment) -> str:
     """The group of measurements whose errors tell how far off a prediction of this kind may be."""
-    if bare:
-        return "bare"
+    if kind in ("step", "prefill"):
+        return kind
     return f"{kind}-{'moe' if deployment.model.is_moe else 'dense'}"
 
 
-def interval(mid: float, kind: Kind, deployment: Deployment, *, bare: bool = False) -> Interval:
+def interval(mid: float, kind: Kind, deployment: Deployment) -> Interval:
     """The 80 % interval around a prediction."""
     learned = _learned()
-    spread = learned.classes[error_class(kind, deployment, bare=bare)]
+    spread = learned.classes[error_class(kind, deployment)]
     more = {Badge.measured: 0.0, Badge.modelled: learned.scaled, Badge.assumed: learned.assumed}[
         speed_badge(deployment)
     ]

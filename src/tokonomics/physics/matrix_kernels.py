@@ -157,7 +157,7 @@ def experts_s(
     busiest = busiest_share(curve.skew, experts, ep)
     return expert_seconds(
         curve,
-        visited=visited_on_busiest(_distinct(experts, active, arrived), experts, ep, busiest),
+        visited=visited_on_busiest(distinct_experts(experts, active, arrived), experts, ep, busiest),
         routed=arrived * active * busiest / ep,
         pairs=arrived * active,
         hidden=hidden,
@@ -277,9 +277,9 @@ def _soft_max(one: Array, other: Array, p: float) -> Array:
     return total
 
 
-def _distinct(experts: int, active: int, tokens: Array) -> Array:
+def distinct_experts(experts: int, active: int, tokens: ArrayLike) -> Array:
     """Expected number of different experts that tokens visit, each choosing ``active`` evenly."""
-    return np.asarray(experts * (1 - (1 - active / experts) ** tokens))
+    return np.asarray(experts * (1 - (1 - active / experts) ** np.asarray(tokens, np.float64)))
 
 
 @cache
@@ -347,14 +347,14 @@ def _kind(gpu: Gpu, donor: Gpu, weights: Precision, precision: Precision) -> Lit
 
 
 def _on(gpu: Gpu, curve: Curve, donor: Gpu) -> Curve:
-    """The donor's curve with its efficiencies corrected when it comes from another architecture."""
+    """The donor's curve; for another architecture, no share of the datasheet above what is published for it.
+
+    Published figures are of the best case (a stream through memory, the largest products): they bound the curve.
+    """
     if donor.architecture == gpu.architecture:
         return curve
-    here, there = efficiency(gpu), efficiency(donor)
-    return curve._replace(
-        memory=min(1.0, curve.memory * here.memory / there.memory),
-        compute=min(1.0, curve.compute * here.compute / there.compute),
-    )
+    reached = efficiency(gpu)
+    return curve._replace(memory=min(curve.memory, reached.memory), compute=min(curve.compute, reached.compute))
 
 
 def _link_curve(gpu: Gpu, gpus: int) -> tuple[Origin, LinkCurve]:

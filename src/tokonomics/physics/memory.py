@@ -82,7 +82,7 @@ class Fit(Noun):
 
 def fit(deployment: Deployment, context: int) -> Fit:
     """The memory of a deployment at a context length."""
-    _check_context(deployment.model, context)
+    check_context(deployment.model, context)
     budget = kv_budget_bytes(deployment)
     return Fit(
         deployment=deployment,
@@ -110,7 +110,7 @@ def require_fit(deployment: Deployment, context: int, batch: int = 1) -> None:
     """Refuse a batch that does not fit, and say the largest that does."""
     largest = max_sequences(deployment, context)
     if batch > largest:
-        what = f"{batch} sequences of {context:,} tokens do not fit {deployment}"
+        what = f"{batch:,} sequences of {context:,} tokens do not fit {deployment}"
         if largest:
             raise DoesNotFit(what, largest=largest, fix=f"The largest batch that fits is {largest:,}.")
         need = min_gpus(deployment, context)
@@ -179,7 +179,8 @@ def _shortfall(deployment: Deployment) -> str:
     return f"{weights} of weights a GPU, {gigabytes(deployment.gpu.usable_bytes)} there"
 
 
-def _check_context(model: ModelSpec, context: int) -> None:
+def check_context(model: ModelSpec, context: int) -> None:
+    """Refuse a length that is none, or beyond what the model accepts."""
     if not 1 <= context <= _LARGEST_CONTEXT:
         raise BadInput(f"context must be between 1 and {_LARGEST_CONTEXT:,} tokens, got {context}", where="--context")
     if context > model.max_context:

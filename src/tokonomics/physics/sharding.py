@@ -18,6 +18,7 @@ from tokonomics.catalog.models import (
 from tokonomics.catalog.precision import Precision
 from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.matrix_kernels import distinct_experts
 
 
 class Shard(Noun):
@@ -102,14 +103,9 @@ def step_weight_bytes(deployment: Deployment, tokens: float) -> float:
     total = held.blocks + held.head
     for group in deployment.model.groups:
         if isinstance(group.mlp, MoeMlp):
-            visited = distinct_experts(group.mlp.experts, group.mlp.active_experts, tokens)
+            visited = float(distinct_experts(group.mlp.experts, group.mlp.active_experts, tokens))
             total += group.count / deployment.pp * visited * expert_bytes(deployment, group.mlp)
     return total
-
-
-def distinct_experts(experts: int, active: int, tokens: float) -> float:
-    """Expected number of different experts that ``tokens`` tokens visit, each choosing ``active`` evenly."""
-    return float(experts * (1 - (1 - active / experts) ** tokens))
 
 
 def adapter_bytes(deployment: Deployment) -> float:
@@ -144,7 +140,6 @@ def dense_products(group: LayerGroup, deployment: Deployment) -> list[tuple[floa
     if isinstance(mlp, DenseMlp):
         made += _feed_forward(hidden, mlp.intermediate / tp, mlp.gated, in_mlp)
     elif isinstance(mlp, MoeMlp):
-        made += [(mlp.experts, hidden, Precision.bf16)]
         if mlp.shared_intermediate:
             made += _feed_forward(hidden, mlp.shared_intermediate / tp, mlp.gated, in_mlp)
         if mlp.latent:

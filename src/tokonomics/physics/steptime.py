@@ -13,6 +13,7 @@ numpy arrays that broadcast. With pipeline stages, a step is one pass of a share
 
 from copy import copy
 from functools import lru_cache
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,6 +50,9 @@ _TOKENS = np.unique(np.concatenate([np.arange(1, 33), np.geomspace(32, _MOST_TOK
 BARE_MATRICES = "torch"
 BARE_ATTENTION = "pytorch"
 """Whose kernels a bare step runs: no engine around it, plain PyTorch."""
+
+
+_HUGE = 65_536.0
 
 
 class StepParts(Noun):
@@ -117,16 +121,14 @@ class StepModel:
         sequences = np.maximum(batch + np.where(prompt > 0, prompts, 0.0), 1.0)
         tokens = np.maximum(prompt + batch, 1.0)
         kernels = np.interp(sequences, _TOKENS, self._head) + self._decode_attention(batch, context)
-        kernels = kernels + prompts * self._prompt_attention(prompt / prompts, past)
+        kernels = kernels + self._prompt_attention(prompt / prompts, past, prompts)
         return self.with_host(np.interp(tokens, _TOKENS, self._per_token) + kernels, batch)
 
     def parts(self, batch: float, context: float) -> StepParts:
         """One decode step, taken apart."""
         share = np.float64(max(batch / self.deployment.pp, 1.0))
         matrices = float(np.interp(share, _TOKENS, self._matrices) + np.interp(share, _TOKENS, self._head))
-        gpu = self.deployment.gpu
-        bandwidth = gpu.bandwidth_bytes_per_s * efficiency(gpu).memory
-        weights_s = min(matrices, step_weight_bytes(self.deployment, share) * self.deployment.pp / bandwidth)
+        weights_s = min(matrices, step_weight_bytes(self.deployment, share) / self._stream_bytes_per_s())
         step_s = float(self.decode(batch, context))
         kv_s = float(self._decode_attention(share, np.float64(context)))
         communication_s = float(np.interp(share, _TOKENS, self._communication))
@@ -139,18 +141,24 @@ class StepModel:
             step_s=step_s,
         )
 
+    def _stream_bytes_per_s(self) -> float:
+        """How fast weights stream through a product of one row too large for any cache: the curve's own bandwidth."""
+        in_mixer, _ = self.deployment.model.precisions(self.deployment.weights)
+        one_row = float(gemm_s(self.deployment.gpu, in_mixer, 1, _HUGE, _HUGE, self.backend))
+        return _HUGE * _HUGE * in_mixer.bytes_per_weight / one_row
+
     def _decode_attention(self, batch: Array | np.float64, context: Array | np.float64) -> Array:
         total = np.zeros(np.shape(batch))
         for count, mixer in self.mixers:
             total = total + count * _decode_attention_s(mixer, self.deployment, self.backend, batch, context)
         return np.where(np.asarray(batch) > 0, total, 0.0)
 
-    def _prompt_attention(self, prompt: Array, past: Array) -> Array:
+    def _prompt_attention(self, prompt: Array, past: Array, prompts: Array) -> Array:
         if not np.any(prompt > 0):
             return np.zeros(np.shape(prompt))
         total = np.zeros(np.shape(prompt))
         for count, mixer in self.mixers:
-            total = total + count * _prompt_attention_s(mixer, self.deployment, self.backend, prompt, past)
+            total = total + count * _prompt_attention_s(mixer, self.deployment, self.backend, prompt, past, prompts)
         return np.where(prompt > 0, total, 0.0)
 
     def with_host(self, gpu_s: Array, batch: Array) -> Array:
@@ -192,18 +200,23 @@ def _matrices_s(group: LayerGroup, deployment: Deployment, backend: str, tokens:
             + _adapters_s(deployment, tokens, n, k, backend)
         )
     if isinstance(group.mlp, MoeMlp):
-        total = total + experts_s(
-            deployment.gpu,
-            deployment.weights,
-            tokens,
-            hidden=group.mlp.latent or deployment.model.hidden,
-            intermediate=group.mlp.intermediate,
-            active=group.mlp.active_experts,
-            experts=group.mlp.experts,
-            gated=group.mlp.gated,
-            tp=deployment.tp // deployment.ep,
-            ep=deployment.ep,
-            backend=backend,
+        router = gemm_s(deployment.gpu, Precision.bf16, tokens, group.mlp.experts, deployment.model.hidden, backend)
+        total = (
+            total
+            + router
+            + experts_s(
+                deployment.gpu,
+                deployment.weights,
+                tokens,
+                hidden=group.mlp.latent or deployment.model.hidden,
+                intermediate=group.mlp.intermediate,
+                active=group.mlp.active_experts,
+                experts=group.mlp.experts,
+                gated=group.mlp.gated,
+                tp=deployment.tp // deployment.ep,
+                ep=deployment.ep,
+                backend=backend,
+            )
         )
     return group.count * total
 
@@ -256,63 +269,43 @@ def _communication_s(deployment: Deployment, tokens: Array) -> Array:
     return total
 
 
+class _Heads(TypedDict):
+    """One rank's share of grouped attention."""
+
+    heads: float
+    kv_heads: float
+    head_dim: int
+    window: int | None
+
+
+def _heads(mixer: GroupedAttention, tp: int) -> _Heads:
+    kv_heads = max(mixer.kv_heads / tp, 1)
+    return _Heads(heads=mixer.heads / tp, kv_heads=kv_heads, head_dim=mixer.head_dim, window=mixer.window)
+
+
 def _decode_attention_s(
     mixer: Mixer, deployment: Deployment, backend: str, batch: Array | np.float64, context: Array | np.float64
 ) -> Array:
-    gpu, tp = deployment.gpu, deployment.tp
+    gpu, kv, tp = deployment.gpu, deployment.kv, deployment.tp
     if isinstance(mixer, GroupedAttention):
-        return decode_attention_s(
-            gpu,
-            deployment.kv,
-            batch,
-            context,
-            heads=mixer.heads / tp,
-            kv_heads=max(mixer.kv_heads / tp, 1),
-            head_dim=mixer.head_dim,
-            window=mixer.window,
-            backend=backend,
-        )
+        return decode_attention_s(gpu, kv, batch, context, backend=backend, **_heads(mixer, tp))
     if isinstance(mixer, LatentAttention):
-        return mla_decode_s(
-            gpu,
-            deployment.kv,
-            batch,
-            context,
-            heads=mixer.heads / tp,
-            kv_rank=mixer.kv_rank,
-            rope_dim=mixer.rope_dim,
-            backend=backend,
-        )
+        ranks = {"kv_rank": mixer.kv_rank, "rope_dim": mixer.rope_dim}
+        return mla_decode_s(gpu, kv, batch, context, heads=mixer.heads / tp, backend=backend, **ranks)
     # A recurrent state is read and written back once a step, whatever the context.
     moved = 2.0 * mixer.state_bytes / tp * np.asarray(batch)
     return np.asarray(moved / (gpu.bandwidth_bytes_per_s * efficiency(gpu).memory))
 
 
-def _prompt_attention_s(mixer: Mixer, deployment: Deployment, backend: str, prompt: Array, past: Array) -> Array:
-    gpu, tp = deployment.gpu, deployment.tp
+def _prompt_attention_s(
+    mixer: Mixer, deployment: Deployment, backend: str, prompt: Array, past: Array, prompts: Array
+) -> Array:
+    gpu, kv, tp = deployment.gpu, deployment.kv, deployment.tp
     if isinstance(mixer, GroupedAttention):
-        return prefill_attention_s(
-            gpu,
-            deployment.kv,
-            prompt,
-            past,
-            heads=mixer.heads / tp,
-            kv_heads=max(mixer.kv_heads / tp, 1),
-            head_dim=mixer.head_dim,
-            window=mixer.window,
-            backend=backend,
-        )
+        return prefill_attention_s(gpu, kv, prompt, past, sequences=prompts, backend=backend, **_heads(mixer, tp))
     if isinstance(mixer, LatentAttention):
-        return mla_prefill_s(
-            gpu,
-            deployment.kv,
-            prompt,
-            past,
-            heads=mixer.heads / tp,
-            nope_dim=mixer.nope_dim,
-            rope_dim=mixer.rope_dim,
-            value_dim=mixer.value_dim,
-            kv_rank=mixer.kv_rank,
-            backend=backend,
-        )
+        ranks = {"kv_rank": mixer.kv_rank, "rope_dim": mixer.rope_dim}
+        dims = {"nope_dim": mixer.nope_dim, "value_dim": mixer.value_dim}
+        heads = mixer.heads / tp
+        return mla_prefill_s(gpu, kv, prompt, past, heads=heads, sequences=prompts, backend=backend, **ranks, **dims)
     return np.zeros(np.shape(prompt))

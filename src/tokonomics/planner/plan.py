@@ -19,11 +19,13 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import CostLine, CostTree, TokenPrices, split_by_gpu_time
 from tokonomics.nouns import Badge, Noun
 from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.intervals import interval
 from tokonomics.physics.origins import speed_badge
+from tokonomics.physics.sharding import shard
 from tokonomics.planner.candidates import Reason, Refusal, deployments, weight_choices, why_not
 from tokonomics.serving.steady import Capacity, MissesPromise, ReplicaCurve
 from tokonomics.traffic.workload import Slo, Workload
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, percent, usd
+from tokonomics.units import BYTES_PER_GB, HOURS_PER_MONTH, SECONDS_PER_HOUR, percent, usd
 
 DEFAULT_MAX_UTILIZATION = 0.7
 """The planning utilisation of the document this product starts from; a stand-in until bursts are simulated."""
@@ -56,6 +58,8 @@ class Candidate(Noun):
     max_batch: int
     limited_by: str
     tpot_s: float
+    tpot_range_s: tuple[float, float]
+    """What four of five measurements of this kind lie between."""
     ttft_s: float
     utilization: float
     """Of the replicas' capacity under the promise."""
@@ -177,7 +181,7 @@ def _usable(offers: Sequence[Offer], terms: Terms, limits: Limits, today: date) 
         if price is None:
             refusal = Refusal(Reason.no_price, f"no {terms.replace('_', '-')} price")
         elif cap is not None and price > cap:
-            refusal = Refusal(Reason.too_dear, f"{usd(price)} a GPU-hour, above {usd(cap)}")
+            refusal = Refusal(Reason.too_dear, f"dearer than {usd(cap)} a GPU-hour")
         elif offer.age_days(today) > oldest:
             refusal = Refusal(Reason.old_price, f"price of {offer.date}, more than {oldest} days old")
         else:
@@ -223,6 +227,11 @@ def _price(
     if deployment.gpus > offer.gpus:
         has = "1 GPU" if offer.gpus == 1 else f"{offer.gpus} GPUs"
         return Refusal(Reason.instance_too_small, f"the instance has {has}, a replica needs {deployment.gpus}")
+    shard_gb = shard(deployment).total / BYTES_PER_GB
+    if offer.memory_gb is not None and offer.memory_gb < shard_gb:
+        # Weights pass through the host on their way to the GPU, a rank's share at a time.
+        reason = f"the host has {offer.memory_gb:g} GB, one GPU's weights take {shard_gb:.0f}"
+        return Refusal(Reason.host_too_small, reason)
     # The last digit of a division must not cost a replica.
     replicas = max(1, math.ceil(workload.rate / (capacity.rate * limits.max_utilization) - 1e-9))
     instances = math.ceil(replicas / (offer.gpus // deployment.gpus))
@@ -230,6 +239,7 @@ def _price(
         paid = instances * offer.gpus
         return Refusal(Reason.too_many_gpus, f"takes {paid} GPUs; at most {limits.max_gpus} allowed")
     steady = curve.at_rate(workload.rate / replicas, capacity)
+    tpot = interval(steady.tpot_s, "tpot", deployment)
     usd_per_hour = offer.price(terms) or 0.0
     bill = _bill(deployment, offer, usd_per_hour, instances, replicas, steady.utilization, capacity.prefill_share)
     usd_per_second = instances * usd_per_hour / SECONDS_PER_HOUR
@@ -258,6 +268,7 @@ def _price(
         max_batch=capacity.batch,
         limited_by=capacity.limited_by,
         tpot_s=steady.tpot_s,
+        tpot_range_s=(tpot.low, tpot.high),
         ttft_s=steady.ttft_s,
         utilization=steady.utilization,
         speed=speed_badge(deployment),

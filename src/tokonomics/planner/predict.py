@@ -7,7 +7,7 @@ from tokonomics.money.cost import cost
 from tokonomics.nouns import Badge, Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Interval, interval
-from tokonomics.physics.memory import max_sequences, require_fit
+from tokonomics.physics.memory import check_context, max_sequences, require_fit
 from tokonomics.physics.origins import speed_badge
 from tokonomics.physics.steptime import StepParts, step_model
 
@@ -16,6 +16,8 @@ class Prediction(Noun):
     """How long a decode step and a prompt take on a deployment."""
 
     model: str
+    deployment: str
+    """In words."""
     gpu: str
     gpus: int
     tp: int
@@ -56,17 +58,22 @@ class BatchCurve(Noun):
     context: PositiveInt
     max_sequences: PositiveInt
     """The KV limit."""
+    engine_sequences: PositiveInt
+    """What the engine runs at once unless told otherwise."""
     usd_per_hour: PositiveFloat | None
     points: tuple[CurvePoint, ...]
 
 
 def predict(deployment: Deployment, batch: int, context: int) -> Prediction:
     """A decode step of a batch, and a prompt as long as its context."""
+    check_context(deployment.model, context)
     require_fit(deployment, context, batch)
     steps = step_model(deployment)
     parts = steps.parts(batch, context)
+    step = interval(parts.step_s, "tpot", deployment)
     return Prediction(
         model=deployment.model.key,
+        deployment=str(deployment),
         gpu=deployment.gpu.key,
         gpus=deployment.gpus,
         tp=deployment.tp,
@@ -77,9 +84,9 @@ def predict(deployment: Deployment, batch: int, context: int) -> Prediction:
         engine=deployment.engine.key,
         batch=batch,
         context=context,
-        decode_step_s=interval(parts.step_s, "tpot", deployment),
-        prefill_s=interval(float(steps.prefill(context)), "tpot", deployment),
-        tokens_per_s=interval(batch / parts.step_s, "throughput", deployment),
+        decode_step_s=step,
+        prefill_s=interval(float(steps.prefill(context)), "prefill", deployment),
+        tokens_per_s=Interval(low=batch / step.high, mid=batch / step.mid, high=batch / step.low),
         parts=parts,
         speed=speed_badge(deployment),
         max_sequences=max_sequences(deployment, context),
@@ -88,6 +95,7 @@ def predict(deployment: Deployment, batch: int, context: int) -> Prediction:
 
 def batch_curve(deployment: Deployment, context: int, usd_per_hour: float | None = None) -> BatchCurve:
     """Throughput, time per token and price at batches from one to the KV limit; ``usd_per_hour`` is of one GPU."""
+    check_context(deployment.model, context)
     require_fit(deployment, context)
     largest = max_sequences(deployment, context)
     doubling = [1 << power for power in range(largest.bit_length())]
@@ -112,6 +120,7 @@ def batch_curve(deployment: Deployment, context: int, usd_per_hour: float | None
         deployment=str(deployment),
         context=context,
         max_sequences=largest,
+        engine_sequences=deployment.limits.max_sequences,
         usd_per_hour=usd_per_hour * deployment.gpus if usd_per_hour else None,
         points=tuple(points),
     )

@@ -11,7 +11,7 @@ from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_AFTER_DAYS, Offer, Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.refresh import Refresh
+from tokonomics.catalog.refresh import ProviderRefresh, Refresh
 from tokonomics.report.tables import table
 from tokonomics.units import count, gigabytes, plural, usd
 
@@ -46,6 +46,7 @@ def models_view(models: Sequence[ModelSpec]) -> RenderableType:
     ]
     return Group(
         table(columns, rows),
+        "",
         _dim(f"{plural(len(models), 'model')}. KV per token in bf16, every layer inside its window."),
     )
 
@@ -129,7 +130,7 @@ def apis_view(
         )
         for api, request in priced[:top]
     ]
-    columns = ["host", "!model", ">input", ">cached", ">output", ">batch in / out", ">request", "!list of"]
+    columns = ["!host", "!model", ">input", ">cached", ">output", ">batch in / out", ">request", "!list of"]
     shown = f", {len(rows)} shown (--top)" if len(priced) > len(rows) else ""
     note = (
         f"{len(priced):,} prices{shown}, dollars per Mtok at this request size; a request is {input_tokens:,} in, "
@@ -139,19 +140,16 @@ def apis_view(
 
 
 def refresh_view(result: Refresh) -> RenderableType:
-    rows = [
-        (
-            each.provider,
-            f"{each.rows:,}",
-            str(each.date or "?"),
-            Text(f"kept the old prices: {each.error}", style="yellow")
-            if each.error
-            else Text("refreshed", style="green"),
-        )
-        for each in result.providers
-    ]
+    rows = [(each.provider, f"{each.rows:,}", str(each.date or "?"), _outcome(each)) for each in result.providers]
     where = f"Written to {result.path}." if result.path else "Nothing was written: every provider failed."
-    return Group(table(["provider", ">offers", "date", "outcome"], rows), "", _dim(where))
+    return Group(table(["!provider", ">offers", "!date", "outcome"], rows), "", _dim(where))
+
+
+def _outcome(each: ProviderRefresh) -> Text:
+    if each.error:
+        return Text(f"kept the old prices: {each.error}", style="yellow")
+    skipped = f", {plural(each.skipped, 'row')} without a known GPU or price" if each.skipped else ""
+    return Text(f"refreshed{skipped}{f'; {each.note}' if each.note else ''}", style="green")
 
 
 def _money(amount: float | None) -> str:

@@ -50,7 +50,7 @@ def loads_view(loads: Sequence[LoadCost], gpus: int) -> RenderableType:
         for each in loads
     ]
     columns = ["!load (hours × utilisation)", ">mean util.", f">$/Mtok on {fleet}", ">working $", ">idle $"]
-    columns += [">GPUs its peak needs", ">$/Mtok on those"]
+    columns += [">peak GPUs", ">$/Mtok on those"]
     note = (
         "On one fleet only the mean counts. A burst needs the GPUs of its peak all day; the same tokens spread out "
         "need fewer."

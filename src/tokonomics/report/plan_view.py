@@ -16,7 +16,12 @@ from tokonomics.units import count, percent, plural, seconds, usd
 
 
 def plan_view(
-    plan: Plan, *, rows: int, model_name: str, discounts: Mapping[str, float] | None = None
+    plan: Plan,
+    *,
+    rows: int,
+    model_name: str,
+    discounts: Mapping[str, float] | None = None,
+    without_offers: Sequence[str] = (),
 ) -> RenderableType:
     """The pick, and the cheapest offer of each other kind of hardware; or what stands in the way."""
     workload = plan.workload
@@ -34,6 +39,8 @@ def plan_view(
     if faithful and faithful != plan.best:
         body.append(_pick(faithful, "Cheapest at the checkpoint's own precision"))
     body += [_ranking(shown), "", _notes(plan, shown, discounts or {})]
+    if without_offers:
+        body.append(Text(f"No offer lists {', '.join(without_offers)}: give one with --offers my.csv.", style="yellow"))
     return Group(*body)
 
 
@@ -58,19 +65,24 @@ def _case(members: Sequence[Rejection]) -> str:
     reason, _ = Counter(each.reason for each in members).most_common(1)[0]
     each = next(each for each in members if each.reason == reason)
     layout = f"TP={each.tp} {each.weights}: " if each.tp else ""
-    return f"{layout}{reason}"
+    return f"{layout}{reason.removeprefix('does not fit: ')}"
+
+
+_TELLING = (Reason.too_long, Reason.too_slow, Reason.does_not_fit, Reason.not_supported, Reason.too_many_gpus)
+"""Reasons that tell more about the wish than about an offer, most telling first."""
 
 
 def _blame(plan: Plan) -> Text:
-    """Nothing fits: the commonest reason, and how many candidates each reason took."""
-    kinds = Counter(each.kind for each in plan.rejected).most_common()
+    """Nothing fits: the most telling reason, and how many candidates each reason took."""
+    kinds = Counter(each.kind for each in plan.rejected)
     if not kinds:
         return Text("Nothing to choose from: no candidate was left to look at.", style="bold red")
-    first = [each for each in plan.rejected if each.kind is kinds[0][0]]
-    counts = "; ".join(f"{kind.value}: {number:,}" for kind, number in kinds)
+    telling = next((kind for kind in _TELLING if kinds[kind]), kinds.most_common(1)[0][0])
+    case = _case([each for each in plan.rejected if each.kind is telling])
+    counts = "; ".join(f"{kind.value}: {number:,}" for kind, number in kinds.most_common())
     return Text.assemble(
         ("Nothing fits these wishes. ", "bold red"),
-        f"Most often: {_case(first)}.\n{len(plan.rejected):,} candidates rejected: {counts}. See --why.",
+        f"{telling.value.capitalize()}: {case}.\n{len(plan.rejected):,} candidates rejected: {counts}. See --why.",
     )
 
 
@@ -81,8 +93,13 @@ def _pick(row: Candidate, label: str) -> Text:
         (f"{usd(row.usd_per_month)} a month", "bold green"),
         f", {row.replicas} × ({row.gpus_per_replica}×{row.gpu}, {row.weights}) at {where}\n",
         f"  {prices_text(row.usd_per_mtok)} per Mtok; TPOT {seconds(row.tpot_s)}, TTFT {seconds(row.ttft_s)}; ",
-        f"{_TERMS[row.terms]}, price of {row.price_date}{' (old)' if row.price_stale else ''}\n",
+        f"{_unused(row)}{_TERMS[row.terms]}, price of {row.price_date}{' (old)' if row.price_stale else ''}\n",
     )
+
+
+def _unused(row: Candidate) -> str:
+    idle = row.gpus_paid - row.replicas * row.gpus_per_replica
+    return f"{plural(idle, 'GPU')} of the {row.gpus_paid} paid for unused; " if idle else ""
 
 
 _TERMS = {

@@ -13,39 +13,40 @@ from tokonomics.units import percent, seconds, usd
 
 SPEEDS = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}
 _ORIGINS = {
-    Badge.measured: "kernels timed on this GPU",
+    Badge.measured: "kernels timed on this GPU in this precision",
     Badge.modelled: "kernels of a relative GPU, scaled by the datasheet: wider interval",
-    Badge.assumed: "kernels of another family, scaled by the datasheet: an extrapolation, wider interval",
+    Badge.assumed: "this GPU family or this precision was not timed: an extrapolation by the datasheet, wider interval",
 }
 
 
 def predict_view(made: Prediction) -> RenderableType:
     """The step, its interval, and where the time goes."""
-    parts = [
+    named = [
         ("weights", made.parts.weights_s, "blue"),
         ("KV", made.parts.kv_s, "green"),
         ("compute", made.parts.compute_s, "magenta"),
         ("communication", made.parts.communication_s, "yellow"),
         ("overhead", made.parts.overhead_s, "bright_black"),
     ]
-    on = f"{made.gpus}×{made.gpu}"
+    parts = [part for part in named if part[1] > 0]
     headline = Text.assemble(
         (seconds(made.decode_step_s.mid), "bold green"),
-        f" per decode step of {made.batch:,} × {made.context:,} tokens: ",
-        f"{made.model} {made.weights} on {on}, {made.engine}",
+        f" per decode step of {made.batch:,} × {made.context:,} tokens: {made.deployment}, {made.engine}",
     )
     rows: list[tuple[str, str | Text, str]] = [
         ("decode step", seconds(made.decode_step_s.mid), _range(made.decode_step_s, seconds)),
         ("output tokens", f"{made.tokens_per_s.mid:,.0f}/s", _range(made.tokens_per_s, lambda each: f"{each:,.0f}/s")),
-        ("prompt", seconds(made.prefill_s.mid), f"{made.context:,} tokens; {_range(made.prefill_s, seconds)}"),
+        ("prompt", seconds(made.prefill_s.mid), f"{_range(made.prefill_s, seconds)}; {made.context:,} tokens, alone"),
         ("KV limit", f"{made.max_sequences:,}", "sequences of this context in memory"),
-        ("speed", "modelled", _ORIGINS[made.speed]),
+        ("speed from", SPEEDS[made.speed], _ORIGINS[made.speed]),
     ]
-    return Group(headline, "", bar(parts), legend(parts, [seconds(size) for _, size, _ in parts]), "", pairs(rows))
+    note = Text("Ranges hold four of five measurements of this kind (tokonomics validate).", style="dim")
+    shares = legend(parts, [seconds(size) for _, size, _ in parts])
+    return Group(headline, "", bar(parts), shares, "", pairs(rows), "", note)
 
 
 def _range(interval: Interval, text: Callable[[float], str]) -> str:
-    return f"{text(interval.low)} to {text(interval.high)} in four of five measurements"
+    return f"{text(interval.low)} to {text(interval.high)}"
 
 
 def curve_view(curve: BatchCurve) -> RenderableType:
@@ -58,9 +59,11 @@ def curve_view(curve: BatchCurve) -> RenderableType:
         for point in curve.points
     ]
     limit = f"KV limit: {curve.max_sequences:,} sequences of {curve.context:,} tokens."
-    price = (
-        f" Price: {usd(curve.usd_per_hour)}/h at full utilisation, output tokens only." if curve.usd_per_hour else ""
-    )
-    note = "of linear: throughput ÷ batch × that of one sequence; what weights, shared by the batch, no longer save."
+    if curve.engine_sequences < curve.max_sequences:
+        limit += f" The engine runs {curve.engine_sequences:,} at once unless told otherwise."
+    notes = [limit]
+    if curve.usd_per_hour:
+        notes.append(f"Price: {usd(curve.usd_per_hour)} an hour, at full utilisation, over output tokens only.")
+    notes.append("of linear: throughput ÷ (batch × that of one sequence). Weights are shared by the batch, KV is not.")
     head = Text(f"{curve.deployment}, context {curve.context:,}", style="bold")
-    return Group(head, "", table(columns, rows), "", Text(f"{limit}{price}\n{note}", style="dim"))
+    return Group(head, "", table(columns, rows), "", Text("\n".join(notes), style="dim"))

@@ -33,7 +33,7 @@ def figures(group: Summary) -> tuple[str, str, str, str, str]:
         f"{group.n:,}",
         percent(math.expm1(group.median_abs_log_error)),
         percent(math.expm1(group.p90_abs_log_error)),
-        f"{math.expm1(group.bias):+.1%}",
+        f"{math.expm1(group.bias) * 100:+.1f} %",
         percent(group.inside_interval),
     )
 

@@ -120,6 +120,7 @@ class ReplicaCurve:
         # Where the host or the FLOPs are full, a larger batch adds nothing: the smallest that reaches the rate runs.
         batch = float(np.interp(rate, np.maximum.accumulate(self.rates), self.batches))
         steady = self._at(batch, rate, capacity.rate)
+        steady = steady.model_copy(update={"ttft_s": steady.ttft_s + self._slot_wait_s(steady, capacity)})
         if rate >= self.rates[0]:
             return steady
         # Less than one request at a time, on average: the share of time in which there is one (Little's law).
@@ -140,12 +141,36 @@ class ReplicaCurve:
             waiting = (batch - 1) / 2 * stall_s / self.output_tokens
             steady = steady.model_copy(update={"tpot_s": step_s + waiting})
         queued = max(0.0, users - batch) / rate + in_step * (batch - 1) / 2 * stall_s
-        return steady.model_copy(update={"ttft_s": queued + stall_s + step_s})
+        ttft_s = queued + stall_s * self.steps.deployment.pp + step_s
+        # Users over the time each takes: what the loop as a whole finishes (Little's law).
+        rate = users / (ttft_s + self.output_tokens * steady.tpot_s)
+        return self._finishing(steady.model_copy(update={"ttft_s": ttft_s}), rate)
+
+    def _finishing(self, steady: Steady, rate: float) -> Steady:
+        """The same replica finishing another number of requests a second."""
+        tokens = self.input_tokens + self.output_tokens
+        changes = {
+            "rate": rate,
+            "output_tokens_per_s": rate * self.output_tokens,
+            "total_tokens_per_s": rate * tokens,
+            "utilization": rate / float(self.rates.max()),
+        }
+        return steady.model_copy(update=changes)
 
     def saturated(self) -> Steady:
         """When the queue never empties: the largest batch there is room for."""
         batch = float(self.batches[-1])
         return self._at(batch, float(self.rates[-1]), float(self.rates.max()))
+
+    def _slot_wait_s(self, steady: Steady, capacity: Capacity) -> float:
+        """Mean wait for one of the batch's places, taken for as long as a request stays.
+
+        Sakasegawa's approximation of a queue with many servers, random arrivals and requests of one length.
+        """
+        load = min(steady.rate / capacity.rate, _FULLEST)
+        stay = steady.ttft_s + self.output_tokens * steady.tpot_s
+        places = capacity.batch
+        return float(0.5 * load ** (math.sqrt(2 * (places + 1)) - 1) / (places * (1 - load)) * stay)
 
     def _at(self, batch: float, rate: float, full_rate: float) -> Steady:
         step_s, stall_s, tpot_s = (
@@ -153,11 +178,12 @@ class ReplicaCurve:
         )
         busy = min(rate * stall_s, _FULLEST)
         waiting = busy * stall_s / (2 * (1 - busy))
+        through_s = stall_s * self.steps.deployment.pp
         return Steady(
             rate=rate,
             batch=batch,
             tpot_s=tpot_s,
-            ttft_s=waiting + stall_s + step_s,
+            ttft_s=waiting + through_s + step_s,
             output_tokens_per_s=rate * self.output_tokens,
             total_tokens_per_s=rate * (self.input_tokens + self.output_tokens),
             utilization=rate / full_rate,
@@ -206,7 +232,8 @@ def prompt_stall_s(steps: StepModel, batches: Array, input_tokens: int, output_t
         else:
             total = total + on_gpu.prefill(chunk * riders, done, riders) / riders
         done += chunk
-    return total
+    # Pipeline stages work on different prompts at once: each holds the others up for its own share of the time.
+    return total / steps.deployment.pp
 
 
 def static_batch_s(steps: StepModel, batch: int, input_tokens: int, output_tokens: int) -> float:

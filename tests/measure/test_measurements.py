@@ -1,0 +1,314 @@
+"""Results are read as their sources wrote them, and a row that cannot be read is kept with its reason."""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tokonomics.errors import TokonomicsError
+from tokonomics.measure.measurements import COLUMNS, Measurement, Metric, Mode, Unread, read_measurements
+from tokonomics.measure.validate import validate
+
+STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
+
+ROW = {
+    "model": "llama-3.1-8b",
+    "gpu": "H100",
+    "num_gpus": "1",
+    "tp": "1",
+    "engine": "vllm",
+    "input_len": "1000",
+    "output_len": "300",
+    "batch_or_concurrency": "16",
+    "mode": "fixed_concurrency",
+    "metric": "tpot_ms",
+    "value": "12.5",
+}
+STEP = {"kind": "decode", "model": "llama-3.1-8b", "batch": 8, "ctx": 1024, "ms": 4.5}
+
+
+def table(*rows: Mapping[str, str]) -> bytes:
+    columns = list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def read(content: bytes, folder: Path) -> list[Measurement | Unread]:
+    file = folder / "results"
+    file.write_bytes(content)
+    return read_measurements(file)
+
+
+def read_one(folder: Path, **changes: str) -> Measurement:
+    (row,) = read(table({**ROW, **changes}), folder)
+    assert isinstance(row, Measurement), row
+    return row
+
+
+def reason_of(folder: Path, **changes: str) -> str:
+    (row,) = read(table({**ROW, **changes}), folder)
+    assert isinstance(row, Unread), row
+    return row.reason
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_read_in_seconds(tmp_path: Path) -> None:
+    row = read_one(tmp_path)
+    assert (row.model, row.gpu, row.gpus, row.tp, row.pp, row.ep) == ("llama-3.1-8b", "H100", 1, 1, 1, 1)
+    assert (row.input_tokens, row.output_tokens, row.batch, row.rate) == (1000, 300, 16, None)
+    assert (row.mode, row.metric, row.engine) == (Mode.fixed_concurrency, Metric.tpot_s, "vllm")
+    assert row.value == pytest.approx(0.0125)
+    assert (row.weights, row.kv, row.split, row.length_share) == ("unstated", None, "", 1.0)
+    assert row.key == "line 2"
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["csv", "csv.gz"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
+def test_a_table_is_read_packed_or_not(tmp_path: Path, packed: bool, mark: bytes) -> None:
+    content = mark + table(ROW, {**ROW, "value": "20"}, {**ROW, "value": "none"})
+    rows = read(gzip.compress(content) if packed else content, tmp_path)
+    assert [type(row) for row in rows] == [Measurement, Measurement, Unread]
+    assert [row.value for row in rows if isinstance(row, Measurement)] == pytest.approx([0.0125, 0.020])
+
+
+def test_columns_come_in_any_order_and_foreign_ones_are_left_alone(tmp_path: Path) -> None:
+    turned = {"notes": 'said "fast", twice', **dict(reversed(ROW.items()))}
+    assert read(table(turned), tmp_path) == [read_one(tmp_path)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "read_as", "read_value"),
+    [
+        ("tpot_ms", "12.5", Metric.tpot_s, 0.0125),
+        ("ttft_ms", "80", Metric.ttft_s, 0.080),
+        ("output_tok_s", "2400", Metric.output_tok_s, 2400),
+        ("total_tok_s", "1e4", Metric.total_tok_s, 10_000),
+    ],
+)
+def test_metrics_have_their_units(tmp_path: Path, metric: str, value: str, read_as: Metric, read_value: float) -> None:
+    row = read_one(tmp_path, metric=metric, value=value)
+    assert row.metric is read_as
+    assert row.value == pytest.approx(read_value)
+
+
+@pytest.mark.parametrize(
+    ("text", "batch", "rate"),
+    [
+        ("64", 64, None),
+        (" 64 ", 64, None),
+        ("64.0", 64, None),
+        ("max_num_seqs=64", 64, None),
+        ("qps=4", None, 4.0),
+        ("qps=0.5", None, 0.5),
+        ("qps=inf", None, None),
+        ("", None, None),
+    ],
+)
+def test_a_load_is_a_batch_a_rate_or_a_queue_that_never_empties(
+    tmp_path: Path, text: str, batch: int | None, rate: float | None
+) -> None:
+    row = read_one(tmp_path, batch_or_concurrency=text)
+    assert (row.batch, row.rate) == (batch, rate)
+
+
+def test_a_figure_per_gpu_is_scaled_to_all_of_them(tmp_path: Path) -> None:
+    changes = {"metric": "output_tok_s", "value": "1000", "num_gpus": "8", "tp": "8"}
+    assert read_one(tmp_path, **changes, per="gpu").value == 8000
+    assert read_one(tmp_path, **changes, per="system").value == 1000
+    assert read_one(tmp_path, **changes).value == 1000
+
+
+def test_without_a_degree_all_gpus_share_each_layer(tmp_path: Path) -> None:
+    assert read_one(tmp_path, num_gpus="4", tp="").tp == 4
+
+
+@pytest.mark.parametrize(
+    ("source", "share"),
+    [("SemiAnalysis InferenceMAX 2026", 0.9), ("InferenceX", 0.9), ("MLPerf", 1.0), ("", 1.0)],
+)
+def test_lengths_that_vary_have_a_mean(tmp_path: Path, source: str, share: float) -> None:
+    row = read_one(tmp_path, source_name=source)
+    assert row.length_share == share
+    assert row.tuned is (share < 1)
+    assert (row.input_tokens, row.output_tokens) == (1000, 300)
+    assert row.source == (source or "unnamed")
+
+
+def test_a_row_keeps_the_name_and_the_split_it_was_given(tmp_path: Path) -> None:
+    row = read_one(tmp_path, id="argonne-17", split="test", year="2024", engine_version="0.5.4", precision_kv="fp8")
+    assert (row.key, row.split, row.year, row.engine_version, row.kv) == ("argonne-17", "test", 2024, "0.5.4", "fp8")
+
+
+def test_a_row_that_cannot_be_read_keeps_its_name_and_its_split(tmp_path: Path) -> None:
+    (row,) = read(table({**ROW, "value": "none", "id": "argonne-17", "split": "test"}), tmp_path)
+    assert isinstance(row, Unread)
+    assert (row.key, row.split) == ("argonne-17", "test")
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        *[("value", text) for text in ("", "ten", "nan", "inf", "-inf", "1e400", "0", "-3", "1,5", "0x10")],
+        *[("num_gpus", text) for text in ("", "none", "0", "-1", "nan", "inf")],
+        *[("tp", text) for text in ("x", "0", "-1", "nan")],
+        *[("input_len", text) for text in ("", "long", "0", "-5", "inf")],
+        *[("output_len", text) for text in ("", "long", "0", "-5", "inf")],
+        *[("batch_or_concurrency", text) for text in ("many", "0", "-1", "nan", "inf", "qps=", "qps=x", "qps=0")],
+        *[("batch_or_concurrency", text) for text in ("qps=-1", "qps=nan", "max_num_seqs=", "0.2")],
+        *[("metric", text) for text in ("", "tpot_s", "TPOT_MS", "latency")],
+        *[("mode", text) for text in ("", "idle", "FIXED_BATCH")],
+        *[("year", "MMXXVI"), ("pp", "x"), ("ep", "x")],
+    ],
+)
+def test_a_cell_that_makes_no_sense_is_a_reason_that_names_the_column(tmp_path: Path, column: str, text: str) -> None:
+    reason = reason_of(tmp_path, **{column: text})
+    names = {
+        "num_gpus": ["gpus"],
+        "input_len": ["input"],
+        "output_len": ["output"],
+        "batch_or_concurrency": ["batch", "rate"],
+    }.get(column, [column])
+    assert any(name in reason for name in names) or (column == "mode" and "Mode" in reason), reason
+    assert "validation error" not in reason
+    assert len(reason) < 200
+    assert reason.isprintable()
+
+
+@pytest.mark.parametrize("cells", range(1, len(ROW)))
+def test_a_row_that_ends_early_is_a_reason(tmp_path: Path, cells: int) -> None:
+    content = ",".join(ROW) + "\n" + ",".join([*ROW.values()][:cells]) + "\n" + ",".join(ROW.values()) + "\n"
+    first, second = read(content.encode(), tmp_path)
+    assert isinstance(first, Unread)
+    assert "None" not in first.reason
+    assert isinstance(second, Measurement)
+
+
+def test_a_row_with_too_many_cells_is_read_or_a_reason(tmp_path: Path) -> None:
+    content = ",".join(ROW) + "\n" + ",".join(ROW.values()) + ",more,and more\n"
+    assert len(read(content.encode(), tmp_path)) == 1
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+def steps(*rows: object, **more: object) -> bytes:
+    return json.dumps({"gpu": "H200", **more, "rows": rows}).encode()
+
+
+def test_steps_are_bare_kernels_in_seconds(tmp_path: Path) -> None:
+    decode, prefill = read(steps(STEP, {**STEP, "kind": "prefill", "batch": 1}), tmp_path)
+    assert isinstance(decode, Measurement)
+    assert isinstance(prefill, Measurement)
+    assert (decode.mode, prefill.mode) == (Mode.decode_step, Mode.prefill_step)
+    assert (decode.metric, decode.engine, decode.gpu, decode.gpus) == (Metric.step_s, None, "H200", 1)
+    assert (decode.batch, decode.input_tokens, decode.weights) == (8, 1024, "bf16")
+    assert decode.value == pytest.approx(4.5e-3)
+
+
+def test_the_precision_of_a_step_is_its_own_or_the_files(tmp_path: Path) -> None:
+    rows = read(steps(STEP, {**STEP, "dtype": "int4"}, {**STEP, "weights": "fp8"}, dtype="fp16"), tmp_path)
+    assert [row.weights for row in rows if isinstance(row, Measurement)] == ["fp16", "int4", "fp8"]
+
+
+def test_our_own_steps_are_all_there() -> None:
+    rows = read_measurements(STEPS)
+    kinds = [row["kind"] for row in json.loads(STEPS.read_text(encoding="utf-8"))["rows"]]
+    assert len(rows) == len(kinds)
+    for row, kind in zip(rows, kinds, strict=True):
+        assert isinstance(row, Measurement) is (kind in ("decode", "prefill"))
+
+
+json_scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from([*STEP, "tp", "gpus", "weights", "kv", "dtype"]),
+            json_scalars | st.lists(json_scalars, max_size=2),
+            max_size=2,
+        ).map(lambda changes: {**STEP, **changes})
+        | json_scalars,
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_steps_are_all_accounted_for(tmp_path: Path, rows: list[object]) -> None:
+    account_for(read(steps(*rows), tmp_path), len(rows))
+
+
+# --- any table ------------------------------------------------------------------------------------------------------
+
+
+CELLS = {
+    "model": ["llama-3.1-8b", "gpt-oss-20b", "mixtral-8x7b", "nobody-1b", ""],
+    "gpu": ["H100", "A100-80GB", "MI300X", "T4", "Z80", ""],
+    "num_gpus": ["1", "2", "8", "0", "-1", "x", "", "nan", "1e300"],
+    "tp": ["1", "2", "8", "3", "", "0", "1e9"],
+    "engine": ["vllm", "sglang", "tensorrt-llm+triton", "deepspeed-mii", "dynamo-disagg", "vlm", ""],
+    "input_len": ["1", "128", "1000", "200000", "0", "x", "", "1e300"],
+    "output_len": ["1", "128", "1000", "200000", "0", "x", "", "1e300"],
+    "batch_or_concurrency": ["1", "64", "100000", "", "qps=4", "qps=inf", "qps=1e300", "qps=0", "x", "1e300"],
+    "mode": [*Mode, "idle", ""],
+    "metric": ["tpot_ms", "ttft_ms", "output_tok_s", "total_tok_s", "step_s", "tokens", ""],
+    "value": ["1", "12.5", "3000", "1e9", "1e-9", "0", "-1", "nan", "inf", "", "x", "1e308", "1e-320"],
+    "per": ["gpu", "system", "user", ""],
+    "precision_weights": ["bf16", "fp8", "fp8/fp8", "unstated", "auto", "fp9", ""],
+    "precision_kv": ["auto", "fp8", "int2", ""],
+    "year": ["2023", "2026", "0", "x", ""],
+    "source_name": ["InferenceMAX", "MLPerf", ""],
+}
+sensible = st.fixed_dictionaries({name: st.sampled_from(cells[:2]) for name, cells in CELLS.items()})
+garbage = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+pairs = st.sampled_from([(name, cell) for name, cells in CELLS.items() for cell in cells])
+spoilt = st.lists(pairs | st.tuples(st.sampled_from([*CELLS]), garbage), min_size=1, max_size=2).map(dict)
+
+
+def account_for(rows: list[Measurement | Unread], written: int) -> None:
+    """Nothing is dropped: every row is scored, or counted under a reason that can be printed."""
+    assert len(rows) == written
+    result, predictions = validate(rows)
+    assert result.rows == written
+    assert result.predicted == len(predictions)
+    assert result.rows == result.predicted + sum(result.not_predicted.values())
+    for groups in result.groups.values():
+        assert sum(group.n for group in groups.values()) == result.predicted
+    assert all(reason and len(reason) < 300 for reason in result.not_predicted)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(sensible, min_size=1, max_size=5))
+def test_sensible_rows_are_all_accounted_for(tmp_path: Path, rows: list[dict[str, str]]) -> None:
+    account_for(read(table(*rows), tmp_path), len(rows))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(sensible, spoilt).map(lambda both: {**both[0], **both[1]}), min_size=1, max_size=4))
+def test_any_rows_are_all_accounted_for(tmp_path: Path, rows: list[dict[str, str]]) -> None:
+    account_for(read(table(*rows), tmp_path), len(rows))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300), st.integers(0, 3))
+def test_any_file_is_read_or_refused(tmp_path: Path, content: bytes, form: int) -> None:
+    head = [b"", b"\x1f\x8b", ",".join(COLUMNS).encode() + b"\n", b'{"gpu": "H200", "rows": ['][form]
+    try:
+        rows = read(head + content, tmp_path)
+    except TokonomicsError as error:
+        refusal = str(error)
+    else:
+        assert all(isinstance(row, Measurement | Unread) for row in rows)
+        return
+    assert str(tmp_path) in refusal

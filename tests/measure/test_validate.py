@@ -1,0 +1,457 @@
+"""Scores of tables whose answers are known: because they are small, or because we wrote our own predictions in."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokonomics.catalog.precision import Precision
+from tokonomics.measure.measurements import Measurement, Metric, Mode, Unread, read_measurements
+from tokonomics.measure.validate import Prediction, predict, spearman, steps_of, summary, validate, value_of
+from tokonomics.physics.intervals import Interval
+from tokonomics.serving.steady import ReplicaCurve, static_batch_s
+
+STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
+
+
+def measurement(**changes: Any) -> Measurement:
+    row = {
+        "key": "row",
+        "model": "llama-3.1-8b",
+        "gpu": "H100",
+        "gpus": 1,
+        "tp": 1,
+        "weights": "unstated",
+        "kv": None,
+        "engine": "vllm",
+        "year": 2026,
+        "input_tokens": 1000,
+        "output_tokens": 300,
+        "batch": 16,
+        "mode": Mode.fixed_concurrency,
+        "metric": Metric.tpot_s,
+        "value": 1.0,
+        "source": "made up",
+    }
+    return Measurement.model_validate(row | changes)
+
+
+def predicted(row: Measurement) -> Prediction:
+    found = predict(row)
+    assert isinstance(found, Prediction), found
+    return found
+
+
+def value(row: Measurement) -> float:
+    return value_of(row, steps_of(row))
+
+
+def off_by(factor: float, row: Measurement) -> Measurement:
+    """The row with such a value that our prediction is ``factor`` times too high."""
+    return row.model_copy(update={"value": predicted(row).interval.mid / factor})
+
+
+VARIED = [
+    measurement(),
+    measurement(metric=Metric.ttft_s),
+    measurement(metric=Metric.output_tok_s, batch=64),
+    measurement(metric=Metric.total_tok_s, batch=None, mode=Mode.max_throughput),
+    measurement(metric=Metric.output_tok_s, batch=None, rate=2.0, mode=Mode.server_slo),
+    measurement(metric=Metric.output_tok_s, mode=Mode.fixed_batch, engine="tensorrt-llm", year=2024),
+    measurement(model="llama-3.1-70b", gpu="A100-80GB", gpus=4, tp=4, year=2024, source="another"),
+    measurement(model="mixtral-8x7b", gpu="H200", gpus=2, tp=2, engine="sglang"),
+    measurement(gpu="MI300X", weights="fp8"),
+]
+BARE = [row for row in read_measurements(STEPS) if isinstance(row, Measurement)][::9]
+
+
+# --- the four figures -----------------------------------------------------------------------------------------------
+
+
+def scored(error: float, low: float = 0.5, high: float = 2.0) -> Prediction:
+    """A prediction that is off by this logarithm, in an interval from ``low`` to ``high`` times itself."""
+    return Prediction(measurement=measurement(value=math.exp(-error)), interval=Interval(low=low, mid=1.0, high=high))
+
+
+def test_the_figures_of_a_small_group_by_hand() -> None:
+    errors = [0.1, -0.2, 0.3, -0.4, 0.5]
+    found = summary([scored(error, 0.7, 1.4) for error in errors])
+    assert found.n == 5
+    assert found.median_abs_log_error == pytest.approx(0.3)
+    assert found.p90_abs_log_error == pytest.approx(0.5)
+    assert found.bias == pytest.approx(0.1)
+    # Measured are e^-0.1, e^0.2, e^-0.3 = 0.74, e^0.4 = 1.49, e^-0.5 = 0.61 times the prediction.
+    assert found.inside_interval == pytest.approx(3 / 5)
+
+
+def test_the_figures_of_one_row_are_its_own() -> None:
+    found = summary([scored(-0.25)])
+    assert (found.n, found.inside_interval) == (1, 1.0)
+    assert found.median_abs_log_error == found.p90_abs_log_error == -found.bias == pytest.approx(0.25)
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=60))
+def test_the_figures_are_numpys(errors: list[float]) -> None:
+    found = summary([scored(error) for error in errors])
+    sizes = np.abs(errors)
+    assert found.n == len(errors)
+    assert found.median_abs_log_error == pytest.approx(float(np.median(sizes)), abs=1e-12)
+    assert found.p90_abs_log_error == pytest.approx(float(np.percentile(sizes, 90, method="inverted_cdf")), abs=1e-12)
+    assert found.bias == pytest.approx(float(np.median(errors)), abs=1e-12)
+    clear = [error for error in errors if abs(abs(error) - math.log(2)) > 1e-9]
+    inside = summary([scored(error) for error in clear]).inside_interval if clear else 0.0
+    assert inside == pytest.approx(float(np.mean(np.abs(clear) < math.log(2))) if clear else 0.0)
+
+
+# --- ranks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ([1, 2, 3], [10, 20, 30], 1.0),
+        ([1, 2, 3], [1, 100, 10_000], 1.0),
+        ([1, 2, 3], [3, 2, 1], -1.0),
+        ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 0.8),  # 1 - 6 × 4 ÷ (5 × 24)
+        ([1, 2, 3, 4], [2, 4, 1, 3], 0.0),
+        ([1, 2, 2, 3], [1, 2, 3, 4], 4.5 / math.sqrt(4.5 * 5)),
+        ([1, 1, 2, 2], [1, 2, 1, 2], 0.0),
+        ([5, 5, 5, 9], [1, 1, 1, 0], -1.0),
+    ],
+)
+def test_rank_correlations_by_hand(one: list[float], other: list[float], expected: float) -> None:
+    assert spearman(one, other) == pytest.approx(expected, abs=1e-12)
+
+
+def slow_spearman(one: Sequence[float], other: Sequence[float]) -> float:
+    """Pearson's correlation, in fractions, of ranks found by looking every place of a sorted list up."""
+
+    def ranks(values: Sequence[float]) -> list[Fraction]:
+        places: dict[float, list[int]] = {}
+        for place, each in enumerate(sorted(values), 1):
+            places.setdefault(each, []).append(place)
+        return [Fraction(sum(places[each]), len(places[each])) for each in values]
+
+    xs, ys = ranks(one), ranks(other)
+    mean = Fraction(len(xs) + 1, 2)
+    xy = sum((x - mean) * (y - mean) for x, y in zip(xs, ys, strict=True))
+    xx, yy = (sum((each - mean) ** 2 for each in values) for values in (xs, ys))
+    return float(xy) / math.sqrt(float(xx * yy))
+
+
+numbers = st.integers(0, 5).map(float) | st.floats(0.001, 1000)
+
+
+@given(st.lists(st.tuples(numbers, numbers), min_size=2, max_size=25))
+def test_rank_correlations_are_those_of_a_slow_reference(both: list[tuple[float, float]]) -> None:
+    one, other = [x for x, _ in both], [y for _, y in both]
+    if len(set(one)) > 1 and len(set(other)) > 1:
+        assert spearman(one, other) == pytest.approx(slow_spearman(one, other), abs=1e-9)
+        assert spearman(one, other) == pytest.approx(spearman(other, one), abs=1e-12)
+        assert spearman(one, [-each for each in other]) == pytest.approx(-spearman(one, other), abs=1e-9)
+
+
+def trio(values: Sequence[float], **changes: Any) -> list[Measurement]:
+    """Three GPUs that differ in speed and in nothing else, slowest first, with these measured TPOTs."""
+    gpus = ("L40S", "A100-80GB", "H100")
+    return [measurement(gpu=gpu, value=each, **changes) for gpu, each in zip(gpus, values, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [((3, 2, 1), 1.0), ((1, 2, 3), -1.0), ((3, 1, 2), 0.5), ((2, 2, 1), 1.5 / math.sqrt(1.5 * 2))],
+)
+def test_three_gpus_are_ranked(order: tuple[float, ...], expected: float) -> None:
+    mids = [predicted(row).interval.mid for row in trio((1, 1, 1))]
+    assert mids == sorted(mids, reverse=True)
+    ranking = validate(trio(order))[0].ranking
+    assert (ranking.groups, ranking.pairs) == (1, 3)
+    assert ranking.spearman == pytest.approx(expected)
+
+
+def test_a_ranking_is_the_mean_over_what_is_alike() -> None:
+    rows = [*trio((3, 2, 1)), *trio((1, 2, 3), batch=32), *trio((3, 1, 2), source="another")]
+    ranking = validate(rows)[0].ranking
+    assert (ranking.groups, ranking.pairs) == (3, 9)
+    assert ranking.spearman == pytest.approx((1 - 1 + 0.5) / 3)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        trio((3, 2, 1))[:2],
+        [*trio((3, 2, 1))[:2], measurement(batch=32)],
+        trio((3, 2, 1), metric=Metric.ttft_s),
+        [measurement(value=each) for each in (1, 2, 3)],
+        [measurement(gpu=gpu, value=2.0) for gpu in ("H100", "H100-SXM", "NVIDIA H100 80GB HBM3")],
+    ],
+    ids=["none", "two", "another load", "first token", "one GPU", "one GPU, three names"],
+)
+def test_fewer_than_three_kinds_of_gpus_are_no_ranking(rows: list[Measurement]) -> None:
+    ranking = validate(rows)[0].ranking
+    assert (ranking.groups, ranking.pairs, ranking.spearman) == (0, 0, None)
+
+
+def test_gpus_that_measured_all_the_same_spoil_no_score() -> None:
+    result, _ = validate([*trio((2, 2, 2)), *trio((3, 2, 1), batch=32)])
+    assert result.predicted == 6
+    assert result.ranking.spearman == pytest.approx(1.0)
+    assert validate(trio((2, 2, 2)))[0].ranking.spearman is None
+
+
+# --- our own predictions --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1, 2.0, 0.5, 0.97])
+@pytest.mark.parametrize("rows", [VARIED, BARE], ids=["served", "bare"])
+def test_rows_that_are_all_off_by_a_factor_have_that_error(rows: list[Measurement], factor: float) -> None:
+    result, predictions = validate([off_by(factor, row) for row in rows])
+    assert (result.rows, result.predicted, result.not_predicted) == (len(rows), len(rows), {})
+    assert result.overall is not None
+    for group in (result.overall, *(each for groups in result.groups.values() for each in groups.values())):
+        assert group.bias == pytest.approx(math.log(factor), abs=1e-12)
+        assert group.median_abs_log_error == pytest.approx(abs(math.log(factor)), abs=1e-12)
+        assert group.p90_abs_log_error == pytest.approx(abs(math.log(factor)), abs=1e-12)
+    inside = [each.interval.low <= each.interval.mid / factor <= each.interval.high for each in predictions]
+    assert result.overall.inside_interval == pytest.approx(sum(inside) / len(inside))
+    if factor == 1:
+        assert all(inside)
+
+
+@pytest.mark.parametrize("row", [*VARIED, BARE[0]], ids=lambda row: f"{row.model} {row.metric}")
+def test_a_measurement_is_inside_up_to_the_ends_of_the_interval(row: Measurement) -> None:
+    interval = predicted(row).interval
+    assert interval.low < interval.mid < interval.high
+    for end, beyond in [(interval.low, 0.999), (interval.high, 1.001)]:
+        inside, outside = (row.model_copy(update={"value": end * by}) for by in (1.0, beyond))
+        assert predicted(inside).inside
+        assert not predicted(outside).inside
+        assert predicted(inside.model_copy(update={"value": end / beyond})).inside
+
+
+def test_groups_are_named_after_what_ran() -> None:
+    result, _ = validate([*VARIED, *BARE])
+    counts = {kind: {name: group.n for name, group in groups.items()} for kind, groups in result.groups.items()}
+    assert counts["model"] == {"MoE": 1, "dense": len(VARIED) - 1 + len(BARE)}
+    assert counts["source"] == {"made up": len(VARIED) - 1, "another": 1, "bare steps on NVIDIA H200": len(BARE)}
+    assert counts["gpu"]["H100-SXM"] == 6
+    assert counts["engine"]["bare 2026"] == len(BARE)
+    assert counts["engine"]["vllm 2024"] == counts["engine"]["tensorrt-llm 2024"] == 1
+    assert counts["metric"]["output_tok_s"] == 3
+    assert {"decode_step", "prefill_step"} & set(counts["metric"])
+    assert "step_s" not in counts["metric"]
+
+
+def test_nothing_predicted_has_no_figures() -> None:
+    result, predictions = validate([Unread(key="a", reason="blurred"), Unread(key="b", reason="blurred")])
+    assert predictions == []
+    assert (result.rows, result.predicted, result.overall) == (2, 0, None)
+    assert result.not_predicted == {"blurred": 2}
+    assert all(groups == {} for groups in result.groups.values())
+
+
+def test_our_own_steps_are_predicted_to_a_few_percent() -> None:
+    result, _ = validate(read_measurements(STEPS))
+    decode = result.groups["metric"]["decode_step"]
+    assert decode.n == 67
+    assert decode.median_abs_log_error < 0.05
+    assert decode.inside_interval >= 0.8
+
+
+# --- what each row stands for ---------------------------------------------------------------------------------------
+
+
+def test_a_rate_below_capacity_is_served_as_it_comes() -> None:
+    row = measurement(batch=None, rate=4.0, mode=Mode.server_slo)
+    assert value(row.model_copy(update={"metric": Metric.output_tok_s})) == pytest.approx(4 * 300)
+    assert value(row.model_copy(update={"metric": Metric.total_tok_s})) == pytest.approx(4 * 1300)
+
+
+def test_a_rate_beyond_capacity_is_served_at_capacity() -> None:
+    row = measurement(batch=None, mode=Mode.server_slo, metric=Metric.output_tok_s)
+    most = value(row.model_copy(update={"rate": 1e6}))
+    assert most == pytest.approx(value(row.model_copy(update={"rate": 1e9})))
+    assert most == pytest.approx(
+        ReplicaCurve(steps_of(row).deployment, 1000, 300, steps=steps_of(row)).capacity().rate * 300
+    )
+
+
+def test_a_blank_batch_is_a_queue_that_never_empties() -> None:
+    row = measurement(batch=None, mode=Mode.max_throughput, metric=Metric.output_tok_s)
+    full = value(row)
+    alone, some, many = (value(row.model_copy(update={"batch": users})) for users in (1, 16, 128))
+    assert alone < some < many < full
+
+
+def test_a_users_time_grows_with_their_number() -> None:
+    times = [value(measurement(batch=users)) for users in (1, 4, 16, 64, 256)]
+    assert all(one < other for one, other in itertools.pairwise(times))
+
+
+@pytest.mark.parametrize("users", [1, 16, 100])
+def test_tokens_in_and_out_are_the_same_requests(users: int) -> None:
+    out = value(measurement(batch=users, metric=Metric.output_tok_s))
+    assert value(measurement(batch=users, metric=Metric.total_tok_s)) == pytest.approx(out * 1300 / 300)
+
+
+def test_a_fixed_batch_is_answered_together() -> None:
+    row = measurement(mode=Mode.fixed_batch, batch=8)
+    seconds = static_batch_s(steps_of(row), 8, 1000, 300)
+    assert value(row.model_copy(update={"metric": Metric.output_tok_s})) == pytest.approx(8 * 300 / seconds)
+    assert value(row.model_copy(update={"metric": Metric.total_tok_s})) == pytest.approx(8 * 1300 / seconds)
+    assert value(row.model_copy(update={"metric": Metric.tpot_s})) == pytest.approx(seconds / 300)
+    assert value(row.model_copy(update={"metric": Metric.ttft_s})) == pytest.approx(
+        static_batch_s(steps_of(row), 8, 1000, 1)
+    )
+
+
+def test_a_bare_step_has_no_engine_around_it() -> None:
+    step = measurement(mode=Mode.decode_step, metric=Metric.step_s, engine=None, batch=8)
+    assert steps_of(step).engine is None
+    assert steps_of(step.model_copy(update={"engine": "vllm"})).engine is not None
+    assert value(step) == pytest.approx(float(steps_of(step).decode(8, 1000)))
+    prompts = step.model_copy(update={"mode": Mode.prefill_step})
+    assert value(prompts) == pytest.approx(float(steps_of(step).prefill(8000, prompts=8)))
+
+
+def test_lengths_that_vary_are_predicted_at_their_mean() -> None:
+    varied = measurement(length_share=0.9, tuned=True)
+    for metric in (Metric.tpot_s, Metric.ttft_s, Metric.output_tok_s, Metric.total_tok_s):
+        row = varied.model_copy(update={"metric": metric})
+        mean = row.model_copy(update={"length_share": 1.0, "input_tokens": 900, "output_tokens": 270})
+        assert value(row) == pytest.approx(value(mean))
+        assert value(row) != pytest.approx(value(row.model_copy(update={"length_share": 1.0})))
+
+
+def test_a_tuned_host_is_not_in_the_way() -> None:
+    row = measurement(year=2024, engine_version="0.6.0", batch=256)
+    tuned, plain = value(row.model_copy(update={"tuned": True})), value(row)
+    assert tuned <= plain
+
+
+@pytest.mark.parametrize("stated", ["bf16", "fp8", "unstated", "int4", ""])
+def test_gpt_oss_is_mxfp4_whatever_the_column_says(stated: str) -> None:
+    row = measurement(model="gpt-oss-20b", weights=stated)
+    assert steps_of(row).deployment.weights is Precision.mxfp4
+
+
+@pytest.mark.parametrize(
+    ("stated", "held"),
+    [
+        ("unstated", Precision.bf16),
+        ("auto", Precision.bf16),
+        ("", Precision.bf16),
+        ("fp8", Precision.fp8),
+        ("fp8/fp8", Precision.fp8),
+        ("int4/bf16", Precision.int4),
+        ("FP8", Precision.fp8),
+        ("fp16", Precision.bf16),
+        ("AWQ", Precision.int4),
+        ("w8a8", Precision.int8),
+    ],
+)
+def test_weights_are_as_stated_or_the_checkpoints(stated: str, held: Precision) -> None:
+    assert steps_of(measurement(weights=stated)).deployment.weights is held
+
+
+@pytest.mark.parametrize(
+    ("stated", "kept"),
+    [(None, Precision.bf16), ("", Precision.bf16), ("auto", Precision.bf16), ("fp8", Precision.fp8)],
+)
+def test_the_cache_is_as_stated_or_bf16(stated: str | None, kept: Precision) -> None:
+    assert steps_of(measurement(kv=stated)).deployment.kv is kept
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"), [("tensorrt-llm+triton", "tensorrt-llm"), ("deepspeed-mii", "vllm"), ("sglang", "sglang")]
+)
+def test_engines_under_other_names(name: str, engine: str) -> None:
+    assert steps_of(measurement(engine=name)).deployment.engine.key == engine
+
+
+def test_what_ran_once_is_predicted_though_the_engine_runs_it_no_more() -> None:
+    assert predicted(measurement(model="llama-3.2-1b", gpu="V100", year=2023)).interval.mid > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("llama-3.1-8b-instruct", "llama-3.1-8b"),
+        ("Llama-3.1-8B-Instruct-FP8", "llama-3.1-8b"),
+        ("llama-2-7b-chat-hf", "llama-2-7b"),
+        ("mixtral-8x7b-instruct-v0.1", "mixtral-8x7b"),
+    ],
+)
+def test_models_under_other_names(name: str, key: str) -> None:
+    assert steps_of(measurement(model=name)).deployment.model.key == key
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"engine": "dynamo-trtllm-disagg"}, "disaggregated serving"),
+        ({"engine": "vlm"}, "unknown engine 'vlm'"),
+        ({"model": "nobody-1b"}, "unknown model 'nobody-1b'"),
+        ({"gpu": "Z80"}, "unknown GPU 'Z80'"),
+        ({"weights": "fp9"}, "unknown precision 'fp9'"),
+        ({"kv": "int2"}, "unknown precision 'int2'"),
+        ({"kv": "int4"}, "KV cache in int4"),
+        ({"tp": 3, "gpus": 3}, "Llama 3.1 8B cannot be split 3 ways"),
+        ({"pp": 33, "gpus": 33}, "32"),
+        ({"ep": 2}, "data parallel"),
+        ({"model": "llama-3.1-70b"}, "does not fit"),
+        ({"input_tokens": 10**7}, ""),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_predicted_has_a_reason(changes: dict[str, Any], says: str) -> None:
+    row = measurement(**changes)
+    reason = predict(row)
+    assert isinstance(reason, str)
+    assert says in reason
+    result, predictions = validate([row, row, measurement()])
+    assert (result.rows, result.predicted, len(predictions)) == (3, 1, 1)
+    assert result.not_predicted == {reason: 2}
+
+
+@pytest.mark.parametrize("mode", [Mode.decode_step, Mode.prefill_step])
+@pytest.mark.parametrize("metric", [Metric.output_tok_s, Metric.total_tok_s, Metric.ttft_s])
+def test_a_rate_is_never_compared_with_a_time(mode: Mode, metric: Metric) -> None:
+    """A step that was measured in tokens a second is predicted in tokens a second, or not at all."""
+    if metric is Metric.ttft_s and mode is Mode.prefill_step:
+        return  # the time to the first token of a lone prompt is its step
+    row = measurement(mode=mode, metric=metric, value=3000.0)
+    outcome = predict(row)
+    if isinstance(outcome, Prediction):
+        assert metric is not Metric.ttft_s
+        assert outcome.interval.mid > 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(VARIED),
+    st.sampled_from([1, 3, 64, 10**6]),
+    st.integers(1, 4000),
+    st.integers(1, 4000),
+    st.sampled_from(Mode),
+    st.sampled_from([each for each in Metric if each is not Metric.step_s]),
+    st.floats(1e-6, 1e6),
+)
+def test_any_load_has_a_score_or_a_reason(
+    row: Measurement, batch: int, prompt: int, output: int, mode: Mode, metric: Metric, measured: float
+) -> None:
+    changes = {"batch": batch, "input_tokens": prompt, "output_tokens": output, "mode": mode}
+    outcome = predict(row.model_copy(update={**changes, "metric": metric, "value": measured}))
+    if isinstance(outcome, str):
+        assert outcome
+    else:
+        assert math.isfinite(outcome.error)
+        assert outcome.interval.low <= outcome.interval.mid <= outcome.interval.high
