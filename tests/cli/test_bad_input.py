@@ -812,7 +812,7 @@ def test_measurements_that_are_none_say_what_is_wrong(
         (f"{ROW},tpot_ms", "value"),
         (LOAD, "metric"),
         ("llama-3.1-8b", "metric"),
-        (f"{ROW},tpot_s,10", "unknown metric 'tpot_s'"),
+        (f"{ROW},tpot_min,10", "unknown metric 'tpot_min'"),
         (f"{ROW},{'y' * 5000},10", "unknown metric 'yyy"),
         (f"{LOAD},at_rest,tpot_ms,10", "at_rest"),
         (f"lama-9b,{ROW.partition(',')[2]},tpot_ms,10", "unknown model 'lama-9b'"),

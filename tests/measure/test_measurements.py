@@ -166,7 +166,7 @@ def test_a_row_that_cannot_be_read_keeps_its_name_and_its_split(tmp_path: Path) 
         *[("output_len", text) for text in ("", "long", "0", "-5", "inf")],
         *[("batch_or_concurrency", text) for text in ("many", "0", "-1", "nan", "inf", "qps=", "qps=x", "qps=0")],
         *[("batch_or_concurrency", text) for text in ("qps=-1", "qps=nan", "max_num_seqs=", "0.2")],
-        *[("metric", text) for text in ("", "tpot_s", "TPOT_MS", "latency")],
+        *[("metric", text) for text in ("", "tpot_min", "TPOT_MS", "latency")],
         *[("mode", text) for text in ("", "idle", "FIXED_BATCH")],
         *[("year", "MMXXVI"), ("pp", "x"), ("ep", "x")],
     ],

@@ -119,7 +119,7 @@ def select_offers(
     known = tuple(offers)
     providers = _chosen("provider", provider, {offer.provider for offer in known})
     within = [offer for offer in known if providers is None or offer.provider in providers]
-    regions = _chosen("region", region, {offer.region for offer in within})
+    regions = _regions(region, {offer.region for offer in within})
     gpus = None if gpu is None else {gpu_key(name) for name in _names(gpu)}
     shares = {_known("provider", name, {o.provider for o in known}): share for name, share in (discounts or {}).items()}
     chosen = [
@@ -210,6 +210,19 @@ def _names(given: str | Iterable[str]) -> tuple[str, ...]:
 
 def _chosen(kind: str, given: str | Iterable[str] | None, known: set[str]) -> set[str] | None:
     return None if given is None else {_known(kind, name, known) for name in _names(given)}
+
+
+def _regions(given: str | Iterable[str] | None, known: set[str]) -> set[str] | None:
+    """Regions by name or by how their names begin: ``us`` is every us-east-1 and us-west-2."""
+    if given is None:
+        return None
+    chosen: set[str] = set()
+    for name in _names(given):
+        start = name.strip().casefold()
+        begins = {each for each in known if start and each.casefold().startswith((f"{start}-", f"{start} "))}
+        same = {each for each in known if each.casefold() == start}
+        chosen |= begins | same or {_known("region", name, known)}
+    return chosen
 
 
 def _known(kind: str, name: str, known: set[str]) -> str:

@@ -90,7 +90,7 @@ def curve(
     if chart:
         check_chart_path(chart)
     deployment = deployment_from(model, gpu, engine, tp, pp, ep, weights, kv, lora_rank, lora_adapters)
-    price = usd_per_hour
+    price, price_from = usd_per_hour, "as given"
     if price is not None:
         require_positive("--usd-per-hour", price)
     else:
@@ -98,7 +98,8 @@ def curve(
         with suppress(NoOffer):
             offer = cheapest_offer(deployment.gpu.key, deployment.gpus)
             price = machines_usd_per_hour(offer, deployment.gpus) / deployment.gpus
-    made = batch_curve(deployment, context, price)
+            price_from = f"{offer.provider} {offer.instance}, {offer.region}, quoted {offer.date}"
+    made = batch_curve(deployment, context, price, price_from if price else None)
     if chart:
         save_chart(curve_chart(made), chart)
         typer.echo(f"chart saved to {chart}", err=True)

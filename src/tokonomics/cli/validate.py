@@ -18,6 +18,8 @@ def validate(
 ) -> None:
     """Score predictions against a file of measurements: errors, bias, coverage, ranking; no row dropped silently.
 
+    The format, with a sample to start from: docs/validate.md.
+
     \b
     Examples:
       tokonomics validate benchmarks/data/h200_steps.json

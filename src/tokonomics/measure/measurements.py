@@ -173,7 +173,9 @@ def _from_table(text: str, path: Path) -> list[Measurement | Unread]:
 
 _METRICS = {
     "tpot_ms": (Metric.tpot_s, 1e-3),
+    "tpot_s": (Metric.tpot_s, 1.0),
     "ttft_ms": (Metric.ttft_s, 1e-3),
+    "ttft_s": (Metric.ttft_s, 1.0),
     "output_tok_s": (Metric.output_tok_s, 1.0),
     "total_tok_s": (Metric.total_tok_s, 1.0),
 }
@@ -190,7 +192,7 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
     key, split = row.get("id") or line, row.get("split") or ""
     try:
         if row["metric"] not in _METRICS:
-            raise ValueError(f"unknown metric '{shorten(row['metric'])}'")
+            raise ValueError(f"unknown metric '{shorten(row['metric'], 30)}' (known: {', '.join(_METRICS)})")
         if not row["engine"]:
             raise ValueError("no engine named")
         metric, unit = _METRICS[row["metric"]]
@@ -232,7 +234,7 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
 
 def _mode(text: str) -> Mode:
     if text not in _SERVED:
-        raise ValueError(f"unknown mode '{shorten(text)}'")
+        raise ValueError(f"unknown mode '{shorten(text, 30)}' (known: {', '.join(_SERVED)})")
     return Mode(text)
 
 
@@ -243,7 +245,7 @@ def _problem(error: Exception) -> str:
     """What is wrong with a row, naming the field."""
     if isinstance(error, ValidationError):
         return from_validation(error, "row").what
-    return shorten(str(error).splitlines()[0] if str(error) else "cannot be read", 120)
+    return shorten(str(error).splitlines()[0] if str(error) else "cannot be read", 200)
 
 
 def _count(value: object, field: str) -> int:

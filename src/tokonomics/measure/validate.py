@@ -105,7 +105,7 @@ def predict(row: Measurement) -> Prediction | str:
         steps = steps_of(row)
         mid = value_of(row, steps)
     except TokonomicsError as error:
-        return shorten(error.what, 160)
+        return shorten(error.what, 200)
     return Prediction(measurement=row, interval=_interval(row, mid, steps))
 
 

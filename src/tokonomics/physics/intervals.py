@@ -1,6 +1,6 @@
 """How far a prediction may be off: an 80 % interval learned from the errors on published measurements.
 
-Errors are grouped by what decides them: what is predicted and, for a served model, dense or mixture of experts. One in
+Errors are grouped by what decides them: what is predicted and, at full load, dense or mixture of experts. One in
 ten measurements lies below the interval and one above. A GPU whose kernels nobody timed adds the error seen when timed
 GPUs are predicted from another family's curves (assumed), or half of that, in logarithms, towards what twins differ by
 (scaled).
@@ -57,9 +57,9 @@ def _learned() -> _Learned:
 
 def error_class(kind: Kind, deployment: Deployment) -> str:
     """The group of measurements whose errors tell how far off a prediction of this kind may be."""
-    if kind in ("step", "prefill"):
+    if kind != "throughput":
         return kind
-    return f"{kind}-{'moe' if deployment.model.is_moe else 'dense'}"
+    return "throughput-moe" if deployment.model.is_moe else "throughput-dense"
 
 
 def interval(mid: float, kind: Kind, deployment: Deployment) -> Interval:

@@ -61,6 +61,7 @@ class BatchCurve(Noun):
     engine_sequences: PositiveInt
     """What the engine runs at once unless told otherwise."""
     usd_per_hour: PositiveFloat | None
+    price_from: str | None
     points: tuple[CurvePoint, ...]
 
 
@@ -93,7 +94,9 @@ def predict(deployment: Deployment, batch: int, context: int) -> Prediction:
     )
 
 
-def batch_curve(deployment: Deployment, context: int, usd_per_hour: float | None = None) -> BatchCurve:
+def batch_curve(
+    deployment: Deployment, context: int, usd_per_hour: float | None = None, price_from: str | None = None
+) -> BatchCurve:
     """Throughput, time per token and price at batches from one to the KV limit; ``usd_per_hour`` is of one GPU."""
     check_context(deployment.model, context)
     require_fit(deployment, context)
@@ -122,5 +125,6 @@ def batch_curve(deployment: Deployment, context: int, usd_per_hour: float | None
         max_sequences=largest,
         engine_sequences=deployment.limits.max_sequences,
         usd_per_hour=usd_per_hour * deployment.gpus if usd_per_hour else None,
+        price_from=price_from,
         points=tuple(points),
     )

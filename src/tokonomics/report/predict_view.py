@@ -63,7 +63,9 @@ def curve_view(curve: BatchCurve) -> RenderableType:
         limit += f" The engine runs {curve.engine_sequences:,} at once unless told otherwise."
     notes = [limit]
     if curve.usd_per_hour:
-        notes.append(f"Price: {usd(curve.usd_per_hour)} an hour, at full utilisation, over output tokens only.")
+        notes.append(
+            f"Price: {usd(curve.usd_per_hour)} an hour ({curve.price_from}), at full utilisation, output only."
+        )
     notes.append("of linear: throughput ÷ (batch × that of one sequence). Weights are shared by the batch, KV is not.")
     head = Text(f"{curve.deployment}, context {curve.context:,}", style="bold")
     return Group(head, "", table(columns, rows), "", Text("\n".join(notes), style="dim"))
