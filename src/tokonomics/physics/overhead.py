@@ -2,8 +2,10 @@
 
 An engine's host works on every step: a fixed time (scheduling, launches, synchronising) and a time for each running
 sequence (sampling, block tables, detokenising). Older engines do so between two steps; newer ones prepare the next step
-while the GPU computes, so that the host shows only when it is the slower of the two. What a request costs once
-(parsing, tokenising) is a few milliseconds that published results do not tell apart from queueing: it is left out.
+while the GPU computes, so that the host shows only when it is the slower of the two.
+
+What a request costs once is left out: the closed-loop results at hand say 70 ms (vLLM), 145 ms (SGLang) and 148 ms
+(TensorRT-LLM), the open-loop ones of TensorRT-LLM next to nothing, so it is the benchmark's client and not the engine.
 Fitted by ``benchmarks/fit_engines.py`` on published results; engines without any say what stands in.
 """
 
