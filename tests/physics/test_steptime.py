@@ -22,7 +22,7 @@ from tokonomics.physics.efficiency import efficiency
 from tokonomics.physics.matrix_kernels import distinct_experts
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.sharding import shard
-from tokonomics.physics.steptime import StepModel, decode_parts, decode_step, prefill, step_model
+from tokonomics.physics.steptime import StepModel, decode_step, prefill, step_model
 
 MODELS = all_models()
 GPUS = all_gpus()
@@ -160,7 +160,7 @@ def test_arrays_give_what_single_numbers_give(deployment: Deployment, many: list
 def test_the_parts_of_a_step_are_never_negative_and_make_the_step(
     deployment: Deployment, batch: int, context: int
 ) -> None:
-    parts = decode_parts(deployment, batch, context)
+    parts = step_model(deployment).parts(batch, context)
     shares = (parts.weights_s, parts.kv_s, parts.compute_s, parts.communication_s, parts.overhead_s)
     assert min(shares) >= -1e-12
     assert sum(shares) == pytest.approx(parts.step_s)
@@ -235,7 +235,7 @@ def test_a_recurrent_model_does_not_read_its_state_for_every_prompt_token() -> N
 
 def test_tensor_parallelism_beyond_a_bridge_falls_back_to_pcie() -> None:
     # H100 NVL cards are bridged in pairs: the all-reduces of four go over PCIe.
-    two, four = (decode_parts(on("llama-3.1-70b", "H100-NVL", tp=tp), 64, 1024) for tp in (2, 4))
+    two, four = (step_model(on("llama-3.1-70b", "H100-NVL", tp=tp)).parts(64, 1024) for tp in (2, 4))
     assert four.communication_s > 2 * two.communication_s
 
 

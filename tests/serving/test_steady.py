@@ -140,6 +140,13 @@ def test_capacity_keeps_the_promise_and_names_what_limits_it() -> None:
     assert ReplicaCurve(on(model="llama-3.2-1b"), 10, 10).capacity().limited_by == "engine's max sequences"
 
 
+def test_a_batch_that_stops_paying_is_not_blamed_on_a_promise_nobody_made() -> None:
+    # A gigantic prompt for a single token: the GPU computes all the time from the first request on.
+    for shape in ((4000, 1), (1000, 8), (1, 8)):
+        curve = ReplicaCurve(on(), *shape)
+        assert curve.capacity().limited_by != "TPOT promise"
+
+
 def test_the_largest_batch_is_what_memory_and_engine_allow() -> None:
     # vLLM admits by what is written so far, half of the answer on average; TensorRT-LLM reserves all of it.
     for engine, held in (("vllm", 1150), ("tensorrt-llm", 1300)):

@@ -77,7 +77,8 @@ class Validation(Noun):
 
 def validate(rows: Sequence[Measurement | Unread]) -> tuple[Validation, list[Prediction]]:
     """Predict every row that can be predicted and sum up the errors."""
-    user_tables("models"), user_tables("gpus")  # a broken catalogue is the user's to mend, not a reason of each row
+    for section in ("models", "gpus"):
+        user_tables(section)  # a broken catalogue is the user's to mend, not a reason of each row
     predictions: list[Prediction] = []
     reasons: Counter[str] = Counter()
     for row in rows:
@@ -106,11 +107,7 @@ def predict(row: Measurement) -> Prediction | str:
         mid = value_of(row, steps)
     except TokonomicsError as error:
         return shorten(error.what, 200)
-    return Prediction(measurement=row, interval=_interval(row, mid, steps))
-
-
-def _interval(row: Measurement, mid: float, steps: StepModel) -> Interval:
-    return interval(mid, kind_of(row), steps.deployment)
+    return Prediction(measurement=row, interval=interval(mid, kind_of(row), steps.deployment))
 
 
 def kind_of(row: Measurement) -> Kind:

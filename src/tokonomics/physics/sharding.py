@@ -98,13 +98,13 @@ def shard(deployment: Deployment) -> Shard:
 
 
 def step_weight_bytes(deployment: Deployment, tokens: float) -> float:
-    """Weights that a step of ``tokens`` tokens reads on one GPU: every block once, and the experts they visit."""
+    """Weights that a step reads on one tensor rank, over all stages: every block once, and the experts visited."""
     held = shard(deployment)
-    total = held.blocks + held.head
+    total = held.blocks * deployment.pp + held.head
     for group in deployment.model.groups:
         if isinstance(group.mlp, MoeMlp):
             visited = float(distinct_experts(group.mlp.experts, group.mlp.active_experts, tokens))
-            total += group.count / deployment.pp * visited * expert_bytes(deployment, group.mlp)
+            total += group.count * visited * expert_bytes(deployment, group.mlp)
     return total
 
 

@@ -45,14 +45,12 @@ Array = NDArray[np.float64]
 _MOST_TOKENS = 1 << 20
 _TOKENS = np.unique(np.concatenate([np.arange(1, 33), np.geomspace(32, _MOST_TOKENS, 220).round()]))
 """Where the token-wise part of a step is tabulated; between two points it is close to straight."""
-
+_HUGE = 65_536.0
+"""Rows and columns of a matrix larger than any cache."""
 
 BARE_MATRICES = "torch"
 BARE_ATTENTION = "pytorch"
 """Whose kernels a bare step runs: no engine around it, plain PyTorch."""
-
-
-_HUGE = 65_536.0
 
 
 class StepParts(Noun):
@@ -170,9 +168,9 @@ class StepModel:
 
 
 @lru_cache(maxsize=4096)
-def step_model(deployment: Deployment, *, bare: bool = False) -> StepModel:
-    """The compiled step time of a deployment; ``bare`` leaves the serving engine's own time out."""
-    return StepModel(deployment, None if bare else overhead(deployment.engine))
+def step_model(deployment: Deployment) -> StepModel:
+    """The compiled step time of a deployment under its engine as it is today."""
+    return StepModel(deployment, overhead(deployment.engine))
 
 
 def decode_step(deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> Array:
@@ -183,11 +181,6 @@ def decode_step(deployment: Deployment, batch: ArrayLike, context: ArrayLike) ->
 def prefill(deployment: Deployment, tokens: ArrayLike) -> Array:
     """Seconds to compute a prompt of ``tokens`` tokens in one go, nothing cached."""
     return step_model(deployment).prefill(tokens)
-
-
-def decode_parts(deployment: Deployment, batch: float, context: float) -> StepParts:
-    """One decode step of a deployment, taken apart."""
-    return step_model(deployment).parts(batch, context)
 
 
 def _matrices_s(group: LayerGroup, deployment: Deployment, backend: str, tokens: Array) -> Array:

@@ -9,8 +9,8 @@ in engines that do not mix the two. So, in the mean over an answer of ``output``
 
 Both rise with the batch. Under a constant rate of random arrivals the batch is where rate(batch) meets it; with a
 fixed number of users it is that number; when the queue never empties it is what memory and the engine's limits allow.
-Waiting for the first token is that of a queue with one server of constant service (M/D/1, Pollaczek-Khinchine). The
-simulator replaces it where bursts matter.
+Waiting for the first token is that for the prompts before one's own (M/D/1, Pollaczek-Khinchine) and for one of the
+batch's places (Sakasegawa). The simulator replaces both where bursts matter.
 """
 
 import math
@@ -112,8 +112,16 @@ class ReplicaCurve:
             batch=int(self.batches[best]),
             tpot_s=float(self.tpot_s[best]),
             prefill_share=float(self.rates[best] * self.stall_s[best]),
-            limited_by=self.limited_by if best == len(self.batches) - 1 else "TPOT promise",
+            limited_by=self._limit(best, tpot_s),
         )
+
+    def _limit(self, best: int, tpot_s: float | None) -> str:
+        """What keeps the batch from growing: its room, the promise, or that a larger one finishes no more."""
+        if best == len(self.batches) - 1:
+            return self.limited_by
+        if tpot_s is not None and self.tpot_s[best + 1] > tpot_s:
+            return "TPOT promise"
+        return "compute"
 
     def at_rate(self, rate: float, capacity: Capacity) -> Steady:
         """Under random arrivals at a rate up to its capacity."""
