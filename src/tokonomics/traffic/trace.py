@@ -1,0 +1,147 @@
+"""Requests in order of arrival, as columns: what a log, a generator or a sample gives, and what the simulator serves.
+
+Times count from the first request. A request may name the blocks of its prompt that others share: ids of whole blocks
+of ``block_tokens`` tokens, the first block first, chained (an id stands for the block and all before it), so that two
+prompts share exactly the leading blocks whose ids are equal.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tokonomics.errors import BadInput
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int32]
+Offsets = NDArray[np.int64]
+
+MOST_TOKENS = 10**8
+"""Of one prompt or answer: beyond any model, so a slip in the file."""
+
+
+@dataclass(frozen=True)
+class PrefixBlocks:
+    """The shared structure of the prompts: request ``i`` begins with the blocks ``ids[starts[i]:starts[i + 1]]``.
+
+    A list may be shorter than its prompt: what follows is the request's own. The last block may be partly filled.
+    """
+
+    ids: Counts
+    """Dense: 0 to ``distinct - 1``."""
+    starts: Offsets
+    block_tokens: int
+    distinct: int
+
+    def of(self, request: int) -> Counts:
+        return self.ids[self.starts[request] : self.starts[request + 1]]
+
+    def take(self, chosen: NDArray[np.intp]) -> "PrefixBlocks":
+        """Those of the chosen requests, in that order; ids stay as they are."""
+        lengths = np.diff(self.starts)[chosen]
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        places = np.repeat(self.starts[:-1][chosen] - starts[:-1], lengths) + np.arange(starts[-1])
+        return replace(self, ids=self.ids[places], starts=starts)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests, sorted by arrival; those that arrive together keep the order of their source."""
+
+    arrival_s: Floats
+    """Since the first request, which arrives at 0 unless a window was cut."""
+    input_tokens: Counts
+    """At least 1."""
+    output_tokens: Counts
+    """0: the prompt is read and nothing is written."""
+    tenant: Counts | None = None
+    """Index into ``tenants``."""
+    tenants: tuple[str, ...] = ()
+    priority: Counts | None = None
+    """Smaller is more urgent, as in vLLM."""
+    patience_s: Floats | None = None
+    """How long after its arrival the client hangs up; infinite where it waits for good."""
+    prefix: PrefixBlocks | None = None
+    source: str = "generated"
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def duration_s(self) -> float:
+        """From the first arrival to the last."""
+        return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Mean requests a second between the first arrival and the last; 0 where all arrive at once."""
+        return (len(self) - 1) / self.duration_s if self.duration_s > 0 else 0.0
+
+    def take(self, chosen: NDArray[np.intp]) -> "Trace":
+        """The chosen requests, in the order given."""
+        return replace(
+            self,
+            arrival_s=self.arrival_s[chosen],
+            input_tokens=self.input_tokens[chosen],
+            output_tokens=self.output_tokens[chosen],
+            tenant=None if self.tenant is None else self.tenant[chosen],
+            priority=None if self.priority is None else self.priority[chosen],
+            patience_s=None if self.patience_s is None else self.patience_s[chosen],
+            prefix=None if self.prefix is None else self.prefix.take(chosen),
+        )
+
+    def faster(self, speed: float) -> "Trace":
+        """The same requests arriving ``speed`` times as fast."""
+        if not speed > 0:
+            raise BadInput(f"must be above 0, got {speed}", where="--speed")
+        return replace(self, arrival_s=self.arrival_s / speed)
+
+    def sampled(self, share: float, seed: int = 0) -> "Trace":
+        """Each request kept with that probability: the same shape over time at a lower rate."""
+        if not 0 < share <= 1:
+            raise BadInput(f"must be above 0 and at most 1, got {share}", where="--sample")
+        return self.take(np.flatnonzero(np.random.default_rng(seed).random(len(self)) < share))
+
+    def window(self, start_s: float, end_s: float) -> "Trace":
+        """The requests that arrive in ``[start, end)``, counted from the start of the window."""
+        inside = self.take(np.flatnonzero((self.arrival_s >= start_s) & (self.arrival_s < end_s)))
+        return replace(inside, arrival_s=inside.arrival_s - start_s)
+
+
+def make_trace(
+    arrival_s: ArrayLike,
+    input_tokens: ArrayLike,
+    output_tokens: ArrayLike,
+    *,
+    tenant: Counts | None = None,
+    tenants: tuple[str, ...] = (),
+    priority: ArrayLike | None = None,
+    patience_s: ArrayLike | None = None,
+    prefix: PrefixBlocks | None = None,
+    source: str = "generated",
+) -> Trace:
+    """A checked trace from columns in any order: sorted by arrival, times counted from the first."""
+    arrival = np.asarray(arrival_s, np.float64)
+    inputs, outputs = np.asarray(input_tokens), np.asarray(output_tokens)
+    if not len(arrival) == len(inputs) == len(outputs):
+        raise BadInput(f"columns differ in length: {len(arrival)}, {len(inputs)}, {len(outputs)}", where=source)
+    if len(arrival) and not np.isfinite(arrival).all():
+        raise BadInput("an arrival time is not a number", where=source)
+    if len(inputs) and (inputs.min() < 1 or inputs.max() > MOST_TOKENS):
+        raise BadInput(f"a prompt must have 1 to {MOST_TOKENS:,} tokens", where=source)
+    if len(outputs) and (outputs.min() < 0 or outputs.max() > MOST_TOKENS):
+        raise BadInput(f"an answer must have 0 to {MOST_TOKENS:,} tokens", where=source)
+    made = Trace(
+        arrival_s=arrival - (arrival.min() if len(arrival) else 0.0),
+        input_tokens=inputs.astype(np.int32),
+        output_tokens=outputs.astype(np.int32),
+        tenant=tenant,
+        tenants=tenants,
+        priority=None if priority is None else np.asarray(priority, np.int32),
+        patience_s=None if patience_s is None else np.asarray(patience_s, np.float64),
+        prefix=prefix,
+        source=source,
+    )
+    if np.all(np.diff(made.arrival_s) >= 0):
+        return made
+    return made.take(np.argsort(made.arrival_s, kind="stable"))
