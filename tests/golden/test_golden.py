@@ -41,6 +41,9 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "models-llama-3": ("models", "llama-3"),
     "gpus-hopper": ("gpus", "--architecture", "hopper"),
     "offers": ("offers", OFFERS),
+    "trace": ("trace", "azure-conv", "--tokens-per-second", "8000", "--usd-per-hour", "3"),
+    "trace-shared": ("trace", "mooncake-conversation"),
+    "trace-messy": ("trace", str(HERE / "messy.csv"), "--columns", "arrival=when,input=asked,output=said,tenant=who"),
 }
 
 REFUSALS: dict[str, tuple[str, ...]] = {
@@ -51,6 +54,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "error-engine": ("fit", "llama-3.1-8b", "--gpu", "V100"),
     "error-no-offer": (*DEMO, "--gpu", "T4", "--provider", "aws"),
     "error-gpu": ("fit", "llama-3.1-8b", "--gpu", "H1000"),
+    "error-arrivals": ("trace", "--arrivals", "poison:2", "--requests", "9", "--input", "512", "--output", "64"),
 }
 
 

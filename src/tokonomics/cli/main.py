@@ -8,7 +8,7 @@ import sys
 import typer
 
 from tokonomics import __version__
-from tokonomics.cli import catalog, cost, fit, plan, predict, validate
+from tokonomics.cli import catalog, cost, fit, plan, predict, trace, validate
 from tokonomics.errors import TokonomicsError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("fit")(fit.fit)
 app.command("predict")(predict.predict)
 app.command("curve")(predict.curve)
 app.command("cost")(cost.cost)
+app.command("trace")(trace.trace)
 app.command("models")(catalog.models)
 app.command("gpus")(catalog.gpus)
 app.command("offers")(catalog.offers)

@@ -9,29 +9,51 @@ from tokonomics.cli.output import Json, show, show_json
 
 
 def validate(
-    file: Annotated[Path, typer.Argument(help="A results table (csv, csv.gz) or a JSON of step times.")],
+    file: Annotated[
+        Path, typer.Argument(help="A results table (csv, csv.gz), a JSON of step times, or an engine's log.")
+    ],
     split: Annotated[str | None, typer.Option(help="Only rows of this split, where the table has one.")] = None,
     chart: Annotated[
         Path | None, typer.Option(help="Save predicted against measured: .svg, .png, .html, .json.")
+    ] = None,
+    fit_on: Annotated[
+        str | None, typer.Option(help="Of an engine's log: runs to fit step times on, e.g. 'closed-*,poisson-16'.")
+    ] = None,
+    steps_from: Annotated[
+        Path | None, typer.Option(help="Another log of the same engine to fit step times on.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Score predictions against a file of measurements: errors, bias, coverage, ranking; no row dropped silently.
 
-    The format, with a sample to start from: docs/validate.md.
+    The log of an engine (every request and step) is replayed in the simulator instead, run by run.
+    The formats, with samples to start from: docs/validate.md.
 
     \b
     Examples:
       tokonomics validate benchmarks/data/h200_steps.json
       tokonomics validate published.csv.gz --split dev --chart scatter.svg
       tokonomics validate results.csv --json
+      tokonomics validate benchmarks/data/h200_engine.json --fit-on 'closed-*,poisson-16'
     """
-    from tokonomics.errors import UnknownName
+    from tokonomics.errors import BadInput, UnknownName
+    from tokonomics.measure.engine_log import is_engine_log
     from tokonomics.measure.measurements import read_measurements
     from tokonomics.measure.validate import validate as score
     from tokonomics.report.charts import check_chart_path, save_chart, validation_chart
     from tokonomics.report.validate_view import validate_view
 
+    if is_engine_log(file):
+        if chart or split is not None:
+            raise BadInput("an engine's log has no splits and no chart", where="--chart" if chart else "--split")
+        _replay(file, fit_on, steps_from, json)
+        return
+    if fit_on is not None or steps_from is not None:
+        raise BadInput(
+            "only the log of an engine has steps to fit",
+            where="--fit-on" if fit_on is not None else "--steps-from",
+            fix="The format: docs/validate.md.",
+        )
     if chart:
         check_chart_path(chart)
     rows = read_measurements(file)
@@ -43,3 +65,14 @@ def validate(
         save_chart(validation_chart(predictions), chart)
         typer.echo(f"chart saved to {chart}", err=True)
     show_json(result) if json else show(validate_view(result))
+
+
+def _replay(file: Path, fit_on: str | None, steps_from: Path | None, json: bool) -> None:
+    from tokonomics.measure.engine_log import read_engine_log
+    from tokonomics.measure.replay import replay
+    from tokonomics.report.replay_view import replay_view
+
+    patterns = [each.strip() for each in fit_on.split(",") if each.strip()] if fit_on is not None else None
+    source = read_engine_log(steps_from) if steps_from else None
+    result = replay(read_engine_log(file), str(file), patterns, source, str(steps_from))
+    show_json(result) if json else show(replay_view(result))

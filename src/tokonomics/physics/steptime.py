@@ -117,10 +117,17 @@ class StepModel:
         )
         batch = batch / self.deployment.pp
         sequences = np.maximum(batch + np.where(prompt > 0, prompts, 0.0), 1.0)
-        tokens = np.maximum(prompt + batch, 1.0)
-        kernels = np.interp(sequences, _TOKENS, self._head) + self._decode_attention(batch, context)
-        kernels = kernels + self._prompt_attention(prompt / prompts, past, prompts)
-        return self.with_host(np.interp(tokens, _TOKENS, self._per_token) + kernels, batch)
+        kernels = self.head_s(sequences) + self.decode_attention_s(batch, context)
+        kernels = kernels + self.prompt_attention_s(prompt / prompts, past, prompts)
+        return self.with_host(self.tokens_s(np.maximum(prompt + batch, 1.0)) + kernels, batch)
+
+    def tokens_s(self, tokens: Array) -> Array:
+        """Everything but attention and the head, on the GPU: it depends on the number of tokens alone."""
+        return np.interp(tokens, _TOKENS, self._per_token)
+
+    def head_s(self, sequences: Array) -> Array:
+        """The vocabulary's product, for the last token of each sequence."""
+        return np.interp(sequences, _TOKENS, self._head)
 
     def parts(self, batch: float, context: float) -> StepParts:
         """One decode step, taken apart."""
@@ -128,7 +135,7 @@ class StepModel:
         matrices = float(np.interp(share, _TOKENS, self._matrices) + np.interp(share, _TOKENS, self._head))
         weights_s = min(matrices, step_weight_bytes(self.deployment, share) / self._stream_bytes_per_s())
         step_s = float(self.decode(batch, context))
-        kv_s = float(self._decode_attention(share, np.float64(context)))
+        kv_s = float(self.decode_attention_s(share, np.float64(context)))
         communication_s = float(np.interp(share, _TOKENS, self._communication))
         return StepParts(
             weights_s=weights_s,
@@ -145,13 +152,15 @@ class StepModel:
         one_row = float(gemm_s(self.deployment.gpu, in_mixer, 1, _HUGE, _HUGE, self.backend))
         return _HUGE * _HUGE * in_mixer.bytes_per_weight / one_row
 
-    def _decode_attention(self, batch: Array | np.float64, context: Array | np.float64) -> Array:
-        total = np.zeros(np.shape(batch))
+    def decode_attention_s(self, batch: Array | np.float64, context: Array | np.float64) -> Array:
+        """Attention of the running sequences, on the GPU; ``batch`` is that of one pass."""
+        total = np.zeros(np.broadcast_shapes(np.shape(batch), np.shape(context)))
         for count, mixer in self.mixers:
             total = total + count * _decode_attention_s(mixer, self.deployment, self.backend, batch, context)
         return np.where(np.asarray(batch) > 0, total, 0.0)
 
-    def _prompt_attention(self, prompt: Array, past: Array, prompts: Array) -> Array:
+    def prompt_attention_s(self, prompt: Array, past: Array, prompts: Array) -> Array:
+        """Attention inside ``prompts`` chunks of ``prompt`` tokens each, on the GPU."""
         if not np.any(prompt > 0):
             return np.zeros(np.shape(prompt))
         total = np.zeros(np.shape(prompt))

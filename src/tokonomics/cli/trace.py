@@ -1,0 +1,115 @@
+"""``tokonomics trace``: what a request log is like, or make one up."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.traffic_flags import (
+    ArrivalsText,
+    Columns,
+    Duration,
+    From,
+    InputText,
+    OutputText,
+    Requests,
+    Sample,
+    Seed,
+    SessionsText,
+    Speed,
+    Strict,
+    SystemText,
+    TenantsText,
+    To,
+)
+
+
+def trace(
+    file: Annotated[
+        str | None,
+        typer.Argument(help="A log (CSV, JSON lines, parquet; .gz, .zst) or a shipped sample such as azure-conv."),
+    ] = None,
+    columns: Columns = None,
+    strict: Strict = False,
+    start: From = None,
+    end: To = None,
+    sample: Sample = None,
+    speed: Speed = None,
+    arrivals: ArrivalsText = None,
+    requests: Requests = None,
+    duration: Duration = None,
+    input_text: InputText = None,
+    output_text: OutputText = None,
+    system_prompts: SystemText = None,
+    sessions: SessionsText = None,
+    tenants: TenantsText = None,
+    seed: Seed = 0,
+    tokens_per_second: Annotated[
+        float | None, typer.Option(help="What one machine serves, prompt and answer tokens: prices its idle time.")
+    ] = None,
+    usd_per_hour: Annotated[float | None, typer.Option(help="What that machine costs.")] = None,
+    chart: Annotated[Path | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Save the requests as .parquet, which this verb reads.")] = None,
+    json: Json = False,
+) -> None:
+    """What a request log is like: rates, bursts, lengths, shared prefixes, idle hours. Or make one up.
+
+    \b
+    Examples:
+      tokonomics trace azure-conv
+      tokonomics trace requests.jsonl.gz --chart traffic.svg
+      tokonomics trace log.csv --columns arrival=time,input=prompt,output=answer --from 10m --to 40m
+      tokonomics trace azure-conv --tokens-per-second 20000 --usd-per-hour 3
+      tokonomics trace --arrivals gamma:2,cv=3 --requests 10000 --input sample:sharegpt --save demo.parquet
+    """
+    from tokonomics.cli.traffic_flags import rows_read, traffic_from
+    from tokonomics.report.charts import check_chart_path, save_chart
+    from tokonomics.traffic.readers import open_trace
+    from tokonomics.traffic.save import check_save_path, save_trace
+    from tokonomics.traffic.summary import summarize
+
+    if chart:
+        check_chart_path(chart)
+    if save:
+        check_save_path(save)
+    changed = any(each is not None for each in (start, end, sample, speed, requests, arrivals, save, duration))
+    if file is not None and not changed and not any((input_text, output_text, system_prompts, sessions, tenants)):
+        with rows_read(file) as on_rows:
+            # Batch by batch: the log need not fit in memory.
+            opened = open_trace(file, columns=columns, strict=strict)
+            made = summarize(opened, tokens_per_second=tokens_per_second, usd_per_hour=usd_per_hour, on_rows=on_rows)
+    else:
+        requests_made = traffic_from(
+            file,
+            arrivals=arrivals,
+            requests=requests,
+            duration=duration,
+            input_text=input_text,
+            output_text=output_text,
+            system_prompts=system_prompts,
+            sessions=sessions,
+            tenants=tenants,
+            speed=speed,
+            sample=sample,
+            start=start,
+            end=end,
+            seed=seed,
+            columns=columns,
+            strict=strict,
+        )
+        made = summarize(requests_made, tokens_per_second=tokens_per_second, usd_per_hour=usd_per_hour)
+        if save:
+            save_trace(requests_made, save)
+            typer.echo(f"{len(requests_made):,} requests saved to {save}", err=True)
+    if chart:
+        from tokonomics.report.traffic_charts import traffic_chart
+
+        save_chart(traffic_chart(made), chart)
+        typer.echo(f"chart saved to {chart}", err=True)
+    if json:
+        show_json(made)
+    else:
+        from tokonomics.report.trace_view import trace_view
+
+        show(trace_view(made))

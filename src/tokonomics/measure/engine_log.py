@@ -1,0 +1,225 @@
+"""What a serving engine did, request by request and step by step, read from its log.
+
+The file is JSON: the engine's limits, the names of the ``columns``, and ``runs`` by name, each with a row a request
+(when it arrived, its lengths, its first and last token) and a row a step (when, how long, what was in it). Columns are
+found by name. How many prompts shared a step is not logged, but prompts are computed first come first served, so the
+tokens say it.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.measure.measurements import _text as read_text
+
+Array = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+REQUEST_COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "first_token_s", "last_token_s")
+STEP_COLUMNS = (
+    "start_s",
+    "duration_s",
+    "decode_sequences",
+    "prefill_tokens",
+    "decode_kv_tokens",
+    "prefill_attention_pairs",
+)
+_MOST_SEQUENCES, _MOST_TOKENS = 100_000, 10_000_000
+"""Beyond any engine's limits: a typing mistake."""
+
+
+@dataclass(frozen=True)
+class EngineRun:
+    """One run: requests in order of arrival, steps in order of time."""
+
+    name: str
+    arrival_s: Array
+    input_tokens: Whole
+    output_tokens: Whole
+    first_token_s: Array
+    """Not a number where the request was not answered, as ``last_token_s``."""
+    last_token_s: Array
+    start_s: Array
+    duration_s: Array
+    decodes: Whole
+    """Sequences that got one token each."""
+    prompt_tokens: Whole
+    kv_tokens: Array
+    """What the decoding sequences attend to, together."""
+    pairs: Array
+    """Pairs of a prompt token and one it attends to."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.start_s)
+
+
+@dataclass(frozen=True)
+class EngineLog:
+    """The runs of one engine with its limits."""
+
+    gpu: str
+    model: str
+    max_sequences: int
+    max_batched_tokens: int
+    buckets: tuple[int, ...]
+    """Batches that decode steps are padded to, ascending; none: no padding."""
+    runs: Mapping[str, EngineRun]
+
+    def padded(self, batch: Whole) -> Whole:
+        """The batch a decode step of so many sequences is run at."""
+        if not self.buckets:
+            return batch
+        sizes = np.array(self.buckets)
+        places = np.searchsorted(sizes, batch)
+        return np.where(places < len(sizes), sizes[np.minimum(places, len(sizes) - 1)], batch)
+
+
+def is_engine_log(path: Path) -> bool:
+    """Whether a file is meant as the log of an engine; one that cannot be read is not, nor a pipe (read only once)."""
+    try:
+        if not path.is_file():
+            return False
+        text = read_text(path)
+        found = json.loads(text) if text.lstrip().startswith("{") else None
+    except (BadInput, OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and "runs" in found
+
+
+def read_engine_log(path: Path) -> EngineLog:
+    """Every run of a log, checked."""
+    where = shorten(str(path), 200)
+    try:
+        found = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=where) from None
+    if not isinstance(found, dict) or not isinstance(found.get("runs"), dict) or not found["runs"]:
+        raise BadInput("the log of an engine needs 'runs', by name", where=where, fix="The format: docs/validate.md.")
+    request_columns = _places(found, "requests", REQUEST_COLUMNS, where)
+    step_columns = _places(found, "steps", STEP_COLUMNS, where)
+    runs = {}
+    for name, run in found["runs"].items():
+        place = f"{where}: run {shorten(name)}"
+        if not isinstance(run, dict):
+            raise BadInput("needs 'requests' and 'steps'", where=place)
+        requests = _rows(run, "requests", request_columns, place)
+        runs[name] = _run(name, requests, _rows(run, "steps", step_columns, place), place)
+    return EngineLog(
+        gpu=shorten(str(found.get("gpu", "unnamed GPU"))),
+        model=shorten(str(found.get("model", "unnamed model"))),
+        max_sequences=_limit(found, "max_seqs", _MOST_SEQUENCES, where),
+        max_batched_tokens=_limit(found, "max_batched_tokens", _MOST_TOKENS, where),
+        buckets=_buckets(found.get("graph_buckets", []), where),
+        runs=runs,
+    )
+
+
+def prompts_of_steps(run: EngineRun, where: str) -> Whole:
+    """How many prompts each step worked on.
+
+    Prompts are computed in order of arrival, each token once, so those of a step lie side by side in the row of all
+    prompt tokens.
+    """
+    ends = np.cumsum(run.input_tokens)
+    step_ends = np.cumsum(run.prompt_tokens)
+    if not run.steps or step_ends[-1] != ends[-1]:
+        raise BadInput(
+            f"the steps compute {int(step_ends[-1]) if run.steps else 0:,} prompt tokens, "
+            f"the requests have {int(ends[-1]):,}",
+            where=where,
+            fix="Step times are fitted on runs logged from the first arrival to the last answer, without preemption.",
+        )
+    first = np.searchsorted(ends, step_ends - run.prompt_tokens, side="right")
+    last = np.searchsorted(ends, step_ends - 1, side="right")
+    return np.where(run.prompt_tokens > 0, last - first + 1, 0)
+
+
+def _run(name: str, requests: Array, steps: Array, where: str) -> EngineRun:
+    if not len(requests):
+        raise BadInput("there is no request", where=where)
+    requests = requests[np.argsort(requests[:, 0], kind="stable")]
+    steps = steps[np.argsort(steps[:, 0], kind="stable")]
+    arrival, first, last = requests[:, 0], requests[:, 3], requests[:, 4]
+    _check(np.isfinite(requests[:, :3]).all(), "a request without arrival_s, input_tokens or output_tokens", where)
+    _check((requests[:, 1:3] >= 1).all(), "a request of no token: input_tokens and output_tokens count from 1", where)
+    _check((requests[:, 1:3] <= _MOST_TOKENS).all(), f"a request of more than {_MOST_TOKENS:,} tokens", where)
+    _check(np.isfinite(last).any(), "no request was answered", where)
+    _check(not ((first < arrival) | (last < first)).any(), "a request answered before it arrived", where)
+    _check(np.isfinite(steps).all(), "a step with a value missing", where)
+    _check((steps[:, 1] > 0).all() and (steps[:, 2:] >= 0).all(), "a step of no duration, or of a negative size", where)
+    return EngineRun(
+        name=name,
+        arrival_s=arrival,
+        input_tokens=requests[:, 1].astype(np.int64),
+        output_tokens=requests[:, 2].astype(np.int64),
+        first_token_s=first,
+        last_token_s=last,
+        start_s=steps[:, 0],
+        duration_s=steps[:, 1],
+        decodes=steps[:, 2].astype(np.int64),
+        prompt_tokens=steps[:, 3].astype(np.int64),
+        kv_tokens=steps[:, 4],
+        pairs=steps[:, 5],
+    )
+
+
+def _check(fine: object, problem: str, where: str) -> None:
+    if not fine:
+        raise BadInput(problem, where=where)
+
+
+def _places(found: Mapping[str, Any], kind: str, needed: Sequence[str], where: str) -> list[int]:
+    """Where in a row each column stands."""
+    columns = found.get("columns")
+    names = columns.get(kind) if isinstance(columns, dict) else None
+    if not isinstance(names, list):
+        raise BadInput(f"'columns' does not name the fields of {kind}", where=where, fix=f"It needs {list(needed)}.")
+    missing = [name for name in needed if name not in names]
+    if missing:
+        raise BadInput(f"columns of {kind} lack {', '.join(missing)}", where=where)
+    return [names.index(name) for name in needed]
+
+
+def _rows(run: Mapping[str, Any], kind: str, places: Sequence[int], where: str) -> Array:
+    """The wanted columns of every row; null is not a number."""
+    rows = run.get(kind, [])
+    if not isinstance(rows, list):
+        raise BadInput(f"'{kind}' is not a list of rows", where=where)
+    made = np.empty((len(rows), len(places)))
+    for at, row in enumerate(rows):
+        try:
+            made[at] = [_number(row[place]) for place in places]
+        except (TypeError, IndexError, KeyError, OverflowError):
+            raise BadInput(f"row {at + 1} of {kind} is not {len(places)} numbers", where=where) from None
+    return made
+
+
+def _number(value: object) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TypeError
+    return float(value)
+
+
+def _limit(found: Mapping[str, Any], field: str, most: int, where: str) -> int:
+    value = found.get(field)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise BadInput(f"'{field}' must be a whole number from 1 to {most:,}", where=where)
+    return value
+
+
+def _buckets(value: object, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(isinstance(each, bool) or not isinstance(each, int) for each in value):
+        raise BadInput("'graph_buckets' must be a list of batches", where=where)
+    if any(each < 1 for each in value):
+        raise BadInput("'graph_buckets' must be batches of at least 1", where=where)
+    return tuple(sorted(set(value)))

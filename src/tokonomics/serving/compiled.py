@@ -1,0 +1,62 @@
+"""``@compiled`` and ``@entry``: machine code for the simulator's loop, kept on disk between runs.
+
+Numba keeps what it compiled beside the source and notices when that file changes, but not when a function it calls,
+in another file, does. So the code is kept under a name made of all these sources and of the versions that compile
+them: a changed line anywhere means a fresh start, and a read-only installation can keep its code too.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TypeVar, cast
+
+import llvmlite
+import numba
+import numpy as np
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def entry(function: Function) -> Function:
+    """Compile a function that Python calls, at its first call; or load what an earlier run compiled."""
+    return _kept(function, {"_nrt": False})
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function that only compiled ones call: without the part that reads Python's objects."""
+    return _kept(function, {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True})
+
+
+def inlined(function: Function) -> Function:
+    """Compile a function as a part of the compiled ones that call it: cheaper for small ones, and those called once."""
+    return cast(Function, numba.njit(inline="always", _nrt=False)(function))
+
+
+def _kept(function: Function, options: dict[str, bool]) -> Function:
+    folder = _folder()
+    if folder is None:
+        return cast(Function, numba.njit(**options)(function))
+    before = numba.config.CACHE_DIR
+    try:
+        numba.config.CACHE_DIR = str(folder)
+        return cast(Function, numba.njit(cache=True, **options)(function))
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+@cache
+def _folder() -> Path | None:
+    """Where code made from today's sources is kept; None where nothing can be written."""
+    text = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {np.__version__}".encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        text.update(source.read_bytes())
+    home = os.environ.get("XDG_CACHE_HOME")
+    folder = Path(home) if home else Path.home() / ".cache"
+    folder = folder / "tokonomics" / f"compiled-{text.hexdigest()[:16]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None

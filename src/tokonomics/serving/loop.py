@@ -1,0 +1,216 @@
+"""The simulator's clock: arrivals, clients that hang up, replicas that come and go, in order of time.
+
+Replicas work by themselves between the events that concern them; the loop brings a replica up to an event's time, acts,
+and leaves it. At one time, replicas come back first, then notices and failures, then clients hang up, the autoscaler
+looks, and requests arrive. ``docs/simulator.md`` has the rules in words; ``tests/serving/reference.py`` follows them
+one step at a time and must agree.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from tokonomics.serving.blocks import blocks_of
+from tokonomics.serving.changes import come_up, go_down, route_held, scale
+from tokonomics.serving.compiled import compiled, entry, inlined
+from tokonomics.serving.routing import ROUND_ROBIN, in_turn, route
+from tokonomics.serving.scheduler import advance, cut_run, drain_if_empty
+from tokonomics.serving.state import (
+    DRAINING,
+    ENDED,
+    HELD,
+    NONE,
+    NOWHERE,
+    OPEN,
+    QUEUED,
+    REFUSED,
+    TIMED_OUT,
+    UNSERVED,
+    UP,
+    Fleet,
+    Requests,
+    Row,
+    Rules,
+    Served,
+    World,
+    new_world,
+    served_by,
+)
+from tokonomics.serving.step_table import StepTable
+
+_SLICES = 200
+"""Parts into which the arrivals are cut to report progress."""
+BACK, READY, NOTICE, DOWN, TICK = range(5)
+"""What happens to replicas, in the order in which it happens at one time."""
+
+
+def run(
+    requests: Requests,
+    table: StepTable,
+    rules: Rules,
+    fleet: Fleet,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Served, World]:
+    """Serve all requests; what became of each, and the world after the last (totals and timeline)."""
+    world = new_world(requests, table, rules, fleet)
+    planned = _outages(fleet)
+    while True:
+        now_s, kind, place = _next_change(world, fleet, planned)
+        _serve(world, now_s, kind == TICK and now_s < math.inf, progress)
+        done = world.clock["arrivals"][0] == len(requests.arrival_s) and not _unfinished(world)
+        if now_s == math.inf or done:
+            break
+        if kind in (BACK, READY):
+            come_up(world, place, now_s)
+        elif kind == NOTICE:
+            if world.replicas["mode"][place] == UP:
+                world.replicas["mode"][place] = DRAINING
+        elif kind == DOWN:
+            go_down(world, place, now_s)
+        else:
+            world.clock["ticks"] += 1
+            scale(world, now_s)
+        if kind in (BACK, NOTICE, DOWN):
+            planned.pop()
+        if world.clock["held_first"][0] != NONE and not _more_come(world, fleet, planned, now_s):
+            route_held(world, now_s)
+    status = world.requests["status"]
+    status[status == OPEN] = UNSERVED
+    return served_by(world), world
+
+
+def _outages(fleet: Fleet) -> list[tuple[float, int, int]]:
+    """Notices, failures and returns, the last first."""
+    rows = [
+        (float(time_s), kind, int(row[0]))
+        for row in fleet.outages
+        for time_s, kind in zip(row[1:], (NOTICE, DOWN, BACK), strict=True)
+    ]
+    return sorted((row for row in rows if row[0] < math.inf), reverse=True)
+
+
+def _next_change(world: World, fleet: Fleet, planned: list[tuple[float, int, int]]) -> tuple[float, int, int]:
+    """When a replica comes, goes or is told to, or the autoscaler looks: time, kind, replica."""
+    if len(fleet.autoscale) == 0:
+        return planned[-1] if planned else (math.inf, TICK, NONE)
+    ready_s = world.replicas["ready_s"]
+    soonest = int(ready_s.argmin())
+    tick_s = float((world.clock["ticks"][0] + 1) * world.settings["interval_s"][0])
+    return min((float(ready_s[soonest]), READY, soonest), (tick_s, TICK, NONE))
+
+
+def _more_come(world: World, fleet: Fleet, planned: list[tuple[float, int, int]], now_s: float) -> bool:
+    """Another replica comes up at the same time."""
+    time_s, kind, _ = _next_change(world, fleet, planned)
+    return time_s == now_s and kind in (BACK, READY)
+
+
+def _unfinished(world: World) -> bool:
+    return bool(world.replicas["outstanding"].sum() > 0 or world.clock["held_first"][0] != NONE)
+
+
+def _serve(world: World, until_s: float, deadlines_too: bool, progress: Callable[[int], None] | None) -> None:
+    """Everything that happens before ``until_s``, in parts where progress is to be shown."""
+    count = len(world.requests)
+    part = max(1, count // _SLICES) if progress else count
+    stop = part
+    while not _serve_until(world, min(stop, count), until_s, deadlines_too):
+        if progress:
+            progress(min(stop, count))
+        stop += part
+    if progress:
+        progress(int(world.clock["arrivals"][0]))
+
+
+@entry
+def _serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -> bool:
+    """Handle events before ``until_s``; False when it stopped because ``stop`` requests have arrived."""
+    clock, requests, replicas = world.clock[0], world.requests, world.replicas
+    by_turn = world.settings[0].router == ROUND_ROBIN
+    while True:
+        arrival = requests[clock.arrivals].arrival_s if clock.arrivals < len(requests) else np.inf
+        deadline = np.inf
+        if clock.deadlines < len(world.impatient):
+            deadline = requests[world.impatient[clock.deadlines]].deadline_s
+        hangs_up = deadline <= arrival and (deadline < until_s or (deadlines_too and deadline == until_s))
+        arrives = not hangs_up and arrival < until_s
+        if arrives and clock.arrivals >= stop:
+            return False
+        # Only the replicas that an event looks at are brought up to its time.
+        first, last = np.int64(0), np.int64(len(replicas) - 1)
+        now = until_s
+        if hangs_up:
+            now = deadline
+            first = last = np.int64(requests[world.impatient[clock.deadlines]].replica)
+        elif arrives:
+            now = arrival
+            if by_turn:
+                first = last = in_turn(world)
+        for place in range(max(first, 0), last + 1):
+            advance(world, place, now)
+        if hangs_up:
+            clock.deadlines += 1
+            _hang_up(world, world.impatient[clock.deadlines - 1], now)
+        elif arrives:
+            clock.arrivals += 1
+            _arrive(world, clock.arrivals - 1, now)
+        else:
+            return True
+
+
+@compiled
+def _arrive(world: World, index: int, now_s: float) -> None:
+    """A request comes in: turned away when no replica could ever hold it."""
+    request = world.requests[index]
+    if request.status != OPEN:
+        return
+    if _too_long(request, world.settings[0]):
+        request.status = REFUSED
+        request.finish_s = now_s
+        request.place = ENDED
+    else:
+        route(world, index, now_s)
+
+
+@compiled
+def _too_long(request: Row, settings: Row) -> bool:
+    """No replica could ever hold it."""
+    inputs, outputs = request.input_tokens, request.output_tokens
+    held = np.int64(inputs + outputs if settings.reserves else inputs + max(outputs, 1) - 1)
+    if inputs + outputs > settings.max_context:
+        return True
+    return bool(blocks_of(held, settings.block_tokens) + settings.fixed_blocks > settings.kv_blocks)
+
+
+@inlined
+def _hang_up(world: World, index: int, now_s: float) -> None:
+    """The client of a request has waited long enough."""
+    request = world.requests[index]
+    placed = request.place != HELD and request.place != NOWHERE
+    if request.status != OPEN:
+        return
+    request.status = TIMED_OUT
+    request.finish_s = now_s
+    if not placed:
+        world.clock[0].held -= request.place == HELD
+        request.place = ENDED
+        return
+    place = np.int64(request.replica)
+    replica = world.replicas[place]
+    replica.outstanding -= 1
+    if request.place == QUEUED:
+        request.place = ENDED
+        # It may have been the one for whom there was no room: the next in the queue gets its chance.
+        cut_run(world, place, now_s)
+        drain_if_empty(world, place, now_s)
+        return
+    request.following = NONE
+    if replica.leaving == NONE:
+        replica.leaving = index
+    else:
+        last = replica.leaving
+        while world.requests[last].following != NONE:
+            last = world.requests[last].following
+        world.requests[last].following = index
+    cut_run(world, place, now_s)

@@ -1,0 +1,163 @@
+"""Which replica a request goes to.
+
+Round robin looks at nothing. Least outstanding and power of two look at how many requests each replica has not
+finished. Prefix-aware routing looks at which cache holds the longest beginning of the prompt, unless the load has
+become too uneven, with the thresholds of SGLang's router (sgl-router: balance_abs_threshold 64, balance_rel_threshold
+1.5, cache_threshold 0.3); it sees the caches themselves, as llm-d's precise scorer does, not an estimate of them.
+"""
+
+import numpy as np
+
+from tokonomics.serving.blocks import resident_units
+from tokonomics.serving.compiled import compiled
+from tokonomics.serving.scheduler import cut_run, enqueue, settle
+from tokonomics.serving.state import HELD, NONE, UP, Rows, World
+
+ROUND_ROBIN, LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE = 0, 1, 2, 3
+
+_UNEVEN = 64
+_UNEVEN_RATIO = 1.5
+_WORTH_IT = 0.3
+"""Share of a prompt that must be cached for the cache to decide."""
+
+
+@compiled
+def route(world: World, index: int, now_s: float) -> None:
+    """Give a request to a replica, or hold it while there is none."""
+    request = world.requests[index]
+    place = _pick_replica(world, index, now_s)
+    if place == NONE:
+        request.place = HELD
+        _hold(world, index)
+        return
+    replica = world.replicas[place]
+    if replica.running < world.settings[0].max_sequences:
+        cut_run(world, place, now_s)
+    if replica.run_steps == 0:
+        replica.time_s = max(replica.time_s, now_s)
+    request.replica = place
+    replica.outstanding += 1
+    enqueue(world.queues[place], world.requests, index)
+
+
+@compiled
+def _hold(world: World, index: int) -> None:
+    """Keep a request until there is a replica, in order of arrival."""
+    requests, clock = world.requests, world.clock[0]
+    clock.held += 1
+    if clock.held_first == NONE or index < clock.held_first:
+        requests[index].following = clock.held_first
+        if clock.held_first == NONE:
+            clock.held_last = index
+        clock.held_first = index
+        return
+    before = clock.held_last
+    if index < before:
+        before = clock.held_first
+        while requests[before].following < index:
+            before = np.int64(requests[before].following)
+    else:
+        clock.held_last = index
+    requests[index].following = requests[before].following
+    requests[before].following = index
+
+
+@compiled
+def _pick_replica(world: World, index: int, now_s: float) -> int:
+    """The replica for a request, or NONE when none is up; all that it looks at have been brought up to now."""
+    settings = world.settings[0]
+    if settings.router == ROUND_ROBIN:
+        place = in_turn(world)
+        if place != NONE:
+            world.clock[0].last_routed = place
+        return place
+    if settings.router == POWER_OF_TWO:
+        return _of_two(world, index)
+    if settings.router == PREFIX_AWARE and settings.units > 0:
+        return _of_longest_prefix(world, index, now_s)
+    return _least(world.replicas)
+
+
+@compiled
+def in_turn(world: World) -> int:
+    """The next replica that is up after the last one used."""
+    replicas = world.replicas
+    for step in range(1, len(replicas) + 1):
+        place = (world.clock[0].last_routed + step) % len(replicas)
+        if replicas[place].mode == UP:
+            return np.int64(place)
+    return NONE
+
+
+@compiled
+def _least(replicas: Rows) -> int:
+    best = NONE
+    for place in range(len(replicas)):
+        if replicas[place].mode == UP and (best == NONE or replicas[place].outstanding < replicas[best].outstanding):
+            best = place
+    return best
+
+
+@compiled
+def _of_two(world: World, index: int) -> int:
+    """Two replicas drawn at random, the one with fewer outstanding requests."""
+    replicas = world.replicas
+    there = 0
+    for place in range(len(replicas)):
+        there += replicas[place].mode == UP
+    if there == 0:
+        return NONE
+    drawn = _mixed(np.uint64(world.settings[0].seed) + np.uint64(index) + np.uint64(1))
+    first = np.int64(drawn % np.uint64(there))
+    second = first
+    if there > 1:
+        second = np.int64((drawn >> np.uint64(32)) % np.uint64(there - 1))
+        second += second >= first
+    best = NONE
+    seen = 0
+    for place in range(len(replicas)):
+        if replicas[place].mode != UP:
+            continue
+        seen += 1
+        if seen - 1 != first and seen - 1 != second:
+            continue
+        if best == NONE or replicas[place].outstanding < replicas[best].outstanding:
+            best = place
+    return best
+
+
+@compiled
+def _of_longest_prefix(world: World, index: int, now_s: float) -> int:
+    """The replica whose cache holds most of the prompt, unless loads are uneven or none holds much."""
+    replicas, request = world.replicas, world.requests[index]
+    least = _least(replicas)
+    if least == NONE:
+        return NONE
+    fewest = highest = replicas[least].outstanding
+    for place in range(len(replicas)):
+        if replicas[place].mode == UP:
+            highest = max(highest, replicas[place].outstanding)
+    if highest - fewest > _UNEVEN and highest > _UNEVEN_RATIO * fewest:
+        return least
+    best = NONE
+    longest = 0
+    for place in range(len(replicas)):
+        if replicas[place].mode != UP:
+            continue
+        settle(world, place, now_s)
+        units = resident_units(world.nodes[place], world.units, request)
+        even = best != NONE and units == longest
+        if units > longest or (even and replicas[place].outstanding < replicas[best].outstanding):
+            longest = units
+            best = place
+    cached = min(longest * world.settings[0].unit_tokens, request.input_tokens)
+    return best if best != NONE and cached >= _WORTH_IT * request.input_tokens else least
+
+
+@compiled
+def _mixed(value: np.uint64) -> np.uint64:
+    """Well mixed bits from a count (splitmix64, Steele et al. 2014): the same draw in every run."""
+    mixed = value + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

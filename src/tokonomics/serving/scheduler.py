@@ -1,0 +1,479 @@
+"""One replica, step by step: what the next step holds, and what its end changes.
+
+A step gives one token to every running answer, then prompt chunks in order of arrival until the token budget is spent
+(vLLM's scheduler; engines that do not mix let prompts go first, alone). When the running answers outgrow the KV cache
+the request admitted last gives its place up and computes its tokens again later. Steps over which nothing can change
+are taken together: until the first answer ends, memory runs out, or something arrives.
+"""
+
+import numpy as np
+
+from tokonomics.serving.blocks import (
+    blocks_of,
+    empty_cache,
+    hold_units,
+    publish_units,
+    release_blocks,
+    resident_units,
+    take_blocks,
+    units_blocks,
+)
+from tokonomics.serving.compiled import compiled, inlined
+from tokonomics.serving.ends import push_end, remove_end
+from tokonomics.serving.state import (
+    ANSWER,
+    DONE,
+    DRAINING,
+    ENDED,
+    HEAD,
+    NONE,
+    OFF,
+    OPEN,
+    PROMPT,
+    QUEUED,
+    TAIL,
+    Counts,
+    Row,
+    Rows,
+    World,
+)
+from tokonomics.serving.step_table import run_s, step_s, steps_until
+from tokonomics.serving.work import count_abandoned, count_busy
+
+
+@compiled
+def advance(world: World, place: int, until_s: float) -> None:
+    """Finish the steps of a replica that end by ``until_s`` and begin those that start before it."""
+    replica = world.replicas[place]
+    while True:
+        if replica.run_steps > 0:
+            if replica.run_end_s > until_s:
+                return
+            _finish_run(world, place)
+        if replica.time_s >= until_s or not _compose(world, place):
+            return
+
+
+@compiled
+def cut_run(world: World, place: int, at_s: float) -> None:
+    """Something happened: the run in flight ends with the step that is being computed then."""
+    replica = world.replicas[place]
+    if replica.run_steps <= 1:
+        return
+    held = float(_kv_tokens(replica))
+    start = replica.run_start_s
+    decodes = np.int64(replica.run_decodes)
+    count = steps_until(world.table, decodes, held, replica.run_steps, at_s - start)
+    if count < replica.run_steps:
+        replica.run_steps = count
+        replica.run_end_s = start + run_s(world.table, decodes, held, count)
+
+
+@compiled
+def settle(world: World, place: int, at_s: float) -> None:
+    """Count the steps of the run in flight that have ended by then: the blocks in use are those of the moment."""
+    replica = world.replicas[place]
+    if replica.run_steps <= 1:
+        return
+    table, start = world.table, replica.run_start_s
+    decodes, held = np.int64(replica.run_decodes), float(_kv_tokens(replica))
+    count = steps_until(table, decodes, held, replica.run_steps, at_s - start)
+    end = start + run_s(table, decodes, held, count)
+    if end > at_s:
+        count -= 1
+        end = start + run_s(table, decodes, held, count)
+    if count == 0:
+        return
+    _count_steps(world, place, count, end)
+    replica.run_start_s = end
+    replica.run_steps -= count
+    settings = world.settings[0]
+    need = _blocks_needed(replica, world.phases[place], settings, np.int64(0), np.int64(1))
+    take_blocks(replica, world.nodes[place], settings.units, need)
+    replica.run_end_s = end + run_s(table, decodes, float(_kv_tokens(replica)), replica.run_steps)
+
+
+@compiled
+def enqueue(queues: Counts, requests: Rows, index: int) -> None:
+    """Put a request into a replica's queue, last in its class or, when it has been preempted, first."""
+    request = requests[index]
+    queue = queues[request.urgency]
+    preempted = request.place == PROMPT or request.place == ANSWER
+    request.place = QUEUED
+    request.following = NONE
+    if queue[HEAD] == NONE:
+        queue[HEAD] = index
+        queue[TAIL] = index
+    elif preempted:
+        request.following = queue[HEAD]
+        queue[HEAD] = index
+    else:
+        requests[queue[TAIL]].following = index
+        queue[TAIL] = index
+
+
+@compiled
+def queue_front(queues: Counts, requests: Rows) -> int:
+    """The request to admit next; those whose clients hung up while they waited are passed over."""
+    for queue in queues:
+        while queue[HEAD] != NONE:
+            if requests[queue[HEAD]].status == OPEN:
+                return np.int64(queue[HEAD])
+            queue[HEAD] = requests[queue[HEAD]].following
+    return NONE
+
+
+@compiled
+def drain_if_empty(world: World, place: int, at_s: float) -> None:
+    """A replica told to go is gone, with its cache, once its last request is."""
+    replica = world.replicas[place]
+    if replica.mode == DRAINING and replica.outstanding == 0 and replica.run_steps == 0:
+        if replica.leaving != NONE:
+            _let_leave(world, place)
+        empty_cache(replica, world.nodes[place], world.settings[0].kv_blocks)
+        replica.mode = OFF
+        replica.paid_s += at_s - replica.paid_from_s
+
+
+@inlined
+def _compose(world: World, place: int) -> bool:
+    """Set the next step, or run of steps, in flight; False when there is nothing to do."""
+    replica, settings = world.replicas[place], world.settings[0]
+    if replica.leaving != NONE:
+        _let_leave(world, place)
+    while True:
+        if settings.prefilled:
+            _admit_computed(world, place)
+        preempted = False
+        replica.run_prompts = 0
+        replica.run_prompt_tokens = 0
+        decodes = np.int64(0)
+        budget = settings.max_batched_tokens
+        if settings.mixes:
+            preempted = _make_room(world, place)
+            decodes = np.int64(replica.decoding)
+            budget = max(0, budget - decodes)
+        pairs = _add_prompts(world, place, budget, preempted)
+        if not settings.mixes and replica.run_prompt_tokens == 0:
+            preempted = _make_room(world, place)
+            decodes = np.int64(replica.decoding)
+        if decodes > 0 or replica.run_prompt_tokens > 0:
+            break
+        if not preempted:
+            return False
+    replica.run_decodes = decodes
+    replica.run_start_s = replica.time_s
+    replica.run_prompt_s = 0.0
+    held = float(_kv_tokens(replica)) if decodes > 0 else 0.0
+    if replica.run_prompt_tokens > 0:
+        replica.run_steps = 1
+        prompts = np.int64(replica.run_prompts)
+        span = step_s(world.table, decodes, held, replica.run_prompt_tokens, prompts, pairs)
+        # What the prompts add: the answers alone would have taken a step too.
+        alone = run_s(world.table, decodes, held, np.int64(1)) if decodes > 0 else 0.0
+        replica.run_prompt_s = max(0.0, span - alone)
+    else:
+        count = 1
+        if not preempted:
+            count = _steps_with_room(replica, world.slots[place], world.phases[place], settings)
+        replica.run_steps = count
+        span = run_s(world.table, decodes, held, count)
+    replica.run_end_s = replica.run_start_s + span
+    return True
+
+
+@compiled
+def _make_room(world: World, place: int) -> bool:
+    """Take the blocks that the next token of every answer needs; requests admitted last give theirs up if need be."""
+    replica, settings = world.replicas[place], world.settings[0]
+    preempted = False
+    while replica.decoding > 0:
+        need = _blocks_needed(replica, world.phases[place], settings, np.int64(0), np.int64(1))
+        if need <= replica.free + replica.evictable:
+            take_blocks(replica, world.nodes[place], settings.units, need)
+            break
+        _preempt(world, place)
+        preempted = True
+    return preempted
+
+
+@inlined
+def _preempt(world: World, place: int) -> None:
+    """The least urgent running request, and of those the last admitted, goes back to the front of its queue."""
+    slots = world.slots[place]
+    last = NONE
+    for slot in range(len(slots)):
+        if slots[slot].request == NONE:
+            continue
+        if last != NONE:
+            urgency = world.requests[slots[slot].request].urgency
+            least = world.requests[slots[last].request].urgency
+            if urgency < least or (urgency == least and slots[slot].order < slots[last].order):
+                continue
+        last = slot
+    index = np.int64(slots[last].request)
+    request = world.requests[index]
+    _remove_running(world, place, index)
+    request.computed = 0
+    request.preemptions += 1
+    enqueue(world.queues[place], world.requests, index)
+
+
+@inlined
+def _add_prompts(world: World, place: int, budget: int, preempted: bool) -> float:
+    """Chunks of the prompt begun before, then of new ones; returns the pairs of a token and one it sees.
+
+    A step in which a request lost its place admits none.
+    """
+    replica, settings = world.replicas[place], world.settings[0]
+    pairs = 0.0
+    if replica.partial != NONE and budget > 0:
+        index = np.int64(world.slots[place][replica.partial].request)
+        chunk = np.int64(min(budget, world.requests[index].target - world.requests[index].computed))
+        pairs += _schedule(world, place, index, chunk)
+        budget -= chunk
+    while not preempted and budget > 0 and replica.running < settings.max_sequences:
+        index = queue_front(world.queues[place], world.requests)
+        if index == NONE or (settings.prefilled and world.requests[index].generated == 0):
+            break
+        chunk = _admit(world, place, index, budget)
+        if chunk == NONE:
+            break
+        pairs += _schedule(world, place, index, chunk)
+        budget -= chunk
+    return pairs
+
+
+@inlined
+def _admit_computed(world: World, place: int) -> None:
+    """Requests whose prompts were computed elsewhere need a slot and blocks, and write in the very next step."""
+    replica = world.replicas[place]
+    while replica.running < world.settings[0].max_sequences:
+        index = queue_front(world.queues[place], world.requests)
+        if index == NONE or world.requests[index].generated > 0 or _admit(world, place, index, np.int64(1)) == NONE:
+            return
+        request = world.requests[index]
+        request.computed = request.input_tokens
+        request.generated = 1
+        request.first_token_s = request.arrival_s
+        if request.output_tokens <= 1:
+            _end(world, place, index, replica.time_s)
+        else:
+            _begin_answer(world, place, index)
+
+
+@compiled
+def _admit(world: World, place: int, index: int, budget: int) -> int:
+    """Give the request a slot and blocks; the length of its first chunk, or NONE when it has to wait."""
+    replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
+    nodes = world.nodes[place]
+    block = settings.block_tokens
+    fresh = request.generated == 0
+    first = request.target == 0
+    target = request.input_tokens + request.generated
+    units = 0
+    if settings.units > 0 and not (settings.prefilled and fresh):
+        units = resident_units(nodes, world.units, request)
+    cached = min(units * settings.unit_tokens, request.input_tokens, (target - 1) // block * block)
+    if not settings.chunks and target - cached > budget and replica.run_prompt_tokens > 0:
+        return NONE
+    held = np.int64(request.input_tokens + request.output_tokens if settings.reserves else target)
+    need = blocks_of(held, block) + settings.fixed_blocks
+    shared, unheld = units_blocks(nodes, world.units, request, units)
+    if need - shared > replica.free + replica.evictable - unheld:
+        return NONE
+    world.queues[place, request.urgency, HEAD] = request.following
+    hold_units(replica, nodes, world.units, world.held, request, units)
+    take_blocks(replica, nodes, settings.units, max(0, need - shared))
+    request.blocks = max(need, shared)
+    request.target = target
+    request.computed = cached
+    request.place = PROMPT
+    slots = world.slots[place]
+    slot = slots[len(slots) - 1 - replica.running].free
+    replica.running += 1
+    replica.admitted += 1
+    request.slot = slot
+    slots[slot].request = index
+    slots[slot].order = replica.admitted
+    if np.isnan(request.start_s):
+        request.start_s = replica.time_s
+    if first:
+        request.cached_tokens = cached
+    whole = target - cached
+    return np.int64(min(whole, budget)) if settings.chunks else np.int64(whole)
+
+
+@compiled
+def _schedule(world: World, place: int, index: int, chunk: int) -> float:
+    """Add a chunk of a prompt to the step; returns the pairs of a token and one it sees."""
+    replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
+    past = request.computed
+    slots = world.slots[place]
+    slots[request.slot].chunk = chunk
+    slots[replica.run_prompts].chunked = request.slot
+    replica.run_prompts += 1
+    replica.run_prompt_tokens += chunk
+    if request.preemptions + request.restarts > 0:
+        replica.prompt_again += chunk
+    if settings.units > 0:
+        nodes, block = world.nodes[place], settings.block_tokens
+        publish_units(nodes, world.units, world.held, request, past, past + chunk, settings.unit_tokens, block)
+    return float(chunk) * (past + 0.5 * (chunk + 1.0))
+
+
+@inlined
+def _finish_run(world: World, place: int) -> None:
+    """The run in flight has ended: answers have grown, some are complete, prompts have advanced."""
+    replica, slots = world.replicas[place], world.slots[place]
+    end = replica.run_end_s
+    _count_steps(world, place, replica.run_steps, end)
+    replica.prompt_busy_s += replica.run_prompt_s
+    replica.run_steps = 0
+    replica.time_s = end
+    if replica.leaving != NONE:
+        _let_leave(world, place)
+    while replica.decoding > 0 and slots[slots[0].heap].end <= replica.steps:
+        _end(world, place, np.int64(slots[slots[0].heap].request), end)
+    for count in range(replica.run_prompts):
+        slot = slots[count].chunked
+        index = np.int64(slots[slot].request)
+        if index == NONE:
+            continue
+        request = world.requests[index]
+        request.computed += slots[slot].chunk
+        if request.computed < request.target:
+            replica.partial = slot
+            continue
+        if replica.partial == slot:
+            replica.partial = NONE
+        if np.isnan(request.first_token_s):
+            request.first_token_s = end
+        if request.output_tokens > 0:
+            request.generated += 1
+        if request.generated >= request.output_tokens:
+            _end(world, place, index, end)
+        else:
+            _begin_answer(world, place, index)
+    drain_if_empty(world, place, end)
+
+
+@compiled
+def _begin_answer(world: World, place: int, index: int) -> None:
+    """From the next step on the request writes one token a step."""
+    replica, request, slots = world.replicas[place], world.requests[index], world.slots[place]
+    slot = slots[request.slot]
+    request.place = ANSWER
+    slot.base = request.computed - replica.steps
+    slot.end = replica.steps + request.output_tokens - request.generated
+    replica.base_tokens += slot.base
+    world.phases[place, _phase(slot.base, world.phases.shape[1])] += 1
+    push_end(slots, np.int64(request.slot), np.int64(replica.decoding))
+    replica.decoding += 1
+
+
+@compiled
+def _remove_running(world: World, place: int, index: int) -> None:
+    """Take a request out of its slot and let go of its blocks; its counts of tokens are brought up to date."""
+    replica, request, slots = world.replicas[place], world.requests[index], world.slots[place]
+    settings = world.settings[0]
+    slot = slots[request.slot]
+    if request.place == ANSWER:
+        request.computed = slot.base + replica.steps
+        request.generated = request.output_tokens - (slot.end - replica.steps)
+        if settings.grows:
+            request.blocks = blocks_of(np.int64(request.computed), settings.block_tokens) + settings.fixed_blocks
+        replica.decoding -= 1
+        replica.base_tokens -= slot.base
+        world.phases[place, _phase(slot.base, world.phases.shape[1])] -= 1
+        remove_end(slots, np.int64(request.slot), np.int64(replica.decoding))
+    elif replica.partial == request.slot:
+        replica.partial = NONE
+    release_blocks(replica, world.nodes[place], world.units, world.held, settings.units, request, index)
+    replica.running -= 1
+    slots[len(slots) - 1 - replica.running].free = request.slot
+    slot.request = NONE
+    request.slot = NONE
+
+
+@compiled
+def _end(world: World, place: int, index: int, end_s: float) -> None:
+    """A request is complete."""
+    replica, request = world.replicas[place], world.requests[index]
+    _remove_running(world, place, index)
+    request.status = DONE
+    request.finish_s = end_s
+    request.place = ENDED
+    replica.outstanding -= 1
+
+
+@compiled
+def _let_leave(world: World, place: int) -> None:
+    """Running requests whose clients hung up during the step give up their slots; it gave them nothing."""
+    replica = world.replicas[place]
+    index = np.int64(replica.leaving)
+    while index != NONE:
+        request = world.requests[index]
+        if request.slot != NONE:
+            _remove_running(world, place, index)
+            count_abandoned(replica, request)
+            request.place = ENDED
+        index = np.int64(request.following)
+    replica.leaving = NONE
+
+
+@compiled
+def _count_steps(world: World, place: int, count: int, end_s: float) -> None:
+    """Count the first ``count`` steps of the run in flight, which end at ``end_s``."""
+    replica, settings = world.replicas[place], world.settings[0]
+    replica.all_steps += count
+    if replica.run_decodes > 0:
+        if count > 1:
+            need = _blocks_needed(replica, world.phases[place], settings, np.int64(1), count - 1)
+            take_blocks(replica, world.nodes[place], settings.units, need)
+        replica.steps += count
+    count_busy(replica, world.clock[0], world.timeline, settings.kv_blocks, replica.run_start_s, end_s, count)
+
+
+@compiled
+def _steps_with_room(replica: Row, slots: Rows, phases: Counts, settings: Row) -> int:
+    """Decode steps until the first answer ends, or no block is left for the next one."""
+    count = np.int64(slots[slots[0].heap].end - replica.steps)
+    room = replica.free + replica.evictable
+    if count == 1 or _blocks_needed(replica, phases, settings, np.int64(1), count - 1) <= room:
+        return count
+    rounds = room // replica.decoding
+    possible = rounds * settings.block_tokens
+    room -= rounds * replica.decoding
+    while True:
+        room -= phases[(replica.steps + 1 + possible) % settings.block_tokens]
+        if room < 0:
+            break
+        possible += 1
+    return np.int64(min(count, 1 + possible))
+
+
+@compiled
+def _blocks_needed(replica: Row, phases: Counts, settings: Row, after: int, count: int) -> int:
+    """Blocks that ``count`` decode steps need, beginning ``after`` steps from now."""
+    if not settings.grows:
+        return 0
+    block = settings.block_tokens
+    rounds = count // block
+    need = rounds * replica.decoding
+    first = replica.steps + after
+    for step in range(count - rounds * block):
+        need += phases[(first + step) % block]
+    return np.int64(need)
+
+
+@compiled
+def _phase(base: int, block_tokens: int) -> int:
+    """The step, modulo the block, at which a sequence begins another block: base + steps is a whole number of them."""
+    return -base % block_tokens
+
+
+@compiled
+def _kv_tokens(replica: Row) -> int:
+    """Tokens the decoding sequences attend to in the next step, each its own new one included."""
+    return np.int64(replica.base_tokens + replica.decoding * (replica.steps + 1))

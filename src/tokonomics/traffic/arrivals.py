@@ -1,0 +1,285 @@
+"""When requests arrive: one text such as ``gamma:2,cv=3`` or ``diurnal:5,peak=3`` becomes sorted times.
+
+Every process is a renewal process whose clock runs at the current rate: gaps of mean one and a given coefficient of
+variation (exponential, gamma, Weibull or even) are summed, and the sum is read backwards through the curve of requests
+expected by each moment. With exponential gaps that is the Poisson process of that rate; ``cv`` makes it burstier. The
+first request arrives at 0.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.errors import BadInput
+from tokonomics.traffic.grammar import Phrase, parse_phrase
+
+Floats = NDArray[np.float64]
+
+EXAMPLES = (
+    "poisson:2, gamma:2,cv=3, weibull:2,cv=2, constant:2, onoff:10,on=60,off=300, diurnal:5,peak=3, "
+    "weekly:5,peak=2,weekend=0.4, step:2,to=8,at=600, spike:2,to=20,at=600,for=60, burst:100"
+)
+MOST_REQUESTS = 200_000_000
+"""In one trace: its columns take 3 GB."""
+_MOST_RATE = 1e6
+_MOST_CV = 30.0
+_MOST_PEAK = 20.0
+_DAY_S, _WEEK_DAYS, _WEEKEND_DAYS = 86400, 7, 2
+_MINUTES = 1440
+"""Steps of the daily curve: the rate is constant within a minute."""
+_LONGEST_S = 1e9
+
+
+@dataclass(frozen=True)
+class RateCurve:
+    """Requests expected by each moment: straight between ``times`` and ``expected``, both rising from 0.
+
+    With a period the curve repeats after it (silent from the last time to the period's end); without one it goes on
+    at ``rate_after``.
+    """
+
+    times: Floats
+    expected: Floats
+    period_s: float | None = None
+    rate_after: float = 0.0
+
+    def by(self, moment_s: float) -> float:
+        """Requests expected by that moment."""
+        if self.period_s is None:
+            beyond = max(moment_s - float(self.times[-1]), 0.0)
+            return float(np.interp(moment_s, self.times, self.expected)) + beyond * self.rate_after
+        whole, rest = divmod(moment_s, self.period_s)
+        return whole * float(self.expected[-1]) + float(np.interp(rest, self.times, self.expected))
+
+    def when(self, expected: Floats) -> Floats:
+        """The moments by which so many requests are expected: the inverse of ``by``."""
+        last = float(self.expected[-1])
+        if self.period_s is None:
+            beyond = np.maximum(expected - last, 0.0)
+            inside = np.interp(expected, self.expected, self.times) if last else np.zeros_like(expected)
+            made: Floats = inside + (beyond / self.rate_after if self.rate_after else 0.0)
+            return made
+        whole = np.floor(expected / last)
+        rest = np.interp(expected - whole * last, self.expected, self.times)
+        repeated: Floats = whole * self.period_s + rest
+        return repeated
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """A process, read from a text."""
+
+    text: str
+    curve: RateCurve
+    gaps: Callable[[np.random.Generator, int], Floats]
+    """So many gaps of mean one."""
+    start_s: float = 0.0
+    """How far into the curve the trace begins."""
+    at_once: int | None = None
+    """A burst of so many requests at time 0, and nothing else."""
+
+
+def parse_arrivals(text: str, where: str = "--arrivals") -> Arrivals:
+    """Read one process. Rates are requests a second; times are seconds, or such as 10m and 2h."""
+    phrase = parse_phrase(text, _KINDS, where=where, examples=EXAMPLES)
+    return _KINDS[phrase.name](phrase)
+
+
+def draw_arrivals(
+    arrivals: Arrivals,
+    *,
+    requests: int | None = None,
+    duration_s: float | None = None,
+    seed: int | np.random.SeedSequence = 0,
+) -> Floats:
+    """Sorted times from 0 of the first ``requests``, those before ``duration_s``, or whichever ends first."""
+    if arrivals.at_once is not None:
+        return np.zeros(min(arrivals.at_once, arrivals.at_once if requests is None else requests))
+    if requests is None and duration_s is None:
+        raise BadInput("no end is given", fix="Say --requests 10000 or --duration 1h.")
+    if requests is not None and not 1 <= requests <= MOST_REQUESTS:
+        raise BadInput(f"must be between 1 and {MOST_REQUESTS:,}, got {requests:,}", where="--requests")
+    if duration_s is not None and not 0 < duration_s <= _LONGEST_S:
+        raise BadInput(f"must be above 0 and at most {_LONGEST_S:,.0f} seconds, got {duration_s:g}", where="--duration")
+    begin = arrivals.curve.by(arrivals.start_s)
+    end = math.inf if duration_s is None else arrivals.curve.by(arrivals.start_s + duration_s) - begin
+    if requests is None and end > 0.9 * MOST_REQUESTS:
+        raise BadInput(
+            f"{arrivals.text} gives about {end:,.0f} requests in that time; at most {MOST_REQUESTS:,} are made",
+            where="--duration",
+        )
+    clock = _clock(arrivals, np.random.default_rng(seed), requests, end)
+    times = arrivals.curve.when(begin + clock) - arrivals.start_s
+    # Rounding may put a time a hair before its neighbour or before the start.
+    ordered: Floats = np.maximum.accumulate(np.maximum(times, 0.0))
+    ordered[0] = 0.0
+    return ordered if duration_s is None else ordered[: int(np.searchsorted(ordered, duration_s))]
+
+
+def _clock(arrivals: Arrivals, rng: np.random.Generator, requests: int | None, end: float) -> Floats:
+    """Sums of gaps from 0: so many, or until the end is passed."""
+    parts, last, drawn = [np.zeros(1)], 0.0, 1
+    while last < end and (requests is None or drawn < requests):
+        likely = math.inf if math.isinf(end) else (end - last) + 5 * math.sqrt(end - last) + 100
+        size = int(min(likely, math.inf if requests is None else requests - drawn))
+        sums = last + np.cumsum(arrivals.gaps(rng, size))
+        parts.append(sums)
+        last, drawn = float(sums[-1]), drawn + size
+        if drawn > MOST_REQUESTS:
+            raise BadInput(f"{arrivals.text} needs more than {MOST_REQUESTS:,} requests", where="--duration")
+    return np.concatenate(parts)
+
+
+def _steady(rate: float) -> RateCurve:
+    return RateCurve(np.zeros(1), np.zeros(1), rate_after=rate)
+
+
+def _exponential(rng: np.random.Generator, size: int) -> Floats:
+    return rng.standard_exponential(size)
+
+
+def _gamma(cv: float) -> Callable[[np.random.Generator, int], Floats]:
+    """Gaps of mean one: shape 1/cv², scale cv²."""
+    if cv == 1:
+        return _exponential
+    if cv == 0:
+        return lambda _, size: np.ones(size)
+    return lambda rng, size: rng.standard_gamma(1 / cv**2, size) * cv**2
+
+
+def weibull_shape(cv: float) -> float:
+    """The shape k with Γ(1 + 2/k) ÷ Γ(1 + 1/k)² − 1 = cv², by bisection: cv falls as k rises."""
+
+    def excess(shape: float) -> float:
+        return math.lgamma(1 + 2 / shape) - 2 * math.lgamma(1 + 1 / shape) - math.log1p(cv**2)
+
+    low, high = 0.05, 1000.0
+    for _ in range(80):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return low
+
+
+def _weibull(cv: float) -> Callable[[np.random.Generator, int], Floats]:
+    shape = weibull_shape(cv)
+    scale = 1 / math.gamma(1 + 1 / shape)
+    return lambda rng, size: rng.weibull(shape, size) * scale
+
+
+def _rate(phrase: Phrase) -> float:
+    return phrase.number(None, 1e-6, _MOST_RATE)
+
+
+def _burstiness(phrase: Phrase, default: float | None = 1.0) -> Callable[[np.random.Generator, int], Floats]:
+    return _gamma(phrase.number("cv", 0, _MOST_CV, default))
+
+
+def _poisson(phrase: Phrase) -> Arrivals:
+    phrase.allow()
+    return Arrivals(phrase.text, _steady(_rate(phrase)), _exponential)
+
+
+def _gamma_gaps(phrase: Phrase) -> Arrivals:
+    phrase.allow("cv")
+    return Arrivals(phrase.text, _steady(_rate(phrase)), _burstiness(phrase, None))
+
+
+def _weibull_gaps(phrase: Phrase) -> Arrivals:
+    phrase.allow("cv")
+    return Arrivals(phrase.text, _steady(_rate(phrase)), _weibull(phrase.number("cv", 0.01, _MOST_CV)))
+
+
+def _constant(phrase: Phrase) -> Arrivals:
+    phrase.allow()
+    return Arrivals(phrase.text, _steady(_rate(phrase)), _gamma(0))
+
+
+def _onoff(phrase: Phrase) -> Arrivals:
+    phrase.allow("on", "off", "cv")
+    rate, on, off = _rate(phrase), phrase.time_s("on", 1e-3, _LONGEST_S), phrase.time_s("off", 0, _LONGEST_S)
+    curve = RateCurve(np.array([0.0, on]), np.array([0.0, rate * on]), period_s=on + off)
+    return Arrivals(phrase.text, curve, _burstiness(phrase))
+
+
+def daily_shape(peak: float) -> Floats:
+    """The rate of each minute of a day ÷ its mean, lowest at the start and highest at noon.
+
+    Up to a peak of twice the mean a sinusoid; above, the raised sinusoid ((1 − cos) / 2)ⁿ, narrower as n grows: its
+    mean is Γ(n + ½) ÷ (√π Γ(n + 1)), a half at n = 1, where the two forms meet.
+    """
+    phase = 2 * math.pi * (np.arange(_MINUTES) + 0.5) / _MINUTES
+    if peak <= 2:
+        shape = 1 - (peak - 1) * np.cos(phase)
+    else:
+        low, high = 1.0, peak**2
+        for _ in range(80):
+            power = (low + high) / 2
+            mean = math.exp(math.lgamma(power + 0.5) - math.lgamma(power + 1)) / math.sqrt(math.pi)
+            low, high = (power, high) if mean > 1 / peak else (low, power)
+        shape = ((1 - np.cos(phase)) / 2) ** low
+    made: Floats = shape / shape.mean()
+    return made
+
+
+def _cycle(rate: float, days: list[float], peak: float) -> RateCurve:
+    """Days of one shape and of different weight, repeated; their mean rate is the one given."""
+    weights = np.asarray(days) / np.mean(days)
+    rates = np.concatenate([rate * weight * daily_shape(peak) for weight in weights])
+    expected = np.concatenate([[0.0], np.cumsum(rates * (_DAY_S / _MINUTES))])
+    times = np.linspace(0.0, len(days) * _DAY_S, len(expected))
+    return RateCurve(times, expected, period_s=len(days) * _DAY_S)
+
+
+def _diurnal(phrase: Phrase) -> Arrivals:
+    phrase.allow("peak", "start", "cv")
+    curve = _cycle(_rate(phrase), [1.0], phrase.number("peak", 1, _MOST_PEAK, 2.0))
+    return Arrivals(phrase.text, curve, _burstiness(phrase), phrase.time_s("start", 0, _DAY_S, 0.0))
+
+
+def _weekly(phrase: Phrase) -> Arrivals:
+    phrase.allow("peak", "weekend", "start", "cv")
+    days = [1.0] * (_WEEK_DAYS - _WEEKEND_DAYS) + [phrase.number("weekend", 0.01, 100, 0.5)] * _WEEKEND_DAYS
+    curve = _cycle(_rate(phrase), days, phrase.number("peak", 1, _MOST_PEAK, 2.0))
+    return Arrivals(phrase.text, curve, _burstiness(phrase), phrase.time_s("start", 0, _WEEK_DAYS * _DAY_S, 0.0))
+
+
+def _step(phrase: Phrase) -> Arrivals:
+    phrase.allow("to", "at", "cv")
+    rate, after = _rate(phrase), phrase.number("to", 1e-6, _MOST_RATE)
+    at = phrase.time_s("at", 1e-3, _LONGEST_S)
+    curve = RateCurve(np.array([0.0, at]), np.array([0.0, rate * at]), rate_after=after)
+    return Arrivals(phrase.text, curve, _burstiness(phrase))
+
+
+def _spike(phrase: Phrase) -> Arrivals:
+    phrase.allow("to", "at", "for", "cv")
+    rate, high = _rate(phrase), phrase.number("to", 1e-6, _MOST_RATE)
+    at, lasting = phrase.time_s("at", 1e-3, _LONGEST_S), phrase.time_s("for", 1e-3, _LONGEST_S)
+    times = np.array([0.0, at, at + lasting])
+    curve = RateCurve(times, np.array([0.0, rate * at, rate * at + high * lasting]), rate_after=rate)
+    return Arrivals(phrase.text, curve, _burstiness(phrase))
+
+
+def _burst(phrase: Phrase) -> Arrivals:
+    phrase.allow()
+    number = phrase.number(None, 1, MOST_REQUESTS)
+    if number != int(number):
+        raise phrase.wrong("a burst is a whole number of requests")
+    return Arrivals(phrase.text, _steady(0.0), _exponential, at_once=int(number))
+
+
+_KINDS: dict[str, Callable[[Phrase], Arrivals]] = {
+    "poisson": _poisson,
+    "gamma": _gamma_gaps,
+    "weibull": _weibull_gaps,
+    "constant": _constant,
+    "onoff": _onoff,
+    "diurnal": _diurnal,
+    "weekly": _weekly,
+    "step": _step,
+    "spike": _spike,
+    "burst": _burst,
+}

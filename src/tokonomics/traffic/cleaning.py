@@ -1,0 +1,201 @@
+"""Turns the fields of a log, as they were written, into times and token counts, and says why where it cannot.
+
+Each batch is worked on as columns: a value that cannot be read becomes null, a row that has one, or one out of range,
+is set aside with its place in the file and the reason. No row disappears without being counted.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.traffic.formats import Layout
+from tokonomics.traffic.trace import MOST_TOKENS
+
+if TYPE_CHECKING:
+    import polars as pl
+
+FIRST_SHOWN = 5
+UNNAMED = "(none)"
+"""The tenant of a request that names none."""
+LATEST_S = 1e11
+"""A time beyond year 5000 counted in seconds: it was in finer units."""
+MOST_URGENT, LEAST_URGENT = -(2**31), 2**31 - 1
+
+
+@dataclass
+class Problems:
+    """Rows that could not be used: how many, the first few with place and reason; and what else to know."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def seconds(column: "pl.Series", per_second: float) -> "pl.Series":
+    """Times as seconds: numbers in the log's unit, or dates (without a zone: UTC) as unix time."""
+    import polars as pl
+
+    if column.dtype == pl.Date:
+        column = column.cast(pl.Datetime("us"))
+    if column.dtype == pl.Datetime:
+        return column.dt.timestamp("us") / 1e6
+    if column.dtype.is_numeric():
+        return _scaled(column.cast(pl.Float64), per_second)
+    if column.dtype != pl.String:
+        return pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
+    text = column.str.strip_chars()
+    numbers = text.cast(pl.Float64, strict=False)
+    if numbers.null_count() == text.null_count():
+        return _scaled(numbers, per_second)
+    return pl.select(pl.coalesce(_scaled(numbers, per_second), _dates(text))).to_series().alias(column.name)
+
+
+def _dates(text: "pl.Series") -> "pl.Series":
+    """Unix time of ISO dates: with or without fraction, zone, and the T between date and time.
+
+    Seconds and the rest apart: a fixed format is parsed several times as fast as one with a fraction of any length.
+    """
+    import polars as pl
+
+    spaced = text
+    if (text.str.slice(10, 1) == "T").any():
+        with_t = pl.col("").str.slice(10, 1) == "T"
+        joined = pl.concat_str(pl.col("").str.slice(0, 10), pl.lit(" "), pl.col("").str.slice(11))
+        spaced = text.alias("").to_frame().select(pl.when(with_t).then(joined).otherwise(pl.col(""))).to_series()
+    whole = spaced.str.slice(0, 19).str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us", cache=False)
+    rest = spaced.str.slice(19).alias("rest")
+    frame = rest.to_frame().with_columns(whole=whole.dt.timestamp("ms") / 1e3)
+    fraction = (
+        pl.when(pl.col("rest") == "")
+        .then(0.0)
+        .otherwise(pl.when(pl.col("rest").str.starts_with(".")).then(pl.col("rest").cast(pl.Float64, strict=False)))
+    )
+    read = frame.select(pl.col("whole") + pl.when(fraction < 1).then(fraction)).to_series()
+    if read.null_count() == whole.null_count():
+        return read
+    return frame.select(pl.col("whole") + _after_seconds(pl.col("rest"))).to_series()
+
+
+def _after_seconds(rest: "pl.Expr") -> "pl.Expr":
+    """Fraction of a second less the offset of the zone; null where it is anything else."""
+    import polars as pl
+
+    parts = rest.str.extract_groups(r"^(\.\d{1,15})? ?(?:Z|z|UTC|([+-])(\d\d):?(\d\d)|)$")
+    fraction = parts.struct.field("1").cast(pl.Float64).fill_null(0.0)
+    minutes = parts.struct.field("3").cast(pl.Float64) * 60 + parts.struct.field("4").cast(pl.Float64)
+    ahead = pl.when(parts.struct.field("2") == "-").then(-minutes).otherwise(minutes).fill_null(0.0)
+    return pl.when(rest.str.contains(r"^(\.\d{1,15})? ?(?:Z|z|UTC|[+-]\d\d:?\d\d|)$")).then(fraction - 60 * ahead)
+
+
+def _scaled(numbers: "pl.Series", per_second: float) -> "pl.Series":
+    import polars as pl
+
+    if per_second:
+        return numbers if per_second == 1.0 else numbers / per_second
+    size = pl.col("")
+    digits = (size.abs() / LATEST_S).clip(1).log10()
+    finer = pl.when(digits == 0).then(1.0).when(digits <= 3).then(1e3).when(digits <= 6).then(1e6).otherwise(1e9)
+    return numbers.alias("").to_frame().select(size / finer).to_series()
+
+
+def counts(column: "pl.Series") -> "pl.Series":
+    """Whole numbers; also those written as 12.0. Null where it is none."""
+    import polars as pl
+
+    if column.dtype.is_integer():
+        return column.cast(pl.Int64, strict=False)
+    if column.dtype == pl.String:
+        text = column.str.strip_chars()
+        whole = text.cast(pl.Int64, strict=False)
+        if whole.null_count() == text.null_count():
+            return whole
+        column = text.cast(pl.Float64, strict=False)
+    elif not column.dtype.is_numeric():
+        return pl.Series(column.name, [None] * len(column), dtype=pl.Int64)
+    floats = column.cast(pl.Float64).alias("")
+    integral = pl.when(pl.col("").is_finite() & (pl.col("").round() == pl.col(""))).then(pl.col(""))
+    return floats.to_frame().select(integral.cast(pl.Int64, strict=False)).to_series().alias(column.name)
+
+
+def clean(raw: "pl.DataFrame", layout: Layout) -> "tuple[pl.DataFrame, pl.DataFrame]":
+    """The usable rows as columns arrival, input, output, …; and the places and reasons of the others."""
+    import polars as pl
+
+    columns = {
+        "arrival": seconds(raw["arrival"], layout.second),
+        "input": counts(raw["input"]),
+        "output": counts(raw["output"]),
+    }
+    good = (
+        pl.col("arrival").is_finite()
+        & pl.col("input").is_between(1, MOST_TOKENS)
+        & pl.col("output").is_between(0, MOST_TOKENS)
+    )
+    if "priority" in raw.columns:
+        columns["priority"] = counts(raw["priority"])
+        good &= pl.col("priority").is_between(MOST_URGENT, LEAST_URGENT) | pl.col("priority_raw").is_null()
+    if "trouble" in raw.columns:
+        good &= pl.col("trouble").is_null()
+    if "prefix" in raw.columns and not layout.prefix_is_key:
+        good &= ~_overfull(layout.block_tokens)
+    both = raw.rename({name: f"{name}_raw" for name in columns}).with_columns(
+        **{name: values.alias(name) for name, values in columns.items()}
+    )
+    marked = both.with_columns(good=good.fill_null(value=False))
+    kept = marked if marked["good"].all() else marked.filter("good")
+    tidy = [pl.col(name) for name in ("arrival", "input", "output")]
+    if "tenant" in raw.columns:
+        tidy.append(pl.col("tenant").cast(pl.String).fill_null(UNNAMED))
+    if "priority" in raw.columns:
+        tidy.append(pl.col("priority").fill_null(0))
+    if "prefix" in raw.columns:
+        tidy.append(pl.col("prefix") if layout.prefix_is_key else pl.col("prefix").fill_null([]))
+    return kept.select(tidy), marked.filter(~pl.col("good"))
+
+
+def _overfull(block_tokens: int | None) -> "pl.Expr":
+    """Prompts that list more blocks than they have, or a block without an id."""
+    import polars as pl
+
+    listed = pl.col("prefix").list.len().fill_null(0).cast(pl.Int64)
+    gaps = pl.col("prefix").list.eval(pl.element().is_null()).list.any().fill_null(value=False)
+    return gaps | ((listed - 1) * (block_tokens or 1) >= pl.col("input"))
+
+
+def reason(row: dict[str, Any], layout: Layout) -> str:
+    """Why a row cannot be used, in the words of its log."""
+    if row.get("trouble"):
+        return shorten(str(row["trouble"]), 120)
+    if all(row[f"{name}_raw"] is None for name in ("arrival", "input", "output")):
+        return "empty row"
+    for name, least in (("arrival", None), ("input", 1), ("output", 0), ("priority", MOST_URGENT)):
+        if name not in row:
+            continue
+        label, given, read = layout.label(name), row[f"{name}_raw"], row[name]
+        shown = shorten(repr(given) if isinstance(given, str) else str(given))
+        if given is None and name != "priority":
+            return f"{label} is missing"
+        if read is None and given is not None:
+            return f"{label} is {shown}, not {'a time' if least is None else 'a whole number'}"
+        if least is None and not abs(read) < float("inf"):
+            return f"{label} is {shown}, not a time"
+        most = LEAST_URGENT if name == "priority" else MOST_TOKENS
+        if least is not None and read is not None and not least <= read <= most:
+            return f"{label} is {shown}, must be {least:,} to {most:,}"
+    blocks = row.get("prefix") or []
+    if None in blocks:
+        return f"{layout.label('prefix')} has a block without an id"
+    return (
+        f"{layout.label('prefix')} lists {len(blocks)} blocks of {layout.block_tokens}: more than {row['input']} tokens"
+    )
+
+
+def set_aside(problems: Problems, bad: "pl.DataFrame", layout: Layout, file: str, place: str, *, strict: bool) -> None:
+    """Counts the rows that cannot be used and keeps the first few; when strict, the first is an error."""
+    for row in bad.head(FIRST_SHOWN - len(problems.first)).iter_rows(named=True):
+        why = reason(row, layout)
+        if strict:
+            where = f"{file}:{row['row']}" if place == "line" else f"{file}: {place} {row['row']}"
+            raise BadInput(why, where=where)
+        problems.first.append(f"{place} {row['row']}: {why}")
+    problems.count += len(bad)

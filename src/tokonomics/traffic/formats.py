@@ -1,0 +1,216 @@
+"""What the logs people have call the fields of a request: a table of names, and which log a set of names belongs to.
+
+A log is told by the names it uses, never by its file name. Names were read from the published files and the released
+source of the tools (Azure public dataset, Mooncake FAST25 traces, BurstGPT v1 and v2, Qwen-Bailian usage traces,
+OpenAI and LiteLLM objects, vLLM 0.32 ``bench serve``, guidellm 0.8).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tokonomics.errors import BadInput, nearest, shorten
+
+Path = tuple[str, ...]
+"""Of a field: the column, or the keys that lead to it through nested objects."""
+
+FIELDS = ("arrival", "input", "output", "tenant", "priority", "prefix")
+REQUIRED = ("arrival", "input", "output")
+COLUMNS_HELP = "--columns arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,prefix=…]"
+KNOWN = (
+    "Azure LLM, BurstGPT (CSV); Mooncake, Qwen-Bailian, OpenAI-style usage (JSON lines); "
+    "vLLM bench --save-detailed, guidellm (JSON)"
+)
+SUPPORTED = f"{KNOWN}; any other CSV, JSON lines or parquet with {COLUMNS_HELP}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each field of a request is found; of several places the first that holds something counts."""
+
+    name: str
+    arrival: tuple[Path, ...]
+    input: tuple[Path, ...]
+    output: tuple[Path, ...]
+    tenant: tuple[Path, ...] = ()
+    priority: tuple[Path, ...] = ()
+    prefix: tuple[Path, ...] = ()
+    second: float = 1.0
+    """Units of a number in the time field that make a second; 0: tell seconds from finer units by size."""
+    block_tokens: int | None = None
+    prefix_is_key: bool = False
+    """The prefix field names a shared prompt, rather than listing its blocks."""
+    unanswered: str | None = None
+    """What an answer of no tokens means in this log."""
+    note: str | None = None
+
+    def paths(self, field: str) -> tuple[Path, ...]:
+        found: tuple[Path, ...] = getattr(self, field)
+        return found
+
+    def label(self, field: str) -> str:
+        """What a message calls the field."""
+        return " or ".join(".".join(path) for path in self.paths(field)[:2])
+
+    def narrowed(self, present: Iterable[Path]) -> "Layout":
+        """Only the places that the log at hand has."""
+        there = set(present)
+        kept = {field: tuple(path for path in self.paths(field) if path in there) for field in FIELDS}
+        return replace(self, **kept)  # type: ignore[arg-type]
+
+
+def _paths(*dotted: str) -> tuple[Path, ...]:
+    return tuple(tuple(name.split(".")) for name in dotted)
+
+
+def _anywhere(*names: str) -> tuple[Path, ...]:
+    """At the top of a log line, or in the response that a proxy or the batch API wraps."""
+    return _paths(*(f"{outer}{name}" for outer in ("", "response.body.", "response.") for name in names))
+
+
+OWN = Layout(
+    "tokonomics trace",
+    arrival=(("arrival_s",),),
+    input=(("input_tokens",),),
+    output=(("output_tokens",),),
+    tenant=(("tenant",),),
+    priority=(("priority",),),
+    prefix=(("prefix_blocks",),),
+)
+AZURE = Layout("Azure LLM CSV", arrival=(("TIMESTAMP",),), input=(("ContextTokens",),), output=(("GeneratedTokens",),))
+BURSTGPT = Layout(
+    "BurstGPT CSV",
+    arrival=(("Timestamp",),),
+    input=(("Request tokens",),),
+    output=(("Response tokens",),),
+    tenant=(("Model",),),
+    unanswered="requests that failed (0 response tokens), kept as prompts without an answer",
+    note="tenants are the values of Model",
+)
+MOONCAKE = Layout(
+    "Mooncake JSON lines",
+    arrival=(("timestamp",),),
+    input=(("input_length",),),
+    output=(("output_length",),),
+    prefix=(("hash_ids",),),
+    second=1000.0,
+    block_tokens=512,
+)
+BAILIAN = Layout(
+    "Qwen-Bailian JSON lines",
+    arrival=(("timestamp",),),
+    input=(("input_length",),),
+    output=(("output_length",),),
+    tenant=(("type",),),
+    prefix=(("hash_ids",),),
+    block_tokens=16,
+    note="tenants are the values of type",
+)
+OPENAI = Layout(
+    "OpenAI-style usage log",
+    # When the request came in, where a proxy wrote it down; `created` is when the server began the answer.
+    arrival=_paths("startTime", "start_time", "request_time")
+    + _anywhere("created", "created_at")
+    + _paths("timestamp", "time"),
+    input=_anywhere("usage.prompt_tokens", "usage.input_tokens") + _paths("prompt_tokens", "input_tokens"),
+    output=_anywhere("usage.completion_tokens", "usage.output_tokens") + _paths("completion_tokens", "output_tokens"),
+    tenant=_paths("metadata.tenant", "user", "end_user", "response.body.metadata.tenant", "response.body.user"),
+    second=0.0,
+)
+OPENAI_MODELS = replace(
+    OPENAI, tenant=_anywhere("model"), note="no user or metadata.tenant in the log: tenants are the models"
+)
+VLLM = Layout("vLLM bench serve", arrival=(("start_times",),), input=(("input_lens",),), output=(("output_lens",),))
+GUIDELLM = Layout(
+    "guidellm benchmarks",
+    arrival=_paths("info.timings.request_start", "request_start_time", "start_time"),
+    input=_paths("input_metrics.total_tokens", "prompt_tokens"),
+    output=_paths("output_metrics.total_tokens", "output_tokens"),
+)
+
+TABLES = (AZURE, BURSTGPT, OWN)
+OBJECTS = (BAILIAN, MOONCAKE, OWN)
+
+
+def layout_of_columns(names: Sequence[str]) -> Layout | None:
+    """The log whose columns these are; the spelling of the published file, in any case."""
+    spelled = {name.strip().lower(): name for name in names}
+    for layout in TABLES:
+        if all(layout.paths(field)[0][0].lower() in spelled for field in REQUIRED):
+            there = {
+                field: tuple((spelled[path[0].lower()],) for path in layout.paths(field) if path[0].lower() in spelled)
+                for field in FIELDS
+            }
+            return replace(layout, **there)  # type: ignore[arg-type]
+    return None
+
+
+def paths_in(item: Any, depth: int = 4) -> set[Path]:
+    """Every path to a field in an object that is not null."""
+    found: set[Path] = set()
+    for key, value in item.items():
+        if value is None:
+            continue
+        found.add((key,))
+        if isinstance(value, dict) and depth > 1:
+            found |= {(key, *rest) for rest in paths_in(value, depth - 1)}
+    return found
+
+
+def layout_of_objects(items: Sequence[dict[str, Any]]) -> Layout | None:
+    """The log that lines like these come from."""
+    present = set().union(*(paths_in(item) for item in items))
+    for layout in OBJECTS:
+        told_apart = layout is not BAILIAN or ("chat_id",) in present
+        if told_apart and all(layout.paths(field)[0] in present for field in REQUIRED):
+            return layout.narrowed(present)
+    users = OPENAI.narrowed(present)
+    if users.arrival and users.input and users.output:
+        return users if users.tenant else OPENAI_MODELS.narrowed(present)
+    return None
+
+
+def layout_from_option(columns: str, present: set[Path]) -> Layout:
+    """What ``--columns`` says, checked against the columns there are."""
+    chosen: dict[str, Any] = {}
+    block_tokens: int | None = None
+    for part in columns.split(","):
+        field, equals, name = (piece.strip() for piece in part.partition("="))
+        if not equals or not name:
+            raise BadInput(f"'{shorten(part)}' is not FIELD=COLUMN", where="--columns", fix=f"Use {COLUMNS_HELP}")
+        if field == "block":
+            if not name.isascii() or not name.isdigit() or not 1 <= int(name[:9]) <= 2**20:
+                raise BadInput(f"block must be tokens a block, got '{shorten(name)}'", where="--columns")
+            block_tokens = int(name)
+        elif field not in FIELDS:
+            guesses = nearest(field, (*FIELDS, "block"))
+            hint = f"Did you mean {' or '.join(guesses)}?" if guesses else f"Use {COLUMNS_HELP}"
+            raise BadInput(f"unknown field '{shorten(field)}'", where="--columns", fix=hint)
+        else:
+            chosen[field] = (_find(name, present),)
+    if missing := [field for field in REQUIRED if field not in chosen]:
+        raise BadInput(f"does not say which column is {missing[0]}", where="--columns", fix=f"Use {COLUMNS_HELP}")
+    per_second = _per_second(chosen["arrival"][0][-1])
+    return Layout("columns as told", **chosen, second=per_second, block_tokens=block_tokens)
+
+
+def _find(name: str, present: set[Path]) -> Path:
+    for path in ((name,), tuple(name.split("."))):
+        if path in present:
+            return path
+    known = sorted(".".join(path) for path in present)
+    guesses = nearest(name, known)
+    found = "Found: " + shorten(", ".join(known), 300)
+    raise BadInput(
+        f"no column '{shorten(name)}'",
+        where="--columns",
+        fix=f"Did you mean {' or '.join(guesses)}?\n  {found}" if guesses else found,
+    )
+
+
+def _per_second(name: str) -> float:
+    """How many make a second, by the ending of the name."""
+    for ending, many in (("_ms", 1e3), ("_us", 1e6), ("_ns", 1e9)):
+        if name.lower().endswith(ending):
+            return many
+    return 1.0

@@ -1,0 +1,106 @@
+"""The small text grammar of traffic: ``name:value,key=value,…``, with times such as ``90``, ``10m`` or ``2h``."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tokonomics.errors import BadInput, nearest, shorten
+
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?"
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """One text, taken apart: ``gamma:2,cv=3`` is the name ``gamma``, the value ``2`` and the option ``cv``."""
+
+    text: str
+    name: str
+    value: str | None
+    options: Mapping[str, str]
+    where: str
+    examples: str
+
+    def wrong(self, why: str) -> BadInput:
+        return BadInput(f"'{shorten(self.text)}': {why}", where=self.where, fix=f"Such as: {self.examples}.")
+
+    def allow(self, *names: str) -> None:
+        """Refuse options that mean nothing here."""
+        for name in self.options:
+            if name not in names:
+                guess = nearest(name, names, 1)
+                known = f"did you mean {guess[0]}=?" if guess else f"it takes {', '.join(names) or 'none'}"
+                raise self.wrong(f"unknown option '{shorten(name, 20)}='; {known}")
+
+    def number(self, name: str | None, low: float, high: float, default: float | None = None) -> float:
+        """The option of that name, or the plain value for None: a number from low to high."""
+        return self._read(name, low, high, default, _as_number, "a number")
+
+    def time_s(self, name: str, low: float, high: float, default: float | None = None) -> float:
+        return self._read(name, low, high, default, span_s, "a time")
+
+    def _read(
+        self,
+        name: str | None,
+        low: float,
+        high: float,
+        default: float | None,
+        read: Callable[[str], float | None],
+        kind: str,
+    ) -> float:
+        given = self.value if name is None else self.options.get(name)
+        label = f"{name}=" if name else f"the value after '{self.name}:'" if self.name else "the first value"
+        if given is None:
+            if default is None:
+                raise self.wrong(f"{label} is missing")
+            return default
+        read_value = read(given)
+        if read_value is None:
+            raise self.wrong(f"{label} '{shorten(given, 20)}' is not {kind}")
+        if not low <= read_value <= high:
+            raise self.wrong(f"{label} must be between {low:,.12g} and {high:,.12g}, got {shorten(given, 20)}")
+        return read_value
+
+
+def parse_phrase(text: str, names: Iterable[str], *, where: str, examples: str) -> Phrase:
+    """Take a text apart and check its name; options are checked by whoever reads them."""
+    name, _, rest = text.strip().partition(":")
+    name, known = name.strip().lower(), list(names)
+    blank = Phrase(text, name, None, {}, where, examples)
+    if name not in known:
+        guess = nearest(name, known, 1)
+        hint = f" (did you mean {guess[0]}?)" if guess else ""
+        raise blank.wrong(f"'{shorten(name, 30)}' is none of {', '.join(known)}{hint}")
+    return read_options(blank, rest)
+
+
+def read_options(phrase: Phrase, rest: str) -> Phrase:
+    """The same phrase with the value and the options written in ``rest``."""
+    value: str | None = None
+    options: dict[str, str] = {}
+    for part in filter(None, (each.strip() for each in rest.split(","))):
+        key, equals, given = part.partition("=")
+        key = key.strip().lower()
+        if not equals and value is None and not options:
+            value = part
+        elif not equals or not key or not given.strip():
+            raise phrase.wrong(f"'{shorten(part, 30)}' is not written as name=value")
+        elif key in options:
+            raise phrase.wrong(f"{shorten(key, 20)}= is given twice")
+        else:
+            options[key] = given.strip()
+    return replace(phrase, value=value, options=options)
+
+
+def span_s(text: str) -> float | None:
+    """Seconds of a text such as ``90``, ``1.5h``, ``10m`` or ``250ms``; None where it is no time."""
+    found = re.fullmatch(rf"({_NUMBER})\s*(ms|s|min|m|h|d)?", text.strip())
+    if not found:
+        return None
+    value = float(found[1]) * _SECONDS[found[4] or "s"]
+    return value if math.isfinite(value) else None
+
+
+def _as_number(text: str) -> float | None:
+    return float(text) if re.fullmatch(_NUMBER, text) and math.isfinite(float(text)) else None

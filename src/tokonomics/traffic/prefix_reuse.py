@@ -1,0 +1,77 @@
+"""How much of the prompts a cache of prefix blocks would spare: the trace replayed through one LRU cache.
+
+A request hits its leading blocks that are resident. Then all of its blocks are touched from the last to the first, so
+that a prompt's tail leaves before its head, as vLLM frees them, and the least recently touched leave until the cache
+is within its capacity. Tokens after a request's listed blocks are its own: they take room and are never hit. The order
+of arrival is the order of service, and answers take no room unless they are listed.
+"""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.traffic.trace import Counts, Offsets, PrefixBlocks
+
+UNBOUNDED = np.iinfo(np.int64).max
+
+
+def reuse(prefix: PrefixBlocks, input_tokens: Counts, capacity_blocks: int | None = None) -> Counts:
+    """Cached tokens of each request; ``None``: nothing is ever evicted."""
+    capacity = UNBOUNDED if capacity_blocks is None else max(capacity_blocks, 0)
+    hits = _replay(prefix.ids, prefix.starts, input_tokens, prefix.block_tokens, prefix.distinct, capacity)
+    return np.minimum(hits * prefix.block_tokens, input_tokens).astype(np.int32)
+
+
+@numba.njit(cache=True)
+def _replay(
+    ids: Counts, starts: Offsets, input_tokens: Counts, block_tokens: int, distinct: int, capacity: int
+) -> NDArray[np.int64]:
+    """Leading resident blocks of each request, in order.
+
+    The cache is a doubly linked list through arrays, newest first. A node is a block, or the own blocks of one request
+    together (node ``distinct + i``), which leave one by one from its size. ``end`` is a sentinel before the newest and
+    after the oldest.
+    """
+    requests = len(starts) - 1
+    end = distinct + requests
+    newer = np.full(end + 1, -1, np.int32)
+    older = np.full(end + 1, -1, np.int32)
+    newer[end] = older[end] = end
+    size = np.zeros(requests, np.int64)
+    hits = np.zeros(requests, np.int64)
+    held = 0
+    for request in range(requests):
+        first, after = starts[request], starts[request + 1]
+        leading = 0
+        while first + leading < after and newer[ids[first + leading]] >= 0:
+            leading += 1
+        hits[request] = leading
+        own = -(-(input_tokens[request] - (after - first) * block_tokens) // block_tokens)
+        if own > 0:
+            size[request] = own
+            node = distinct + request
+            newest = older[end]
+            newer[node], older[node] = end, newest
+            older[end] = newer[newest] = node
+            held += own
+        for place in range(after - 1, first - 1, -1):
+            node = ids[place]
+            if newer[node] >= 0:
+                older[newer[node]] = older[node]
+                newer[older[node]] = newer[node]
+            else:
+                held += 1
+            newest = older[end]
+            newer[node], older[node] = end, newest
+            older[end] = newer[newest] = node
+        while held > capacity:
+            node = newer[end]
+            if node >= distinct and size[node - distinct] > held - capacity:
+                size[node - distinct] -= held - capacity
+                held = capacity
+                break
+            held -= size[node - distinct] if node >= distinct else 1
+            older[newer[node]] = end
+            newer[end] = newer[node]
+            newer[node] = -1
+    return hits

@@ -1,0 +1,176 @@
+"""Which kind of log a file is, told from its first bytes, header or keys, and how to read it.
+
+The order is: parquet by its magic number, JSON by its first character, everything else as a table with a header.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.traffic import documents, formats, sources
+from tokonomics.traffic.formats import COLUMNS_HELP, KNOWN, OWN, SUPPORTED, Layout
+from tokonomics.traffic.samples import sample_names
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SEPARATORS = ",\t;|"
+SERVEGEN_COLUMNS = {"model", "client", "t_s", "rate_rps"}
+
+
+@dataclass(frozen=True)
+class Log:
+    """A file that was recognised: how its fields are called, and how to get at its rows."""
+
+    layout: Layout
+    raw: "Callable[[Layout], Iterator[pl.DataFrame]]"
+    place: str
+    """What the number of a row counts: line, row, request."""
+    notes: tuple[str, ...] = ()
+
+
+def recognise(file: Path, columns: str | None) -> Log:
+    """What the file is; an error that names what was found where it is nothing we know."""
+    start = _start(file)
+    if start.startswith(b"PAR1"):
+        return _parquet(file, columns)
+    lines = sources.head(file)
+    if not lines:
+        raise BadInput("is empty", where=str(file))
+    _must_be_text(file, lines)
+    return _json(file, lines, columns) if lines[0].lstrip()[0] in "{[" else _csv(file, lines, columns)
+
+
+def _start(file: Path) -> bytes:
+    where = str(file)
+    if file.is_dir():
+        if any(file.glob("chunk-*-trace.csv")) or any(file.glob("*/*/chunk-*-trace.csv")):
+            raise _describes_clients(where)
+        raise BadInput("is a folder", where=where, fix="Give one of its files.")
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(4096)
+    except (OSError, ValueError) as error:
+        guesses = nearest(file.name, sample_names())
+        hint = f"Did you mean the sample {' or '.join(guesses)}?" if guesses else None
+        raise BadInput(getattr(error, "strerror", None) or "cannot be opened", where=where, fix=hint) from None
+    if not start:
+        raise BadInput("is empty", where=where)
+    if start.startswith(b"PK\x03\x04"):
+        raise BadInput("is a zip archive", where=where, fix="Unpack it; gzip and zstd are read as they are.")
+    return start
+
+
+def _must_be_text(file: Path, lines: list[str]) -> None:
+    seen = "".join(line[:1000] for line in lines[:20])
+    odd = sum(char == "\ufffd" or (char < " " and char not in "\t\r") for char in seen)
+    if odd > 0.05 * len(seen):
+        raise BadInput("is not text", where=str(file), fix=f"Supported: {SUPPORTED}")
+
+
+def _parquet(file: Path, columns: str | None) -> Log:
+    schema = sources.parquet_schema(file)
+    layout = _table_layout(file, list(schema), columns)
+    if layout.prefix:
+        is_key = not schema[layout.prefix[0][0]].is_nested()
+        said = None if is_key else sources.parquet_block_tokens(file)
+        layout = replace(layout, prefix_is_key=is_key, block_tokens=layout.block_tokens or said)
+    return Log(layout, lambda known: sources.parquet_batches(file, known), "row")
+
+
+def _csv(file: Path, lines: list[str], columns: str | None) -> Log:
+    separator = max(SEPARATORS, key=lines[0].count)
+    layout = _table_layout(file, sources.csv_names(file, separator), columns)
+    if layout.name == OWN.name:
+        layout = replace(layout, prefix=())  # lists do not fit in a cell
+    layout = replace(layout, prefix_is_key=bool(layout.prefix))
+    return Log(layout, lambda known: sources.csv_batches(file, known, separator), "line")
+
+
+def _table_layout(file: Path, names: list[str], columns: str | None) -> Layout:
+    if columns is not None:
+        return formats.layout_from_option(columns, {(name,) for name in names})
+    if set(names) >= SERVEGEN_COLUMNS:
+        raise _describes_clients(str(file))
+    layout = formats.layout_of_columns(names)
+    if layout is None:
+        raise _unknown(file, "columns", names)
+    return layout
+
+
+def _json(file: Path, lines: list[str], columns: str | None) -> Log:
+    items = [sources.load(line) for line in lines]
+    objects = [item for item in items if isinstance(item, dict)]
+    if lines[0].lstrip().startswith("[") or 2 * len(objects) < len(items):
+        return _document(file, columns)
+    if documents.is_document(objects[0]) and columns is None:
+        return _runs(file, [sources.load(line) for line in sources.all_lines(file)])
+    layout = _keyed(_object_layout(file, objects, columns), objects)
+    return Log(layout, lambda known: sources.line_batches(file, known), "line")
+
+
+def _object_layout(file: Path, objects: list[dict[str, Any]], columns: str | None) -> Layout:
+    present = set().union(*(formats.paths_in(item) for item in objects))
+    if columns is not None:
+        return formats.layout_from_option(columns, present)
+    layout = formats.layout_of_objects(objects)
+    if layout is None:
+        raise _unknown(file, "keys", sorted({path[0] for path in present}))
+    return layout
+
+
+def _document(file: Path, columns: str | None) -> Log:
+    whole = sources.document(file)
+    if not isinstance(whole, list):
+        if whole is None:
+            raise BadInput("neither JSON lines nor a JSON document", where=str(file), fix=f"Supported: {SUPPORTED}")
+        return _runs(file, [whole])
+    objects = [item for item in whole[: sources.HEAD_LINES] if isinstance(item, dict)]
+    if not objects:
+        raise BadInput("a JSON list without objects", where=str(file), fix=f"Supported: {SUPPORTED}")
+    return _listed(_keyed(_object_layout(file, objects, columns), objects), whole, "item")
+
+
+def _runs(file: Path, runs: list[Any]) -> Log:
+    found = documents.requests_of(runs, str(file))
+    if found is None:
+        keys = [str(key) for run in runs[:1] if isinstance(run, dict) for key in run]
+        raise _unknown(file, "keys", keys)
+    return _listed(found.layout, found.requests, "request", tuple(found.notes))
+
+
+def _listed(layout: Layout, items: list[Any], place: str, notes: tuple[str, ...] = ()) -> Log:
+    def batches(known: Layout) -> "Iterator[pl.DataFrame]":
+        for start in range(0, len(items), sources.BATCH_LINES):
+            part = items[start : start + sources.BATCH_LINES]
+            yield sources.objects_frame(enumerate(part, start + 1), known)
+
+    return Log(layout, batches, place, notes)
+
+
+def _keyed(layout: Layout, objects: list[dict[str, Any]]) -> Layout:
+    """Whether the prefix field, if any, holds lists of blocks or keys: as in the first objects that have it."""
+    if not layout.prefix:
+        return layout
+    values = (sources.value_at(item, layout.prefix) for item in objects)
+    first: Any = next((value for value in values if value is not None), [])
+    return replace(layout, prefix_is_key=not isinstance(first, list | dict))
+
+
+def _unknown(file: Path, what: str, names: list[str]) -> BadInput:
+    found = shorten(", ".join(names), 200) or "none"
+    return BadInput(
+        f"not a log we know; its {what}: {found}",
+        where=str(file),
+        fix=f"Say which is what: {COLUMNS_HELP}\n  Known without: {KNOWN}",
+    )
+
+
+def _describes_clients(where: str) -> BadInput:
+    return BadInput(
+        "ServeGen describes clients, it is not a log of requests",
+        where=where,
+        fix="Draw requests from it: tokonomics.traffic.servegen.servegen_trace(path, model=…, start_s=…, end_s=…)",
+    )

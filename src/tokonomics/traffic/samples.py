@@ -1,0 +1,41 @@
+"""Real traffic shipped with the package, to try things without a log of one's own.
+
+Four public traces, and two sets of lengths without arrival times; ``data/README.md`` says where each comes from, its
+licence, and how it was reduced (``benchmarks/reduce_traces.py``).
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.errors import UnknownName
+
+FOLDER = Path(__file__).with_name("data")
+TRACES = ("azure-code", "azure-conv", "mooncake-conversation", "mooncake-synthetic")
+LENGTHS = ("arxiv", "sharegpt")
+
+
+def sample_names() -> tuple[str, ...]:
+    """The traces that ``open_trace`` takes by name."""
+    return TRACES
+
+
+def length_sample_names() -> tuple[str, ...]:
+    """What ``sample_lengths`` takes: the traces, and the samples that have lengths only."""
+    return TRACES + LENGTHS
+
+
+def sample_path(name: str) -> Path:
+    """The file of a sample."""
+    if name not in length_sample_names():
+        raise UnknownName("sample", name, length_sample_names())
+    return FOLDER / f"{name}.parquet"
+
+
+def sample_lengths(name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tokens of the prompt and of the answer of each request, paired, in the order of the sample."""
+    import polars as pl
+
+    table = pl.read_parquet(sample_path(name), columns=["input_tokens", "output_tokens"]).cast(pl.Int64)
+    return table["input_tokens"].to_numpy(), table["output_tokens"].to_numpy()

@@ -1,0 +1,67 @@
+"""Writes a trace as parquet that ``open_trace`` reads back the same: whole or not at all."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.traffic.formats import OWN
+from tokonomics.traffic.trace import PrefixBlocks, Trace
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def check_save_path(path: Path) -> None:
+    """Refuse a name or folder that cannot be written, before any work is done."""
+    if path.suffix.lower() != ".parquet":
+        raise BadInput(f"'{shorten(path.name)}' does not end with .parquet", where="--save")
+    try:
+        there, taken = path.parent.is_dir(), path.is_dir()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"cannot be written: {reason}", where=f"--save {shorten(path.name)}") from None
+    if not there:
+        raise BadInput(f"the folder {shorten(str(path.parent), 200)} does not exist", where="--save")
+    if taken:
+        raise BadInput(f"{shorten(str(path), 200)} is a folder", where="--save")
+
+
+def save_trace(trace: Trace, path: Path) -> None:
+    """One row a request; the names are those of our own layout, the size of a block is in the file's metadata."""
+    import polars as pl
+
+    check_save_path(path)
+    columns = {
+        OWN.arrival[0][0]: pl.Series(trace.arrival_s),
+        OWN.input[0][0]: pl.Series(trace.input_tokens),
+        OWN.output[0][0]: pl.Series(trace.output_tokens),
+    }
+    if trace.tenant is not None:
+        columns[OWN.tenant[0][0]] = pl.Series(trace.tenants, dtype=pl.String)[trace.tenant]
+    if trace.priority is not None:
+        columns[OWN.priority[0][0]] = pl.Series(trace.priority)
+    metadata = {}
+    if trace.prefix is not None:
+        columns[OWN.prefix[0][0]] = _lists(trace.prefix)
+        metadata["block_tokens"] = str(trace.prefix.block_tokens)
+    try:
+        with TemporaryDirectory(dir=path.parent, prefix=".trace") as unfinished:
+            file = Path(unfinished) / "trace.parquet"
+            pl.DataFrame(columns).write_parquet(file, metadata=metadata)
+            file.replace(path)
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", where=f"--save {shorten(path.name)}") from None
+
+
+def _lists(prefix: PrefixBlocks) -> "pl.Series":
+    """The blocks of each request as one list; empty where it names none."""
+    import polars as pl
+
+    requests = np.arange(len(prefix.starts) - 1)
+    flat = pl.DataFrame({"request": np.repeat(requests, np.diff(prefix.starts)), "ids": prefix.ids})
+    listed = flat.with_columns(pl.col("request").set_sorted()).group_by("request", maintain_order=True).agg("ids")
+    every = pl.DataFrame({"request": requests}).join(listed, on="request", how="left", maintain_order="left")
+    return every["ids"].fill_null(pl.lit([], dtype=pl.List(pl.Int32)))

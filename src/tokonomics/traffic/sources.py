@@ -1,0 +1,303 @@
+"""Reads a file in batches of rows: CSV, JSON lines, JSON documents and parquet; plain, gzip or zstd; memory bounded.
+
+Polars streams, decompresses and parses. A batch holds the fields of a layout as they were written (text, or the type
+of the parquet column) and the place of each row in the file. JSON lines are parsed a batch at a time; only a batch in
+which a line does not parse is gone through line by line, to find which.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.traffic import formats
+from tokonomics.traffic.formats import FIELDS, Layout
+
+if TYPE_CHECKING:
+    import polars as pl
+
+BATCH_ROWS = 200_000
+BATCH_LINES = 50_000
+BATCH_BYTES = 32_000_000
+"""Of JSON lines: one may be long (a whole conversation, ids of a thousand blocks)."""
+HEAD_LINES = 500
+LARGEST_DOCUMENT = 1_000_000_000
+"""Bytes of a JSON document, which is read whole (JSON lines have no limit)."""
+ROW = "row"
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Whatever the parser or the disk says against the file, as one message."""
+    import polars as pl
+
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, UnicodeError) as error:
+        said = shorten(" ".join(str(error).split()) or type(error).__name__, 160)
+        raise BadInput(f"cannot be read: {said}", where=str(path)) from None
+
+
+def _lines(path: Path) -> "pl.LazyFrame":
+    """One row a line. A separator that JSON may not contain unescaped keeps each line whole."""
+    import polars as pl
+
+    return pl.scan_csv(
+        path,
+        has_header=False,
+        new_columns=["line"],
+        separator="\x01",
+        quote_char=None,
+        infer_schema=False,
+        truncate_ragged_lines=True,
+        raise_if_empty=False,
+        encoding="utf8-lossy",
+        row_index_name=ROW,
+        row_index_offset=1,
+        glob=False,
+    )
+
+
+def head(path: Path) -> list[str]:
+    """The first lines that hold something."""
+    with readable(path):
+        table = _lines(path).head(HEAD_LINES).collect()
+    lines: Iterable[str | None] = table["line"] if "line" in table.columns else []
+    return [line for line in lines if line and line.strip()]
+
+
+def csv_names(path: Path, separator: str) -> list[str]:
+    with readable(path):
+        return list(_csv(path, separator).collect_schema().names())[1:]
+
+
+def _csv(path: Path, separator: str) -> "pl.LazyFrame":
+    import polars as pl
+
+    return pl.scan_csv(
+        path,
+        separator=separator,
+        infer_schema=False,
+        truncate_ragged_lines=True,
+        encoding="utf8-lossy",
+        row_index_name="\x01row",
+        row_index_offset=2,
+        glob=False,
+    )
+
+
+def csv_batches(path: Path, layout: Layout, separator: str) -> "Iterator[pl.DataFrame]":
+    """Places are lines: the header is line 1. A quoted field that spans lines counts as one."""
+    return _table_batches(path, _csv(path, separator), layout)
+
+
+def parquet_schema(path: Path) -> "dict[str, pl.DataType]":
+    import polars as pl
+
+    with readable(path):
+        return dict(pl.scan_parquet(path, glob=False).collect_schema())
+
+
+def parquet_block_tokens(path: Path) -> int | None:
+    """What our own files say about themselves."""
+    import polars as pl
+
+    with readable(path):
+        said = pl.read_parquet_metadata(path).get("block_tokens", "")
+    return int(said) if said.isascii() and said.isdigit() and 0 < int(said[:9]) <= 2**20 else None
+
+
+def parquet_batches(path: Path, layout: Layout) -> "Iterator[pl.DataFrame]":
+    import polars as pl
+
+    table = pl.scan_parquet(path, row_index_name="\x01row", row_index_offset=1, glob=False)
+    return _table_batches(path, table, layout)
+
+
+def _table_batches(path: Path, table: "pl.LazyFrame", layout: Layout) -> "Iterator[pl.DataFrame]":
+    import polars as pl
+
+    with readable(path):
+        fields = [pl.col("\x01row").alias(ROW)]
+        schema = table.collect_schema()
+        for field in FIELDS:
+            for (name,) in layout.paths(field):
+                fields.append(_native(pl.col(name), schema[name], field, layout).alias(field))
+        yield from table.select(fields).collect_batches(chunk_size=BATCH_ROWS, maintain_order=True, lazy=True)
+
+
+def _native(column: "pl.Expr", dtype: "pl.DataType", field: str, layout: Layout) -> "pl.Expr":
+    """Names and keys as text; block ids as 64-bit numbers, whatever they were."""
+    import polars as pl
+
+    if field == "tenant" or (field == "prefix" and layout.prefix_is_key):
+        return column.cast(pl.String)
+    if field != "prefix":
+        return column
+    inner = getattr(dtype, "inner", pl.Null())
+    if inner.is_integer() and inner != pl.UInt64:
+        return column.cast(pl.List(pl.Int64))
+    hashed = pl.when(pl.element().is_not_null()).then(pl.element().hash(0))
+    return column.cast(pl.List(inner)).list.eval(hashed.reinterpret(signed=True))
+
+
+def line_batches(path: Path, layout: Layout) -> "Iterator[pl.DataFrame]":
+    """JSON lines; blank ones are no rows."""
+    import polars as pl
+
+    first = head(path)
+    mean_bytes = sum(map(len, first)) // max(len(first), 1) + 1
+    many = min(BATCH_LINES, BATCH_BYTES // mean_bytes + 1)
+    with readable(path):
+        for batch in _lines(path).collect_batches(chunk_size=many, maintain_order=True, lazy=True):
+            filled = batch.filter(pl.col("line").is_not_null() & (pl.col("line").str.strip_chars() != ""))
+            if len(filled):
+                yield _parsed(filled, layout)
+
+
+def _parsed(batch: "pl.DataFrame", layout: Layout) -> "pl.DataFrame":
+    """The fields of a batch of lines, all at once where each line is as expected."""
+    import polars as pl
+
+    text = batch["line"].str.join("\n").item().encode()
+    try:
+        parsed = pl.read_ndjson(text, schema=_schema(layout))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        parsed = None
+    if parsed is None or len(parsed) != len(batch):
+        return objects_frame(_one_by_one(batch), layout)
+    fields = {
+        field: pl.coalesce([_at(path) for path in layout.paths(field)]) for field in FIELDS if layout.paths(field)
+    }
+    return parsed.select(batch[ROW], **fields)
+
+
+def _one_by_one(batch: "pl.DataFrame") -> Iterator[tuple[int, Any]]:
+    for place, line in batch.select(ROW, "line").iter_rows():
+        yield place, load(line)
+
+
+class NotJson(str):
+    """Why a line is not an object."""
+
+
+def load(line: str) -> Any:
+    """The value of a line of JSON, or what is wrong with it."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return NotJson(f"not JSON ({shorten(str(error), 60)}): {shorten(line, 40)}")
+
+
+def _schema(layout: Layout) -> "dict[str, pl.DataType]":
+    """Of the places a layout knows, nested as in the lines; every value as text but the lists of ids."""
+    import polars as pl
+
+    tree: dict[str, Any] = {}
+    for field in FIELDS:
+        ids = field == "prefix" and not layout.prefix_is_key
+        for path in layout.paths(field):
+            here = tree
+            for key in path[:-1]:
+                here = here.setdefault(key, {})
+            here[path[-1]] = pl.List(pl.Int64) if ids else pl.String()
+
+    def typed(node: Any) -> Any:
+        return pl.Struct({key: typed(value) for key, value in node.items()}) if isinstance(node, dict) else node
+
+    return {key: typed(value) for key, value in tree.items()}
+
+
+def _at(path: formats.Path) -> "pl.Expr":
+    import polars as pl
+
+    column = pl.col(path[0])
+    for key in path[1:]:
+        column = column.struct.field(key)
+    return column
+
+
+def objects_frame(items: Iterable[tuple[int, Any]], layout: Layout) -> "pl.DataFrame":
+    """The fields of objects, one by one: slower than all at once, and takes anything."""
+    import polars as pl
+
+    fields = [field for field in FIELDS if layout.paths(field)]
+    columns: dict[str, list[Any]] = {name: [] for name in (ROW, "trouble", *fields)}
+    for place, item in items:
+        trouble = str(item) if isinstance(item, NotJson) else None if isinstance(item, dict) else "not a JSON object"
+        columns[ROW].append(place)
+        for field in fields:
+            value = value_at(item, layout.paths(field)) if trouble is None else None
+            if field == "prefix" and not layout.prefix_is_key:
+                try:
+                    columns[field].append(_ids(value))
+                except ValueError:
+                    columns[field].append(None)
+                    trouble = f"{layout.label(field)} is {shorten(json.dumps(value), 40)}, not a list of ids"
+            else:
+                columns[field].append(_text(value))
+        columns["trouble"].append(trouble)
+    types: dict[str, pl.DataType] = {name: pl.String() for name in columns}
+    types[ROW] = pl.UInt32()
+    if "prefix" in fields and not layout.prefix_is_key:
+        types["prefix"] = pl.List(pl.Int64)
+    return pl.DataFrame(columns, schema=types)
+
+
+def value_at(item: dict[str, Any], paths: tuple[formats.Path, ...]) -> Any:
+    """What the first of the places that holds something holds."""
+    for path in paths:
+        value: Any = item
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            return value
+    return None
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode("utf-8", "replace").decode()
+    return json.dumps(value)
+
+
+def _ids(value: Any) -> list[int | None] | None:
+    """Ids of blocks as 64-bit numbers; text and larger numbers by a hash."""
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise ValueError
+    numbers: list[int | None] = []
+    for block in value:
+        if isinstance(block, bool) or not isinstance(block, int | str | None):
+            raise ValueError
+        if block is None or (isinstance(block, int) and -(2**63) <= block < 2**63):
+            numbers.append(block)
+        else:
+            digest = hashlib.blake2b(str(block).encode("utf-8", "replace"), digest_size=8).digest()
+            numbers.append(int.from_bytes(digest, "little", signed=True))
+    return numbers
+
+
+def all_lines(path: Path) -> list[str]:
+    """Every line that holds something, of a file small enough to be held."""
+    lines: list[str] = []
+    size = 0
+    with readable(path):
+        for batch in (
+            _lines(path).select("line").collect_batches(chunk_size=BATCH_LINES, maintain_order=True, lazy=True)
+        ):
+            lines += [line for line in batch["line"] if line and line.strip()]
+            size += int(batch["line"].str.len_bytes().sum())
+            if size > LARGEST_DOCUMENT:
+                raise BadInput("a JSON document of more than 1 GB", where=str(path), fix="Write it as JSON lines.")
+    return lines
+
+
+def document(path: Path) -> Any:
+    """A whole JSON document, or None where the file is none."""
+    value = load("\n".join(all_lines(path)))
+    return None if isinstance(value, NotJson) else value

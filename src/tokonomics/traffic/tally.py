@@ -1,0 +1,228 @@
+"""Running totals over the rows of a log, so that a log larger than memory can be summed up.
+
+Lengths are counted value by value, which keeps their percentiles exact. Rows pass through a buffer that puts them in
+order of arrival: gaps, windows and bins see them sorted unless a row comes more than ``KEPT`` rows late. Bins over time
+widen as the log grows, so that there are never more than ``MOST_BINS``.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+KEPT = 1_000_000
+MOST_BINS = 200_000
+LADDER_S = (1, 2, 10, 60, 300, 600, 3600, 21600, 86400, 864000, 8640000)
+"""Widths of bins, each a multiple of the one before: a minute holds for 138 days."""
+GAP_EDGES = np.logspace(-4, 4, 33)
+"""Four bins to a factor of ten, from 0.1 ms to 3 h; what lies outside falls in the first or the last."""
+
+
+@dataclass
+class Values:
+    """How often each value occurred."""
+
+    values: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    counts: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def add(self, new: NDArray[np.integer]) -> None:
+        values, counts = np.unique(new, return_counts=True)
+        merged, place = np.unique(np.concatenate([self.values, values]), return_inverse=True)
+        both = np.zeros(len(merged), np.int64)
+        np.add.at(both, place, np.concatenate([self.counts, counts]))
+        self.values, self.counts = merged.astype(np.int64), both
+
+    @property
+    def total(self) -> int:
+        return int(self.values @ self.counts)
+
+    def percentile(self, share: float) -> int:
+        """The smallest value that at least that share of all does not pass."""
+        upto = np.cumsum(self.counts)
+        return int(self.values[np.searchsorted(upto, math.ceil(share * upto[-1]))])
+
+
+@dataclass
+class Window:
+    """Requests in consecutive windows of one width: the fullest, and their sum of squares."""
+
+    width_s: int
+    peak: int = 0
+    squares: float = 0.0
+    open_index: int = -1
+    open_count: int = 0
+
+    def add(self, since_start_s: Floats) -> None:
+        """Sorted times."""
+        index = np.maximum(np.floor(since_start_s / self.width_s).astype(np.int64), self.open_index)
+        edges = np.flatnonzero(np.diff(index, prepend=-2))
+        counts = np.diff(edges, append=len(index))
+        if index[0] == self.open_index:
+            counts[0] += self.open_count
+        elif self.open_index >= 0:
+            self.squares += float(self.open_count) ** 2
+        self.peak = max(self.peak, int(counts.max()))
+        self.squares += float(np.square(counts[:-1].astype(np.float64)).sum())
+        self.open_index, self.open_count = int(index[-1]), int(counts[-1])
+
+    def dispersion(self, requests: int, span_s: float) -> float | None:
+        """Variance ÷ mean of the counts of whole windows: 1 for a Poisson process. None for fewer than ten."""
+        whole = math.floor(span_s / self.width_s)
+        if whole < 10:
+            return None
+        partly = self.open_index >= whole
+        inside = requests - (self.open_count if partly else 0)
+        squares = self.squares + (0.0 if partly else float(self.open_count) ** 2)
+        mean = inside / whole
+        return (squares / whole - mean**2) / mean if inside else None
+
+
+@dataclass
+class Bins:
+    """Requests, prompt tokens and answer tokens by time, from the first request on."""
+
+    step: int = 0
+    sums: Ints = field(default_factory=lambda: np.zeros((3, 0), np.int64))
+
+    @property
+    def width_s(self) -> int:
+        return LADDER_S[self.step]
+
+    def add(self, since_start_s: Floats, inputs: Ints, outputs: Ints) -> None:
+        last = float(since_start_s.max())
+        while last / self.width_s >= MOST_BINS and self.step + 1 < len(LADDER_S):
+            self.sums = fold(self.sums, LADDER_S[self.step + 1] // self.width_s)
+            self.step += 1
+        index = np.clip(since_start_s / self.width_s, 0, MOST_BINS - 1).astype(np.int64)
+        size = max(int(index.max()) + 1, self.sums.shape[1])
+        columns = [np.bincount(index, weights, size) for weights in (None, inputs, outputs)]
+        before = np.pad(self.sums, ((0, 0), (0, size - self.sums.shape[1])))
+        self.sums = before + np.rint(np.stack(columns)).astype(np.int64)
+
+
+def fold(sums: Ints, factor: int) -> Ints:
+    """Bins ``factor`` times as wide; the last may be partly filled."""
+    padded = np.pad(sums, ((0, 0), (0, -sums.shape[1] % factor)))
+    made: Ints = padded.reshape(len(sums), -1, factor).sum(axis=2)
+    return made
+
+
+@dataclass
+class Gaps:
+    """Times between one arrival and the next."""
+
+    number: int = 0
+    none: int = 0
+    squares: float = 0.0
+    smallest_s: float = math.inf
+    """Of those above zero."""
+    pairs: int = 0
+    """Neighbouring gaps that are not both zero."""
+    variation: float = 0.0
+    """Σ ((a − b) ÷ (a + b))² over them."""
+    previous_s: float = math.nan
+    histogram: Ints = field(default_factory=lambda: np.zeros(len(GAP_EDGES) - 1, np.int64))
+
+    def add(self, gaps: Floats) -> None:
+        if not len(gaps):
+            return
+        before = np.concatenate([[self.previous_s], gaps[:-1]])
+        both = before + gaps
+        told = both > 0  # not for the first gap of all, which has none before
+        self.pairs += int(np.count_nonzero(told))
+        self.variation += float(np.square((gaps - before)[told] / both[told]).sum())
+        self.previous_s = float(gaps[-1])
+        above = gaps[gaps > 0]
+        self.number += len(gaps)
+        self.none += len(gaps) - len(above)
+        if len(above):
+            self.squares += float(np.square(above).sum())
+            self.smallest_s = min(self.smallest_s, float(above.min()))
+            inside = np.clip(above, GAP_EDGES[0], GAP_EDGES[-1] * (1 - 1e-12))
+            self.histogram += np.histogram(inside, GAP_EDGES)[0]
+
+    def cv(self, span_s: float) -> float | None:
+        """Standard deviation ÷ mean; None where all arrive at once. Evenly spaced: 0, Poisson: 1."""
+        if not self.number or span_s <= 0:
+            return None
+        mean = span_s / self.number
+        return math.sqrt(max(self.squares / self.number - mean**2, 0.0)) / mean
+
+    @property
+    def local_cv(self) -> float | None:
+        """The CV that gamma gaps of the same local variation have, which slow swings of the rate leave as it is.
+
+        Lv = 3 × mean of ((a − b) ÷ (a + b))² over neighbouring gaps is 3 ÷ (2k + 1) for gamma gaps of shape k = 1/CV²
+        (Shinomoto, Shima & Tanji, Neural Computation 15, 2003). None for fewer than a hundred pairs.
+        """
+        if self.pairs < 100:
+            return None
+        lv = 3 * self.variation / self.pairs
+        return math.sqrt(2 * lv / (3 - lv)) if lv < 2.999 else None
+
+
+@dataclass
+class Tally:
+    """All of it; ``add`` takes rows in any order, ``finish`` empties the buffer."""
+
+    windows: tuple[Window, ...]
+    inputs: Values = field(default_factory=Values)
+    outputs: Values = field(default_factory=Values)
+    gaps: Gaps = field(default_factory=Gaps)
+    bins: Bins = field(default_factory=Bins)
+    requests: int = 0
+    out_of_order: int = 0
+    """Rows that arrived before one read earlier."""
+    late: int = 0
+    """Rows that came too late for the buffer to put them in order."""
+    start_s: float = math.nan
+    end_s: float = -math.inf
+    _latest_read: float = -math.inf
+    _pending: list[tuple[Floats, Ints, Ints]] = field(default_factory=list)
+    _waiting: int = 0
+
+    @property
+    def span_s(self) -> float:
+        return self.end_s - self.start_s if self.requests else 0.0
+
+    def add(self, arrival_s: Floats, inputs: Ints, outputs: Ints) -> None:
+        if not len(arrival_s):
+            return
+        running = np.maximum.accumulate(arrival_s)
+        self.out_of_order += int(np.count_nonzero(arrival_s < np.maximum(running, self._latest_read)))
+        self._latest_read = max(self._latest_read, float(running[-1]))
+        self.requests += len(arrival_s)
+        self.inputs.add(inputs)
+        self.outputs.add(outputs)
+        self._pending.append((arrival_s, inputs, outputs))
+        self._waiting += len(arrival_s)
+        if self._waiting >= 2 * KEPT:
+            self._pass_on(self._waiting - KEPT)
+
+    def finish(self) -> None:
+        if self._waiting:
+            self._pass_on(self._waiting)
+
+    def _pass_on(self, number: int) -> None:
+        """Sort what waits and count the earliest so many rows."""
+        columns = [np.concatenate(each) for each in zip(*self._pending, strict=True)]
+        if np.any(np.diff(columns[0]) < 0):
+            order = np.argsort(columns[0], kind="stable")
+            columns = [column[order] for column in columns]
+        arrival, inputs, outputs = (column[:number] for column in columns)
+        self._pending = [(columns[0][number:], columns[1][number:], columns[2][number:])]
+        self._waiting -= number
+        previous = [] if math.isnan(self.start_s) else [self.end_s]
+        if not previous:
+            self.start_s = float(arrival[0])
+        self.late += int(np.count_nonzero(arrival < self.end_s))
+        steady = np.maximum(arrival, self.end_s)
+        self.gaps.add(np.diff(np.concatenate([previous, steady])))
+        self.end_s = float(steady[-1])
+        for window in self.windows:
+            window.add(steady - self.start_s)
+        self.bins.add(arrival - self.start_s, inputs, outputs)

@@ -1,0 +1,195 @@
+"""``trace`` as a user calls it: logs, samples, made-up traffic, and what it refuses."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tokonomics.traffic.readers import open_trace
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+MADE_UP = ("trace", "--arrivals=poisson:5", "--requests=500", "--input=512", "--output=uniform:1-99")
+
+
+def answer(tokonomics: Call, *args: str | Path) -> Any:
+    done = tokonomics(*args, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def refusal(tokonomics: Call, *args: str | Path) -> str:
+    done = tokonomics(*args)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_a_sample_is_described(tokonomics: Call) -> None:
+    """Requests, mean and percentiles as the published CSV has them."""
+    made = answer(tokonomics, "trace", "azure-conv")
+    assert made["requests"] == 19366
+    assert made["input"]["mean"] == pytest.approx(1154.7, abs=0.05)
+    assert made["output"]["mean"] == pytest.approx(211.1, abs=0.05)
+    assert made["span_s"] == pytest.approx(3501.72, abs=0.01)
+
+
+def test_a_sample_whose_clock_is_coarse_says_so(tokonomics: Call) -> None:
+    made = answer(tokonomics, "trace", "mooncake-conversation")
+    assert made["clock_step_s"] == pytest.approx(3, abs=0.01)
+    assert made["reuse"][-1]["share_of_input"] == pytest.approx(0.3736, abs=1e-4)
+    assert "steps of 3 s" in tokonomics("trace", "mooncake-conversation").stdout
+
+
+def test_made_up_traffic_is_saved_and_read_back(tokonomics: Call, tmp_path: Path) -> None:
+    file = tmp_path / "made.parquet"
+    how = ("--system-prompts=3,tokens=200", "--tenants=2,priorities=1/0", "--seed=5", f"--save={file}")
+    made = answer(tokonomics, *MADE_UP, *how)
+    read = answer(tokonomics, "trace", file)
+    apart = ("source", "format")
+    assert {key: read[key] for key in read if key not in apart} == {key: made[key] for key in made if key not in apart}
+    trace = open_trace(file).read()
+    assert trace.prefix is not None
+    assert trace.prefix.block_tokens == 64
+    assert trace.priority is not None
+    assert set(trace.priority) == {0, 1}
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_equal_seeds_give_equal_traffic(tokonomics: Call) -> None:
+    one, same, other = (answer(tokonomics, *MADE_UP, f"--seed={seed}") for seed in (1, 1, 2))
+    assert one == same != other
+
+
+def test_speed_sample_and_window(tokonomics: Call) -> None:
+    whole = answer(tokonomics, "trace", "azure-conv")
+    fast = answer(tokonomics, "trace", "azure-conv", "--speed=2")
+    assert fast["rate"] == pytest.approx(2 * whole["rate"])
+    assert fast["input"] == whole["input"]
+    few = answer(tokonomics, "trace", "azure-conv", "--sample=0.1", "--seed=3")
+    assert few["requests"] == pytest.approx(1937, abs=5 * np.sqrt(1937))
+    cut = answer(tokonomics, "trace", "azure-conv", "--from=10m", "--to=40m")
+    arrival = open_trace("azure-conv").read().arrival_s
+    assert cut["requests"] == ((arrival >= 600) & (arrival < 2400)).sum()
+    assert answer(tokonomics, "trace", "azure-conv", "--requests=100")["requests"] == 100
+
+
+def test_answers_are_paired_with_prompts_of_the_same_sample(tokonomics: Call, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.parquet"
+    answer(tokonomics, "trace", "--arrivals=burst:200", "--input=sample:azure-conv", f"--save={file}")
+    known, made = open_trace("azure-conv").read(), open_trace(file).read()
+    pairs = set(zip(known.input_tokens.tolist(), known.output_tokens.tolist(), strict=True))
+    assert set(zip(made.input_tokens.tolist(), made.output_tokens.tolist(), strict=True)) <= pairs
+
+
+def test_rows_left_out_are_never_silent(tokonomics: Call, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("arrival_s,input_tokens,output_tokens\n0,10,5\n1,x,5\n2,10,5\n", encoding="utf-8")
+    shown = tokonomics("trace", log)
+    assert "1 row could not be used" in shown.stdout
+    cut = tokonomics("trace", log, "--speed=2")
+    assert "1 row could not be used" in cut.stderr
+    assert "line 3" in cut.stderr
+    assert "log.csv:3: input_tokens is 'x'" in refusal(tokonomics, "trace", log, "--strict")
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "html", "json"])
+def test_a_chart_is_saved(tokonomics: Call, tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"chart.{suffix}"
+    done = tokonomics(*MADE_UP, f"--chart={file}")
+    assert done.returncode == 0
+    assert "chart saved" in done.stderr
+    assert file.stat().st_size > 1000
+
+
+def test_a_burst_has_a_chart_too(tokonomics: Call, tmp_path: Path) -> None:
+    file = tmp_path / "chart.json"
+    done = tokonomics("trace", "--arrivals=burst:5", "--input=9", "--output=0", f"--chart={file}")
+    assert done.returncode == 0
+    assert "5 requests at once" in done.stdout
+    json.loads(file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("trace",), "no traffic is given"),
+        (("trace", "no-such-file.csv"), "no-such-file.csv"),
+        (("trace", "azure-con"), "azure-conv"),
+        (("trace", "azure-conv", "--arrivals=poisson:2"), "--arrivals"),
+        (("trace", "azure-conv", "--input=5"), "--input"),
+        (("trace", "azure-conv", "--sessions=5"), "--sessions"),
+        ((*MADE_UP, "--columns=a=b"), "--columns"),
+        ((*MADE_UP, "--strict"), "--strict"),
+        ((*MADE_UP, "--speed=0"), "--speed"),
+        ((*MADE_UP, "--speed=nan"), "--speed"),
+        ((*MADE_UP, "--sample=0"), "--sample"),
+        ((*MADE_UP, "--from=soon"), "--from"),
+        ((*MADE_UP, "--from=10m", "--to=5m"), "--to"),
+        ((*MADE_UP, "--from=9d"), "no request is left"),
+        ((*MADE_UP, "--tokens-per-second=5"), "--usd-per-hour"),
+        ((*MADE_UP, "--usd-per-hour=5"), "--tokens-per-second"),
+        ((*MADE_UP, "--usd-per-hour=-5", "--tokens-per-second=5"), "--usd-per-hour"),
+        ((*MADE_UP, "--save=made.csv"), ".parquet"),
+        ((*MADE_UP, "--save=no/such/folder/made.parquet"), "does not exist"),
+        ((*MADE_UP, "--chart=made.gif"), "--chart"),
+        ((*MADE_UP, "--duration=0"), "--duration"),
+        ((*MADE_UP, "--duration=never"), "--duration"),
+        (("trace", "--arrivals=poisson:2", "--input=5", "--output=5"), "no end is given"),
+        (("trace", "--arrivals=poisson:2", "--requests=5"), "--input"),
+        (("trace", "--arrivals=poisson:2", "--requests=5", "--input=5"), "--output"),
+        (("trace", "--arrivals=poisson:2", "--requests=0", "--input=5", "--output=5"), "--requests"),
+        (("trace", "--arrivals=poisson:2", "--requests=5", "--input=0", "--output=5"), "--input"),
+    ],
+)
+def test_a_mistake_is_explained(tokonomics: Call, args: tuple[str, ...], says: str) -> None:
+    assert says in refusal(tokonomics, *args)
+
+
+def test_nothing_is_left_half_written(tokonomics: Call, tmp_path: Path) -> None:
+    taken = tmp_path / "made.parquet"
+    taken.mkdir()
+    assert "is a folder" in refusal(tokonomics, *MADE_UP, f"--save={taken}")
+    assert list(tmp_path.iterdir()) == [taken]
+
+
+def test_progress_is_shown_on_a_terminal_only() -> None:
+    """A pipe gets the answer alone; a terminal also hears that a file is being read."""
+    command = [sys.executable, "-m", "tokonomics", "trace", "azure-code"]
+    piped = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=120)
+    assert piped.stderr == ""
+    seen: list[bytes] = []
+    master, slave = pty.openpty()
+
+    def listen() -> None:
+        with suppress(OSError):  # what the other end says when it hangs up
+            while heard := os.read(master, 65536):
+                seen.append(heard)
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    env = {**os.environ, "TERM": "xterm"}
+    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, env=env, check=True, timeout=120)
+    os.close(slave)
+    listener.join(timeout=60)
+    os.close(master)
+    assert shown.stdout.decode() == piped.stdout
+    assert b"azure-code" in b"".join(seen)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    ask = "import sys\nfrom tokonomics.cli.main import app\napp(['trace', '--help'], standalone_mode=False)\n"
+    ask += "print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, encoding="utf-8", check=True, timeout=60)
+    loaded = {name.partition(".")[0] for name in done.stderr.split()}
+    assert "tokonomics" in loaded
+    assert loaded & {"numpy", "numba", "polars", "altair"} == set()

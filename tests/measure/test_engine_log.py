@@ -1,0 +1,130 @@
+"""Logs of engines: what is read, and what is refused with a reason."""
+
+import copy
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.measure.engine_runs import BUCKETS, COLUMNS, sample
+
+from tokonomics.errors import BadInput
+from tokonomics.measure.engine_log import is_engine_log, prompts_of_steps, read_engine_log
+
+REAL = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_engine.json"
+SAMPLE = sample()
+Change = Callable[[dict[str, Any]], object]
+
+
+def saved(content: object, folder: Path) -> Path:
+    path = folder / "log.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def test_every_request_and_step_of_the_real_log_is_read() -> None:
+    log, raw = read_engine_log(REAL), json.loads(REAL.read_text(encoding="utf-8"))
+    assert list(log.runs) == list(raw["runs"])
+    for name, run in log.runs.items():
+        assert len(run.arrival_s) == len(raw["runs"][name]["requests"])
+        assert run.steps == len(raw["runs"][name]["steps"])
+        assert run.decodes.sum() == sum(row[2] - 1 for row in raw["runs"][name]["requests"])
+
+
+def test_columns_are_found_by_name_wherever_they_stand(tmp_path: Path) -> None:
+    shuffled = copy.deepcopy(SAMPLE)
+    for kind, names in COLUMNS.items():
+        shuffled["columns"] = shuffled["columns"] | {kind: names[::-1]}
+        for run in shuffled["runs"].values():
+            run[kind] = [row[::-1] for row in run[kind]]
+    one, other = (read_engine_log(saved(each, tmp_path)).runs["poisson-16"] for each in (SAMPLE, shuffled))
+    assert all(np.array_equal(getattr(one, field), getattr(other, field)) for field in vars(one))
+
+
+def test_a_compressed_log_is_the_same_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(SAMPLE).encode()))
+    assert is_engine_log(path)
+    assert list(read_engine_log(path).runs) == list(SAMPLE["runs"])
+
+
+def test_other_files_are_not_taken_for_a_log(tmp_path: Path) -> None:
+    assert not is_engine_log(REAL.parent / "h200_steps.json")
+    assert not is_engine_log(REAL.parent / "published.csv.gz")
+    assert not is_engine_log(tmp_path / "not there")
+    assert not is_engine_log(tmp_path / ("long" * 1000))
+
+
+def test_a_decode_batch_is_padded_to_the_next_bucket(tmp_path: Path) -> None:
+    log = read_engine_log(saved(SAMPLE, tmp_path))
+    batches = np.arange(1, BUCKETS[-1] + 1)
+    assert log.padded(batches).tolist() == [min(size for size in BUCKETS if size >= batch) for batch in batches]
+    assert log.padded(np.array([100])).tolist() == [100], "beyond the last bucket nothing is padded"
+
+
+def test_prompts_that_share_a_step_are_counted(tmp_path: Path) -> None:
+    run = read_engine_log(saved(SAMPLE, tmp_path)).runs["closed-8"]
+    # 1,024 tokens a step: four prompts of 256; beside four answers, three and 252 tokens of a fourth; its last four.
+    assert prompts_of_steps(run, "here")[:4].tolist() == [4, 4, 1, 0]
+
+
+def test_prompts_of_the_real_log_fit_their_steps() -> None:
+    for run in read_engine_log(REAL).runs.values():
+        prompts = prompts_of_steps(run, "here")
+        assert ((prompts > 0) == (run.prompt_tokens > 0)).all()
+        assert prompts.sum() >= len(run.arrival_s), "each prompt is in one step at least"
+
+
+def test_an_answer_that_never_came_is_not_a_number(tmp_path: Path) -> None:
+    log = copy.deepcopy(SAMPLE)
+    log["runs"]["poisson-16"]["requests"][5][3:] = [None, None]
+    run = read_engine_log(saved(log, tmp_path)).runs["poisson-16"]
+    assert np.flatnonzero(np.isnan(run.first_token_s)).tolist() == [5]
+
+
+DAMAGE: list[tuple[Change, str]] = [
+    (lambda log: log.update(runs={}), "needs 'runs'"),
+    (lambda log: log.update(runs=[1]), "needs 'runs'"),
+    (lambda log: log.pop("columns"), "does not name the fields of requests"),
+    (lambda log: log["columns"].update(steps=["start_s"]), "columns of steps lack duration_s"),
+    (lambda log: log.update(max_seqs=0), "'max_seqs' must be"),
+    (lambda log: log.update(max_batched_tokens="many"), "'max_batched_tokens' must be"),
+    (lambda log: log.update(graph_buckets=[0]), "'graph_buckets' must be"),
+    (lambda log: log.update(graph_buckets=8), "'graph_buckets' must be"),
+    (lambda log: log["runs"].update(x=3), "needs 'requests' and 'steps'"),
+    (lambda log: log["runs"]["closed-8"].update(requests=[]), "there is no request"),
+    (lambda log: log["runs"]["closed-8"].update(steps={}), "'steps' is not a list"),
+    (lambda log: log["runs"]["closed-8"]["requests"][2].pop(), "row 3 of requests"),
+    (lambda log: log["runs"]["closed-8"]["steps"].append(["x"] * 7), "of steps is not 6 numbers"),
+    (lambda log: log["runs"]["closed-8"]["steps"][0].__setitem__(1, None), "a step with a value missing"),
+    (lambda log: log["runs"]["closed-8"]["steps"][0].__setitem__(1, 0), "a step of no duration"),
+    (lambda log: log["runs"]["closed-8"]["requests"][0].__setitem__(1, 0), "a request of no token"),
+    (lambda log: log["runs"]["closed-8"]["requests"][0].__setitem__(3, -1), "answered before it arrived"),
+]
+
+
+@pytest.mark.parametrize(("damage", "complaint"), DAMAGE)
+def test_a_damaged_log_is_refused_with_what_is_wrong(damage: Change, complaint: str, tmp_path: Path) -> None:
+    log = copy.deepcopy(SAMPLE)
+    damage(log)
+    with pytest.raises(BadInput, match=complaint) as refused:
+        read_engine_log(saved(log, tmp_path))
+    assert "log.json" in str(refused.value)
+
+
+def test_a_log_cut_off_is_refused(tmp_path: Path) -> None:
+    path = saved(SAMPLE, tmp_path)
+    path.write_text(path.read_text(encoding="utf-8")[:5000], encoding="utf-8")
+    with pytest.raises(BadInput, match="not JSON"):
+        read_engine_log(path)
+
+
+def test_steps_that_are_not_those_of_the_requests_are_refused(tmp_path: Path) -> None:
+    log = copy.deepcopy(SAMPLE)
+    del log["runs"]["poisson-16"]["steps"][0]
+    run = read_engine_log(saved(log, tmp_path)).runs["poisson-16"]
+    with pytest.raises(BadInput, match="prompt tokens"):
+        prompts_of_steps(run, "here")

@@ -1,0 +1,214 @@
+"""What does a fleet of replicas do with these requests? The slow, plain answer the fast loop is held to.
+
+One pass of the main loop goes to the next time at which anything happens: first the steps that end there, then the
+events of that time in their order, then every replica that stands still composes its next step.
+"""
+
+import heapq
+import math
+
+import numpy as np
+from tests.serving.reference_replica import NEVER_SERVED, OPEN, REFUSED, TIMED_OUT, Job, Replica, StepSeconds
+
+from tokonomics.serving.state import Fleet, Requests, Rules, Served
+
+BACK, NOTICE, DOWN, DEADLINE, TICK, ARRIVAL = range(6)
+"""Events, in the order in which those of the same time happen; a boot that is ready counts as back."""
+
+
+class World:
+    """The fleet and its clock: events, routing, outages, the autoscaler."""
+
+    def __init__(self, requests: Requests, step_s: StepSeconds, rules: Rules, fleet: Fleet) -> None:
+        self.rules, self.fleet = rules, fleet
+        self.unit_tokens = int(requests.unit_tokens)
+        self.jobs = [self.job(requests, index) for index in range(len(requests.arrival_s))]
+        self.scale = [float(x) for x in fleet.autoscale]
+        count, up = (int(self.scale[1]), int(self.scale[0])) if self.scale else (fleet.replicas, fleet.replicas)
+        states = ["up" if index < up else "off" for index in range(count)]
+        self.replicas = [Replica(index, requests, rules, step_s, state) for index, state in enumerate(states)]
+        self.held: list[Job] = []
+        self.to_arrive = len(self.jobs)
+        self.last_used = -1
+        self.wished: list[int] = []  # replicas wished for at each tick so far
+        self.events: list[tuple[float, int, int]] = []  # (time, kind, whom)
+        for job in self.jobs:
+            self.expect(job.arrival_s, ARRIVAL, job.index)
+            self.expect(float(requests.deadline_s[job.index]), DEADLINE, job.index)
+        for replica, notice_s, down_s, back_s in fleet.outages:
+            for time_s, kind in ((notice_s, NOTICE), (down_s, DOWN), (back_s, BACK)):
+                self.expect(float(time_s), kind, int(replica))
+        if self.scale:
+            self.expect(self.scale[3], TICK, 1)
+
+    @staticmethod
+    def job(requests: Requests, i: int) -> Job:
+        units = requests.unit_ids[requests.unit_starts[i] : requests.unit_starts[i + 1]]
+        return Job(
+            index=i,
+            arrival_s=float(requests.arrival_s[i]),
+            input=int(requests.input_tokens[i]),
+            output=int(requests.output_tokens[i]),
+            urgency=int(requests.urgency[i]),
+            units=[int(unit) for unit in units],
+            prefilled=bool(requests.prefilled),
+        )
+
+    def expect(self, time_s: float, kind: int, whom: int) -> None:
+        if time_s < math.inf:
+            heapq.heappush(self.events, (time_s, kind, whom))
+
+    def run(self) -> None:
+        while True:
+            ends = [replica.step_end_s for replica in self.replicas if replica.step_end_s is not None]
+            times = ends + [time_s for time_s, _, _ in self.events[:1]]
+            if not times:
+                break
+            now = min(times)
+            for replica in self.replicas:
+                if replica.step_end_s == now:
+                    replica.end_step(now)
+            while self.events and self.events[0][0] == now:
+                self.happen(now)
+            for replica in self.replicas:
+                if replica.step_end_s is None:
+                    replica.compose(now)
+        for job in self.held:
+            job.status = NEVER_SERVED
+
+    def happen(self, now: float) -> None:
+        _, kind, whom = heapq.heappop(self.events)
+        if kind == BACK:
+            self.back(self.replicas[whom], now)
+            if self.events[:1] and self.events[0][:2] == (now, BACK):
+                return  # all that come up at this time come up before the held requests choose
+            self.route_held()
+        elif kind == NOTICE:
+            self.replicas[whom].noticed = True
+        elif kind == DOWN:
+            self.down(self.replicas[whom])
+        elif kind == DEADLINE:
+            self.deadline(self.jobs[whom], now)
+        elif kind == TICK:
+            self.tick(whom, now)
+        else:
+            self.to_arrive -= 1
+            self.arrive(self.jobs[whom], now)
+
+    def arrive(self, job: Job, now: float) -> None:
+        tokens_held = job.input + (job.output if self.rules.reserves else max(job.output, 1) - 1)
+        blocks = math.ceil(tokens_held / self.rules.block_tokens) + self.rules.fixed_blocks
+        if job.input + job.output > self.rules.max_context or blocks > self.rules.kv_blocks:
+            job.status, job.finish_s = REFUSED, now
+        else:
+            self.route(job)
+
+    def deadline(self, job: Job, now: float) -> None:
+        if job.status != OPEN:
+            return
+        job.status, job.finish_s = TIMED_OUT, now
+        for line in [self.held, *(queue for replica in self.replicas for queue in replica.queues)]:
+            if job in line:
+                line.remove(job)
+
+    def route_held(self) -> None:
+        held, self.held = sorted(self.held, key=lambda job: job.index), []
+        for job in held:
+            self.route(job)
+
+    # Routing -------------------------------------------------------------------------------------------------------
+
+    def route(self, job: Job) -> None:
+        choices = [replica for replica in self.replicas if replica.available()]
+        if not choices:
+            self.held.append(job)
+            return
+        choose = [self.round_robin, self.least_outstanding, self.power_of_two, self.prefix_aware][self.fleet.router]
+        replica = choose(job, choices)
+        self.last_used = job.replica = replica.index
+        replica.queues[job.urgency].append(job)
+
+    def round_robin(self, job: Job, choices: list[Replica]) -> Replica:
+        return min(choices, key=lambda replica: (replica.index <= self.last_used, replica.index))
+
+    def least_outstanding(self, job: Job, choices: list[Replica]) -> Replica:
+        return min(choices, key=lambda replica: (replica.outstanding(), replica.index))
+
+    def power_of_two(self, job: Job, choices: list[Replica]) -> Replica:
+        if len(choices) == 1:
+            return choices[0]
+        draw = splitmix64(int(self.fleet.seed) + job.index + 1)
+        first = draw % len(choices)
+        second = (draw >> 32) % (len(choices) - 1)
+        second += second >= first
+        return self.least_outstanding(job, [choices[first], choices[second]])
+
+    def prefix_aware(self, job: Job, choices: list[Replica]) -> Replica:
+        loads = [replica.outstanding() for replica in choices]
+        if max(loads) - min(loads) > 64 and max(loads) > 1.5 * min(loads):
+            return self.least_outstanding(job, choices)
+        longest = max(len(replica.resident_units(job)) for replica in choices)
+        if job.covered_tokens(longest, self.unit_tokens) < 0.3 * job.input:
+            return self.least_outstanding(job, choices)
+        return self.least_outstanding(job, [r for r in choices if len(r.resident_units(job)) == longest])
+
+    # Replicas that come and go ---------------------------------------------------------------------------------------
+
+    def down(self, replica: Replica) -> None:
+        moved = [job for job in replica.running + replica.waiting() if job.status == OPEN]
+        replica.state = "down"
+        replica.empty()
+        for job in moved:
+            job.restarts += 1
+            job.forget_attempt()
+            self.route(job)
+
+    def back(self, replica: Replica, now: float) -> None:
+        if replica.state == "down" or (replica.state == "booting" and replica.ready_s == now):
+            replica.state = "up"
+            replica.noticed = False
+
+    def tick(self, count: int, now: float) -> None:
+        least, most, target, interval_s, cold_start_s, hold_s = self.scale
+        outstanding = sum(replica.outstanding() for replica in self.replicas) + len(self.held)
+        if not outstanding and not self.to_arrive:
+            return
+        self.expect((count + 1) * interval_s, TICK, count + 1)
+        for replica in self.in_state("draining"):
+            if replica.outstanding() == 0 and replica.step_end_s is None:
+                replica.state = "off"
+                replica.empty()
+        desired = min(max(math.ceil(outstanding / target), int(least)), int(most))
+        self.wished.append(desired)
+        current = len(self.in_state("booting")) + len(self.in_state("up"))
+        recent = [wish for ago, wish in enumerate(reversed(self.wished)) if ago == 0 or ago * interval_s < hold_s]
+        if desired > current:
+            for replica in (self.in_state("draining") + self.in_state("off"))[: desired - current]:
+                if replica.state == "draining":
+                    replica.state = "up"
+                else:
+                    replica.state, replica.ready_s = "booting", now + cold_start_s
+                    self.expect(replica.ready_s, BACK, replica.index)
+            self.route_held()
+        elif max(recent) < current:
+            leaving = self.in_state("booting")[::-1] + self.in_state("up")[::-1]
+            for replica in leaving[: current - max(recent)]:
+                replica.state = "off" if replica.state == "booting" else "draining"
+
+    def in_state(self, state: str) -> list[Replica]:
+        return [replica for replica in self.replicas if replica.state == state]
+
+
+def splitmix64(x: int) -> int:
+    """Steele, Lea and Flood, Fast splittable pseudorandom number generators, OOPSLA 2014."""
+    word = 2**64 - 1
+    z = (x + 0x9E3779B97F4A7C15) & word
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & word
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & word
+    return z ^ (z >> 31)
+
+
+def serve(requests: Requests, step_s: StepSeconds, rules: Rules, fleet: Fleet) -> Served:
+    world = World(requests, step_s, rules, fleet)
+    world.run()
+    return Served(**{name: np.array([getattr(job, name) for job in world.jobs]) for name in Served._fields})

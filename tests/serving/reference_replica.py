@@ -1,0 +1,303 @@
+"""One replica of the slow reference: queues, KV blocks with a prefix cache, and one engine step after another.
+
+Every step is composed from nothing but the lists below, blocks are counted one entry at a time, and nothing is
+remembered that can be counted again. ``reference.py`` puts several of these behind a router and a clock.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from tokonomics.serving.state import Requests, Rules
+
+StepSeconds = Callable[[int, int, int, int, float], float]
+"""Seconds of a step of (decodes, their KV tokens, prompt tokens, prompts, query-key pairs of the prompts)."""
+
+OPEN, REFUSED, DONE, TIMED_OUT, NEVER_SERVED = -1, 0, 1, 2, 3
+
+
+@dataclass(eq=False)
+class Job:
+    """A request on its way: what it asks, how far its current attempt is, what will be reported of it."""
+
+    index: int
+    arrival_s: float
+    input: int
+    output: int
+    urgency: int
+    units: list[int]
+    prefilled: bool
+
+    target: int = 0
+    computed: int = 0
+    generated: int = 0
+    chunk: int = 0
+    blocks: int = 0
+    referenced: list[int] = field(default_factory=list)
+    admitted: bool = False
+
+    status: int = OPEN
+    start_s: float = math.nan
+    first_token_s: float = math.nan
+    finish_s: float = math.nan
+    cached_tokens: int = 0
+    preemptions: int = 0
+    restarts: int = 0
+    replica: int = -1
+
+    def forget_attempt(self) -> None:
+        self.target = self.computed = self.generated = self.chunk = self.blocks = 0
+        self.referenced = []
+        self.admitted = False
+        self.first_token_s = math.nan
+
+    def covered_tokens(self, units: int, unit_tokens: int) -> int:
+        return min(units * unit_tokens, self.input)
+
+
+class Cache:
+    """The KV blocks of one replica: free, evictable (least recently used first), or held by running requests."""
+
+    def __init__(self, blocks: int) -> None:
+        self.free = blocks
+        self.size: dict[int, int] = {}  # blocks of each resident unit
+        self.references: dict[int, int] = {}  # how many running requests refer to each resident unit
+        self.evictable: list[tuple[int | None, int]] = []  # (unit or None for anonymous blocks, blocks)
+
+    def leading_resident(self, units: list[int]) -> list[int]:
+        return list(takewhile(self.size.__contains__, units))
+
+    def available(self, without: list[int] | None = None) -> int:
+        """Blocks that can be had, if the units `without` must stay."""
+        return self.free + sum(blocks for unit, blocks in self.evictable if unit is None or unit not in (without or []))
+
+    def take(self, blocks: int) -> None:
+        while self.free < blocks:
+            unit, held = self.evictable.pop(0)
+            if unit is None:
+                eaten = min(held, blocks - self.free)
+                self.free += eaten
+                if held > eaten:
+                    self.evictable.insert(0, (None, held - eaten))
+            else:
+                self.free += held
+                del self.size[unit], self.references[unit]
+        self.free -= blocks
+
+    def refer(self, unit: int) -> None:
+        self.references[unit] += 1
+        self.evictable = [entry for entry in self.evictable if entry[0] != unit]
+
+    def release(self, job: Job, keeps: bool) -> None:
+        private = job.blocks - sum(self.size[unit] for unit in job.referenced)
+        if not keeps:
+            self.free += private
+        elif private:
+            self.evictable.append((None, private))
+        for unit in reversed(job.referenced):
+            self.references[unit] -= 1
+            if self.references[unit] == 0:
+                self.evictable.append((unit, self.size[unit]))
+        job.blocks = 0
+        job.referenced = []
+
+
+class Replica:
+    """One engine: its queues, its running requests in order of admission, its blocks, the step in flight."""
+
+    def __init__(self, index: int, requests: Requests, rules: Rules, step_s: StepSeconds, state: str) -> None:
+        self.index, self.rules, self.step_s, self.state = index, rules, step_s, state
+        self.unit_tokens = int(requests.unit_tokens)
+        self.keeps = bool(rules.caches) and len(requests.unit_ids) > 0
+        self.classes = 1 + max((int(urgency) for urgency in requests.urgency), default=0)
+        self.noticed = False
+        self.ready_s = math.inf
+        self.empty()
+
+    def empty(self) -> None:
+        self.queues: list[list[Job]] = [[] for _ in range(self.classes)]
+        self.running: list[Job] = []
+        self.decoding: list[Job] = []
+        self.cache = Cache(int(self.rules.kv_blocks))
+        self.step_end_s: float | None = None
+
+    def available(self) -> bool:
+        return self.state == "up" and not self.noticed
+
+    def waiting(self) -> list[Job]:
+        return [job for queue in self.queues for job in queue]
+
+    def outstanding(self) -> int:
+        return len(self.waiting()) + sum(job.status == OPEN for job in self.running)
+
+    def blocks_of(self, tokens: int) -> int:
+        return math.ceil(tokens / self.rules.block_tokens)
+
+    def resident_units(self, job: Job) -> list[int]:
+        return self.cache.leading_resident(job.units) if self.rules.caches else []
+
+    # One step ------------------------------------------------------------------------------------------------------
+
+    def compose(self, now: float) -> None:
+        self.let_leave()
+        while True:
+            acted = self.compose_once(now)
+            prompts = [job for job in self.running if job.chunk]
+            if self.decoding or prompts:
+                break
+            if not acted:
+                return
+        kv_tokens = sum(job.computed + 1 for job in self.decoding)
+        prompt_tokens = sum(job.chunk for job in prompts)
+        pairs = sum(job.chunk * (job.computed + (job.chunk + 1) / 2) for job in prompts)
+        self.step_end_s = now + self.step_s(len(self.decoding), kv_tokens, prompt_tokens, len(prompts), pairs)
+
+    def compose_once(self, now: float) -> bool:
+        """Choose who decodes and which prompt tokens are computed; whether anyone was admitted or preempted."""
+        budget = int(self.rules.max_batched_tokens)
+        self.decoding = []
+        preempted = False
+        while self.head_is_computed() and self.has_room_for_head(budget):
+            self.admit(self.waiting()[0], budget, now)
+        if self.rules.mixes:
+            preempted = self.decode()
+            budget = max(0, budget - len(self.decoding))
+        elif not self.partial() and not self.can_admit_head(budget):
+            return self.decode()
+        for job in self.partial():
+            self.schedule(job, min(job.target - job.computed, budget))
+            budget -= job.chunk
+        admitted = False
+        while not preempted and self.can_admit_head(budget):
+            budget -= self.admit(self.waiting()[0], budget, now)
+            admitted = True
+        return preempted or admitted
+
+    def partial(self) -> list[Job]:
+        return [job for job in self.running if job.computed < job.target and not job.chunk]
+
+    def decode(self) -> bool:
+        """Every complete prompt writes a token; whether others had to make room for their blocks."""
+        preempted = False
+        while True:
+            self.decoding = [job for job in self.running if job.computed >= job.target]
+            growing = [job for job in self.decoding if job.computed % self.rules.block_tokens == 0]
+            if self.rules.reserves or len(growing) <= self.cache.available():
+                break
+            self.preempt(max(self.running, key=lambda job: (job.urgency, self.running.index(job))))
+            preempted = True
+        if not self.rules.reserves:
+            for job in growing:
+                self.cache.take(1)
+                job.blocks += 1
+        return preempted
+
+    def preempt(self, job: Job) -> None:
+        self.leave(job)
+        job.computed = 0
+        job.preemptions += 1
+        self.queues[job.urgency].insert(0, job)
+
+    def leave(self, job: Job) -> None:
+        self.running.remove(job)
+        self.cache.release(job, self.keeps)
+
+    # Admission -----------------------------------------------------------------------------------------------------
+
+    def plan(self, job: Job) -> tuple[int, int, list[int], int]:
+        """What admitting a request now would mean: (target, tokens cached, units referenced, blocks to take)."""
+        arrives_computed = job.prefilled and job.generated == 0
+        target = job.input + job.generated
+        units = [] if arrives_computed else self.resident_units(job)
+        hit = job.covered_tokens(len(units), self.unit_tokens)
+        whole_blocks = (target - 1) // self.rules.block_tokens * self.rules.block_tokens
+        cached = target if arrives_computed else min(hit, whole_blocks)
+        tokens_held = job.input + job.output if self.rules.reserves else target
+        shared = sum(self.cache.size[unit] for unit in units)
+        return target, cached, units, self.blocks_of(tokens_held) + int(self.rules.fixed_blocks) - shared
+
+    def head_is_computed(self) -> bool:
+        """The next in the queue comes with its prompt computed: it needs no prompt tokens, only a place."""
+        return bool(self.waiting() and self.waiting()[0].prefilled and self.waiting()[0].generated == 0)
+
+    def can_admit_head(self, budget: int) -> bool:
+        return budget > 0 and not self.head_is_computed() and self.has_room_for_head(budget)
+
+    def has_room_for_head(self, budget: int) -> bool:
+        if not self.waiting() or len(self.running) >= self.rules.max_sequences:
+            return False
+        target, cached, units, need = self.plan(self.waiting()[0])
+        if need > self.cache.available(without=units):
+            return False
+        first_prompt = not any(job.chunk for job in self.running)
+        return bool(self.rules.chunks) or first_prompt or target - cached <= budget
+
+    def admit(self, job: Job, budget: int, now: float) -> int:
+        """Move the head of the queue into the batch; the prompt tokens it takes from the step's budget."""
+        target, cached, units, need = self.plan(job)
+        for unit in units:
+            self.cache.refer(unit)
+        self.cache.take(need)
+        job.referenced = units
+        job.blocks = need + sum(self.cache.size[unit] for unit in units)
+        job.target, job.computed = target, cached
+        if math.isnan(job.start_s):
+            job.start_s = now
+        self.queues[job.urgency].remove(job)
+        self.running.append(job)
+        computed_elsewhere = job.prefilled and job.generated == 0
+        if not job.admitted:
+            job.cached_tokens = 0 if computed_elsewhere else cached
+        job.admitted = True
+        if computed_elsewhere:
+            job.generated = 1
+            job.first_token_s = job.arrival_s
+            self.finish_if_complete(job, now)
+            return 0
+        rest = target - cached
+        self.schedule(job, min(rest, budget) if self.rules.chunks else rest)
+        return job.chunk
+
+    def schedule(self, job: Job, chunk: int) -> None:
+        """Give a request prompt tokens in this step; units it completes become resident if nobody's are."""
+        job.chunk = chunk
+        for place, unit in enumerate(job.units if self.rules.caches else []):
+            before = job.covered_tokens(place, self.unit_tokens)
+            last = job.covered_tokens(place + 1, self.unit_tokens)
+            newly_covered = job.computed < last <= job.computed + chunk
+            if newly_covered and unit not in job.referenced and unit not in self.cache.size:
+                self.cache.size[unit] = self.blocks_of(last - before)
+                self.cache.references[unit] = 1
+                job.referenced.append(unit)
+
+    def let_leave(self) -> None:
+        """Requests whose clients hung up go before others finish, in the order of their deadlines."""
+        gone = [job for job in self.running if job.status == TIMED_OUT]
+        for job in sorted(gone, key=lambda job: (job.finish_s, job.index)):
+            self.leave(job)
+
+    def end_step(self, now: float) -> None:
+        self.step_end_s = None
+        self.let_leave()
+        for job in list(self.running):
+            writes = job in self.decoding
+            if job.chunk:
+                job.computed += job.chunk
+                writes = job.computed == job.target
+                job.chunk = 0
+            elif writes:
+                job.computed += 1
+            if not writes:
+                continue
+            if job.output > 0:
+                job.generated += 1
+            if math.isnan(job.first_token_s):
+                job.first_token_s = now
+            self.finish_if_complete(job, now)
+        self.decoding = []
+
+    def finish_if_complete(self, job: Job, now: float) -> None:
+        if job.generated >= job.output:
+            job.status, job.finish_s = DONE, now
+            self.leave(job)

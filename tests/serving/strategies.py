@@ -1,0 +1,138 @@
+"""Small random worlds for the serving loops: tight enough that every rule of the simulator is reached.
+
+Few blocks, tiny token budgets, prompts that share their beginnings, arrivals in bursts, deadlines, outages, scaling.
+Times of one kind are multiples of one irrational number, each kind its own: events of a kind coincide often, events of
+different kinds and the ends of steps never, so the answer does not hang on the rounding of a sum.
+"""
+
+import math
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tokonomics.serving.state import Fleet, Requests, Rules
+
+STEP_S = 0.008
+"""About how long a step takes in the worlds these are tried on; other times are some fraction or multiple of it."""
+ARRIVALS_S, DEADLINES_S, OUTAGES_S, TICKS_S, BOOTS_S = (STEP_S * math.sqrt(prime) / 4 for prime in (2, 3, 5, 7, 11))
+MOST_REQUESTS, MOST_INPUT, MOST_OUTPUT = 40, 60, 30
+MOST_TOKENS_IN_A_STEP = 64 + MOST_REQUESTS + MOST_INPUT + MOST_OUTPUT
+
+often = st.sampled_from([True, True, True, False])
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[Requests, Rules, Fleet]:
+    block_tokens = draw(st.sampled_from([1, 2, 4, 16]))
+    asked = draw(requests(block_tokens * draw(st.sampled_from([1, 2, 4]))))
+    largest = max(
+        math.ceil((i + o) / block_tokens) for i, o in zip(asked.input_tokens, asked.output_tokens, strict=True)
+    )
+    fixed_blocks = draw(st.sampled_from([0, 0, 0, 1, 2]))
+    rules = Rules(
+        max_sequences=draw(st.sampled_from([1, 2, 3, 4, 8, MOST_REQUESTS])),
+        max_batched_tokens=draw(st.sampled_from([2, 3, 5, 8, 13, 20, 32, 64])),
+        mixes=draw(st.booleans()),
+        chunks=draw(often),
+        reserves=not draw(often),
+        block_tokens=block_tokens,
+        # From "the largest are refused" over "hardly two at a time" to "nobody ever waits for a block".
+        kv_blocks=max(1, largest + fixed_blocks - 1 + draw(st.one_of(st.integers(0, 4), st.integers(0, 3 * largest)))),
+        fixed_blocks=fixed_blocks,
+        caches=draw(often),
+        max_context=draw(st.sampled_from([1000, 1000, 1000, 50])),
+    )
+    return asked, rules, draw(st.one_of(fixed_fleets(), failing_fleets(), scaled_fleets()))
+
+
+@st.composite
+def requests(draw: st.DrawFn, unit_tokens: int) -> Requests:
+    shortest_prompt = draw(st.sampled_from([1, 1, 1, 30]))
+    patience = draw(st.sampled_from([st.none(), st.one_of(st.none(), st.integers(1, 120))]))
+    urgencies = st.integers(0, draw(st.sampled_from([0, 0, 2])))
+    gaps = draw(st.sampled_from([st.just(0), st.sampled_from([0, 0, 1, 2]), st.integers(0, 20), st.integers(0, 120)]))
+    ask = st.tuples(
+        gaps, st.integers(shortest_prompt, MOST_INPUT), st.integers(0, MOST_OUTPUT), urgencies, patience, beginnings()
+    )
+    asks = draw(st.lists(ask, min_size=1, max_size=MOST_REQUESTS))
+    arrivals = [ARRIVALS_S * ticks for ticks in accumulate(gap for gap, *_ in asks)]
+    with_units = draw(often)
+    prompts = [units(begins, tokens, unit_tokens) if with_units else [] for _, tokens, _, _, _, begins in asks]
+    dense: dict[Any, int] = {}
+    ids = [dense.setdefault(unit, len(dense)) for prompt in prompts for unit in prompt]
+    return Requests(
+        arrival_s=np.array(arrivals, np.float64),
+        input_tokens=np.array([ask[1] for ask in asks], np.int32),
+        output_tokens=np.array([ask[2] for ask in asks], np.int32),
+        urgency=np.array([ask[3] for ask in asks], np.int32),
+        deadline_s=np.array(
+            [at + DEADLINES_S * ask[4] if ask[4] else math.inf for at, ask in zip(arrivals, asks, strict=True)],
+            np.float64,
+        ),
+        unit_ids=np.array(ids, np.int32),
+        unit_starts=np.array([0, *accumulate(len(prompt) for prompt in prompts)], np.int64),
+        unit_tokens=unit_tokens,
+        prefilled=not draw(often) and draw(st.booleans()),
+    )
+
+
+Beginning = tuple[int, int, int, int]
+
+
+def beginnings() -> st.SearchStrategy[Beginning]:
+    """(family, tokens it shares with its family, which branch it takes then, tokens it names units for)."""
+    shared = st.sampled_from([0, 2, 5, 9, 16, 24, 33, 48, 60])
+    return st.tuples(st.integers(0, 1), shared, st.integers(0, 2), st.sampled_from([60, 60, 60, 30, 8, 0]))
+
+
+def units(begins: Beginning, tokens: int, unit_tokens: int) -> list[Any]:
+    """Names of the units of a prompt: the same for two prompts as long as all tokens up to the unit's end are."""
+    family, shared, branch, named = begins
+    ends = range(unit_tokens, min(tokens, named) + unit_tokens, unit_tokens)
+    whole_or_last = [min(end, tokens) for end in ends]
+    return [(family, end) if end <= shared else (family, shared, branch, end) for end in whole_or_last]
+
+
+routers = st.integers(0, 3)
+seeds = st.integers(0, 2**31)
+NO_OUTAGES = np.empty((0, 4))
+NO_SCALING = np.empty(0)
+
+
+def fixed_fleets() -> st.SearchStrategy[Fleet]:
+    return st.builds(Fleet, st.integers(1, 4), routers, seeds, st.just(NO_OUTAGES), st.just(NO_SCALING))
+
+
+@st.composite
+def failing_fleets(draw: st.DrawFn) -> Fleet:
+    """Outages of one replica follow each other; those of different replicas overlap as they like."""
+    replicas = draw(st.integers(1, 4))
+    lengths = st.tuples(st.integers(1, 80), st.sampled_from([0, 0, 1, 20]), st.integers(1, 60))
+    rows = []
+    for replica in range(replicas):
+        back = 0
+        for calm, warned, broken in draw(st.lists(lengths, max_size=3)):
+            notice = back + calm
+            down = notice + warned
+            back = down + broken
+            rows.append([replica, OUTAGES_S * notice, OUTAGES_S * down, OUTAGES_S * back])
+        if back and draw(st.booleans()):
+            rows[-1][3] = math.inf
+    rows.sort(key=lambda row: (row[2], row[0]))
+    return Fleet(replicas, draw(routers), draw(seeds), np.array(rows, np.float64).reshape(-1, 4), NO_SCALING)
+
+
+@st.composite
+def scaled_fleets(draw: st.DrawFn) -> Fleet:
+    least = draw(st.integers(0, 2))
+    most = max(1, least + draw(st.integers(0, 3)))
+    target = draw(st.sampled_from([0.5, 1.0, 1.5, 2.0, 5.0]))
+    # Binary fractions, so that a tick is exactly as long ago as the hold says; or anything else, so that none is.
+    exactly = draw(st.booleans())
+    interval_s = draw(st.integers(1, 30)) * (2.0**-8 if exactly else TICKS_S)
+    hold_s = (draw(st.integers(0, 5)) + (0.0 if exactly else 0.5)) * interval_s
+    cold_start_s = BOOTS_S * draw(st.integers(0, 40))
+    scaling = np.array([least, most, target, interval_s, cold_start_s, hold_s], np.float64)
+    return Fleet(most, draw(routers), draw(seeds), NO_OUTAGES, scaling)

@@ -1,0 +1,176 @@
+"""Arrival processes keep the rate and the burstiness they are asked for, within what chance allows."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tokonomics.errors import BadInput
+from tokonomics.traffic.arrivals import (
+    EXAMPLES,
+    MOST_REQUESTS,
+    daily_shape,
+    draw_arrivals,
+    parse_arrivals,
+    weibull_shape,
+)
+
+MANY = 200_000
+ALL = EXAMPLES.split(", ")
+
+
+def times(
+    text: str, requests: int | None = MANY, duration_s: float | None = None, seed: int = 0
+) -> NDArray[np.float64]:
+    return draw_arrivals(parse_arrivals(text), requests=requests, duration_s=duration_s, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("text", "cv", "kurtosis_bound"),
+    [
+        ("poisson:2", 1.0, 9),
+        ("gamma:2,cv=3", 3.0, 60),
+        ("gamma:2,cv=0.5", 0.5, 6),
+        ("weibull:2,cv=2", 2.0, 150),
+        ("weibull:2,cv=0.5", 0.5, 6),
+    ],
+)
+def test_steady_processes_have_their_rate_and_cv(text: str, cv: float, kurtosis_bound: float) -> None:
+    gaps = np.diff(times(text))
+    # The mean of n gaps has the standard error cv/√n of the mean; five of them are never passed by chance.
+    assert gaps.mean() == pytest.approx(1 / 2, rel=5 * cv / math.sqrt(MANY))
+    # Likewise the CV, whose relative error is about √(kurtosis/4n).
+    assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=5 * math.sqrt(kurtosis_bound / 4 / MANY))
+
+
+def test_poisson_gaps_are_exponential() -> None:
+    """Kolmogorov's distance to 1 − e^(−2t) is below its 1-in-a-million bound √(ln(2e6)/2n)."""
+    gaps = np.sort(np.diff(times("poisson:2")))
+    theory = 1 - np.exp(-2 * gaps)
+    distance = np.abs(theory - np.arange(1, len(gaps) + 1) / len(gaps)).max()
+    assert distance < math.sqrt(math.log(2e6) / 2 / len(gaps))
+
+
+def test_constant_arrivals_are_evenly_spaced() -> None:
+    np.testing.assert_allclose(times("constant:4", requests=1000), np.arange(1000) / 4)
+
+
+@given(st.floats(0.05, 20))
+def test_the_weibull_shape_gives_the_cv(cv: float) -> None:
+    shape = weibull_shape(cv)
+    first, second = math.gamma(1 + 1 / shape), math.gamma(1 + 2 / shape)
+    assert math.sqrt(second / first**2 - 1) == pytest.approx(cv, rel=1e-6)
+
+
+def test_bursts_alternate_with_silence() -> None:
+    made = times("onoff:10,on=60,off=300")
+    assert (made % 360 <= 60 + 1e-6).all()
+    assert len(made) / made[-1] == pytest.approx(10 * 60 / 360, rel=5 / math.sqrt(MANY) + 360 / made[-1])
+
+
+@pytest.mark.parametrize("peak", [1.0, 1.5, 2.0, 3.0, 8.0])
+def test_a_days_curve_has_the_mean_and_the_peak_asked_for(peak: float) -> None:
+    shape = daily_shape(peak)
+    assert shape.mean() == pytest.approx(1)
+    assert shape.max() == pytest.approx(peak, rel=1e-3)
+    assert shape.min() >= 0
+    np.testing.assert_allclose(shape, shape[::-1], atol=1e-9)
+
+
+def test_a_days_requests_follow_its_curve() -> None:
+    made = times("diurnal:5,peak=3", requests=None, duration_s=10 * 86400)
+    by_hour = np.bincount((made % 86400 // 3600).astype(int), minlength=24) / 10 / 3600
+    expected = 5 * daily_shape(3.0).reshape(24, 60).mean(axis=1)
+    spread = np.sqrt(expected / 10 / 3600)
+    assert (np.abs(by_hour - expected) <= 5 * spread + 1e-3).all()
+    assert len(made) == pytest.approx(5 * 864000, rel=5 / math.sqrt(5 * 864000))
+
+
+def test_a_weeks_end_is_quieter() -> None:
+    made = times("weekly:5,peak=2,weekend=0.4", requests=None, duration_s=2 * 7 * 86400)
+    days = np.bincount((made // 86400 % 7).astype(int), minlength=7)
+    assert days[5:].mean() / days[:5].mean() == pytest.approx(0.4, rel=0.01)
+    assert len(made) / (14 * 86400) == pytest.approx(5, rel=0.01)
+
+
+def test_a_day_may_begin_at_any_hour() -> None:
+    noon = times("diurnal:5,peak=3,start=12h", requests=None, duration_s=3600)
+    assert len(noon) == pytest.approx(5 * 3 * 3600, rel=0.03)
+
+
+def test_a_step_and_a_spike_change_the_rate_when_told() -> None:
+    step = times("step:2,to=8,at=10m", requests=None, duration_s=20_000)
+    assert (step < 600).sum() == pytest.approx(1200, abs=5 * math.sqrt(1200))
+    assert (step >= 600).sum() == pytest.approx(8 * 19_400, abs=5 * math.sqrt(8 * 19_400))
+    spike = times("spike:2,to=20,at=600,for=60", requests=None, duration_s=2000)
+    inside = (spike >= 600) & (spike < 660)
+    assert inside.sum() == pytest.approx(1200, abs=5 * math.sqrt(1200))
+    assert (~inside).sum() == pytest.approx(2 * 1940, abs=5 * math.sqrt(2 * 1940))
+
+
+def test_burstiness_on_top_of_a_swinging_rate() -> None:
+    """Counted on the process's own clock, the requests expected so far, the gaps have the CV asked for."""
+    arrivals = parse_arrivals("spike:2,to=20,at=600,for=60,cv=3")
+    clock = np.array([arrivals.curve.by(float(moment)) for moment in draw_arrivals(arrivals, requests=20_000)])
+    gaps = np.diff(clock)
+    assert gaps.mean() == pytest.approx(1, rel=5 * 3 / math.sqrt(20_000))
+    assert gaps.std() == pytest.approx(3, rel=0.15)
+
+
+def test_a_burst_comes_at_once() -> None:
+    assert times("burst:7", requests=None).tolist() == [0.0] * 7
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_times_are_sorted_start_at_zero_and_repeat_with_the_seed(text: str) -> None:
+    one, same = times(text, requests=5000), times(text, requests=5000)
+    other = times(text, requests=5000, seed=1)
+    assert one[0] == 0
+    assert np.isfinite(one).all()
+    assert (np.diff(one) >= 0).all()
+    np.testing.assert_array_equal(one, same)
+    if not text.startswith(("constant", "burst")):
+        assert not np.array_equal(one, other)
+
+
+@given(st.sampled_from(ALL), st.floats(0.1, 3000), st.integers(1, 500))
+def test_nothing_arrives_after_the_end(text: str, duration_s: float, requests: int) -> None:
+    made = draw_arrivals(parse_arrivals(text), requests=requests, duration_s=duration_s)
+    assert 1 <= len(made) <= requests
+    assert made[-1] < duration_s
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("poison:2", "did you mean poisson?"),
+        ("gamma:2", "cv= is missing"),
+        ("poisson:fast", "'fast' is not a number"),
+        ("poisson:-1", "'-1' is not a number"),
+        ("poisson:0", "must be between"),
+        ("poisson:nan", "is not a number"),
+        ("poisson", "is missing"),
+        ("poisson:2,cv=3", "unknown option 'cv='"),
+        ("onoff:10,on=60,of=300", "did you mean off=?"),
+        ("spike:2,to=20,at=10 weeks,for=60", "is not a time"),
+        ("gamma:2,3", "not written as name=value"),
+        ("gamma:2,cv=1,cv=2", "given twice"),
+        ("burst:2.5", "whole number"),
+        ("", "none of poisson"),
+    ],
+)
+def test_a_wrong_text_is_explained_with_examples(text: str, says: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        parse_arrivals(text)
+    assert says in str(refused.value)
+    assert "poisson:2" in str(refused.value)
+
+
+def test_an_end_is_needed_and_must_be_possible() -> None:
+    arrivals = parse_arrivals("poisson:2")
+    for requests, duration_s in ((None, None), (0, None), (MOST_REQUESTS + 1, None), (None, 0.0), (None, 1e9)):
+        with pytest.raises(BadInput):
+            draw_arrivals(arrivals, requests=requests, duration_s=duration_s)

@@ -1,0 +1,186 @@
+"""Made-up traffic has the structure it is asked for: shared heads, growing conversations, unequal tenants."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tokonomics.errors import BadInput
+from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.generate import (
+    Sessions,
+    SystemPrompts,
+    Tenants,
+    generate,
+    parse_sessions,
+    parse_system,
+    parse_tenants,
+)
+from tokonomics.traffic.lengths import parse_lengths
+from tokonomics.traffic.prefix_reuse import reuse
+from tokonomics.traffic.trace import Trace
+
+
+def made(
+    requests: int | None = 2000,
+    arrivals: str = "poisson:5",
+    inputs: str = "lognormal:mean=200,cv=1",
+    outputs: str = "uniform:10-300",
+    **how: Any,
+) -> Trace:
+    return generate(
+        parse_arrivals(arrivals),
+        parse_lengths(inputs),
+        parse_lengths(outputs),
+        requests=requests,
+        **how,
+    )
+
+
+EVERYTHING: dict[str, Any] = {
+    "system": SystemPrompts(count=5, tokens=1000),
+    "sessions": Sessions(turns=4, think_s=20),
+    "tenants": Tenants(count=3, priorities=(0, 1, 1)),
+}
+
+
+def test_equal_seeds_give_equal_traces() -> None:
+    one, same, other = made(seed=7, **EVERYTHING), made(seed=7, **EVERYTHING), made(seed=8, **EVERYTHING)
+    for each in fields(Trace):
+        if each.name not in ("prefix", "tenants", "source"):
+            np.testing.assert_array_equal(getattr(one, each.name), getattr(same, each.name))
+    assert one.prefix is not None
+    assert same.prefix is not None
+    np.testing.assert_array_equal(one.prefix.ids, same.prefix.ids)
+    assert not np.array_equal(one.arrival_s, other.arrival_s)
+
+
+def test_the_structure_leaves_the_arrivals_as_they_are() -> None:
+    plain = made()
+    shared = made(system=SystemPrompts(count=5, tokens=1000), tenants=Tenants(count=3))
+    np.testing.assert_array_equal(plain.arrival_s, shared.arrival_s)
+    np.testing.assert_array_equal(plain.input_tokens + 1000, shared.input_tokens)
+    np.testing.assert_array_equal(plain.output_tokens, shared.output_tokens)
+
+
+def conversations(trace: Trace) -> list[list[int]]:
+    """Requests grouped by the first block of their own, the one after the system prompt's: no two talks share it."""
+    assert trace.prefix is not None
+    groups = defaultdict(list)
+    for request in range(len(trace)):
+        groups[int(trace.prefix.of(request)[15])].append(request)
+    return list(groups.values())
+
+
+def test_every_turn_begins_with_all_of_the_turn_before() -> None:
+    trace = made(5000, inputs="uniform:80-300", **EVERYTHING)
+    assert trace.prefix is not None
+    talks = conversations(trace)
+    assert max(map(len, talks)) > 4
+    for talk in talks:
+        for before, after in pairwise(talk):
+            said_before = trace.input_tokens[before] + trace.output_tokens[before]
+            assert len(trace.prefix.of(before)) == said_before // 64
+            np.testing.assert_array_equal(
+                trace.prefix.of(after)[: len(trace.prefix.of(before))], trace.prefix.of(before)
+            )
+            assert 80 <= trace.input_tokens[after] - said_before <= 300
+            assert trace.arrival_s[after] >= trace.arrival_s[before]
+
+
+def test_different_conversations_share_only_their_system_prompt() -> None:
+    trace = made(1000, inputs="uniform:80-300", **EVERYTHING)
+    assert trace.prefix is not None
+    longest = [trace.prefix.of(talk[-1]) for talk in conversations(trace)]
+    heads = {tuple(ids[:15].tolist()) for ids in longest}
+    assert len(heads) == 5  # 1,000 tokens are 15 whole blocks of 64
+    own = np.concatenate([ids[15:] for ids in longest])
+    assert len(np.unique(own)) == len(own)
+    assert own.max() < trace.prefix.distinct
+
+
+def test_with_room_for_all_a_turn_computes_only_what_is_new() -> None:
+    trace = made(5000, inputs="uniform:80-300", **EVERYTHING)
+    assert trace.prefix is not None
+    computed = trace.input_tokens - reuse(trace.prefix, trace.input_tokens)
+    later = [request for talk in conversations(trace) for request in talk[1:]]
+    assert (computed[later] < 300 + 64).all()
+
+
+def test_conversations_have_their_mean_turns_and_think_time() -> None:
+    trace = made(None, arrivals="poisson:20", duration_s=3000, inputs="2", outputs="2", sessions=Sessions(5, 1.0))
+    # Each of the about 60,000 conversations has a geometric number of turns, of variance 20.
+    number = 20 * 3000
+    assert len(trace) == pytest.approx(5 * number, abs=5 * math.sqrt(number * (20 + 25)) + 5 * 20 * 4)
+
+
+def test_the_first_requests_are_those_that_come_first() -> None:
+    """A thousand requests are the head of any longer trace, not a thousand turns of a few conversations."""
+    trace = made(3000, arrivals="constant:1", inputs="2", outputs="2", sessions=Sessions(10, 100.0))
+    assert len(trace) == 3000
+    assert (np.diff(trace.arrival_s) >= 0).all()
+    firsts = trace.arrival_s[trace.input_tokens == 2]
+    # Conversations start every second, up to the last request of all.
+    np.testing.assert_allclose(firsts, np.arange(len(firsts)))
+    assert len(firsts) == int(trace.arrival_s[-1]) + 1
+
+
+def test_a_conversation_ends_before_its_limit() -> None:
+    trace = made(5000, sessions=Sessions(turns=50, think_s=1, limit=4000))
+    said = trace.input_tokens.astype(int) + trace.output_tokens
+    assert said.max() <= 4000
+    assert np.percentile(said, 95) > 2000
+
+
+def test_requests_on_their_own_list_the_system_prompt_only() -> None:
+    trace = made(system=SystemPrompts(count=3, tokens=130, skew=0))
+    assert trace.prefix is not None
+    assert set(np.diff(trace.prefix.starts)) == {2}
+    assert trace.prefix.distinct == 6
+    assert {tuple(trace.prefix.of(each)) for each in range(len(trace))} == {(0, 1), (2, 3), (4, 5)}
+    assert made().prefix is None
+
+
+def test_shares_follow_zipfs_law() -> None:
+    trace = made(100_000, tenants=Tenants(count=4, skew=1, priorities=(3, 2, 1, 0)))
+    assert trace.tenant is not None
+    assert trace.priority is not None
+    shares = np.bincount(trace.tenant) / len(trace)
+    expected = np.array([1, 1 / 2, 1 / 3, 1 / 4]) / (25 / 12)
+    np.testing.assert_allclose(shares, expected, atol=5 * 0.5 / math.sqrt(100_000))
+    np.testing.assert_array_equal(trace.priority, 3 - trace.tenant)
+    assert trace.tenants == ("tenant-1", "tenant-2", "tenant-3", "tenant-4")
+
+
+def test_texts_say_the_same_as_the_nouns() -> None:
+    assert parse_system("20,tokens=1000,skew=0.5") == SystemPrompts(20, 1000, 0.5)
+    assert parse_sessions("5,think=2m,limit=32000") == Sessions(5, 120, 32000)
+    assert parse_tenants("3,priorities=0/1/1") == Tenants(3, 1.0, (0, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (parse_system, "20"),
+        (parse_system, "x,tokens=5"),
+        (parse_system, "2.5,tokens=5"),
+        (parse_sessions, "0.5"),
+        (parse_sessions, "5,thinks=3"),
+        (parse_sessions, ""),
+        (parse_tenants, "3,priorities=0/1"),
+        (parse_tenants, "0"),
+    ],
+)
+def test_a_wrong_text_is_explained(parse: Callable[[str], object], text: str) -> None:
+    with pytest.raises(BadInput, match="Such as"):
+        parse(text)
+
+
+def test_a_seed_is_a_whole_number_from_zero() -> None:
+    with pytest.raises(BadInput, match="--seed"):
+        made(seed=-1)

@@ -1,0 +1,105 @@
+"""The compiled replay equals a cache written with a dictionary, and reproduces what is known of a public trace."""
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tokonomics.traffic.prefix_reuse import reuse
+from tokonomics.traffic.trace import PrefixBlocks
+
+
+def blocks_of(lists: list[list[int]], block_tokens: int) -> PrefixBlocks:
+    starts = np.cumsum([0, *map(len, lists)]).astype(np.int64)
+    ids = np.array([each for ids in lists for each in ids], np.int32)
+    return PrefixBlocks(ids, starts, block_tokens, int(ids.max(initial=-1)) + 1)
+
+
+def by_dictionary(lists: list[list[int]], tokens: list[int], block_tokens: int, capacity: int | None) -> list[int]:
+    """The same cache, oldest first in an ordered dictionary, every block on its own."""
+    cache: OrderedDict[object, None] = OrderedDict()
+    cached = []
+    for request, (ids, prompt) in enumerate(zip(lists, tokens, strict=True)):
+        leading = 0
+        while leading < len(ids) and ids[leading] in cache:
+            leading += 1
+        cached.append(min(leading * block_tokens, prompt))
+        own = max(-(-(prompt - len(ids) * block_tokens) // block_tokens), 0)
+        for key in [*((request, place) for place in range(own)), *reversed(ids)]:
+            cache[key] = None
+            cache.move_to_end(key)
+        while capacity is not None and len(cache) > capacity:
+            cache.popitem(last=False)
+    return cached
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> list[list[int]]:
+    """Prompts that grow from one another: each takes the head of an earlier one and adds blocks of its own."""
+    lists: list[list[int]] = [[]]
+    fresh = 0
+    for _ in range(draw(st.integers(1, 30))):
+        before = lists[draw(st.integers(0, len(lists) - 1))]
+        kept, added = draw(st.integers(0, len(before))), draw(st.integers(0, 5))
+        lists.append([*before[:kept], *range(fresh, fresh + added)])
+        fresh += added
+    return lists
+
+
+@settings(deadline=None, max_examples=200)
+@given(lists=chains(), own=st.lists(st.integers(0, 40), min_size=31, max_size=31), capacity=st.integers(0, 40))
+def test_the_replay_equals_a_dictionary(lists: list[list[int]], own: list[int], capacity: int) -> None:
+    tokens = [max(8 * len(ids) - 3 + more, 1) for ids, more in zip(lists, own, strict=False)]
+    for room in (capacity, None):
+        seen = reuse(blocks_of(lists, 8), np.array(tokens, np.int32), room)
+        assert seen.tolist() == by_dictionary(lists, tokens, 8, room)
+
+
+@settings(deadline=None)
+@given(lists=chains())
+def test_without_a_limit_only_a_blocks_first_use_is_paid(lists: list[list[int]]) -> None:
+    tokens = np.array([max(8 * len(ids), 1) for ids in lists], np.int32)
+    paid = tokens.sum() - reuse(blocks_of(lists, 8), tokens).sum()
+    assert paid == 8 * len({each for ids in lists for each in ids}) + sum(not ids for ids in lists)
+
+
+def test_a_prompts_own_tokens_take_room() -> None:
+    shared = blocks_of([[0, 1], [0, 1], [0, 1]], 64)
+    assert reuse(shared, np.array([128, 128, 128], np.int32), 4).tolist() == [0, 128, 128]
+    assert reuse(shared, np.array([128, 64 * 50, 128], np.int32), 4).tolist() == [0, 128, 128]
+    unlisted = blocks_of([[0, 1], [], [0, 1]], 64)
+    assert reuse(unlisted, np.array([128, 128, 128], np.int32), 4).tolist() == [0, 0, 128]
+    assert reuse(unlisted, np.array([128, 129, 128], np.int32), 4).tolist() == [0, 0, 64]
+    assert reuse(unlisted, np.array([128, 64 * 4, 128], np.int32), 4).tolist() == [0, 0, 0]
+
+
+def test_a_prompts_tail_leaves_before_its_head() -> None:
+    lists = blocks_of([[0, 1, 2, 3], [4, 5], [0, 1, 2, 3]], 64)
+    assert reuse(lists, np.array([256, 128, 256], np.int32), 4).tolist() == [0, 0, 128]
+
+
+def test_no_prompt_is_cached_beyond_its_length() -> None:
+    lists = blocks_of([[0, 1], [0, 1]], 64)
+    assert reuse(lists, np.array([100, 100], np.int32)).tolist() == [0, 100]
+
+
+@pytest.mark.parametrize(("capacity", "percent"), [(1_000, 4.54), (10_000, 21.57), (50_000, 36.15), (None, 37.36)])
+def test_mooncakes_conversations_reuse_what_its_trace_says(
+    mooncake: tuple[PrefixBlocks, NDArray[np.int32]], capacity: int | None, percent: float
+) -> None:
+    """Expected shares come from a slow replay of the published file with an ordered dictionary."""
+    prefix, tokens = mooncake
+    cached = reuse(prefix, tokens, capacity).sum(dtype=np.int64)
+    assert 100 * cached / tokens.sum(dtype=np.int64) == pytest.approx(percent, abs=0.02)
+
+
+@pytest.fixture(scope="module")
+def mooncake() -> tuple[PrefixBlocks, NDArray[np.int32]]:
+    from tokonomics.traffic.readers import open_trace
+
+    trace = open_trace("mooncake-conversation").read()
+    assert trace.prefix is not None
+    return trace.prefix, trace.input_tokens

@@ -1,0 +1,304 @@
+"""Every kind of log, in its published shape, gives the requests that were written into it."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tokonomics.errors import BadInput
+from tokonomics.traffic.readers import Rows, open_trace
+from tokonomics.traffic.trace import Trace
+
+AZURE_2023 = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.0319600,3180,8
+2023-11-16 18:17:04.0781440,110,27
+"""
+AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens
+2024-05-10 00:00:00.009930+00:00,2162,5
+2024-05-10 00:00:00+00:00,2399,6
+2024-05-10 02:00:01.5+02:00,76,15
+"""
+BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,GPT-4,1087,230,1317,Conversation log
+118,ChatGPT,417,0,417,API log
+"""
+BURSTGPT_2 = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
+19440110.0,1722ac82-0a46-4bf0-aa08-89794e7a2b3f,43,GPT-4,906,446,1352,Conversation log
+19440161.0,,2,ChatGPT,36,29,65,API log
+"""
+MOONCAKE = """{"timestamp": 0, "input_length": 1024, "output_length": 500, "hash_ids": [7, 8]}
+{"timestamp": 1500, "input_length": 1100, "output_length": 490, "hash_ids": [7, 8, 30]}
+{"timestamp": 500, "input_length": 600, "output_length": 3, "hash_ids": [7, 12]}
+"""
+BAILIAN = """{"chat_id": 159, "parent_chat_id": -1, "timestamp": 61.114, "input_length": 40, "output_length": 132, \
+"type": "text", "turn": 1, "hash_ids": [1089, 1090, 1091]}
+{"chat_id": 160, "parent_chat_id": 159, "timestamp": 62.5, "input_length": 32, "output_length": 80, \
+"type": "search", "turn": 2, "hash_ids": [1089, 1090]}
+"""
+
+
+def written(folder: Path, text: str, name: str = "log") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def lines(*items: dict[str, Any]) -> str:
+    return "".join(json.dumps(item) + "\n" for item in items)
+
+
+def columns(trace: Trace) -> list[list[float]]:
+    return [trace.arrival_s.round(6).tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist()]
+
+
+def test_azure_2023_has_seven_digits_of_a_second(tmp_path: Path) -> None:
+    file = open_trace(written(tmp_path, AZURE_2023))
+    assert file.format == "Azure LLM CSV"
+    assert columns(file.read()) == [[0, 0.052, 0.098184], [4808, 3180, 110], [10, 8, 27]]
+    assert file.problems.count == 0
+
+
+def test_azure_2024_mixes_times_with_and_without_fraction_and_zone(tmp_path: Path) -> None:
+    trace = open_trace(written(tmp_path, AZURE_2024)).read()
+    assert columns(trace) == [[0, 0.00993, 1.5], [2399, 2162, 76], [6, 5, 15]]
+
+
+def test_absolute_times_of_a_batch_are_unix_time(tmp_path: Path) -> None:
+    (batch,) = open_trace(written(tmp_path, AZURE_2024)).batches()
+    assert batch.arrival_s.tolist() == [1715299200.00993, 1715299200.0, 1715299201.5]
+
+
+def test_burstgpt_keeps_failed_requests_and_says_so(tmp_path: Path) -> None:
+    file = open_trace(written(tmp_path, BURSTGPT))
+    trace = file.read()
+    assert file.format == "BurstGPT CSV"
+    assert columns(trace) == [[0, 40, 113], [472, 1087, 417], [18, 230, 0]]
+    assert trace.tenants == ("ChatGPT", "GPT-4")
+    assert trace.tenant is not None
+    assert trace.tenant.tolist() == [0, 1, 0]
+    assert file.problems.count == 0
+    assert file.problems.notes == [
+        "tenants are the values of Model",
+        "1 requests that failed (0 response tokens), kept as prompts without an answer",
+    ]
+
+
+def test_burstgpt_2_with_sessions(tmp_path: Path) -> None:
+    assert columns(open_trace(written(tmp_path, BURSTGPT_2)).read()) == [[0, 51], [906, 36], [446, 29]]
+
+
+def test_mooncake_counts_milliseconds_and_blocks_of_512(tmp_path: Path) -> None:
+    file = open_trace(written(tmp_path, MOONCAKE))
+    trace = file.read()
+    assert file.format == "Mooncake JSON lines"
+    assert columns(trace) == [[0, 0.5, 1.5], [1024, 600, 1100], [500, 3, 490]]
+    assert trace.prefix is not None
+    assert trace.prefix.block_tokens == file.block_tokens == 512
+    assert trace.prefix.distinct == 4
+    assert [trace.prefix.of(request).tolist() for request in range(3)] == [[0, 1], [0, 2], [0, 1, 3]]
+
+
+def test_a_batch_has_the_ids_of_the_log(tmp_path: Path) -> None:
+    (batch,) = open_trace(written(tmp_path, MOONCAKE)).batches()
+    assert batch.blocks is not None
+    ids, starts = batch.blocks
+    assert ids.tolist() == [7, 8, 7, 8, 30, 7, 12]
+    assert starts.tolist() == [0, 2, 5, 7]
+
+
+def test_bailian_counts_seconds_and_blocks_of_16(tmp_path: Path) -> None:
+    file = open_trace(written(tmp_path, BAILIAN))
+    trace = file.read()
+    assert file.format == "Qwen-Bailian JSON lines"
+    assert columns(trace) == [[0, 1.386], [40, 32], [132, 80]]
+    assert trace.tenants == ("search", "text")
+    assert trace.prefix is not None
+    assert trace.prefix.block_tokens == 16
+    assert [trace.prefix.of(request).tolist() for request in range(2)] == [[0, 1, 2], [0, 1]]
+
+
+def test_block_ids_may_be_any_64_bit_hash_or_text(tmp_path: Path) -> None:
+    huge = lines(
+        {"timestamp": 0, "input_length": 1000, "output_length": 1, "hash_ids": [2**64 - 1, "ab"]},
+        {"timestamp": 1, "input_length": 1000, "output_length": 1, "hash_ids": [2**64 - 1, "cd"]},
+        {"timestamp": 2, "input_length": 500, "output_length": 1, "hash_ids": [-(2**63)]},
+    )
+    prefix = open_trace(written(tmp_path, huge)).read().prefix
+    assert prefix is not None
+    assert prefix.distinct == 4
+    first, second, third = (prefix.of(request).tolist() for request in range(3))
+    assert first[0] == second[0]
+    assert len({*first, *second, *third}) == 4
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (
+            {"created": 1700000000, "model": "m", "user": "a", "usage": {"prompt_tokens": 12, "completion_tokens": 3}},
+            {"created": 1700000007, "model": "m", "user": "b", "usage": {"prompt_tokens": 5, "completion_tokens": 0}},
+        ),
+        (
+            {"created_at": 1700000000, "user": "a", "usage": {"input_tokens": 12, "output_tokens": 3}},
+            {"created_at": 1700000007.0, "user": "b", "usage": {"input_tokens": 5, "output_tokens": 0}},
+        ),
+        (
+            {"startTime": "2023-11-14T22:13:20Z", "end_user": "a", "prompt_tokens": 12, "completion_tokens": 3},
+            {"startTime": "2023-11-14T22:13:27Z", "end_user": "b", "prompt_tokens": 5, "completion_tokens": 0},
+        ),
+        (
+            {
+                "timestamp": 1700000000000,
+                "metadata": {"tenant": "a"},
+                "usage": {"input_tokens": 12, "output_tokens": 3},
+            },
+            {"timestamp": 1700000007000, "metadata": {"tenant": "b"}, "usage": {"input_tokens": 5, "output_tokens": 0}},
+        ),
+        (
+            {
+                "custom_id": "1",
+                "response": {
+                    "body": {
+                        "created": 1700000000,
+                        "user": "a",
+                        "usage": {"prompt_tokens": 12, "completion_tokens": 3},
+                    }
+                },
+            },
+            {
+                "custom_id": "2",
+                "response": {
+                    "body": {
+                        "created": 1700000007,
+                        "user": "b",
+                        "usage": {"prompt_tokens": 5, "completion_tokens": 0},
+                    }
+                },
+            },
+        ),
+    ],
+    ids=["chat", "responses", "litellm", "milliseconds", "batch"],
+)
+def test_usage_logs_of_openai_and_its_proxies(tmp_path: Path, rows: tuple[dict[str, Any], ...]) -> None:
+    file = open_trace(written(tmp_path, lines(*rows)))
+    trace = file.read()
+    assert file.format == "OpenAI-style usage log"
+    assert columns(trace) == [[0, 7], [12, 5], [3, 0]]
+    assert trace.tenants == ("a", "b")
+    (batch,) = file.batches()
+    assert batch.arrival_s.tolist() == [1700000000.0, 1700000007.0]
+    assert batch.tenant == ["a", "b"]
+
+
+def test_without_users_the_models_are_tenants(tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 12, "completion_tokens": 3}
+    file = open_trace(written(tmp_path, lines({"created": 1, "model": "x", "usage": usage})))
+    assert file.read().tenants == ("x",)
+    assert open_trace(written(tmp_path, json.dumps([{"created": 1, "usage": usage}]))).read().tenants == ()
+
+
+def test_a_failed_call_without_usage_is_counted(tmp_path: Path) -> None:
+    log = lines({"created": 1, "usage": {"prompt_tokens": 12, "completion_tokens": 3}}, {"created": 2, "usage": None})
+    file = open_trace(written(tmp_path, log))
+    assert len(file.read()) == 1
+    assert file.problems.first == ["line 2: usage.prompt_tokens is missing"]
+
+
+def test_vllm_results_with_details(tmp_path: Path) -> None:
+    run = {
+        "backend": "vllm",
+        "request_throughput": 2.0,
+        "input_lens": [100, 200, 300],
+        "output_lens": [10, 20, 0],
+        "start_times": [1000.5, 1001.0, 0.0],
+    }
+    file = open_trace(written(tmp_path, json.dumps(run)))
+    assert file.format == "vLLM bench serve"
+    assert columns(file.read()) == [[0, 0.5], [100, 200], [10, 20]]
+    assert file.problems.first == ["request 3: start_times is missing"]
+
+
+def test_vllm_results_without_details_say_how_to_get_them(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="without its requests") as caught:
+        open_trace(written(tmp_path, json.dumps({"request_throughput": 2.0, "completed": 3}, indent=2)))
+    assert "--save-detailed" in str(caught.value.fix)
+
+
+def guidellm(*, flat: bool) -> dict[str, Any]:
+    def request(start: float, prompt: int, answer: int) -> dict[str, Any]:
+        if flat:
+            return {"start_time": start, "prompt_tokens": prompt, "output_tokens": answer}
+        return {
+            "info": {"timings": {"queued": start - 1, "request_start": start}},
+            "input_metrics": {"total_tokens": prompt, "text_tokens": 1},
+            "output_metrics": {"total_tokens": answer},
+        }
+
+    requests = {"successful": [request(10.0, 81, 16), request(12.5, 7, 8)], "errored": [{}], "incomplete": None}
+    return {"metadata": {"version": 2}, "benchmarks": [{"requests": requests}]}
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_guidellm_of_either_version_leaves_out_errors_and_says_so(
+    tmp_path: Path, *, flat: bool, indent: int | None
+) -> None:
+    file = open_trace(written(tmp_path, json.dumps(guidellm(flat=flat), indent=indent)))
+    assert file.format == "guidellm benchmarks"
+    assert columns(file.read()) == [[0, 2.5], [81, 7], [16, 8]]
+    assert file.problems.notes == ["1 errored requests are left out"]
+
+
+TEXTS = {"csv": AZURE_2023, "jsonl": MOONCAKE, "json": json.dumps(guidellm(flat=False), indent=1)}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_gzip_and_zstd_read_the_same_under_any_name(tmp_path: Path, kind: str) -> None:
+    plain = open_trace(written(tmp_path, TEXTS[kind])).read()
+    zipped = tmp_path / "zipped"
+    zipped.write_bytes(gzip.compress(TEXTS[kind].encode()))
+    squeezed = tmp_path / "squeezed.csv.zst"
+    squeezed.write_bytes(zstd(TEXTS[kind], tmp_path))
+    for path in (zipped, squeezed):
+        assert columns(open_trace(path).read()) == columns(plain)
+
+
+def zstd(text: str, folder: Path) -> bytes:
+    """Written by polars, which has the compressor: one column, of lines, without quotes."""
+    path = folder / "written.zst"
+    head, *rest = text.splitlines()
+    table = pl.DataFrame({head: rest}, schema={head: pl.String})
+    table.lazy().sink_csv(path, compression="zstd", quote_style="never", check_extension=False)
+    return path.read_bytes()
+
+
+def test_windows_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"\xef\xbb\xbf" + AZURE_2023.replace("\n", "\r\n").encode())
+    assert columns(open_trace(path).read())[1] == [4808, 3180, 110]
+    path.write_bytes(b"\xef\xbb\xbf" + MOONCAKE.replace("\n", "\r\n").encode())
+    assert columns(open_trace(path).read())[1] == [1024, 600, 1100]
+
+
+def test_reading_twice_counts_once(tmp_path: Path) -> None:
+    file = open_trace(written(tmp_path, AZURE_2023 + "x,1,1\n"))
+    for _ in range(2):
+        assert sum(len(batch.arrival_s) for batch in file.batches()) == 3
+        assert file.problems.count == 1
+
+
+def test_a_large_table_comes_in_batches_of_bounded_size(tmp_path: Path) -> None:
+    rows = 1_000_000
+    path = tmp_path / "large.parquet"
+    seconds = np.arange(rows) / 10
+    pl.DataFrame({"t": seconds, "i": np.arange(rows) % 1000 + 1, "o": np.arange(rows) % 7}).write_parquet(path)
+    batches: list[Rows] = list(open_trace(path, columns="arrival=t,input=i,output=o").batches())
+    assert max(len(batch.arrival_s) for batch in batches) <= 200_000
+    assert np.concatenate([batch.arrival_s for batch in batches]).tolist() == seconds.tolist()
+    assert sum(int(batch.input_tokens.sum()) for batch in batches) == rows // 1000 * 500_500

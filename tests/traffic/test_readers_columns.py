@@ -1,0 +1,143 @@
+"""Any table can be read once its columns are named."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tokonomics.errors import BadInput
+from tokonomics.traffic.readers import open_trace
+from tokonomics.traffic.trace import Trace
+
+
+def columns(trace: Trace) -> list[list[float]]:
+    return [trace.arrival_s.round(6).tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist()]
+
+
+TABLE = pl.DataFrame({"t": [10.0, 11.5, 11.0], "in": [100, 200, 300], "out": [1, 2, 3], "who": ["b", "a", None]})
+NAMED = "arrival=t,input=in,output=out,tenant=who"
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "semicolon", "jsonl", "json", "parquet"])
+def test_the_same_table_in_every_container(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "table"
+    if kind == "parquet":
+        TABLE.write_parquet(path)
+    elif kind == "jsonl":
+        TABLE.write_ndjson(path)
+    elif kind == "json":
+        path.write_text(json.dumps(TABLE.to_dicts(), indent=2))
+    else:
+        TABLE.write_csv(path, separator={"csv": ",", "tsv": "\t", "semicolon": ";"}[kind])
+    trace = open_trace(path, columns=NAMED).read()
+    assert columns(trace) == [[0, 1, 1.5], [100, 300, 200], [1, 3, 2]]
+    assert trace.tenants == ("(none)", "a", "b")
+    assert trace.tenant is not None
+    assert trace.tenant.tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pl.Series("t", [0, 250]) / 1000,
+        pl.Series("t_ms", [1000, 1250]),
+        pl.Series("t_us", [1_000_000, 1_250_000]),
+        pl.Series("t", ["2024-02-29T23:59:59.9Z", "2024-03-01 00:00:00.15"]),
+        pl.Series("t", [datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, 0, 0, 0, 250_000, tzinfo=UTC)]),
+        pl.Series("t", ["2024-07-01T00:00:00", "2024-07-01T00:00:00.25"]).str.to_datetime(time_zone="Asia/Tokyo"),
+        pl.Series("t", [datetime(2024, 1, 1), datetime(2024, 1, 1, 0, 0, 0, 250_000)], dtype=pl.Datetime("ns")),
+    ],
+)
+def test_times_as_numbers_dates_or_text(tmp_path: Path, times: pl.Series) -> None:
+    path = tmp_path / "t.parquet"
+    pl.DataFrame([times, pl.Series("i", [1, 2]), pl.Series("o", [3.0, 4.0])]).write_parquet(path)
+    trace = open_trace(path, columns=f"arrival={times.name},input=i,output=o").read()
+    assert columns(trace) == [[0, 0.25], [1, 2], [3, 4]]
+
+
+def test_nested_fields_are_named_with_dots(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text('{"at": 5, "n": {"p": {"q": 8}, "o": 1}}\n{"at": 6, "n": {"p": {"q": 9}, "o": 2}}\n')
+    assert columns(open_trace(path, columns="arrival=at,input=n.p.q,output=n.o").read()) == [[0, 1], [8, 9], [1, 2]]
+
+
+def test_priority_is_kept_and_none_is_0(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("t,i,o,p\n0,1,1,-5\n1,1,1,\n2,1,1,high\n")
+    file = open_trace(path, columns="arrival=t,input=i,output=o,priority=p")
+    trace = file.read()
+    assert trace.priority is not None
+    assert trace.priority.tolist() == [-5, 0]
+    assert file.problems.first == ["line 4: p is 'high', not a whole number"]
+
+
+def test_requests_with_the_same_key_share_up_to_the_shortest_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("t,i,o,key\n0,100,1,a\n1,50,1,a\n2,40,1,b\n3,64,1,a\n4,33,1,b\n5,99,1,only\n6,99,1,\n")
+    file = open_trace(path, columns="arrival=t,input=i,output=o,prefix=key")
+    prefix = file.read().prefix
+    assert prefix is not None
+    assert prefix.block_tokens == file.block_tokens == 16
+    shared = [prefix.of(request).tolist() for request in range(7)]
+    # 50 tokens are 3 whole blocks of 16, 33 are 2; a key that occurs once shares nothing.
+    assert [len(blocks) for blocks in shared] == [3, 3, 2, 3, 2, 0, 0]
+    assert shared[0] == shared[1] == shared[3]
+    assert shared[2] == shared[4]
+    assert not set(shared[0]) & set(shared[2])
+    assert "upper bound" in file.problems.notes[0]
+
+
+def test_long_shared_prompts_are_cut_into_larger_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("t,i,o,key\n" + "".join(f"{second},20000,1,a\n" for second in range(10)))
+    prefix = open_trace(path, columns="arrival=t,input=i,output=o,prefix=key").read().prefix
+    assert prefix is not None
+    assert prefix.block_tokens == 1024
+    assert len(prefix.of(3)) == 20000 // 1024
+
+
+@pytest.mark.parametrize("block_tokens", [16, 512])
+def test_the_size_of_listed_blocks_is_found_from_their_number(tmp_path: Path, block_tokens: int) -> None:
+    path = tmp_path / "log.parquet"
+    prompts = [3000, 5000, 7777]
+    lists = [list(range(-(-prompt // block_tokens))) for prompt in prompts]
+    pl.DataFrame({"t": [0, 1, 2], "i": prompts, "o": [1, 1, 1], "ids": lists}).write_parquet(path)
+    prefix = open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids").read().prefix
+    assert prefix is not None
+    assert prefix.block_tokens == block_tokens
+    assert prefix.of(0).tolist() == lists[0]
+
+
+def test_a_size_of_block_that_cannot_be_told_must_be_said(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    pl.DataFrame({"t": [0, 1], "i": [3000, 5000], "o": [1, 1], "ids": [["x", "y"], ["x"]]}).write_parquet(path)
+    with pytest.raises(BadInput, match="cannot tell how many tokens") as caught:
+        open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids")
+    assert "block=" in str(caught.value.fix)
+    prefix = open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids,block=128").read().prefix
+    assert prefix is not None
+    assert (prefix.block_tokens, prefix.distinct) == (128, 2)
+    assert prefix.of(0)[0] == prefix.of(1)[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "message", "fix"),
+    [
+        ("arrival=time,input=in,output=out", "no column 'time'", "Found: "),
+        ("arrival=t,input=inn,output=out", "no column 'inn'", "Did you mean in"),
+        ("arrival=t,input=in", "does not say which column is output", "output="),
+        ("arrival=t,input=in,outptu=out", "unknown field 'outptu'", "output"),
+        ("arrival,input=in,output=out", "'arrival' is not FIELD=COLUMN", "arrival=TIME"),
+        ("", "'' is not FIELD=COLUMN", "arrival=TIME"),
+        ("arrival=t,input=in,output=out,block=0", "block must be tokens a block", "None"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_a_wrong_option_says_what_there_is(tmp_path: Path, kind: str, option: str, message: str, fix: str) -> None:
+    path = tmp_path / "table"
+    {"csv": TABLE.write_csv, "jsonl": TABLE.write_ndjson, "parquet": TABLE.write_parquet}[kind](path)  # type: ignore[operator]
+    with pytest.raises(BadInput, match=message) as caught:
+        open_trace(path, columns=option)
+    assert fix in str(caught.value.fix)
