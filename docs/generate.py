@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/fit.md", "docs/cost.md", "docs/plan.md", "docs/physics.md", "docs/validate.md")
+PAGES = (
+    "README.md",
+    "docs/fit.md",
+    "docs/cost.md",
+    "docs/plan.md",
+    "docs/physics.md",
+    "docs/traffic.md",
+    "docs/validate.md",
+)
 CHARTS = {
     "plan.svg": "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --tpot 50ms",
     "curve.svg": "curve llama-2-7b --gpu H100 --context 1024",
@@ -83,6 +91,7 @@ def commands_page() -> str:
         "predict",
         "curve",
         "cost",
+        "trace",
         "validate",
         "models",
         "gpus",

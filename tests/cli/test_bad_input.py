@@ -27,6 +27,8 @@ FIT = ("fit", "llama-3.1-8b", "--gpu=H100")
 PREDICT = ("predict", "llama-3.1-8b", "--gpu=H100")
 CURVE = ("curve", "llama-3.1-8b", "--gpu=H100", "--usd-per-hour=2.21")
 COST = ("cost", "--usd-per-hour=2.21", "--tokens-per-second=2400")
+TRACE = ("trace", "--arrivals=poisson:5", "--requests=50", "--input=512", "--output=9")
+PRICED = (*TRACE, "--tokens-per-second=5000", "--usd-per-hour=2")
 VALIDATE = ("validate", str(STEPS))
 MODELS = ("models",)
 GPUS = ("gpus",)
@@ -44,6 +46,8 @@ NUMBERS: list[tuple[Command, str]] = [
     *((CURVE, each) for each in ("context", "tp", "pp", "ep", "usd-per-hour")),
     *((COST, each) for each in ("tokens-per-second", "usd-per-hour", "gpus", "utilization", "target")),
     *((COST, each) for each in ("input", "output")),
+    *((TRACE, each) for each in ("requests", "speed", "sample", "seed")),
+    *((PRICED, each) for each in ("tokens-per-second", "usd-per-hour")),
     (GPUS, "min-memory"),
     *((OFFERED, each) for each in ("max-price", "top")),
     *((APIS, each) for each in ("input", "output", "top")),
@@ -51,6 +55,7 @@ NUMBERS: list[tuple[Command, str]] = [
 ZERO_IS_FINE = {
     ("plan", "max-age"),
     ("gpus", "min-memory"),
+    ("trace", "seed"),
     *[("apis", "input"), ("apis", "output"), ("cost", "input"), ("cost", "output")],
 }
 
@@ -61,6 +66,8 @@ NAMES: list[tuple[Command, str]] = [
     (VALIDATE, "split"),
     (("cost", "--tokens-per-second=2400"), "gpu"),
     (COST, "load"),
+    *((TRACE, each) for each in ("arrivals", "input", "output", "duration", "from", "to", "columns")),
+    *((TRACE, each) for each in ("system-prompts", "sessions", "tenants", "servegen-model")),
     (MODELS, "family"),
     (GPUS, "architecture"),
     *((OFFERED, each) for each in ("gpu", "provider", "region", "terms", "discount")),
@@ -78,6 +85,7 @@ POSITIONAL: list[tuple[Command, Command]] = [
     (("fit",), FIT[2:]),
     (("predict",), PREDICT[2:]),
     (("curve",), CURVE[2:]),
+    (("trace",), ()),
     (("validate",), ()),
     (("models",), ()),
     (("gpus",), ()),
@@ -157,6 +165,9 @@ def joined(message: str) -> str:
             ((*each, "--engine=vlm"), ["unknown engine 'vlm'", "Did you mean vllm", "sglang"])
             for each in (FIT, PREDICT, CURVE)
         ],
+        (("trace", "azure-con"), ["azure-con", "Did you mean the sample azure-conv"]),
+        ((*TRACE, "--arrivals=poison:5"), ["--arrivals", "did you mean poisson"]),
+        ((*TRACE, "--input=sample:sharegtp"), ["unknown sample 'sharegtp'", "Did you mean sharegpt"]),
         ((*PLAN, "--provider=awz"), ["unknown provider 'awz'", "aws"]),
         ((*OFFERED, "--provider=awz"), ["unknown provider 'awz'", "aws"]),
         (("prices", "refresh", f"--url={NOWHERE}", "--provider=awz"), ["unknown provider 'awz'", "aws"]),
@@ -750,7 +761,10 @@ STEP: dict[str, object] = {"kind": "decode", "model": "llama-3.1-8b", "batch": 1
 
 
 @pytest.mark.parametrize("kind", ["missing", "a folder", "under a file", "long", "\a\r", "\a\r, there"], ids=named)
-def test_measurements_that_cannot_be_opened_are_named(tokonomics: Call, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("verb", ["validate", "trace"])
+def test_measurements_and_logs_that_cannot_be_opened_are_named(
+    tokonomics: Call, tmp_path: Path, verb: str, kind: str
+) -> None:
     path = tmp_path / "given"
     if kind == "a folder":
         path.mkdir()
@@ -763,7 +777,7 @@ def test_measurements_that_cannot_be_opened_are_named(tokonomics: Call, tmp_path
         path = tmp_path / f"given{kind}"
         if kind.endswith("there"):
             path.write_text("x", encoding="utf-8")
-    assert str(tmp_path) in joined(refusal(tokonomics("validate", path))).replace(" ", "")
+    assert str(tmp_path) in joined(refusal(tokonomics(verb, path))).replace(" ", "")
 
 
 @pytest.mark.parametrize(
@@ -993,7 +1007,7 @@ def test_a_refresh_in_which_every_provider_fails_says_so_and_keeps_the_old_price
 # --- charts ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [PLAN, CURVE, VALIDATE], ids=named)
+@pytest.mark.parametrize("command", [PLAN, CURVE, VALIDATE, TRACE], ids=named)
 @pytest.mark.parametrize(
     ("name", "says"),
     [

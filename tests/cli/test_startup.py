@@ -7,7 +7,7 @@ import pytest
 
 HEAVY = {"numpy", "numba", "fastapi", "altair", "polars", "scipy", "genai_prices"}
 VERBS = [
-    *["", "plan", "fit", "predict", "curve", "cost", "models", "gpus", "offers", "apis", "validate"],
+    *["", "plan", "fit", "predict", "curve", "cost", "trace", "models", "gpus", "offers", "apis", "validate"],
     *["prices", "prices refresh"],
 ]
 

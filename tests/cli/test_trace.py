@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from tokonomics.traffic.readers import open_trace
@@ -81,6 +82,7 @@ def test_speed_sample_and_window(tokonomics: Call) -> None:
     arrival = open_trace("azure-conv").read().arrival_s
     assert cut["requests"] == ((arrival >= 600) & (arrival < 2400)).sum()
     assert answer(tokonomics, "trace", "azure-conv", "--requests=100")["requests"] == 100
+    assert answer(tokonomics, "trace", "azure-conv", "--requests=100", "--from=10m")["requests"] == 100
 
 
 def test_answers_are_paired_with_prompts_of_the_same_sample(tokonomics: Call, tmp_path: Path) -> None:
@@ -100,6 +102,108 @@ def test_rows_left_out_are_never_silent(tokonomics: Call, tmp_path: Path) -> Non
     assert "1 row could not be used" in cut.stderr
     assert "line 3" in cut.stderr
     assert "log.csv:3: input_tokens is 'x'" in refusal(tokonomics, "trace", log, "--strict")
+
+
+def clients(folder: Path, rate: float) -> Path:
+    """Two models of one client each in ServeGen's tables, for two hours: the second sends twice as much."""
+    windows = [(model, 600 * place) for model in ("m-one", "m-two") for place in range(12)]
+    table = {
+        "model": [model for model, _ in windows],
+        "client": [0] * len(windows),
+        "t_s": [start for _, start in windows],
+        "rate_rps": [rate * (1 + (model == "m-two")) for model, _ in windows],
+        "family": ["Gamma"] * len(windows),
+        "p1": [1.0] * len(windows),
+    }
+    pl.DataFrame(table).write_parquet(folder / "arrivals.parquet")
+    names = ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p99.9")
+    lengths = [
+        {"model": model, "client": 0, "window_start_s": 0, "field": field, **dict.fromkeys(names, tokens)}
+        for model in ("m-one", "m-two")
+        for field, tokens in (("input_tokens", 100.0), ("output_tokens", 20.0))
+    ]
+    pl.DataFrame(lengths).write_parquet(folder / "lengths.parquet")
+    return folder / "arrivals.parquet"
+
+
+def test_servegens_clients_are_drawn_from(tokonomics: Call, tmp_path: Path) -> None:
+    file = clients(tmp_path, rate=1.0)
+    whole = answer(tokonomics, "trace", file, "--servegen-model=m-one")
+    assert (whole["requests"], whole["input"]["max"], whole["output"]["max"]) == (7200, 100, 20)
+    assert "drawn from ServeGen m-one" in whole["source"]
+    assert answer(tokonomics, "trace", file, "--servegen-model=m-two", "--servegen-scale=0.25")["requests"] == 3600
+    cut = ("--servegen-model=m-one", "--from=10m", "--to=20m", f"--save={tmp_path / 'drawn.parquet'}")
+    assert answer(tokonomics, "trace", file, *cut)["requests"] == 600
+    assert answer(tokonomics, "trace", tmp_path / "drawn.parquet")["requests"] == 600
+    models = refusal(tokonomics, "trace", file)
+    assert "several models" in models
+    assert "--servegen-model m-one, m-two" in models
+
+
+def test_clients_who_send_too_much_are_drawn_from_for_a_part_of_the_time(tokonomics: Call, tmp_path: Path) -> None:
+    file = clients(tmp_path, rate=10_000.0)
+    asked = ("trace", file, "--servegen-model=m-one")
+    said = refusal(tokonomics, *asked)
+    assert "72,000,000 requests" in said
+    assert "--from" in said
+    assert answer(tokonomics, *asked, "--from=1h", "--to=3610")["requests"] == pytest.approx(100_000, rel=0.02)
+
+
+def test_clients_in_folders_need_not_be_named(tokonomics: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "language" / "m-large"
+    folder.mkdir(parents=True)
+    (folder / "chunk-0-trace.csv").write_text("0,1.0,1.2,Gamma,0.8,1.0\n")
+    lengths = {"0": {"input_tokens": "{30: 1}", "output_tokens": "{5: 1}"}}
+    (folder / "chunk-0-dataset.json").write_text(json.dumps(lengths))
+    for place in (tmp_path, folder.parent, folder):
+        assert answer(tokonomics, "trace", place)["requests"] == 600
+
+
+HEADER = "arrival_s,input_tokens,output_tokens\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ("5,10,3\n", ["1 request: log.csv"]),
+        ("5,10,3\n5,20,4\n5,20,4\n", ["3 requests at once", "prompt    17   20"]),
+        ("9,10,3\n1,20,4\n5,30,4\n", ["3 requests in 8 s", "2 rows out of order", "--rate 0.25 --input 20 --output 4"]),
+        ("1,10,3\n1,10,3\n2,10,3\n", ["3 requests in 1 s"]),
+        ("0,10,0\n1,20,0\n", ["No answer has any tokens", "--input 15 --output 1"]),
+    ],
+    ids=["one", "all at once", "unsorted", "twice the same", "no answers"],
+)
+def test_a_log_of_a_few_odd_rows_is_described_and_drawn(
+    tokonomics: Call, tmp_path: Path, rows: str, says: list[str]
+) -> None:
+    log, chart = tmp_path / "log.csv", tmp_path / "chart.json"
+    log.write_text(HEADER + rows, encoding="utf-8")
+    done = tokonomics("trace", log, f"--chart={chart}")
+    assert done.returncode == 0, done.stderr
+    assert [each for each in says if each not in done.stdout] == []
+    drawn = chart.read_text(encoding="utf-8")
+    json.loads(drawn, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    answer(tokonomics, "trace", log)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is empty"),
+        (HEADER, "has no requests"),
+        (f"{HEADER}0,0,5\n1,0,5\n", "input_tokens is '0', must be 1 to"),
+    ],
+    ids=["empty", "a header only", "no prompts"],
+)
+def test_a_log_without_requests_is_refused(tokonomics: Call, tmp_path: Path, content: str, says: str) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text(content, encoding="utf-8")
+    assert says in refusal(tokonomics, "trace", log)
+
+
+def test_idle_time_of_a_burst_is_not_priced(tokonomics: Call) -> None:
+    burst = ("trace", "--arrivals=burst:5", "--input=9", "--output=5", "--tokens-per-second=9", "--usd-per-hour=2")
+    assert "within a second" in refusal(tokonomics, *burst)
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png", "html", "json"])
@@ -128,6 +232,8 @@ def test_a_burst_has_a_chart_too(tokonomics: Call, tmp_path: Path) -> None:
         (("trace", "azure-conv", "--arrivals=poisson:2"), "--arrivals"),
         (("trace", "azure-conv", "--input=5"), "--input"),
         (("trace", "azure-conv", "--sessions=5"), "--sessions"),
+        (("trace", "azure-conv", "--servegen-model=m"), "--servegen-model"),
+        ((*MADE_UP, "--servegen-scale=2"), "--servegen-scale"),
         ((*MADE_UP, "--columns=a=b"), "--columns"),
         ((*MADE_UP, "--strict"), "--strict"),
         ((*MADE_UP, "--speed=0"), "--speed"),
@@ -184,12 +290,3 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
     os.close(master)
     assert shown.stdout.decode() == piped.stdout
     assert b"azure-code" in b"".join(seen)
-
-
-def test_help_imports_nothing_heavy() -> None:
-    ask = "import sys\nfrom tokonomics.cli.main import app\napp(['trace', '--help'], standalone_mode=False)\n"
-    ask += "print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, encoding="utf-8", check=True, timeout=60)
-    loaded = {name.partition(".")[0] for name in done.stderr.split()}
-    assert "tokonomics" in loaded
-    assert loaded & {"numpy", "numba", "polars", "altair"} == set()

@@ -28,7 +28,7 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
 VERBS = [
-    *["plan", "fit", "predict", "curve", "cost", "models", "gpus", "offers", "apis", "validate"],
+    *["plan", "fit", "predict", "curve", "cost", "trace", "models", "gpus", "offers", "apis", "validate"],
     "prices refresh",
 ]
 
@@ -44,6 +44,7 @@ OFFLINE = {
     "curve": CURVE,
     "validate": ["validate", str(STEPS)],
     "cost": COST,
+    "trace": ["trace", "azure-code"],
     "models": ["models", "llama-3"],
     "gpus": ["gpus", "--architecture", "hopper"],
     "offers": ["offers", "--offers", str(OFFERS)],
@@ -617,7 +618,12 @@ def test_plan_takes_a_discount_off_one_provider() -> None:
 
 
 STARTS = {".svg": b"<svg", ".png": b"\x89PNG", ".html": b"<!DOCTYPE html>", ".json": b"{"}
-TITLES = {"plan": b"Llama 3.1 8B", "curve": b"Llama 3.1 8B bf16 on 1", "validate": b"85 rows"}
+TITLES = {
+    "plan": b"Llama 3.1 8B",
+    "curve": b"Llama 3.1 8B bf16 on 1",
+    "validate": b"85 rows",
+    "trace": b"azure-code: 8,819 requests",
+}
 
 
 @pytest.mark.parametrize("verb", TITLES)
@@ -811,7 +817,7 @@ def test_version_is_the_packages() -> None:
 # --- as a shell sees it ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["cost", "fit", "validate", "gpus"])
+@pytest.mark.parametrize("verb", ["cost", "fit", "validate", "gpus", "trace"])
 def test_a_process_answers_on_stdout_and_exits_with_0(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb])
     assert done.returncode == 0
@@ -885,7 +891,7 @@ def test_a_full_disk_is_one_message(args: list[str]) -> None:
     assert done.returncode != 0
 
 
-@pytest.mark.parametrize("verb", ["plan", "fit", "predict", "cost", "validate"])
+@pytest.mark.parametrize("verb", ["plan", "fit", "predict", "cost", "validate", "trace"])
 def test_a_terminal_that_knows_only_ascii_still_gets_an_answer(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb], env={"PYTHONIOENCODING": "ascii"})
     assert "Traceback" not in done.stderr
@@ -903,7 +909,7 @@ def test_json_is_nothing_but_json(verb: str) -> None:
     json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
-@pytest.mark.parametrize("verb", ["plan", "cost", "offers", "apis", "validate"])
+@pytest.mark.parametrize("verb", ["plan", "cost", "offers", "apis", "validate", "trace"])
 def test_json_stays_so_where_colours_are_forced(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb], "--json", env={"FORCE_COLOR": "1", "NO_COLOR": ""})
     assert done.returncode == 0
@@ -911,7 +917,7 @@ def test_json_stays_so_where_colours_are_forced(tokonomics_process: Call, verb: 
     json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("verb", ["plan", "fit", "predict", "cost"])
+@pytest.mark.parametrize("verb", ["plan", "fit", "predict", "cost", "trace"])
 def test_a_view_has_colours_where_they_are_forced(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb], env={"FORCE_COLOR": "1", "NO_COLOR": ""})
     assert ANSI.search(done.stdout)

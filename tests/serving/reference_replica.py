@@ -55,6 +55,12 @@ class Job:
     def covered_tokens(self, units: int, unit_tokens: int) -> int:
         return min(units * unit_tokens, self.input)
 
+    def prompt_units(self, unit_tokens: int) -> list[int]:
+        """The units of its prompt; a list that goes beyond it has whole units only, the others are its answer's."""
+        if len(self.units) <= math.ceil(self.input / unit_tokens):
+            return self.units
+        return self.units[: self.input // unit_tokens]
+
 
 class Cache:
     """The KV blocks of one replica: free, evictable (least recently used first), or held by running requests."""
@@ -135,7 +141,7 @@ class Replica:
         return math.ceil(tokens / self.rules.block_tokens)
 
     def resident_units(self, job: Job) -> list[int]:
-        return self.cache.leading_resident(job.units) if self.rules.caches else []
+        return self.cache.leading_resident(job.prompt_units(self.unit_tokens)) if self.rules.caches else []
 
     # One step ------------------------------------------------------------------------------------------------------
 
@@ -215,7 +221,7 @@ class Replica:
         cached = target if arrives_computed else min(hit, whole_blocks)
         tokens_held = job.input + job.output if self.rules.reserves else target
         shared = sum(self.cache.size[unit] for unit in units)
-        return target, cached, units, self.blocks_of(tokens_held) + int(self.rules.fixed_blocks) - shared
+        return target, cached, units, max(0, self.blocks_of(tokens_held) + int(self.rules.fixed_blocks) - shared)
 
     def head_is_computed(self) -> bool:
         """The next in the queue comes with its prompt computed: it needs no prompt tokens, only a place."""
@@ -262,7 +268,7 @@ class Replica:
     def schedule(self, job: Job, chunk: int) -> None:
         """Give a request prompt tokens in this step; units it completes become resident if nobody's are."""
         job.chunk = chunk
-        for place, unit in enumerate(job.units if self.rules.caches else []):
+        for place, unit in enumerate(job.prompt_units(self.unit_tokens) if self.rules.caches else []):
             before = job.covered_tokens(place, self.unit_tokens)
             last = job.covered_tokens(place + 1, self.unit_tokens)
             newly_covered = job.computed < last <= job.computed + chunk
@@ -297,7 +303,18 @@ class Replica:
             self.finish_if_complete(job, now)
         self.decoding = []
 
+    def publish_answer(self, job: Job) -> None:
+        """The next turn of a conversation finds the units that the answer completes, but for its last token."""
+        for place, unit in enumerate(job.units if self.rules.caches else []):
+            written = place >= len(job.prompt_units(self.unit_tokens))
+            complete = (place + 1) * self.unit_tokens <= job.input + max(job.output, 1) - 1
+            if written and complete and unit not in self.cache.size:
+                self.cache.size[unit] = self.unit_tokens // self.rules.block_tokens
+                self.cache.references[unit] = 1
+                job.referenced.append(unit)
+
     def finish_if_complete(self, job: Job, now: float) -> None:
         if job.generated >= job.output:
             job.status, job.finish_s = DONE, now
+            self.publish_answer(job)
             self.leave(job)

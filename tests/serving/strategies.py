@@ -59,7 +59,10 @@ def requests(draw: st.DrawFn, unit_tokens: int) -> Requests:
     asks = draw(st.lists(ask, min_size=1, max_size=MOST_REQUESTS))
     arrivals = [ARRIVALS_S * ticks for ticks in accumulate(gap for gap, *_ in asks)]
     with_units = draw(often)
-    prompts = [units(begins, tokens, unit_tokens) if with_units else [] for _, tokens, _, _, _, begins in asks]
+    names = talk if draw(st.booleans()) else units
+    prompts = [
+        names(begins, tokens, answer, unit_tokens) if with_units else [] for _, tokens, answer, _, _, begins in asks
+    ]
     dense: dict[Any, int] = {}
     ids = [dense.setdefault(unit, len(dense)) for prompt in prompts for unit in prompt]
     return Requests(
@@ -87,12 +90,19 @@ def beginnings() -> st.SearchStrategy[Beginning]:
     return st.tuples(st.integers(0, 1), shared, st.integers(0, 2), st.sampled_from([60, 60, 60, 30, 8, 0]))
 
 
-def units(begins: Beginning, tokens: int, unit_tokens: int) -> list[Any]:
+def units(begins: Beginning, tokens: int, _answer: int, unit_tokens: int) -> list[Any]:
     """Names of the units of a prompt: the same for two prompts as long as all tokens up to the unit's end are."""
     family, shared, branch, named = begins
     ends = range(unit_tokens, min(tokens, named) + unit_tokens, unit_tokens)
     whole_or_last = [min(end, tokens) for end in ends]
     return [(family, end) if end <= shared else (family, shared, branch, end) for end in whole_or_last]
+
+
+def talk(begins: Beginning, tokens: int, answer: int, unit_tokens: int) -> list[Any]:
+    """Names of the whole units of a prompt and its answer, as the turns of a conversation have them."""
+    family, shared, branch, _ = begins
+    ends = range(unit_tokens, tokens + answer + 1, unit_tokens)
+    return [(family, end) if end <= shared else (family, shared, branch, end) for end in ends]
 
 
 routers = st.integers(0, 3)

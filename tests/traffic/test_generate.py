@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import fields
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ from tokonomics.traffic.generate import (
 )
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
-from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.readers import open_trace
+from tokonomics.traffic.save import save_trace
+from tokonomics.traffic.trace import PrefixBlocks, Trace
 
 
 def made(
@@ -110,6 +113,24 @@ def test_with_room_for_all_a_turn_computes_only_what_is_new() -> None:
     computed = trace.input_tokens - reuse(trace.prefix, trace.input_tokens)
     later = [request for talk in conversations(trace) for request in talk[1:]]
     assert (computed[later] < 300 + 64).all()
+
+
+def test_saved_conversations_are_read_back_as_they_were(tmp_path: Path) -> None:
+    trace = made(3000, **EVERYTHING)
+    save_trace(trace, tmp_path / "talks.parquet")
+    file = open_trace(tmp_path / "talks.parquet")
+    again = file.read()
+    assert file.problems.count == 0
+    assert trace.prefix is not None
+    assert again.prefix is not None
+    listed = np.diff(trace.prefix.starts) * 64
+    assert (listed > trace.input_tokens).mean() > 0.3
+    assert (listed <= trace.input_tokens + trace.output_tokens).all()
+    for each in fields(Trace):
+        if each.name not in ("prefix", "source"):
+            np.testing.assert_array_equal(getattr(again, each.name), getattr(trace, each.name))
+    for each in fields(PrefixBlocks):
+        np.testing.assert_array_equal(getattr(again.prefix, each.name), getattr(trace.prefix, each.name))
 
 
 def test_conversations_have_their_mean_turns_and_think_time() -> None:

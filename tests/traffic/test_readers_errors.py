@@ -41,7 +41,9 @@ JSON_SLIPS = {
     '{"timestamp": 0, "input_length": 5, "output_length": -5}': "output_length is '-5', must be 0 to 100,000,000",
     '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": 7}': "hash_ids is 7, not a list of ids",
     '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1, null]}': "has a block without an id",
-    '{"timestamp": 0, "input_length": 512, "output_length": 5, "hash_ids": [1, 2]}': "lists 2 blocks of 512",
+    '{"timestamp": 0, "input_length": 512, "output_length": 5, "hash_ids": [1, 2]}': (
+        "lists 2 blocks of 512: more than 512 + 5 tokens of prompt and answer"
+    ),
 }
 
 
@@ -115,7 +117,7 @@ def test_a_stray_byte_spoils_one_row_only(tmp_path: Path) -> None:
         (b"[1, 2]", "a JSON list without objects"),
         (b'{"benchmarks": 3}', "benchmarks is not a list"),
         (b'{"input_lens": [1], "output_lens": [1], "start_times": []}', "differ in length: 0, 1, 1"),
-        (f"{HEADER}\n".encode(), "no request in it can be used"),
+        (f"{HEADER}\n".encode(), "has no requests: there is nothing below its header"),
         (f"{HEADER}\nx,y,z\n".encode(), "no request in it can be used; line 2: TIMESTAMP is 'x', not a time"),
         (b"model,client,t_s,rate_rps,cv,family,p1,p2\n", "ServeGen describes clients"),
     ],

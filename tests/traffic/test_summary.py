@@ -258,15 +258,17 @@ def test_idle_time_needs_a_capacity_and_a_price(trace: Trace) -> None:
     with pytest.raises(BadInput, match="--usd-per-hour"):
         summarize(trace, tokens_per_second=5)
     for capacity, price in ((0.0, 1.0), (1.0, -1.0), (math.inf, 1.0), (math.nan, 1.0)):
-        with pytest.raises(BadInput, match="above 0"):
+        with pytest.raises(BadInput, match="must be between"):
             summarize(trace, tokens_per_second=capacity, usd_per_hour=price)
 
 
 def test_one_request_and_a_burst_have_no_rate() -> None:
     for requests in (1, 5):
-        made = summarize(traffic(f"burst:{requests}", requests), tokens_per_second=100, usd_per_hour=1)
+        made = summarize(traffic(f"burst:{requests}", requests))
         assert (made.requests, made.rate, made.span_s, made.peaks) == (requests, 0, 0, ())
         json.dumps(made.model_dump(mode="json"), allow_nan=False)
+        with pytest.raises(BadInput, match="within a second"):
+            summarize(traffic(f"burst:{requests}", requests), tokens_per_second=100, usd_per_hour=1)
 
 
 def test_nothing_is_not_summed_up() -> None:

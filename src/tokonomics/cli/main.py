@@ -8,7 +8,7 @@ import sys
 import typer
 
 from tokonomics import __version__
-from tokonomics.cli import catalog, cost, fit, plan, predict, trace, validate
+from tokonomics.cli import catalog, cost, fit, plan, predict, simulate, trace, validate
 from tokonomics.errors import TokonomicsError
 
 app = typer.Typer(
@@ -24,6 +24,8 @@ app.command("plan")(plan.plan)
 app.command("fit")(fit.fit)
 app.command("predict")(predict.predict)
 app.command("curve")(predict.curve)
+app.command("simulate")(simulate.simulate)
+app.command("capacity")(simulate.capacity)
 app.command("cost")(cost.cost)
 app.command("trace")(trace.trace)
 app.command("models")(catalog.models)

@@ -16,6 +16,8 @@ from tokonomics.cli.traffic_flags import (
     Requests,
     Sample,
     Seed,
+    ServegenModel,
+    ServegenScale,
     SessionsText,
     Speed,
     Strict,
@@ -28,7 +30,9 @@ from tokonomics.cli.traffic_flags import (
 def trace(
     file: Annotated[
         str | None,
-        typer.Argument(help="A log (CSV, JSON lines, parquet; .gz, .zst) or a shipped sample such as azure-conv."),
+        typer.Argument(
+            help="A log (CSV, JSON lines, parquet; .gz, .zst), a sample such as azure-conv, or ServeGen's clients."
+        ),
     ] = None,
     columns: Columns = None,
     strict: Strict = False,
@@ -44,6 +48,8 @@ def trace(
     system_prompts: SystemText = None,
     sessions: SessionsText = None,
     tenants: TenantsText = None,
+    servegen_model: ServegenModel = None,
+    servegen_scale: ServegenScale = None,
     seed: Seed = 0,
     tokens_per_second: Annotated[
         float | None, typer.Option(help="What one machine serves, prompt and answer tokens: prices its idle time.")
@@ -63,9 +69,8 @@ def trace(
       tokonomics trace azure-conv --tokens-per-second 20000 --usd-per-hour 3
       tokonomics trace --arrivals gamma:2,cv=3 --requests 10000 --input sample:sharegpt --save demo.parquet
     """
-    from tokonomics.cli.traffic_flags import rows_read, traffic_from
+    from tokonomics.cli.traffic_flags import open_log, rows_read, traffic_from
     from tokonomics.report.charts import check_chart_path, save_chart
-    from tokonomics.traffic.readers import open_trace
     from tokonomics.traffic.save import check_save_path, save_trace
     from tokonomics.traffic.summary import summarize
 
@@ -73,11 +78,12 @@ def trace(
         check_chart_path(chart)
     if save:
         check_save_path(save)
-    changed = any(each is not None for each in (start, end, sample, speed, requests, arrivals, save, duration))
-    if file is not None and not changed and not any((input_text, output_text, system_prompts, sessions, tenants)):
+    cuts = (start, end, sample, speed, requests, save, servegen_model, servegen_scale)
+    inventions = (arrivals, duration, input_text, output_text, system_prompts, sessions, tenants)
+    as_it_is = all(each is None for each in (*cuts, *inventions))
+    if file is not None and as_it_is and (opened := open_log(file, columns, strict)):
         with rows_read(file) as on_rows:
             # Batch by batch: the log need not fit in memory.
-            opened = open_trace(file, columns=columns, strict=strict)
             made = summarize(opened, tokens_per_second=tokens_per_second, usd_per_hour=usd_per_hour, on_rows=on_rows)
     else:
         requests_made = traffic_from(
@@ -97,6 +103,8 @@ def trace(
             seed=seed,
             columns=columns,
             strict=strict,
+            servegen_model=servegen_model,
+            servegen_scale=servegen_scale,
         )
         made = summarize(requests_made, tokens_per_second=tokens_per_second, usd_per_hour=usd_per_hour)
         if save:

@@ -1,6 +1,7 @@
 """The flags that say what traffic is served, shared by every verb that takes a log or makes requests up."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +41,13 @@ Speed = Annotated[float | None, typer.Option(help="Replay so many times as fast.
 Sample = Annotated[float | None, typer.Option(help="Keep each request with this probability.")]
 From = Annotated[str | None, typer.Option("--from", help="Leave out what arrives before: 600, 10m, 2h.")]
 To = Annotated[str | None, typer.Option("--to", help="Leave out what arrives from then on.")]
+ServegenModel = Annotated[
+    str | None,
+    typer.Option("--servegen-model", help="Of ServeGen's clients: whose, where it describes several models."),
+]
+ServegenScale = Annotated[
+    float | None, typer.Option("--servegen-scale", help="Of ServeGen's clients: so many times their rate.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="Of everything random: equal seeds give equal traffic.")]
 Columns = Annotated[
     str | None, typer.Option(help="Which column is what: arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS.")
@@ -65,8 +73,10 @@ def traffic_from(
     seed: int = 0,
     columns: str | None = None,
     strict: bool = False,
+    servegen_model: str | None = None,
+    servegen_scale: float | None = None,
 ) -> "Trace":
-    """A log or made-up requests; then the window, the sample and the speed, in this order."""
+    """A log, ServeGen's clients or made-up requests; then the window, the sample and the speed, in this order."""
     made_up = {
         "--duration": duration,
         "--input": input_text,
@@ -77,24 +87,34 @@ def traffic_from(
     }
     if requests is not None and requests < 1:
         raise BadInput(f"must be at least 1, got {requests:,}", where="--requests")
+    window = _window(start, end)
+    of_clients = {"--servegen-model": servegen_model, "--servegen-scale": servegen_scale}
     if trace is not None:
         _refuse({"--arrivals": arrivals, **made_up}, "is for made-up requests, not for a log")
-        made = _of_log(trace, columns, strict)
+        log = open_log(trace, columns, strict)
+        if log is None:
+            made = _of_clients(trace, window, servegen_model, servegen_scale, seed)
+        else:
+            _refuse(of_clients, "is for ServeGen's clients, not for a log of requests")
+            made = _of_log(log)
+            made = made.window(*window) if window else made
         if requests is not None:
             made = _first(made, requests)
     elif arrivals is not None:
-        _refuse({"--columns": columns, "--strict": strict or None}, "is for a log, not for made-up requests")
+        of_log = {"--columns": columns, "--strict": strict or None, **of_clients}
+        _refuse(of_log, "is for a log, not for made-up requests")
         made = _made_up(arrivals, input_text, output_text, system_prompts, sessions, tenants, requests, duration, seed)
+        made = made.window(*window) if window else made
     else:
         raise BadInput(
             "no traffic is given",
             fix="Name a log or a shipped sample (azure-conv), or make requests up: "
             "--arrivals poisson:2 --requests 10000 --input 512 --output 512.",
         )
-    return _cut(made, speed, sample, start, end, seed)
+    return _cut(made, speed, sample, seed)
 
 
-def _refuse(flags: dict[str, object], why: str) -> None:
+def _refuse(flags: Mapping[str, object], why: str) -> None:
     for flag, value in flags.items():
         if value is not None:
             raise BadInput(why, where=flag)
@@ -106,14 +126,39 @@ def _first(trace: "Trace", requests: int) -> "Trace":
     return trace.take(np.arange(min(requests, len(trace))))
 
 
-def _of_log(path: str, columns: str | None, strict: bool) -> "Trace":
+def open_log(path: str, columns: str | None, strict: bool) -> "TraceFile | None":
+    """The log; None for ServeGen's clients, who send requests but list none."""
     from tokonomics.traffic.readers import open_trace
+    from tokonomics.traffic.recognise import DescribesClients
 
-    file = open_trace(path, columns=columns, strict=strict)
-    with rows_read(path):
+    try:
+        return open_trace(path, columns=columns, strict=strict)
+    except DescribesClients:
+        return None
+
+
+def _of_log(file: "TraceFile") -> "Trace":
+    with rows_read(str(file.path)):
         trace = file.read()
     say_problems(file)
     return trace
+
+
+def _of_clients(
+    path: str, window: tuple[float, float] | None, model: str | None, scale: float | None, seed: int
+) -> "Trace":
+    """Only the window is drawn: two weeks of a large provider would not fit in memory."""
+    from tokonomics.traffic.servegen import servegen_trace
+
+    start_s, end_s = window or (0.0, math.inf)
+    return servegen_trace(
+        path,
+        model=model,
+        start_s=start_s,
+        end_s=None if math.isinf(end_s) else end_s,
+        scale=1.0 if scale is None else scale,
+        seed=seed,
+    )
 
 
 def say_problems(file: "TraceFile") -> None:
@@ -157,15 +202,17 @@ def _made_up(
     )
 
 
-def _cut(
-    trace: "Trace", speed: float | None, sample: float | None, start: str | None, end: str | None, seed: int
-) -> "Trace":
+def _window(start: str | None, end: str | None) -> tuple[float, float] | None:
     start_s, end_s = read_time(start, "--from"), read_time(end, "--to")
-    if start_s is not None or end_s is not None:
-        low, high = start_s or 0.0, float("inf") if end_s is None else end_s
-        if low >= high:
-            raise BadInput("must be later than --from", where="--to")
-        trace = trace.window(low, high)
+    if start_s is None and end_s is None:
+        return None
+    low, high = start_s or 0.0, math.inf if end_s is None else end_s
+    if low >= high:
+        raise BadInput("must be later than --from", where="--to")
+    return low, high
+
+
+def _cut(trace: "Trace", speed: float | None, sample: float | None, seed: int) -> "Trace":
     if sample is not None:
         trace = trace.sampled(sample, seed)
     if speed is not None:

@@ -164,7 +164,7 @@ def check_chart_path(path: Path) -> None:
         raise BadInput(f"{shorten(str(path), 200)} is a folder", where="--chart")
 
 
-def save_chart(chart: "alt.LayerChart | alt.HConcatChart | alt.FacetChart", path: Path) -> None:
+def save_chart(chart: "alt.TopLevelMixin", path: Path) -> None:
     """Write the chart in the format its name ends with; whole or not at all."""
     check_chart_path(path)
     suffix = path.suffix.lower()

@@ -18,8 +18,7 @@ def trace_view(made: TraceSummary) -> RenderableType:
     name = f"{made.source} ({made.format})" if made.format else made.source
     headline = Text.assemble(
         (plural(made.requests, "request"), "bold green"),
-        f" {f'in {span(made.span_s)}' if made.span_s else 'at once'}: {name}"
-        + (f", from {made.started:%Y-%m-%d %H:%M} UTC" if made.started else ""),
+        f"{how_long(made)}: {name}" + (f", from {made.started:%Y-%m-%d %H:%M} UTC" if made.started else ""),
     )
     parts: list[RenderableType] = [headline]
     if len(made.curve) > 1:
@@ -31,7 +30,18 @@ def trace_view(made: TraceSummary) -> RenderableType:
         parts += ["", *_idle(made.idle)]
     if notes := _notes(made):
         parts += ["", Text("\n".join(notes), style="dim")]
+    if made.rate:
+        parts += ["", _next(made)]
     return Group(*parts)
+
+
+def _next(made: TraceSummary) -> Text:
+    """The same traffic as ``plan`` takes it: of the mean length, as fast as in the fullest minute."""
+    minute = [peak.rate for peak in made.peaks if peak.window_s == 60]
+    tokens = f"--input {max(round(made.input.mean), 1)} --output {max(round(made.output.mean), 1)}"
+    said = f"What would serve {'its fullest minute' if minute else 'it'}:"
+    rate = float(f"{(minute or [made.rate])[0]:.3g}")
+    return Text.assemble((f"{said}  ", "dim"), f"tokonomics plan MODEL --rate {rate:.9g} {tokens}")
 
 
 _LENGTH_COLUMNS = ("tokens", ">mean", ">p50", ">p90", ">p95", ">p99", ">max", ">all")
@@ -46,9 +56,10 @@ def _arrival_rows(made: TraceSummary) -> list[tuple[str, str | Text, str]]:
                 f"peak {seconds(peak.window_s)}",
                 _rate(peak.rate),
                 f"{_times(peak.over_mean)} the mean"
-                + (f"; variance ÷ mean {_two_digits(peak.dispersion)}" if peak.dispersion is not None else ""),
+                + (f"; variance ÷ mean {_two_digits(peak.dispersion)}" if peak.dispersion is not None else "")
+                + (" (Poisson: 1)" if peak.dispersion is not None and not place else ""),
             )
-            for peak in made.peaks
+            for place, peak in enumerate(made.peaks)
         ),
     ]
     rows += _burstiness(made)
@@ -130,6 +141,10 @@ def _idle(idle: Idle) -> list[RenderableType]:
 
 def _notes(made: TraceSummary) -> list[str]:
     notes = [*made.notes]
+    if not made.output.total:
+        notes.append(
+            "No answer has any tokens: prompts are read and nothing is written. If that is wrong, see --columns."
+        )
     if made.bad_rows:
         notes.append(f"{plural(made.bad_rows, 'row')} could not be used; the first:")
         notes += [f"  {line}" for line in made.first_problems]
@@ -138,9 +153,15 @@ def _notes(made: TraceSummary) -> list[str]:
     return notes
 
 
+def how_long(made: TraceSummary) -> str:
+    """After the number of requests."""
+    return f" in {span(made.span_s)}" if made.span_s else " at once" if made.requests > 1 else ""
+
+
 def _rate(requests_per_s: float) -> str:
     """By the second, or by the hour where that would read as nothing."""
-    return f"{requests_per_s:.3g}/s" if requests_per_s >= 0.01 else f"{requests_per_s * 3600:.3g}/h"
+    by, number = ("s", requests_per_s) if requests_per_s >= 0.01 else ("h", requests_per_s * 3600)
+    return f"{count(float(f'{number:.3g}'))}/{by}"
 
 
 def _times(ratio: float) -> str:

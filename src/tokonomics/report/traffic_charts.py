@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Any, cast
 
-from tokonomics.report.trace_view import span
+from tokonomics.report.trace_view import how_long, span
 from tokonomics.traffic.summary import Share, TraceSummary
 from tokonomics.units import count, plural
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import altair as alt
 
 _COLOURS = {"prompt": "#3b6fb6", "answer": "#5aa9a4"}
+_PLAIN, _OUTLINE = "#cfc9be", "#857c6d"
+"""Of requests and gaps, which are neither prompts nor answers."""
 _MEAN = "#b33"
 _WIDTH, _HEIGHT = 720, 150
 _GUTTER = 64
@@ -18,7 +20,7 @@ _GUTTER = 64
 _UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
 
 
-def traffic_chart(made: TraceSummary) -> "alt.HConcatChart":
+def traffic_chart(made: TraceSummary) -> "alt.VConcatChart":
     """Requests and tokens over time; below, the shapes of lengths and, where the clock shows them, of gaps."""
     import altair as alt
 
@@ -26,11 +28,13 @@ def traffic_chart(made: TraceSummary) -> "alt.HConcatChart":
     width = (_WIDTH - _GUTTER) // 2 if gaps else _WIDTH
     shapes = [_lengths(made, width), *([_gaps(gaps, width)] if gaps else [])]
     below = alt.hconcat(*shapes)
-    panels = alt.vconcat(_rate(made), _tokens(made), below) if len(made.curve) > 1 else alt.vconcat(below)
+    over_time = (_rate(made), _tokens(made)) if len(made.curve) > 1 else ()
     title = alt.TitleParams(
-        f"{made.source}: {plural(made.requests, 'request')} {f'in {span(made.span_s)}' if made.span_s else 'at once'}",
+        f"{made.source}: {plural(made.requests, 'request')}{how_long(made)}",
         subtitle=(
-            f"{made.rate:.3g} requests/s, {count(made.tokens_per_second)} tokens/s on average" if made.rate else ""
+            f"{count(float(f'{made.rate:.3g}'))} requests/s, {count(made.tokens_per_second)} tokens/s on average"
+            if made.rate
+            else ""
         )
         + (f" (dashed); a step is {span(made.bin_s)}" if len(made.curve) > 1 else ""),
         anchor="start",
@@ -38,7 +42,7 @@ def traffic_chart(made: TraceSummary) -> "alt.HConcatChart":
         subtitleFontSize=12,
         offset=10,
     )
-    return cast("alt.HConcatChart", alt.hconcat(panels, title=title).configure_view(stroke=None))
+    return cast("alt.VConcatChart", alt.vconcat(*over_time, below, title=title).configure_view(stroke=None))
 
 
 def _time_axis(made: TraceSummary) -> tuple[float, str]:
@@ -67,7 +71,7 @@ def _rate(made: TraceSummary) -> "alt.LayerChart":
     x = alt.X("time:Q", title=None, axis=alt.Axis(grid=False, labels=False, ticks=False), scale=alt.Scale(nice=False))
     area = (
         alt.Chart(alt.InlineData(values=_bins(made)))
-        .mark_area(interpolate="step-after", color="#8fa9cf", line={"color": _COLOURS["prompt"], "strokeWidth": 1})
+        .mark_area(interpolate="step-after", color=_PLAIN, line={"color": _OUTLINE, "strokeWidth": 1})
         .encode(
             x=x,
             y=alt.Y("requests:Q", title="requests/s", axis=alt.Axis(tickCount=4)),
@@ -98,7 +102,9 @@ def _tokens(made: TraceSummary) -> "alt.Chart":
                 axis=alt.Axis(grid=False),
                 scale=alt.Scale(nice=False),
             ),
-            y=alt.Y("sum(tokens):Q", title="tokens/s", axis=alt.Axis(tickCount=4, format="~s")),
+            y=alt.Y(
+                "sum(tokens):Q", title="tokens/s", axis=alt.Axis(tickCount=4, labelExpr="format(datum.value, '~s')")
+            ),
             color=_kinds(),
             tooltip=[alt.Tooltip("time:Q", title=unit), "kind:N", alt.Tooltip("tokens:Q", format=",.0f")],
         )
@@ -139,7 +145,7 @@ def _gaps(gaps: tuple[Share, ...], width: int) -> "alt.Chart":
     bars = [{"low": each.low, "high": each.high, "share": each.count / total} for each in gaps]
     panel: alt.Chart = (
         alt.Chart(alt.InlineData(values=bars))
-        .mark_bar(color="#b9b2a6")
+        .mark_bar(color=_PLAIN)
         .encode(
             x=_log(
                 bars,
@@ -163,7 +169,13 @@ def _log(bars: "list[dict[str, Any]]", title: str, label: str) -> "alt.X":
     first = math.floor(math.log10(min(bar["low"] for bar in bars)) + 1e-9)
     last = math.ceil(math.log10(max(bar["high"] for bar in bars)) - 1e-9)
     scale = alt.Scale(type="log", domain=[10.0**first, 10.0**last], nice=False)
-    axis = alt.Axis(grid=False, values=[10.0**power for power in range(first, last + 1)], labelExpr=label)
+    axis = alt.Axis(
+        grid=False,
+        values=[10.0**power for power in range(first, last + 1)],
+        labelExpr=label,
+        labelFlush=False,
+        labelSeparation=8,
+    )
     return alt.X("low:Q", title=title, scale=scale, axis=axis)
 
 

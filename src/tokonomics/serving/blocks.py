@@ -6,9 +6,7 @@ ages. A request's own blocks are let go before its shared units, and those last 
 prompts are evicted before their heads, as in vLLM (v1/core/kv_cache_manager.py, free_blocks in reverse order).
 """
 
-import numpy as np
-
-from tokonomics.serving.compiled import compiled
+from tokonomics.serving.compiled import compiled, wide
 from tokonomics.serving.state import NONE, Bytes, Counts, Row, Rows
 
 
@@ -22,7 +20,7 @@ def take_blocks(replica: Row, nodes: Rows, units: int, count: int) -> None:
     """Take blocks into use: free ones first, then the least recently used of the evictable ones."""
     end = len(nodes) - 1
     while replica.free < count:
-        entry = np.int64(nodes[end].next)
+        entry = wide(nodes[end].next)
         size = nodes[entry].size
         if entry >= units:
             size = min(size, count - replica.free)
@@ -57,7 +55,7 @@ def release_blocks(
         for place in range(request.first_unit + request.units - 1, request.first_unit - 1, -1):
             if held[place]:
                 held[place] = 0
-                unit = np.int64(units[place])
+                unit = wide(units[place])
                 nodes[unit].references -= 1
                 if nodes[unit].references == 0:
                     replica.evictable += nodes[unit].size
@@ -69,10 +67,10 @@ def release_blocks(
 @compiled
 def resident_units(nodes: Rows, units: Counts, request: Row) -> int:
     """How many of the leading units of a prompt are in the cache."""
-    for place in range(request.units):
+    for place in range(request.prompt_units):
         if nodes[units[request.first_unit + place]].references == NONE:
             return place
-    return np.int64(request.units)
+    return wide(request.prompt_units)
 
 
 @compiled
@@ -91,7 +89,7 @@ def units_blocks(nodes: Rows, units: Counts, request: Row, count: int) -> tuple[
 def hold_units(replica: Row, nodes: Rows, units: Counts, held: Bytes, request: Row, count: int) -> None:
     """Reference the leading units of a prompt, so that they stay."""
     for place in range(request.first_unit, request.first_unit + count):
-        unit = np.int64(units[place])
+        unit = wide(units[place])
         if nodes[unit].references == 0:
             replica.evictable -= nodes[unit].size
             _unlink(nodes, unit)
@@ -105,19 +103,36 @@ def publish_units(
     nodes: Rows, units: Counts, held: Bytes, request: Row, past: int, computed: int, unit_tokens: int, block_tokens: int
 ) -> None:
     """Units that a scheduled chunk completes can be found by others from now on, even in the same step."""
-    for count in range(past // unit_tokens, request.units):
+    for count in range(past // unit_tokens, request.prompt_units):
         begin = count * unit_tokens
         end = min(begin + unit_tokens, request.input_tokens)
         if end > computed:
             return
         place = request.first_unit + count
-        unit = np.int64(units[place])
+        unit = wide(units[place])
         if held[place] or nodes[unit].references != NONE:
             continue
         nodes[unit].references = 1
         nodes[unit].size = blocks_of(end - begin, block_tokens)
         held[place] = 1
         request.shared_blocks += nodes[unit].size
+
+
+@compiled
+def publish_answer(
+    nodes: Rows, units: Counts, held: Bytes, request: Row, computed: int, unit_tokens: int, block_tokens: int
+) -> None:
+    """Units that a finished answer completes can be found by the next turn of its conversation."""
+    for count in range(request.prompt_units, request.units):
+        place = request.first_unit + count
+        unit = wide(units[place])
+        if (count + 1) * unit_tokens > computed:
+            return
+        if nodes[unit].references == NONE:
+            nodes[unit].references = 1
+            nodes[unit].size = unit_tokens // block_tokens
+            held[place] = 1
+            request.shared_blocks += nodes[unit].size
 
 
 @compiled

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from tokonomics.serving.blocks import empty_cache
-from tokonomics.serving.compiled import compiled, entry
+from tokonomics.serving.compiled import compiled, entry, wide
 from tokonomics.serving.routing import route
 from tokonomics.serving.scheduler import drain_if_empty, queue_front, settle
 from tokonomics.serving.state import (
@@ -46,7 +46,7 @@ def route_held(world: World, now_s: float) -> None:
     clock.held_first = NONE
     clock.held = 0
     while index != NONE:
-        following = np.int64(world.requests[index].following)
+        following = wide(world.requests[index].following)
         if world.requests[index].status == OPEN:
             route(world, index, now_s)
         index = following
@@ -58,7 +58,7 @@ def go_down(world: World, place: int, now_s: float) -> None:
     settle(world, place, now_s)
     replica, slots, requests, settings = world.replicas[place], world.slots[place], world.requests, world.settings[0]
     if replica.run_steps > 0:
-        count_busy(replica, world.clock[0], world.timeline, settings.kv_blocks, replica.run_start_s, now_s, np.int64(0))
+        count_busy(replica, world.clock[0], world.timeline, settings.kv_blocks, replica.run_start_s, now_s, wide(0))
     first, last = NONE, NONE
     while replica.running > 0:
         # The one admitted first of those that are left.
@@ -66,7 +66,7 @@ def go_down(world: World, place: int, now_s: float) -> None:
         for other in range(len(slots)):
             if slots[other].request != NONE and (slot == NONE or slots[other].order < slots[slot].order):
                 slot = other
-        index = np.int64(slots[slot].request)
+        index = wide(slots[slot].request)
         slots[slot].request = NONE
         replica.running -= 1
         request = requests[index]
@@ -85,7 +85,7 @@ def go_down(world: World, place: int, now_s: float) -> None:
     while first != NONE:
         index = first
         request = requests[index]
-        first = np.int64(request.following)
+        first = wide(request.following)
         request.restarts += 1
         request.first_token_s = np.nan
         request.computed = 0

@@ -10,13 +10,20 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import llvmlite
 import numba
 import numpy as np
 
+_njit: Any = numba.njit
+_config: Any = numba.config
+
 Function = TypeVar("Function", bound=Callable[..., object])
+
+
+wide = cast(Callable[[int], int], np.int64)
+"""An integer of 64 bits: the compiler keeps the width it is given, and compiles a function anew for every other one."""
 
 
 def entry(function: Function) -> Function:
@@ -31,19 +38,19 @@ def compiled(function: Function) -> Function:
 
 def inlined(function: Function) -> Function:
     """Compile a function as a part of the compiled ones that call it: cheaper for small ones, and those called once."""
-    return cast(Function, numba.njit(inline="always", _nrt=False)(function))
+    return cast(Function, _njit(inline="always", _nrt=False)(function))
 
 
 def _kept(function: Function, options: dict[str, bool]) -> Function:
     folder = _folder()
     if folder is None:
-        return cast(Function, numba.njit(**options)(function))
-    before = numba.config.CACHE_DIR
+        return cast(Function, _njit(**options)(function))
+    before = _config.CACHE_DIR
     try:
-        numba.config.CACHE_DIR = str(folder)
-        return cast(Function, numba.njit(cache=True, **options)(function))
+        _config.CACHE_DIR = str(folder)
+        return cast(Function, _njit(cache=True, **options)(function))
     finally:
-        numba.config.CACHE_DIR = before
+        _config.CACHE_DIR = before
 
 
 @cache

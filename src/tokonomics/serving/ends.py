@@ -3,9 +3,7 @@
 A slot can leave before its end (a preemption, a client that hung up), so the heap knows where each slot sits.
 """
 
-import numpy as np
-
-from tokonomics.serving.compiled import compiled
+from tokonomics.serving.compiled import compiled, wide
 from tokonomics.serving.state import Rows
 
 
@@ -18,11 +16,11 @@ def push_end(slots: Rows, slot: int, size: int) -> None:
 @compiled
 def remove_end(slots: Rows, slot: int, size: int) -> None:
     """Take a slot out of a heap that has ``size`` left then."""
-    place = np.int64(slots[slot].heap_place)
-    last = np.int64(slots[size].heap)
+    place = wide(slots[slot].heap_place)
+    last = wide(slots[size].heap)
     if last == slot:
         return
-    if place > 0 and _sooner(slots, last, np.int64(slots[(place - 1) // 2].heap)):
+    if place > 0 and _sooner(slots, last, wide(slots[(place - 1) // 2].heap)):
         _up(slots, last, place)
     else:
         _down(slots, last, place, size)
@@ -40,7 +38,7 @@ def _sooner(slots: Rows, one: int, other: int) -> bool:
 def _up(slots: Rows, slot: int, place: int) -> None:
     while place > 0:
         above = (place - 1) // 2
-        other = np.int64(slots[above].heap)
+        other = wide(slots[above].heap)
         if not _sooner(slots, slot, other):
             break
         slots[place].heap = other
@@ -56,9 +54,9 @@ def _down(slots: Rows, slot: int, place: int, size: int) -> None:
         below = 2 * place + 1
         if below >= size:
             break
-        if below + 1 < size and _sooner(slots, np.int64(slots[below + 1].heap), np.int64(slots[below].heap)):
+        if below + 1 < size and _sooner(slots, wide(slots[below + 1].heap), wide(slots[below].heap)):
             below += 1
-        other = np.int64(slots[below].heap)
+        other = wide(slots[below].heap)
         if not _sooner(slots, other, slot):
             break
         slots[place].heap = other

@@ -13,7 +13,7 @@ import numpy as np
 
 from tokonomics.serving.blocks import blocks_of
 from tokonomics.serving.changes import come_up, go_down, route_held, scale
-from tokonomics.serving.compiled import compiled, entry, inlined
+from tokonomics.serving.compiled import compiled, entry, inlined, wide
 from tokonomics.serving.routing import ROUND_ROBIN, in_turn, route
 from tokonomics.serving.scheduler import advance, cut_run, drain_if_empty
 from tokonomics.serving.state import (
@@ -138,11 +138,11 @@ def _serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -
         if arrives and clock.arrivals >= stop:
             return False
         # Only the replicas that an event looks at are brought up to its time.
-        first, last = np.int64(0), np.int64(len(replicas) - 1)
+        first, last = wide(0), wide(len(replicas) - 1)
         now = until_s
         if hangs_up:
             now = deadline
-            first = last = np.int64(requests[world.impatient[clock.deadlines]].replica)
+            first = last = wide(requests[world.impatient[clock.deadlines]].replica)
         elif arrives:
             now = arrival
             if by_turn:
@@ -177,7 +177,7 @@ def _arrive(world: World, index: int, now_s: float) -> None:
 def _too_long(request: Row, settings: Row) -> bool:
     """No replica could ever hold it."""
     inputs, outputs = request.input_tokens, request.output_tokens
-    held = np.int64(inputs + outputs if settings.reserves else inputs + max(outputs, 1) - 1)
+    held = wide(inputs + outputs if settings.reserves else inputs + max(outputs, 1) - 1)
     if inputs + outputs > settings.max_context:
         return True
     return bool(blocks_of(held, settings.block_tokens) + settings.fixed_blocks > settings.kv_blocks)
@@ -196,7 +196,7 @@ def _hang_up(world: World, index: int, now_s: float) -> None:
         world.clock[0].held -= request.place == HELD
         request.place = ENDED
         return
-    place = np.int64(request.replica)
+    place = wide(request.replica)
     replica = world.replicas[place]
     replica.outstanding -= 1
     if request.place == QUEUED:

@@ -9,7 +9,7 @@ become too uneven, with the thresholds of SGLang's router (sgl-router: balance_a
 import numpy as np
 
 from tokonomics.serving.blocks import resident_units
-from tokonomics.serving.compiled import compiled
+from tokonomics.serving.compiled import compiled, wide
 from tokonomics.serving.scheduler import cut_run, enqueue, settle
 from tokonomics.serving.state import HELD, NONE, UP, Rows, World
 
@@ -55,7 +55,7 @@ def _hold(world: World, index: int) -> None:
     if index < before:
         before = clock.held_first
         while requests[before].following < index:
-            before = np.int64(requests[before].following)
+            before = wide(requests[before].following)
     else:
         clock.held_last = index
     requests[index].following = requests[before].following
@@ -85,7 +85,7 @@ def in_turn(world: World) -> int:
     for step in range(1, len(replicas) + 1):
         place = (world.clock[0].last_routed + step) % len(replicas)
         if replicas[place].mode == UP:
-            return np.int64(place)
+            return wide(place)
     return NONE
 
 
@@ -108,10 +108,10 @@ def _of_two(world: World, index: int) -> int:
     if there == 0:
         return NONE
     drawn = _mixed(np.uint64(world.settings[0].seed) + np.uint64(index) + np.uint64(1))
-    first = np.int64(drawn % np.uint64(there))
+    first = wide(drawn % np.uint64(there))  # type: ignore[arg-type]
     second = first
     if there > 1:
-        second = np.int64((drawn >> np.uint64(32)) % np.uint64(there - 1))
+        second = wide((drawn >> np.uint64(32)) % np.uint64(there - 1))  # type: ignore[arg-type]
         second += second >= first
     best = NONE
     seen = 0

@@ -12,13 +12,14 @@ from tokonomics.serving.blocks import (
     blocks_of,
     empty_cache,
     hold_units,
+    publish_answer,
     publish_units,
     release_blocks,
     resident_units,
     take_blocks,
     units_blocks,
 )
-from tokonomics.serving.compiled import compiled, inlined
+from tokonomics.serving.compiled import compiled, inlined, wide
 from tokonomics.serving.ends import push_end, remove_end
 from tokonomics.serving.state import (
     ANSWER,
@@ -62,7 +63,7 @@ def cut_run(world: World, place: int, at_s: float) -> None:
         return
     held = float(_kv_tokens(replica))
     start = replica.run_start_s
-    decodes = np.int64(replica.run_decodes)
+    decodes = wide(replica.run_decodes)
     count = steps_until(world.table, decodes, held, replica.run_steps, at_s - start)
     if count < replica.run_steps:
         replica.run_steps = count
@@ -76,7 +77,7 @@ def settle(world: World, place: int, at_s: float) -> None:
     if replica.run_steps <= 1:
         return
     table, start = world.table, replica.run_start_s
-    decodes, held = np.int64(replica.run_decodes), float(_kv_tokens(replica))
+    decodes, held = wide(replica.run_decodes), float(_kv_tokens(replica))
     count = steps_until(table, decodes, held, replica.run_steps, at_s - start)
     end = start + run_s(table, decodes, held, count)
     if end > at_s:
@@ -88,7 +89,7 @@ def settle(world: World, place: int, at_s: float) -> None:
     replica.run_start_s = end
     replica.run_steps -= count
     settings = world.settings[0]
-    need = _blocks_needed(replica, world.phases[place], settings, np.int64(0), np.int64(1))
+    need = _blocks_needed(replica, world.phases[place], settings, wide(0), wide(1))
     take_blocks(replica, world.nodes[place], settings.units, need)
     replica.run_end_s = end + run_s(table, decodes, float(_kv_tokens(replica)), replica.run_steps)
 
@@ -118,7 +119,7 @@ def queue_front(queues: Counts, requests: Rows) -> int:
     for queue in queues:
         while queue[HEAD] != NONE:
             if requests[queue[HEAD]].status == OPEN:
-                return np.int64(queue[HEAD])
+                return wide(queue[HEAD])
             queue[HEAD] = requests[queue[HEAD]].following
     return NONE
 
@@ -142,21 +143,21 @@ def _compose(world: World, place: int) -> bool:
     if replica.leaving != NONE:
         _let_leave(world, place)
     while True:
-        if settings.prefilled:
-            _admit_computed(world, place)
         preempted = False
         replica.run_prompts = 0
         replica.run_prompt_tokens = 0
-        decodes = np.int64(0)
+        if settings.prefilled:
+            _admit_computed(world, place)
+        decodes = wide(0)
         budget = settings.max_batched_tokens
         if settings.mixes:
             preempted = _make_room(world, place)
-            decodes = np.int64(replica.decoding)
+            decodes = wide(replica.decoding)
             budget = max(0, budget - decodes)
         pairs = _add_prompts(world, place, budget, preempted)
         if not settings.mixes and replica.run_prompt_tokens == 0:
             preempted = _make_room(world, place)
-            decodes = np.int64(replica.decoding)
+            decodes = wide(replica.decoding)
         if decodes > 0 or replica.run_prompt_tokens > 0:
             break
         if not preempted:
@@ -167,10 +168,10 @@ def _compose(world: World, place: int) -> bool:
     held = float(_kv_tokens(replica)) if decodes > 0 else 0.0
     if replica.run_prompt_tokens > 0:
         replica.run_steps = 1
-        prompts = np.int64(replica.run_prompts)
+        prompts = wide(replica.run_prompts)
         span = step_s(world.table, decodes, held, replica.run_prompt_tokens, prompts, pairs)
         # What the prompts add: the answers alone would have taken a step too.
-        alone = run_s(world.table, decodes, held, np.int64(1)) if decodes > 0 else 0.0
+        alone = run_s(world.table, decodes, held, wide(1)) if decodes > 0 else 0.0
         replica.run_prompt_s = max(0.0, span - alone)
     else:
         count = 1
@@ -188,7 +189,7 @@ def _make_room(world: World, place: int) -> bool:
     replica, settings = world.replicas[place], world.settings[0]
     preempted = False
     while replica.decoding > 0:
-        need = _blocks_needed(replica, world.phases[place], settings, np.int64(0), np.int64(1))
+        need = _blocks_needed(replica, world.phases[place], settings, wide(0), wide(1))
         if need <= replica.free + replica.evictable:
             take_blocks(replica, world.nodes[place], settings.units, need)
             break
@@ -211,7 +212,7 @@ def _preempt(world: World, place: int) -> None:
             if urgency < least or (urgency == least and slots[slot].order < slots[last].order):
                 continue
         last = slot
-    index = np.int64(slots[last].request)
+    index = wide(slots[last].request)
     request = world.requests[index]
     _remove_running(world, place, index)
     request.computed = 0
@@ -228,8 +229,8 @@ def _add_prompts(world: World, place: int, budget: int, preempted: bool) -> floa
     replica, settings = world.replicas[place], world.settings[0]
     pairs = 0.0
     if replica.partial != NONE and budget > 0:
-        index = np.int64(world.slots[place][replica.partial].request)
-        chunk = np.int64(min(budget, world.requests[index].target - world.requests[index].computed))
+        index = wide(world.slots[place][replica.partial].request)
+        chunk = wide(min(budget, world.requests[index].target - world.requests[index].computed))
         pairs += _schedule(world, place, index, chunk)
         budget -= chunk
     while not preempted and budget > 0 and replica.running < settings.max_sequences:
@@ -250,7 +251,7 @@ def _admit_computed(world: World, place: int) -> None:
     replica = world.replicas[place]
     while replica.running < world.settings[0].max_sequences:
         index = queue_front(world.queues[place], world.requests)
-        if index == NONE or world.requests[index].generated > 0 or _admit(world, place, index, np.int64(1)) == NONE:
+        if index == NONE or world.requests[index].generated > 0 or _admit(world, place, index, wide(1)) == NONE:
             return
         request = world.requests[index]
         request.computed = request.input_tokens
@@ -277,7 +278,7 @@ def _admit(world: World, place: int, index: int, budget: int) -> int:
     cached = min(units * settings.unit_tokens, request.input_tokens, (target - 1) // block * block)
     if not settings.chunks and target - cached > budget and replica.run_prompt_tokens > 0:
         return NONE
-    held = np.int64(request.input_tokens + request.output_tokens if settings.reserves else target)
+    held = wide(request.input_tokens + request.output_tokens if settings.reserves else target)
     need = blocks_of(held, block) + settings.fixed_blocks
     shared, unheld = units_blocks(nodes, world.units, request, units)
     if need - shared > replica.free + replica.evictable - unheld:
@@ -301,7 +302,7 @@ def _admit(world: World, place: int, index: int, budget: int) -> int:
     if first:
         request.cached_tokens = cached
     whole = target - cached
-    return np.int64(min(whole, budget)) if settings.chunks else np.int64(whole)
+    return wide(min(whole, budget)) if settings.chunks else wide(whole)
 
 
 @compiled
@@ -319,7 +320,7 @@ def _schedule(world: World, place: int, index: int, chunk: int) -> float:
     if settings.units > 0:
         nodes, block = world.nodes[place], settings.block_tokens
         publish_units(nodes, world.units, world.held, request, past, past + chunk, settings.unit_tokens, block)
-    return float(chunk) * (past + 0.5 * (chunk + 1.0))
+    return float(chunk * (past + 0.5 * (chunk + 1.0)))
 
 
 @inlined
@@ -334,10 +335,10 @@ def _finish_run(world: World, place: int) -> None:
     if replica.leaving != NONE:
         _let_leave(world, place)
     while replica.decoding > 0 and slots[slots[0].heap].end <= replica.steps:
-        _end(world, place, np.int64(slots[slots[0].heap].request), end)
+        _end(world, place, wide(slots[slots[0].heap].request), end)
     for count in range(replica.run_prompts):
         slot = slots[count].chunked
-        index = np.int64(slots[slot].request)
+        index = wide(slots[slot].request)
         if index == NONE:
             continue
         request = world.requests[index]
@@ -368,7 +369,7 @@ def _begin_answer(world: World, place: int, index: int) -> None:
     slot.end = replica.steps + request.output_tokens - request.generated
     replica.base_tokens += slot.base
     world.phases[place, _phase(slot.base, world.phases.shape[1])] += 1
-    push_end(slots, np.int64(request.slot), np.int64(replica.decoding))
+    push_end(slots, wide(request.slot), wide(replica.decoding))
     replica.decoding += 1
 
 
@@ -382,11 +383,12 @@ def _remove_running(world: World, place: int, index: int) -> None:
         request.computed = slot.base + replica.steps
         request.generated = request.output_tokens - (slot.end - replica.steps)
         if settings.grows:
-            request.blocks = blocks_of(np.int64(request.computed), settings.block_tokens) + settings.fixed_blocks
+            block = settings.block_tokens
+            request.blocks += blocks_of(wide(request.computed), block) - blocks_of(wide(request.target), block)
         replica.decoding -= 1
         replica.base_tokens -= slot.base
         world.phases[place, _phase(slot.base, world.phases.shape[1])] -= 1
-        remove_end(slots, np.int64(request.slot), np.int64(replica.decoding))
+        remove_end(slots, wide(request.slot), wide(replica.decoding))
     elif replica.partial == request.slot:
         replica.partial = NONE
     release_blocks(replica, world.nodes[place], world.units, world.held, settings.units, request, index)
@@ -399,7 +401,12 @@ def _remove_running(world: World, place: int, index: int) -> None:
 @compiled
 def _end(world: World, place: int, index: int, end_s: float) -> None:
     """A request is complete."""
-    replica, request = world.replicas[place], world.requests[index]
+    replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
+    if settings.units > 0:
+        # The KV of the last token is never computed.
+        computed = request.input_tokens + max(request.output_tokens, 1) - 1
+        nodes, block = world.nodes[place], settings.block_tokens
+        publish_answer(nodes, world.units, world.held, request, computed, settings.unit_tokens, block)
     _remove_running(world, place, index)
     request.status = DONE
     request.finish_s = end_s
@@ -411,14 +418,14 @@ def _end(world: World, place: int, index: int, end_s: float) -> None:
 def _let_leave(world: World, place: int) -> None:
     """Running requests whose clients hung up during the step give up their slots; it gave them nothing."""
     replica = world.replicas[place]
-    index = np.int64(replica.leaving)
+    index = wide(replica.leaving)
     while index != NONE:
         request = world.requests[index]
         if request.slot != NONE:
             _remove_running(world, place, index)
             count_abandoned(replica, request)
             request.place = ENDED
-        index = np.int64(request.following)
+        index = wide(request.following)
     replica.leaving = NONE
 
 
@@ -429,7 +436,7 @@ def _count_steps(world: World, place: int, count: int, end_s: float) -> None:
     replica.all_steps += count
     if replica.run_decodes > 0:
         if count > 1:
-            need = _blocks_needed(replica, world.phases[place], settings, np.int64(1), count - 1)
+            need = _blocks_needed(replica, world.phases[place], settings, wide(1), count - 1)
             take_blocks(replica, world.nodes[place], settings.units, need)
         replica.steps += count
     count_busy(replica, world.clock[0], world.timeline, settings.kv_blocks, replica.run_start_s, end_s, count)
@@ -438,9 +445,9 @@ def _count_steps(world: World, place: int, count: int, end_s: float) -> None:
 @compiled
 def _steps_with_room(replica: Row, slots: Rows, phases: Counts, settings: Row) -> int:
     """Decode steps until the first answer ends, or no block is left for the next one."""
-    count = np.int64(slots[slots[0].heap].end - replica.steps)
+    count = wide(slots[slots[0].heap].end - replica.steps)
     room = replica.free + replica.evictable
-    if count == 1 or _blocks_needed(replica, phases, settings, np.int64(1), count - 1) <= room:
+    if count == 1 or _blocks_needed(replica, phases, settings, wide(1), count - 1) <= room:
         return count
     rounds = room // replica.decoding
     possible = rounds * settings.block_tokens
@@ -450,7 +457,7 @@ def _steps_with_room(replica: Row, slots: Rows, phases: Counts, settings: Row) -
         if room < 0:
             break
         possible += 1
-    return np.int64(min(count, 1 + possible))
+    return wide(min(count, 1 + possible))
 
 
 @compiled
@@ -464,7 +471,7 @@ def _blocks_needed(replica: Row, phases: Counts, settings: Row, after: int, coun
     first = replica.steps + after
     for step in range(count - rounds * block):
         need += phases[(first + step) % block]
-    return np.int64(need)
+    return wide(need)
 
 
 @compiled
@@ -476,4 +483,4 @@ def _phase(base: int, block_tokens: int) -> int:
 @compiled
 def _kv_tokens(replica: Row) -> int:
     """Tokens the decoding sequences attend to in the next step, each its own new one included."""
-    return np.int64(replica.base_tokens + replica.decoding * (replica.steps + 1))
+    return wide(replica.base_tokens + replica.decoding * (replica.steps + 1))

@@ -48,7 +48,8 @@ class Requests(NamedTuple):
     """Shared parts of the prompts, flat: those of request i begin at ``unit_starts[i]``."""
     unit_starts: Ints
     unit_tokens: int
-    """Of one shared part: a multiple of the replica's KV block."""
+    """Of one shared part: a multiple of the replica's KV block. The last part of a prompt may be partly filled; a list
+    that goes beyond its prompt has whole parts only and names those of the answer, which the next turn begins with."""
     prefilled: bool
     """They come with their prompt computed and one token written: the decode side of a disaggregated fleet."""
 
@@ -106,6 +107,7 @@ REQUEST = np.dtype(
         ("finish_s", "f8"),
         ("first_unit", "i8"),
         ("units", "i4"),
+        ("prompt_units", "i4"),  # of those, how many lie in the prompt; the others name its answer too
         ("input_tokens", "i4"),
         ("output_tokens", "i4"),
         ("urgency", "i4"),
@@ -295,7 +297,10 @@ def _request_rows(requests: Requests) -> Rows:
     for name in ("arrival_s", "deadline_s", "input_tokens", "output_tokens", "urgency"):
         made[name] = getattr(requests, name)
     made["first_unit"] = requests.unit_starts[:-1]
-    made["units"] = np.diff(requests.unit_starts)
+    listed = np.diff(requests.unit_starts)
+    in_prompt = requests.input_tokens / requests.unit_tokens
+    made["units"] = listed
+    made["prompt_units"] = np.where(listed <= np.ceil(in_prompt), listed, np.floor(in_prompt))
     for name in ("start_s", "first_token_s", "finish_s"):
         made[name] = np.nan
     for name in ("slot", "following", "replica"):

@@ -117,7 +117,7 @@ def step_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int,
     if prompt_tokens == 0:
         piece, start, width = context_piece(kv_tokens / decodes)
         low = table.decode_s[decodes, piece]
-        return low + (table.decode_s[decodes, piece + 1] - low) * (kv_tokens / decodes - start) / width
+        return float(low + (table.decode_s[decodes, piece + 1] - low) * (kv_tokens / decodes - start) / width)
     passes = min(prompts, table.stages)
     batch = decodes / table.stages
     gpu_s = _between(table.tokens_s, prompt_tokens / passes + batch) + _between(table.head_s, prompts / passes + batch)
@@ -193,7 +193,7 @@ def context_piece(context: float) -> tuple[int, float, float]:
 @compiled
 def _between(values: Array, place: float) -> float:
     low = int(place)
-    return values[low] + (values[low + 1] - values[low]) * (place - low)
+    return float(values[low] + (values[low + 1] - values[low]) * (place - low))
 
 
 @compiled

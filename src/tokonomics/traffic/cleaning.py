@@ -154,12 +154,13 @@ def clean(raw: "pl.DataFrame", layout: Layout) -> "tuple[pl.DataFrame, pl.DataFr
 
 
 def _overfull(block_tokens: int | None) -> "pl.Expr":
-    """Prompts that list more blocks than they have, or a block without an id."""
+    """Rows that list a block without an id, or more blocks than the prompt covers and than prompt and answer fill."""
     import polars as pl
 
     listed = pl.col("prefix").list.len().fill_null(0).cast(pl.Int64)
     gaps = pl.col("prefix").list.eval(pl.element().is_null()).list.any().fill_null(value=False)
-    return gaps | ((listed - 1) * (block_tokens or 1) >= pl.col("input"))
+    size = block_tokens or 1
+    return gaps | (((listed - 1) * size >= pl.col("input")) & (listed * size > pl.col("input") + pl.col("output")))
 
 
 def reason(row: dict[str, Any], layout: Layout) -> str:
@@ -185,9 +186,8 @@ def reason(row: dict[str, Any], layout: Layout) -> str:
     blocks = row.get("prefix") or []
     if None in blocks:
         return f"{layout.label('prefix')} has a block without an id"
-    return (
-        f"{layout.label('prefix')} lists {len(blocks)} blocks of {layout.block_tokens}: more than {row['input']} tokens"
-    )
+    listed = f"{layout.label('prefix')} lists {len(blocks):,} blocks of {layout.block_tokens or 1:,}"
+    return f"{listed}: more than {row['input']:,} + {row['output']:,} tokens of prompt and answer"
 
 
 def set_aside(problems: Problems, bad: "pl.DataFrame", layout: Layout, file: str, place: str, *, strict: bool) -> None:

@@ -2,8 +2,9 @@
 
 A request hits its leading blocks that are resident. Then all of its blocks are touched from the last to the first, so
 that a prompt's tail leaves before its head, as vLLM frees them, and the least recently touched leave until the cache
-is within its capacity. Tokens after a request's listed blocks are its own: they take room and are never hit. The order
-of arrival is the order of service, and answers take no room unless they are listed.
+is within its capacity. Tokens after a request's listed blocks are its own: they take room and are never hit. Where the
+blocks go on into the answer, only those that end within the prompt can be hit. The order of arrival is the order of
+service, and answers take no room unless they are listed.
 """
 
 import numba
@@ -42,8 +43,10 @@ def _replay(
     held = 0
     for request in range(requests):
         first, after = starts[request], starts[request + 1]
+        beyond = (after - first - 1) * block_tokens >= input_tokens[request]
+        last = first + input_tokens[request] // block_tokens if beyond else after
         leading = 0
-        while first + leading < after and newer[ids[first + leading]] >= 0:
+        while first + leading < last and newer[ids[first + leading]] >= 0:
             leading += 1
         hits[request] = leading
         own = -(-(input_tokens[request] - (after - first) * block_tokens) // block_tokens)

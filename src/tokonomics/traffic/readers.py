@@ -19,6 +19,7 @@ from tokonomics.traffic.cleaning import Problems, clean, set_aside
 from tokonomics.traffic.formats import COLUMNS_HELP, Layout
 from tokonomics.traffic.recognise import Log, recognise
 from tokonomics.traffic.samples import sample_names, sample_path
+from tokonomics.traffic.sources import named
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
 
 if TYPE_CHECKING:
@@ -88,15 +89,17 @@ class TraceFile:
         for raw in self.log.raw(layout):
             kept, bad = clean(raw, layout)
             if len(bad):
-                set_aside(problems, bad, layout, str(self.path), self.log.place, strict=self.strict)
+                set_aside(problems, bad, layout, named(self.path), self.log.place, strict=self.strict)
             if len(kept):
                 good += len(kept)
                 unanswered += int((kept["output"] == 0).sum())
                 yield self.shared.blocks(kept) if self.shared else kept
+        if not good and not problems.count:
+            raise BadInput("has no requests: there is nothing below its header", where=named(self.path))
         if not good:
             raise BadInput(
                 "; ".join(["no request in it can be used", *problems.first[:3]]),
-                where=str(self.path),
+                where=named(self.path),
                 fix=f"It was read as {self.format}. If it is something else, name the columns: {COLUMNS_HELP}",
             )
         if unanswered and layout.unanswered:
@@ -115,8 +118,8 @@ def open_trace(path: Path | str, *, columns: str | None = None, strict: bool = F
     name = str(path)
     is_sample = name in sample_names() and not file.exists()
     log = recognise(sample_path(name) if is_sample else file, columns)
-    named = TraceFile(file, "shipped sample" if is_sample else log.layout.name, log, strict)
-    return _with_blocks(named) if log.layout.prefix else named
+    opened = TraceFile(file, "shipped sample" if is_sample else log.layout.name, log, strict)
+    return _with_blocks(opened) if log.layout.prefix else opened
 
 
 def _with_blocks(file: TraceFile) -> TraceFile:
@@ -133,7 +136,7 @@ def _with_blocks(file: TraceFile) -> TraceFile:
     if found is None:
         raise BadInput(
             f"cannot tell how many tokens a block of {layout.label('prefix')} has",
-            where=str(file.path),
+            where=named(file.path),
             fix="Say so: --columns …,block=16",
         )
     return replace(file, log=replace(file.log, layout=replace(layout, block_tokens=found)))

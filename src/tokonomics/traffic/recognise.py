@@ -12,6 +12,7 @@ from tokonomics.errors import BadInput, nearest, shorten
 from tokonomics.traffic import documents, formats, sources
 from tokonomics.traffic.formats import COLUMNS_HELP, KNOWN, OWN, SUPPORTED, Layout
 from tokonomics.traffic.samples import sample_names
+from tokonomics.traffic.sources import named
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,6 +32,17 @@ class Log:
     notes: tuple[str, ...] = ()
 
 
+class DescribesClients(BadInput):
+    """Not a log of requests; whoever takes both draws requests from it with ``servegen_trace``."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            "ServeGen describes clients, it is not a log of requests",
+            where=where,
+            fix=f"Draw requests from it: tokonomics trace {where} --from 10h --to 11h --save drawn.parquet",
+        )
+
+
 def recognise(file: Path, columns: str | None) -> Log:
     """What the file is; an error that names what was found where it is nothing we know."""
     start = _start(file)
@@ -38,20 +50,20 @@ def recognise(file: Path, columns: str | None) -> Log:
         return _parquet(file, columns)
     lines = sources.head(file)
     if not lines:
-        raise BadInput("is empty", where=str(file))
+        raise BadInput("is empty", where=named(file))
     _must_be_text(file, lines)
     return _json(file, lines, columns) if lines[0].lstrip()[0] in "{[" else _csv(file, lines, columns)
 
 
 def _start(file: Path) -> bytes:
-    where = str(file)
-    if file.is_dir():
-        if any(file.glob("chunk-*-trace.csv")) or any(file.glob("*/*/chunk-*-trace.csv")):
-            raise _describes_clients(where)
-        raise BadInput("is a folder", where=where, fix="Give one of its files.")
+    where = named(file)
     try:
         with file.open("rb") as opened:
             start = opened.read(4096)
+    except IsADirectoryError:
+        if any(any(file.glob(f"{above}chunk-*-trace.csv")) for above in ("", "*/", "*/*/")):
+            raise DescribesClients(where) from None
+        raise BadInput("is a folder", where=where, fix="Give one of its files.") from None
     except (OSError, ValueError) as error:
         guesses = nearest(file.name, sample_names())
         hint = f"Did you mean the sample {' or '.join(guesses)}?" if guesses else None
@@ -67,7 +79,7 @@ def _must_be_text(file: Path, lines: list[str]) -> None:
     seen = "".join(line[:1000] for line in lines[:20])
     odd = sum(char == "\ufffd" or (char < " " and char not in "\t\r") for char in seen)
     if odd > 0.05 * len(seen):
-        raise BadInput("is not text", where=str(file), fix=f"Supported: {SUPPORTED}")
+        raise BadInput("is not text", where=named(file), fix=f"Supported: {SUPPORTED}")
 
 
 def _parquet(file: Path, columns: str | None) -> Log:
@@ -93,7 +105,7 @@ def _table_layout(file: Path, names: list[str], columns: str | None) -> Layout:
     if columns is not None:
         return formats.layout_from_option(columns, {(name,) for name in names})
     if set(names) >= SERVEGEN_COLUMNS:
-        raise _describes_clients(str(file))
+        raise DescribesClients(named(file))
     layout = formats.layout_of_columns(names)
     if layout is None:
         raise _unknown(file, "columns", names)
@@ -125,16 +137,16 @@ def _document(file: Path, columns: str | None) -> Log:
     whole = sources.document(file)
     if not isinstance(whole, list):
         if whole is None:
-            raise BadInput("neither JSON lines nor a JSON document", where=str(file), fix=f"Supported: {SUPPORTED}")
+            raise BadInput("neither JSON lines nor a JSON document", where=named(file), fix=f"Supported: {SUPPORTED}")
         return _runs(file, [whole])
     objects = [item for item in whole[: sources.HEAD_LINES] if isinstance(item, dict)]
     if not objects:
-        raise BadInput("a JSON list without objects", where=str(file), fix=f"Supported: {SUPPORTED}")
+        raise BadInput("a JSON list without objects", where=named(file), fix=f"Supported: {SUPPORTED}")
     return _listed(_keyed(_object_layout(file, objects, columns), objects), whole, "item")
 
 
 def _runs(file: Path, runs: list[Any]) -> Log:
-    found = documents.requests_of(runs, str(file))
+    found = documents.requests_of(runs, named(file))
     if found is None:
         keys = [str(key) for run in runs[:1] if isinstance(run, dict) for key in run]
         raise _unknown(file, "keys", keys)
@@ -163,14 +175,6 @@ def _unknown(file: Path, what: str, names: list[str]) -> BadInput:
     found = shorten(", ".join(names), 200) or "none"
     return BadInput(
         f"not a log we know; its {what}: {found}",
-        where=str(file),
+        where=named(file),
         fix=f"Say which is what: {COLUMNS_HELP}\n  Known without: {KNOWN}",
-    )
-
-
-def _describes_clients(where: str) -> BadInput:
-    return BadInput(
-        "ServeGen describes clients, it is not a log of requests",
-        where=where,
-        fix="Draw requests from it: tokonomics.traffic.servegen.servegen_trace(path, model=…, start_s=…, end_s=…)",
     )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.servegen_files import Clients, Fields, read_clients
+from tokonomics.traffic.sources import named
 from tokonomics.traffic.trace import MOST_TOKENS, Trace, make_trace
 
 MOST_REQUESTS = 20_000_000
@@ -37,15 +38,17 @@ def servegen_trace(
     folder as ServeGen publishes it. Clients without lengths take those of the model's others; ``source`` says so.
     """
     if not 0 < scale < 1e6:
-        raise BadInput(f"scale must be above 0, got {scale}", where="scale")
+        raise BadInput(f"must be above 0 and below 1,000,000, got {scale:g}", where="--servegen-scale")
     clients = read_clients(Path(arrivals_path), None if lengths_path is None else Path(lengths_path), model)
     end = float(clients.start_s.max() + clients.window_s if len(clients.start_s) else 0.0) if end_s is None else end_s
     if not start_s < end:
-        raise BadInput(f"the window ends ({end:g} s) before it starts ({start_s:g} s)", where="start_s, end_s")
+        raise BadInput(f"the time ends ({end:,.0f} s) before it starts ({start_s:,.0f} s)", where="--from, --to")
     rng = np.random.default_rng(seed)
     window, arrival = _arrivals(clients, start_s, end, scale, rng)
     if not len(arrival):
-        raise BadInput(f"no client sends anything between {start_s:g} s and {end:g} s", where=str(arrivals_path))
+        raise BadInput(
+            f"no client sends anything between {start_s:,.0f} s and {end:,.0f} s", where=named(arrivals_path)
+        )
     inputs, outputs, borrowed = _lengths(clients, window, rng)
     sender = clients.client[window]
     present, tenant = np.unique(sender, return_inverse=True)
@@ -56,7 +59,7 @@ def servegen_trace(
         outputs,
         tenant=tenant.astype(np.int32),
         tenants=tuple(clients.names[client] for client in present),
-        source=f"drawn from ServeGen {clients.model}, {start_s:g} to {end:g} s{told}",
+        source=f"drawn from ServeGen {clients.model}, {start_s:,.0f} to {end:,.0f} s{told}",
     )
 
 
@@ -71,9 +74,9 @@ def _arrivals(
     )
     if (total := float((expected * inside / clients.window_s).sum())) > MOST_REQUESTS:
         raise BadInput(
-            f"{total:,.0f} requests between {start_s:g} s and {end_s:g} s, more than {MOST_REQUESTS:,}",
+            f"about {total:,.0f} requests from {start_s:,.0f} s to {end_s:,.0f} s, more than {MOST_REQUESTS:,}",
             where=clients.model,
-            fix="Take a shorter time, or a share of the rate.",
+            fix="Take a part of the time (--from 10h --to 11h) or of the rate (--servegen-scale 0.01).",
         )
     # Rounded at random, so that a small scale does not lose the quiet clients.
     requests = np.floor(expected + rng.random(len(chosen))).astype(np.int64)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, UnknownName, shorten
-from tokonomics.traffic.sources import readable
+from tokonomics.traffic.sources import named, readable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -71,20 +71,20 @@ def read_clients(path: Path, lengths_path: Path | None, model: str | None) -> Cl
     """From a table with its lengths beside it, or from ServeGen's folders."""
     if path.is_dir():
         folder = _model_folder(path, model)
-        return _clients(folder.name, _folder_arrivals(folder), _folder_lengths(folder), str(folder))
+        return _clients(folder.name, _folder_arrivals(folder), _folder_lengths(folder), named(folder))
     table = _table(path, COLUMNS[:3] + COLUMNS[4:6] + ("model",))
-    name = _chosen(model, sorted(table["model"].unique().to_list()), str(path))
+    name = _chosen(model, sorted(table["model"].unique().to_list()), named(path))
     beside = lengths_path or path.with_name(path.name.replace("arrivals", "lengths"))
     if beside == path:
-        raise BadInput("no table of lengths beside it", where=str(path), fix="Name them …arrivals… and …lengths….")
-    return _clients(name, table.filter(table["model"] == name), _table_lengths(beside, name), str(path))
+        raise BadInput("no table of lengths beside it", where=named(path), fix="Name them …arrivals… and …lengths….")
+    return _clients(name, table.filter(table["model"] == name), _table_lengths(beside, name), named(path))
 
 
 def _chosen(model: str | None, known: list[str], where: str) -> str:
     if model is None and len(known) == 1:
         return known[0]
     if model is None:
-        raise BadInput("describes several models", where=where, fix=f"Choose one: {', '.join(known)}")
+        raise BadInput("describes several models", where=where, fix=f"Choose one: --servegen-model {', '.join(known)}")
     if model not in known:
         raise UnknownName("ServeGen model", model, known, fix=f"It has {', '.join(known)}.")
     return model
@@ -96,12 +96,12 @@ def _table(path: Path, needed: tuple[str, ...]) -> "pl.DataFrame":
     with readable(path):
         table = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path)
         if missing := [name for name in needed if name not in table.columns]:
-            raise BadInput(f"not a ServeGen table: no column {missing[0]}", where=str(path))
+            raise BadInput(f"not a ServeGen table: no column {missing[0]}", where=named(path))
         words = [pl.col(name).cast(pl.String) for name in needed if name in ("model", "family", "field")]
         numbers = [pl.col(name).cast(pl.Float64) for name in needed if name not in ("model", "family", "field")]
         read = table.select(*words, *numbers)
     if any(read[name].null_count() for name in ("model", "client")):
-        raise BadInput("a row without a model or a client", where=str(path))
+        raise BadInput("a row without a model or a client", where=named(path))
     return read
 
 
@@ -139,14 +139,14 @@ def _when(window: tuple[float, Fields]) -> float:
 
 def _table_lengths(path: Path, model: str) -> dict[int, list[tuple[float, Fields]]]:
     if not path.exists():
-        raise BadInput("no table of lengths", where=str(path), fix="Give its path.")
+        raise BadInput("no table of lengths", where=named(path), fix="Give its path.")
     table = _table(path, ("model", "client", "window_start_s", "field", *QUANTILES))
     chances = np.array([float(name[1:]) / 100 for name in QUANTILES])
     windows: dict[tuple[int, float], Fields] = {}
     for row in table.filter(table["model"] == model).iter_rows(named=True):
         values = np.array([row[name] for name in QUANTILES], float)
         if not (np.isfinite(values).all() and values[0] >= 0 and (np.diff(values) >= 0).all()):
-            raise BadInput(f"quantiles of client {int(row['client'])} do not rise", where=str(path))
+            raise BadInput(f"quantiles of client {int(row['client'])} do not rise", where=named(path))
         fields = windows.setdefault((int(row["client"]), row["window_start_s"]), {})
         fields[row["field"]] = Lengths(chances, values, steps=False)
     return _by_client(windows)
@@ -167,15 +167,15 @@ def _model_folder(path: Path, model: str | None) -> Path:
         return path
     found = {file.parent.name: file.parent for file in path.glob("**/chunk-*-trace.csv")}
     if not found:
-        raise BadInput("no chunk-N-trace.csv in it", where=str(path), fix="Give ServeGen's data folder, or a table.")
-    return found[_chosen(model, sorted(found), str(path))]
+        raise BadInput("no chunk-N-trace.csv in it", where=named(path), fix="Give ServeGen's data folder, or a table.")
+    return found[_chosen(model, sorted(found), named(path))]
 
 
 def _client_of(file: Path) -> int:
-    named = re.match(r"chunk-(\d{1,9})-", file.name)
-    if named is None:
-        raise BadInput("not named chunk-NUMBER-…", where=str(file))
-    return int(named[1])
+    number = re.match(r"chunk-(\d{1,9})-", file.name)
+    if number is None:
+        raise BadInput("not named chunk-NUMBER-…", where=named(file))
+    return int(number[1])
 
 
 def _folder_arrivals(folder: Path) -> "pl.DataFrame":
@@ -203,7 +203,7 @@ def _folder_lengths(folder: Path) -> dict[int, list[tuple[float, Fields]]]:
                     windows[client, float(start)] = {name: each for name, each in read.items() if each is not None}
         except (ValueError, AttributeError, TypeError, OSError, RecursionError) as error:
             said = shorten(str(error), 100)
-            raise BadInput(f"not a ServeGen dataset: {said}", where=str(file)) from None
+            raise BadInput(f"not a ServeGen dataset: {said}", where=named(file)) from None
     return _by_client(windows)
 
 

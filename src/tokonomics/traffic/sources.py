@@ -29,6 +29,11 @@ LARGEST_DOCUMENT = 1_000_000_000
 ROW = "row"
 
 
+def named(path: Path | str) -> str:
+    """A file in a message: printable and of bounded length, whatever it is called."""
+    return shorten(str(path), 200)
+
+
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
     """Whatever the parser or the disk says against the file, as one message."""
@@ -38,7 +43,7 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, UnicodeError) as error:
         said = shorten(" ".join(str(error).split()) or type(error).__name__, 160)
-        raise BadInput(f"cannot be read: {said}", where=str(path)) from None
+        raise BadInput(f"cannot be read: {said}", where=named(path)) from None
 
 
 def _lines(path: Path) -> "pl.LazyFrame":
@@ -293,7 +298,7 @@ def all_lines(path: Path) -> list[str]:
             lines += [line for line in batch["line"] if line and line.strip()]
             size += int(batch["line"].str.len_bytes().sum())
             if size > LARGEST_DOCUMENT:
-                raise BadInput("a JSON document of more than 1 GB", where=str(path), fix="Write it as JSON lines.")
+                raise BadInput("a JSON document of more than 1 GB", where=named(path), fix="Write it as JSON lines.")
     return lines
 
 

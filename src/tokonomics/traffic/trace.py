@@ -24,7 +24,9 @@ MOST_TOKENS = 10**8
 class PrefixBlocks:
     """The shared structure of the prompts: request ``i`` begins with the blocks ``ids[starts[i]:starts[i + 1]]``.
 
-    A list may be shorter than its prompt: what follows is the request's own. The last block may be partly filled.
+    A list may be shorter than its prompt: what follows is the request's own. A list that goes beyond its prompt names
+    the whole blocks of prompt and answer together, so that the next turn of a conversation finds both; otherwise the
+    last block may be partly filled.
     """
 
     ids: Counts

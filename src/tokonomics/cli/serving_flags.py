@@ -1,0 +1,155 @@
+"""The flags that say what serves the traffic, shared by the verbs that simulate."""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import ValidationError
+
+from tokonomics.errors import BadInput, shorten
+
+if TYPE_CHECKING:
+    from tokonomics.physics.deployment import Deployment
+    from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage
+
+Model = Annotated[str, typer.Option("--model", help="Model name, or path to a config.json.")]
+GpuName = Annotated[str, typer.Option("--gpu", help="GPU name.")]
+Tp = Annotated[int, typer.Option(help="GPUs that split every layer.")]
+Pp = Annotated[int, typer.Option(help="Pipeline stages: groups of GPUs that share the layers.")]
+Ep = Annotated[int, typer.Option(help="Expert parallelism: groups of GPUs that share the experts.")]
+Weights = Annotated[str | None, typer.Option(help="Precision of the weights.", show_default="the checkpoint's own")]
+Kv = Annotated[str, typer.Option(help="Precision of the KV cache: bf16 or fp8.")]
+EngineName = Annotated[str, typer.Option(help="Serving engine: its rules, limits and own time.")]
+Replicas = Annotated[int, typer.Option(min=1, max=10_000, help="Replicas behind the router.")]
+RouterName = Annotated[
+    str, typer.Option("--router", help="round-robin, least-outstanding, power-of-two or prefix-aware.")
+]
+AutoscaleText = Annotated[
+    str | None,
+    typer.Option("--autoscale", help="Replicas that come and go: max=8,target=32,cold=120,min=1."),
+]
+OutageTexts = Annotated[
+    list[str] | None,
+    typer.Option("--outage", help="A replica that fails or is taken back: replica=0,at=600,for=300,notice=120."),
+]
+PrefillReplicas = Annotated[
+    int, typer.Option(min=0, help="Replicas that compute prompts only and send the KV on (disaggregation).")
+]
+Link = Annotated[
+    float | None, typer.Option(help="GB/s from a prefill GPU to a decode GPU.", show_default="50: 400 Gbit/s each")
+]
+TimeoutText = Annotated[str | None, typer.Option("--timeout", help="Clients hang up after: 30, 500ms, 2m.")]
+ByPriority = Annotated[bool, typer.Option("--priority", help="Serve by the trace's priorities instead of in order.")]
+NoPrefixCache = Annotated[bool, typer.Option("--no-prefix-cache", help="Compute every prompt in full.")]
+MaxSequences = Annotated[
+    int | None, typer.Option(min=1, max=65_536, help="Sequences at once.", show_default="the engine's own")
+]
+MaxBatchedTokens = Annotated[
+    int | None, typer.Option(min=1, max=1 << 20, help="Tokens of one step.", show_default="the engine's own")
+]
+SloText = Annotated[
+    str | None,
+    typer.Option("--slo", help="Promises: ttft_p99=0.5,tpot_p99=50ms,e2e_p90=20 (p50 … p99, mean)."),
+]
+UsdPerHour = Annotated[
+    float | None, typer.Option(help="Price of one GPU-hour.", show_default="the cheapest offer, if there is one")
+]
+
+
+def fleet_from(
+    replicas: int,
+    router: str,
+    autoscale: str | None,
+    outages: Sequence[str] | None,
+    prefill_replicas: int,
+    link: float | None,
+) -> "FleetSettings":
+    """A checked fleet from what was typed."""
+    from tokonomics.errors import nearest
+    from tokonomics.serving.fleet import LINK_BYTES_PER_S, FleetSettings, Router
+
+    if router not in set(Router):
+        guess = nearest(router, [each.value for each in Router], 1)
+        hint = f" Did you mean {guess[0]}?" if guess else ""
+        raise BadInput(f"'{shorten(router)}' is no router", where="--router", fix=f"Valid: {', '.join(Router)}.{hint}")
+    if link is not None and not 0 < link <= 1e6:
+        raise BadInput(f"must be above 0 GB/s, got {link}", where="--link")
+    return FleetSettings(
+        replicas=replicas,
+        router=Router(router),
+        autoscale=_autoscale(autoscale) if autoscale else None,
+        outages=tuple(_outage(text) for text in outages or ()),
+        prefill_replicas=prefill_replicas,
+        link_bytes_per_s=link * 1e9 if link else LINK_BYTES_PER_S,
+    )
+
+
+def _autoscale(text: str) -> "Autoscale":
+    from tokonomics.serving.fleet import Autoscale
+
+    names = {"min": "min_replicas", "max": "max_replicas", "target": "target", "cold": "cold_start_s"}
+    names |= {"interval": "interval_s", "hold": "hold_s"}
+    fix = "Write such as max=8,target=32,cold=120: at most 8 replicas, one for 32 requests, 120 s to start."
+    made = _named(text, names, "--autoscale", fix)
+    with suppress(ValidationError):
+        scale = Autoscale.model_validate(made)
+        if scale.min_replicas <= scale.max_replicas <= 10_000:
+            return scale
+    raise BadInput(f"'{shorten(text)}' is no autoscaling", where="--autoscale", fix=fix)
+
+
+def _outage(text: str) -> "Outage":
+    from tokonomics.serving.fleet import Outage
+
+    names = {"replica": "replica", "at": "at_s", "for": "down_s", "notice": "notice_s"}
+    fix = "Write such as replica=0,at=600,for=300,notice=120: seconds; without 'for' it never comes back."
+    made = _named(text, names, "--outage", fix)
+    with suppress(ValidationError):
+        return Outage.model_validate(made)
+    raise BadInput(f"'{shorten(text)}' is no outage", where="--outage", fix=fix)
+
+
+def _named(text: str, names: dict[str, str], where: str, fix: str) -> dict[str, float]:
+    made: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = (each.strip() for each in part.partition("="))
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if name not in names or not math.isfinite(number) or names[name] in made:
+            raise BadInput(f"'{shorten(part.strip())}' is not understood", where=where, fix=fix)
+        made[names[name]] = int(number) if number == int(number) else number
+    return made
+
+
+def timeout_from(text: str | None) -> float:
+    """Seconds after which clients hang up; never, unless given."""
+    from tokonomics.cli.traffic_flags import read_time
+
+    given = read_time(text, "--timeout")
+    if given is None:
+        return math.inf
+    if not given > 0:
+        raise BadInput(f"must be above 0, got {shorten(text or '')}", where="--timeout")
+    return given
+
+
+def price_of(deployment: "Deployment", fleet: "FleetSettings", usd_per_hour: float | None) -> tuple[float, str] | None:
+    """Dollars an hour for one replica, and where the price comes from; None where no offer is known.
+
+    Replicas share whole machines when their number is fixed; one that comes and goes takes its own.
+    """
+    from tokonomics.catalog.offers import NoOffer, cheapest_offer, machines_usd_per_hour
+    from tokonomics.money.cost import require_positive
+
+    if usd_per_hour is not None:
+        return require_positive("--usd-per-hour", usd_per_hour) * deployment.gpus, "as given"
+    together = 1 if fleet.autoscale else fleet.replicas + fleet.prefill_replicas
+    with suppress(NoOffer):
+        offer = cheapest_offer(deployment.gpu.key, deployment.gpus * together)
+        price = machines_usd_per_hour(offer, deployment.gpus * together) / together
+        return price, f"{offer.provider} {offer.instance}, {offer.region}, quoted {offer.date}"
+    return None

@@ -1,0 +1,59 @@
+"""What a simulation costs: the paid time of its replicas, split by what they did with it.
+
+On **reservation** the whole bill is divided by the tokens that were delivered; on **usage** only the busy share of it.
+Tokens are those of completed requests, prompts (cached ones included) and answers.
+"""
+
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from tokonomics.money.cost import CostLine, CostTree
+from tokonomics.nouns import Noun
+from tokonomics.serving.outcome import Outcome
+from tokonomics.units import TOKENS_PER_MTOK
+
+
+class ServedCost(Noun):
+    """The bill of a simulation."""
+
+    usd_per_replica_hour: PositiveFloat
+    price_from: str
+    usd: NonNegativeFloat
+    usd_per_mtok: NonNegativeFloat | None
+    """Prompt and answer tokens alike, on reservation; None where none was delivered."""
+    usd_per_mtok_output: NonNegativeFloat | None
+    """The whole bill over the answers alone."""
+    usd_per_mtok_usage: NonNegativeFloat | None
+    tree: CostTree
+
+
+def served_cost(outcome: Outcome, usd_per_replica_hour: float, price_from: str) -> ServedCost:
+    """Price the paid hours of a simulation."""
+    hours, shares = outcome.replica_hours, outcome.shares
+    parts = (
+        ("prefill", shares.prefill),
+        ("decode", shares.decode),
+        ("recomputed", shares.recomputed),
+        ("abandoned", shares.abandoned),
+        ("idle", shares.idle),
+    )
+    tree = CostTree(
+        name="replicas",
+        lines=tuple(
+            CostLine(name=name, quantity=hours * share, unit="replica-hour", usd_per_unit=usd_per_replica_hour)
+            for name, share in parts
+        ),
+    )
+    tokens = outcome.input_tokens + outcome.output_tokens
+    return ServedCost(
+        usd_per_replica_hour=usd_per_replica_hour,
+        price_from=price_from,
+        usd=tree.usd,
+        usd_per_mtok=_per_mtok(tree.usd, tokens),
+        usd_per_mtok_output=_per_mtok(tree.usd, outcome.output_tokens),
+        usd_per_mtok_usage=_per_mtok(tree.usd * outcome.utilization, tokens),
+        tree=tree,
+    )
+
+
+def _per_mtok(usd: float, tokens: int) -> float | None:
+    return usd / tokens * TOKENS_PER_MTOK if tokens else None

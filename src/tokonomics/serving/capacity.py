@@ -1,0 +1,154 @@
+"""How much a deployment holds under a promise, by simulation: the highest rate, and the replicas a trace needs.
+
+The same requests arrive faster and faster until a promise breaks or the queue no longer empties; between the last rate
+that held and the first that did not, the search halves the gap until it is 1 %. A replica keeps up when hardly any
+request (1 %) has not begun by the time the last one arrives.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from tokonomics.errors import TokonomicsError
+from tokonomics.nouns import Noun
+from tokonomics.serving.outcome import Outcome, outcome
+from tokonomics.serving.simulator import Simulation
+from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.trace import Trace
+from tokonomics.units import seconds
+
+_CLOSE_ENOUGH = 1.01
+_WAITING_SHARE = 0.01
+_LOWEST_SPEED = 2.0**-20
+_MOST_REPLICAS = 4096
+
+Serve = Callable[[Trace], Simulation]
+ServeOn = Callable[[int], Simulation]
+
+
+class Trial(Noun):
+    """One simulation of the search."""
+
+    rate: NonNegativeFloat
+    replicas: PositiveInt
+    holds: bool
+    outcome: Outcome
+
+
+class HighestRate(Noun):
+    """The most requests a second that keep the promises."""
+
+    rate: PositiveFloat
+    at_most: PositiveFloat
+    """The lowest rate tried that did not hold."""
+    broken: str
+    """What gives way there."""
+    outcome: Outcome
+    trials: tuple[Trial, ...]
+
+
+class ReplicasNeeded(Noun):
+    """The fewest replicas that keep the promises."""
+
+    replicas: PositiveInt
+    outcome: Outcome
+    trials: tuple[Trial, ...]
+
+
+class NeverHolds(TokonomicsError):
+    """Not even the lightest load, or the largest fleet, keeps the promise."""
+
+
+def highest_rate(serve: Serve, trace: Trace, promises: Sequence[Promise], guess: float) -> HighestRate:
+    """Search from a guess of the rate; ``serve`` simulates a trace on what is being measured."""
+    trials: list[Trial] = []
+    broken = ""
+
+    def holds(rate: float) -> bool:
+        nonlocal broken
+        simulation = serve(trace.faster(rate / trace.rate))
+        made = outcome(simulation, promises)
+        breaks = what_breaks(simulation, made)
+        broken = breaks or broken
+        trials.append(Trial(rate=rate, replicas=_replicas(simulation), holds=breaks is None, outcome=made))
+        return breaks is None
+
+    low = high = guess
+    if holds(guess):
+        while holds(high := high * 2):
+            low = high
+    else:
+        while not holds(low := low / 2):
+            high = low
+            if low < guess * _LOWEST_SPEED:
+                raise NeverHolds(f"even at {low:.2g} requests a second: {broken}", fix=_nearest(trials[-1].outcome))
+    while high / low > _CLOSE_ENOUGH:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    best = next(trial for trial in reversed(trials) if trial.rate == low)
+    first = next(trial for trial in reversed(trials) if trial.rate == high)
+    return HighestRate(
+        rate=low,
+        at_most=high,
+        broken=_broken(first.outcome) or "the queue grows: requests wait longer and longer",
+        outcome=best.outcome,
+        trials=tuple(sorted(trials, key=lambda trial: trial.rate)),
+    )
+
+
+def replicas_needed(serve_on: ServeOn, promises: Sequence[Promise]) -> ReplicasNeeded:
+    """Search the number of replicas; ``serve_on`` simulates the trace on so many."""
+    trials: dict[int, Trial] = {}
+
+    def holds(replicas: int) -> bool:
+        simulation = serve_on(replicas)
+        made = outcome(simulation, promises)
+        breaks = what_breaks(simulation, made)
+        trials[replicas] = Trial(rate=simulation.trace.rate, replicas=replicas, holds=breaks is None, outcome=made)
+        return breaks is None
+
+    many = 1
+    while not holds(many):
+        many *= 2
+        if many > _MOST_REPLICAS:
+            made = trials[many // 2].outcome
+            raise NeverHolds(f"not even {many // 2:,} replicas keep it: {_broken(made)}", fix=_nearest(made))
+    few = many // 2
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if holds(middle) else (middle, many)
+    in_order = tuple(trials[replicas] for replicas in sorted(trials))
+    return ReplicasNeeded(replicas=many, outcome=trials[many].outcome, trials=in_order)
+
+
+def what_breaks(simulation: Simulation, made: Outcome) -> str | None:
+    """The promise that a simulation breaks, in words; None when it holds."""
+    if made.completed == 0:
+        return "no request can be answered: all are longer than the context or the memory"
+    broken = _broken(made)
+    if broken:
+        return broken
+    served, last = simulation.served, simulation.trace.arrival_s[-1]
+    late = int(np.count_nonzero(served.start_s > last)) + made.unserved
+    if late > max(10, _WAITING_SHARE * made.requests):
+        return "the queue grows: requests wait longer and longer"
+    return None
+
+
+def _broken(made: Outcome) -> str | None:
+    missed = [each for each in made.slo if not each.kept]
+    if missed:
+        worst = max(missed, key=lambda each: (each.delivered_s or 0.0) / each.promised_s)
+        return f"{worst.promise} is {seconds(worst.delivered_s or 0.0)}, {seconds(worst.promised_s)} promised"
+    return None
+
+
+def _nearest(made: Outcome) -> str:
+    reached = ", ".join(f"{each.promise}={each.delivered_s:.3g}" for each in made.slo if each.delivered_s is not None)
+    return f"What it reaches: {reached}." if reached else "Choose a larger GPU or more of them (--tp)."
+
+
+def _replicas(simulation: Simulation) -> int:
+    return simulation.fleet.replicas + simulation.fleet.prefill_replicas

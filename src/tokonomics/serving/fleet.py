@@ -1,0 +1,70 @@
+"""The replicas a simulation runs on: how many, how requests find them, and what happens to them."""
+
+from enum import StrEnum
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from tokonomics.nouns import Noun
+from tokonomics.serving.routing import LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE, ROUND_ROBIN
+
+LINK_BYTES_PER_S = 50e9
+"""Of one GPU to another machine: a 400 Gbit/s port for each (NVIDIA DGX H100 datasheet, 2023: eight ConnectX-7)."""
+INTERVAL_S = 15.0
+HOLD_S = 300.0
+"""Kubernetes' HorizontalPodAutoscaler looks every 15 s and waits 300 s before it removes a replica (its defaults)."""
+
+
+class Router(StrEnum):
+    """How a request finds its replica."""
+
+    round_robin = "round-robin"
+    least_outstanding = "least-outstanding"
+    power_of_two = "power-of-two"
+    prefix_aware = "prefix-aware"
+
+    @property
+    def code(self) -> int:
+        """Its number in the compiled loop."""
+        return {
+            Router.round_robin: ROUND_ROBIN,
+            Router.least_outstanding: LEAST_OUTSTANDING,
+            Router.power_of_two: POWER_OF_TWO,
+            Router.prefix_aware: PREFIX_AWARE,
+        }[self]
+
+
+class Autoscale(Noun):
+    """Replicas that come and go: one for so many outstanding requests."""
+
+    min_replicas: NonNegativeInt = 1
+    max_replicas: PositiveInt
+    target: PositiveFloat
+    """Outstanding requests, running and waiting, for each replica."""
+    cold_start_s: NonNegativeFloat
+    """From the decision to the first request: a machine, an image, weights."""
+    interval_s: PositiveFloat = INTERVAL_S
+    hold_s: NonNegativeFloat = HOLD_S
+
+
+class Outage(Noun):
+    """A replica that fails, or that a spot market takes back."""
+
+    replica: NonNegativeInt
+    at_s: NonNegativeFloat
+    down_s: PositiveFloat | None = None
+    """How long it is away; None: for good."""
+    notice_s: NonNegativeFloat = 0.0
+    """It gets no new requests from this long before."""
+
+
+class FleetSettings(Noun):
+    """Replicas behind a router."""
+
+    replicas: PositiveInt = Field(default=1, le=10_000)
+    router: Router = Router.least_outstanding
+    autoscale: Autoscale | None = None
+    outages: tuple[Outage, ...] = ()
+    prefill_replicas: NonNegativeInt = 0
+    """Replicas that compute prompts only and send the KV on; 0: every replica does both."""
+    link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S
+    """From one GPU of a prefill replica to one of a decode replica."""

@@ -1,0 +1,291 @@
+"""What a simulation came to: latencies, throughput, utilisation, and whether promises were kept.
+
+Latencies are those of requests that were answered. Busy is the share of paid time in which a replica computed; useful
+leaves out what was computed again after a preemption or a failure, and what clients that hung up never read.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import NonNegativeFloat, NonNegativeInt
+
+from tokonomics.nouns import Noun
+from tokonomics.physics.memory import max_sequences
+from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, TIMED_OUT, UNSERVED
+from tokonomics.serving.steady import ReplicaCurve
+from tokonomics.traffic.promises import PERCENTILES, Latency, Promise
+
+Floats = NDArray[np.float64]
+
+
+class Spread(Noun):
+    """A latency over requests, in seconds; None where no request has it."""
+
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    mean: float | None
+
+
+class Kept(Noun):
+    """A promise and what was delivered."""
+
+    promise: str
+    promised_s: float
+    delivered_s: float | None
+    kept: bool
+
+
+class Shares(Noun):
+    """Where the paid time of the replicas goes; the parts sum to 1."""
+
+    prefill: NonNegativeFloat
+    decode: NonNegativeFloat
+    recomputed: NonNegativeFloat
+    """Work done again after a preemption or a failure."""
+    abandoned: NonNegativeFloat
+    """Work for clients that hung up."""
+    idle: NonNegativeFloat
+
+
+class Moment(Noun):
+    """One bin of the timeline; rates are per second, all replicas together."""
+
+    at_s: NonNegativeFloat
+    arrivals_per_s: NonNegativeFloat
+    running: NonNegativeFloat
+    """Sequences in the batches, in the mean."""
+    waiting: NonNegativeFloat
+    """Requests that have arrived and not begun, in the mean."""
+    kv_share: NonNegativeFloat
+    """Of the KV blocks of the replicas that are paid for."""
+    busy_share: NonNegativeFloat
+    input_tokens_per_s: NonNegativeFloat
+    output_tokens_per_s: NonNegativeFloat
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    """Of the requests that arrived in this bin."""
+
+
+class Outcome(Noun):
+    """A simulation in figures."""
+
+    requests: NonNegativeInt
+    completed: NonNegativeInt
+    failed: NonNegativeInt
+    refused: NonNegativeInt
+    """Longer than the model's context or than the memory of a replica."""
+    timed_out: NonNegativeInt
+    unserved: NonNegativeInt
+    """Still without a replica at the end."""
+    input_tokens: NonNegativeInt
+    """Of completed requests, cached ones included."""
+    output_tokens: NonNegativeInt
+    cached_tokens: NonNegativeInt
+    duration_s: NonNegativeFloat
+    """From the first arrival to the last finish."""
+    ttft_s: Spread
+    tpot_s: Spread
+    e2e_s: Spread
+    queue_s: Spread
+    """From arrival to the first step that works on the request."""
+    requests_per_s: NonNegativeFloat
+    output_tokens_per_s: NonNegativeFloat
+    total_tokens_per_s: NonNegativeFloat
+    utilization: NonNegativeFloat
+    """Busy share of the paid time."""
+    useful_share: NonNegativeFloat
+    load_share: float | None
+    """Requests finished ÷ those that full batches of mean requests would finish in the paid time: a replica is busy
+    with a batch of one, but not full. None where a mean request does not fit."""
+    shares: Shares
+    batch: NonNegativeFloat
+    """Sequences in a step, in the mean over busy time."""
+    kv_peak_share: NonNegativeFloat
+    preemptions: NonNegativeInt
+    restarts: NonNegativeInt
+    replica_hours: NonNegativeFloat
+    slo: tuple[Kept, ...]
+    slo_kept: bool | None
+    """All promises; None without any."""
+    slo_attainment: float | None
+    """Share of all requests that were answered within every promised time; None without promises."""
+    goodput_per_s: float | None
+    """Such requests a second."""
+    wall_s: NonNegativeFloat
+    simulated_requests_per_s: NonNegativeFloat
+
+
+def outcome(simulation: Simulation, promises: Sequence[Promise] = ()) -> Outcome:
+    """Sum a simulation up."""
+    trace, served = simulation.trace, simulation.served
+    done = served.status == DONE
+    latencies = request_latencies(simulation)
+    spreads = {name: spread(values[done]) for name, values in latencies.items()}
+    kept = [_kept(promise, spreads[promise.latency]) for promise in promises]
+    within = done.copy()
+    for promise in promises:
+        # An answer of one token has no time per token: it breaks no promise.
+        within &= ~(latencies[promise.latency] > promise.seconds)
+    inputs = int(trace.input_tokens[done].sum(dtype=np.int64))
+    outputs = int(trace.output_tokens[done].sum(dtype=np.int64))
+    duration = max(simulation.end_s - float(trace.arrival_s[0]), 0.0)
+    shares = _shares(simulation)
+    busy = float(simulation.replicas["busy_s"].sum())
+    return Outcome(
+        requests=len(trace),
+        completed=int(done.sum()),
+        failed=int(len(trace) - done.sum()),
+        refused=int((served.status == REFUSED).sum()),
+        timed_out=int((served.status == TIMED_OUT).sum()),
+        unserved=int((served.status == UNSERVED).sum()),
+        input_tokens=inputs,
+        output_tokens=outputs,
+        cached_tokens=int(served.cached_tokens[done].sum(dtype=np.int64)),
+        duration_s=duration,
+        ttft_s=spreads["ttft"],
+        tpot_s=spreads["tpot"],
+        e2e_s=spreads["e2e"],
+        queue_s=spreads["queue"],
+        requests_per_s=_ratio(int(done.sum()), duration),
+        output_tokens_per_s=_ratio(outputs, duration),
+        total_tokens_per_s=_ratio(inputs + outputs, duration),
+        utilization=min(1.0, 1 - shares.idle),
+        useful_share=shares.prefill + shares.decode,
+        load_share=_load_share(simulation, int(done.sum())),
+        shares=shares,
+        batch=_ratio(float(simulation.timeline[:, SEQUENCES].sum()), busy),
+        kv_peak_share=_ratio(float(simulation.replicas["kv_peak"].max()), simulation.rules.kv_blocks),
+        preemptions=int(served.preemptions.sum(dtype=np.int64)),
+        restarts=int(served.restarts.sum(dtype=np.int64)),
+        replica_hours=float(simulation.paid_s.sum()) / 3600,
+        slo=tuple(kept),
+        slo_kept=all(each.kept for each in kept) if kept else None,
+        slo_attainment=float(within.sum() / len(trace)) if kept else None,
+        goodput_per_s=_ratio(int(within.sum()), duration) if kept else None,
+        wall_s=simulation.wall_s,
+        simulated_requests_per_s=len(trace) / simulation.wall_s,
+    )
+
+
+def request_latencies(simulation: Simulation) -> dict[str, Floats]:
+    """Seconds by request; nan where there is none: no first token, or no second."""
+    trace, served = simulation.trace, simulation.served
+    later = np.maximum(trace.output_tokens - 1, 1)
+    tpot = np.where(trace.output_tokens > 1, (served.finish_s - served.first_token_s) / later, np.nan)
+    return {
+        Latency.ttft: served.first_token_s - trace.arrival_s,
+        Latency.tpot: tpot,
+        Latency.e2e: served.finish_s - trace.arrival_s,
+        "queue": served.start_s - trace.arrival_s,
+    }
+
+
+def spread(values: Floats) -> Spread:
+    """Percentiles and mean of what is a number."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return Spread(p50=None, p90=None, p95=None, p99=None, mean=None)
+    points = np.percentile(known, PERCENTILES)
+    named = {f"p{percent}": float(point) for percent, point in zip(PERCENTILES, points, strict=True)}
+    return Spread(**named, mean=float(known.mean()))
+
+
+def moments(simulation: Simulation, most: int = 120) -> tuple[Moment, ...]:
+    """The simulation over time, in at most so many bins."""
+    merged = math.ceil(len(simulation.timeline) / most)
+    padded = np.zeros((math.ceil(len(simulation.timeline) / merged) * merged, simulation.timeline.shape[1]))
+    padded[: len(simulation.timeline)] = simulation.timeline
+    bins = padded.reshape(-1, merged, padded.shape[1]).sum(1)
+    width = simulation.bin_s * merged
+    edges: Floats = np.arange(len(bins) + 1, dtype=np.float64) * width
+    trace, served = simulation.trace, simulation.served
+    arrivals = np.histogram(trace.arrival_s, edges)[0]
+    began = np.where(np.isnan(served.start_s), served.finish_s, served.start_s)
+    waiting = _mean_present(trace.arrival_s, np.where(np.isnan(began), edges[-1], began), edges)
+    ttft = request_latencies(simulation)["ttft"]
+    place = np.clip((trace.arrival_s / width).astype(np.int64), 0, len(bins) - 1)
+    replicas = simulation.paid_s.sum() / max(simulation.end_s, 1e-12)
+    blocks = simulation.rules.kv_blocks * max(replicas, 1e-12)
+    by_bin = np.split(ttft[np.argsort(place, kind="stable")], np.cumsum(np.bincount(place, minlength=len(bins)))[:-1])
+    spreads = [spread(values) for values in by_bin]
+    lasted = np.minimum(edges[1:], max(simulation.end_s, 1e-9)) - edges[:-1]
+    lasted = np.where(lasted > 0, lasted, width)
+    return tuple(
+        Moment(
+            at_s=float(edges[bin_]),
+            arrivals_per_s=float(arrivals[bin_] / lasted[bin_]),
+            running=float(bins[bin_, SEQUENCES] / lasted[bin_]),
+            waiting=float(waiting[bin_]),
+            kv_share=float(min(1.0, bins[bin_, KV] / lasted[bin_] / blocks)),
+            busy_share=float(min(1.0, bins[bin_, BUSY] / lasted[bin_] / max(replicas, 1e-12))),
+            input_tokens_per_s=float(bins[bin_, PROMPTS] / lasted[bin_]),
+            output_tokens_per_s=float(bins[bin_, ANSWERS] / lasted[bin_]),
+            ttft_p50_s=spreads[bin_].p50,
+            ttft_p99_s=spreads[bin_].p99,
+        )
+        for bin_ in range(len(bins))
+    )
+
+
+def _mean_present(enter_s: Floats, leave_s: Floats, edges: Floats) -> Floats:
+    """How many are there in the mean of each bin: time spent before an edge, differenced."""
+    enter, leave = np.sort(enter_s), np.sort(leave_s)
+    spent = [_time_before(leave, edge) for edge in edges]
+    came = [_time_before(enter, edge) for edge in edges]
+    inside = np.diff(np.array(came) - np.array(spent))
+    return np.asarray(np.maximum(inside / np.diff(edges), 0.0))
+
+
+def _time_before(times: Floats, edge: float) -> float:
+    """Sum over events before an edge of how long before it they were."""
+    count = int(np.searchsorted(times, edge))
+    return count * edge - float(times[:count].sum())
+
+
+def _kept(promise: Promise, delivered: Spread) -> Kept:
+    value = getattr(delivered, promise.statistic)
+    return Kept(
+        promise=str(promise),
+        promised_s=promise.seconds,
+        delivered_s=value,
+        kept=value is None or value <= promise.seconds,
+    )
+
+
+def _shares(simulation: Simulation) -> Shares:
+    """The paid time, split; what was computed in vain takes its share of the work of its kind, by tokens."""
+    rows, paid = simulation.replicas, float(simulation.paid_s.sum())
+    if paid <= 0:
+        return Shares(prefill=0.0, decode=0.0, recomputed=0.0, abandoned=0.0, idle=1.0)
+    total = {name: float(rows[name].sum()) for name in rows.dtype.names}
+    prompts, answers = total["prompt_busy_s"], max(0.0, total["busy_s"] - total["prompt_busy_s"])
+    again = prompts * _ratio(total["prompt_again"], total["prompt_tokens"])
+    again += answers * _ratio(total["answer_lost"], total["answer_tokens"])
+    left_prompts = prompts * min(1.0, _ratio(total["prompt_abandoned"], total["prompt_tokens"]))
+    left_answers = answers * min(1.0, _ratio(total["answer_abandoned"], total["answer_tokens"]))
+    lost = answers * _ratio(total["answer_lost"], total["answer_tokens"])
+    return Shares(
+        prefill=max(0.0, prompts - (again - lost) - left_prompts) / paid,
+        decode=max(0.0, answers - lost - left_answers) / paid,
+        recomputed=again / paid,
+        abandoned=(left_prompts + left_answers) / paid,
+        idle=max(0.0, paid - total["busy_s"]) / paid,
+    )
+
+
+def _load_share(simulation: Simulation, completed: int) -> float | None:
+    trace, paid = simulation.trace, float(simulation.paid_s.sum())
+    inputs, outputs = (max(1, round(float(each.mean()))) for each in (trace.input_tokens, trace.output_tokens))
+    if max_sequences(simulation.deployment, inputs + outputs) < 1 or paid <= 0:
+        return None
+    full = ReplicaCurve(simulation.deployment, inputs, outputs, most_sequences=simulation.rules.max_sequences)
+    return completed / (paid * float(full.rates.max()))
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0

@@ -1,0 +1,280 @@
+"""What a deployment does with a trace, request by request: the simulator as the rest of the package sees it.
+
+The trace becomes columns for the compiled loop (``loop``), the deployment its rules: token budget, sequences, and KV
+blocks of the memory that is really left. A disaggregated fleet is two simulations: prompts on some replicas, then, when
+their KV has been sent on, answers on the others.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.errors import BadInput
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.memory import kv_budget_bytes, require_fit, sequence_bytes
+from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.loop import run
+from tokonomics.serving.state import BUSY, DONE, OFF, Fleet, Requests, Rows, Rules, Served, World
+from tokonomics.serving.step_table import StepTable, step_table
+from tokonomics.traffic.trace import Trace
+
+Floats = NDArray[np.float64]
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What happened: each request, what the replicas did, and how it went over time."""
+
+    deployment: Deployment
+    fleet: FleetSettings
+    trace: Trace
+    rules: Rules
+    served: Served
+    replicas: Rows
+    """Totals by replica, the fields of ``state.REPLICA``; prefill replicas first."""
+    paid_s: Floats
+    """By replica: from its start to its end, or to the last finish."""
+    timeline: Floats
+    """By bin: the columns of ``state.BUSY`` and following, over all replicas."""
+    bin_s: float
+    end_s: float
+    """When the last request was finished."""
+    wall_s: float
+
+
+def simulate(
+    deployment: Deployment,
+    trace: Trace,
+    fleet: FleetSettings | None = None,
+    *,
+    timeout_s: float = math.inf,
+    by_priority: bool = False,
+    prefix_cache: bool = True,
+    max_sequences: int | None = None,
+    max_batched_tokens: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Simulation:
+    """Serve a trace. Clients hang up after ``timeout_s``; priorities count only ``by_priority``."""
+    began = time.perf_counter()
+    fleet = fleet or FleetSettings()
+    if not len(trace):
+        raise BadInput("there is no request to serve", where=trace.source)
+    _check_outages(fleet)
+    rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
+    requests = requests_for(trace, rules, timeout_s, by_priority)
+    table = table_for(deployment, trace, rules)
+    if fleet.prefill_replicas:
+        served, worlds = _disaggregated(deployment, requests, rules, table, fleet, seed, progress)
+    else:
+        served, world = run(requests, table, rules, _fleet(fleet, fleet.replicas, seed), progress)
+        worlds = [world]
+    finishes = served.finish_s[np.isfinite(served.finish_s)]
+    end_s = float(max(finishes.max(initial=0.0), trace.arrival_s[-1]))
+    timeline, bin_s = _one_timeline(worlds)
+    return Simulation(
+        deployment=deployment,
+        fleet=fleet,
+        trace=trace,
+        rules=rules,
+        served=served,
+        replicas=np.concatenate([world.replicas for world in worlds]),
+        paid_s=np.concatenate([_paid_s(world, fleet, end_s) for world in worlds]),
+        timeline=timeline,
+        bin_s=bin_s,
+        end_s=end_s,
+        wall_s=time.perf_counter() - began,
+    )
+
+
+def rules_for(
+    deployment: Deployment,
+    trace: Trace,
+    prefix_cache: bool = True,
+    max_sequences: int | None = None,
+    max_batched_tokens: int | None = None,
+) -> Rules:
+    """The engine's rules and the blocks that the memory left by the weights holds.
+
+    A sliding window or a recurrent state is held whole by every sequence, at the size the longest request gives it.
+    """
+    require_fit(deployment, 1)
+    engine, limits = deployment.engine, deployment.limits
+    block = engine.kv_block_tokens
+    accepted = trace.input_tokens.astype(np.int64) + trace.output_tokens
+    accepted = accepted[accepted <= deployment.model.max_context]
+    longest = int(accepted.max(initial=block))
+    windows = [group.mixer.window or 0 for group in deployment.model.groups if group.mixer]
+    beyond = math.ceil(max([longest, *windows]) / block) * block
+    block_bytes = sequence_bytes(deployment, beyond + block) - sequence_bytes(deployment, beyond)
+    budget = max(0, kv_budget_bytes(deployment))
+    fixed_blocks = 0
+    if block_bytes <= 0:
+        # Nothing grows with the context: a sequence is one block, of whatever length.
+        block, block_bytes = longest + 1, sequence_bytes(deployment, longest)
+    else:
+        fixed_bytes = sequence_bytes(deployment, longest) - math.ceil(longest / block) * block_bytes
+        fixed_blocks = max(0, math.ceil(fixed_bytes / block_bytes))
+    return Rules(
+        max_sequences=max_sequences or limits.max_sequences,
+        max_batched_tokens=max_batched_tokens or limits.max_batched_tokens,
+        mixes=engine.mixes_prefill_with_decode,
+        chunks=engine.chunks_prefill,
+        reserves=engine.reserves_answers,
+        block_tokens=block,
+        kv_blocks=budget // max(1, block_bytes),
+        fixed_blocks=fixed_blocks,
+        caches=prefix_cache and engine.reuses_prefixes and trace.prefix is not None,
+        max_context=deployment.model.max_context,
+    )
+
+
+def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_priority: bool = False) -> Requests:
+    """The trace as the compiled loop reads it."""
+    count = len(trace)
+    urgency = np.zeros(count, np.int32)
+    if by_priority and trace.priority is not None:
+        urgency = np.unique(trace.priority, return_inverse=True)[1].astype(np.int32)
+    patience = np.full(count, np.inf) if trace.patience_s is None else trace.patience_s
+    ids, starts, unit_tokens = _units(trace, rules)
+    return Requests(
+        arrival_s=trace.arrival_s,
+        input_tokens=trace.input_tokens,
+        output_tokens=trace.output_tokens,
+        urgency=urgency,
+        deadline_s=trace.arrival_s + np.minimum(patience, timeout_s),
+        unit_ids=ids,
+        unit_starts=starts,
+        unit_tokens=unit_tokens,
+        prefilled=False,
+    )
+
+
+def table_for(deployment: Deployment, trace: Trace, rules: Rules) -> StepTable:
+    """Step times for every step these requests can make."""
+    longest = int(min(int(trace.input_tokens.max()) + int(trace.output_tokens.max()), rules.max_context))
+    tokens = rules.max_batched_tokens if rules.chunks else max(rules.max_batched_tokens, longest)
+    # A power of two, so that traces of similar lengths share a table.
+    context = 1 << math.ceil(math.log2(max(longest, 2)))
+    return step_table(deployment, rules.max_sequences, tokens, context)
+
+
+def _units(trace: Trace, rules: Rules) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
+    """Shared parts in whole KV blocks: so many of the trace's blocks together as make up a whole number of them."""
+    prefix, block = trace.prefix, rules.block_tokens
+    if prefix is None or not rules.caches:
+        return np.zeros(0, np.int32), np.zeros(len(trace) + 1, np.int64), block
+    together = math.lcm(prefix.block_tokens, block) // prefix.block_tokens
+    if together == 1:
+        return prefix.ids, prefix.starts, prefix.block_tokens
+    place = np.arange(len(prefix.ids)) - np.repeat(prefix.starts[:-1], np.diff(prefix.starts))
+    # An id stands for its block and all before it: the last of a group names the group.
+    last = place % together == together - 1
+    starts = np.concatenate([[0], np.cumsum(np.diff(prefix.starts) // together)]).astype(np.int64)
+    return prefix.ids[last], starts, prefix.block_tokens * together
+
+
+def _check_outages(fleet: FleetSettings) -> None:
+    if fleet.outages and fleet.autoscale:
+        raise BadInput("an autoscaled fleet replaces what fails: give outages or autoscaling, not both")
+    if fleet.prefill_replicas and (fleet.outages or fleet.autoscale):
+        raise BadInput("a disaggregated fleet has a fixed number of replicas here, and none fails")
+    beyond = [each.replica for each in fleet.outages if each.replica >= fleet.replicas]
+    if beyond:
+        raise BadInput(f"there is no replica {beyond[0]}: they are numbered from 0 to {fleet.replicas - 1}")
+    in_order = sorted(fleet.outages, key=lambda each: (each.replica, each.at_s))
+    for before, after in pairwise(in_order):
+        away = math.inf if before.down_s is None else before.down_s
+        if before.replica == after.replica and after.at_s - after.notice_s <= before.at_s + away:
+            raise BadInput(f"replica {after.replica} fails again before it is back from its outage")
+
+
+def _fleet(settings: FleetSettings, replicas: int, seed: int) -> Fleet:
+    rows = [
+        (each.replica, max(0.0, each.at_s - each.notice_s), each.at_s, each.at_s + (each.down_s or math.inf))
+        for each in settings.outages
+    ]
+    scale = settings.autoscale
+    rule = []
+    if scale:
+        rule = [
+            scale.min_replicas,
+            scale.max_replicas,
+            scale.target,
+            scale.interval_s,
+            scale.cold_start_s,
+            scale.hold_s,
+        ]
+    return Fleet(
+        replicas=scale.max_replicas if scale else replicas,
+        router=settings.router.code,
+        seed=seed,
+        outages=np.array(sorted(rows, key=lambda row: (row[2], row[0])), np.float64).reshape(-1, 4),
+        autoscale=np.array(rule, np.float64),
+    )
+
+
+def _disaggregated(
+    deployment: Deployment,
+    requests: Requests,
+    rules: Rules,
+    table: StepTable,
+    fleet: FleetSettings,
+    seed: int,
+    progress: Progress | None,
+) -> tuple[Served, list[World]]:
+    """Prompts on their own replicas, which write the first token; the KV travels; answers on the others."""
+    first = requests._replace(output_tokens=np.minimum(requests.output_tokens, 1))
+    read, prefill = run(first, table, rules, _fleet(fleet, fleet.prefill_replicas, seed), progress)
+    goes_on = np.flatnonzero((read.status == DONE) & (requests.output_tokens > 1))
+    sent_bytes = requests.input_tokens[goes_on] * float(deployment.model.kv_bytes_per_token(deployment.kv))
+    arrives_s = read.finish_s[goes_on] + sent_bytes / (fleet.link_bytes_per_s * deployment.gpus)
+    goes_on = goes_on[np.argsort(arrives_s, kind="stable")]
+    second = Requests(
+        arrival_s=np.sort(arrives_s, kind="stable"),
+        input_tokens=requests.input_tokens[goes_on],
+        output_tokens=requests.output_tokens[goes_on],
+        urgency=requests.urgency[goes_on],
+        deadline_s=requests.deadline_s[goes_on],
+        unit_ids=np.zeros(0, np.int32),
+        unit_starts=np.zeros(len(goes_on) + 1, np.int64),
+        unit_tokens=rules.block_tokens,
+        prefilled=True,
+    )
+    written, decode = run(second, table, rules, _fleet(fleet, fleet.replicas, seed + 1), progress)
+    read.status[goes_on] = written.status
+    read.finish_s[goes_on] = written.finish_s
+    read.preemptions[goes_on] += written.preemptions
+    read.replica[goes_on] = np.where(written.replica >= 0, written.replica + fleet.prefill_replicas, -1)
+    return read, [prefill, decode]
+
+
+def _paid_s(world: World, fleet: FleetSettings, end_s: float) -> Floats:
+    """Seconds each replica is paid for: an outage is not."""
+    rows = world.replicas
+    if fleet.autoscale:
+        on_s = np.where(rows["mode"] == OFF, 0.0, end_s - rows["paid_from_s"])
+        return np.asarray(rows["paid_s"] + on_s, np.float64)
+    paid = np.full(len(rows), end_s)
+    for each in fleet.outages:
+        back_s = each.at_s + (each.down_s or math.inf)
+        paid[each.replica] -= max(0.0, min(back_s, end_s) - min(each.at_s, end_s))
+    return paid
+
+
+def _one_timeline(worlds: list[World]) -> tuple[Floats, float]:
+    """The timelines of several fleets in bins of the same width: the widest."""
+    bin_s = max(float(world.clock["bin_s"][0]) for world in worlds)
+    total = np.zeros_like(worlds[0].timeline)
+    for world in worlds:
+        merged = round(bin_s / float(world.clock["bin_s"][0]))
+        part = world.timeline.reshape(-1, merged, world.timeline.shape[1]).sum(1)
+        total[: len(part)] += part
+    used = np.flatnonzero(total[:, BUSY])
+    return total[: int(used[-1]) + 1 if len(used) else 1], bin_s

@@ -1,0 +1,72 @@
+"""Latency promised to users, such as "99 % of first tokens within half a second": ``ttft_p99=0.5,tpot_p99=0.05``."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.nouns import Noun
+
+PERCENTILES = (50, 90, 95, 99)
+STATISTICS = (*(f"p{each}" for each in PERCENTILES), "mean")
+
+Seconds = Annotated[float, Field(gt=0, le=1e6)]
+
+
+class Latency(StrEnum):
+    """What a user waits for."""
+
+    ttft = "ttft"
+    """The first token, from the request's arrival."""
+    tpot = "tpot"
+    """Each token after the first, in the mean over one answer."""
+    e2e = "e2e"
+    """The last token, from the request's arrival."""
+
+
+class Promise(Noun):
+    """One line of a service level objective."""
+
+    latency: Latency
+    statistic: str
+    """A percentile over requests (p50, p90, p95, p99) or their mean."""
+    seconds: Seconds
+
+    def __str__(self) -> str:
+        return f"{self.latency}_{self.statistic}"
+
+
+def parse_promises(text: str, where: str = "--slo") -> tuple[Promise, ...]:
+    """``ttft_p99=0.5,tpot_p99=50ms`` → promises; a name without a statistic means p99."""
+    made = []
+    for part in text.split(","):
+        name, _, value = (each.strip().lower() for each in part.partition("="))
+        latency, _, statistic = name.partition("_")
+        statistic = statistic or "p99"
+        if latency not in set(Latency) or statistic not in STATISTICS:
+            raise BadInput(
+                f"'{shorten(part.strip())}' is not a promise",
+                where=where,
+                fix="Write such as ttft_p99=0.5,tpot_p90=50ms: ttft, tpot or e2e; p50, p90, p95, p99 or mean.",
+            )
+        made.append(Promise(latency=Latency(latency), statistic=statistic, seconds=_seconds(value, part, where)))
+    names = [str(each) for each in made]
+    if len(set(names)) < len(names):
+        raise BadInput("promises the same thing twice", where=where)
+    return tuple(made)
+
+
+def _seconds(text: str, part: str, where: str) -> float:
+    scale = 1.0
+    if text.endswith("ms"):
+        text, scale = text[:-2], 1e-3
+    elif text.endswith("s"):
+        text = text[:-1]
+    try:
+        value = float(text) * scale
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1e6:
+        raise BadInput(f"'{shorten(part.strip())}' has no time above 0", where=where, fix="Write such as 0.5 or 500ms.")
+    return value
