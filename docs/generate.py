@@ -26,11 +26,13 @@ PAGES = (
     "docs/cost.md",
     "docs/plan.md",
     "docs/physics.md",
+    "docs/simulator.md",
     "docs/traffic.md",
     "docs/validate.md",
 )
 CHARTS = {
     "plan.svg": "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --tpot 50ms",
+    "simulate.svg": "simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --speed 4 --slo ttft_p99=0.5",
     "curve.svg": "curve llama-2-7b --gpu H100 --context 1024",
     "accuracy.png": f"validate {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
@@ -90,8 +92,10 @@ def commands_page() -> str:
         "fit",
         "predict",
         "curve",
-        "cost",
         "trace",
+        "simulate",
+        "capacity",
+        "cost",
         "validate",
         "models",
         "gpus",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -14,6 +15,9 @@ from tokonomics.physics.deployment import deploy
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.step_table import StepTable, compile_steps, context_points, run_s, step_s, steps_until
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 MOST_SEQUENCES, MOST_TOKENS, MOST_CONTEXT = 256, 8192, 131_072
 
@@ -47,12 +51,12 @@ def table_of(kind: str) -> StepTable:
     return compile_steps(steps_of(kind), MOST_SEQUENCES, MOST_TOKENS, MOST_CONTEXT)
 
 
-def spread_out(rng: np.random.Generator, most: float | np.ndarray, count: int) -> np.ndarray:
+def spread_out(rng: np.random.Generator, most: float | Floats, count: int) -> Ints:
     """Whole numbers from 1, as many in each octave."""
     return np.exp(rng.uniform(0, np.log(np.broadcast_to(most, count) + 0.999))).astype(np.int64)
 
 
-def off_by(kind: str, decodes: np.ndarray, context: np.ndarray, chunk: np.ndarray, past: np.ndarray, n: np.ndarray):
+def off_by(kind: str, decodes: Ints, context: Ints, chunk: Ints, past: Ints, n: Ints) -> Floats:
     """Relative error of steps with ``n`` equal chunks beside ``decodes`` sequences that hold ``context`` each."""
     table, steps = table_of(kind), steps_of(kind)
     tokens = n * chunk
@@ -106,9 +110,10 @@ def test_chunks_of_different_lengths_cost_as_much_as_each_by_itself() -> None:
     for first, second in ((2000, 100), (4000, 500), (300, 200)):
         pairs = sum(chunk * (chunk + 1) / 2 for chunk in (first, second))
         together = step_s(table, 0, 0.0, first + second, 2, pairs)
-        attention = [steps.prompt_attention_s(np.float64(each), np.float64(0), np.float64(1)) for each in (first, second)]
-        tokens, heads = steps.tokens_s(np.float64(first + second)), steps.head_s(np.float64(2))
-        assert together == pytest.approx(float(tokens + heads + sum(attention)), rel=0.05)
+        chunks = np.array([first, second], np.float64)
+        attention = steps.prompt_attention_s(chunks, np.zeros(2), np.ones(2)).sum()
+        matrices = steps.tokens_s(chunks.sum(keepdims=True)) + steps.head_s(np.full(1, 2.0))
+        assert together == pytest.approx(float(matrices[0] + attention), rel=0.05)
 
 
 runs = st.tuples(

@@ -1,5 +1,6 @@
 """The command line: verbs, and the one place where an error becomes a message and an exit code."""
 
+import gc
 import io
 import os
 import signal
@@ -24,10 +25,10 @@ app.command("plan")(plan.plan)
 app.command("fit")(fit.fit)
 app.command("predict")(predict.predict)
 app.command("curve")(predict.curve)
+app.command("trace")(trace.trace)
 app.command("simulate")(simulate.simulate)
 app.command("capacity")(simulate.capacity)
 app.command("cost")(cost.cost)
-app.command("trace")(trace.trace)
 app.command("models")(catalog.models)
 app.command("gpus")(catalog.gpus)
 app.command("offers")(catalog.offers)
@@ -70,6 +71,8 @@ def run() -> None:
 
 def main() -> None:
     """Entry point of the ``tokonomics`` command: a reader that leaves (head, less) ends it quietly."""
+    # Imports make a million objects that stay: looking through them for garbage takes a tenth of the start.
+    gc.set_threshold(100_000, 20, 20)
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     run()

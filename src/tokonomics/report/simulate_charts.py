@@ -24,6 +24,8 @@ _GUTTER = 70
 _UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
 _MANY_TIMES = 20
 """From this ratio of the largest to the smallest on, an axis of times is logarithmic."""
+_NEAR = 8
+"""Pixels from an end of an axis at which a label is moved inside, so that panels stay in line."""
 _NAMES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "Time to the last token"}
 _AS_TIME = (
     "datum.value == 0 ? '0' : datum.value < 1 ? format(datum.value * 1000, '~r') + ' ms' "
@@ -68,7 +70,7 @@ def simulate_chart(outcome: Outcome, moments: Sequence[Moment], title: str, subt
 def capacity_chart(
     points: Sequence[tuple[float, Outcome]],
     title: str,
-    subtitle: str = "each point is a simulation; filled: the promise is kept",
+    subtitle: str | None = None,
     capacity: float | None = None,
 ) -> "alt.HConcatChart":
     """What is delivered at each rate of requests, a panel for each promise; without any, p99 of both latencies.
@@ -81,6 +83,8 @@ def capacity_chart(
     promised = {kept.promise: kept.promised_s for kept in in_order[0][1].slo}
     names = list(promised) or ["ttft_p99", "tpot_p99"]
     width = max((_WIDTH - _GUTTER * (len(names) - 1)) // len(names), 220)
+    if subtitle is None:
+        subtitle = "Each point is a simulation" + ("; filled: the promise is kept" if promised else "")
     panels = [_delivered(in_order, name, promised.get(name), capacity, width) for name in names]
     side_by_side = alt.hconcat(*panels, spacing=28, title=_title(title, subtitle))
     return cast("alt.HConcatChart", side_by_side.configure_view(stroke=None))
@@ -244,11 +248,11 @@ def _times(values: Sequence[float], ticks: int) -> "dict[str, Any]":
     above = [value for value in values if value > 0]
     if not above or max(above) < _MANY_TIMES * min(above):
         top = 1.08 * max(above, default=1.0)
-        axis = alt.Axis(tickCount=ticks, labelExpr=_AS_TIME)
+        axis = alt.Axis(tickCount=ticks, labelExpr=_AS_TIME, labelFlush=_NEAR)
         return {"scale": alt.Scale(domain=[0, top], nice=False, clamp=True), "axis": axis}
     low, high = _round(min(above) / 1.1, math.floor), _round(1.1 * max(above), math.ceil)
     powers = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
-    axis = alt.Axis(values=[10.0**power for power in powers], labelExpr=_AS_TIME)
+    axis = alt.Axis(values=[10.0**power for power in powers], labelExpr=_AS_TIME, labelFlush=_NEAR)
     return {"scale": alt.Scale(type="log", domain=[low, high], nice=False, clamp=True), "axis": axis}
 
 

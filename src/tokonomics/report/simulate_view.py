@@ -25,8 +25,7 @@ def simulate_view(simulation: Simulation, made: Outcome, cost: ServedCost | None
     if cost:
         notes.append(f"Price: {usd(cost.usd_per_replica_hour)} an hour for a replica ({cost.price_from}).")
     notes.append(
-        f"Simulated in {seconds(made.wall_s)}. Latencies are of answered requests; step times are modelled: "
-        "tokonomics predict shows how sure they are."
+        "Latencies are of answered requests; step times are modelled: tokonomics predict shows how sure they are."
     )
     return Group(*parts, "", *_hints(made), Text("\n".join(notes), style="dim"))
 

@@ -22,6 +22,7 @@ from tokonomics.serving.state import (
     HELD,
     NONE,
     NOWHERE,
+    OFF,
     OPEN,
     QUEUED,
     REFUSED,
@@ -51,8 +52,12 @@ def run(
     rules: Rules,
     fleet: Fleet,
     progress: Callable[[int], None] | None = None,
+    paid_for: list[tuple[float, int]] | None = None,
 ) -> tuple[Served, World]:
-    """Serve all requests; what became of each, and the world after the last (totals and timeline)."""
+    """Serve all requests; what became of each, and the world after the last (totals and timeline).
+
+    ``paid_for`` is given the number of replicas that are not off after each change.
+    """
     world = new_world(requests, table, rules, fleet)
     planned = _outages(fleet)
     while True:
@@ -75,6 +80,8 @@ def run(
             planned.pop()
         if world.clock["held_first"][0] != NONE and not _more_come(world, fleet, planned, now_s):
             route_held(world, now_s)
+        if paid_for is not None:
+            paid_for.append((now_s, int(np.count_nonzero(world.replicas["mode"] != OFF))))
     status = world.requests["status"]
     status[status == OPEN] = UNSERVED
     return served_by(world), world
@@ -159,7 +166,7 @@ def _serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -
             return True
 
 
-@compiled
+@inlined
 def _arrive(world: World, index: int, now_s: float) -> None:
     """A request comes in: turned away when no replica could ever hold it."""
     request = world.requests[index]

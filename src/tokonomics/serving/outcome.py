@@ -126,7 +126,7 @@ def outcome(simulation: Simulation, promises: Sequence[Promise] = ()) -> Outcome
     done = served.status == DONE
     latencies = request_latencies(simulation)
     spreads = {name: spread(values[done]) for name, values in latencies.items()}
-    kept = [_kept(promise, spreads[promise.latency]) for promise in promises]
+    kept = [_kept(promise, spreads[promise.latency], bool(done.any())) for promise in promises]
     within = done.copy()
     for promise in promises:
         # An answer of one token has no time per token: it breaks no promise.
@@ -209,8 +209,8 @@ def moments(simulation: Simulation, most: int = 120) -> tuple[Moment, ...]:
     waiting = _mean_present(trace.arrival_s, np.where(np.isnan(began), edges[-1], began), edges)
     ttft = request_latencies(simulation)["ttft"]
     place = np.clip((trace.arrival_s / width).astype(np.int64), 0, len(bins) - 1)
-    replicas = simulation.paid_s.sum() / max(simulation.end_s, 1e-12)
-    blocks = simulation.rules.kv_blocks * max(replicas, 1e-12)
+    replicas = np.maximum(_mean_of_steps(simulation.history, edges), 1e-12)
+    blocks = simulation.rules.kv_blocks * replicas
     by_bin = np.split(ttft[np.argsort(place, kind="stable")], np.cumsum(np.bincount(place, minlength=len(bins)))[:-1])
     spreads = [spread(values) for values in by_bin]
     lasted = np.minimum(edges[1:], max(simulation.end_s, 1e-9)) - edges[:-1]
@@ -221,8 +221,8 @@ def moments(simulation: Simulation, most: int = 120) -> tuple[Moment, ...]:
             arrivals_per_s=float(arrivals[bin_] / lasted[bin_]),
             running=float(bins[bin_, SEQUENCES] / lasted[bin_]),
             waiting=float(waiting[bin_]),
-            kv_share=float(min(1.0, bins[bin_, KV] / lasted[bin_] / blocks)),
-            busy_share=float(min(1.0, bins[bin_, BUSY] / lasted[bin_] / max(replicas, 1e-12))),
+            kv_share=float(min(1.0, bins[bin_, KV] / lasted[bin_] / blocks[bin_])),
+            busy_share=float(min(1.0, bins[bin_, BUSY] / lasted[bin_] / replicas[bin_])),
             input_tokens_per_s=float(bins[bin_, PROMPTS] / lasted[bin_]),
             output_tokens_per_s=float(bins[bin_, ANSWERS] / lasted[bin_]),
             ttft_p50_s=spreads[bin_].p50,
@@ -230,6 +230,15 @@ def moments(simulation: Simulation, most: int = 120) -> tuple[Moment, ...]:
         )
         for bin_ in range(len(bins))
     )
+
+
+def _mean_of_steps(steps: Floats, edges: Floats) -> Floats:
+    """Mean in each bin of what takes the values ``steps[:, 1]`` from the times ``steps[:, 0]`` on."""
+    times, values = steps[:, 0], steps[:, 1]
+    area = np.concatenate([[0.0], np.cumsum(np.diff(times) * values[:-1])])
+    place = np.clip(np.searchsorted(times, edges, side="right") - 1, 0, len(times) - 1)
+    before = area[place] + (edges - times[place]) * values[place]
+    return np.asarray(np.diff(before) / np.diff(edges))
 
 
 def _mean_present(enter_s: Floats, leave_s: Floats, edges: Floats) -> Floats:
@@ -247,13 +256,14 @@ def _time_before(times: Floats, edge: float) -> float:
     return count * edge - float(times[:count].sum())
 
 
-def _kept(promise: Promise, delivered: Spread) -> Kept:
+def _kept(promise: Promise, delivered: Spread, answered: bool) -> Kept:
+    """Answers of one token have no time per token and break no promise; no answers at all break every one."""
     value = getattr(delivered, promise.statistic)
     return Kept(
         promise=str(promise),
         promised_s=promise.seconds,
         delivered_s=value,
-        kept=value is None or value <= promise.seconds,
+        kept=answered if value is None else value <= promise.seconds,
     )
 
 

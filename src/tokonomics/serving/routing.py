@@ -9,7 +9,7 @@ become too uneven, with the thresholds of SGLang's router (sgl-router: balance_a
 import numpy as np
 
 from tokonomics.serving.blocks import resident_units
-from tokonomics.serving.compiled import compiled, wide
+from tokonomics.serving.compiled import compiled, inlined, wide
 from tokonomics.serving.scheduler import cut_run, enqueue, settle
 from tokonomics.serving.state import HELD, NONE, UP, Rows, World
 
@@ -62,7 +62,7 @@ def _hold(world: World, index: int) -> None:
     requests[before].following = index
 
 
-@compiled
+@inlined
 def _pick_replica(world: World, index: int, now_s: float) -> int:
     """The replica for a request, or NONE when none is up; all that it looks at have been brought up to now."""
     settings = world.settings[0]

@@ -42,7 +42,7 @@ from tokonomics.serving.step_table import run_s, step_s, steps_until
 from tokonomics.serving.work import count_abandoned, count_busy
 
 
-@compiled
+@inlined
 def advance(world: World, place: int, until_s: float) -> None:
     """Finish the steps of a replica that end by ``until_s`` and begin those that start before it."""
     replica = world.replicas[place]

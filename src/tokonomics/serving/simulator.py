@@ -40,6 +40,8 @@ class Simulation:
     """Totals by replica, the fields of ``state.REPLICA``; prefill replicas first."""
     paid_s: Floats
     """By replica: from its start to its end, or to the last finish."""
+    history: Floats
+    """Rows of time and replicas paid for from then on."""
     timeline: Floats
     """By bin: the columns of ``state.BUSY`` and following, over all replicas."""
     bin_s: float
@@ -70,10 +72,11 @@ def simulate(
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
     requests = requests_for(trace, rules, timeout_s, by_priority)
     table = table_for(deployment, trace, rules)
+    paid_for: list[tuple[float, int]] = [(0.0, _replicas_at_first(fleet))]
     if fleet.prefill_replicas:
         served, worlds = _disaggregated(deployment, requests, rules, table, fleet, seed, progress)
     else:
-        served, world = run(requests, table, rules, _fleet(fleet, fleet.replicas, seed), progress)
+        served, world = run(requests, table, rules, _fleet(fleet, fleet.replicas, seed), progress, paid_for)
         worlds = [world]
     finishes = served.finish_s[np.isfinite(served.finish_s)]
     end_s = float(max(finishes.max(initial=0.0), trace.arrival_s[-1]))
@@ -86,11 +89,18 @@ def simulate(
         served=served,
         replicas=np.concatenate([world.replicas for world in worlds]),
         paid_s=np.concatenate([_paid_s(world, fleet, end_s) for world in worlds]),
+        history=np.array(paid_for),
         timeline=timeline,
         bin_s=bin_s,
         end_s=end_s,
         wall_s=time.perf_counter() - began,
     )
+
+
+def _replicas_at_first(fleet: FleetSettings) -> int:
+    if fleet.autoscale:
+        return fleet.autoscale.min_replicas
+    return fleet.replicas + fleet.prefill_replicas
 
 
 def rules_for(
@@ -274,7 +284,7 @@ def _one_timeline(worlds: list[World]) -> tuple[Floats, float]:
     total = np.zeros_like(worlds[0].timeline)
     for world in worlds:
         merged = round(bin_s / float(world.clock["bin_s"][0]))
-        part = world.timeline.reshape(-1, merged, world.timeline.shape[1]).sum(1)
+        part = np.add.reduceat(world.timeline, np.arange(0, len(world.timeline), merged))
         total[: len(part)] += part
     used = np.flatnonzero(total[:, BUSY])
     return total[: int(used[-1]) + 1 if len(used) else 1], bin_s

@@ -132,7 +132,12 @@ class ReplicaCurve:
         if rate >= self.rates[0]:
             return steady
         # Less than one request at a time, on average: the share of time in which there is one (Little's law).
-        return steady.model_copy(update={"batch": batch * rate / float(self.rates[0])})
+        share = rate / float(self.rates[0])
+        # A prompt rides in a step of others in that share of cases, and has its own otherwise.
+        through_s = float(self.stall_s[0]) * self.steps.deployment.pp
+        alone_s = float(self.steps.with_host(np.array(through_s), np.array(1.0)))
+        ttft_s = steady.ttft_s - (1 - share) * (through_s + float(self.step_s[0]) - alone_s)
+        return steady.model_copy(update={"batch": batch * share, "ttft_s": ttft_s})
 
     def at_concurrency(self, users: int) -> Steady:
         """With so many users who each send a request when the last is answered; those beyond the batch wait."""

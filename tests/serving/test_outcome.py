@@ -1,0 +1,224 @@
+"""A simulation summed up: every figure against the same one computed from the requests by hand."""
+
+import math
+from functools import cache
+from statistics import mean
+
+import numpy as np
+import pytest
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.steptime import step_model
+from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
+from tokonomics.serving.outcome import moments, outcome, spread
+from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.serving.state import DONE
+from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.trace import Trace, make_trace
+
+
+@cache
+def on(gpu: str = "H100") -> Deployment:
+    return deploy(find_model("llama-3.1-8b"), find_gpu(gpu), find_engine("vllm"))
+
+
+def some_traffic(count: int = 2000, rate: float = 28.0, seed: int = 0) -> Trace:
+    rng = np.random.default_rng(seed)
+    inputs, outputs = rng.integers(1, 2000, count), rng.integers(0, 300, count)
+    return make_trace(np.cumsum(rng.exponential(1 / rate, count)), inputs, outputs)
+
+
+@cache
+def busy() -> Simulation:
+    """Two replicas, short of sequences; some requests too long, some given up."""
+    trace = some_traffic()
+    trace.input_tokens[::500] = 200_000
+    return simulate(on(), trace, FleetSettings(replicas=2), timeout_s=4.0, max_sequences=16)
+
+
+def test_latencies_are_those_of_the_requests_that_were_answered() -> None:
+    simulation = busy()
+    served, trace, made = simulation.served, simulation.trace, outcome(simulation)
+    ttft, e2e, queue, tpot = [], [], [], []
+    for request in range(len(trace)):
+        if served.status[request] != DONE:
+            continue
+        arrival, outputs = float(trace.arrival_s[request]), int(trace.output_tokens[request])
+        ttft.append(float(served.first_token_s[request]) - arrival)
+        e2e.append(float(served.finish_s[request]) - arrival)
+        queue.append(float(served.start_s[request]) - arrival)
+        if outputs > 1:
+            tpot.append(float(served.finish_s[request] - served.first_token_s[request]) / (outputs - 1))
+    assert 0 < made.failed < len(trace)
+    assert made.completed == len(ttft)
+    for found, expected in ((made.ttft_s, ttft), (made.e2e_s, e2e), (made.queue_s, queue), (made.tpot_s, tpot)):
+        assert found.mean == pytest.approx(mean(expected))
+        expected.sort()
+        for percent, value in ((50, found.p50), (90, found.p90), (95, found.p95), (99, found.p99)):
+            place = percent / 100 * (len(expected) - 1)
+            low = expected[math.floor(place)]
+            assert value == pytest.approx(low + (expected[math.ceil(place)] - low) * (place % 1))
+
+
+def test_rates_are_counts_over_the_time_from_the_first_arrival_to_the_last_end() -> None:
+    simulation, made = busy(), outcome(busy())
+    done = simulation.served.status == DONE
+    assert made.duration_s == pytest.approx(np.nanmax(simulation.served.finish_s))
+    assert made.requests_per_s == pytest.approx(done.sum() / made.duration_s)
+    outputs, inputs = simulation.trace.output_tokens[done].sum(), simulation.trace.input_tokens[done].sum()
+    assert made.output_tokens_per_s == pytest.approx(outputs / made.duration_s)
+    assert made.total_tokens_per_s == pytest.approx((inputs + outputs) / made.duration_s)
+    assert made.replica_hours == pytest.approx(2 * made.duration_s / 3600)
+
+
+def test_a_promise_is_kept_by_the_share_of_all_requests_within_all_of_it() -> None:
+    simulation = busy()
+    made = outcome(simulation, parse_promises("ttft_p90=0.5,tpot_p99=0.02,e2e_p50=100"))
+    served, trace = simulation.served, simulation.trace
+    good = 0
+    for request in range(len(trace)):
+        if served.status[request] != DONE:
+            continue
+        later = max(int(trace.output_tokens[request]) - 1, 1)
+        slow = served.finish_s[request] - served.first_token_s[request] > 0.02 * later
+        good += served.first_token_s[request] - trace.arrival_s[request] <= 0.5 and not slow
+    assert 0 < good < made.completed
+    assert made.slo_attainment == pytest.approx(good / len(trace))
+    assert made.goodput_per_s == pytest.approx(good / made.duration_s)
+    assert [each.delivered_s for each in made.slo] == [made.ttft_s.p90, made.tpot_s.p99, made.e2e_s.p50]
+    assert [each.kept for each in made.slo] == [
+        each.delivered_s <= each.promised_s for each in made.slo if each.delivered_s
+    ]
+    assert made.slo_kept == all(each.kept for each in made.slo)
+    assert outcome(simulation).slo_kept is None
+
+
+def test_a_spread_of_nothing_is_nothing() -> None:
+    assert spread(np.array([np.nan, np.nan])).mean is None
+    assert spread(np.array([np.nan, 3.0])).p99 == 3.0
+
+
+# Where the paid time goes
+
+
+def test_one_prompt_and_one_answer_split_the_time_between_them() -> None:
+    made = outcome(simulate(on(), make_trace([0.0], [1000], [200])))
+    steps = step_model(on())
+    prefill = float(steps.prefill(1000))
+    decode = float(steps.decode(1, np.arange(1001, 1200)).sum())
+    assert made.shares.prefill == pytest.approx(prefill / (prefill + decode), rel=0.01)
+    assert made.shares.decode == pytest.approx(decode / (prefill + decode), rel=0.01)
+    assert (made.shares.recomputed, made.shares.abandoned) == (0, 0)
+    assert made.shares.idle == pytest.approx(0, abs=1e-9)
+    assert made.batch == pytest.approx(1)
+
+
+def test_a_prompt_that_was_never_begun_is_not_computed_again_after_a_failure() -> None:
+    """A replica fails with one prompt in flight and one in the queue; both are served after it is back."""
+    fleet = FleetSettings(outages=(Outage(replica=0, at_s=0.001, down_s=1.0),))
+    simulation = simulate(on(), make_trace([0, 0], [8000, 1000], [1, 1]), fleet, max_sequences=1)
+    assert (simulation.served.status == DONE).all()
+    shares = outcome(simulation).shares
+    paid = float(simulation.paid_s.sum())
+    useful = float(step_model(on()).prefill(8000) + step_model(on()).prefill(1000))
+    # The millisecond in flight is lost; the rest is work of the first time.
+    assert shares.prefill == pytest.approx(useful / paid, rel=0.01)
+    assert shares.recomputed <= 0.0011 / paid
+    assert shares.decode == 0
+
+
+def test_answers_lost_with_their_replica_count_as_computed_again() -> None:
+    alone = simulate(on(), make_trace([0.0], [1000], [400]))
+    half = float(alone.served.finish_s[0]) / 2
+    fleet = FleetSettings(outages=(Outage(replica=0, at_s=half, down_s=5.0),))
+    shares = outcome(simulate(on(), make_trace([0.0], [1000], [400]), fleet)).shares
+    # Half the work, then all of it: a third is done again.
+    assert shares.recomputed == pytest.approx(1 / 3, rel=0.02)
+    assert shares.prefill + shares.decode == pytest.approx(2 / 3, rel=0.02)
+
+
+def test_work_for_clients_that_hang_up_is_abandoned() -> None:
+    trace = make_trace([0.0, 50.0], [1000, 1000], [400, 400], patience_s=[math.inf, 1.0])
+    simulation = simulate(on(), trace)
+    shares = outcome(simulation).shares
+    paid = float(simulation.paid_s.sum())
+    answered = float(simulation.served.finish_s[0])
+    assert shares.prefill + shares.decode == pytest.approx(answered / paid, rel=0.02)
+    assert shares.abandoned == pytest.approx(1.0 / paid, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "fleet", [FleetSettings(replicas=2), FleetSettings(autoscale=Autoscale(max_replicas=2, target=9, cold_start_s=1))]
+)
+def test_the_last_work_counts_even_if_nobody_waits_for_it(fleet: FleetSettings) -> None:
+    """Whether an autoscaler looks every second or not."""
+    if fleet.autoscale:
+        fleet = fleet.model_copy(update={"autoscale": fleet.autoscale.model_copy(update={"interval_s": 1.0})})
+    simulation = simulate(on(), make_trace([0.0], [1000], [5000]), fleet, timeout_s=2.0)
+    assert simulation.replicas["busy_s"].sum() == pytest.approx(2.0, rel=0.01)
+    assert (simulation.replicas["busy_s"] <= simulation.paid_s + 1e-9).all()
+    assert outcome(simulation).shares.abandoned * simulation.paid_s.sum() == pytest.approx(2.0, rel=0.01)
+
+
+# Over time
+
+
+def test_the_moments_add_up_to_the_whole() -> None:
+    simulation = busy()
+    parts = moments(simulation, most=50)
+    assert 25 <= len(parts) <= 50
+    edges = np.array([each.at_s for each in parts] + [simulation.end_s])
+    lasted = np.diff(edges)
+    total = {
+        name: float(sum(getattr(each, name) * span for each, span in zip(parts, lasted, strict=True)))
+        for name in ("arrivals_per_s", "running", "waiting", "busy_share", "input_tokens_per_s", "output_tokens_per_s")
+    }
+    served, trace, rows = simulation.served, simulation.trace, simulation.replicas
+    assert total["arrivals_per_s"] == pytest.approx(len(trace))
+    assert total["busy_share"] * 2 == pytest.approx(rows["busy_s"].sum(), rel=1e-3)
+    assert total["input_tokens_per_s"] == pytest.approx(rows["prompt_tokens"].sum())
+    assert total["output_tokens_per_s"] == pytest.approx(rows["answer_tokens"].sum())
+    # Little's law: requests × seconds in the queue are the sum of what each waited.
+    began = np.where(np.isnan(served.start_s), served.finish_s, served.start_s)
+    assert total["waiting"] == pytest.approx(float((began - trace.arrival_s).sum()), rel=1e-6)
+    assert total["running"] == pytest.approx(outcome(simulation).batch * rows["busy_s"].sum(), rel=1e-6)
+
+
+def test_requests_turned_away_after_the_last_work_are_in_the_moments() -> None:
+    simulation = simulate(on(), make_trace([0.0, 0.1, 50.0], [1000, 1000, 200_000], [10, 10, 10]))
+    parts = moments(simulation)
+    width = parts[1].at_s
+    last = [min(width, simulation.end_s - each.at_s) or width for each in parts]
+    assert sum(each.arrivals_per_s * span for each, span in zip(parts, last, strict=True)) == pytest.approx(3)
+    assert parts[-1].at_s + width >= 50
+
+
+def test_a_moments_first_tokens_are_those_of_the_requests_that_arrived_in_it() -> None:
+    simulation = busy()
+    parts = moments(simulation, most=20)
+    width = parts[1].at_s
+    ttft = simulation.served.first_token_s - simulation.trace.arrival_s
+    for each in parts:
+        inside = (simulation.trace.arrival_s >= each.at_s) & (simulation.trace.arrival_s < each.at_s + width)
+        known = ttft[inside & ~np.isnan(ttft)]
+        assert each.ttft_p50_s == (pytest.approx(np.median(known)) if len(known) else None)
+
+
+def test_a_busy_replica_shows_how_full_it_is() -> None:
+    count = 200
+    simulation = simulate(on("L4"), make_trace(np.zeros(count), [500] * count, [1500] * count))
+    made = outcome(simulation)
+    assert made.kv_peak_share > 0.99
+    assert made.preemptions > 0
+    assert made.utilization == pytest.approx(1)
+    assert max(each.kv_share for each in moments(simulation)) > 0.95
+    assert min(each.busy_share for each in moments(simulation)) > 0.99
+
+
+def test_taking_turns_splits_equal_requests_evenly() -> None:
+    trace = make_trace(np.arange(100) * 0.01, [300] * 100, [50] * 100)
+    simulation = simulate(on(), trace, FleetSettings(replicas=4, router=Router.round_robin))
+    assert np.bincount(simulation.served.replica).tolist() == [25] * 4

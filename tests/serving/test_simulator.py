@@ -1,0 +1,347 @@
+"""What a deployment does with a trace: the edges of its input, its prefix cache, its fleets, and its repeatability."""
+
+import math
+from collections import OrderedDict
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.errors import BadInput, DoesNotFit
+from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.memory import kv_budget_bytes
+from tokonomics.physics.steptime import step_model
+from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
+from tokonomics.serving.loop import run
+from tokonomics.serving.outcome import outcome
+from tokonomics.serving.simulator import rules_for, simulate
+from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT, UNSERVED, Fleet, Requests, Rules
+from tokonomics.serving.step_table import step_table
+from tokonomics.traffic.prefix_reuse import reuse
+from tokonomics.traffic.readers import open_trace
+from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
+
+KV_BYTES_PER_TOKEN = 2 * 32 * 8 * 128 * 2
+"""Llama 3.1 8B: keys and values of 32 layers, 8 heads of 128, in 16 bits."""
+
+
+@cache
+def on(model: str = "llama-3.1-8b", gpu: str = "H100", engine: str = "vllm", tp: int = 1) -> Deployment:
+    return deploy(find_model(model), find_gpu(gpu), find_engine(engine), tp=tp)
+
+
+def poisson(rate: float, count: int, inputs: int, outputs: int, seed: int = 0) -> Trace:
+    rng = np.random.default_rng(seed)
+    return make_trace(np.cumsum(rng.exponential(1 / rate, count)), [inputs] * count, [outputs] * count)
+
+
+# Edges of the input
+
+
+def test_a_request_without_an_answer_ends_with_its_prompt() -> None:
+    served = simulate(on(), make_trace([0.0, 100.0], [1000, 1000], [0, 1])).served
+    assert served.status.tolist() == [DONE, DONE]
+    assert served.finish_s - [0, 100] == pytest.approx([served.first_token_s[0]] * 2)
+    assert served.finish_s[0] == pytest.approx(float(step_model(on()).prefill(1000)), rel=0.01)
+
+
+def test_a_prompt_of_one_token_takes_a_step_of_one_token() -> None:
+    served = simulate(on(), make_trace([0.0], [1], [3])).served
+    steps = step_model(on())
+    expected = float(steps.prefill(1) + steps.decode(1, 2) + steps.decode(1, 3))
+    assert served.finish_s[0] == pytest.approx(expected, rel=0.01)
+
+
+def test_a_request_longer_than_the_context_is_refused_and_the_others_are_served() -> None:
+    limit = on().model.max_context
+    simulation = simulate(on(), make_trace([0, 1, 2, 3], [limit - 10, limit - 9, limit + 1, 10], [10, 10, 0, 10]))
+    assert simulation.served.status.tolist() == [DONE, REFUSED, REFUSED, DONE]
+    made = outcome(simulation)
+    assert (made.completed, made.failed, made.refused) == (2, 2, 2)
+
+
+def test_a_prompt_longer_than_the_memory_is_refused_and_counted_as_failed() -> None:
+    tight = on(gpu="L4")  # 24 GB, of which the weights take 16
+    tokens = kv_budget_bytes(tight) // (16 * KV_BYTES_PER_TOKEN) * 16
+    assert 1000 < tokens < tight.model.max_context
+    # The KV of the last token of an answer is never computed, so it needs no room.
+    simulation = simulate(tight, make_trace([0, 1, 2], [tokens, tokens - 10, tokens - 10], [1, 11, 12]))
+    assert simulation.rules.kv_blocks * 16 == tokens
+    assert simulation.served.status.tolist() == [DONE, DONE, REFUSED]
+    assert outcome(simulation).failed == 1
+    assert simulation.replicas["kv_peak"][0] == simulation.rules.kv_blocks
+
+
+def test_a_model_that_does_not_fit_is_an_error() -> None:
+    with pytest.raises(DoesNotFit):
+        simulate(on("llama-3.1-70b"), make_trace([0], [10], [10]))
+
+
+def test_an_empty_trace_is_an_error() -> None:
+    with pytest.raises(BadInput, match="no request"):
+        simulate(on(), make_trace([], [], []))
+
+
+def test_requests_in_any_order_are_served_in_order_of_arrival() -> None:
+    shuffled = simulate(on(), make_trace([9.0, 1.0, 5.0], [300, 100, 200], [3, 1, 2]))
+    sorted_ = simulate(on(), make_trace([0.0, 4.0, 8.0], [100, 200, 300], [1, 2, 3]))
+    assert shuffled.trace.input_tokens.tolist() == [100, 200, 300]
+    assert shuffled.served.finish_s == pytest.approx(sorted_.served.finish_s)
+
+
+def test_requests_that_arrive_together_share_a_step() -> None:
+    served = simulate(on(), make_trace([0.0] * 3, [100] * 3, [2] * 3)).served
+    assert served.start_s.tolist() == [0.0] * 3
+    assert len(set(served.first_token_s)) == len(set(served.finish_s)) == 1
+    assert served.first_token_s[0] == pytest.approx(float(step_model(on()).prefill(300, 0, 3)), rel=0.01)
+
+
+def all_at_once(count: int) -> None:
+    simulation = simulate(on(), make_trace(np.zeros(count), np.full(count, 200), np.full(count, 20)))
+    served, rules = simulation.served, simulation.rules
+    assert (served.status == DONE).all()
+    assert (np.diff(served.start_s) >= 0).all(), "first come, first served"
+    assert simulation.replicas["answer_tokens"].sum() == count * 19 - served.preemptions.sum()
+    # No step is longer than a full one: the replica is never idle, so this many steps are enough.
+    assert simulation.replicas["busy_s"][0] == pytest.approx(simulation.end_s)
+    assert simulation.replicas["kv_peak"][0] <= rules.kv_blocks
+
+
+def test_a_hundred_thousand_requests_at_once_are_all_served() -> None:
+    all_at_once(100_000)
+
+
+@pytest.mark.slow
+def test_a_million_requests_at_once_are_all_served() -> None:
+    all_at_once(1_000_000)
+
+
+def test_a_fleet_that_fails_for_good_leaves_requests_unserved() -> None:
+    fleet = FleetSettings(outages=(Outage(replica=0, at_s=5.0),))
+    simulation = simulate(on(), make_trace([0.0, 4.999, 6.0], [100] * 3, [10] * 3), fleet)
+    assert simulation.served.status.tolist() == [DONE, UNSERVED, UNSERVED]
+    assert simulation.served.restarts.tolist() == [0, 1, 0]
+    made = outcome(simulation)
+    assert (made.completed, made.unserved, made.failed) == (1, 2, 2)
+    assert simulation.paid_s.tolist() == [5.0], "who fails is not paid"
+
+
+def test_a_replica_that_comes_back_serves_what_waited() -> None:
+    fleet = FleetSettings(outages=(Outage(replica=0, at_s=5.0, down_s=20.0),))
+    simulation = simulate(on(), make_trace([0.0, 10.0], [100, 100], [10, 10]), fleet)
+    assert simulation.served.start_s.tolist() == [0.0, 25.0]
+    assert simulation.paid_s[0] == pytest.approx(simulation.end_s - 20)
+
+
+def test_with_an_early_notice_a_replica_finishes_what_it_has() -> None:
+    trace = make_trace([0.0, 4.0], [100, 100], [100, 100])
+    sudden = FleetSettings(replicas=2, router=Router.round_robin, outages=(Outage(replica=1, at_s=4.1, notice_s=0),))
+    warned = FleetSettings(replicas=2, router=Router.round_robin, outages=(Outage(replica=1, at_s=4.1, notice_s=1),))
+    assert simulate(on(), trace, sudden).served.restarts.tolist() == [0, 1]
+    assert simulate(on(), trace, warned).served.restarts.tolist() == [0, 0]
+
+
+def test_outages_that_cannot_be_are_errors() -> None:
+    trace = make_trace([0.0], [10], [10])
+    two = (Outage(replica=0, at_s=5.0, down_s=10), Outage(replica=0, at_s=12.0))
+    scaled = Autoscale(max_replicas=2, target=1, cold_start_s=1)
+    for fleet in (
+        FleetSettings(outages=two),
+        FleetSettings(outages=(Outage(replica=1, at_s=5.0),)),
+        FleetSettings(outages=two[:1], autoscale=scaled),
+        FleetSettings(prefill_replicas=1, autoscale=scaled),
+        FleetSettings(prefill_replicas=1, outages=two[:1]),
+    ):
+        with pytest.raises(BadInput):
+            simulate(on(), trace, fleet)
+
+
+def test_when_every_client_hangs_up_nothing_is_answered_and_all_work_is_in_vain() -> None:
+    trace = make_trace(np.arange(50) * 0.1, [2000] * 50, [500] * 50)
+    simulation = simulate(on(), trace, timeout_s=0.5)
+    assert (simulation.served.status == TIMED_OUT).all()
+    assert simulation.served.finish_s - trace.arrival_s == pytest.approx([0.5] * 50)
+    made = outcome(simulation)
+    assert (made.completed, made.failed, made.timed_out) == (0, 50, 50)
+    assert made.e2e_s.mean is None
+    assert made.useful_share < 0.1 * made.shares.abandoned
+
+
+def test_a_client_has_its_own_patience_and_the_shorter_one_counts() -> None:
+    trace = make_trace([0.0, 100.0, 200.0], [1000] * 3, [1000] * 3, patience_s=[math.inf, 0.2, 3.0])
+    served = simulate(on(), trace, timeout_s=1.0).served
+    assert served.finish_s - trace.arrival_s == pytest.approx([1.0, 0.2, 1.0])
+
+
+def test_the_urgent_go_first_only_when_asked_for() -> None:
+    trace = make_trace([0.0, 0.001, 0.002], [500] * 3, [50] * 3, priority=[7, 7, 3])
+    by_turn = simulate(on(), trace, max_sequences=1).served.start_s
+    by_rank = simulate(on(), trace, max_sequences=1, by_priority=True).served.start_s
+    assert by_turn[1] < by_turn[2]
+    assert by_rank[2] < by_rank[1]
+
+
+def test_progress_ends_with_the_last_request() -> None:
+    seen: list[int] = []
+    simulate(on(), poisson(5, 1000, 100, 10), progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1000
+    assert len(seen) > 50
+
+
+# The prefix cache
+
+
+def replayed(trace: Trace, kv_blocks: int) -> list[int]:
+    """Cached tokens of each request, one request at a time: blocks of 512 tokens in an ordered dictionary."""
+    assert trace.prefix is not None
+    cached = []
+    evictable: OrderedDict[object, None] = OrderedDict()
+    free = kv_blocks
+    for request, tokens in enumerate(trace.input_tokens.tolist()):
+        ids = trace.prefix.of(request).tolist()
+        hits = next((place for place, unit in enumerate(ids) if unit not in evictable), len(ids))
+        # At least one token is computed, and a block is cached whole or not at all.
+        cached.append(min(hits * 512, (tokens - 1) // 512 * 512))
+        for unit in ids[:hits]:
+            del evictable[unit]
+        blocks = math.ceil(tokens / 512)
+        for _ in range(blocks - hits):
+            if free:
+                free -= 1
+            else:
+                evictable.popitem(last=False)
+        # A block that another copy of is there already stays the request's own.
+        mine = [unit for place, unit in enumerate(ids) if place < hits or unit not in evictable]
+        for place in range(blocks - len(mine)):
+            evictable[request, place] = None
+        for unit in reversed(mine):
+            evictable[unit] = None
+    return cached
+
+
+@pytest.mark.parametrize("kv_blocks", [1_000, 10_000])
+def test_hits_equal_a_replay_through_a_dictionary(kv_blocks: int) -> None:
+    trace = open_trace("mooncake-conversation").read()
+    assert trace.prefix is not None
+    assert trace.prefix.block_tokens == 512
+    count = len(trace)
+    longest = int(trace.input_tokens.max())
+    requests = Requests(
+        arrival_s=1e4 * np.arange(count, dtype=np.float64),
+        input_tokens=trace.input_tokens,
+        output_tokens=np.ones(count, np.int32),
+        urgency=np.zeros(count, np.int32),
+        deadline_s=np.full(count, np.inf),
+        unit_ids=trace.prefix.ids,
+        unit_starts=trace.prefix.starts,
+        unit_tokens=512,
+        prefilled=False,
+    )
+    rules = Rules(
+        max_sequences=4,
+        max_batched_tokens=longest,
+        mixes=True,
+        chunks=True,
+        reserves=False,
+        block_tokens=512,
+        kv_blocks=kv_blocks,
+        fixed_blocks=0,
+        caches=True,
+        max_context=longest + 1,
+    )
+    one = Fleet(1, 0, 0, np.empty((0, 4)), np.empty(0))
+    served, world = run(requests, step_table(on(), 4, longest, longest + 1), rules, one)
+    expected = replayed(trace, kv_blocks)
+    assert served.cached_tokens.tolist() == expected
+    assert sum(expected) > 0
+    assert world.replicas["prompt_tokens"][0] == trace.input_tokens.sum() - sum(expected)
+
+
+def test_a_public_trace_reuses_as_much_as_is_known_of_it() -> None:
+    trace = open_trace("mooncake-conversation").read()
+    assert trace.prefix is not None
+    shares = [
+        reuse(trace.prefix, trace.input_tokens, blocks).sum() / trace.input_tokens.sum()
+        for blocks in (1_000, 10_000, 50_000, None)
+    ]
+    assert [round(100 * share, 1) for share in shares] == [4.5, 21.6, 36.2, 37.4]
+
+
+def test_a_second_turn_skips_what_the_first_computed() -> None:
+    prefix = PrefixBlocks(np.array([0, 1, 0, 1, 2], np.int32), np.array([0, 2, 5]), 512, 3)
+    trace = make_trace([0.0, 50.0], [1024, 1600], [10, 10], prefix=prefix)
+    with_cache, without = simulate(on(), trace), simulate(on(), trace, prefix_cache=False)
+    assert with_cache.served.cached_tokens.tolist() == [0, 1024]
+    assert without.served.cached_tokens.tolist() == [0, 0]
+    steps = step_model(on())
+    ttft = with_cache.served.first_token_s - trace.arrival_s
+    assert ttft == pytest.approx([float(steps.prefill(1024)), float(steps.prefill(576, 1024))], rel=0.01)
+    assert outcome(with_cache).cached_tokens == 1024
+
+
+# Prefill and decode apart
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("link", [1e6, 50e9])
+def test_apart_the_answer_comes_later_by_the_transfer_and_by_nothing_else(tp: int, link: float) -> None:
+    deployment = on(tp=tp)
+    trace = make_trace([0.0, 1e5, 2e5], [1000, 20_000, 50], [100, 20, 300])
+    together = simulate(deployment, trace).served
+    apart = simulate(deployment, trace, FleetSettings(prefill_replicas=1, link_bytes_per_s=link)).served
+    assert apart.first_token_s == pytest.approx(together.first_token_s, rel=1e-12)
+    transfer_s = trace.input_tokens / (link * tp) * KV_BYTES_PER_TOKEN
+    assert apart.finish_s - together.finish_s == pytest.approx(transfer_s, rel=1e-6, abs=1e-9)
+
+
+def test_apart_prompts_do_not_hold_answers_up() -> None:
+    trace = poisson(6, 2000, 3000, 200)
+    together = outcome(simulate(on(), trace, FleetSettings(replicas=2)))
+    apart = outcome(simulate(on(), trace, FleetSettings(prefill_replicas=1)))
+    assert apart.completed == together.completed == 2000
+    assert apart.tpot_s.p99 is not None
+    assert together.tpot_s.p99 is not None
+    assert apart.tpot_s.p99 < together.tpot_s.p99
+
+
+@pytest.mark.parametrize("outputs", [[1, 1], [0, 1], [2, 1]])
+def test_apart_answers_of_one_token_never_travel(outputs: list[int]) -> None:
+    trace = make_trace([0.0, 1e5], [1000, 2000], outputs)
+    slow = FleetSettings(prefill_replicas=1, link_bytes_per_s=1.0)
+    simulation = simulate(on(), trace, slow)
+    assert (simulation.served.status == DONE).all()
+    assert simulation.served.finish_s[1] == pytest.approx(simulation.served.first_token_s[1])
+    assert len(simulation.replicas) == len(simulation.paid_s) == 2
+
+
+# Repeatability
+
+
+def same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
+
+
+def test_the_same_seed_gives_the_same_answer() -> None:
+    trace = poisson(20, 3000, 500, 100)
+    fleet = FleetSettings(replicas=4, router=Router.power_of_two)
+    first, again, other = (simulate(on(), trace, fleet, seed=seed) for seed in (3, 3, 4))
+    for name in first.served._fields:
+        assert same(getattr(first.served, name), getattr(again.served, name)), name
+    assert same(first.timeline, again.timeline)
+    assert not same(first.served.replica, other.served.replica)
+
+
+def test_only_the_lengths_and_the_memory_make_the_rules() -> None:
+    rules = rules_for(on(), make_trace([0.0], [1000], [100]))
+    assert rules.kv_blocks == kv_budget_bytes(on()) // (16 * KV_BYTES_PER_TOKEN)
+    assert (rules.block_tokens, rules.fixed_blocks) == (16, 0)
+    assert (rules.mixes, rules.chunks, rules.reserves, rules.caches) == (True, True, False, False)
+    # Every second layer of gpt-oss has a window of 128 tokens: each sequence holds it whole, and grows by the others.
+    windowed = rules_for(on("gpt-oss-20b"), make_trace([0.0], [1000], [100]))
+    assert windowed.fixed_blocks == 128 // 16
