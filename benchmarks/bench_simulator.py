@@ -84,7 +84,7 @@ def fastest(call: Callable[[], Simulation]) -> Outcome:
 
 
 def poisson() -> dict[str, object]:
-    """The run that others were measured on, a million times as long as its longest step."""
+    """The run that other simulators were measured on."""
     trace = at_rate(2, 1_000_000)
     made = fastest(lambda: simulate(llama_2(), trace))
     print(f"Llama 2 7B on A100-80GB, Poisson 2 a second, 512 in, 512 out, {made.requests:,} requests, one core")
@@ -114,7 +114,7 @@ def growth() -> list[dict[str, float]]:
 
 
 def saturated() -> dict[str, object]:
-    """A replica whose queue never empties: every answer that ends lets another in, so few steps can be taken at once."""
+    """A replica whose queue never empties: every answer that ends lets another in, so few steps are taken at once."""
     deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
     lengths = parse_lengths("sample:azure-conv")
     trace = generate(parse_arrivals("burst:200000"), lengths, lengths, seed=1)
