@@ -1,0 +1,16 @@
+#!/bin/sh
+# a test
+# 1 × (Llama 3.3 70B fp8 on 2×H100-SXM TP=2), KV bf16, vLLM 0.32.0.
+# Weights below the checkpoint's bf16: check quality on your own task.
+vllm serve meta-llama/Llama-3.3-70B-Instruct \
+  --tensor-parallel-size 2 \
+  --quantization fp8_per_tensor \
+  --dtype auto \
+  --kv-cache-dtype auto \
+  --max-num-seqs 1024 \
+  --max-num-batched-tokens 8192 \
+  --max-model-len 4096 \
+  --gpu-memory-utilization 0.92 \
+  --enable-prefix-caching \
+  --host 0.0.0.0 \
+  --port 8000
