@@ -1,0 +1,165 @@
+"""How much must be served, hour by hour: the curve a fleet is bought for.
+
+A demand is requests a second for each hour of a horizon, a week unless told, in one or several size classes (a request
+too long for a small GPU is a class of its own). It comes from a trace, from hours × rate (``12x20,12x2``) or from a
+rate curve (``diurnal:5,peak=3``, ``weekly:5,peak=2,weekend=0.4``).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.nouns import Noun
+from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.trace import Trace
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, count
+
+HOURS_PER_WEEK = 168
+EVERY_SIZE = "all"
+"""The one class of a demand that has only one."""
+MOST_HOURS = 8760
+_MOST_RATE = 1e9
+
+Floats = NDArray[np.float64]
+
+
+class Demand(Noun):
+    """Requests a second to be served, by size class and hour."""
+
+    rates: dict[str, tuple[float, ...]]
+
+    @model_validator(mode="after")
+    def _one_horizon(self) -> "Demand":
+        lengths = {len(rates) for rates in self.rates.values()}
+        if len(lengths) != 1 or not 1 <= max(lengths, default=0) <= MOST_HOURS:
+            raise ValueError(f"a demand needs the same 1 to {MOST_HOURS:,} hours for every class")
+        if any(not 0 <= rate <= _MOST_RATE for rates in self.rates.values() for rate in rates):
+            raise ValueError("a rate is a number of requests a second, zero or more")
+        return self
+
+    @property
+    def hours(self) -> int:
+        return len(next(iter(self.rates.values())))
+
+    @property
+    def total(self) -> tuple[float, ...]:
+        """All classes together."""
+        return tuple(math.fsum(hour) for hour in zip(*self.rates.values(), strict=True))
+
+    @property
+    def peak(self) -> float:
+        return max(self.total)
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.total) / self.hours
+
+    @property
+    def months(self) -> float:
+        """The horizon as a share of a month of 730 hours."""
+        return self.hours / HOURS_PER_MONTH
+
+    def scaled(self, factor: float) -> "Demand":
+        """The same shape, so many times as much."""
+        return Demand(rates={name: tuple(rate * factor for rate in rates) for name, rates in self.rates.items()})
+
+    def over(self, hours: int) -> "Demand":
+        """Repeated, or cut, to a horizon."""
+        return Demand(rates={name: tuple(np.resize(rates, hours).tolist()) for name, rates in self.rates.items()})
+
+
+def constant_demand(rate: float, hours: int = HOURS_PER_WEEK) -> Demand:
+    """The same rate in every hour."""
+    return demand_of([rate] * hours)
+
+
+def demand_of(rates: Sequence[float], name: str = EVERY_SIZE) -> Demand:
+    """A demand of one class from its hours."""
+    return Demand(rates={name: tuple(float(rate) for rate in rates)})
+
+
+def parse_demand(text: str, hours: int = HOURS_PER_WEEK, where: str = "--demand") -> Demand:
+    """``12x20,12x2`` (twelve hours at 20 a second, twelve at 2, repeated), or a curve such as ``diurnal:5,peak=3``."""
+    if not 1 <= hours <= MOST_HOURS:
+        raise BadInput(f"a horizon has 1 to {MOST_HOURS:,} hours, got {hours}", where="--hours")
+    head = text.split(",", 1)[0].partition(":")[0].strip()
+    if head.isalpha():
+        return _from_curve(text, hours, where)
+    steps = [_step(part, where) for part in text.split(",")]
+    pattern = [rate for length, rate in steps for _ in range(length)]
+    return demand_of(pattern).over(hours)
+
+
+def demand_from_trace(trace: Trace, *, up_to_tokens: Sequence[int] = (), busiest_s: float = SECONDS_PER_HOUR) -> Demand:
+    """A trace's own hours; the last one counts if half of it was seen, at the rate seen.
+
+    ``up_to_tokens`` splits the requests into classes by prompt and answer together. With ``busiest_s`` below an hour an
+    hour counts as its busiest part of that length: a fleet bought by the hour cannot follow it.
+    """
+    if not len(trace):
+        raise BadInput("there is no request in it", where=trace.source)
+    parts = round(SECONDS_PER_HOUR / busiest_s) if busiest_s > 0 else 0
+    if not 1 <= parts <= SECONDS_PER_HOUR:
+        raise BadInput(f"the busiest part of an hour is 1 to 3600 seconds, got {busiest_s:g}")
+    seen_s, part_s = max(trace.duration_s, 1.0), SECONDS_PER_HOUR / parts
+    hours = max(1, round(seen_s / SECONDS_PER_HOUR))
+    place = np.floor((trace.arrival_s - trace.arrival_s[0]) / part_s).astype(np.int64)
+    # A part counts from half of it on; the first always, by what was seen of it.
+    watched = np.clip(seen_s - part_s * np.arange(hours * parts), 0.0, part_s)
+    watched[1:][watched[1:] < part_s / 2] = np.inf
+    kind = np.searchsorted(np.asarray(sorted(up_to_tokens), np.int64), trace.input_tokens + trace.output_tokens)
+    rates: dict[str, tuple[float, ...]] = {}
+    for index, name in enumerate(class_names(up_to_tokens)):
+        arrived = np.bincount(place[kind == index], minlength=hours * parts)[: hours * parts]
+        rates[name] = tuple((arrived / watched).reshape(hours, parts).max(axis=1).tolist())
+    return Demand(rates=rates)
+
+
+def class_names(up_to_tokens: Sequence[int]) -> tuple[str, ...]:
+    """``(4000,)`` → "≤ 4,000 tokens", "> 4,000 tokens"."""
+    limits = sorted(up_to_tokens)
+    if not limits:
+        return (EVERY_SIZE,)
+    return (*(f"≤ {count(limit)} tokens" for limit in limits), f"> {count(limits[-1])} tokens")
+
+
+def replicas_needed(demand: Demand, requests_per_s: float | Mapping[str, float]) -> tuple[int, ...]:
+    """Whole replicas of one kind for each hour; by class, a replica's time is shared among the classes."""
+    capacity = requests_per_s
+    if isinstance(capacity, int | float):
+        capacity = dict.fromkeys(demand.rates, float(capacity))
+    unheld = [name for name, rates in demand.rates.items() if max(rates) > 0 and not capacity.get(name, 0) > 0]
+    if unheld:
+        raise BadInput(f"no capacity is given for requests of {unheld[0]}")
+    load = np.zeros(demand.hours)
+    for name, rates in demand.rates.items():
+        if max(rates) > 0:
+            load += np.asarray(rates) / capacity[name]
+    return tuple(np.ceil(load - 1e-9).astype(int).tolist())
+
+
+def _from_curve(text: str, hours: int, where: str) -> Demand:
+    arrivals = parse_arrivals(text, where)
+    if arrivals.at_once is not None:
+        raise BadInput("a burst has no rate", where=where, fix="Write such as diurnal:5,peak=3 or 12x20,12x2.")
+    expected = [arrivals.curve.by(arrivals.start_s + hour * SECONDS_PER_HOUR) for hour in range(hours + 1)]
+    return demand_of((np.diff(expected) / SECONDS_PER_HOUR).tolist())
+
+
+def _step(part: str, where: str) -> tuple[int, float]:
+    hours, _, rate = part.strip().lower().partition("x")
+    try:
+        step = int(hours), float(rate)
+    except ValueError:
+        step = 0, 0.0
+    if not (1 <= step[0] <= MOST_HOURS and 0 <= step[1] <= _MOST_RATE):
+        raise BadInput(
+            f"'{shorten(part)}' is not HOURSxRATE",
+            where=where,
+            fix="Write such as 12x20,12x2: twelve whole hours at 20 requests a second, twelve at 2.",
+        )
+    return step

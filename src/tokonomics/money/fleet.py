@@ -1,0 +1,238 @@
+"""The nouns of a fleet: what a replica serves and costs on each terms, what is wished for, and what was bought.
+
+An offer here is one deployment on one kind of machine: its price is that of a replica, its capacity what a replica
+carries under the promise, which is for ``serving`` to say. A spot replica counts for less than a firm one and costs
+more than its price: what interruptions take is either lost or bought again on demand (``fallback``).
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.spot import NOTICE_S, Interruptions, find_band, find_zones, load_spot_history
+from tokonomics.money.cost import CostTree, FleetShare, monthly_fleet, saving
+from tokonomics.money.demand import EVERY_SIZE
+from tokonomics.nouns import Noun
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+
+class SpotMarket(Noun):
+    """Where replicas of an offer can be had on spot."""
+
+    zone: str
+    usd_per_hour: PositiveFloat
+    """One replica."""
+    interruptions: Interruptions
+    p90_to_median: float = Field(default=1.0, ge=1)
+    """How far the dearest tenth of days lies above the median price; 1: the price never moves."""
+    max_replicas: PositiveInt | None = None
+
+
+class FleetOffer(Noun):
+    """A kind of replica: what it carries and on which terms it can be bought."""
+
+    name: str
+    requests_per_s: dict[str, PositiveFloat]
+    """By size class, if it served nothing else; a class it cannot hold is left out."""
+    usd_per_hour: PositiveFloat | None = None
+    """One replica on demand."""
+    reserved: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """USD per hour by commitment, such as {"1 year": 1.4, "3 years": 0.9}; paid in every hour."""
+    spot: tuple[SpotMarket, ...] = ()
+    startup_s: NonNegativeFloat = 0.0
+    """From the order to the first request: paid before it serves."""
+    max_replicas: PositiveInt | None = None
+    """Quota on reserved and on-demand replicas together."""
+
+
+class Wishes(Noun):
+    """What the fleet must hold besides the demand."""
+
+    max_spot_share: float = Field(default=1.0, ge=0, le=1)
+    """Of the demand of any hour and class: the rest is carried by reserved and on-demand replicas."""
+    max_zone_share: float = Field(default=1.0, gt=0, le=1)
+    """Of the demand of any hour and class: what one zone may take with it when its spot machines go."""
+    min_replicas: NonNegativeInt = 0
+    """Firm ones (reserved or on demand), in every hour."""
+    fallback: bool = True
+    """Buy on demand what an interruption takes, until spot is back; otherwise that capacity is missing."""
+
+
+class Purchase(Noun):
+    """Replicas of one offer on one set of terms."""
+
+    offer: str
+    terms: Terms
+    place: str | None
+    """The zone of spot, the commitment of reserved."""
+    by_hour: tuple[int, ...]
+    usd_per_hour: PositiveFloat
+    """One replica, as quoted."""
+    usd: NonNegativeFloat
+    """Expected over the horizon: with start-ups, and with what interruptions make one buy again."""
+
+
+class Comparison(Noun):
+    """Another way to buy for the same demand."""
+
+    name: str
+    usd_per_month: PositiveFloat | None
+    """None where it cannot be done."""
+    saved_share: float | None
+    """What the plan saves against it."""
+    note: str
+
+
+class FleetPlan(Noun):
+    """The cheapest fleet found, and how sure it is the cheapest."""
+
+    hours: PositiveInt
+    purchases: tuple[Purchase, ...]
+    demand: tuple[float, ...]
+    """Requests a second, by hour."""
+    firm_capacity: tuple[float, ...]
+    """At the demand's own mix of sizes."""
+    spot_capacity: tuple[float, ...]
+    """What is counted on."""
+    expected_usd: NonNegativeFloat
+    """Over the horizon."""
+    p99_usd: NonNegativeFloat
+    """The bill that 99 of 100 horizons stay under: interruptions, spot prices."""
+    usd_per_month: NonNegativeFloat
+    p99_usd_per_month: NonNegativeFloat
+    startup_usd: NonNegativeFloat
+    """Of the expected bill: paid while machines start."""
+    gap: NonNegativeFloat
+    """(Bill − proven lower bound) ÷ bill: no fleet is cheaper by more than this share."""
+    solve_s: NonNegativeFloat
+    variables: NonNegativeInt
+    comparisons: tuple[Comparison, ...] = ()
+
+    def replicas(self, terms: Terms | None = None) -> tuple[int, ...]:
+        """By hour, on those terms or on any."""
+        chosen = [each.by_hour for each in self.purchases if terms in (None, each.terms)]
+        return tuple(sum(hour) for hour in zip(*chosen, strict=True)) or (0,) * self.hours
+
+
+# --- what interruptions cost ----------------------------------------------------------------------------------------
+
+
+def is_bought_again(offer: FleetOffer, wishes: Wishes) -> bool:
+    """What an interruption takes is replaced on demand."""
+    return wishes.fallback and offer.usd_per_hour is not None
+
+
+def counted_share(offer: FleetOffer, market: SpotMarket, wishes: Wishes) -> float:
+    """How much of a replica a spot replica counts for.
+
+    Without a fallback its availability. With one, what is missing is the time from the end of the notice until the
+    replacement serves, once an interruption.
+    """
+    interruptions = market.interruptions
+    if not is_bought_again(offer, wishes):
+        return interruptions.availability
+    missing_hours = max(0.0, offer.startup_s - NOTICE_S) / SECONDS_PER_HOUR
+    lost = interruptions.availability * interruptions.per_hour * min(missing_hours, interruptions.outage_hours)
+    return 1 - lost
+
+
+def spot_usd_per_hour(offer: FleetOffer, market: SpotMarket, wishes: Wishes) -> float:
+    """Expected price of an hour of a spot replica: spot while it is there, on demand while it is not."""
+    interruptions = market.interruptions
+    up = interruptions.availability
+    spot = up * market.usd_per_hour
+    if not is_bought_again(offer, wishes) or offer.usd_per_hour is None:
+        return spot
+    starting_hours = up * interruptions.per_hour * offer.startup_s / SECONDS_PER_HOUR
+    return spot + (1 - up + starting_hours) * offer.usd_per_hour
+
+
+def mixed_capacity(offer: FleetOffer, mix: dict[str, float]) -> float:
+    """Requests a second of a replica that gets the classes it can hold in the demand's proportions."""
+    held = {name: share for name, share in mix.items() if name in offer.requests_per_s and share > 0}
+    load = math.fsum(share / offer.requests_per_s[name] for name, share in held.items())
+    return math.fsum(held.values()) / load if load else 0.0
+
+
+def aws_spot(instance: str, region: str, replicas_per_instance: float = 1.0) -> tuple[SpotMarket, ...]:
+    """The zones of a region as markets of replicas, from the shipped tables.
+
+    A replica that takes a whole instance is one per instance; where several share one, the price is divided.
+    """
+    interruptions = find_band(instance, region).interruptions
+    return tuple(
+        SpotMarket(
+            zone=zone.zone,
+            usd_per_hour=zone.spot_usd_per_hour / replicas_per_instance,
+            interruptions=interruptions,
+            p90_to_median=zone.p90_to_median,
+        )
+        for zone in find_zones(instance, region)
+    )
+
+
+def zone_correlation(instances: Sequence[str]) -> float:
+    """The largest between zones of a region over these instances: the careful choice for a mixed fleet."""
+    known = load_spot_history()
+    return max((known[name].correlation for name in instances if name in known), default=0.5)
+
+
+# --- the document's rule --------------------------------------------------------------------------------------------
+
+
+class FixedRule(Noun):
+    """A base on demand and a burst on spot for a share of the time, against a constant fleet on demand."""
+
+    tree: CostTree
+    base_usd: NonNegativeFloat
+    burst_usd: NonNegativeFloat
+    usd_per_month: NonNegativeFloat
+    compared_usd_per_month: NonNegativeFloat
+    saved_share: float
+    largest_fleet: PositiveInt
+    """Replicas it can reach: a peak above it is not served."""
+
+
+def fixed_rule(
+    on_demand_usd_per_hour: float = 2.21,
+    spot_usd_per_hour: float = 0.73,
+    base: int = 4,
+    burst: int = 4,
+    burst_share_of_time: float = 0.6,
+    compared_with: int = 6,
+) -> FixedRule:
+    """The hybrid fleet of "Tokens per dollar" (its figures are the defaults): 20.1 % below six on demand."""
+    tree = monthly_fleet(
+        [
+            FleetShare(name="base, on demand", gpus=base, usd_per_hour=on_demand_usd_per_hour),
+            FleetShare(
+                name="burst, spot", gpus=burst, usd_per_hour=spot_usd_per_hour, share_of_time=burst_share_of_time
+            ),
+        ]
+    )
+    compared = compared_with * on_demand_usd_per_hour * HOURS_PER_MONTH
+    return FixedRule(
+        tree=tree,
+        base_usd=tree.lines[0].usd,
+        burst_usd=tree.lines[1].usd,
+        usd_per_month=tree.usd,
+        compared_usd_per_month=compared,
+        saved_share=saving(compared, tree.usd),
+        largest_fleet=base + burst,
+    )
+
+
+def median_base(needed: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    """The document's rule for any demand: a base for the median hour, and what is above it hour by hour."""
+    base = math.ceil(float(np.median(needed)))
+    return base, tuple(max(0, each - base) for each in needed)
+
+
+def simple_offer(name: str, requests_per_s: float, usd_per_hour: float | None = None, **more: object) -> FleetOffer:
+    """An offer for a demand of one class."""
+    return FleetOffer.model_validate(
+        {"name": name, "requests_per_s": {EVERY_SIZE: requests_per_s}, "usd_per_hour": usd_per_hour, **more}
+    )

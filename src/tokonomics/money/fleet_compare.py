@@ -1,0 +1,95 @@
+"""The plan next to simpler ways to buy for the same demand: what the program is worth.
+
+All on demand and all reserved are the same program with the other terms taken away. The document's rule is a base on
+demand for the median hour and spot above it, on the offer for which that comes out cheapest.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tokonomics.catalog.offers import Terms
+from tokonomics.errors import BadInput
+from tokonomics.money.cost import saving
+from tokonomics.money.demand import Demand, replicas_needed
+from tokonomics.money.fleet import Comparison, FleetOffer, FleetPlan, Wishes, median_base, spot_usd_per_hour
+from tokonomics.money.fleet_kinds import stripped
+from tokonomics.money.fleet_program import GAP, TIME_LIMIT_S, optimal_fleet, starts_of
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+
+def compare(
+    plan: FleetPlan,
+    offers: Sequence[FleetOffer],
+    demand: Demand,
+    wishes: Wishes | None = None,
+    *,
+    gap: float = GAP,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> FleetPlan:
+    """The plan with its comparisons."""
+    wishes = wishes or Wishes()
+
+    def bill(*terms: Terms) -> float | None:
+        left = [offer for offer in (stripped(each, *terms) for each in offers) if _has_price(offer)]
+        try:
+            return optimal_fleet(left, demand, wishes, gap=gap, time_limit_s=time_limit_s).usd_per_month
+        except BadInput:
+            return None
+
+    rule, name = median_rule_usd(offers, demand, wishes)
+    rows = (
+        ("all on demand", bill(Terms.on_demand), "as many as each hour needs"),
+        ("on demand for the peak", peak_usd(offers, demand), "never scaled down"),
+        ("all reserved", bill(Terms.reserved), "for the peak hour, paid in every hour"),
+        ("median on demand, spot above", rule, f"the document's rule{f', {name}' if name else ''}; no limit on spot"),
+    )
+    return plan.model_copy(
+        update={
+            "comparisons": tuple(
+                Comparison(
+                    name=title,
+                    usd_per_month=usd or None,
+                    saved_share=saving(usd, plan.usd_per_month) if usd else None,
+                    note=note,
+                )
+                for title, usd, note in rows
+            )
+        }
+    )
+
+
+def median_rule_usd(
+    offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes | None = None
+) -> tuple[float | None, str | None]:
+    """Expected USD a month of the document's rule on the offer where it is cheapest, and that offer."""
+    wishes = wishes or Wishes()
+    bills: list[tuple[float, str]] = []
+    for offer in offers:
+        if offer.usd_per_hour is None or not offer.spot or not _holds_all(offer, demand):
+            continue
+        base, burst = median_base(replicas_needed(demand, offer.requests_per_s))
+        market = min(offer.spot, key=lambda each: spot_usd_per_hour(offer, each, wishes))
+        starts = int(starts_of(np.array([burst])).sum()) * offer.startup_s / SECONDS_PER_HOUR
+        usd = base * demand.hours * offer.usd_per_hour + starts * market.usd_per_hour
+        usd += sum(burst) * spot_usd_per_hour(offer, market, wishes)
+        bills.append((usd * HOURS_PER_MONTH / demand.hours, offer.name))
+    return min(bills, default=(None, None))
+
+
+def peak_usd(offers: Sequence[FleetOffer], demand: Demand) -> float | None:
+    """USD a month of one offer on demand, as many as the busiest hour needs, all the time."""
+    bills = [
+        max(replicas_needed(demand, offer.requests_per_s)) * offer.usd_per_hour * HOURS_PER_MONTH
+        for offer in offers
+        if offer.usd_per_hour is not None and _holds_all(offer, demand)
+    ]
+    return min(bills, default=None)
+
+
+def _holds_all(offer: FleetOffer, demand: Demand) -> bool:
+    return all(name in offer.requests_per_s for name, rates in demand.rates.items() if max(rates) > 0)
+
+
+def _has_price(offer: FleetOffer) -> bool:
+    return bool(offer.usd_per_hour is not None or offer.reserved or offer.spot)

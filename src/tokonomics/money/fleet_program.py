@@ -1,0 +1,354 @@
+"""Which replicas to buy, on which terms, hour by hour: a mixed-integer program solved by HiGHS through SciPy.
+
+    least Σ reserved × price × hours + Σ on demand × price + Σ spot × expected price + Σ starts × start-up time × price
+
+such that in every hour and size class the replicas carry the demand (a spot replica counts for what interruptions leave
+of it), the firm ones carry what spot may not, what is left without any one zone carries its share, quotas and the least
+number of firm replicas hold, and whatever was not there an hour before is started. The horizon repeats. With several
+size classes a replica divides its time among those it can hold, as Mélange does (Griggs et al. 2024).
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.catalog.offers import Terms
+from tokonomics.errors import BadInput
+from tokonomics.money.demand import Demand
+from tokonomics.money.fleet import (
+    FleetOffer,
+    FleetPlan,
+    Purchase,
+    Wishes,
+    mixed_capacity,
+)
+from tokonomics.money.fleet_bill import p99_bill
+from tokonomics.money.fleet_kinds import Kind, kinds_of, undominated
+from tokonomics.units import HOURS_PER_MONTH
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+GAP = 5e-3
+"""Stop when no fleet can be cheaper by more than this share: half a percent is far below what prices move."""
+TIME_LIMIT_S = 30.0
+ROUNDING = 1e-9
+"""Relative slack on the demand, so that ten replicas of a tenth carry one."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Counts by kind and hour, and what the solver says of them."""
+
+    counts: Ints
+    lower_bound: float
+    solve_s: float
+    variables: int
+
+
+def optimal_fleet(
+    offers: Sequence[FleetOffer],
+    demand: Demand,
+    wishes: Wishes | None = None,
+    *,
+    gap: float = GAP,
+    time_limit_s: float = TIME_LIMIT_S,
+    correlation: float = 0.5,
+    seed: int = 0,
+) -> FleetPlan:
+    """The cheapest fleet for a demand; ``correlation`` is that of interruptions between zones, for the p99 bill."""
+    from tokonomics.money.fleet_search import search  # It solves programs of this module.
+
+    wishes = wishes or Wishes()
+    _check(offers, demand)
+    kinds = undominated(kinds_of(offers, wishes), wishes)
+    solution = search(kinds, demand, wishes, gap, time_limit_s)
+    if solution is None:
+        from tokonomics.money.fleet_blame import impossible
+
+        raise impossible(offers, demand, wishes)
+    starts = starts_of(solution.counts)
+    usd = np.array([kind.expected_usd_per_hour for kind in kinds]) * solution.counts.sum(axis=1)
+    start_usd = np.array([kind.start_usd for kind in kinds]) * starts.sum(axis=1)
+    bought = [index for index in range(len(kinds)) if solution.counts[index].any()]
+    expected = float(usd.sum() + start_usd.sum())
+    held = [(kinds[i].offer, market, solution.counts[i]) for i in bought if (market := kinds[i].market)]
+    p99 = p99_bill(held, expected, wishes, correlation, seed)
+    firm, spot = _capacity(kinds, solution.counts, demand)
+    to_month = HOURS_PER_MONTH / demand.hours
+    return FleetPlan(
+        hours=demand.hours,
+        purchases=tuple(
+            Purchase(
+                offer=kinds[index].offer.name,
+                terms=kinds[index].terms,
+                place=kinds[index].place,
+                by_hour=tuple(solution.counts[index].tolist()),
+                usd_per_hour=kinds[index].usd_per_hour,
+                usd=float(usd[index] + start_usd[index]),
+            )
+            for index in bought
+        ),
+        demand=demand.total,
+        firm_capacity=firm,
+        spot_capacity=spot,
+        expected_usd=expected,
+        p99_usd=p99,
+        usd_per_month=expected * to_month,
+        p99_usd_per_month=p99 * to_month,
+        startup_usd=float(start_usd.sum()),
+        gap=max(0.0, 1 - solution.lower_bound / expected) if expected > 0 else 0.0,
+        solve_s=solution.solve_s,
+        variables=solution.variables,
+    )
+
+
+# --- the program ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some hours of a longer horizon: counts by kind just before and just after; reserved ones stay as they are."""
+
+    before: Ints
+    after: Ints
+
+
+class OutOfTime(BadInput):
+    """The solver found nothing in the time it had."""
+
+
+@dataclass
+class _Rows:
+    """Rows of a sparse matrix, collected as coordinates."""
+
+    rows: list[Ints]
+    columns: list[Ints]
+    values: list[Floats]
+    low: list[Floats]
+    high: list[Floats]
+    count: int = 0
+
+    def block(self, low: Floats, high: Floats) -> Ints:
+        """So many new rows between these bounds; their numbers."""
+        made = np.arange(self.count, self.count + len(low))
+        self.count += len(low)
+        self.low.append(low)
+        self.high.append(high)
+        return made
+
+    def put(self, rows: Ints, columns: Ints, value: float) -> None:
+        self.rows.append(rows)
+        self.columns.append(np.broadcast_to(columns, rows.shape))
+        self.values.append(np.full(len(rows), value))
+
+
+def solve(
+    kinds: Sequence[Kind],
+    demand: Demand,
+    wishes: Wishes,
+    gap: float,
+    time_limit_s: float,
+    *,
+    relaxed: bool = False,
+    window: Window | None = None,
+) -> Solution | None:
+    """The counts by kind and hour; None where there is no fleet. ``relaxed`` lets replicas be divided."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # Half a second: only for those who solve.
+    from scipy.sparse import coo_array
+
+    began = time.perf_counter()
+    demand, weights, group = _merged(demand, window is not None or any(kind.start_usd for kind in kinds))
+    hours = demand.hours
+    columns, size = _columns(kinds, hours)
+    starting = [index for index, kind in enumerate(kinds) if kind.start_usd and kind.terms is not Terms.reserved]
+    starting = starting if hours > 1 or window else []
+    # A window has one hour more: what follows it may have to be started as well.
+    width = hours + (window is not None)
+    starts = {index: size + np.arange(width) + place * width for place, index in enumerate(starting)}
+    size += len(starting) * width
+
+    price, least, most, whole = np.zeros(size), np.zeros(size), np.full(size, np.inf), np.zeros(size)
+    for index, kind in enumerate(kinds):
+        own = columns[index]
+        once = kind.terms is Terms.reserved
+        price[own] = kind.expected_usd_per_hour * (weights.sum() if once else weights)
+        most[own], whole[own] = kind.limit, 1
+        if window is not None and once:
+            least[own] = most[own] = window.before[index]
+    for index, own in starts.items():
+        price[own] = kinds[index].start_usd
+
+    table = _Rows([], [], [], [], [])
+    extra = _carry(table, kinds, columns, demand, wishes, size)
+    _keep_least(table, kinds, columns, hours, wishes)
+    _keep_quotas(table, kinds, columns, hours)
+    for index, own in starts.items():
+        _start(table, own, columns[index], (window.before[index], window.after[index]) if window else None)
+    size += extra
+    price, least, whole = (np.pad(each, (0, extra)) for each in (price, least, whole))
+    most = np.pad(most, (0, extra), constant_values=np.inf)
+    entries = (np.concatenate(table.rows), np.concatenate(table.columns))
+    matrix = coo_array((np.concatenate(table.values), entries), shape=(table.count, size)).tocsr()
+    found: Any = milp(
+        price,
+        integrality=np.zeros(size) if relaxed else whole,
+        bounds=Bounds(least, most),
+        constraints=LinearConstraint(matrix, np.concatenate(table.low), np.concatenate(table.high)),
+        options={"mip_rel_gap": gap, "time_limit": time_limit_s},
+    )
+    if found.x is None:
+        if found.status == 1:
+            raise OutOfTime(f"no fleet was found within {time_limit_s:.3g} s", fix="Give it longer, or fewer offers.")
+        return None
+    counts = np.array([np.broadcast_to(found.x[own], hours) for own in columns])
+    bound = found.fun if relaxed or found.mip_dual_bound is None else found.mip_dual_bound
+    return Solution(
+        counts=np.rint(counts).astype(np.int64)[:, group],
+        lower_bound=float(bound),
+        solve_s=time.perf_counter() - began,
+        variables=size,
+    )
+
+
+def _start(table: _Rows, starts: Ints, own: Ints, around: tuple[int, int] | None) -> None:
+    """Rows by which whatever was not there an hour before is started: started − now + an hour before ≥ 0."""
+    low = np.zeros(len(starts))
+    rows = np.arange(table.count, table.count + len(starts))
+    if around is None:
+        table.put(rows, np.roll(own, 1), 1.0)
+        table.put(rows, own, -1.0)
+    else:
+        low[0], low[-1] = -float(around[0]), float(around[1])
+        table.put(rows[1:], own, 1.0)
+        table.put(rows[:-1], own, -1.0)
+    table.put(rows, starts, 1.0)
+    table.block(low, np.full(len(starts), np.inf))
+
+
+def bill(kinds: Sequence[Kind], counts: Ints) -> float:
+    """Expected USD of these counts over their hours."""
+    usd = np.array([kind.expected_usd_per_hour for kind in kinds]) @ counts.sum(axis=1)
+    return float(usd + np.array([kind.start_usd for kind in kinds]) @ starts_of(counts).sum(axis=1))
+
+
+def starts_of(counts: Ints) -> Ints:
+    """Replicas that were not there an hour before; the horizon repeats."""
+    started: Ints = np.maximum(0, counts - np.roll(counts, 1, axis=1))
+    return started
+
+
+def _merged(demand: Demand, hours_matter: bool) -> tuple[Demand, Floats, Ints]:
+    """Hours of the same demand as one, with their number, where no start-up ties an hour to the one before."""
+    if hours_matter:
+        return demand, np.ones(demand.hours), np.arange(demand.hours)
+    different, group, weights = np.unique(
+        np.array(list(demand.rates.values())), axis=1, return_inverse=True, return_counts=True
+    )
+    merged = Demand(rates={name: tuple(row) for name, row in zip(demand.rates, different.tolist(), strict=True)})
+    return merged, weights.astype(np.float64), group.reshape(-1)
+
+
+def _columns(kinds: Sequence[Kind], hours: int) -> tuple[list[Ints], int]:
+    """The columns of each kind: one an hour, or a single one if reserved."""
+    columns, size = [], 0
+    for kind in kinds:
+        width = 1 if kind.terms is Terms.reserved else hours
+        columns.append(np.arange(size, size + width))
+        size += width
+    return columns, size
+
+
+def _carry(
+    table: _Rows, kinds: Sequence[Kind], columns: Sequence[Ints], demand: Demand, wishes: Wishes, size: int
+) -> int:
+    """Rows that make the fleet carry the demand; how many columns they add."""
+    hours, endless = demand.hours, np.full(demand.hours, np.inf)
+    firm_share, extra = 1 - wishes.max_spot_share, 0
+    zones = {kind.place for kind in kinds if not kind.is_firm} if wishes.max_zone_share < 1 else set()
+    # Columns of requests a second that a kind serves of a class: needed only if there is a choice of classes.
+    several = len(demand.rates) > 1
+    time_rows = {}
+    if several:
+        for index in range(len(kinds)):
+            rows = table.block(np.zeros(hours), endless)  # replicas − Σ served ÷ capacity ≥ 0
+            table.put(rows, columns[index], 1.0)
+            time_rows[index] = rows
+    for name, rates in demand.rates.items():
+        needed = np.asarray(rates) * (1 - ROUNDING)
+        served = table.block(needed, endless)
+        firm = table.block(needed * firm_share, endless) if firm_share > 0 else None
+        without = {zone: table.block(needed * (1 - wishes.max_zone_share), endless) for zone in zones}
+        for index, kind in enumerate(kinds):
+            carries = kind.carries(name)
+            if not carries:
+                continue
+            own, value = columns[index], carries
+            if several:
+                own, value = size + extra + np.arange(hours), 1.0
+                extra += hours
+                table.put(time_rows[index], own, -1.0 / carries)
+            table.put(served, own, value)
+            if firm is not None and kind.is_firm:
+                table.put(firm, own, value)
+            for zone, rows in without.items():
+                if kind.is_firm or kind.place != zone:
+                    table.put(rows, own, value)
+    return extra
+
+
+def _keep_least(table: _Rows, kinds: Sequence[Kind], columns: Sequence[Ints], hours: int, wishes: Wishes) -> None:
+    if not wishes.min_replicas:
+        return
+    rows = table.block(np.full(hours, float(wishes.min_replicas)), np.full(hours, np.inf))
+    for index, kind in enumerate(kinds):
+        if kind.is_firm:
+            table.put(rows, columns[index], 1.0)
+
+
+def _keep_quotas(table: _Rows, kinds: Sequence[Kind], columns: Sequence[Ints], hours: int) -> None:
+    """Reserved and on-demand replicas of an offer share its quota."""
+    for offer in {id(kind.offer): kind.offer for kind in kinds}.values():
+        firm = [index for index, kind in enumerate(kinds) if kind.offer is offer and kind.is_firm]
+        if offer.max_replicas is None or len(firm) < 2:
+            continue
+        rows = table.block(np.full(hours, -np.inf), np.full(hours, float(offer.max_replicas)))
+        for index in firm:
+            table.put(rows, columns[index], 1.0)
+
+
+def mix_of(demand: Demand) -> dict[str, float]:
+    """Each class's share of all requests."""
+    sums = {name: float(np.sum(rates)) for name, rates in demand.rates.items()}
+    total = sum(sums.values())
+    return {name: each / total if total else 1 / len(sums) for name, each in sums.items()}
+
+
+def _capacity(kinds: Sequence[Kind], counts: Ints, demand: Demand) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    mix = mix_of(demand)
+    size = np.array([mixed_capacity(kind.offer, mix) * kind.counted for kind in kinds])
+    is_firm = np.array([kind.is_firm for kind in kinds])
+    firm, spot = (size * is_firm) @ counts, (size * ~is_firm) @ counts
+    return tuple(firm.tolist()), tuple(spot.tolist())
+
+
+def _check(offers: Sequence[FleetOffer], demand: Demand) -> None:
+    if not offers:
+        raise BadInput("there is no offer to buy from", fix="Loosen the filters, or add offers.")
+    names = [offer.name for offer in offers]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInput(f"two offers are called '{twice}'")
+    unpriced = next((o for o in offers if o.usd_per_hour is None and not o.reserved and not o.spot), None)
+    if unpriced is not None:
+        raise BadInput(f"'{unpriced.name}' has no price on any terms")
+    for name, rates in demand.rates.items():
+        if max(rates) > 0 and not any(name in offer.requests_per_s for offer in offers):
+            raise BadInput(
+                f"no offer holds requests of the class '{name}'",
+                fix="Add an offer with more memory, or leave these requests out.",
+            )

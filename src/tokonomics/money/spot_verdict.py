@@ -1,0 +1,96 @@
+"""Whether a workload belongs on spot: the friendly and the hostile patterns, each tested on the user's own figures.
+
+The patterns are those of "Tokens per dollar" (batch, overflow, short answers against a lone replica, a strict p99, long
+answers, a slow start). Work is lost when a machine goes with answers unfinished: those longer than the notice.
+"""
+
+from enum import StrEnum
+
+from pydantic import NonNegativeFloat, NonNegativeInt
+
+from tokonomics.catalog.spot import NOTICE_S, Interruptions
+from tokonomics.nouns import Noun
+from tokonomics.units import SECONDS_PER_HOUR, percent, plural, seconds
+
+LONG_S = 300.0
+"""Five minutes, of an answer or of a cold start: the document's limit for both."""
+LOST_SHARE = 0.01
+"""A hundredth of all answers cut off is a p99 promise broken by spot alone."""
+
+
+class Suitability(StrEnum):
+    """How much of the fleet may be on spot."""
+
+    all = "all of it"
+    overflow = "overflow above a firm base"
+    none = "none of it"
+
+
+class Reason(Noun):
+    """One pattern and which way it points."""
+
+    speaks_for: bool
+    text: str
+
+
+class SpotVerdict(Noun):
+    """How much of the fleet belongs on spot, and why."""
+
+    suitability: Suitability
+    reasons: tuple[Reason, ...]
+    max_spot_share: NonNegativeFloat
+    """What to wish for in a fleet: of an hour's demand."""
+    cut_off_share: NonNegativeFloat
+    """Of all answers: begun on a machine that goes before they end."""
+
+
+def spot_verdict(
+    *,
+    answer_s: float,
+    cold_start_s: float,
+    replicas: int,
+    interruptions: Interruptions,
+    strict_p99: bool = False,
+    batch: bool = False,
+    long_conversations: bool = False,
+    notice_s: float = NOTICE_S,
+) -> SpotVerdict:
+    """Judge a workload: ``answer_s`` is the time of a long answer (p99), ``replicas`` what the mean hour needs."""
+    cut_off = min(1.0, interruptions.per_hour * max(0.0, answer_s - notice_s) / SECONDS_PER_HOUR)
+    reasons = [
+        Reason(speaks_for=batch, text="a batch can be done again" if batch else "clients wait for the answers"),
+        _either(answer_s < LONG_S, f"answers take up to {seconds(answer_s)}", f"{seconds(LONG_S)}"),
+        _either(cold_start_s <= LONG_S, f"a replacement serves after {seconds(cold_start_s)}", f"{seconds(LONG_S)}"),
+        Reason(
+            speaks_for=replicas > 1,
+            text=f"{plural(replicas, 'replica')}: "
+            + ("the others carry on when one goes" if replicas > 1 else "nothing is left when it goes"),
+        ),
+        Reason(
+            speaks_for=cut_off < LOST_SHARE,
+            text=f"{percent(cut_off)} of answers are cut off ({interruptions.per_hour:.2g} interruptions an hour, "
+            f"{seconds(notice_s)} notice)",
+        ),
+    ]
+    if strict_p99:
+        reasons.append(Reason(speaks_for=False, text="a strict p99 leaves no room for a replica that goes"))
+    if long_conversations:
+        reasons.append(Reason(speaks_for=False, text="long conversations lose their cached prompts"))
+    against = sum(not reason.speaks_for for reason in reasons[1:])
+    suitability = _judge(batch, replicas, cold_start_s, strict_p99, cut_off, against)
+    share = {Suitability.all: 1.0, Suitability.overflow: 0.5, Suitability.none: 0.0}[suitability]
+    return SpotVerdict(suitability=suitability, reasons=tuple(reasons), max_spot_share=share, cut_off_share=cut_off)
+
+
+def _judge(
+    batch: bool, replicas: NonNegativeInt, cold_start_s: float, strict_p99: bool, cut_off: float, against: int
+) -> Suitability:
+    if batch:
+        return Suitability.all
+    if replicas <= 1 or cut_off >= LOST_SHARE or (strict_p99 and cold_start_s > LONG_S) or against >= 3:
+        return Suitability.none
+    return Suitability.overflow
+
+
+def _either(good: bool, what: str, limit: str) -> Reason:
+    return Reason(speaks_for=good, text=f"{what}, {'within' if good else 'above'} {limit}")

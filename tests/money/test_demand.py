@@ -1,0 +1,51 @@
+"""Demand curves: hours and rates, rate curves, traces and size classes."""
+
+import numpy as np
+import pytest
+
+from tokonomics.errors import BadInput
+from tokonomics.money.demand import Demand, demand_from_trace, demand_of, parse_demand, replicas_needed
+from tokonomics.traffic.trace import make_trace
+
+
+def test_hours_and_rates_repeat_over_the_week() -> None:
+    demand = parse_demand("12x20,12x2")
+    assert demand.hours == 168
+    assert demand.total == tuple(([20.0] * 12 + [2.0] * 12) * 7)
+    assert (demand.peak, demand.mean) == (20, 11)
+
+
+def test_a_daily_curve_keeps_its_mean_and_reaches_its_peak() -> None:
+    demand = parse_demand("diurnal:5,peak=2", hours=24)
+    assert demand.mean == pytest.approx(5)
+    assert demand.peak == pytest.approx(10, rel=0.01)
+    assert np.argmax(demand.total) in (11, 12)
+
+
+def test_a_trace_becomes_its_own_hours_and_size_classes() -> None:
+    arrival = np.concatenate([np.arange(0, 3600, 10), np.arange(3600, 7200, 5)])
+    tokens = np.where(np.arange(len(arrival)) % 4 == 0, 9000, 100)
+    demand = demand_from_trace(make_trace(arrival, tokens, np.full(len(arrival), 50)), up_to_tokens=(4000,))
+    assert list(demand.rates) == ["≤ 4,000 tokens", "> 4,000 tokens"]
+    assert demand.total == pytest.approx((0.1, 0.2), rel=0.002)
+    assert demand.rates["> 4,000 tokens"] == pytest.approx((0.025, 0.05), rel=0.002)
+
+
+def test_the_busiest_part_of_an_hour_counts_where_asked() -> None:
+    arrival = np.concatenate([np.arange(0, 1800, 10), np.arange(1800, 3600, 1)])
+    trace = make_trace(arrival, np.full(len(arrival), 10), np.full(len(arrival), 10))
+    assert demand_from_trace(trace).peak == pytest.approx(0.55, rel=0.01)
+    assert demand_from_trace(trace, busiest_s=900).peak == pytest.approx(1.0, rel=0.01)
+
+
+def test_replicas_are_whole_and_share_their_time_among_classes() -> None:
+    assert replicas_needed(demand_of([0, 1, 2.0001, 10]), 1.0) == (0, 1, 3, 10)
+    mixed = Demand(rates={"short": (2.0,), "long": (1.0,)})
+    assert replicas_needed(mixed, {"short": 4.0, "long": 2.0}) == (1,)
+
+
+@pytest.mark.parametrize("text", ["12x", "x20", "1.5x20", "12x-1", "", "0x5", "burst:10", "12x1e99"])
+def test_a_demand_that_cannot_be_read_says_how_to_write_one(text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_demand(text)
+    assert "--demand" in str(caught.value)

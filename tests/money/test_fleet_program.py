@@ -1,0 +1,265 @@
+"""The fleet program: equal to trying everything, lawful, and clear about what cannot be done."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
+from tokonomics.errors import BadInput
+from tokonomics.money.demand import Demand, demand_of, parse_demand
+from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes, fixed_rule, simple_offer
+from tokonomics.money.fleet_bill import spot_bills
+from tokonomics.money.fleet_blame import NoFleet
+from tokonomics.money.fleet_compare import compare
+from tokonomics.money.fleet_program import optimal_fleet
+
+CALM = Interruptions(per_hour=hourly_rate(0.10), outage_hours=2.0)
+ALWAYS = Interruptions(per_hour=0.0)
+
+
+def exact(offers: list[FleetOffer], demand: Demand, wishes: Wishes | None = None) -> float:
+    return optimal_fleet(offers, demand, wishes, gap=0.0).expected_usd
+
+
+def by_enumeration(offers: list[FleetOffer], rates: list[float], wishes: Wishes, most: int = 3) -> float:
+    """Every number of every reserved, on-demand and spot replica up to ``most``, hour by hour, start-ups by a shortest
+    path over all states (written apart from the program: loops, no matrix)."""
+    reserved = [(o, price) for o in offers for price in o.reserved.values()]
+    hourly: list[tuple[FleetOffer, float, float, float, str | None]] = []  # offer, price, counts for, start, zone
+    for o in offers:
+        if o.usd_per_hour is not None:
+            hourly.append((o, o.usd_per_hour, 1.0, o.usd_per_hour * o.startup_s / 3600, None))
+        for m in o.spot:
+            up = 1 / (1 + m.interruptions.per_hour * m.interruptions.outage_hours)
+            cost, counts = up * m.usd_per_hour, up
+            if o.usd_per_hour is not None and wishes.fallback:
+                cost += (1 - up + up * m.interruptions.per_hour * o.startup_s / 3600) * o.usd_per_hour
+                lost_hours = min(max(0.0, o.startup_s - 120) / 3600, m.interruptions.outage_hours)
+                counts = 1 - up * m.interruptions.per_hour * lost_hours
+            hourly.append((o, cost, counts, m.usd_per_hour * o.startup_s / 3600, m.zone))
+    states = list(itertools.product(range(most + 1), repeat=len(hourly)))
+    best = math.inf
+    for base in itertools.product(range(most + 1), repeat=len(reserved)):
+        fixed = sum(n * price for n, (_, price) in zip(base, reserved, strict=True)) * len(rates)
+        base_capacity = sum(n * o.requests_per_s["all"] for n, (o, _) in zip(base, reserved, strict=True))
+
+        def holds(
+            state: tuple[int, ...], rate: float, base_capacity: float = base_capacity, base_n: int = sum(base)
+        ) -> bool:
+            spot: dict[str, float] = {}
+            firm, count = base_capacity, base_n
+            for n, (o, _, counts, _, zone) in zip(state, hourly, strict=True):
+                if zone is None:
+                    firm, count = firm + n * o.requests_per_s["all"], count + n
+                else:
+                    spot[zone] = spot.get(zone, 0.0) + n * o.requests_per_s["all"] * counts
+            whole = firm + sum(spot.values())
+            return (
+                whole >= rate - 1e-6
+                and firm >= (1 - wishes.max_spot_share) * rate - 1e-6
+                and all(whole - each >= (1 - wishes.max_zone_share) * rate - 1e-6 for each in spot.values())
+                and count >= wishes.min_replicas
+            )
+
+        allowed = [[state for state in states if holds(state, rate)] for rate in rates]
+        if not all(allowed):
+            continue
+
+        def running(state: tuple[int, ...]) -> float:
+            return sum(n * price for n, (_, price, *_) in zip(state, hourly, strict=True))
+
+        def starting(before: tuple[int, ...], now: tuple[int, ...]) -> float:
+            return sum(max(0, b - a) * kind[3] for a, b, kind in zip(before, now, hourly, strict=True))
+
+        if not any(kind[3] for kind in hourly):
+            best = min(best, fixed + sum(min(map(running, each)) for each in allowed))
+            continue
+        steps = [
+            np.array([[starting(one, other) for other in now] for one in before])
+            for before, now in itertools.pairwise([*allowed, allowed[0]])
+        ]
+        usd_of = [np.array([running(state) for state in each]) for each in allowed]
+        for index in range(len(allowed[0])):
+            usd = np.full(len(allowed[0]), np.inf)
+            usd[index] = usd_of[0][index]
+            for step, each in zip(steps[:-1], usd_of[1:], strict=True):
+                usd = (usd[:, None] + step).min(axis=0) + each
+            best = min(best, fixed + float((usd + steps[-1][:, index]).min()))
+    return best
+
+
+def zones(*prices: float, interruptions: Interruptions = CALM) -> tuple[SpotMarket, ...]:
+    return tuple(
+        SpotMarket(zone=f"z{index}", usd_per_hour=price, interruptions=interruptions)
+        for index, price in enumerate(prices)
+    )
+
+
+TWO_EACH = tuple(market.model_copy(update={"max_replicas": 2}) for market in zones(0.3, 0.4, interruptions=ALWAYS))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_small_fleet_equals_trying_everything(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    offers = [
+        simple_offer("large", 2.5, 3.0 * rng.uniform(0.8, 1.2), spot=zones(1.0 * rng.uniform(0.6, 1.6))),
+        simple_offer("small", 1.0, 1.4 * rng.uniform(0.8, 1.2), reserved={"1 year": 0.9 * rng.uniform(0.7, 1.2)}),
+    ]
+    rates = rng.uniform(0.2, 4.5, 4).round(2).tolist()
+    wishes = Wishes(max_spot_share=0.6, min_replicas=1)
+    assert exact(offers, demand_of(rates), wishes) == pytest.approx(by_enumeration(offers, rates, wishes), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fallback", [True, False])
+def test_with_start_ups_and_zones_too(seed: int, fallback: bool) -> None:
+    rng = np.random.default_rng(seed)
+    market = zones(*rng.uniform(0.4, 1.1, 2), interruptions=SCARCE)
+    offers = [simple_offer("one", 1.0, 1.5, spot=market, startup_s=1500.0)]
+    rates = rng.uniform(0.2, 2.4, 4).round(2).tolist()
+    wishes = Wishes(max_spot_share=0.8, max_zone_share=0.5, fallback=fallback)
+    assert exact(offers, demand_of(rates), wishes) == pytest.approx(by_enumeration(offers, rates, wishes, 4), rel=1e-6)
+
+
+prices = st.floats(0.2, 5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.tuples(prices, prices, st.floats(0.5, 4)), min_size=2, max_size=4),
+    st.lists(st.floats(0, 9), min_size=2, max_size=5),
+    st.floats(0, 1),
+)
+def test_adding_an_offer_never_raises_the_bill(
+    kinds: list[tuple[float, float, float]], rates: list[float], share: float
+) -> None:
+    offers = [
+        simple_offer(f"o{i}", size, price, spot=zones(spot), startup_s=300.0)
+        for i, (price, spot, size) in enumerate(kinds)
+    ]
+    wishes = Wishes(max_spot_share=share)
+    fewer, more = (exact(each, demand_of(rates), wishes) for each in (offers[:-1], offers))
+    assert more <= fewer * (1 + 1e-6) + 1e-9
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.floats(0, 9), min_size=2, max_size=5), st.floats(1, 2), st.floats(0, 1))
+def test_more_demand_never_lowers_the_bill(rates: list[float], factor: float, share: float) -> None:
+    offers = [
+        simple_offer("a", 1.0, 1.0, spot=zones(0.4, 0.5), startup_s=300.0),
+        simple_offer("b", 2.3, 2.1, reserved={"3 years": 1.2}),
+    ]
+    wishes = Wishes(max_spot_share=share, max_zone_share=0.7)
+    demand = demand_of(rates)
+    assert exact(offers, demand, wishes) <= exact(offers, demand.scaled(factor), wishes) * (1 + 1e-6) + 1e-9
+
+
+def test_the_document_s_hybrid_fleet_saves_a_fifth() -> None:
+    rule = fixed_rule(2.21, 0.73, base=4, burst=4, burst_share_of_time=0.6, compared_with=6)
+    assert rule.base_usd == pytest.approx(4 * 2.21 * 730)
+    assert rule.burst_usd == pytest.approx(4 * 0.73 * 730 * 0.6)
+    assert rule.usd_per_month == pytest.approx(7732.16)
+    assert rule.compared_usd_per_month == pytest.approx(9679.8)
+    assert rule.saved_share == pytest.approx(0.2012, abs=5e-5)
+    assert rule.largest_fleet == 8  # Its own text says that the peak needs ten.
+
+
+def test_for_the_document_s_demand_the_program_beats_its_rule() -> None:
+    """Six GPUs in the mean and ten at the peak: eight hours of ten, sixteen of four."""
+    offer = simple_offer("A100", 1.0, 2.21, spot=zones(0.73, interruptions=ALWAYS))
+    demand = parse_demand("8x10,16x4", hours=24)
+    assert demand.mean == pytest.approx(6)
+    plan = compare(optimal_fleet([offer], demand, gap=0.0), [offer], demand)
+    assert plan.usd_per_month == pytest.approx(6 * 0.73 * 730)  # All spot, if spot may carry all.
+    firm_base = optimal_fleet([offer], demand, Wishes(max_spot_share=0.6), gap=0.0)
+    assert firm_base.usd_per_month == pytest.approx(((8 * 4 + 16 * 2) * 2.21 + (8 * 6 + 16 * 2) * 0.73) / 24 * 730)
+    others = {each.name: each.usd_per_month for each in plan.comparisons}
+    assert others["all on demand"] == pytest.approx(6 * 2.21 * 730)
+    assert others["on demand for the peak"] == pytest.approx(10 * 2.21 * 730)
+    assert others["median on demand, spot above"] == pytest.approx((4 * 2.21 + 6 * 0.73 / 3) * 730)
+    assert others["all reserved"] is None
+
+
+def test_what_is_needed_all_the_time_is_reserved_and_the_rest_is_not() -> None:
+    offer = simple_offer("one", 1.0, 2.0, reserved={"3 years": 1.0})
+    plan = optimal_fleet([offer], parse_demand("6x5,18x2", hours=24), gap=0.0)
+    assert plan.replicas(Terms.reserved) == (2,) * 24
+    assert plan.replicas(Terms.on_demand) == (3,) * 6 + (0,) * 18
+    assert plan.p99_usd == plan.expected_usd == pytest.approx(2 * 24 + 3 * 6 * 2)
+    assert plan.gap == pytest.approx(0, abs=1e-9)
+
+
+def test_large_requests_go_where_they_fit_and_small_ones_where_they_are_cheap() -> None:
+    large = FleetOffer(name="large", requests_per_s={"short": 4, "long": 2}, usd_per_hour=4)
+    small = FleetOffer(name="small", requests_per_s={"short": 2}, usd_per_hour=1)
+    plan = optimal_fleet([large, small], Demand(rates={"short": (6.0,), "long": (3.0,)}), gap=0.0)
+    # Two large ones for the long; their spare quarter serves 2 of the short, two small ones the other 4.
+    assert {each.offer: each.by_hour for each in plan.purchases} == {"large": (2,), "small": (2,)}
+
+
+def test_a_start_up_is_paid_before_it_serves() -> None:
+    offer = simple_offer("one", 1.0, 2.0, startup_s=900.0)
+    plan = optimal_fleet([offer], demand_of([1, 3, 1, 3]), gap=0.0)
+    assert plan.expected_usd == pytest.approx(2.0 * (1 + 3 + 1 + 3) + 4 * 2.0 / 4)
+    assert plan.startup_usd == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("interruptions", [CALM, SCARCE])
+def test_drawn_weeks_cost_in_the_mean_what_is_expected(interruptions: Interruptions) -> None:
+    offer = simple_offer("one", 1.0, 2.0, spot=zones(0.5, 0.6, interruptions=interruptions), startup_s=600.0)
+    counts = [np.full(168, 3), np.full(168, 2)]
+    held = [(offer, market, each) for market, each in zip(offer.spot, counts, strict=True)]
+    up = interruptions.availability
+    again = 1 - up + up * interruptions.per_hour / 6
+    expected = sum(n.sum() * (up * m.usd_per_hour + again * 2.0) for m, n in zip(offer.spot, counts, strict=True))
+    drawn = spot_bills(held, Wishes(), correlation=0.5, draws=4000)
+    assert drawn.mean() == pytest.approx(expected, rel=0.01)
+
+
+def test_tied_zones_have_the_worse_bad_week() -> None:
+    offer = simple_offer("one", 1.0, 2.0, spot=zones(0.5, 0.5, 0.5, 0.5, interruptions=SCARCE))
+    held = [(offer, market, np.full(168, 2)) for market in offer.spot]
+    apart, tied = (np.quantile(spot_bills(held, Wishes(), correlation=rho), 0.99) for rho in (0.0, 0.9))
+    assert tied > apart
+
+
+def test_spot_that_is_dearer_than_it_saves_is_left_alone() -> None:
+    offer = simple_offer("one", 1.0, 1.0, spot=zones(0.95, interruptions=SCARCE), startup_s=600.0)
+    assert optimal_fleet([offer], demand_of([4, 4]), gap=0.0).replicas(Terms.spot) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("offer", "wishes", "blame", "says"),
+    [
+        (simple_offer("a", 1.0, 1.0, max_replicas=3), Wishes(), "max_replicas", "75 %"),
+        (
+            simple_offer("a", 1.0, 1.0, max_replicas=3, spot=zones(0.3)),
+            Wishes(max_spot_share=0.1),
+            "max_spot_share",
+            "25 %",
+        ),
+        (simple_offer("a", 1.0, None, spot=TWO_EACH), Wishes(max_zone_share=0.2), "max_zone_share", "50 %"),
+        (simple_offer("a", 9.0, 1.0, max_replicas=3), Wishes(min_replicas=5), "min_replicas", "at least 3"),
+    ],
+)
+def test_an_impossible_wish_is_named_with_the_nearest_possible(
+    offer: FleetOffer, wishes: Wishes, blame: str, says: str
+) -> None:
+    with pytest.raises(NoFleet) as caught:
+        optimal_fleet([offer], demand_of([1, 4, 2]), wishes)
+    assert blame in caught.value.blame
+    assert says in str(caught.value)
+    assert "hour 1" in str(caught.value) or blame == "min_replicas"
+
+
+def test_a_class_that_nobody_holds_and_an_empty_list_say_so() -> None:
+    offer = FleetOffer(name="small", requests_per_s={"short": 2}, usd_per_hour=1)
+    with pytest.raises(BadInput, match="no offer holds requests of the class 'long'"):
+        optimal_fleet([offer], Demand(rates={"short": (1.0,), "long": (1.0,)}))
+    with pytest.raises(BadInput, match="no offer"):
+        optimal_fleet([], demand_of([1]))
