@@ -263,3 +263,24 @@ def test_a_class_that_nobody_holds_and_an_empty_list_say_so() -> None:
         optimal_fleet([offer], Demand(rates={"short": (1.0,), "long": (1.0,)}))
     with pytest.raises(BadInput, match="no offer"):
         optimal_fleet([], demand_of([1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("startup_s", [0.0, 600.0])
+def test_a_program_taken_apart_is_near_the_whole_one_and_its_gap_is_honest(
+    startup_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offers = [
+        simple_offer("a", 1.0, 1.0, spot=zones(0.4, 0.5), startup_s=startup_s),
+        simple_offer("b", 2.3, 2.1, reserved={"3 years": 1.2}, startup_s=startup_s),
+    ]
+    demand = parse_demand("diurnal:5,peak=2", hours=24)
+    wishes = Wishes(max_spot_share=0.5, max_zone_share=0.4)
+    whole = optimal_fleet(offers, demand, wishes, gap=0.0)
+    monkeypatch.setattr("tokonomics.money.fleet_search.AT_ONCE", 0)
+    apart = optimal_fleet(offers, demand, wishes, gap=1e-3)
+    assert whole.expected_usd * (1 - 1e-9) <= apart.expected_usd <= whole.expected_usd * 1.03
+    assert apart.expected_usd * (1 - apart.gap) <= whole.expected_usd * (1 + 1e-9)
+    for firm, spot, rate in zip(apart.firm_capacity, apart.spot_capacity, apart.demand, strict=True):
+        assert firm + spot >= rate * (1 - 1e-6)
+        assert firm >= 0.5 * rate * (1 - 1e-6)
