@@ -8,8 +8,12 @@ number of firm replicas hold, and whatever was not there an hour before is start
 size classes a replica divides its time among those it can hold, as Mélange does (Griggs et al. 2024).
 """
 
+import ctypes
+import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,13 +198,14 @@ def solve(
     most = np.pad(most, (0, extra), constant_values=np.inf)
     entries = (np.concatenate(table.rows), np.concatenate(table.columns))
     matrix = coo_array((np.concatenate(table.values), entries), shape=(table.count, size)).tocsr()
-    found: Any = milp(
-        price,
-        integrality=np.zeros(size) if relaxed else whole,
-        bounds=Bounds(least, most),
-        constraints=LinearConstraint(matrix, np.concatenate(table.low), np.concatenate(table.high)),
-        options={"mip_rel_gap": gap, "time_limit": time_limit_s},
-    )
+    with _silent():
+        found: Any = milp(
+            price,
+            integrality=np.zeros(size) if relaxed else whole,
+            bounds=Bounds(least, most),
+            constraints=LinearConstraint(matrix, np.concatenate(table.low), np.concatenate(table.high)),
+            options={"mip_rel_gap": gap, "time_limit": time_limit_s},
+        )
     if found.x is None:
         if found.status == 1:
             raise OutOfTime(f"no fleet was found within {time_limit_s:.3g} s", fix="Give it longer, or fewer offers.")
@@ -213,6 +218,23 @@ def solve(
         solve_s=time.perf_counter() - began,
         variables=size,
     )
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """HiGHS as of SciPy 1.17 prints a line for developers past its own switch, into what may be somebody's JSON."""
+    libc = ctypes.CDLL(None)
+    sys.stdout.flush()
+    libc.fflush(None)
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        libc.fflush(None)  # What C has in its buffer, before standard output is itself again.
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _start(table: _Rows, starts: Ints, own: Ints, around: tuple[int, int] | None) -> None:
