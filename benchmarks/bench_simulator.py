@@ -3,7 +3,7 @@
     python benchmarks/bench_simulator.py
 
 Prints a table and records it under benchmarks/results/. Wall times are those of ``simulate``: columns in, columns out,
-compiled code loaded; the best of three, as other work on the machine only ever adds. Made-up traffic is drawn before.
+compiled code loaded; the best of five, as other work on the machine only ever adds. Made-up traffic is drawn before.
 """
 
 import argparse
@@ -42,7 +42,7 @@ FIRST_RUN = (
 )
 LOAD = 0.7
 FLEET, MANY = 8, 10_000_000
-TIMES = 3
+TIMES = 5
 
 
 def main() -> None:

@@ -14,9 +14,11 @@ from tokonomics.errors import BadInput, nearest, shorten
 Path = tuple[str, ...]
 """Of a field: the column, or the keys that lead to it through nested objects."""
 
-FIELDS = ("arrival", "input", "output", "tenant", "priority", "prefix")
+FIELDS = ("arrival", "input", "output", "tenant", "priority", "patience", "prefix")
 REQUIRED = ("arrival", "input", "output")
-COLUMNS_HELP = "--columns arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,prefix=…]"
+COLUMNS_HELP = (
+    "--columns arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,patience=…,prefix=…]"
+)
 KNOWN = (
     "Azure LLM, BurstGPT (CSV); Mooncake, Qwen-Bailian, OpenAI-style usage (JSON lines); "
     "vLLM bench --save-detailed, guidellm (JSON)"
@@ -34,9 +36,12 @@ class Layout:
     output: tuple[Path, ...]
     tenant: tuple[Path, ...] = ()
     priority: tuple[Path, ...] = ()
+    patience: tuple[Path, ...] = ()
     prefix: tuple[Path, ...] = ()
     second: float = 1.0
     """Units of a number in the time field that make a second; 0: tell seconds from finer units by size."""
+    patience_second: float = 1.0
+    """Units of the patience field that make a second."""
     block_tokens: int | None = None
     prefix_is_key: bool = False
     """The prefix field names a shared prompt, rather than listing its blocks."""
@@ -75,6 +80,7 @@ OWN = Layout(
     output=(("output_tokens",),),
     tenant=(("tenant",),),
     priority=(("priority",),),
+    patience=(("patience_s",),),
     prefix=(("prefix_blocks",),),
 )
 AZURE = Layout("Azure LLM CSV", arrival=(("TIMESTAMP",),), input=(("ContextTokens",),), output=(("GeneratedTokens",),))
@@ -190,8 +196,13 @@ def layout_from_option(columns: str, present: set[Path]) -> Layout:
             chosen[field] = (_find(name, present),)
     if missing := [field for field in REQUIRED if field not in chosen]:
         raise BadInput(f"does not say which column is {missing[0]}", where="--columns", fix=f"Use {COLUMNS_HELP}")
-    per_second = _per_second(chosen["arrival"][0][-1])
-    return Layout("columns as told", **chosen, second=per_second, block_tokens=block_tokens)
+    return Layout(
+        "columns as told",
+        **chosen,
+        second=_per_second(chosen["arrival"][0][-1]),
+        patience_second=_per_second(chosen["patience"][0][-1]) if "patience" in chosen else 1.0,
+        block_tokens=block_tokens,
+    )
 
 
 def _find(name: str, present: set[Path]) -> Path:
