@@ -203,3 +203,9 @@ def test_a_wrong_option_says_what_there_is(tmp_path: Path, kind: str, option: st
     with pytest.raises(BadInput, match=message) as caught:
         open_trace(path, columns=option)
     assert fix in str(caught.value.fix)
+
+
+def test_unix_times_in_milliseconds_are_told_by_their_size(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("ts,i,o\n1700000000000,10,5\n1700000002500,12,5\n", encoding="utf-8")
+    assert open_trace(log, columns="arrival=ts,input=i,output=o").read().arrival_s.tolist() == [0.0, 2.5]

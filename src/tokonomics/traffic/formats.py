@@ -26,6 +26,10 @@ KNOWN = (
 SUPPORTED = f"{KNOWN}; any other CSV, JSON lines or parquet with {COLUMNS_HELP}"
 
 
+BY_SIZE = 0.0
+"""Unix times in seconds, milli-, micro- or nanoseconds: their size tells which."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where each field of a request is found; of several places the first that holds something counts."""
@@ -121,7 +125,7 @@ OPENAI = Layout(
     input=_anywhere("usage.prompt_tokens", "usage.input_tokens") + _paths("prompt_tokens", "input_tokens"),
     output=_anywhere("usage.completion_tokens", "usage.output_tokens") + _paths("completion_tokens", "output_tokens"),
     tenant=_paths("metadata.tenant", "user", "end_user", "response.body.metadata.tenant", "response.body.user"),
-    second=0.0,
+    second=BY_SIZE,
 )
 OPENAI_MODELS = replace(
     OPENAI, tenant=_anywhere("model"), note="no user or metadata.tenant in the log: tenants are the models"
@@ -199,7 +203,7 @@ def layout_from_option(columns: str, present: set[Path]) -> Layout:
     return Layout(
         "columns as told",
         **chosen,
-        second=_per_second(chosen["arrival"][0][-1]),
+        second=_per_second(chosen["arrival"][0][-1], unknown=BY_SIZE),
         patience_second=_per_second(chosen["patience"][0][-1]) if "patience" in chosen else 1.0,
         block_tokens=block_tokens,
     )
@@ -219,9 +223,9 @@ def _find(name: str, present: set[Path]) -> Path:
     )
 
 
-def _per_second(name: str) -> float:
+def _per_second(name: str, unknown: float = 1.0) -> float:
     """How many make a second, by the ending of the name."""
     for ending, many in (("_ms", 1e3), ("_us", 1e6), ("_ns", 1e9)):
         if name.lower().endswith(ending):
             return many
-    return 1.0
+    return unknown
