@@ -354,10 +354,13 @@ def _prices_as_refreshed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("_prices_as_refreshed")
 def test_curve_takes_the_price_of_the_cheapest_offer() -> None:
-    curve = answer_json("curve", "llama-3.1-8b", "--gpu", "L4", "--tp", "2")
+    curve = answer_json("curve", "llama-3.1-8b", "--gpu", "L4", "--pp", "2")
     assert curve["usd_per_hour"] == pytest.approx(2 * 0.8048)
     first = curve["points"][0]
     assert first["usd_per_mtok"] == pytest.approx(2 * 0.8048 * first["tpot_s"] / 3600 * 1e6)
+    # Two GPUs that split every layer must sit in one machine: the only one with more than one has eight of them.
+    split = answer_json("curve", "llama-3.1-8b", "--gpu", "L4", "--tp", "2")
+    assert split["usd_per_hour"] == pytest.approx(13.35)
 
 
 @pytest.mark.usefixtures("_prices_as_refreshed")
