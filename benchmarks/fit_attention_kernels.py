@@ -170,7 +170,7 @@ def _parts(op: str, rows: pl.DataFrame) -> Iterator[tuple[str, int, pl.DataFrame
 
 
 def _fit(op: str, rows: pl.DataFrame, gpu: Gpu, cache: float, kv: str, math: str, plain: dict[str, Any]) -> Fit | None:
-    columns = {
+    columns: dict[str, Array] = {
         each: rows[each].to_numpy().astype(float)
         for each in ("batch", "heads", "kv_heads", "head_dim", "window", "seconds", "context", "isl")
         if each in rows.columns

@@ -14,7 +14,7 @@ Families without timings carry published figures, or another family's marked as 
 import argparse
 import statistics
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import polars as pl
 
@@ -86,7 +86,7 @@ def _of(table: pl.DataFrame, gpu: str) -> pl.DataFrame:
 
 
 def _median(column: pl.Series) -> float:
-    return float(column.median())
+    return float(cast(float, column.median()))
 
 
 def _memory(gemm: pl.DataFrame, gpu: str) -> float:

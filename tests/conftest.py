@@ -1,5 +1,6 @@
 """Every test runs on a fixed day, away from the user's own files, and without a network.
 
+Only the simulator's machine code is kept from run to run, in ``.pytest_cache/xdg``: it takes half a minute to compile.
 ``tokonomics`` calls the command in this process, ``tokonomics_process`` as a user's shell would; both answer with
 what a shell sees: exit code, standard output, standard error.
 """
@@ -22,6 +23,9 @@ COLOUR_SWITCHES = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GITHUB_ACTIONS
 NOWHERE = "http://127.0.0.1:9"
 """The discard port: nothing listens there, so a child process that asks for the internet is refused at once."""
 
+# Said before a test module is imported: compiled functions ask where their code is kept when they are defined.
+os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / ".pytest_cache" / "xdg")
+
 
 @pytest.fixture(autouse=True)
 def _a_fixed_day_and_no_files_of_the_user(
@@ -31,13 +35,27 @@ def _a_fixed_day_and_no_files_of_the_user(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("TOKONOMICS_TODAY", "2026-11-15")
     monkeypatch.setenv("TOKONOMICS_CACHE", str(home / "prices"))
-    for kind in ("CACHE", "CONFIG", "DATA", "STATE"):
+    for kind in ("CONFIG", "DATA", "STATE"):
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
     monkeypatch.delenv("TOKONOMICS_CATALOG", raising=False)
     for switch in COLOUR_SWITCHES:
         monkeypatch.delenv(switch, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "140")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _the_simulator_is_compiled(request: pytest.FixtureRequest) -> None:
+    """Done before the verbs that simulate are tested: the first one to run would say on standard error that it does."""
+    if any(word in item.nodeid for item in request.session.items for word in ("simulate", "capacity", "test_any_")):
+        from tokonomics.catalog.engines import find_engine
+        from tokonomics.catalog.gpus import find_gpu
+        from tokonomics.catalog.load_models import find_model
+        from tokonomics.physics.deployment import deploy
+        from tokonomics.serving.simulator import simulate
+        from tokonomics.traffic.trace import make_trace
+
+        simulate(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm")), make_trace([0.0], [9], [9]))
 
 
 @pytest.fixture(autouse=True)

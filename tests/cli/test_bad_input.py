@@ -29,6 +29,10 @@ CURVE = ("curve", "llama-3.1-8b", "--gpu=H100", "--usd-per-hour=2.21")
 COST = ("cost", "--usd-per-hour=2.21", "--tokens-per-second=2400")
 TRACE = ("trace", "--arrivals=poisson:5", "--requests=50", "--input=512", "--output=9")
 PRICED = (*TRACE, "--tokens-per-second=5000", "--usd-per-hour=2")
+SERVED = ("--model=llama-3.1-8b", "--gpu=H100", "--input=512", "--output=9", "--usd-per-hour=3")
+SIMULATE = ("simulate", *SERVED, "--arrivals=poisson:5", "--requests=50")
+APART = (*SIMULATE, "--prefill-replicas=1")
+CAPACITY = ("capacity", *SERVED, "--slo=ttft_p99=1")
 VALIDATE = ("validate", str(STEPS))
 MODELS = ("models",)
 GPUS = ("gpus",)
@@ -48,6 +52,10 @@ NUMBERS: list[tuple[Command, str]] = [
     *((COST, each) for each in ("input", "output")),
     *((TRACE, each) for each in ("requests", "speed", "sample", "seed")),
     *((PRICED, each) for each in ("tokens-per-second", "usd-per-hour")),
+    *((SIMULATE, each) for each in ("tp", "pp", "ep", "replicas", "prefill-replicas", "max-sequences")),
+    *((SIMULATE, each) for each in ("max-batched-tokens", "usd-per-hour", "requests", "speed", "sample", "seed")),
+    (APART, "link"),
+    *((CAPACITY, each) for each in ("tp", "requests", "max-sequences", "usd-per-hour")),
     (GPUS, "min-memory"),
     *((OFFERED, each) for each in ("max-price", "top")),
     *((APIS, each) for each in ("input", "output", "top")),
@@ -55,7 +63,7 @@ NUMBERS: list[tuple[Command, str]] = [
 ZERO_IS_FINE = {
     ("plan", "max-age"),
     ("gpus", "min-memory"),
-    ("trace", "seed"),
+    *[("trace", "seed"), ("simulate", "seed"), ("simulate", "prefill-replicas")],
     *[("apis", "input"), ("apis", "output"), ("cost", "input"), ("cost", "output")],
 }
 
@@ -68,6 +76,15 @@ NAMES: list[tuple[Command, str]] = [
     (COST, "load"),
     *((TRACE, each) for each in ("arrivals", "input", "output", "duration", "from", "to", "columns")),
     *((TRACE, each) for each in ("system-prompts", "sessions", "tenants", "servegen-model")),
+    *((command, each) for command in (SIMULATE, CAPACITY) for each in ("model", "gpu", "engine", "kv", "weights")),
+    *(
+        (command, each)
+        for command in (SIMULATE, CAPACITY)
+        for each in ("arrivals", "input", "router", "timeout", "slo")
+    ),
+    *((SIMULATE, each) for each in ("duration", "from", "to", "sessions", "tenants", "autoscale", "outage", "trace")),
+    (("simulate", *SERVED[:2]), "trace"),
+    (("capacity", *SERVED[:2]), "trace"),
     (MODELS, "family"),
     (GPUS, "architecture"),
     *((OFFERED, each) for each in ("gpu", "provider", "region", "terms", "discount")),
@@ -165,6 +182,15 @@ def joined(message: str) -> str:
             ((*each, "--engine=vlm"), ["unknown engine 'vlm'", "Did you mean vllm", "sglang"])
             for each in (FIT, PREDICT, CURVE)
         ],
+        *[
+            (("simulate", "--model=llama-3.1-8b", f"--gpu={gpu}", *traffic), says)
+            for gpu, traffic, says in (
+                ("H1000", SIMULATE[3:], ["unknown GPU 'H1000'", "H100", "[gpus.MY-GPU]"]),
+                ("H100", ("--trace=azure-con",), ["azure-con", "Did you mean the sample azure-conv"]),
+                ("H100", (*SIMULATE[3:], "--router=round-robbin"), ["--router", "Did you mean round-robin"]),
+            )
+        ],
+        ((*CAPACITY, "--model=lama-3.1-70b"), ["unknown model 'lama-3.1-70b'", "llama-3.1-70b", "config.json"]),
         (("trace", "azure-con"), ["azure-con", "Did you mean the sample azure-conv"]),
         ((*TRACE, "--arrivals=poison:5"), ["--arrivals", "did you mean poisson"]),
         ((*TRACE, "--input=sample:sharegtp"), ["unknown sample 'sharegtp'", "Did you mean sharegpt"]),
@@ -197,7 +223,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(tokonomics: Call, args: Com
     assert [each for each in says if each not in message] == []
 
 
-SPLIT = pytest.mark.parametrize("command", [FIT, PREDICT, CURVE], ids=named)
+SPLIT = pytest.mark.parametrize("command", [FIT, PREDICT, CURVE, SIMULATE, CAPACITY], ids=named)
 
 
 @SPLIT
@@ -215,14 +241,14 @@ def test_more_stages_than_layers_names_the_layers(tokonomics: Call, command: Com
     assert "32" in message
 
 
-@SPLIT
+@pytest.mark.parametrize("command", [FIT, PREDICT, CURVE], ids=named)
 def test_a_context_beyond_the_models_says_how_long_it_may_be(tokonomics: Call, command: Command) -> None:
     message = refusal(tokonomics(*command, "--context=131073"))
     assert "--context" in message
     assert re.search("131,?072", message)
 
 
-@pytest.mark.parametrize("command", [PREDICT, CURVE], ids=named)
+@pytest.mark.parametrize("command", [PREDICT, CURVE, SIMULATE, CAPACITY], ids=named)
 def test_expert_parallelism_needs_experts_and_ranks_to_share_them(tokonomics: Call, command: Command) -> None:
     assert "--ep" in refusal(tokonomics(*command, "--ep=2"))
     message = refusal(tokonomics(*command, "--tp=2", "--ep=2"))
@@ -943,7 +969,11 @@ def test_any_measurements_are_scored_or_refused(
 # --- the environment ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [PLAN, FIT, PREDICT, CURVE, VALIDATE, MODELS, GPUS, OFFERED, APIS], ids=named)
+@pytest.mark.parametrize(
+    "command",
+    [PLAN, FIT, PREDICT, CURVE, SIMULATE, CAPACITY, VALIDATE, MODELS, GPUS, OFFERED, APIS],
+    ids=named,
+)
 @pytest.mark.parametrize(
     ("content", "says"), [(None, "no such file"), ("[models", "not valid TOML"), ("[model.x]", "Did you mean models")]
 )
@@ -1007,7 +1037,7 @@ def test_a_refresh_in_which_every_provider_fails_says_so_and_keeps_the_old_price
 # --- charts ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [PLAN, CURVE, VALIDATE, TRACE], ids=named)
+@pytest.mark.parametrize("command", [PLAN, CURVE, VALIDATE, TRACE, SIMULATE, CAPACITY], ids=named)
 @pytest.mark.parametrize(
     ("name", "says"),
     [

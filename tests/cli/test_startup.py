@@ -7,8 +7,8 @@ import pytest
 
 HEAVY = {"numpy", "numba", "fastapi", "altair", "polars", "scipy", "genai_prices"}
 VERBS = [
-    *["", "plan", "fit", "predict", "curve", "cost", "trace", "models", "gpus", "offers", "apis", "validate"],
-    *["prices", "prices refresh"],
+    *["", "plan", "fit", "predict", "curve", "trace", "simulate", "capacity", "cost"],
+    *["models", "gpus", "offers", "apis", "validate", "prices", "prices refresh"],
 ]
 
 ASK_FOR_HELP = """

@@ -28,8 +28,8 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
 VERBS = [
-    *["plan", "fit", "predict", "curve", "cost", "trace", "models", "gpus", "offers", "apis", "validate"],
-    "prices refresh",
+    *["plan", "fit", "predict", "curve", "trace", "simulate", "capacity", "cost"],
+    *["models", "gpus", "offers", "apis", "validate", "prices refresh"],
 ]
 
 PLAN = ["plan", "llama-3.1-8b", "--rate", "5", "--input", "1000", "--output", "300", "--offers", str(OFFERS)]
@@ -37,6 +37,7 @@ FIT = ["fit", "llama-3.1-70b", "--gpu", "H100", "--tp", "4"]
 COST = ["cost", "--usd-per-hour", "2.21", "--gpus", "4", "--tokens-per-second", "2400", "--utilization", "0.7"]
 PREDICT = ["predict", "llama-3.1-70b", "--gpu", "H100", "--tp", "4", "--batch", "32", "--context", "2048"]
 CURVE = ["curve", "llama-3.1-8b", "--gpu", "H100", "--context", "1024", "--usd-per-hour", "2.21"]
+SERVED = ["--model", "llama-3.1-8b", "--gpu", "H100", "--input", "500", "--output", "50", "--slo", "ttft_p99=0.5"]
 OFFLINE = {
     "plan": PLAN,
     "fit": FIT,
@@ -45,6 +46,8 @@ OFFLINE = {
     "validate": ["validate", str(STEPS)],
     "cost": COST,
     "trace": ["trace", "azure-code"],
+    "simulate": ["simulate", *SERVED, "--arrivals", "poisson:9", "--requests", "300"],
+    "capacity": ["capacity", *SERVED],
     "models": ["models", "llama-3"],
     "gpus": ["gpus", "--architecture", "hopper"],
     "offers": ["offers", "--offers", str(OFFERS)],
@@ -351,10 +354,13 @@ def _prices_as_refreshed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("_prices_as_refreshed")
 def test_curve_takes_the_price_of_the_cheapest_offer() -> None:
-    curve = answer_json("curve", "llama-3.1-8b", "--gpu", "L4", "--tp", "2")
+    curve = answer_json("curve", "llama-3.1-8b", "--gpu", "L4", "--pp", "2")
     assert curve["usd_per_hour"] == pytest.approx(2 * 0.8048)
     first = curve["points"][0]
     assert first["usd_per_mtok"] == pytest.approx(2 * 0.8048 * first["tpot_s"] / 3600 * 1e6)
+    # Two GPUs that split every layer must sit in one machine: the only one with more than one has eight of them.
+    split = answer_json("curve", "llama-3.1-8b", "--gpu", "L4", "--tp", "2")
+    assert split["usd_per_hour"] == pytest.approx(13.35)
 
 
 @pytest.mark.usefixtures("_prices_as_refreshed")
@@ -623,6 +629,8 @@ TITLES = {
     "curve": b"Llama 3.1 8B bf16 on 1",
     "validate": b"85 rows",
     "trace": b"azure-code: 8,819 requests",
+    "simulate": b"Llama 3.1 8B bf16 on 1",
+    "capacity": b"Llama 3.1 8B bf16 on 1",
 }
 
 
@@ -817,7 +825,7 @@ def test_version_is_the_packages() -> None:
 # --- as a shell sees it ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["cost", "fit", "validate", "gpus", "trace"])
+@pytest.mark.parametrize("verb", ["cost", "fit", "validate", "gpus", "trace", "simulate", "capacity"])
 def test_a_process_answers_on_stdout_and_exits_with_0(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb])
     assert done.returncode == 0
@@ -891,7 +899,7 @@ def test_a_full_disk_is_one_message(args: list[str]) -> None:
     assert done.returncode != 0
 
 
-@pytest.mark.parametrize("verb", ["plan", "fit", "predict", "cost", "validate", "trace"])
+@pytest.mark.parametrize("verb", ["plan", "fit", "predict", "cost", "validate", "trace", "simulate", "capacity"])
 def test_a_terminal_that_knows_only_ascii_still_gets_an_answer(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb], env={"PYTHONIOENCODING": "ascii"})
     assert "Traceback" not in done.stderr
@@ -909,7 +917,7 @@ def test_json_is_nothing_but_json(verb: str) -> None:
     json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
-@pytest.mark.parametrize("verb", ["plan", "cost", "offers", "apis", "validate", "trace"])
+@pytest.mark.parametrize("verb", ["plan", "cost", "offers", "apis", "validate", "trace", "simulate", "capacity"])
 def test_json_stays_so_where_colours_are_forced(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb], "--json", env={"FORCE_COLOR": "1", "NO_COLOR": ""})
     assert done.returncode == 0
@@ -917,7 +925,7 @@ def test_json_stays_so_where_colours_are_forced(tokonomics_process: Call, verb: 
     json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("verb", ["plan", "fit", "predict", "cost", "trace"])
+@pytest.mark.parametrize("verb", ["plan", "fit", "predict", "cost", "trace", "simulate", "capacity"])
 def test_a_view_has_colours_where_they_are_forced(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb], env={"FORCE_COLOR": "1", "NO_COLOR": ""})
     assert ANSI.search(done.stdout)
@@ -928,7 +936,7 @@ def test_a_view_has_no_codes_without_colour(verb: str) -> None:
     assert "\x1b" not in answer(*OFFLINE[verb])
 
 
-@pytest.mark.parametrize("verb", ["plan", "fit"])
+@pytest.mark.parametrize("verb", ["plan", "fit", "simulate", "capacity"])
 def test_no_color_wins_over_a_forced_terminal(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb], env={"FORCE_COLOR": "1", "NO_COLOR": "1"})
     assert not COLOUR.search(done.stdout)

@@ -8,10 +8,12 @@ The prices are those of ``offers.csv`` here, the day is 2026-11-15 and the termi
 of a line are dropped, since nobody sees them.
 """
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,9 @@ OFFERS = f"--offers={HERE / 'offers.csv'}"
 DEMO = ("plan", "llama-3.1-8b", "--rate", "5", "--input", "1000", "--output", "300", "--tpot", "0.05", OFFERS)
 STEPS = HERE.parents[1] / "benchmarks" / "data" / "h200_steps.json"
 COST = ("cost", "--usd-per-hour", "2.21", "--gpus", "4", "--tokens-per-second", "2400")
+SERVED = ("--model=llama-3.1-8b", "--gpu=H100", "--usd-per-hour=3")
+CONVERSATIONS = ("--arrivals=poisson:3", "--requests=1500", "--input=400", "--output=150", "--sessions=5,think=5")
+CAPACITY = ("capacity", *SERVED, "--input=1000", "--output=300")
 
 SCREENS: dict[str, tuple[str, ...]] = {
     "plan": DEMO,
@@ -43,6 +48,19 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "offers": ("offers", OFFERS),
     "trace": ("trace", "azure-conv", "--tokens-per-second", "8000", "--usd-per-hour", "3"),
     "trace-shared": ("trace", "mooncake-conversation"),
+    "simulate": ("simulate", *SERVED, "--trace=azure-conv", "--requests=3000", "--slo=ttft_p99=0.5,tpot_p99=50ms"),
+    "simulate-broken": ("simulate", *SERVED, "--trace=azure-code", "--speed=9", "--timeout=5", "--slo=ttft_p99=0.5"),
+    "simulate-fleet": (
+        "simulate",
+        *SERVED,
+        *CONVERSATIONS,
+        "--replicas=3",
+        "--router=prefix-aware",
+        "--outage=replica=1,at=60",
+    ),
+    "simulate-scaled": ("simulate", *SERVED, *CONVERSATIONS, "--autoscale=max=6,target=20,cold=30"),
+    "capacity": (*CAPACITY, "--slo=ttft_p99=0.5,tpot_p99=50ms"),
+    "capacity-log": ("capacity", *SERVED, "--trace=azure-conv", "--requests=3000", "--speed=9", "--slo=tpot_p99=20ms"),
     "trace-messy": ("trace", str(HERE / "messy.csv"), "--columns", "arrival=when,input=asked,output=said,tenant=who"),
 }
 
@@ -54,8 +72,19 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "error-engine": ("fit", "llama-3.1-8b", "--gpu", "V100"),
     "error-no-offer": (*DEMO, "--gpu", "T4", "--provider", "aws"),
     "error-gpu": ("fit", "llama-3.1-8b", "--gpu", "H1000"),
+    "error-slo": (*CAPACITY, "--slo=ttft_p42=0.5"),
+    "error-never-holds": (*CAPACITY, "--slo=ttft_p99=1ms"),
+    "error-router": ("simulate", *SERVED, "--trace=azure-conv", "--router=round-robbin"),
+    "error-outage": ("simulate", *SERVED, "--trace=azure-conv", "--outage=replica=0"),
+    "error-no-traffic": ("simulate", *SERVED),
     "error-arrivals": ("trace", "--arrivals", "poison:2", "--requests", "9", "--input", "512", "--output", "64"),
 }
+
+DOCUMENTS: dict[str, tuple[str, ...]] = {
+    "simulate-json": ("simulate", *SERVED, "--arrivals=burst:40", "--input=700", "--output=90", "--slo=ttft=0.5"),
+}
+CLOCKS = {"wall_s", "simulated_requests_per_s"}
+"""What no two runs have in common."""
 
 
 def compare(name: str, text: str) -> None:
@@ -83,5 +112,24 @@ def test_a_refusal_is_as_it_was(tokonomics: Call, monkeypatch: pytest.MonkeyPatc
     compare(name, done.stderr)
 
 
+def settled(value: Any) -> Any:
+    """A document without clocks, its numbers to six digits, its timeline as its first bin."""
+    if isinstance(value, dict):
+        kept = {key: each[:1] if key == "timeline" else each for key, each in value.items() if key not in CLOCKS}
+        return {key: settled(each) for key, each in kept.items()}
+    if isinstance(value, list):
+        return [settled(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_is_as_it_was(tokonomics: Call, name: str) -> None:
+    done = tokonomics(*DOCUMENTS[name], "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert document.keys() >= CLOCKS
+    compare(name, json.dumps(settled(document), indent=1, ensure_ascii=False))
+
+
 def test_every_golden_file_is_compared() -> None:
-    assert {file.stem for file in HERE.glob("*.txt")} == SCREENS.keys() | REFUSALS.keys()
+    assert {file.stem for file in HERE.glob("*.txt")} == SCREENS.keys() | REFUSALS.keys() | DOCUMENTS.keys()

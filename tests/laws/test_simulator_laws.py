@@ -151,9 +151,11 @@ def test_without_a_cache_every_token_of_every_answer_is_computed(
         mine = done & (simulation.served.replica == replica)
         inputs = int(trace.input_tokens[mine].sum())
         later = int((trace.output_tokens[mine] - 1).clip(0).sum())
-        assert rows["prompt_tokens"] - rows["prompt_again"] == inputs, "each is computed once for the first time"
         # The first token of an answer comes with its prompt, and so does the first after each preemption.
-        assert later - simulation.served.preemptions[mine].sum() <= rows["answer_tokens"] <= later
+        put_back = int(simulation.served.preemptions[mine].sum())
+        assert later - put_back <= rows["answer_tokens"] <= later
+        # Whatever is not computed again is computed for the first time, once.
+        assert inputs <= rows["prompt_tokens"] - rows["prompt_again"] <= inputs + put_back
         if preempted == 0:
             assert (rows["prompt_tokens"], rows["answer_tokens"]) == (inputs, later)
     made = outcome(simulation)
@@ -178,7 +180,8 @@ def test_the_tight_machine_preempts() -> None:
     assert simulation.served.preemptions.sum() > 10
     assert (simulation.served.status == DONE).all()
     rows = simulation.replicas[0]
-    assert rows["prompt_again"] == rows["prompt_tokens"] - 100 * 500
+    preempted = simulation.served.preemptions.sum()
+    assert 0 <= rows["prompt_tokens"] - rows["prompt_again"] - 100 * 500 <= preempted
     assert 0 < outcome(simulation).shares.recomputed < 1
 
 
@@ -200,13 +203,10 @@ def test_littles_law(trace: Trace, fleet: FleetSettings) -> None:
     sojourn = (served.finish_s - trace.arrival_s)[done].sum()
     area = integrated(trace.arrival_s[done], served.finish_s[done], simulation.end_s)
     assert area == pytest.approx(sojourn, rel=1e-9)
-    # The batch as the replicas saw it, step by step: prompts are in it while they are computed, answers from then on.
+    # The batch as the replicas counted it, step by step: on this engine a request is in every step from its start on.
+    assert served.preemptions.sum() == 0
     in_batch = simulation.timeline[:, 1].sum()
-    waited = (served.start_s - trace.arrival_s)[done].sum()
-    assert in_batch <= (sojourn - waited) * (1 + 1e-9) + 1e-9
-    if simulation.rules.mixes and served.preemptions.sum() == 0 and len(trace) <= simulation.rules.max_sequences:
-        decoding = (served.finish_s - served.first_token_s)[done].sum()
-        assert in_batch >= decoding * (1 - 1e-9)
+    assert in_batch == pytest.approx((served.finish_s - served.start_s)[done].sum(), rel=1e-9)
 
 
 @given(traffic(), scaled_fleets)

@@ -86,6 +86,40 @@ def test_runs_without_steps_are_predicted_from_another_log(tmp_path: Path) -> No
         replay(log, "here")
 
 
+def test_no_run_is_predicted_from_its_own_steps_though_both_logs_hold_it(tmp_path: Path) -> None:
+    log = read(SAMPLE, tmp_path)
+    renamed = copy.deepcopy(SAMPLE)
+    renamed["runs"] = {f"again-{name}": run for name, run in SAMPLE["runs"].items()}
+    without_steps = copy.deepcopy(SAMPLE)
+    without_steps["runs"] = {name: {"requests": run["requests"]} for name, run in SAMPLE["runs"].items()}
+    for other in (log, read(renamed, tmp_path), read(without_steps, tmp_path)):
+        runs = replay(other, "here", ["*"], source=log, of="there").runs
+        assert [run.run for run in runs] == list(other.runs)
+        for run in runs:
+            own = run.run.removeprefix("again-")
+            assert run.fitted_on == tuple(name for name in SAMPLE["runs"] if name != own)
+    usual = replay(log, "here", source=log, of="there").runs
+    assert [len(run.fitted_on) for run in usual] == [2, 2, 2, 3], "three are fitted on, one is not"
+
+
+def test_a_run_with_nothing_but_its_own_steps_is_refused(tmp_path: Path) -> None:
+    log = read(SAMPLE, tmp_path)
+    with pytest.raises(BadInput, match="no other run") as caught:
+        replay(log, "here", ["poisson-16"], source=log, of="there")
+    assert caught.value.where == "here: run poisson-16"
+
+
+def test_the_same_load_measured_again_is_another_run(tmp_path: Path) -> None:
+    again = copy.deepcopy(SAMPLE)
+    for run in again["runs"].values():
+        for step in run["steps"]:
+            step[1] *= 1.001
+        for request in run["requests"]:
+            request[4] += 0.001
+    runs = replay(read(again, tmp_path), "here", ["*"], source=read(SAMPLE, tmp_path, "steps.json"), of="there").runs
+    assert all(run.fitted_on == tuple(SAMPLE["runs"]) for run in runs)
+
+
 def test_the_runs_to_fit_on_can_be_named(tmp_path: Path) -> None:
     log = read(SAMPLE, tmp_path)
     result = replay(log, "here", ["poisson-*"])

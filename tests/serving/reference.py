@@ -137,7 +137,7 @@ class World:
     def power_of_two(self, job: Job, choices: list[Replica]) -> Replica:
         if len(choices) == 1:
             return choices[0]
-        draw = splitmix64(int(self.fleet.seed) + job.index + 1)
+        draw = splitmix64((splitmix64(int(self.fleet.seed)) + job.index) % 2**64)
         first = draw % len(choices)
         second = (draw >> 32) % (len(choices) - 1)
         second += second >= first

@@ -122,20 +122,23 @@ def test_a_million_requests_at_once_are_all_served() -> None:
 
 
 def test_a_fleet_that_fails_for_good_leaves_requests_unserved() -> None:
-    fleet = FleetSettings(outages=(Outage(replica=0, at_s=5.0),))
+    fleet = FleetSettings(outages=(Outage(replica=0, at_s=5.0, reclaimed=True),))
     simulation = simulate(on(), make_trace([0.0, 4.999, 6.0], [100] * 3, [10] * 3), fleet)
     assert simulation.served.status.tolist() == [DONE, UNSERVED, UNSERVED]
     assert simulation.served.restarts.tolist() == [0, 1, 0]
     made = outcome(simulation)
     assert (made.completed, made.unserved, made.failed) == (1, 2, 2)
-    assert simulation.paid_s.tolist() == [5.0], "who fails is not paid"
+    assert simulation.paid_s.tolist() == [5.0], "a machine that was taken back is not paid for"
 
 
 def test_a_replica_that_comes_back_serves_what_waited() -> None:
-    fleet = FleetSettings(outages=(Outage(replica=0, at_s=5.0, down_s=20.0),))
-    simulation = simulate(on(), make_trace([0.0, 10.0], [100, 100], [10, 10]), fleet)
+    outage = Outage(replica=0, at_s=5.0, down_s=20.0)
+    requests = make_trace([0.0, 10.0], [100, 100], [10, 10])
+    simulation = simulate(on(), requests, FleetSettings(outages=(outage,)))
     assert simulation.served.start_s.tolist() == [0.0, 25.0]
-    assert simulation.paid_s[0] == pytest.approx(simulation.end_s - 20)
+    assert simulation.paid_s[0] == pytest.approx(simulation.end_s), "a machine that failed is paid for"
+    spot = FleetSettings(outages=(outage.model_copy(update={"reclaimed": True}),))
+    assert simulate(on(), requests, spot).paid_s[0] == pytest.approx(simulation.end_s - 20)
 
 
 def test_with_an_early_notice_a_replica_finishes_what_it_has() -> None:
@@ -296,7 +299,8 @@ def test_apart_the_answer_comes_later_by_the_transfer_and_by_nothing_else(tp: in
     together = simulate(deployment, trace).served
     apart = simulate(deployment, trace, FleetSettings(prefill_replicas=1, link_bytes_per_s=link)).served
     assert apart.first_token_s == pytest.approx(together.first_token_s, rel=1e-12)
-    transfer_s = trace.input_tokens / (link * tp) * KV_BYTES_PER_TOKEN
+    whole_blocks = np.ceil(trace.input_tokens / 16) * 16
+    transfer_s = whole_blocks / (link * tp) * KV_BYTES_PER_TOKEN
     assert apart.finish_s - together.finish_s == pytest.approx(transfer_s, rel=1e-6, abs=1e-9)
 
 

@@ -1,15 +1,18 @@
 """Any table can be read once its columns are named."""
 
 import json
+import math
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.readers import open_trace
-from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.save import save_trace
+from tokonomics.traffic.trace import Trace, make_trace
 
 
 def columns(trace: Trace) -> list[list[float]]:
@@ -71,6 +74,65 @@ def test_priority_is_kept_and_none_is_0(tmp_path: Path) -> None:
     assert trace.priority is not None
     assert trace.priority.tolist() == [-5, 0]
     assert file.problems.first == ["line 4: p is 'high', not a whole number"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_clients_hang_up_when_the_log_says_so(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "log"
+    table = pl.DataFrame({"t": [2.0, 1.0, 0.0], "i": [9, 9, 9], "o": [1, 1, 1], "waits_ms": [1500.0, None, 0.25]})
+    {"csv": table.write_csv, "jsonl": table.write_ndjson, "parquet": table.write_parquet}[kind](path)  # type: ignore[operator]
+    file = open_trace(path, columns="arrival=t,input=i,output=o,patience=waits_ms")
+    trace = file.read()
+    assert trace.patience_s is not None
+    assert trace.patience_s.tolist() == [0.00025, math.inf, 1.5], "in order of arrival; none waits for good"
+    (batch,) = file.batches()
+    assert batch.patience_s is not None
+    assert batch.patience_s.tolist() == [1.5, math.inf, 0.00025]
+
+
+def test_no_patience_is_a_bad_row(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    given = ("2.5", "", '" "', "inf", "0", "-3", "soon", "nan", "2024-01-01")
+    path.write_text("t,i,o,p\n" + "".join(f"{place},1,1,{each}\n" for place, each in enumerate(given)))
+    file = open_trace(path, columns="arrival=t,input=i,output=o,patience=p")
+    trace = file.read()
+    assert trace.patience_s is not None
+    assert trace.patience_s.tolist() == [2.5, math.inf, math.inf, math.inf]
+    assert file.problems.count == 5
+    assert file.problems.first[0] == "line 6: p is '0', not a time above 0"
+    numbers = tmp_path / "log.parquet"
+    pl.DataFrame({"t": [0, 1, 2, 3], "i": [1] * 4, "o": [1] * 4, "p": [1.0, math.nan, 0.0, -1.0]}).write_parquet(
+        numbers
+    )
+    file = open_trace(numbers, columns="arrival=t,input=i,output=o,patience=p")
+    assert len(file.read()) == 1
+    assert file.problems.first == [
+        f"row {row}: p is {p}, not a time above 0" for row, p in ((2, "nan"), (3, 0.0), (4, -1.0))
+    ]
+    with pytest.raises(BadInput, match="longer than 0 seconds"):
+        make_trace([0, 1], [1, 1], [1, 1], patience_s=[1.0, 0.0])
+
+
+def test_patience_is_saved_and_read_back(tmp_path: Path) -> None:
+    patience_s = [0.125, math.inf, 3600.0]
+    for given, name in ((patience_s, "some"), ([math.inf] * 3, "endless"), (None, "none")):
+        path = tmp_path / f"{name}.parquet"
+        save_trace(make_trace([0, 1, 2], [9, 9, 9], [1, 1, 1], patience_s=given), path)
+        file = open_trace(path)
+        again = file.read()
+        assert file.problems.count == 0
+        assert (None if again.patience_s is None else again.patience_s.tolist()) == given
+    assert pl.read_parquet(tmp_path / "some.parquet")["patience_s"].to_list() == [0.125, None, 3600.0]
+
+
+def test_the_simulator_sees_who_hangs_up(tmp_path: Path, tokonomics: Any) -> None:
+    """Of two like requests, far apart, the one whose client waits a tenth of a second gets no answer."""
+    path = tmp_path / "log.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens,patience_s\n0,1000,500,\n100,1000,500,0.1\n")
+    done = tokonomics("simulate", "--model", "llama-3.1-8b", "--gpu", "H100", "--trace", path, "--json")
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert (outcome["completed"], outcome["timed_out"]) == (1, 1)
 
 
 def test_requests_with_the_same_key_share_up_to_the_shortest_prompt(tmp_path: Path) -> None:
@@ -141,3 +203,9 @@ def test_a_wrong_option_says_what_there_is(tmp_path: Path, kind: str, option: st
     with pytest.raises(BadInput, match=message) as caught:
         open_trace(path, columns=option)
     assert fix in str(caught.value.fix)
+
+
+def test_unix_times_in_milliseconds_are_told_by_their_size(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("ts,i,o\n1700000000000,10,5\n1700000002500,12,5\n", encoding="utf-8")
+    assert open_trace(log, columns="arrival=ts,input=i,output=o").read().arrival_s.tolist() == [0.0, 2.5]

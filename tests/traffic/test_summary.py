@@ -51,6 +51,7 @@ def test_lengths_are_those_of_the_whole(trace: Trace, made: TraceSummary) -> Non
         assert [each.count for each in told.histogram] == counts
         assert sum(counts) == len(trace)
     assert made.input_per_output == pytest.approx(trace.input_tokens.sum() / trace.output_tokens.sum())
+    assert json.loads(made.model_dump_json())["input_per_output"] == made.input_per_output
 
 
 def test_rates_and_peaks_are_those_of_the_whole(trace: Trace, made: TraceSummary) -> None:

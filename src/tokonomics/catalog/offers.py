@@ -139,15 +139,19 @@ def select_offers(
 
 
 def cheapest_offer(
-    gpu: str, gpus: int = 1, terms: Terms = Terms.on_demand, offers: Iterable[Offer] | None = None
+    gpu: str, gpus: int = 1, terms: Terms = Terms.on_demand, offers: Iterable[Offer] | None = None, together: int = 1
 ) -> Offer:
-    """The offer on which so many GPUs cost least in whole machines; a stale one only if there are no others."""
+    """The offer on which so many GPUs cost least in whole machines; a stale one only if there are no others.
+
+    ``together`` of them split every layer and must sit in one machine.
+    """
     key, on = gpu_key(gpu), today()
     known = load_offers() if offers is None else tuple(offers)
-    sold = [offer for offer in known if offer.gpu == key and offer.price(terms) is not None]
+    sold = [offer for offer in known if offer.gpu == key and offer.price(terms) is not None and offer.gpus >= together]
     if not sold:
+        size = f" in machines of {together} or more" if together > 1 else ""
         raise NoOffer(
-            f"no {terms.replace('_', '-')} price is known for {key}",
+            f"no {terms.replace('_', '-')} price is known for {key}{size}",
             fix="Give the price yourself, add an offers file (--offers my.csv), or run `tokonomics prices refresh`.",
         )
     fresh = [offer for offer in sold if not offer.is_stale(on)]

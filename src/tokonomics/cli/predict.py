@@ -96,7 +96,7 @@ def curve(
     else:
         # Without an offer the curve is shown without prices.
         with suppress(NoOffer):
-            offer = cheapest_offer(deployment.gpu.key, deployment.gpus)
+            offer = cheapest_offer(deployment.gpu.key, deployment.gpus, together=deployment.tp)
             price = machines_usd_per_hour(offer, deployment.gpus) / deployment.gpus
             price_from = f"{offer.provider} {offer.instance}, {offer.region}, quoted {offer.date}"
     made = batch_curve(deployment, context, price, price_from if price else None)

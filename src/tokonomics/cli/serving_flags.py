@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from tokonomics.physics.deployment import Deployment
     from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage
 
-Model = Annotated[str, typer.Option("--model", help="Model name, or path to a config.json.")]
+ModelArgument = Annotated[str | None, typer.Argument(help="Model name, or path to a config.json.", metavar="MODEL")]
+Model = Annotated[str | None, typer.Option("--model", help="The same, by name.")]
 GpuName = Annotated[str, typer.Option("--gpu", help="GPU name.")]
 Tp = Annotated[int, typer.Option(help="GPUs that split every layer.")]
 Pp = Annotated[int, typer.Option(help="Pipeline stages: groups of GPUs that share the layers.")]
@@ -32,10 +33,12 @@ AutoscaleText = Annotated[
 ]
 OutageTexts = Annotated[
     list[str] | None,
-    typer.Option("--outage", help="A replica that fails or is taken back: replica=0,at=600,for=300,notice=120."),
+    typer.Option(
+        "--outage", help="A replica that fails: replica=0,at=600,for=300; or a spot one: …,notice=120,spot=1."
+    ),
 ]
 PrefillReplicas = Annotated[
-    int, typer.Option(min=0, help="Replicas that compute prompts only and send the KV on (disaggregation).")
+    int, typer.Option(min=0, max=10_000, help="Replicas that compute prompts only and send the KV on (disaggregation).")
 ]
 Link = Annotated[
     float | None, typer.Option(help="GB/s from a prefill GPU to a decode GPU.", show_default="50: 400 Gbit/s each")
@@ -58,6 +61,22 @@ UsdPerHour = Annotated[
 ]
 
 
+def model_from(by_place: str | None, by_name: str | None) -> str:
+    """The model, given in either way."""
+    if (by_place is None) == (by_name is None):
+        what = "no model is given" if by_name is None else "two models are given"
+        raise BadInput(what, where="--model", fix="Name one, such as --model llama-3.1-8b.")
+    return by_place or by_name or ""
+
+
+def say_if_compiling() -> None:
+    """The first simulation on a machine compiles its loop: say why it takes a while."""
+    from tokonomics.serving.compiled import must_compile
+
+    if must_compile():
+        typer.echo("compiling the simulator, once on this machine: about a quarter of a minute …", err=True)
+
+
 def fleet_from(
     replicas: int,
     router: str,
@@ -74,12 +93,14 @@ def fleet_from(
         guess = nearest(router, [each.value for each in Router], 1)
         hint = f" Did you mean {guess[0]}?" if guess else ""
         raise BadInput(f"'{shorten(router)}' is no router", where="--router", fix=f"Valid: {', '.join(Router)}.{hint}")
-    if link is not None and not 0 < link <= 1e6:
-        raise BadInput(f"must be above 0 GB/s, got {link}", where="--link")
+    if link is not None and not prefill_replicas:
+        raise BadInput("is for disaggregated fleets", where="--link", fix="Give --prefill-replicas as well.")
+    if link is not None and not 1e-3 <= link <= 1e6:
+        raise BadInput(f"must be from 0.001 to a million GB/s, got {link:g}", where="--link")
     return FleetSettings(
         replicas=replicas,
         router=Router(router),
-        autoscale=_autoscale(autoscale) if autoscale else None,
+        autoscale=_autoscale(autoscale) if autoscale is not None else None,
         outages=tuple(_outage(text) for text in outages or ()),
         prefill_replicas=prefill_replicas,
         link_bytes_per_s=link * 1e9 if link else LINK_BYTES_PER_S,
@@ -103,8 +124,8 @@ def _autoscale(text: str) -> "Autoscale":
 def _outage(text: str) -> "Outage":
     from tokonomics.serving.fleet import Outage
 
-    names = {"replica": "replica", "at": "at_s", "for": "down_s", "notice": "notice_s"}
-    fix = "Write such as replica=0,at=600,for=300,notice=120: seconds; without 'for' it never comes back."
+    names = {"replica": "replica", "at": "at_s", "for": "down_s", "notice": "notice_s", "spot": "reclaimed"}
+    fix = "Write such as replica=0,at=600,for=300,notice=120,spot=1: seconds; without 'for' it never comes back."
     made = _named(text, names, "--outage", fix)
     with suppress(ValidationError):
         return Outage.model_validate(made)
@@ -140,16 +161,17 @@ def timeout_from(text: str | None) -> float:
 def price_of(deployment: "Deployment", fleet: "FleetSettings", usd_per_hour: float | None) -> tuple[float, str] | None:
     """Dollars an hour for one replica, and where the price comes from; None where no offer is known.
 
-    Replicas share whole machines when their number is fixed; one that comes and goes takes its own.
+    Replicas share whole machines when their number is fixed; those that come and go take their own.
     """
     from tokonomics.catalog.offers import NoOffer, cheapest_offer, machines_usd_per_hour
     from tokonomics.money.cost import require_positive
 
     if usd_per_hour is not None:
         return require_positive("--usd-per-hour", usd_per_hour) * deployment.gpus, "as given"
-    together = 1 if fleet.autoscale else fleet.replicas + fleet.prefill_replicas
+    apart = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
+    together = 1 if apart else fleet.replicas + fleet.prefill_replicas
     with suppress(NoOffer):
-        offer = cheapest_offer(deployment.gpu.key, deployment.gpus * together)
+        offer = cheapest_offer(deployment.gpu.key, deployment.gpus * together, together=deployment.tp)
         price = machines_usd_per_hour(offer, deployment.gpus * together) / together
         return price, f"{offer.provider} {offer.instance}, {offer.region}, quoted {offer.date}"
     return None

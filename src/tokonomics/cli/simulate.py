@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,7 @@ from tokonomics.cli.serving_flags import (
     MaxBatchedTokens,
     MaxSequences,
     Model,
+    ModelArgument,
     NoPrefixCache,
     OutageTexts,
     Pp,
@@ -51,6 +52,10 @@ from tokonomics.cli.traffic_flags import (
     To,
 )
 
+if TYPE_CHECKING:
+    from tokonomics.physics.deployment import Deployment
+    from tokonomics.traffic.trace import Trace
+
 TraceName = Annotated[
     str | None, typer.Option("--trace", help="A request log, or a shipped sample such as azure-conv (docs/traffic.md).")
 ]
@@ -63,8 +68,9 @@ _CAPACITY_REQUESTS = 20_000
 
 
 def simulate(
-    model: Model,
     gpu: GpuName,
+    model_name: ModelArgument = None,
+    model: Model = None,
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = 1,
@@ -117,23 +123,24 @@ def simulate(
       tokonomics simulate --model llama-3.1-8b --gpu L40S --trace azure-code --replicas 4 --outage replica=0,at=600
     """
     from tokonomics.cli.choices import deployment_from
-    from tokonomics.cli.serving_flags import fleet_from, price_of, timeout_from
+    from tokonomics.cli.serving_flags import fleet_from, model_from, price_of, say_if_compiling, timeout_from
     from tokonomics.cli.traffic_flags import traffic_from
     from tokonomics.money.served import served_cost
     from tokonomics.report.charts import check_chart_path, save_chart
-    from tokonomics.report.simulate_view import simulate_view
+    from tokonomics.report.simulate_view import simulate_view, what_serves
     from tokonomics.serving.outcome import moments, outcome
     from tokonomics.serving.records import save_records
     from tokonomics.serving.simulator import simulate as run
     from tokonomics.traffic.promises import parse_promises
     from tokonomics.traffic.save import check_save_path
+    from tokonomics.units import plural
 
     if chart:
         check_chart_path(chart)
     if save:
         check_save_path(save)
     promises = parse_promises(slo) if slo is not None else ()
-    deployment = deployment_from(model, gpu, engine, tp, pp, ep, weights, kv)
+    deployment = deployment_from(model_from(model_name, model), gpu, engine, tp, pp, ep, weights, kv)
     fleet = fleet_from(replicas, router, autoscale, outage, prefill_replicas, link)
     price = price_of(deployment, fleet, usd_per_hour)
     traffic = traffic_from(
@@ -156,6 +163,7 @@ def simulate(
         servegen_model=servegen_model,
         servegen_scale=servegen_scale,
     )
+    say_if_compiling()
     with _progress(len(traffic)) as on_arrivals:
         simulation = run(
             deployment,
@@ -177,24 +185,26 @@ def simulate(
     if chart:
         from tokonomics.report.simulate_charts import simulate_chart
 
-        subtitle = f"{traffic.source}: {made.requests:,} requests, {traffic.rate:.3g} a second"
-        save_chart(simulate_chart(made, moments(simulation), str(deployment), subtitle), chart)
+        subtitle = f"{traffic.source}: {plural(made.requests, 'request')}, {traffic.rate:.3g} a second"
+        save_chart(simulate_chart(made, moments(simulation), what_serves(simulation), subtitle), chart)
         typer.echo(f"chart saved to {chart}", err=True)
     if json:
-        show_json(_as_json(made.model_dump(mode="json"), cost.model_dump(mode="json") if cost else None, deployment))
+        shown = {"deployment": str(deployment), **made.model_dump(mode="json")}
+        shown |= {
+            "usd_per_mtok": cost.usd_per_mtok if cost else None,
+            "cost": cost.model_dump(mode="json") if cost else None,
+        }
+        shown |= {"timeline": [each.model_dump(mode="json") for each in moments(simulation)]}
+        shown |= {"wall_s": simulation.wall_s, "simulated_requests_per_s": made.requests / simulation.wall_s}
+        show_json(shown)
     else:
         show(simulate_view(simulation, made, cost))
 
 
-def _as_json(made: dict[str, object], cost: dict[str, object] | None, deployment: object) -> dict[str, object]:
-    """The outcome with the price beside it; the price alone under its own name too."""
-    per_mtok = cost["usd_per_mtok"] if cost else None
-    return {"deployment": str(deployment), **made, "usd_per_mtok": per_mtok, "cost": cost}
-
-
 def capacity(
-    model: Model,
     gpu: GpuName,
+    model_name: ModelArgument = None,
+    model: Model = None,
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = 1,
@@ -212,9 +222,13 @@ def capacity(
     requests: Requests = None,
     input_text: InputText = None,
     output_text: OutputText = None,
+    system_prompts: SystemText = None,
+    sessions: SessionsText = None,
+    tenants: TenantsText = None,
     seed: Seed = 0,
     router: RouterName = "least-outstanding",
     timeout: TimeoutText = None,
+    priority: ByPriority = False,
     no_prefix_cache: NoPrefixCache = False,
     max_sequences: MaxSequences = None,
     max_batched_tokens: MaxBatchedTokens = None,
@@ -232,7 +246,7 @@ def capacity(
       tokonomics capacity --model llama-3.1-8b --gpu L4 --arrivals gamma:1,cv=3 --input 500 --output 99 --slo ttft=1
     """
     from tokonomics.cli.choices import deployment_from
-    from tokonomics.cli.serving_flags import fleet_from, price_of, timeout_from
+    from tokonomics.cli.serving_flags import fleet_from, model_from, price_of, say_if_compiling, timeout_from
     from tokonomics.cli.traffic_flags import traffic_from
     from tokonomics.money.served import served_cost
     from tokonomics.report.charts import check_chart_path, save_chart
@@ -240,21 +254,22 @@ def capacity(
     from tokonomics.serving.capacity import highest_rate, replicas_needed
     from tokonomics.serving.simulator import Simulation
     from tokonomics.serving.simulator import simulate as run
-    from tokonomics.serving.steady import ReplicaCurve
     from tokonomics.traffic.promises import parse_promises
-    from tokonomics.traffic.trace import Trace
 
     if chart:
         check_chart_path(chart)
     promises = parse_promises(slo) if slo is not None else ()
-    deployment = deployment_from(model, gpu, engine, tp, pp, ep, weights, kv)
+    deployment = deployment_from(model_from(model_name, model), gpu, engine, tp, pp, ep, weights, kv)
     made_up = trace is None
     traffic = traffic_from(
         trace,
-        arrivals=(arrivals or "poisson:1") if made_up else arrivals,
-        requests=(requests or _CAPACITY_REQUESTS) if made_up else requests,
+        arrivals="poisson:1" if made_up and arrivals is None else arrivals,
+        requests=_CAPACITY_REQUESTS if made_up and requests is None else requests,
         input_text=input_text,
         output_text=output_text,
+        system_prompts=system_prompts,
+        sessions=sessions,
+        tenants=tenants,
         speed=speed,
         sample=sample,
         start=start,
@@ -265,18 +280,18 @@ def capacity(
     )
     settings = {
         "timeout_s": timeout_from(timeout),
+        "by_priority": priority,
         "prefix_cache": not no_prefix_cache,
         "max_sequences": max_sequences,
         "max_batched_tokens": max_batched_tokens,
         "seed": seed,
     }
 
-    def serve(requests: Trace, count: int = 1) -> Simulation:
+    def serve(requests: "Trace", count: int = 1) -> Simulation:
         return run(deployment, requests, fleet_from(count, router, None, None, 0, None), **settings)  # type: ignore[arg-type]
 
-    mean_input = max(1, round(float(traffic.input_tokens.mean())))
-    mean_output = max(1, round(float(traffic.output_tokens.mean())))
-    guess = ReplicaCurve(deployment, mean_input, mean_output).capacity().rate / 2
+    guess = _guessed_rate(deployment, traffic)
+    say_if_compiling()
     with _searching() as say:
         say("the highest rate of one replica")
         best = highest_rate(serve, traffic, promises, guess)
@@ -307,6 +322,20 @@ def capacity(
         )
     else:
         show(capacity_view(deployment, traffic, best, needed, cost))
+
+
+def _guessed_rate(deployment: "Deployment", traffic: "Trace") -> float:
+    """Where the search begins: half of what full batches of mean requests would finish."""
+    from tokonomics.errors import BadInput
+    from tokonomics.serving.simulator import requests_for, rules_for, too_long
+    from tokonomics.serving.steady import ReplicaCurve
+
+    rules = rules_for(deployment, traffic)
+    served = ~too_long(requests_for(traffic, rules), rules)
+    if not served.any():
+        raise BadInput("every request is longer than the model's context or a replica's memory", where=traffic.source)
+    inputs, outputs = (float(each[served].mean()) for each in (traffic.input_tokens, traffic.output_tokens))
+    return ReplicaCurve(deployment, max(1, round(inputs)), max(1, round(outputs))).capacity().rate / 2
 
 
 @contextmanager

@@ -38,7 +38,7 @@ TenantsText = Annotated[
     str | None, typer.Option("--tenants", help="Customers of unequal size: 10,skew=1,priorities=0/1/…")
 ]
 Speed = Annotated[float | None, typer.Option(help="Replay so many times as fast.")]
-Sample = Annotated[float | None, typer.Option(help="Keep each request with this probability.")]
+Sample = Annotated[float | None, typer.Option(help="Keep requests with this probability; prefix reuse falls.")]
 From = Annotated[str | None, typer.Option("--from", help="Leave out what arrives before: 600, 10m, 2h.")]
 To = Annotated[str | None, typer.Option("--to", help="Leave out what arrives from then on.")]
 ServegenModel = Annotated[

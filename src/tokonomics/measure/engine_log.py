@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.measure.measurements import _text as read_text
+from tokonomics.measure.measurements import read_text
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from tokonomics.errors import BadInput
 from tokonomics.measure.engine_log import Array, EngineLog, prompts_of_steps
 from tokonomics.nouns import Noun
-from tokonomics.serving.step_table import StepTable, context_points
-from tokonomics.serving.step_table import _prompt_axes as prompt_axes
+from tokonomics.serving.step_table import StepTable, context_points, prompt_axes
 
 ROW_KNOTS = (32, 128)
 """Rows at which the price of one more changes: below, kernels are launch-bound; above 128, matrices stop being free
@@ -37,7 +36,8 @@ _FEW = 20
 _ROUNDS = 200
 _SLIGHT = 1e-3
 """Weight of what is only assumed, beside one for each step."""
-_NOTHING_S = 1e-15
+_NO_PAIRS_S = 1e-15
+"""Of attention that the fit prices at nothing: the table keeps logarithms."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,8 @@ class StepFit(Noun):
     decode_error: float
     """Median size of the relative error, as ``prompt_error``."""
     prompt_error: float
-
-    @property
-    def host_is_guessed(self) -> bool:
-        """Too few steps waited for the host to say how long it takes."""
-        return self.host_bound_steps < _FEW
+    host_is_guessed: bool
+    """Too few steps waited for the host to say how long it takes."""
 
     def decode_s(self, rows: Array, kv_tokens: Array) -> Array:
         """Steps without prompts, by the padded batch."""
@@ -144,12 +141,15 @@ def fit_steps(log: EngineLog, names: Sequence[str], where: str) -> StepFit:
         host_bound_steps=0,
         decode_error=0.0,
         prompt_error=0.0,
+        host_is_guessed=True,
     )
     host_s = made.host_step_s + made.host_prompt_s * mixed.prompts
     prompt_s, decode_s = made.prompt_step_s(mixed), made.decode_s(alone.rows, alone.kv_tokens)
+    host_bound = int((host_s >= prompt_s).sum())
     return made.model_copy(
         update={
-            "host_bound_steps": int((host_s >= prompt_s).sum()),
+            "host_bound_steps": host_bound,
+            "host_is_guessed": host_bound < _FEW,
             "decode_error": float(np.median(np.abs(decode_s / alone.seconds - 1))),
             "prompt_error": float(np.median(np.abs(prompt_s / mixed.seconds - 1))),
         }
@@ -170,7 +170,7 @@ def fitted_table(fit: StepFit, log: EngineLog, most_context: int) -> StepTable:
         head_s=np.zeros(2 * log.max_sequences + 2),
         decode_s=np.where(batches[:, None] > 0, decode_s, 0.0),
         attention_s=fit.attention_s(np.broadcast_to(batches[:, None], kv_tokens.shape).astype(np.float64), kv_tokens),
-        prompt_log_s=np.log(np.maximum(fit.pair_s * pairs, _NOTHING_S)),
+        prompt_log_s=np.log(np.maximum(fit.pair_s * pairs, _NO_PAIRS_S)),
         host_step_s=fit.host_step_s,
         host_sequence_s=0.0,
         host_prompt_s=fit.host_prompt_s,

@@ -102,7 +102,7 @@ class Unread(Noun):
 
 def read_measurements(path: Path) -> list[Measurement | Unread]:
     """Every row of a results table or of a JSON of step times."""
-    text = _text(path)
+    text = read_text(path)
     if text.lstrip().startswith("{"):
         return _from_steps(text, path)
     return _from_table(text, path)
@@ -282,7 +282,8 @@ def _whole(text: str, column: str) -> int:
     return round(_number(text, column))
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A whole file in UTF-8, plain or gzip; a larger one than any table of results is not read."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)

@@ -2,7 +2,7 @@
 
 Both sides are read alike: TTFT = first token − arrival, TPOT = (last − first token) ÷ (output tokens − 1), end to end =
 last token − arrival, output tokens a second = all output tokens ÷ (last answer − first arrival). A run is never
-predicted from its own steps.
+predicted from its own steps, under whatever name and in whichever log they are.
 """
 
 from collections.abc import Sequence
@@ -75,18 +75,22 @@ def replay(
     """
     steps, of = (source, of) if source else (log, where)
     chosen = _chosen(steps, fit_on, of, everything=source is not None)
-    if chosen is None:
-        names = [name for name, run in log.runs.items() if run.steps]
-        plans = [(name, tuple(other for other in names if other != name)) for name in log.runs]
+    if chosen is None or source is not None:
+        wanted = list(log.runs)
     else:
-        plans = [(name, chosen) for name in log.runs if source is not None or name not in chosen]
-    if not plans or not all(fitted for _, fitted in plans):
-        raise BadInput(
-            "there is no run left to predict" if not plans else "there is no other run to fit step times on",
-            where=where,
-            fix="Name fewer runs with --fit-on, or a log of the same engine with --steps-from.",
-        )
-    fits = {fitted: fit_steps(steps, fitted, of) for _, fitted in plans}
+        wanted = [name for name in log.runs if name not in chosen]
+    if not wanted:
+        raise BadInput("there is no run left to predict", where=where, fix="Name fewer runs with --fit-on.")
+    fitting = [name for name, run in log.runs.items() if run.steps] if chosen is None else chosen
+    plans = [(name, _others(log.runs[name], steps, fitting)) for name in wanted]
+    for name, fitted in plans:
+        if not fitted:
+            raise BadInput(
+                "there is no other run to fit step times on",
+                where=f"{where}: run {shorten(name)}",
+                fix="Name others with --fit-on, or a log of other runs of the same engine with --steps-from.",
+            )
+    fits = {fitted: fit_steps(steps, fitted, of) for fitted in dict.fromkeys(fitted for _, fitted in plans)}
     return Replay(
         gpu=log.gpu,
         model=log.model,
@@ -180,6 +184,25 @@ def _chosen(log: EngineLog, fit_on: Sequence[str] | None, where: str, *, everyth
         if not any(fnmatchcase(name, pattern) for name in log.runs):
             raise UnknownName("run", pattern, log.runs, fix=f"{where} has: {shorten(', '.join(log.runs), 300)}.")
     return tuple(name for name in log.runs if any(fnmatchcase(name, pattern) for pattern in fit_on))
+
+
+def _others(run: EngineRun, steps: EngineLog, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the named runs that are not this one."""
+    return tuple(name for name in names if not _same(run, steps.runs[name]))
+
+
+def _same(one: EngineRun, other: EngineRun) -> bool:
+    """Whether two logs hold the same run: equal steps, or requests answered at equal times (steps can be left out)."""
+    if one.steps and np.array_equal(one.start_s, other.start_s) and np.array_equal(one.duration_s, other.duration_s):
+        return True
+    return all(
+        np.array_equal(ours, theirs, equal_nan=True)
+        for ours, theirs in (
+            (one.arrival_s, other.arrival_s),
+            (one.first_token_s, other.first_token_s),
+            (one.last_token_s, other.last_token_s),
+        )
+    )
 
 
 def _quantile(values: Array, share: float) -> float | None:

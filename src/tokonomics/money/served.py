@@ -1,6 +1,7 @@
 """What a simulation costs: the paid time of its replicas, split by what they did with it.
 
-On **reservation** the whole bill is divided by the tokens that were delivered; on **usage** only the busy share of it.
+On **reservation** the whole bill is divided by the tokens that were delivered; on **usage** only the share of it that
+full batches would have needed for them, as a platform that fills its machines with others' requests would charge.
 Tokens are those of completed requests, prompts (cached ones included) and answers.
 """
 
@@ -43,14 +44,14 @@ def served_cost(outcome: Outcome, usd_per_replica_hour: float, price_from: str) 
             for name, share in parts
         ),
     )
-    tokens = outcome.input_tokens + outcome.output_tokens
+    tokens, load = outcome.input_tokens + outcome.output_tokens, outcome.load_share
     return ServedCost(
         usd_per_replica_hour=usd_per_replica_hour,
         price_from=price_from,
         usd=tree.usd,
         usd_per_mtok=_per_mtok(tree.usd, tokens),
         usd_per_mtok_output=_per_mtok(tree.usd, outcome.output_tokens),
-        usd_per_mtok_usage=_per_mtok(tree.usd * outcome.utilization, tokens),
+        usd_per_mtok_usage=None if load is None else _per_mtok(tree.usd * min(1.0, load), tokens),
         tree=tree,
     )
 

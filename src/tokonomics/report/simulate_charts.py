@@ -55,7 +55,7 @@ def simulate_chart(outcome: Outcome, moments: Sequence[Moment], title: str, subt
         _shares(steps(("computing", each("busy_share")), ("KV in use", each("kv_share"))), x),
         _area(
             steps(("tokens/s", each("output_tokens_per_s"))),
-            _time(edges[-1] / unit, f"{name} (a step is {seconds(edges[1] - edges[0])})"),
+            _time(edges[-1] / unit, f"{name} (bins of {seconds(edges[1] - edges[0])})"),
             "Output tokens per second",
             _PALE_GREEN,
             _GREEN,

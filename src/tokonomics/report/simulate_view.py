@@ -1,5 +1,6 @@
 """Simulations and capacities for a person."""
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -7,8 +8,9 @@ from tokonomics.money.served import ServedCost
 from tokonomics.physics.deployment import Deployment
 from tokonomics.report.tables import bar, legend, pairs, table
 from tokonomics.serving.capacity import HighestRate, ReplicasNeeded
-from tokonomics.serving.outcome import Outcome, Spread
+from tokonomics.serving.outcome import Kept, Outcome, Spread
 from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.state import REFUSED
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import count, percent, plural, seconds, usd
 
@@ -27,17 +29,22 @@ def simulate_view(simulation: Simulation, made: Outcome, cost: ServedCost | None
     notes.append(
         "Latencies are of answered requests; step times are modelled: tokonomics predict shows how sure they are."
     )
-    return Group(*parts, "", *_hints(made), Text("\n".join(notes), style="dim"))
+    return Group(*parts, "", *_hints(simulation, made), Text("\n".join(notes), style="dim"))
 
 
-def _headline(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> Text:
+def what_serves(simulation: Simulation) -> str:
+    """The deployment, its engine and its replicas."""
     fleet = simulation.fleet
     replicas = plural(fleet.autoscale.max_replicas if fleet.autoscale else fleet.replicas, "replica")
     if fleet.autoscale:
         replicas = f"up to {replicas}"
     if fleet.prefill_replicas:
         replicas = f"{fleet.prefill_replicas} prefill + {fleet.replicas} decode replicas"
-    what = f"{simulation.deployment}, {simulation.deployment.engine.key}, {replicas}"
+    return f"{simulation.deployment}, {simulation.deployment.engine.key}, {replicas}"
+
+
+def _headline(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> Text:
+    what = what_serves(simulation)
     if cost and cost.usd_per_mtok is not None:
         return Text.assemble((f"{usd(cost.usd_per_mtok)} per million tokens", "bold green"), f": {what}")
     return Text.assemble((f"{made.output_tokens_per_s:,.0f} output tokens/s", "bold green"), f": {what}")
@@ -83,15 +90,22 @@ def _shares(made: Outcome, cost: ServedCost | None) -> list[RenderableType]:
 
 def _figures(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> list[tuple[str, str, str]]:
     rules = simulation.rules
-    kv_tokens = rules.kv_blocks * rules.block_tokens
+    # Windows and recurrent states take blocks whatever the tokens: then a number of tokens would mislead.
+    room = "" if rules.fixed_blocks else f", of {count(rules.kv_blocks * rules.block_tokens)} tokens"
     rows = [
         ("output", f"{made.output_tokens_per_s:,.0f} tok/s", f"{made.total_tokens_per_s:,.0f} with prompts"),
         ("requests", f"{made.requests_per_s:,.3g}/s", f"{made.completed:,} of {made.requests:,} answered"),
         ("busy", percent(made.utilization), f"of the paid time; {percent(made.useful_share)} computing what was used"),
         ("load", _load(made.load_share), "of the requests that full batches would finish"),
         ("batch", f"{made.batch:,.1f}", f"sequences in a step, in the mean; at most {rules.max_sequences:,}"),
-        ("KV cache", percent(made.kv_peak_share), f"full at the most, of {count(kv_tokens)} tokens"),
+        ("KV cache", percent(made.kv_peak_share), f"full at the most{room}"),
     ]
+    if simulation.fleet.autoscale:
+        rows.append(
+            ("replicas", f"{made.replicas_mean:.3g}", f"paid for in the mean, {made.replicas_peak} at the most")
+        )
+    if simulation.fleet.prefill_replicas:
+        rows += _pools(simulation)
     if made.cached_tokens:
         rows.append(("cached", percent(made.cached_tokens / made.input_tokens), "of prompt tokens came from the cache"))
     if made.preemptions:
@@ -99,7 +113,7 @@ def _figures(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> 
     if made.restarts:
         rows.append(("restarts", f"{made.restarts:,}", "requests began again when their replica failed"))
     for name, number, why in (
-        ("refused", made.refused, "longer than the model's context or a replica's memory"),
+        ("refused", made.refused, _why_refused(simulation)),
         ("timed out", made.timed_out, "clients hung up"),
         ("unserved", made.unserved, "no replica was up"),
     ):
@@ -114,13 +128,48 @@ def _load(share: float | None) -> str:
     return "–" if share is None else percent(share)
 
 
-def _hints(made: Outcome) -> list[RenderableType]:
+def _pools(simulation: Simulation) -> list[tuple[str, str, str]]:
+    """How busy the two sides of a disaggregated fleet are: the fuller one needs replicas."""
+    busy = simulation.replicas["busy_s"] / np.maximum(simulation.paid_s, 1e-12)
+    first = simulation.fleet.prefill_replicas
+    return [
+        ("prefill side", percent(float(busy[:first].mean())), "busy"),
+        ("decode side", percent(float(busy[first:].mean())), "busy"),
+    ]
+
+
+def _why_refused(simulation: Simulation) -> str:
+    lengths = simulation.trace.input_tokens.astype(np.int64) + simulation.trace.output_tokens
+    beyond = int(np.count_nonzero(lengths > simulation.rules.max_context))
+    if beyond == 0:
+        return "longer than a replica's memory holds"
+    context = f"longer than the model's context of {simulation.rules.max_context:,} tokens"
+    return (
+        context
+        if beyond == np.count_nonzero(simulation.served.status == REFUSED)
+        else f"{context}, or than a replica's memory"
+    )
+
+
+def _hints(simulation: Simulation, made: Outcome) -> list[RenderableType]:
     """What to do next, where something stands out."""
+    fleet, rules = simulation.fleet, simulation.rules
+    waits = (made.queue_s.p50 or 0.0) > 1.0
     hint = None
-    if made.slo_kept is False:
-        hint = "A promise is broken: add --replicas, or ask tokonomics capacity how many it takes."
-    elif made.refused == made.requests:
+    if made.refused == made.requests:
         hint = "Nothing fits: choose a larger GPU, more of them (--tp), or a smaller precision (--weights, --kv)."
+    elif waits and made.kv_peak_share < 0.5 and made.batch > 0.8 * rules.max_sequences * made.replicas_mean:
+        hint = (
+            f"Requests wait although memory is free: the engine runs {rules.max_sequences:,} at once (--max-sequences)."
+        )
+    elif fleet.prefill_replicas and (waits or made.slo_kept is False):
+        hint = "Add replicas to the busier side: --prefill-replicas for first tokens, --replicas for the others."
+    elif fleet.autoscale and (waits or made.slo_kept is False):
+        hint = "The fleet follows too slowly: a lower target, a shorter cold start, or more replicas at least (min=)."
+    elif made.slo_kept is False:
+        hint = "A promise is broken: add --replicas, or ask tokonomics capacity how many it takes."
+    elif waits:
+        hint = "Requests queue for seconds: this is more than it holds. Add --replicas, or ask tokonomics capacity."
     elif made.preemptions > made.requests / 10:
         hint = "The KV cache is too small for this batch: lower --max-sequences, use --kv fp8, or a larger GPU."
     elif made.batch < 4 and made.utilization < 0.5:
@@ -149,15 +198,22 @@ def capacity_view(
     trials: list[list[str | Text]] = [
         [
             f"{trial.rate:,.3g}",
-            *(_delivered(each.delivered_s, each.kept) for each in trial.outcome.slo),
+            *(_delivered(each.delivered_s, each.kept) for each in trial.outcome.slo or _tails(trial.outcome)),
             f"{trial.outcome.output_tokens_per_s:,.0f}",
             Text("holds", style="green") if trial.holds else Text("breaks", style="red"),
         ]
         for trial in best.trials
     ]
-    columns = [">requests/s", *(f">{each.promise}" for each in made.slo), ">tok/s out", ""]
-    note = f"{trace.source}; {len(trace):,} requests in each of {len(best.trials)} simulations, found to 1 %."
+    columns = [">requests/s", *(f">{each.promise}" for each in made.slo or _tails(made)), ">tok/s out", ""]
+    each = best.trials[0].outcome.requests
+    note = f"{trace.source}; {each:,} requests in each of {len(best.trials)} simulations; the two rates are 1 % apart."
     return Group(head, "", pairs(rows), "", table(columns, trials), "", Text(note, style="dim"))
+
+
+def _tails(made: Outcome) -> tuple[Kept, ...]:
+    """What to show where nothing is promised."""
+    tails = (("ttft_p99", made.ttft_s.p99), ("tpot_p99", made.tpot_s.p99))
+    return tuple(Kept(promise=name, promised_s=0.0, delivered_s=value, kept=True) for name, value in tails)
 
 
 def _delivered(value: float | None, kept: bool) -> Text:

@@ -44,6 +44,7 @@ def route_held(world: World, now_s: float) -> None:
     clock = world.clock[0]
     index = clock.held_first
     clock.held_first = NONE
+    clock.held_latest = NONE
     clock.held = 0
     while index != NONE:
         following = wide(world.requests[index].following)
@@ -58,6 +59,8 @@ def go_down(world: World, place: int, now_s: float) -> None:
     settle(world, place, now_s)
     replica, slots, requests, settings = world.replicas[place], world.slots[place], world.requests, world.settings[0]
     if replica.run_steps > 0:
+        replica.lost_s += now_s - replica.run_start_s
+        replica.time_s = now_s
         count_busy(replica, world.clock[0], world.timeline, settings.kv_blocks, replica.run_start_s, now_s, wide(0))
     first, last = NONE, NONE
     while replica.running > 0:

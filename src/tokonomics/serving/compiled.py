@@ -7,6 +7,8 @@ them: a changed line anywhere means a fresh start, and a read-only installation 
 
 import hashlib
 import os
+import shutil
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,8 @@ from typing import Any, TypeVar, cast
 import llvmlite
 import numba
 import numpy as np
+
+_KEPT_S = 30 * 86_400
 
 _njit: Any = numba.njit
 _config: Any = numba.config
@@ -41,6 +45,12 @@ def inlined(function: Function) -> Function:
     return cast(Function, _njit(inline="always", _nrt=False)(function))
 
 
+def must_compile() -> bool:
+    """Nothing has been compiled from today's sources on this machine: the first run will take a while."""
+    folder = _folder()
+    return folder is None or not any(folder.rglob("*.nbi"))
+
+
 def _kept(function: Function, options: dict[str, bool]) -> Function:
     folder = _folder()
     if folder is None:
@@ -60,10 +70,19 @@ def _folder() -> Path | None:
     for source in sorted(Path(__file__).parent.glob("*.py")):
         text.update(source.read_bytes())
     home = os.environ.get("XDG_CACHE_HOME")
-    folder = Path(home) if home else Path.home() / ".cache"
-    folder = folder / "tokonomics" / f"compiled-{text.hexdigest()[:16]}"
+    name = Path("tokonomics") / f"compiled-{text.hexdigest()[:16]}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+        folder = (Path(home) if home else Path.home() / ".cache") / name
+        if not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _forget_others(folder)
+    except (OSError, RuntimeError):  # nobody's home, or not to be written to
         return None
     return folder if os.access(folder, os.W_OK) else None
+
+
+def _forget_others(folder: Path) -> None:
+    """Remove code of sources that nobody has run for a month."""
+    for other in folder.parent.glob("compiled-*"):
+        if time.time() - other.stat().st_mtime > _KEPT_S:
+            shutil.rmtree(other, ignore_errors=True)

@@ -40,10 +40,10 @@ class Autoscale(Noun):
     max_replicas: PositiveInt
     target: PositiveFloat
     """Outstanding requests, running and waiting, for each replica."""
-    cold_start_s: NonNegativeFloat
+    cold_start_s: NonNegativeFloat = Field(le=86_400)
     """From the decision to the first request: a machine, an image, weights."""
-    interval_s: PositiveFloat = INTERVAL_S
-    hold_s: NonNegativeFloat = HOLD_S
+    interval_s: float = Field(default=INTERVAL_S, ge=0.1, le=86_400)
+    hold_s: NonNegativeFloat = Field(default=HOLD_S, le=7 * 86_400)
 
 
 class Outage(Noun):
@@ -55,6 +55,8 @@ class Outage(Noun):
     """How long it is away; None: for good."""
     notice_s: NonNegativeFloat = 0.0
     """It gets no new requests from this long before."""
+    reclaimed: bool = False
+    """A spot market took the machine back: it is not paid for while it is away."""
 
 
 class FleetSettings(Noun):
@@ -64,7 +66,7 @@ class FleetSettings(Noun):
     router: Router = Router.least_outstanding
     autoscale: Autoscale | None = None
     outages: tuple[Outage, ...] = ()
-    prefill_replicas: NonNegativeInt = 0
+    prefill_replicas: NonNegativeInt = Field(default=0, le=10_000)
     """Replicas that compute prompts only and send the KV on; 0: every replica does both."""
     link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S
     """From one GPU of a prefill replica to one of a decode replica."""

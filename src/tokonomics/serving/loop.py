@@ -39,6 +39,7 @@ from tokonomics.serving.state import (
     served_by,
 )
 from tokonomics.serving.step_table import StepTable
+from tokonomics.serving.work import count_abandoned
 
 _SLICES = 200
 """Parts into which the arrivals are cut to report progress."""
@@ -64,7 +65,11 @@ def run(
         now_s, kind, place = _next_change(world, fleet, planned)
         _serve(world, now_s, kind == TICK and now_s < math.inf, progress)
         done = world.clock["arrivals"][0] == len(requests.arrival_s) and not _unfinished(world)
-        if now_s == math.inf or done:
+        if now_s == math.inf:
+            break
+        if done:
+            # Steps whose clients have all hung up run to their end.
+            _serve(world, math.inf, False, progress)
             break
         if kind in (BACK, READY):
             come_up(world, place, now_s)
@@ -208,6 +213,7 @@ def _hang_up(world: World, index: int, now_s: float) -> None:
     replica.outstanding -= 1
     if request.place == QUEUED:
         request.place = ENDED
+        count_abandoned(replica, request)
         # It may have been the one for whom there was no room: the next in the queue gets its chance.
         cut_run(world, place, now_s)
         drain_if_empty(world, place, now_s)

@@ -100,8 +100,8 @@ class Outcome(Noun):
     """Busy share of the paid time."""
     useful_share: NonNegativeFloat
     load_share: float | None
-    """Requests finished ÷ those that full batches of mean requests would finish in the paid time: a replica is busy
-    with a batch of one, but not full. None where a mean request does not fit."""
+    """Requests finished ÷ those that full batches of mean requests would finish in the paid time, cached tokens left
+    out: a replica is busy with a batch of one, but not full. None where a mean request does not fit."""
     shares: Shares
     batch: NonNegativeFloat
     """Sequences in a step, in the mean over busy time."""
@@ -109,6 +109,9 @@ class Outcome(Noun):
     preemptions: NonNegativeInt
     restarts: NonNegativeInt
     replica_hours: NonNegativeFloat
+    replicas_mean: NonNegativeFloat
+    """Paid for, in the mean over time."""
+    replicas_peak: NonNegativeInt
     slo: tuple[Kept, ...]
     slo_kept: bool | None
     """All promises; None without any."""
@@ -116,8 +119,6 @@ class Outcome(Noun):
     """Share of all requests that were answered within every promised time; None without promises."""
     goodput_per_s: float | None
     """Such requests a second."""
-    wall_s: NonNegativeFloat
-    simulated_requests_per_s: NonNegativeFloat
 
 
 def outcome(simulation: Simulation, promises: Sequence[Promise] = ()) -> Outcome:
@@ -126,7 +127,8 @@ def outcome(simulation: Simulation, promises: Sequence[Promise] = ()) -> Outcome
     done = served.status == DONE
     latencies = request_latencies(simulation)
     spreads = {name: spread(values[done]) for name, values in latencies.items()}
-    kept = [_kept(promise, spreads[promise.latency], bool(done.any())) for promise in promises]
+    unanswered = int(((served.status == TIMED_OUT) | (served.status == UNSERVED)).sum())
+    kept = [_kept(promise, latencies[promise.latency][done], unanswered) for promise in promises]
     within = done.copy()
     for promise in promises:
         # An answer of one token has no time per token: it breaks no promise.
@@ -163,12 +165,12 @@ def outcome(simulation: Simulation, promises: Sequence[Promise] = ()) -> Outcome
         preemptions=int(served.preemptions.sum(dtype=np.int64)),
         restarts=int(served.restarts.sum(dtype=np.int64)),
         replica_hours=float(simulation.paid_s.sum()) / 3600,
+        replicas_mean=_ratio(float(simulation.paid_s.sum()), simulation.end_s),
+        replicas_peak=int(simulation.history[:, 1].max()),
         slo=tuple(kept),
         slo_kept=all(each.kept for each in kept) if kept else None,
         slo_attainment=float(within.sum() / len(trace)) if kept else None,
         goodput_per_s=_ratio(int(within.sum()), duration) if kept else None,
-        wall_s=simulation.wall_s,
-        simulated_requests_per_s=len(trace) / simulation.wall_s,
     )
 
 
@@ -176,7 +178,8 @@ def request_latencies(simulation: Simulation) -> dict[str, Floats]:
     """Seconds by request; nan where there is none: no first token, or no second."""
     trace, served = simulation.trace, simulation.served
     later = np.maximum(trace.output_tokens - 1, 1)
-    tpot = np.where(trace.output_tokens > 1, (served.finish_s - served.first_token_s) / later, np.nan)
+    whole = (trace.output_tokens > 1) & (served.status == DONE)
+    tpot = np.where(whole, (served.finish_s - served.first_token_s) / later, np.nan)
     return {
         Latency.ttft: served.first_token_s - trace.arrival_s,
         Latency.tpot: tpot,
@@ -256,15 +259,26 @@ def _time_before(times: Floats, edge: float) -> float:
     return count * edge - float(times[:count].sum())
 
 
-def _kept(promise: Promise, delivered: Spread, answered: bool) -> Kept:
-    """Answers of one token have no time per token and break no promise; no answers at all break every one."""
-    value = getattr(delivered, promise.statistic)
-    return Kept(
-        promise=str(promise),
-        promised_s=promise.seconds,
-        delivered_s=value,
-        kept=answered if value is None else value <= promise.seconds,
-    )
+def _kept(promise: Promise, answered: Floats, unanswered: int) -> Kept:
+    """What was delivered; a request that was accepted and never answered took for ever.
+
+    Answers of one token have no time per token and break no promise; no answers at all break every one.
+    """
+    known = answered[~np.isnan(answered)]
+    delivered = getattr(spread(known), promise.statistic)
+    if unanswered:
+        all_of_them = np.concatenate([known, np.full(unanswered, np.inf)])
+        percent = 100.0 if promise.statistic == "mean" else float(promise.statistic[1:])
+        delivered = float(np.percentile(all_of_them, percent, method="higher"))
+    if delivered is None or math.isinf(delivered):
+        return Kept(
+            promise=str(promise),
+            promised_s=promise.seconds,
+            delivered_s=None,
+            kept=not unanswered and len(answered) > 0,
+        )
+    kept = delivered <= promise.seconds
+    return Kept(promise=str(promise), promised_s=promise.seconds, delivered_s=delivered, kept=kept)
 
 
 def _shares(simulation: Simulation) -> Shares:
@@ -273,16 +287,16 @@ def _shares(simulation: Simulation) -> Shares:
     if paid <= 0:
         return Shares(prefill=0.0, decode=0.0, recomputed=0.0, abandoned=0.0, idle=1.0)
     total = {name: float(rows[name].sum()) for name in rows.dtype.names}
-    prompts, answers = total["prompt_busy_s"], max(0.0, total["busy_s"] - total["prompt_busy_s"])
+    prompts = total["prompt_busy_s"]
+    answers = max(0.0, total["busy_s"] - prompts - total["lost_s"])
     again = prompts * _ratio(total["prompt_again"], total["prompt_tokens"])
-    again += answers * _ratio(total["answer_lost"], total["answer_tokens"])
     left_prompts = prompts * min(1.0, _ratio(total["prompt_abandoned"], total["prompt_tokens"]))
     left_answers = answers * min(1.0, _ratio(total["answer_abandoned"], total["answer_tokens"]))
     lost = answers * _ratio(total["answer_lost"], total["answer_tokens"])
     return Shares(
-        prefill=max(0.0, prompts - (again - lost) - left_prompts) / paid,
+        prefill=max(0.0, prompts - again - left_prompts) / paid,
         decode=max(0.0, answers - lost - left_answers) / paid,
-        recomputed=again / paid,
+        recomputed=(again + lost + total["lost_s"]) / paid,
         abandoned=(left_prompts + left_answers) / paid,
         idle=max(0.0, paid - total["busy_s"]) / paid,
     )
@@ -290,7 +304,8 @@ def _shares(simulation: Simulation) -> Shares:
 
 def _load_share(simulation: Simulation, completed: int) -> float | None:
     trace, paid = simulation.trace, float(simulation.paid_s.sum())
-    inputs, outputs = (max(1, round(float(each.mean()))) for each in (trace.input_tokens, trace.output_tokens))
+    computed = trace.input_tokens - simulation.served.cached_tokens
+    inputs, outputs = (max(1, round(float(each.mean()))) for each in (computed, trace.output_tokens))
     if max_sequences(simulation.deployment, inputs + outputs) < 1 or paid <= 0:
         return None
     full = ReplicaCurve(simulation.deployment, inputs, outputs, most_sequences=simulation.rules.max_sequences)

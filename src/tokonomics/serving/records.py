@@ -1,10 +1,12 @@
 """What became of each request, as a table: for a file, a notebook, or one's own questions."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokonomics.errors import BadInput
 from tokonomics.serving.outcome import request_latencies
 from tokonomics.serving.simulator import Simulation
 
@@ -34,6 +36,8 @@ def records(simulation: Simulation) -> "pl.DataFrame":
         "restarts": served.restarts,
         "replica": served.replica,
     }
+    if trace.priority is not None:
+        columns["priority"] = trace.priority
     if trace.tenant is not None:
         columns["tenant"] = pl.Series(np.array(trace.tenants)[trace.tenant]).cast(pl.Categorical)
     made = pl.DataFrame(columns)
@@ -46,5 +50,8 @@ def save_records(simulation: Simulation, path: Path) -> None:
     try:
         records(simulation).write_parquet(part)
         part.replace(path)
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror or error}", where=f"--save {path}") from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)

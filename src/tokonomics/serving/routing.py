@@ -45,6 +45,8 @@ def _hold(world: World, index: int) -> None:
     """Keep a request until there is a replica, in order of arrival."""
     requests, clock = world.requests, world.clock[0]
     clock.held += 1
+    latest = clock.held_latest
+    clock.held_latest = index
     if clock.held_first == NONE or index < clock.held_first:
         requests[index].following = clock.held_first
         if clock.held_first == NONE:
@@ -53,7 +55,8 @@ def _hold(world: World, index: int) -> None:
         return
     before = clock.held_last
     if index < before:
-        before = clock.held_first
+        # Those of one queue come in order: each goes behind the one before it.
+        before = latest if clock.held_first <= latest < index else clock.held_first
         while requests[before].following < index:
             before = wide(requests[before].following)
     else:
@@ -107,7 +110,7 @@ def _of_two(world: World, index: int) -> int:
         there += replicas[place].mode == UP
     if there == 0:
         return NONE
-    drawn = _mixed(np.uint64(world.settings[0].seed) + np.uint64(index) + np.uint64(1))
+    drawn = _mixed(_mixed(world.settings[0].seed) + np.uint64(index))
     first = wide(drawn % np.uint64(there))  # type: ignore[arg-type]
     second = first
     if there > 1:

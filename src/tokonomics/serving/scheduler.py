@@ -315,8 +315,7 @@ def _schedule(world: World, place: int, index: int, chunk: int) -> float:
     slots[replica.run_prompts].chunked = request.slot
     replica.run_prompts += 1
     replica.run_prompt_tokens += chunk
-    if request.preemptions + request.restarts > 0:
-        replica.prompt_again += chunk
+    replica.prompt_again += max(0, min(past + chunk, request.seen) - past)
     if settings.units > 0:
         nodes, block = world.nodes[place], settings.block_tokens
         publish_units(nodes, world.units, world.held, request, past, past + chunk, settings.unit_tokens, block)
@@ -332,6 +331,11 @@ def _finish_run(world: World, place: int) -> None:
     replica.prompt_busy_s += replica.run_prompt_s
     replica.run_steps = 0
     replica.time_s = end
+    for count in range(replica.run_prompts):
+        slot = slots[slots[count].chunked]
+        request = world.requests[slot.request]
+        request.computed += slot.chunk
+        request.seen = max(request.seen, request.computed)
     if replica.leaving != NONE:
         _let_leave(world, place)
     while replica.decoding > 0 and slots[slots[0].heap].end <= replica.steps:
@@ -342,7 +346,6 @@ def _finish_run(world: World, place: int) -> None:
         if index == NONE:
             continue
         request = world.requests[index]
-        request.computed += slots[slot].chunk
         if request.computed < request.target:
             replica.partial = slot
             continue
@@ -381,6 +384,7 @@ def _remove_running(world: World, place: int, index: int) -> None:
     slot = slots[request.slot]
     if request.place == ANSWER:
         request.computed = slot.base + replica.steps
+        request.seen = max(request.seen, request.computed)
         request.generated = request.output_tokens - (slot.end - replica.steps)
         if settings.grows:
             block = settings.block_tokens
@@ -433,7 +437,6 @@ def _let_leave(world: World, place: int) -> None:
 def _count_steps(world: World, place: int, count: int, end_s: float) -> None:
     """Count the first ``count`` steps of the run in flight, which end at ``end_s``."""
     replica, settings = world.replicas[place], world.settings[0]
-    replica.all_steps += count
     if replica.run_decodes > 0:
         if count > 1:
             need = _blocks_needed(replica, world.phases[place], settings, wide(1), count - 1)

@@ -19,12 +19,16 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, require_fit, sequence_bytes
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.loop import run
-from tokonomics.serving.state import BUSY, DONE, OFF, Fleet, Requests, Rows, Rules, Served, World
+from tokonomics.serving.state import DONE, NODE, OFF, SLOT, TIMED_OUT, Fleet, Requests, Rows, Rules, Served, World
 from tokonomics.serving.step_table import StepTable, step_table
 from tokonomics.traffic.trace import Trace
+from tokonomics.units import gigabytes
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int], None]
+
+_MOST_BYTES = 8e9
+"""What a laptop can spare."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Simulation:
     """By bin: the columns of ``state.BUSY`` and following, over all replicas."""
     bin_s: float
     end_s: float
-    """When the last request was finished."""
+    """When the last request was finished, and the last step had ended."""
     wall_s: float
 
 
@@ -68,10 +72,13 @@ def simulate(
     fleet = fleet or FleetSettings()
     if not len(trace):
         raise BadInput("there is no request to serve", where=trace.source)
+    if seed < 0 or not timeout_s > 0 or min(max_sequences or 1, max_batched_tokens or 1) < 1 or max_sequences == 0:
+        raise BadInput("a seed is at least 0, a timeout above 0, and limits are at least 1")
     _check_outages(fleet)
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
     requests = requests_for(trace, rules, timeout_s, by_priority)
     table = table_for(deployment, trace, rules)
+    _check_memory(requests, rules, fleet)
     paid_for: list[tuple[float, int]] = [(0.0, _replicas_at_first(fleet))]
     if fleet.prefill_replicas:
         served, worlds = _disaggregated(deployment, requests, rules, table, fleet, seed, progress)
@@ -79,8 +86,10 @@ def simulate(
         served, world = run(requests, table, rules, _fleet(fleet, fleet.replicas, seed), progress, paid_for)
         worlds = [world]
     finishes = served.finish_s[np.isfinite(served.finish_s)]
-    end_s = float(max(finishes.max(initial=0.0), trace.arrival_s[-1]))
-    timeline, bin_s = _one_timeline(worlds)
+    # The last step may run on after its last client has hung up.
+    steps_end_s = max(float(world.replicas["time_s"].max()) for world in worlds)
+    end_s = float(max(finishes.max(initial=0.0), trace.arrival_s[-1], steps_end_s))
+    timeline, bin_s = _one_timeline(worlds, end_s)
     return Simulation(
         deployment=deployment,
         fleet=fleet,
@@ -95,6 +104,19 @@ def simulate(
         end_s=end_s,
         wall_s=time.perf_counter() - began,
     )
+
+
+def _check_memory(requests: Requests, rules: Rules, fleet: FleetSettings) -> None:
+    """Refuse what would not fit this machine: every replica keeps its slots, and its cache all units and requests."""
+    replicas = fleet.autoscale.max_replicas if fleet.autoscale else fleet.replicas + fleet.prefill_replicas
+    needed = replicas * rules.max_sequences * SLOT.itemsize
+    if rules.caches and len(requests.unit_ids):
+        needed += replicas * (int(requests.unit_ids.max()) + 1 + len(requests.arrival_s)) * NODE.itemsize
+    if needed > _MOST_BYTES:
+        raise BadInput(
+            f"{replicas:,} replicas would take {gigabytes(needed)} of memory to simulate",
+            fix="Use fewer replicas or sequences, a shorter window (--from, --to), or --no-prefix-cache.",
+        )
 
 
 def _replicas_at_first(fleet: FleetSettings) -> int:
@@ -149,6 +171,10 @@ def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_pri
     """The trace as the compiled loop reads it."""
     count = len(trace)
     urgency = np.zeros(count, np.int32)
+    if by_priority and trace.priority is None:
+        raise BadInput(
+            "the requests have no priorities", where="--priority", fix="Name the column: --columns priority=…"
+        )
     if by_priority and trace.priority is not None:
         urgency = np.unique(trace.priority, return_inverse=True)[1].astype(np.int32)
     patience = np.full(count, np.inf) if trace.patience_s is None else trace.patience_s
@@ -191,13 +217,17 @@ def _units(trace: Trace, rules: Rules) -> tuple[NDArray[np.int32], NDArray[np.in
 
 
 def _check_outages(fleet: FleetSettings) -> None:
+    if fleet.autoscale and fleet.replicas > 1:
+        raise BadInput("an autoscaled fleet has no fixed number of replicas", fix="Give --autoscale or --replicas.")
     if fleet.outages and fleet.autoscale:
         raise BadInput("an autoscaled fleet replaces what fails: give outages or autoscaling, not both")
     if fleet.prefill_replicas and (fleet.outages or fleet.autoscale):
         raise BadInput("a disaggregated fleet has a fixed number of replicas here, and none fails")
     beyond = [each.replica for each in fleet.outages if each.replica >= fleet.replicas]
     if beyond:
-        raise BadInput(f"there is no replica {beyond[0]}: they are numbered from 0 to {fleet.replicas - 1}")
+        raise BadInput(
+            f"there is no replica {beyond[0]}: they are numbered from 0 to {fleet.replicas - 1}", where="--outage"
+        )
     in_order = sorted(fleet.outages, key=lambda each: (each.replica, each.at_s))
     for before, after in pairwise(in_order):
         away = math.inf if before.down_s is None else before.down_s
@@ -240,10 +270,19 @@ def _disaggregated(
     progress: Progress | None,
 ) -> tuple[Served, list[World]]:
     """Prompts on their own replicas, which write the first token; the KV travels; answers on the others."""
-    first = requests._replace(output_tokens=np.minimum(requests.output_tokens, 1))
+    # What the decode side could not hold is refused before its prompt is computed.
+    first = requests._replace(
+        input_tokens=np.where(too_long(requests, rules), np.iinfo(np.int32).max // 2, requests.input_tokens).astype(
+            np.int32
+        ),
+        output_tokens=np.minimum(requests.output_tokens, 1),
+    )
     read, prefill = run(first, table, rules, _fleet(fleet, fleet.prefill_replicas, seed), progress)
     goes_on = np.flatnonzero((read.status == DONE) & (requests.output_tokens > 1))
-    sent_bytes = requests.input_tokens[goes_on] * float(deployment.model.kv_bytes_per_token(deployment.kv))
+    lengths, which = np.unique(requests.input_tokens[goes_on], return_inverse=True)
+    sent_bytes = np.array([sequence_bytes(deployment, int(each)) * deployment.gpus for each in lengths], np.float64)[
+        which
+    ]
     arrives_s = read.finish_s[goes_on] + sent_bytes / (fleet.link_bytes_per_s * deployment.gpus)
     goes_on = goes_on[np.argsort(arrives_s, kind="stable")]
     second = Requests(
@@ -258,6 +297,11 @@ def _disaggregated(
         prefilled=True,
     )
     written, decode = run(second, table, rules, _fleet(fleet, fleet.replicas, seed + 1), progress)
+    # Nobody reads an answer that timed out: its prompt was computed in vain, on the replica that computed it.
+    decode.replicas["prompt_abandoned"] = 0
+    left = goes_on[written.status == TIMED_OUT]
+    in_vain = requests.input_tokens[left] - read.cached_tokens[left]
+    np.add.at(prefill.replicas["prompt_abandoned"], read.replica[left].astype(np.int64), in_vain)
     read.status[goes_on] = written.status
     read.finish_s[goes_on] = written.finish_s
     read.preemptions[goes_on] += written.preemptions
@@ -265,20 +309,28 @@ def _disaggregated(
     return read, [prefill, decode]
 
 
+def too_long(requests: Requests, rules: Rules) -> NDArray[np.bool_]:
+    """Requests that no replica could ever hold, as the loop refuses them."""
+    inputs, outputs = requests.input_tokens.astype(np.int64), requests.output_tokens.astype(np.int64)
+    held = inputs + outputs if rules.reserves else inputs + np.maximum(outputs, 1) - 1
+    blocks = -(-held // rules.block_tokens) + rules.fixed_blocks
+    return np.asarray((inputs + outputs > rules.max_context) | (blocks > rules.kv_blocks))
+
+
 def _paid_s(world: World, fleet: FleetSettings, end_s: float) -> Floats:
-    """Seconds each replica is paid for: an outage is not."""
+    """Seconds each replica is paid for: what a spot market took back is not."""
     rows = world.replicas
     if fleet.autoscale:
         on_s = np.where(rows["mode"] == OFF, 0.0, end_s - rows["paid_from_s"])
         return np.asarray(rows["paid_s"] + on_s, np.float64)
     paid = np.full(len(rows), end_s)
-    for each in fleet.outages:
+    for each in (outage for outage in fleet.outages if outage.reclaimed):
         back_s = each.at_s + (each.down_s or math.inf)
         paid[each.replica] -= max(0.0, min(back_s, end_s) - min(each.at_s, end_s))
     return paid
 
 
-def _one_timeline(worlds: list[World]) -> tuple[Floats, float]:
+def _one_timeline(worlds: list[World], end_s: float) -> tuple[Floats, float]:
     """The timelines of several fleets in bins of the same width: the widest."""
     bin_s = max(float(world.clock["bin_s"][0]) for world in worlds)
     total = np.zeros_like(worlds[0].timeline)
@@ -286,5 +338,4 @@ def _one_timeline(worlds: list[World]) -> tuple[Floats, float]:
         merged = round(bin_s / float(world.clock["bin_s"][0]))
         part = np.add.reduceat(world.timeline, np.arange(0, len(world.timeline), merged))
         total[: len(part)] += part
-    used = np.flatnonzero(total[:, BUSY])
-    return total[: int(used[-1]) + 1 if len(used) else 1], bin_s
+    return total[: min(len(total), int(end_s / bin_s) + 1)], bin_s

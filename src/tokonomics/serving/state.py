@@ -113,6 +113,7 @@ REQUEST = np.dtype(
         ("urgency", "i4"),
         ("computed", "i4"),  # tokens whose KV is there, while the prompt is computed
         ("generated", "i4"),
+        ("seen", "i4"),  # most tokens ever computed: what is computed below it is computed again
         ("target", "i4"),  # tokens that count as prompt: with those written before a preemption
         ("blocks", "i4"),  # KV blocks held, shared ones included
         ("shared_blocks", "i4"),  # of those, blocks of shared units
@@ -152,10 +153,9 @@ REPLICA = np.dtype(
         # what its work adds up to
         ("busy_s", "f8"),
         ("prompt_busy_s", "f8"),
+        ("lost_s", "f8"),  # of steps that a failure cut short
         ("paid_s", "f8"),
-        ("kv_block_s", "f8"),
         ("kv_peak", "i8"),
-        ("all_steps", "i8"),
         ("prompt_tokens", "i8"),
         ("prompt_again", "i8"),  # computed again after a preemption or a failure
         ("answer_tokens", "i8"),  # in decode steps: the first of each answer comes from its prompt
@@ -189,6 +189,7 @@ CLOCK = np.dtype(
         ("held_first", "i8"),
         ("held_last", "i8"),
         ("held", "i8"),
+        ("held_latest", "i8"),  # the one put into the list last
         ("bin_s", "f8"),
     ]
 )
@@ -202,7 +203,6 @@ SETTINGS = np.dtype(
         ("prefilled", "i8"),
         ("router", "i8"),
         ("seed", "u8"),
-        ("scaled", "i8"),
         ("least", "i8"),
         ("most", "i8"),
         ("target", "f8"),
@@ -285,7 +285,6 @@ def _settings(requests: Requests, rules: Rules, fleet: Fleet) -> Rows:
     made["router"] = fleet.router
     made["seed"] = fleet.seed
     if len(fleet.autoscale):
-        made["scaled"] = 1
         names = ("least", "most", "target", "interval_s", "cold_start_s")
         for name, value in zip(names, fleet.autoscale, strict=False):
             made[name] = value
@@ -337,7 +336,7 @@ def _node_rows(replicas: int, units: int, count: int) -> Rows:
 
 def _clock(requests: Requests) -> Rows:
     made = np.zeros(1, CLOCK)
-    for name in ("last_routed", "held_first", "held_last"):
+    for name in ("last_routed", "held_first", "held_last", "held_latest"):
         made[name] = NONE
     # The arrivals fill at least half of the bins, whose width is a power of two of a second.
     span = float(requests.arrival_s[-1]) if len(requests.arrival_s) else 0.0

@@ -27,8 +27,8 @@ Array = NDArray[np.float64]
 _PIECES = 8
 """Of an octave of contexts; the first sixteen tokens are as many pieces."""
 _FIRST = 16
-_CHUNK_PIECES, _PAST_PIECES, _PROMPT_PIECES = 4, 4, 2
-_PAST_SCALE = 64.0
+_CHUNK_PIECES, _PAST_PIECES, _PROMPT_PIECES = 4, 8, 2
+_PAST_SCALE = 8.0
 """Tokens of past from which its table becomes logarithmic."""
 _NOTHING_S = 1e-15
 """A time that has a logarithm and rounds away beside any other: layers without attention."""
@@ -72,7 +72,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     tokens = np.arange(most_tokens + most_sequences + 2, dtype=np.float64)
     passing = np.maximum(batches, 1) / stages
     gpu_s = steps.tokens_s(np.maximum(passing, 1.0)) + steps.head_s(np.maximum(passing, 1.0)) + on_gpu
-    prompts, chunks, past = _prompt_axes(most_sequences, most_tokens, most_context)
+    prompts, chunks, past = prompt_axes(most_sequences, most_tokens, most_context)
     inside = steps.prompt_attention_s(*np.broadcast_arrays(chunks[:, None], past, prompts[:, None, None]))
     host = steps.engine
     return StepTable(
@@ -99,7 +99,8 @@ def context_points(most: float) -> Array:
     return np.array([*points, octave])
 
 
-def _prompt_axes(most_prompts: int, most_tokens: int, most_context: int) -> tuple[Array, Array, Array]:
+def prompt_axes(most_prompts: int, most_tokens: int, most_context: int) -> tuple[Array, Array, Array]:
+    """The prompts, chunks and pasts at which attention inside prompts is tabulated."""
     prompts = np.exp2(np.arange(_PROMPT_PIECES * math.log2(most_prompts + 1) + 2) / _PROMPT_PIECES)
     chunks = np.exp2(np.arange(_CHUNK_PIECES * math.log2(most_tokens + 1) + 2) / _CHUNK_PIECES)
     last = _PAST_PIECES * math.log2(1 + most_context / _PAST_SCALE)

@@ -16,7 +16,6 @@ def count_busy(
     answers = steps * replica.run_decodes
     prompts = replica.run_prompt_tokens if steps > 0 else 0
     replica.busy_s += end_s - start_s
-    replica.kv_block_s += used * (end_s - start_s)
     replica.kv_peak = max(replica.kv_peak, used)
     replica.answer_tokens += answers
     replica.prompt_tokens += prompts
@@ -48,7 +47,6 @@ def count_busy(
 
 @compiled
 def count_abandoned(replica: Row, request: Row) -> None:
-    """Work done for a client that hung up."""
-    prompt = request.input_tokens if request.generated > 0 else min(request.computed, request.input_tokens)
-    replica.prompt_abandoned += max(0, prompt - request.cached_tokens)
+    """Work done for a client that hung up; what it had been computed for before a preemption included."""
+    replica.prompt_abandoned += max(0, min(request.seen, request.input_tokens) - request.cached_tokens)
     replica.answer_abandoned += max(0, request.generated - 1)

@@ -4,6 +4,7 @@ Each batch is worked on as columns: a value that cannot be read becomes null, a 
 is set aside with its place in the file and the reason. No row disappears without being counted.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,15 @@ def counts(column: "pl.Series") -> "pl.Series":
     return floats.to_frame().select(integral.cast(pl.Int64, strict=False)).to_series().alias(column.name)
 
 
+def waits(column: "pl.Series", per_second: float) -> "pl.Series":
+    """Lengths of time as seconds: numbers only, no dates. Null where it is none."""
+    import polars as pl
+
+    if column.dtype != pl.String and not column.dtype.is_numeric():
+        return pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
+    return _scaled(column.cast(pl.Float64, strict=False), per_second)
+
+
 def clean(raw: "pl.DataFrame", layout: Layout) -> "tuple[pl.DataFrame, pl.DataFrame]":
     """The usable rows as columns arrival, input, output, …; and the places and reasons of the others."""
     import polars as pl
@@ -134,6 +144,12 @@ def clean(raw: "pl.DataFrame", layout: Layout) -> "tuple[pl.DataFrame, pl.DataFr
     if "priority" in raw.columns:
         columns["priority"] = counts(raw["priority"])
         good &= pl.col("priority").is_between(MOST_URGENT, LEAST_URGENT) | pl.col("priority_raw").is_null()
+    if "patience" in raw.columns:
+        if raw["patience"].dtype == pl.String:
+            raw = raw.with_columns(pl.col("patience").str.strip_chars().replace("", None))
+        columns["patience"] = waits(raw["patience"], layout.patience_second)
+        above_0 = pl.col("patience").is_not_nan() & (pl.col("patience") > 0)
+        good &= above_0 | pl.col("patience_raw").is_null()
     if "trouble" in raw.columns:
         good &= pl.col("trouble").is_null()
     if "prefix" in raw.columns and not layout.prefix_is_key:
@@ -148,6 +164,8 @@ def clean(raw: "pl.DataFrame", layout: Layout) -> "tuple[pl.DataFrame, pl.DataFr
         tidy.append(pl.col("tenant").cast(pl.String).fill_null(UNNAMED))
     if "priority" in raw.columns:
         tidy.append(pl.col("priority").fill_null(0))
+    if "patience" in raw.columns:
+        tidy.append(pl.col("patience").fill_null(math.inf))
     if "prefix" in raw.columns:
         tidy.append(pl.col("prefix") if layout.prefix_is_key else pl.col("prefix").fill_null([]))
     return kept.select(tidy), marked.filter(~pl.col("good"))
@@ -183,6 +201,9 @@ def reason(row: dict[str, Any], layout: Layout) -> str:
         most = LEAST_URGENT if name == "priority" else MOST_TOKENS
         if least is not None and read is not None and not least <= read <= most:
             return f"{label} is {shown}, must be {least:,} to {most:,}"
+    if (given := row.get("patience_raw")) is not None and not (row["patience"] or 0) > 0:
+        shown = shorten(repr(given) if isinstance(given, str) else str(given))
+        return f"{layout.label('patience')} is {shown}, not a time above 0"
     blocks = row.get("prefix") or []
     if None in blocks:
         return f"{layout.label('prefix')} has a block without an id"

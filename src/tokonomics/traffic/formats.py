@@ -14,14 +14,20 @@ from tokonomics.errors import BadInput, nearest, shorten
 Path = tuple[str, ...]
 """Of a field: the column, or the keys that lead to it through nested objects."""
 
-FIELDS = ("arrival", "input", "output", "tenant", "priority", "prefix")
+FIELDS = ("arrival", "input", "output", "tenant", "priority", "patience", "prefix")
 REQUIRED = ("arrival", "input", "output")
-COLUMNS_HELP = "--columns arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,prefix=…]"
+COLUMNS_HELP = (
+    "--columns arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,patience=…,prefix=…]"
+)
 KNOWN = (
     "Azure LLM, BurstGPT (CSV); Mooncake, Qwen-Bailian, OpenAI-style usage (JSON lines); "
     "vLLM bench --save-detailed, guidellm (JSON)"
 )
 SUPPORTED = f"{KNOWN}; any other CSV, JSON lines or parquet with {COLUMNS_HELP}"
+
+
+BY_SIZE = 0.0
+"""Unix times in seconds, milli-, micro- or nanoseconds: their size tells which."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,12 @@ class Layout:
     output: tuple[Path, ...]
     tenant: tuple[Path, ...] = ()
     priority: tuple[Path, ...] = ()
+    patience: tuple[Path, ...] = ()
     prefix: tuple[Path, ...] = ()
     second: float = 1.0
     """Units of a number in the time field that make a second; 0: tell seconds from finer units by size."""
+    patience_second: float = 1.0
+    """Units of the patience field that make a second."""
     block_tokens: int | None = None
     prefix_is_key: bool = False
     """The prefix field names a shared prompt, rather than listing its blocks."""
@@ -75,6 +84,7 @@ OWN = Layout(
     output=(("output_tokens",),),
     tenant=(("tenant",),),
     priority=(("priority",),),
+    patience=(("patience_s",),),
     prefix=(("prefix_blocks",),),
 )
 AZURE = Layout("Azure LLM CSV", arrival=(("TIMESTAMP",),), input=(("ContextTokens",),), output=(("GeneratedTokens",),))
@@ -115,7 +125,7 @@ OPENAI = Layout(
     input=_anywhere("usage.prompt_tokens", "usage.input_tokens") + _paths("prompt_tokens", "input_tokens"),
     output=_anywhere("usage.completion_tokens", "usage.output_tokens") + _paths("completion_tokens", "output_tokens"),
     tenant=_paths("metadata.tenant", "user", "end_user", "response.body.metadata.tenant", "response.body.user"),
-    second=0.0,
+    second=BY_SIZE,
 )
 OPENAI_MODELS = replace(
     OPENAI, tenant=_anywhere("model"), note="no user or metadata.tenant in the log: tenants are the models"
@@ -190,8 +200,13 @@ def layout_from_option(columns: str, present: set[Path]) -> Layout:
             chosen[field] = (_find(name, present),)
     if missing := [field for field in REQUIRED if field not in chosen]:
         raise BadInput(f"does not say which column is {missing[0]}", where="--columns", fix=f"Use {COLUMNS_HELP}")
-    per_second = _per_second(chosen["arrival"][0][-1])
-    return Layout("columns as told", **chosen, second=per_second, block_tokens=block_tokens)
+    return Layout(
+        "columns as told",
+        **chosen,
+        second=_per_second(chosen["arrival"][0][-1], unknown=BY_SIZE),
+        patience_second=_per_second(chosen["patience"][0][-1]) if "patience" in chosen else 1.0,
+        block_tokens=block_tokens,
+    )
 
 
 def _find(name: str, present: set[Path]) -> Path:
@@ -208,9 +223,9 @@ def _find(name: str, present: set[Path]) -> Path:
     )
 
 
-def _per_second(name: str) -> float:
+def _per_second(name: str, unknown: float = 1.0) -> float:
     """How many make a second, by the ending of the name."""
     for ending, many in (("_ms", 1e3), ("_us", 1e6), ("_ns", 1e9)):
         if name.lower().endswith(ending):
             return many
-    return 1.0
+    return unknown

@@ -7,6 +7,9 @@ blocks go on into the answer, only those that end within the prompt can be hit. 
 service, and answers take no room unless they are listed.
 """
 
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +17,8 @@ from numpy.typing import NDArray
 from tokonomics.traffic.trace import Counts, Offsets, PrefixBlocks
 
 UNBOUNDED = np.iinfo(np.int64).max
+_njit: Any = numba.njit
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def reuse(prefix: PrefixBlocks, input_tokens: Counts, capacity_blocks: int | None = None) -> Counts:
@@ -23,7 +28,19 @@ def reuse(prefix: PrefixBlocks, input_tokens: Counts, capacity_blocks: int | Non
     return np.minimum(hits * prefix.block_tokens, input_tokens).astype(np.int32)
 
 
-@numba.njit(cache=True)
+def _compiled(function: Function) -> Function:
+    """Compile at the first call; keep the code on disk where Numba finds a place for it.
+
+    It looks beside the source, then in the user's cache folder, and refuses where neither can be written. It only
+    notices changes of this file, so the function must not call one of another file.
+    """
+    try:
+        return cast(Function, _njit(cache=True)(function))
+    except RuntimeError:
+        return cast(Function, _njit(function))
+
+
+@_compiled
 def _replay(
     ids: Counts, starts: Offsets, input_tokens: Counts, block_tokens: int, distinct: int, capacity: int
 ) -> NDArray[np.int64]:

@@ -11,6 +11,9 @@ from tokonomics.nouns import Noun
 PERCENTILES = (50, 90, 95, 99)
 STATISTICS = (*(f"p{each}" for each in PERCENTILES), "mean")
 
+_LONGEST_S = 120.0
+"""Nobody promises two minutes to a first token: milliseconds without their unit."""
+
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
 
 
@@ -50,7 +53,12 @@ def parse_promises(text: str, where: str = "--slo") -> tuple[Promise, ...]:
                 where=where,
                 fix="Write such as ttft_p99=0.5,tpot_p90=50ms: ttft, tpot or e2e; p50, p90, p95, p99 or mean.",
             )
-        made.append(Promise(latency=Latency(latency), statistic=statistic, seconds=_seconds(value, part, where)))
+        promised = _seconds(value, part, where)
+        if latency != Latency.e2e and promised > _LONGEST_S:
+            raise BadInput(
+                f"'{shorten(part.strip())}' promises {promised:g} seconds", where=where, fix=f"Did you mean {value}ms?"
+            )
+        made.append(Promise(latency=Latency(latency), statistic=statistic, seconds=promised))
     names = [str(each) for each in made]
     if len(set(names)) < len(names):
         raise BadInput("promises the same thing twice", where=where)

@@ -37,6 +37,8 @@ class Rows(NamedTuple):
     priority: NDArray[np.int64] | None = None
     blocks: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     """The ids of all requests as the log has them, and where those of each begin (one more than requests)."""
+    patience_s: NDArray[np.float64] | None = None
+    """Infinite where the client waits for good."""
 
 
 @dataclass
@@ -78,6 +80,7 @@ class TraceFile:
             tenant=numbers,
             tenants=names,
             priority=whole["priority"].to_numpy() if "priority" in whole.columns else None,
+            patience_s=whole["patience"].to_numpy() if "patience" in whole.columns else None,
             prefix=prefix,
             source=f"{self.path.name} ({self.format})",
         )
@@ -111,8 +114,9 @@ def open_trace(path: Path | str, *, columns: str | None = None, strict: bool = F
 
     ``columns`` says which column is what (``arrival=…,input=…,output=…``) where the log is not a known one: times are
     seconds (milliseconds where the name ends in ``_ms``) or dates; ``prefix`` is a list of ids of chained blocks
-    (``block=`` says of how many tokens), or a key that requests with a common start of their prompts share. With
-    ``strict`` the first row that cannot be used is an error.
+    (``block=`` says of how many tokens), or a key that requests with a common start of their prompts share;
+    ``patience`` is how long after its arrival the client hangs up (empty: it waits for good). With ``strict`` the first
+    row that cannot be used is an error.
     """
     file = Path(path)
     name = str(path)
@@ -154,6 +158,7 @@ def _rows(frame: "pl.DataFrame") -> Rows:
         frame["tenant"].to_list() if "tenant" in frame.columns else None,
         frame["priority"].to_numpy() if "priority" in frame.columns else None,
         _flat(frame["prefix"]) if "prefix" in frame.columns else None,
+        frame["patience"].to_numpy() if "patience" in frame.columns else None,
     )
 
 

@@ -43,6 +43,9 @@ def save_trace(trace: Trace, path: Path) -> None:
         columns[OWN.tenant[0][0]] = pl.Series(trace.tenants, dtype=pl.String)[trace.tenant]
     if trace.priority is not None:
         columns[OWN.priority[0][0]] = pl.Series(trace.priority)
+    if trace.patience_s is not None:
+        endless = np.isinf(trace.patience_s)
+        columns[OWN.patience[0][0]] = pl.Series(np.where(endless, np.nan, trace.patience_s)).fill_nan(None)
     metadata = {}
     if trace.prefix is not None:
         columns[OWN.prefix[0][0]] = _lists(trace.prefix)

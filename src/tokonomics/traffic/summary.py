@@ -115,6 +115,8 @@ class TraceSummary(Noun):
     out_of_order: int
     input: LengthSummary
     output: LengthSummary
+    input_per_output: float | None
+    """Prompt tokens for each answer token; None where nothing is answered."""
     tokens_per_second: float
     """Prompts and answers, mean over the span."""
     peak_minute_over_mean: float | None
@@ -130,10 +132,6 @@ class TraceSummary(Noun):
     by_weekday: tuple[float, ...] = ()
     """Likewise from Monday; only for logs with dates of a week or more."""
     idle: Idle | None = None
-
-    @property
-    def input_per_output(self) -> float | None:
-        return self.input.total / self.output.total if self.output.total else None
 
 
 def summarize(
@@ -246,6 +244,7 @@ def _summary(tally: Tally, tenants: dict[str, NDArray[np.int64]], **known: Any) 
         out_of_order=tally.out_of_order,
         input=_lengths(tally.inputs),
         output=_lengths(tally.outputs),
+        input_per_output=tally.inputs.total / tally.outputs.total if tally.outputs.total else None,
         tokens_per_second=tokens / span if span > 0 else 0.0,
         peak_minute_over_mean=_peak_minute(tally),
         tenants=_top(tenants, requests, tokens),

@@ -93,16 +93,36 @@ class Trace:
         )
 
     def faster(self, speed: float) -> "Trace":
-        """The same requests arriving ``speed`` times as fast."""
+        """The same requests arriving ``speed`` times as fast; clients wait as long as before."""
         if not speed > 0:
             raise BadInput(f"must be above 0, got {speed}", where="--speed")
         return replace(self, arrival_s=self.arrival_s / speed)
 
     def sampled(self, share: float, seed: int = 0) -> "Trace":
-        """Each request kept with that probability: the same shape over time at a lower rate."""
+        """Each request kept with that probability: the same shape over time at a lower rate.
+
+        Requests are drawn one by one, not by conversation or shared prompt, so prefixes find less to reuse.
+        """
         if not 0 < share <= 1:
             raise BadInput(f"must be above 0 and at most 1, got {share}", where="--sample")
         return self.take(np.flatnonzero(np.random.default_rng(seed).random(len(self)) < share))
+
+    def repeated(self, times: int) -> "Trace":
+        """The same requests again and again, one mean gap apart; what they share, they share within one round only."""
+        if times == 1:
+            return self
+        count = len(self)
+        again = self.take(np.tile(np.arange(count), times))
+        round_s = self.duration_s * count / max(1, count - 1)
+        arrival = again.arrival_s + np.repeat(np.arange(times) * round_s, count)
+        prefix = again.prefix
+        if prefix is not None and self.prefix is not None:
+            rounds = np.repeat(np.arange(times, dtype=np.int64), len(self.prefix.ids))
+            ids = prefix.ids + rounds * prefix.distinct
+            if prefix.distinct * times > np.iinfo(np.int32).max:
+                raise BadInput(f"{times} times its shared blocks are too many to number", where=self.source)
+            prefix = replace(prefix, ids=ids.astype(np.int32), distinct=prefix.distinct * times)
+        return replace(again, arrival_s=arrival, prefix=prefix)
 
     def window(self, start_s: float, end_s: float) -> "Trace":
         """The requests that arrive in ``[start, end)``, counted from the start of the window."""
@@ -133,6 +153,9 @@ def make_trace(
         raise BadInput(f"a prompt must have 1 to {MOST_TOKENS:,} tokens", where=source)
     if len(outputs) and (outputs.min() < 0 or outputs.max() > MOST_TOKENS):
         raise BadInput(f"an answer must have 0 to {MOST_TOKENS:,} tokens", where=source)
+    patience = None if patience_s is None else np.asarray(patience_s, np.float64)
+    if patience is not None and not (patience > 0).all():
+        raise BadInput("a client must wait longer than 0 seconds", where=source)
     made = Trace(
         arrival_s=arrival - (arrival.min() if len(arrival) else 0.0),
         input_tokens=inputs.astype(np.int32),
@@ -140,7 +163,7 @@ def make_trace(
         tenant=tenant,
         tenants=tenants,
         priority=None if priority is None else np.asarray(priority, np.int32),
-        patience_s=None if patience_s is None else np.asarray(patience_s, np.float64),
+        patience_s=patience,
         prefix=prefix,
         source=source,
     )

@@ -1,0 +1,132 @@
+"""``capacity`` as a user calls it: the rate it names holds when simulated, and its replicas are the fewest."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+ON = ("--model=llama-3.1-8b", "--gpu=H100")
+LENGTHS = ("--input=1000", "--output=uniform:20-200")
+SLO = "--slo=ttft_p99=0.5,tpot_p99=30ms"
+LOG = ("--trace=azure-code", "--requests=2000", "--speed=60")
+MADE_UP = ("capacity", *ON, *LENGTHS, SLO, "--usd-per-hour=3")
+OF_A_LOG = ("capacity", *ON, *LOG, "--slo=ttft_p99=0.5", "--usd-per-hour=3")
+
+
+def answer(tokonomics: Call, *args: str | Path) -> Any:
+    done = tokonomics(*args, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+def refusal(tokonomics: Call, *args: str | Path) -> str:
+    done = tokonomics(*args)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert "Traceback" not in done.stderr
+    return " ".join(done.stderr.split())
+
+
+def test_simulate_keeps_the_promise_at_the_rate_and_breaks_it_beyond(tokonomics: Call) -> None:
+    """20,000 requests of the same seed, as ``capacity`` makes them up."""
+    best = answer(tokonomics, *MADE_UP)["highest_rate"]
+    assert best["rate"] < best["at_most"] <= 1.01 * best["rate"]
+    for rate, kept in ((best["rate"], True), (best["at_most"] * 1.02, False)):
+        same = ("--arrivals=poisson:1", "--requests=20000", f"--speed={rate / poisson_rate(tokonomics)}")
+        assert answer(tokonomics, "simulate", *ON, *LENGTHS, SLO, *same)["slo_kept"] is kept
+
+
+def poisson_rate(tokonomics: Call) -> float:
+    """What chance made of one request a second."""
+    made = answer(tokonomics, "trace", "--arrivals=poisson:1", "--requests=20000", *LENGTHS)
+    return float(made["rate"])
+
+
+def test_the_log_is_served_by_so_many_replicas_and_not_by_one_fewer(tokonomics: Call) -> None:
+    made = answer(tokonomics, *OF_A_LOG)
+    assert made["replicas"] == made["replicas_needed"]["replicas"] > 1
+    for replicas, kept in ((made["replicas"], True), (made["replicas"] - 1, False)):
+        served = answer(tokonomics, "simulate", *ON, *LOG, "--slo=ttft_p99=0.5", f"--replicas={replicas}")
+        assert served["slo_kept"] is kept
+
+
+def test_the_cost_of_a_log_is_that_of_the_replicas_it_needs(tokonomics: Call) -> None:
+    made = answer(tokonomics, *OF_A_LOG)
+    served = answer(tokonomics, "simulate", *ON, *LOG, "--usd-per-hour=3", f"--replicas={made['replicas']}")
+    assert made["usd_per_mtok"] == pytest.approx(served["usd_per_mtok"])
+
+
+def test_made_up_requests_need_no_number_of_replicas(tokonomics: Call) -> None:
+    made = answer(tokonomics, *MADE_UP)
+    assert (made["replicas"], made["replicas_needed"]) == (None, None)
+    assert made["rate"] == made["highest_rate"]["rate"]
+    outcome = made["highest_rate"]["outcome"]
+    bill = 3.0 * outcome["replica_hours"]
+    assert made["usd_per_mtok"] == pytest.approx(bill / (outcome["input_tokens"] + outcome["output_tokens"]) * 1e6)
+
+
+def test_the_same_question_has_the_same_answer(tokonomics: Call) -> None:
+    assert answer(tokonomics, *MADE_UP) == answer(tokonomics, *MADE_UP)
+
+
+def test_a_stricter_promise_or_burstier_arrivals_hold_less(tokonomics: Call) -> None:
+    usual = answer(tokonomics, *MADE_UP)["rate"]
+    assert answer(tokonomics, *MADE_UP, "--slo=ttft_p99=0.5,tpot_p99=15ms")["rate"] < usual
+    assert answer(tokonomics, *MADE_UP, "--arrivals=gamma:1,cv=6")["rate"] < usual
+
+
+def test_the_view_names_the_rate_what_breaks_and_the_replicas(tokonomics: Call) -> None:
+    made, shown = answer(tokonomics, *OF_A_LOG), tokonomics(*OF_A_LOG).stdout
+    assert shown.startswith(f"{made['rate']:,.3g} requests/s")
+    assert made["highest_rate"]["broken"] in shown
+    assert f"{made['replicas']} replicas" in shown
+    assert shown.count("holds") + shown.count("breaks") >= len(made["highest_rate"]["trials"])
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "html", "json"])
+def test_a_chart_is_saved(tokonomics: Call, tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"chart.{suffix}"
+    done = tokonomics(*MADE_UP, f"--chart={file}")
+    assert (done.returncode, done.stderr) == (0, f"chart saved to {file}\n")
+    assert list(tmp_path.iterdir()) == [file]
+    assert file.stat().st_size > 1000
+
+
+def test_a_promise_that_nothing_keeps_says_what_is_reached(tokonomics: Call) -> None:
+    message = refusal(tokonomics, *MADE_UP, "--slo=ttft_p99=1ms")
+    assert "1 ms promised" in message
+    assert "What it reaches: ttft_p99=0.0" in message
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--slo=ttft",), ["--slo"]),
+        (("--slo=tttf=1",), ["--slo", "ttft, tpot or e2e"]),
+        (("--router=random",), ["--router", "power-of-two"]),
+        (("--timeout=never",), ["--timeout"]),
+        (("--timeout=1ms",), ["given up"]),
+        (("--usd-per-hour=0",), ["--usd-per-hour"]),
+        (("--requests=0",), ["--requests"]),
+        (("--arrivals=burst:50",), ["at once"]),
+        (("--requests=1",), ["at once"]),
+        (("--input=200000",), ["longer than the"]),
+        (("--trace=azure-conv",), ["--input", "not for a log"]),
+        (("--tp=3",), ["--tp", "Valid degrees"]),
+        (("--chart=chart.gif",), ["--chart"]),
+        (("--model=llama-3.1-70b",), ["does not fit"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_mistake_is_explained(tokonomics: Call, flags: tuple[str, ...], says: list[str]) -> None:
+    message = refusal(tokonomics, *MADE_UP, *flags)
+    assert [each for each in says if each not in message] == []
+
+
+def test_lengths_are_asked_for(tokonomics: Call) -> None:
+    assert "--input" in refusal(tokonomics, "capacity", *ON)
+    assert "--output" in refusal(tokonomics, "capacity", *ON, "--input=100")

@@ -1,0 +1,362 @@
+"""``simulate`` as a user calls it: what it answers, saves and draws, and what it refuses."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tokonomics.cli import simulate as verb
+from tokonomics.traffic.readers import open_trace
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
+ON = ("simulate", "--model=llama-3.1-8b", "--gpu=H100")
+MADE_UP = (*ON, "--arrivals=poisson:20", "--requests=400", "--input=512", "--output=uniform:1-99", "--usd-per-hour=3")
+SESSIONS = (*ON, "--arrivals=poisson:5", "--requests=300", "--input=400", "--output=50", "--sessions=5,think=1")
+CLOCKS = ("wall_s", "simulated_requests_per_s")
+
+
+def answer(tokonomics: Call, *args: str | Path) -> Any:
+    done = tokonomics(*args, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+def refusal(tokonomics: Call, *args: str | Path) -> str:
+    done = tokonomics(*args)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert "Traceback" not in done.stderr
+    return " ".join(done.stderr.split())
+
+
+def without_clocks(made: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in made.items() if key not in CLOCKS}
+
+
+# --- what it answers ------------------------------------------------------------------------------------------------
+
+
+def test_the_keys_that_others_read_are_there(tokonomics: Call) -> None:
+    made = answer(tokonomics, *MADE_UP, "--slo=ttft_p99=0.5")
+    counts = ("requests", "completed", "failed", "input_tokens", "output_tokens", "cached_tokens", "preemptions")
+    assert all(isinstance(made[name], int) for name in counts)
+    numbers = ("duration_s", "output_tokens_per_s", "utilization", "usd_per_mtok", "slo_attainment", *CLOCKS)
+    assert all(isinstance(made[name], float) and made[name] > 0 for name in numbers)
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        assert made[name].keys() == {"p50", "p90", "p95", "p99", "mean"}
+        assert 0 < made[name]["p50"] <= made[name]["p90"] <= made[name]["p95"] <= made[name]["p99"]
+
+
+def test_every_token_of_a_sample_is_served(tokonomics: Call) -> None:
+    made = answer(tokonomics, *ON, "--trace=azure-code")
+    known = open_trace("azure-code").read()
+    assert (made["requests"], made["completed"], made["failed"]) == (len(known), len(known), 0)
+    assert made["input_tokens"] == known.input_tokens.sum()
+    assert made["output_tokens"] == known.output_tokens.sum()
+    assert made["duration_s"] >= known.duration_s
+    assert made["output_tokens_per_s"] == pytest.approx(made["output_tokens"] / made["duration_s"])
+
+
+def test_the_price_is_the_time_of_the_gpus(tokonomics: Call) -> None:
+    made = answer(tokonomics, *MADE_UP, "--tp=2", "--replicas=3")
+    bill = 3 * 2 * 3.0 * made["duration_s"] / 3600
+    assert made["cost"]["usd"] == pytest.approx(bill)
+    assert made["usd_per_mtok"] == pytest.approx(bill / (made["input_tokens"] + made["output_tokens"]) * 1e6)
+    lines = made["cost"]["tree"]["lines"]
+    assert sum(line["quantity"] * line["usd_per_unit"] for line in lines) == pytest.approx(bill)
+
+
+def test_a_gpu_that_nobody_offers_has_no_price(
+    tokonomics: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "offers.csv").write_bytes(OFFERS.read_bytes())
+    monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path))
+    made = answer(tokonomics, *MADE_UP[:-1], "--gpu=L40S")
+    assert (made["usd_per_mtok"], made["cost"]) == (None, None)
+    assert "output tokens/s" in tokonomics(*MADE_UP[:-1], "--gpu=L40S").stdout.splitlines()[0]
+
+
+def test_equal_seeds_give_equal_answers(tokonomics: Call) -> None:
+    random = ("--router=power-of-two", "--replicas=3")
+    one, same, other = (without_clocks(answer(tokonomics, *MADE_UP, *random, f"--seed={seed}")) for seed in (1, 1, 2))
+    assert one == same != other
+
+
+def test_a_process_answers_as_the_library_does(tokonomics: Call, tokonomics_process: Call) -> None:
+    done = tokonomics_process(*MADE_UP, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert without_clocks(json.loads(done.stdout)) == without_clocks(answer(tokonomics, *MADE_UP))
+
+
+def test_a_promise_is_kept_or_broken_in_words(tokonomics: Call) -> None:
+    kept = tokonomics(*MADE_UP, "--slo=ttft_p99=10")
+    assert "kept" in kept.stdout
+    assert "BROKEN" not in kept.stdout
+    broken = tokonomics(*MADE_UP, "--slo=ttft_p99=10,tpot_p50=1ms")
+    assert "BROKEN  tpot_p50" in broken.stdout
+    assert "add --replicas" in broken.stdout
+
+
+# --- each flag does what it says ------------------------------------------------------------------------------------
+
+
+def test_more_replicas_answer_sooner_and_cost_more(tokonomics: Call) -> None:
+    crowded, wide = (answer(tokonomics, *MADE_UP, "--max-sequences=4", f"--replicas={count}") for count in (1, 4))
+    assert wide["ttft_s"]["p99"] < crowded["ttft_s"]["p99"]
+    assert wide["replica_hours"] / wide["duration_s"] == pytest.approx(
+        4 * crowded["replica_hours"] / crowded["duration_s"]
+    )
+
+
+def test_what_conversations_share_is_cached_unless_told_otherwise(tokonomics: Call) -> None:
+    cached, computed = answer(tokonomics, *SESSIONS), answer(tokonomics, *SESSIONS, "--no-prefix-cache")
+    assert cached["cached_tokens"] > 0 == computed["cached_tokens"]
+    assert cached["input_tokens"] == computed["input_tokens"]
+    assert "of prompt tokens came from the cache" in tokonomics(*SESSIONS).stdout
+
+
+def test_a_router_that_knows_prefixes_finds_more_of_them(tokonomics: Call) -> None:
+    knows, spreads = (
+        answer(tokonomics, *SESSIONS, "--replicas=4", f"--router={name}")["cached_tokens"]
+        for name in ("prefix-aware", "round-robin")
+    )
+    assert knows > spreads
+
+
+def test_clients_hang_up(tokonomics: Call) -> None:
+    made = answer(tokonomics, *MADE_UP, "--max-sequences=2", "--timeout=500ms")
+    assert 0 < made["timed_out"] == made["failed"] < 400
+    assert made["e2e_s"]["p99"] <= 0.5
+    assert "clients hung up" in tokonomics(*MADE_UP, "--max-sequences=2", "--timeout=500ms").stdout
+
+
+def test_a_replica_that_fails_makes_requests_start_again(tokonomics: Call) -> None:
+    made = answer(
+        tokonomics, *MADE_UP, "--replicas=2", "--outage=replica=0,at=5,for=5", "--outage=replica=1,at=15,for=1"
+    )
+    assert made["restarts"] > 0
+    assert made["completed"] == 400
+
+
+def test_without_any_replica_left_requests_are_unserved(tokonomics: Call) -> None:
+    made = answer(tokonomics, *MADE_UP, "--outage=replica=0,at=10")
+    arrived_before = made["completed"]
+    assert 0 < arrived_before < 400
+    assert made["unserved"] == made["failed"] == 400 - arrived_before
+
+
+def test_replicas_come_and_go(tokonomics: Call) -> None:
+    scaled = answer(tokonomics, *MADE_UP, "--autoscale=max=4,target=4,cold=1,interval=1,hold=5")
+    assert scaled["completed"] == 400
+    hours = scaled["replica_hours"] * 3600 / scaled["duration_s"]
+    assert 1 < hours < 4
+    assert "up to 4 replicas" in tokonomics(*MADE_UP, "--autoscale=max=4,target=4,cold=1").stdout
+
+
+def test_prompts_on_replicas_of_their_own(tokonomics: Call) -> None:
+    slow, fast = (answer(tokonomics, *MADE_UP, "--prefill-replicas=1", f"--link={link}") for link in (0.1, 1000))
+    assert slow["completed"] == fast["completed"] == 400
+    # 512 tokens of 131,072 bytes of KV take 0.67 s at 0.1 GB/s.
+    assert slow["e2e_s"]["p50"] - fast["e2e_s"]["p50"] == pytest.approx(512 * 131_072 / 0.1e9, rel=0.1)
+    assert "1 prefill + 1 decode replicas" in tokonomics(*MADE_UP, "--prefill-replicas=1").stdout
+
+
+def test_urgent_requests_go_first_where_priorities_count(tokonomics: Call, tmp_path: Path) -> None:
+    file = tmp_path / "served.parquet"
+    crowded = (*MADE_UP, "--tenants=2,skew=0,priorities=0/1", "--max-sequences=2", f"--save={file}")
+    waits = []
+    for flags in ((), ("--priority",)):
+        answer(tokonomics, *crowded, *flags)
+        by_tenant = pl.read_parquet(file).group_by(pl.col("tenant").cast(pl.String)).agg(pl.col("ttft_s").mean())
+        waits.append(sorted(by_tenant["ttft_s"].to_list()))
+    in_order, by_priority = waits
+    assert in_order[1] < 1.5 * in_order[0]
+    assert by_priority[1] > 3 * by_priority[0]
+
+
+def test_a_smaller_step_takes_a_prompt_in_more_of_them(tokonomics: Call) -> None:
+    whole, parts = (answer(tokonomics, *MADE_UP, f"--max-batched-tokens={tokens}") for tokens in (8192, 64))
+    assert parts["ttft_s"]["p50"] > whole["ttft_s"]["p50"]
+
+
+def test_a_cut_of_a_log_is_what_is_served(tokonomics: Call) -> None:
+    arrival = open_trace("azure-code").read().arrival_s
+    made = answer(tokonomics, *ON, "--trace=azure-code", "--from=10m", "--to=12m")
+    assert made["requests"] == ((arrival >= 600) & (arrival < 720)).sum()
+    assert answer(tokonomics, *ON, "--trace=azure-code", "--requests=70")["requests"] == 70
+
+
+def test_rows_left_out_are_never_silent(tokonomics: Call, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("arrival_s,input_tokens,output_tokens\n0,10,5\n1,x,5\n2,10,5\n", encoding="utf-8")
+    done = tokonomics(*ON, f"--trace={log}")
+    assert done.returncode == 0
+    assert "1 row could not be used" in done.stderr
+    assert "2 of 2 answered" in done.stdout
+    assert "log.csv:3" in refusal(tokonomics, *ON, f"--trace={log}", "--strict")
+
+
+@pytest.mark.parametrize(
+    ("traffic", "says"),
+    [
+        (("--arrivals=burst:1", "--input=1", "--output=0"), ["1 of 1 answered"]),
+        (("--arrivals=burst:50", "--input=9", "--output=1"), ["50 of 50 answered", "per token after (TPOT)"]),
+        (("--arrivals=burst:5", "--input=200000", "--output=9"), ["0 of 5 answered", "Nothing fits"]),
+    ],
+    ids=["one token", "all at once", "all too long"],
+)
+def test_odd_traffic_is_answered_and_drawn(
+    tokonomics: Call, tmp_path: Path, traffic: tuple[str, ...], says: list[str]
+) -> None:
+    done = tokonomics(*ON, *traffic, f"--chart={tmp_path / 'chart.json'}", f"--save={tmp_path / 'served.parquet'}")
+    assert done.returncode == 0, done.stderr
+    assert [each for each in says if each not in done.stdout] == []
+    assert "nan" not in done.stdout
+    chart = (tmp_path / "chart.json").read_text(encoding="utf-8")
+    json.loads(chart, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    answer(tokonomics, *ON, *traffic)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_requests_are_saved_one_by_one(tokonomics: Call, tmp_path: Path) -> None:
+    file = tmp_path / "served.parquet"
+    done = tokonomics(*MADE_UP, f"--save={file}", "--json")
+    assert done.stderr == f"requests saved to {file}\n"
+    made, saved = json.loads(done.stdout), pl.read_parquet(file)
+    assert list(tmp_path.iterdir()) == [file]
+    assert saved.height == made["requests"]
+    assert saved["output_tokens"].sum() == made["output_tokens"]
+    assert np.percentile(saved["ttft_s"].to_numpy(), 99) == pytest.approx(made["ttft_s"]["p99"])
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "html", "json"])
+def test_a_chart_is_saved_and_the_answer_is_the_same(tokonomics: Call, tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"chart.{suffix}"
+    done = tokonomics(*MADE_UP, f"--chart={file}")
+    assert done.stderr == f"chart saved to {file}\n"
+    assert done.stdout == tokonomics(*MADE_UP).stdout
+    assert list(tmp_path.iterdir()) == [file]
+    assert file.stat().st_size > 1000
+
+
+def test_nothing_is_left_half_written(tokonomics: Call, tmp_path: Path) -> None:
+    taken = tmp_path / "served.parquet"
+    taken.mkdir()
+    assert "is a folder" in refusal(tokonomics, *MADE_UP, f"--save={taken}")
+    missing = tmp_path / "no" / "served.parquet"
+    assert "does not exist" in refusal(tokonomics, *MADE_UP, f"--save={missing}")
+    assert list(tmp_path.iterdir()) == [taken]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody can write")
+def test_a_folder_that_cannot_be_written_is_named(tokonomics: Call) -> None:
+    message = refusal(tokonomics, *MADE_UP, "--save=/proc/served.parquet")
+    assert "--save" in message
+    assert "cannot be written" in message
+
+
+def test_a_refused_simulation_keeps_the_file_that_was_there(tokonomics: Call, tmp_path: Path) -> None:
+    for name, flag in (("served.parquet", "--save"), ("chart.json", "--chart")):
+        file = tmp_path / name
+        file.write_text("mine", encoding="utf-8")
+        refusal(tokonomics, *MADE_UP, "--tp=3", f"{flag}={file}")
+        assert file.read_text(encoding="utf-8") == "mine"
+
+
+# --- a terminal and a pipe ------------------------------------------------------------------------------------------
+
+
+def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe gets the answer alone; a terminal also hears how far a long simulation is."""
+    many = str(verb._WORTH_SHOWING)
+    command = [sys.executable, "-m", "tokonomics", *ON, "--arrivals=poisson:20", f"--requests={many}"]
+    command += ["--input=9", "--output=2", "--usd-per-hour=3"]
+    piped = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=120)
+    assert piped.stderr == ""
+    seen: list[bytes] = []
+    master, slave = pty.openpty()
+
+    def listen() -> None:
+        with suppress(OSError):  # what the other end says when it hangs up
+            while heard := os.read(master, 65536):
+                seen.append(heard)
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    monkeypatch.setenv("TERM", "xterm")
+    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, check=True, timeout=120)
+    os.close(slave)
+    listener.join(timeout=60)
+    os.close(master)
+    assert shown.stdout.decode() == piped.stdout
+    assert b"serving 200,000 requests" in b"".join(seen)
+
+
+# --- what it refuses ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--router=rondrobin",), ["--router", "round-robin"]),
+        (("--autoscale=",), ["--autoscale", "max=8,target=32,cold=120"]),
+        (("--autoscale=8",), ["--autoscale", "max=8,target=32,cold=120"]),
+        (("--autoscale=max=0,target=1,cold=1",), ["--autoscale", "max=8,target=32,cold=120"]),
+        (("--autoscale=max=2,target=1,cold=1,min=3",), ["--autoscale"]),
+        (("--autoscale=max=2,max=3,target=1,cold=1",), ["--autoscale", "max=3"]),
+        (("--autoscale=max=2,target=nan,cold=1",), ["--autoscale", "target=nan"]),
+        (("--autoscale=max=2,target=1,cold=1,interval=1e-9",), ["--autoscale"]),
+        (("--autoscale=max=2,target=1,cold=1,hold=1e300",), ["--autoscale"]),
+        (("--autoscale=max=2,target=1,cold=1,colour=2",), ["--autoscale", "colour=2"]),
+        (("--outage=",), ["--outage", "replica=0,at=600"]),
+        (("--outage=replica=0",), ["--outage", "replica=0,at=600"]),
+        (("--outage=replica=0,at=-1",), ["--outage"]),
+        (("--outage=replica=0.5,at=1",), ["--outage"]),
+        (("--outage=replica=1,at=1",), ["no replica 1"]),
+        (("--outage=replica=0,at=5,for=9", "--outage=replica=0,at=7"), ["replica 0 fails again"]),
+        (("--outage=replica=0,at=5", "--autoscale=max=2,target=1,cold=1"), ["autoscal"]),
+        (("--prefill-replicas=1", "--autoscale=max=2,target=1,cold=1"), ["disaggregated"]),
+        (("--prefill-replicas=100000000",), ["--prefill-replicas"]),
+        (("--link=5",), ["--link", "--prefill-replicas"]),
+        (("--prefill-replicas=1", "--link=0"), ["--link"]),
+        (("--timeout=soon",), ["--timeout", "10m"]),
+        (("--timeout=0",), ["--timeout", "above 0"]),
+        (("--slo=",), ["--slo", "ttft_p99=0.5"]),
+        (("--slo=ttft_p42=1",), ["--slo", "p50, p90, p95, p99 or mean"]),
+        (("--slo=ttft=1,ttft_p99=2",), ["--slo", "twice"]),
+        (("--usd-per-hour=-3",), ["--usd-per-hour"]),
+        (("--save=served.csv",), ["--save", ".parquet"]),
+        (("--chart=chart.gif",), ["--chart", ".svg"]),
+        (("--columns=arrival=when",), ["--columns", "made-up"]),
+        (("--trace=azure-conv",), ["--arrivals", "not for a log"]),
+        (("--from=9d",), ["no request is left"]),
+        (("--model=llama-3.1-70b",), ["does not fit", "needs 2 GPUs"]),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+)
+def test_a_mistake_is_explained(tokonomics: Call, flags: tuple[str, ...], says: list[str]) -> None:
+    message = refusal(tokonomics, *MADE_UP, *flags)
+    assert [each for each in says if each not in message] == []
+
+
+def test_no_traffic_is_refused_with_an_example(tokonomics: Call) -> None:
+    message = refusal(tokonomics, *ON)
+    assert "no traffic is given" in message
+    assert "azure-conv" in message
+
+
+def test_a_log_that_is_misspelt_is_refused_with_the_nearest(tokonomics: Call) -> None:
+    assert "azure-conv" in refusal(tokonomics, *ON, "--trace=azure-con").replace("azure-con'", "")

@@ -1,0 +1,172 @@
+"""How much a deployment holds: the answer is checked by simulating it, and what lies just beyond it."""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.errors import TokonomicsError
+from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.serving.capacity import HighestRate, NeverHolds, highest_rate, replicas_needed
+from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.outcome import outcome
+from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.traffic.promises import Promise, parse_promises
+from tokonomics.traffic.trace import Trace, make_trace
+
+PROMISES = ["ttft_p99=0.3", "tpot_p99=20ms", "e2e_p90=4,ttft_mean=0.2"]
+
+
+@cache
+def deployment() -> Deployment:
+    return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+
+
+@cache
+def traffic(count: int = 20_000, rate: float = 1.0) -> Trace:
+    rng = np.random.default_rng(3)
+    arrival = np.cumsum(rng.exponential(1 / rate, count))
+    return make_trace(arrival, rng.integers(100, 2000, count), rng.integers(20, 300, count))
+
+
+def serve(trace: Trace) -> Simulation:
+    return simulate(deployment(), trace)
+
+
+def serve_on(replicas: int, rate: float = 100.0) -> Simulation:
+    return simulate(deployment(), traffic(600, rate), FleetSettings(replicas=replicas))
+
+
+@cache
+def found(text: str, guess: float = 10.0) -> HighestRate:
+    return highest_rate(serve, traffic(), parse_promises(text), guess)
+
+
+def kept_at(rate: float, promises: tuple[Promise, ...]) -> bool | None:
+    """The same requests so many a second."""
+    trace = traffic()
+    arrival = trace.arrival_s / rate * trace.rate
+    return outcome(serve(make_trace(arrival, trace.input_tokens, trace.output_tokens)), promises).slo_kept
+
+
+@pytest.mark.parametrize("text", PROMISES)
+def test_the_promise_is_kept_at_the_highest_rate_and_not_one_percent_beyond(text: str) -> None:
+    best, promises = found(text), parse_promises(text)
+    assert best.rate < best.at_most <= 1.01 * best.rate
+    assert kept_at(best.rate, promises)
+    assert not kept_at(best.at_most, promises)
+    assert best.outcome.slo_kept
+
+
+@pytest.mark.parametrize("text", PROMISES)
+def test_what_gives_way_is_said_with_what_was_promised(text: str) -> None:
+    names = [part.partition("=")[0] for part in text.split(",")]
+    assert any(found(text).broken.startswith(f"{name} is ") for name in names)
+    assert "promised" in found(text).broken
+
+
+def test_a_stricter_promise_holds_fewer_requests() -> None:
+    rates = [found(f"ttft_p99={seconds}").rate for seconds in (0.2, 0.3, 1.0, 3.0)]
+    assert rates == sorted(rates)
+
+
+@pytest.mark.parametrize("guess", [0.01, 1.0, 300.0])
+def test_the_answer_does_not_depend_on_the_guess(guess: float) -> None:
+    assert found("ttft_p99=0.3", guess).rate == pytest.approx(found("ttft_p99=0.3").rate, rel=0.05)
+
+
+def test_without_a_promise_the_limit_is_what_is_finished() -> None:
+    """One that takes a step at a time: its requests cannot come faster than they are served one by one."""
+
+    def one_by_one(trace: Trace) -> Simulation:
+        return simulate(deployment(), trace, max_sequences=1)
+
+    alone = one_by_one(make_trace(np.arange(20_000) * 1000.0, traffic().input_tokens, traffic().output_tokens))
+    service_s = float((alone.served.finish_s - alone.trace.arrival_s).mean())
+    best = highest_rate(one_by_one, traffic(), (), 10.0)
+    assert best.rate * service_s == pytest.approx(1.0, abs=0.05)
+    assert "falls behind" in best.broken
+
+
+def test_every_trial_is_told_in_order_of_its_rate() -> None:
+    best = found("tpot_p99=20ms")
+    rates = [trial.rate for trial in best.trials]
+    assert rates == sorted(set(rates))
+    assert all(trial.holds == (trial.rate <= best.rate) for trial in best.trials)
+    assert {best.rate, best.at_most} <= set(rates)
+
+
+@pytest.mark.parametrize("text", ["tpot_p99=12ms", "ttft_p99=0.5"])
+def test_one_replica_fewer_breaks_the_promise(text: str) -> None:
+    promises = parse_promises(text)
+    needed = replicas_needed(serve_on, promises)
+    assert needed.replicas > 1
+    assert outcome(serve_on(needed.replicas), promises).slo_kept
+    assert not outcome(serve_on(needed.replicas - 1), promises).slo_kept
+    assert needed.outcome.slo_kept
+
+
+def test_light_traffic_needs_one_replica() -> None:
+    needed = replicas_needed(lambda count: serve_on(count, rate=1.0), parse_promises("ttft_p99=0.5"))
+    assert (needed.replicas, len(needed.trials)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("search", "says"),
+    [
+        (lambda promises: highest_rate(serve, traffic(60), promises, 10.0), "even at"),
+        (
+            lambda promises: replicas_needed(lambda count: serve_on(count, rate=1.0), promises),
+            "not even 4,096 replicas",
+        ),
+    ],
+    ids=["rate", "replicas"],
+)
+def test_a_promise_that_nothing_keeps_is_refused_with_what_is_reached(
+    search: Callable[[tuple[Promise, ...]], object], says: str
+) -> None:
+    with pytest.raises(NeverHolds) as refused:
+        search(parse_promises("ttft_p99=1ms"))
+    message = str(refused.value)
+    assert says in message
+    assert "1 ms promised" in message
+    assert "What it reaches: ttft_p99=0.0" in message
+
+
+def test_requests_that_are_all_too_long_are_said_to_be() -> None:
+    with pytest.raises(TokonomicsError, match="longer than the"):
+        highest_rate(serve, make_trace([0.0, 1.0], [200_000] * 2, [10] * 2), (), 1.0)
+
+
+def test_clients_that_hang_up_are_not_served() -> None:
+    """A rate that holds only because nearly everybody left is none."""
+    best = highest_rate(lambda trace: simulate(deployment(), trace, timeout_s=3.0), traffic(), (), 10.0)
+    assert best.outcome.completed > 0.9 * len(traffic())
+
+
+def test_clients_who_hang_up_at_once_are_said_to_have_given_up() -> None:
+    with pytest.raises(NeverHolds) as refused:
+        highest_rate(lambda trace: simulate(deployment(), trace, timeout_s=1e-3), traffic(60), (), 10.0)
+    assert "given up" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [make_trace([0.0], [100], [10]), make_trace([0.0] * 50, [100] * 50, [10] * 50)],
+    ids=["one", "all at once"],
+)
+def test_requests_that_have_no_rate_are_refused(trace: Trace) -> None:
+    with pytest.raises(TokonomicsError):
+        highest_rate(serve, trace, parse_promises("ttft_p99=1"), 10.0)
+
+
+def test_requests_too_few_to_judge_by_are_repeated() -> None:
+    three = make_trace([0.0, 1.0, 2.0], [500, 1000, 1500], [100, 50, 150])
+    best = highest_rate(serve, three, parse_promises("ttft_p99=1"), 10.0)
+    assert min(trial.outcome.requests for trial in best.trials) >= 20_000
+    mean = make_trace(np.arange(20_000.0), [1000] * 20_000, [100] * 20_000)
+    assert best.rate == pytest.approx(highest_rate(serve, mean, parse_promises("ttft_p99=1"), 10.0).rate, rel=0.1)
