@@ -37,6 +37,12 @@ def plan(
     top: Annotated[int | None, typer.Option(min=1, help="Rows to show.", show_default="10; all with --json")] = None,
     why: Annotated[bool, typer.Option("--why", help="Show why the other candidates were rejected.")] = False,
     chart: Annotated[Path | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
+    deploy: Annotated[
+        list[str] | None, typer.Option(help="The files that start the pick: vllm, sglang, skypilot, kubernetes.")
+    ] = None,
+    deploy_to: Annotated[
+        Path | None, typer.Option(help="A folder to save them in.", show_default="they are printed")
+    ] = None,
     json: Json = False,
 ) -> None:
     """The cheapest ways to serve a model: every offer × tensor parallelism × precision that fits, ranked.
@@ -46,6 +52,7 @@ def plan(
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --tpot 0.05
       tokonomics plan llama-3.3-70b --rate 2 --input 2000 --output 500 --gpu H100,H200 --min-weights fp8
       tokonomics plan qwen3-30b-a3b --rate 20 --input 500 --output 200 --provider aws --discount aws=0.2 --why
+      tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --min-weights bf16 --deploy vllm,kubernetes
     """
     from tokonomics.catalog.engines import find_engine
     from tokonomics.catalog.gpus import find_gpu
@@ -62,6 +69,7 @@ def plan(
         weights_for,
         workload_from,
     )
+    from tokonomics.cli.deploy import deploy_files_of, save_files, targets_from
     from tokonomics.clock import today
     from tokonomics.planner.plan import plan as make_plan
     from tokonomics.report.charts import check_chart_path, plan_chart, save_chart
@@ -69,6 +77,7 @@ def plan(
 
     if chart:
         check_chart_path(chart)
+    targets = targets_from(deploy, deploy_to)
     spec = find_model(model)
     names, most_gpus = gpu_filter(gpu, gpus)
     given = discounts_from(discount)
@@ -88,8 +97,12 @@ def plan(
     if chart and result.best:
         save_chart(plan_chart(result, spec.name), chart)
         typer.echo(f"chart saved to {chart}", err=True)
+    files = deploy_files_of(result, spec, chosen, targets) if targets and result.best else []
+    if deploy_to:
+        save_files(files, deploy_to)
     if json:
-        show_json(result.model_copy(update={"ranked": result.ranked[:top]}))
+        shown = result.model_copy(update={"ranked": result.ranked[:top]}).model_dump(mode="json")
+        show_json(shown | ({"deploy": [each.model_dump(mode="json") for each in files]} if targets else {}))
         return
     sold = {each.gpu for each in chosen}
     missing = [name for name in names or () if find_gpu(name).key not in sold]
@@ -98,3 +111,6 @@ def plan(
     if why:
         show("")
         show(why_view(result))
+    if not deploy_to:
+        for each in files:
+            typer.echo(f"\n# {each.name}\n{each.text}")

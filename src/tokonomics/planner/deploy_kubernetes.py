@@ -14,6 +14,8 @@ from tokonomics.planner.deploy_job import PORT, DeployJob
 from tokonomics.planner.engine_commands import EngineCommand, listen
 from tokonomics.planner.yaml_text import Yaml, yaml_text
 
+_WEIGHTS_FOLDER = "/models"
+"""Where a pod keeps downloaded weights (HF_HOME), whoever it runs as."""
 _RESOURCES: dict[Vendor, str] = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "habana.ai/gaudi"}
 """Names of the vendors' device plugins."""
 
@@ -108,10 +110,11 @@ def _container(job: DeployJob, command: EngineCommand) -> dict[str, Yaml]:
         "command": ["python3" if each == "python" else each for each in command.program],
         "args": [*command.arguments, *listen()],
         "env": [
+            {"name": "HF_HOME", "value": _WEIGHTS_FOLDER},
             {
                 "name": "HF_TOKEN",
                 "valueFrom": {"secretKeyRef": {"name": "hugging-face", "key": "token", "optional": True}},
-            }
+            },
         ],
         "ports": [{"name": "http", "containerPort": PORT}],
         "resources": {
@@ -126,7 +129,7 @@ def _container(job: DeployJob, command: EngineCommand) -> dict[str, Yaml]:
         "readinessProbe": {"httpGet": health, "periodSeconds": 5, "failureThreshold": 2},
         "livenessProbe": {"httpGet": health, "periodSeconds": _PROBE_S, "timeoutSeconds": 5, "failureThreshold": 6},
         "volumeMounts": [
-            {"name": "model-cache", "mountPath": "/root/.cache/huggingface"},
+            {"name": "model-cache", "mountPath": _WEIGHTS_FOLDER},
             {"name": "shared-memory", "mountPath": "/dev/shm"},
         ],
     }

@@ -1,0 +1,85 @@
+"""The files that start the pick of a plan, from what was typed."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.models import ModelSpec
+from tokonomics.catalog.offers import Offer
+from tokonomics.cli.choices import listed
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.deployment import deploy as make_deployment
+from tokonomics.physics.memory import max_sequences
+from tokonomics.planner.deploy_files import DeployFile, Target, deploy_file, provenance
+from tokonomics.planner.deploy_job import DeployJob
+from tokonomics.planner.plan import Plan
+
+
+def targets_from(names: Sequence[str] | None, folder: Path | None) -> list[Target]:
+    """The tools that files are wanted for."""
+    if names is None and folder is not None:
+        raise BadInput("is where --deploy saves its files", where="--deploy-to", fix="Give --deploy vllm as well.")
+    for name in (given := listed(names, "--deploy") or []):
+        if name not in set(Target):
+            guess = nearest(name, [each.value for each in Target], 1)
+            hint = f" Did you mean {guess[0]}?" if guess else ""
+            raise BadInput(
+                f"no files are made for '{shorten(name)}'", where="--deploy", fix=f"Valid: {', '.join(Target)}.{hint}"
+            )
+    return [Target(name) for name in given]
+
+
+def deploy_files_of(
+    plan: Plan, model: ModelSpec, offers: Sequence[Offer], targets: Sequence[Target]
+) -> list[DeployFile]:
+    """The files of the plan's cheapest candidate."""
+    best = plan.best
+    if best is None:
+        return []
+    deployment = make_deployment(
+        model, find_gpu(best.gpu), find_engine(best.engine), tp=best.tp, weights=best.weights, kv=best.kv
+    )
+    bought = (best.provider, best.region, best.instance)
+    offer = next(
+        each for each in offers if (each.provider, each.region, each.instance) == bought and each.gpu == best.gpu
+    )
+    job = DeployJob(
+        deployment=deployment,
+        replicas=best.replicas,
+        max_context=longest_context(deployment),
+        limits=deployment.limits.model_copy(update={"max_sequences": best.max_batch}),
+        offer=offer,
+        terms=best.terms,
+        provenance=provenance(shlex.join(["tokonomics", *sys.argv[1:]]), today(), offer),
+    )
+    return [deploy_file(target, job) for target in targets]
+
+
+def longest_context(deployment: Deployment) -> int:
+    """The model's own context, or the longest of which one sequence fits."""
+    longest = deployment.model.max_context
+    if max_sequences(deployment, longest) >= 1:
+        return longest
+    fits, too_long = 1, longest
+    while too_long - fits > 1:
+        middle = (fits + too_long) // 2
+        fits, too_long = (middle, too_long) if max_sequences(deployment, middle) >= 1 else (fits, middle)
+    return fits
+
+
+def save_files(files: Sequence[DeployFile], folder: Path) -> None:
+    """Write the files, and say where."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in files:
+            (folder / each.name).write_text(each.text, encoding="utf-8")
+            typer.echo(f"{folder / each.name} saved", err=True)
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror or error}", where=f"--deploy-to {folder}") from None

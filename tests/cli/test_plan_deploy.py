@@ -1,0 +1,85 @@
+"""``tokonomics plan --deploy``: the files that start the pick."""
+
+import json
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.cli.deploy import longest_context
+from tokonomics.physics.deployment import deploy
+from tokonomics.physics.memory import max_sequences
+
+PLAN = (
+    "plan",
+    "llama-3.1-8b",
+    "--rate",
+    "5",
+    "--input",
+    "1000",
+    "--output",
+    "300",
+    "--min-weights",
+    "bf16",
+    "--top",
+    "1",
+)
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_the_vllm_line_says_what_the_plan_decided(tokonomics: Run) -> None:
+    done = tokonomics(*PLAN, "--deploy", "vllm", "--json")
+    assert done.returncode == 0
+    made = json.loads(done.stdout)
+    best, text = made["best"], made["deploy"][0]["text"]
+    line = next(
+        each for each in text.replace("\\\n", " ").splitlines() if each.lstrip().startswith(("vllm", "exec vllm"))
+    )
+    words = shlex.split(line)
+    assert words[words.index("--tensor-parallel-size") + 1] == str(best["tp"])
+    assert words[words.index("--max-num-seqs") + 1] == str(best["max_batch"])
+    assert best["price_date"] in text
+
+
+def test_several_files_are_printed_after_the_plan(tokonomics: Run) -> None:
+    out = tokonomics(*PLAN, "--deploy", "skypilot,kubernetes").stdout
+    assert out.index("Cheapest") < out.index("resources:") < out.index("kind: HorizontalPodAutoscaler")
+
+
+def test_files_are_saved_where_asked(tokonomics: Run, tmp_path: Path) -> None:
+    done = tokonomics(*PLAN, "--deploy", "vllm", "--deploy-to", tmp_path / "new")
+    saved = list((tmp_path / "new").iterdir())
+    assert done.returncode == 0
+    assert [each.suffix for each in saved] == [".sh"]
+    assert "vllm serve" in saved[0].read_text(encoding="utf-8")
+    assert "vllm serve" not in done.stdout
+    assert saved[0].name in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--deploy", "vlm"), "Did you mean vllm?"),
+        (("--deploy", ""), "--deploy: is empty"),
+        (("--deploy-to", "here"), "Give --deploy vllm as well."),
+    ],
+)
+def test_a_slip_is_told(tokonomics: Run, flags: tuple[str, ...], message: str) -> None:
+    done = tokonomics(*PLAN, *flags)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_the_context_is_the_models_own_or_the_longest_that_fits() -> None:
+    roomy = deploy(find_model("llama-3.1-8b"), find_gpu("H200"), find_engine("vllm"))
+    assert longest_context(roomy) == roomy.model.max_context
+    tight = deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
+    longest = longest_context(tight)
+    assert longest < tight.model.max_context
+    assert max_sequences(tight, longest) >= 1
+    assert max_sequences(tight, longest + tight.engine.kv_block_tokens) == 0
