@@ -6,17 +6,10 @@ from typing import Annotated
 import typer
 
 from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.serving_flags import EngineName, Ep, GpuName, Kv, Pp, Tp, Weights
 
 Model = Annotated[str, typer.Argument(help="A catalogue name (see `tokonomics models`) or a config.json.")]
-GpuName = Annotated[str, typer.Option(help="GPU to run it on.")]
 Context = Annotated[int, typer.Option(help="Tokens each sequence holds; for a prompt, its length.")]
-Tp = Annotated[int, typer.Option(help="Tensor parallelism: GPUs that share each layer.")]
-Pp = Annotated[int, typer.Option(help="Pipeline stages: groups of GPUs that share the layers.")]
-Ep = Annotated[int, typer.Option(help="Expert parallelism: groups of GPUs that share the experts.")]
-Weights = Annotated[str | None, typer.Option(help="Precision of the weights.", show_default="the checkpoint's own")]
-Kv = Annotated[str, typer.Option(help="Precision of the KV cache: bf16 or fp8.")]
-EngineName = Annotated[str, typer.Option(help="Serving engine: its limits and its own time.")]
-
 LoraRank = Annotated[int, typer.Option(help="Rank of LoRA adapters served beside the base model.")]
 LoraAdapters = Annotated[int, typer.Option(help="How many adapters are loaded.")]
 

@@ -1,4 +1,4 @@
-"""The flags that say what serves the traffic, shared by the verbs that simulate."""
+"""The flags that say what runs a model: shared by the verbs that predict a step and those that simulate traffic."""
 
 import math
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 ModelArgument = Annotated[str | None, typer.Argument(help="Model name, or path to a config.json.", metavar="MODEL")]
 Model = Annotated[str | None, typer.Option("--model", help="The same, by name.")]
-GpuName = Annotated[str, typer.Option("--gpu", help="GPU name.")]
-Tp = Annotated[int, typer.Option(help="GPUs that split every layer.")]
+GpuName = Annotated[str, typer.Option("--gpu", help="GPU to run it on.")]
+Tp = Annotated[int, typer.Option(help="Tensor parallelism: GPUs that share each layer.")]
 Pp = Annotated[int, typer.Option(help="Pipeline stages: groups of GPUs that share the layers.")]
 Ep = Annotated[int, typer.Option(help="Expert parallelism: groups of GPUs that share the experts.")]
 Weights = Annotated[str | None, typer.Option(help="Precision of the weights.", show_default="the checkpoint's own")]
