@@ -31,8 +31,14 @@ from tokonomics.traffic.readers import open_trace
 
 MODELS = (("llama-3.1-8b", 1), ("llama-3.3-70b", 4), ("qwen3-30b-a3b", 1))
 GPUS = ("H100", "A100-80GB", "L40S", "H200", "MI300X", "RTX4090")
-PROMISES = ("", "tpot_p99=0.05", "ttft_p99=0.5,tpot_p99=0.05", "tpot_p50=0.03", "ttft_p50=0.2,tpot_mean=0.1")
-PROMISES += ("e2e_p90=20",)
+PROMISES = (
+    "",
+    "tpot_p99=0.05",
+    "ttft_p99=0.5,tpot_p99=0.05",
+    "tpot_p50=0.03",
+    "ttft_p50=0.2,tpot_mean=0.1",
+    "e2e_p90=20",
+)
 
 
 def loads() -> dict[str, Load]:

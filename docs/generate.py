@@ -39,7 +39,7 @@ CHARTS = {
     "curve.svg": "curve llama-2-7b --gpu H100 --context 1024",
     "accuracy.png": f"validate {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
-BLOCK = re.compile(r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|document-table) -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = 122
 
 
@@ -82,7 +82,7 @@ def run(command: str) -> str:
     from tokonomics.cli.main import app
 
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+    with contextlib.chdir(ROOT), contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         app(shlex.split(command), prog_name="tokonomics", standalone_mode=False)
     text = re.sub(r"Solved in [0-9.]+ s", "Solved in … s", printed.getvalue())  # no two runs take as long
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
@@ -188,6 +188,10 @@ def _figures(group: dict[str, Any]) -> str:
 def _fill(block: re.Match[str]) -> str:
     if block["what"] == "accuracy":
         return f"{block[1]}{accuracy_table()}\n{block[4]}"
+    if block["what"] == "document-table":
+        from document_plan import document_table
+
+        return f"{block[1]}{document_table()}\n{block[4]}"
     command = block["command"]
     return f"{block[1]}```console\n$ tokonomics {command}\n{run(command)}\n```\n{block[4]}"
 

@@ -35,18 +35,31 @@ DEMO = (
     "ttft_p99=0.5,tpot_p99=50ms",
     OFFERS,
 )
+EXAMPLES = HERE.parents[1] / "docs" / "examples"
 STEPS = HERE.parents[1] / "benchmarks" / "data" / "h200_steps.json"
 COST = ("cost", "--usd-per-hour", "2.21", "--gpus", "4", "--tokens-per-second", "2400")
 SERVED = ("--model=llama-3.1-8b", "--gpu=H100", "--usd-per-hour=3")
 CONVERSATIONS = ("--arrivals=poisson:3", "--requests=1500", "--input=400", "--output=150", "--sessions=5,think=5")
-FLEET = ("fleet", "llama-3.1-8b", "--demand=8x30,16x4", "--hours=24", "--input=lognormal:mean=900,p99=3000")
-FLEET += ("--output=300", "--slo=ttft_p99=2,tpot_p99=80ms", "--gap=0.02", OFFERS)
+FLEET = (
+    "fleet",
+    "llama-3.1-8b",
+    "--demand=8x30,16x4",
+    "--hours=24",
+    "--input=lognormal:mean=900,p99=3000",
+    "--output=300",
+    "--slo=ttft_p99=2,tpot_p99=80ms",
+    "--gap=0.02",
+    OFFERS,
+)
 CAPACITY = ("capacity", *SERVED, "--input=1000", "--output=300")
 
 SCREENS: dict[str, tuple[str, ...]] = {
     "plan": DEMO,
     "plan-why": (*DEMO, "--why"),
-    "plan-nothing-fits": (*DEMO, "--max-price", "0.01"),
+    "plan-quick": (*DEMO, "--quick"),
+    "plan-cases": (*DEMO, "--rate=2:5:20"),
+    "plan-models": (*DEMO[:2], "gpt-oss-20b", *DEMO[2:]),
+    "diff": ("diff", str(EXAMPLES / "chat.toml"), str(EXAMPLES / "chat-fp8.toml")),
     "fleet": (*FLEET, "--gpu=A100-80GB,L4"),
     "fleet-availability": (*FLEET, "--gpu=GH200", "--availability=0.999999", "--no-replay"),
     "fit": ("fit", "llama-3.1-70b", "--gpu", "H100", "--tp", "4"),

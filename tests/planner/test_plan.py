@@ -266,6 +266,18 @@ def test_weights_below_the_checkpoints_own_precision_are_flagged() -> None:
     assert all(not row.below_checkpoint for row in moe.ranked)
 
 
+def test_stages_stay_in_one_machine_unless_it_is_a_whole_node() -> None:
+    small = (offer("L4", 1, 0.7), offer("L4", 4, 2.8), offer("A100-80GB", 4, 8.0))
+    for row in planned(model="llama-3.1-70b", offers=small).ranked:
+        assert row.gpus_per_replica <= int(row.instance.split("x")[0])
+    # 671 GB of weights: two whole nodes of eight 80 GB GPUs hold them, one does not.
+    nodes = planned(model="deepseek-v3", offers=(offer("H100-SXM", 8, 20.0),), weights=(Precision.fp8,)).ranked
+    assert nodes
+    for row in nodes:
+        assert (row.tp, row.pp, row.instances) == (8, row.pp, row.replicas * row.pp)
+        assert row.pp > 1
+
+
 def test_the_leaders_are_one_row_a_kind_of_hardware() -> None:
     leaders = planned().leaders(100)
     kinds = [(row.gpu, row.gpus_per_replica, row.weights) for row in leaders]

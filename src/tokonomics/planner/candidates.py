@@ -21,7 +21,7 @@ from tokonomics.units import gigabytes
 _QUANTISED = (Precision.fp8, Precision.int4)
 """What a bf16 checkpoint is commonly served at besides its own precision (vLLM: fp8 weights per tensor, AWQ, GPTQ)."""
 _STAGES = (2, 4, 8)
-_NETWORKED = 8
+NETWORKED = 8
 """Machines of eight GPUs are sold with a network card for each (NVIDIA HGX, OCP OAM); smaller ones rarely are, so a
 replica is not spread over several of those."""
 
@@ -76,7 +76,7 @@ def _layouts(one: Deployment, most_gpus: int) -> Iterator[tuple[int, int, int]]:
         if gpu.fast_link_bytes_per_s is None:
             yield from ((tp, pp, 1) for pp in _STAGES if tp * pp <= most_gpus and pp <= model.layers)
     whole = gpu.gpus_per_node
-    if whole >= _NETWORKED and whole in degrees and not max_sequences(one.model_copy(update={"tp": whole}), 1):
+    if whole >= NETWORKED and whole in degrees and not max_sequences(one.model_copy(update={"tp": whole}), 1):
         yield from ((whole, pp, 1) for pp in _STAGES if pp <= model.layers)
 
 

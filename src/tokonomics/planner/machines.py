@@ -14,7 +14,7 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.sharding import shard
-from tokonomics.planner.candidates import Reason, Refusal
+from tokonomics.planner.candidates import NETWORKED, Reason, Refusal
 from tokonomics.units import BYTES_PER_GB, HOURS_PER_MONTH, usd
 
 UNUSED = "unused GPUs"
@@ -79,12 +79,14 @@ def hosts_of(
 ) -> tuple["Hosts", list[tuple[int, Refusal]]]:
     """The machines that a deployment can stand on; for the others how many of them there are, and why not."""
     shard_gb = shard(deployment).total / BYTES_PER_GB
+    # Stages on machines of their own: only where each is a whole networked node.
+    whole = deployment.tp if deployment.pp > 1 and deployment.tp == deployment.gpu.gpus_per_node >= NETWORKED else None
     kept: list[Machine] = []
     small: list[int] = []
     thin: list[float] = []
     for machine in machines:
         offer = machine.offer
-        if deployment.gpus > offer.gpus and not (deployment.pp > 1 and deployment.tp == offer.gpus):
+        if deployment.gpus > offer.gpus != whole:
             small.append(offer.gpus)
         elif offer.memory_gb is not None and offer.memory_gb < shard_gb:
             # Weights pass through the host on their way to the GPU, a rank's share at a time.

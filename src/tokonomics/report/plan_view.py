@@ -232,5 +232,5 @@ def _how_sized(plan: Plan) -> str:
     promised = "keep every promise" if plan.promises else "keep up (nothing is promised: --slo)"
     return (
         f"Replicas are the fewest that {promised}{spare}: {plan.simulations:,} simulations; "
-        "whatever is not shown is dearer."
+        "whatever was left out is dearer."
     )
