@@ -19,7 +19,7 @@ from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import Limits, study
 from tokonomics.planner.trials import grid_of_replicas
 from tokonomics.serving.capacity import what_breaks
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesPromise, ReplicaCurve
@@ -111,8 +111,8 @@ def holds(one: Deployment, load: Load, promises: tuple[Promise, ...], replicas: 
         limits.append(ReplicaCurve(one, workload.input_tokens, workload.output_tokens).capacity(strictest).batch)
     except MissesPromise:
         return False
-    for limit in limits:
-        simulation = simulate(one, load.trace, FleetSettings(replicas=replicas), max_sequences=limit)
+    for limit, router in product(limits, (Router.round_robin, Router.least_outstanding)):
+        simulation = simulate(one, load.trace, FleetSettings(replicas=replicas, router=router), max_sequences=limit)
         if what_breaks(simulation, outcome(simulation, promises)) is None:
             return True
     return False

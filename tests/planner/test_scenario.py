@@ -85,14 +85,27 @@ def test_a_rate_is_kept_exactly_whatever_the_arrivals() -> None:
 
 def test_a_day_is_planned_as_a_whole_day() -> None:
     load = load_of(scenario_from({"model": "m", "arrivals": "diurnal:2,peak=3", "input": 10, "output": 10}))
-    assert load.trace.duration_s == pytest.approx(86_400, rel=0.02)
+    assert len(load.trace) == pytest.approx(2 * 86_400, rel=0.01)
+    # Its rate falls to nothing at night, so the last request does not come at midnight.
+    assert 0.9 * 86_400 < load.trace.duration_s <= 86_400
 
 
-def test_a_slice_of_a_huge_load_carries_its_share() -> None:
-    load = load_of(scenario_from({**CHAT, "rate": 100_000}))
-    assert load.share < 1
-    assert load.trace.rate == pytest.approx(100_000 * load.share)
-    assert load.workload.rate == 100_000
+def test_a_large_fleet_is_simulated_as_sixteen_of_its_replicas() -> None:
+    load = load_of(scenario_from({**CHAT, "rate": 1600}))
+    assert load.workload.rate == 1600
+    requests, served_by = load.on(160)
+    assert served_by == 16
+    assert requests.rate == pytest.approx(160, rel=0.02)
+    assert load.on(10) == (load.trace, 10)
+
+
+def test_the_days_of_a_huge_load_are_thinned_to_a_share() -> None:
+    load = load_of(scenario_from({"model": "m", "arrivals": "diurnal:200,peak=3", "input": 10, "output": 10}))
+    assert load.share == 1 / 9  # 200 × 86,400 requests, at most two million of them
+    assert load.workload.rate == pytest.approx(200)
+    assert len(load.trace) == pytest.approx(200 * 86_400 / 9, rel=0.01)
+    assert load.on(90)[1] == 10
+    assert load.fewest_replicas == 9
 
 
 def test_files_named_in_a_scenario_are_found_beside_it(tmp_path: Path) -> None:

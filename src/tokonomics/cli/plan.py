@@ -65,6 +65,9 @@ def plan(
     min_weights: Annotated[str | None, typer.Option(help="No precision below this one, such as fp8.")] = None,
     kv: Annotated[list[str] | None, typer.Option(help="Precisions of the KV cache.", show_default="bf16,fp8")] = None,
     engine: Annotated[list[str] | None, typer.Option(help="Serving engines, or all.", show_default="vllm")] = None,
+    router: Annotated[
+        str | None, typer.Option(help="How requests find a replica.", show_default="whichever needs fewest replicas")
+    ] = None,
     max_utilization: Annotated[
         float | None,
         typer.Option(help="Load replicas to at most this share.", show_default="what the promise allows; 0.7 quick"),
@@ -115,7 +118,7 @@ def plan(
         "gpu": gpu, "gpus": gpus, "provider": provider, "region": region, "terms": terms, "discount": discount,
         "offers": None if offers is None else str(offers), "max_price": max_price, "max_age": max_age,
         "weights": weights, "min_weights": min_weights, "kv": kv, "engine": engine,
-        "max_utilization": max_utilization, "spare": spare, "quick": quick,
+        "router": router, "max_utilization": max_utilization, "spare": spare, "quick": quick,
     }  # fmt: skip
     scenario = scenario_of(what, flags)
     cases = scenario.cases()

@@ -86,20 +86,16 @@ def fleet_from(
     link: float | None,
 ) -> "FleetSettings":
     """A checked fleet from what was typed."""
-    from tokonomics.errors import nearest
-    from tokonomics.serving.fleet import LINK_BYTES_PER_S, FleetSettings, Router
+    from tokonomics.planner.wishes import router_from
+    from tokonomics.serving.fleet import LINK_BYTES_PER_S, FleetSettings
 
-    if router not in set(Router):
-        guess = nearest(router, [each.value for each in Router], 1)
-        hint = f" Did you mean {guess[0]}?" if guess else ""
-        raise BadInput(f"'{shorten(router)}' is no router", where="--router", fix=f"Valid: {', '.join(Router)}.{hint}")
     if link is not None and not prefill_replicas:
         raise BadInput("is for disaggregated fleets", where="--link", fix="Give --prefill-replicas as well.")
     if link is not None and not 1e-3 <= link <= 1e6:
         raise BadInput(f"must be from 0.001 to a million GB/s, got {link:g}", where="--link")
     return FleetSettings(
         replicas=replicas,
-        router=Router(router),
+        router=router_from(router),
         autoscale=_autoscale(autoscale) if autoscale is not None else None,
         outages=tuple(_outage(text) for text in outages or ()),
         prefill_replicas=prefill_replicas,

@@ -54,7 +54,7 @@ def resize(
     search = Search(
         load,
         promised,
-        Trials(load, promised),
+        Trials(load, promised, question.router),
         simulate=question.simulate,
         max_utilization=question.limits.max_utilization,
         spare=question.limits.spare,
@@ -101,7 +101,7 @@ def highest_rate(
 
 def _broken(question: Question, each: Screened, replicas: int, load: Load, promises: Sequence[Promise]) -> str | None:
     if question.simulate:
-        return Trials(load, promises).on(each, replicas).breaks
+        return Trials(load, promises, question.router).on(each, replicas).breaks
     rate = load.workload.rate / replicas
     if rate > each.capacity.rate:
         return "it falls behind: more requests arrive than it finishes"

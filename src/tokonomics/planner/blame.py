@@ -13,6 +13,7 @@ from tokonomics.physics.steptime import step_model
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.plan import Question, Study, plan, prospects
 from tokonomics.planner.screen import describe, floors
+from tokonomics.planner.trials import MOST_REPLICAS
 from tokonomics.traffic.promises import Promise
 from tokonomics.units import gigabytes, plural, seconds, usd
 
@@ -38,6 +39,10 @@ def blame(study: Study) -> tuple[Blame, ...]:
 
 def _too_slow(study: Study) -> Iterator[Blame]:
     question = study.question
+    kinds = {each.kind for each in study.plan.rejected}
+    if Reason.too_slow not in kinds:
+        yield from _too_much(study, kinds)
+        return
     hosts, _ = prospects(question, question.load)
     for promise in question.promises:
         fastest = min(
@@ -57,6 +62,17 @@ def _too_slow(study: Study) -> Iterator[Blame]:
             )
         elif _holds_without(question, promise):
             yield _missed_in_simulation(study, promise)
+
+
+def _too_much(study: Study, kinds: set[Reason]) -> Iterator[Blame]:
+    """More replicas than anyone runs of one kind."""
+    if Reason.too_many_gpus in kinds and study.question.limits.max_gpus is None and study.search.screened:
+        most = max(each.capacity.rate for each in study.search.screened) * MOST_REPLICAS
+        yield Blame(
+            constraint=f"--rate {study.question.load.workload.rate:g}",
+            why=f"it takes more than {MOST_REPLICAS:,} replicas of every kind",
+            nearest=f"plan at most {most:.2g} requests a second at once",
+        )
 
 
 def _holds_without(question: Question, promise: Promise) -> bool:

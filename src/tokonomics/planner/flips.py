@@ -317,7 +317,7 @@ class _Walk:
         question = self.study.question
         if question.simulate and question.limits.max_utilization is None:
             if factor not in self.trials:
-                self.trials[factor] = Trials(self._load(factor), question.promises)
+                self.trials[factor] = Trials(self._load(factor), question.promises, question.router)
             return self.trials[factor].on(each, replicas).holds
         sized = self._sized(each.hosts, factor)
         return sized is not None and sized.replicas <= replicas

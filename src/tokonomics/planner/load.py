@@ -2,8 +2,8 @@
 
 A log is served as it is, or replayed faster or slower for another rate. Made-up requests are drawn once at one a second
 and replayed at the rate asked for, so that plans for two rates meet the same requests; there are so many that a p99
-rests on 200 of them and that they last twenty times as long as an answer. A rate that would take more than half a
-million requests is cut into equal slices, of which one is served by its share of the replicas.
+rests on 200 of them and that they last twenty times as long as an answer. A large fleet of equal replicas is simulated
+as sixteen of them under their share of the rate: the bursts of a part are those of the whole or milder.
 """
 
 import math
@@ -25,6 +25,10 @@ ENOUGH_REQUESTS = 20_000
 """200 lie beyond a p99; as in ``serving.capacity``."""
 _MOST_REQUESTS = 500_000
 """About a second of simulation."""
+_MOST_OF_A_CURVE = 2_000_000
+"""Requests of a day or a week: a few seconds of simulation."""
+_ENOUGH_REPLICAS = 16
+"""Of a large fleet: pooling more of them changes a p99 by less than the requests' own chance does."""
 _ANSWERS_LONG = 20
 """A fleet starts empty: in so many times the length of an answer, its filling no longer counts."""
 _TPOT_S = 0.05
@@ -40,8 +44,12 @@ class Load:
     workload: Workload
     trace: Trace
     share: float = 1.0
-    """Of the rate that the trace carries: below 1 where only a slice is simulated."""
+    """Of the rate that the trace carries: below 1 where whole days would be too many requests."""
     is_log: bool = False
+    lasts_s: float = 0.0
+    """How long made-up requests should last."""
+    is_stationary: bool = False
+    """Made up, with the same rate at all times."""
     unusable_rows: int = 0
     """Of the log, left out."""
 
@@ -63,6 +71,22 @@ class Load:
     def computed_mean(self) -> float:
         """Prompt tokens that are computed, in the mean, with an endless cache."""
         return float(self.computed_tokens.mean())
+
+    @property
+    def fewest_replicas(self) -> int:
+        """Of which the simulated share is a whole one."""
+        return math.ceil(1 / self.share - 1e-9)
+
+    def on(self, replicas: int) -> tuple[Trace, int]:
+        """What is simulated for so many replicas: requests, and the replicas that serve them."""
+        if not self.is_stationary:
+            return self.trace, max(1, int(replicas * self.share + 1e-9))
+        served_by = min(replicas, _ENOUGH_REPLICAS)
+        if served_by == replicas:
+            return self.trace, replicas
+        rate = self.workload.rate * served_by / replicas
+        requests = min(len(self.trace), math.ceil(max(ENOUGH_REQUESTS, rate * self.lasts_s)))
+        return self.trace.take(np.arange(requests)).faster(served_by / replicas), served_by
 
     def within(self, context: int) -> "Load":
         """Without the requests that the model cannot take, which every candidate refuses alike."""
@@ -117,21 +141,24 @@ def load_of_shape(
     rate = own_rate if rate is None else rate
     drawn = generate(process, inputs, outputs, requests=1000, seed=seed)
     lasts_s = _ANSWERS_LONG * float(drawn.output_tokens.mean()) * _TPOT_S
-    if process.curve.period_s is not None:
-        # Whole periods, at the pace of the curve.
-        requests = math.ceil(own_rate * process.curve.period_s)
-    else:
-        requests = math.ceil(max(ENOUGH_REQUESTS, rate * lasts_s))
-    slices = math.ceil(requests / _MOST_REQUESTS)
-    trace = generate(process, inputs, outputs, requests=math.ceil(requests / slices), seed=seed)
-    trace = trace.faster(rate / slices / trace.rate)
-    return Load(workload=_mean(trace, rate), trace=trace, share=1 / slices)
+    process = process.times(rate / own_rate)
+    if process.is_stationary:
+        requests = min(_MOST_REQUESTS, math.ceil(max(ENOUGH_REQUESTS, rate * lasts_s)))
+        trace = generate(process, inputs, outputs, requests=requests, seed=seed)
+        trace = trace.faster(rate / trace.rate)
+        return Load(workload=_mean(trace, rate), trace=trace, lasts_s=lasts_s, is_stationary=True)
+    # A whole period, or as long again as the last change of the rate came late; thinned if that is too much.
+    span_s = process.curve.period_s or 2 * max(float(process.curve.times[-1]), lasts_s)
+    expected = process.curve.by(process.start_s + span_s) - process.curve.by(process.start_s)
+    slices = math.ceil(expected / _MOST_OF_A_CURVE)
+    trace = generate(process.times(1 / slices), inputs, outputs, duration_s=span_s, seed=seed)
+    return Load(workload=_mean(trace, expected / span_s), trace=trace, share=1 / slices)
 
 
 def _mean_rate(process: Arrivals) -> float:
-    """Requests a second in the mean: of a period, or of a long time."""
-    span_s = process.curve.period_s or 1e6
-    return process.curve.by(span_s) / span_s
+    """Requests a second in the mean: of a period, or in the long run."""
+    period_s = process.curve.period_s
+    return process.curve.by(period_s) / period_s if period_s else process.curve.rate_after
 
 
 def _mean(trace: Trace, rate: float) -> Workload:

@@ -29,6 +29,7 @@ from tokonomics.planner.load import Load
 from tokonomics.planner.machines import Hosts, Machine, hosts_of, machines_for, monthly_bill, usable
 from tokonomics.planner.search import Kind, Search, Sized
 from tokonomics.planner.trials import Progress, Trials
+from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.workload import Workload
@@ -53,6 +54,8 @@ class Candidate(Noun):
     engine: str
     max_sequences: int
     """At a time on a replica: the engine's own limit, or a lower one that keeps the promised time per token."""
+    router: Router
+    """How requests find their replica."""
     provider: str
     region: str
     instance: str
@@ -165,6 +168,8 @@ class Question:
     terms: tuple[Terms, ...] = (Terms.on_demand,)
     limits: Limits = field(default_factory=Limits)
     simulate: bool = True
+    router: Router | None = None
+    """None: whichever keeps the promises on fewest replicas."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,7 @@ def study(question: Question, progress: Progress | None = None) -> Study:
     search = Search(
         load,
         question.promises,
-        Trials(load, question.promises),
+        Trials(load, question.promises, question.router),
         simulate=question.simulate,
         max_utilization=limits.max_utilization,
         spare=limits.spare,
@@ -286,6 +291,7 @@ def _row(sized: Sized, machine: Machine, load: Load, limits: Limits, today: date
         kv=deployment.kv,
         engine=deployment.engine.key,
         max_sequences=(sized.trial and sized.trial.max_sequences) or deployment.limits.max_sequences,
+        router=sized.trial.router if sized.trial else Router.round_robin,
         provider=offer.provider,
         region=offer.region,
         instance=offer.instance,

@@ -29,6 +29,7 @@ from tokonomics.planner.wishes import (
     limits_from,
     listed,
     offers_for,
+    router_from,
     terms_from,
     weights_for,
 )
@@ -92,6 +93,7 @@ class Scenario(Noun):
     min_weights: Text | None = None
     kv: Texts | None = None
     engine: Texts | None = None
+    router: Text | None = None
     max_utilization: float | None = None
     spare: int | None = None
     quick: bool = False
@@ -207,6 +209,7 @@ def question_of(scenario: Scenario, model_name: str, load: Load, offers: tuple[O
             spare=scenario.spare,
         ),
         simulate=not scenario.quick,
+        router=None if scenario.router is None else router_from(scenario.router),
     )
 
 

@@ -93,7 +93,7 @@ class Search:
     def _at_least(self, each: Screened) -> int:
         share = self.max_utilization if self.simulate else self.max_utilization or CLOSED_FORM_UTILIZATION
         if share is None:
-            return each.fewest
+            return max(each.fewest, self.load.fewest_replicas)
         # The last digit of a division must not cost a replica.
         return max(each.fewest, math.ceil(self.load.workload.rate / (each.capacity.rate * share) - 1e-9))
 
@@ -127,6 +127,10 @@ class Search:
             self._plan_for_share(each)
             return
         most = MOST_REPLICAS
+        if self._at_least(each) > most:
+            reason = f"takes {self._at_least(each):,} replicas at least; at most {most:,} are looked at"
+            self.refused.append((each.deployment, Refusal(Reason.too_many_gpus, reason)))
+            return
         if math.isfinite(threshold):
             most = max(self._at_least(each), each.hosts.most_replicas(threshold, MOST_REPLICAS) - self.spare)
         self._size(each, most)

@@ -1,15 +1,18 @@
 """How many replicas the load really takes: the simulator serves it on more and more of them until every promise holds.
 
 The number is the smallest of a fixed grid (every number to 24, then one in 25) that holds, found by doubling steps and
-halving. Where the time per token is what breaks, the same replicas are tried once more with no more sequences at a time
-than the closed form allows under the promise.
+halving. The same replicas are tried behind several routers: taking turns keeps prompts apart, while the least loaded
+replica gets whole bursts of them; requests of very unequal length want the opposite. Where the time per token is what
+breaks, no more sequences at a time are let in than the closed form allows under the promise.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.load import Load
+from tokonomics.planner.load import ENOUGH_REQUESTS, Load
 from tokonomics.planner.screen import Screened
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
@@ -35,6 +38,7 @@ class Trial:
     replicas: int
     max_sequences: int | None
     """At a time, where fewer than the engine's own limit."""
+    router: Router
     breaks: str | None
     """What gives way; None when it holds."""
     outcome: Outcome
@@ -50,7 +54,8 @@ class Trials:
 
     load: Load
     promises: Sequence[Promise]
-    router: Router = Router.least_outstanding
+    router: Router | None = None
+    """None: round robin, then the least outstanding requests, and first of all prefix-aware where prompts share."""
     made: dict[tuple[str, int], Trial] = field(default_factory=dict)
     count: int = 0
 
@@ -63,7 +68,7 @@ class Trials:
 
     def fewest(self, candidate: Screened, most: int = MOST_REPLICAS, at_least: int = 1) -> Trial:
         """The fewest replicas that hold; or what breaks on ``most``, or for requests that are alone on a replica."""
-        start = max(candidate.fewest, at_least)
+        start = max(candidate.fewest, at_least, self.load.fewest_replicas)
         most = max(most, start)
         grid = [start, *(each for each in grid_of_replicas() if start < each < most), most]
         step, place, failed = 1, 0, -1
@@ -84,30 +89,45 @@ class Trials:
         """The same requests, so far apart that none meets another: what no number of replicas can better."""
         key = (candidate.name, 0)
         if key not in self.made:
-            apart = replace(self.load, trace=self.load.trace.faster(1 / _APART), share=1.0)
+            few = self.load.trace.take(np.arange(min(len(self.load.trace), ENOUGH_REQUESTS)))
+            apart = replace(self.load, trace=few.faster(1 / _APART), share=1.0)
             self.made[key] = Trials(apart, self.promises)._serve(candidate.deployment, 1, None)
             self.count += 1
         return self.made[key]
 
     def _better(self, candidate: Screened, replicas: int) -> Trial:
-        first = self._serve(candidate.deployment, replicas, None)
-        late_tokens = any(not each.kept and each.promise.startswith(Latency.tpot) for each in first.outcome.slo)
-        if first.holds or not late_tokens or candidate.capacity.batch >= candidate.deployment.limits.max_sequences:
-            return first
-        second = self._serve(candidate.deployment, replicas, candidate.capacity.batch)
-        return second if second.holds else first
+        """The first of the settings that holds; what the first of them breaks, where none does."""
+        first: Trial | None = None
+        for router in self._routers(replicas):
+            for limit in (None, candidate.capacity.batch):
+                trial = self._serve(candidate.deployment, replicas, limit, router)
+                if trial.holds:
+                    return trial
+                first = first or trial
+                late_tokens = any(not each.kept and each.promise.startswith(Latency.tpot) for each in trial.outcome.slo)
+                if not late_tokens or candidate.capacity.batch >= candidate.deployment.limits.max_sequences:
+                    break
+        assert first is not None
+        return first
 
-    def _serve(self, deployment: Deployment, replicas: int, max_sequences: int | None) -> Trial:
-        served_by = max(1, int(replicas * self.load.share + 1e-9))
+    def _routers(self, replicas: int) -> tuple[Router, ...]:
+        if replicas == 1:
+            return (Router.round_robin,)
+        if self.router is not None:
+            return (self.router,)
+        shared = (Router.prefix_aware,) if self.load.trace.prefix is not None else ()
+        return (*shared, Router.round_robin, Router.least_outstanding)
+
+    def _serve(
+        self, deployment: Deployment, replicas: int, max_sequences: int | None, router: Router = Router.round_robin
+    ) -> Trial:
+        trace, served_by = self.load.on(replicas)
         simulation = simulate(
-            deployment,
-            self.load.trace,
-            FleetSettings(replicas=served_by, router=self.router),
-            max_sequences=max_sequences,
+            deployment, trace, FleetSettings(replicas=served_by, router=router), max_sequences=max_sequences
         )
         self.count += 1
         made = outcome(simulation, self.promises)
-        return Trial(replicas, max_sequences, what_breaks(simulation, made), made)
+        return Trial(replicas, max_sequences, router, what_breaks(simulation, made), made)
 
 
 def grid_of_replicas() -> list[int]:

@@ -14,6 +14,7 @@ from tokonomics.errors import BadInput, nearest, shorten
 from tokonomics.nouns import Noun
 from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.plan import KV_CHOICES, Limits
+from tokonomics.serving.fleet import Router
 
 _MOST_GPUS = 10**9
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
@@ -125,6 +126,15 @@ def kv_for(values: Sequence[str] | None) -> tuple[Precision, ...]:
     """The precisions of the KV cache to try: 16 bits and fp8 unless told."""
     named = listed(values, "--kv")
     return tuple(parse_precision(name, KV_PRECISIONS, "--kv") for name in named) if named else KV_CHOICES
+
+
+def router_from(text: str) -> Router:
+    """One way to spread requests over replicas."""
+    if text not in set(Router):
+        guess = nearest(text, [each.value for each in Router], 1)
+        hint = f" Did you mean {guess[0]}?" if guess else ""
+        raise BadInput(f"'{shorten(text)}' is no router", where="--router", fix=f"Valid: {', '.join(Router)}.{hint}")
+    return Router(text)
 
 
 def limits_from(**given: object) -> Limits:

@@ -121,7 +121,7 @@ def pick_text(row: Candidate, label: str) -> Text:
         (f"{usd(row.usd_per_month)} a month", "bold green"),
         f", {layout_text(row)} at {where}\n",
         f"  {prices_text(row.usd_per_mtok)} per Mtok, whole bill; {usd(row.usd_per_mtok_usage)} on usage\n",
-        f"  {_latency_text(row)}; {percent(row.utilization)} of capacity used\n",
+        f"  {_latency_text(row)}; {percent(row.utilization)} of capacity used{_router_text(row)}\n",
         f"  {_unused(row)}{_TERMS[row.terms]}, price of {row.price_date}{' (old)' if row.price_stale else ''}\n",
     )
 
@@ -142,6 +142,10 @@ def _latency_text(row: Candidate) -> str:
         )
     parts = (("TTFT", row.ttft_s), ("TPOT", row.tpot_s), ("end to end", row.e2e_s))
     return "p50 / p99: " + ", ".join(f"{name} {_pair(spread)}" for name, spread in parts)
+
+
+def _router_text(row: Candidate) -> str:
+    return f", {row.router} router" if row.simulated and row.replicas > 1 else ""
 
 
 def _pair(spread: Spread) -> str:

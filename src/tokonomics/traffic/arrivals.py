@@ -8,7 +8,7 @@ first request arrives at 0.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,18 @@ class Arrivals:
     """How far into the curve the trace begins."""
     at_once: int | None = None
     """A burst of so many requests at time 0, and nothing else."""
+
+    @property
+    def is_stationary(self) -> bool:
+        """The same rate at all times."""
+        return self.at_once is None and self.curve.period_s is None and float(self.curve.expected[-1]) == 0
+
+    def times(self, factor: float) -> "Arrivals":
+        """So many times as many requests, at the same hours."""
+        curve = self.curve
+        return replace(
+            self, curve=replace(curve, expected=curve.expected * factor, rate_after=curve.rate_after * factor)
+        )
 
 
 def parse_arrivals(text: str, where: str = "--arrivals") -> Arrivals:
