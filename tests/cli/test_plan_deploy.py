@@ -1,6 +1,7 @@
 """``tokonomics plan --deploy``: the files that start the pick."""
 
 import json
+import math
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -28,6 +29,7 @@ PLAN = (
     "bf16",
     "--top",
     "1",
+    "--quick",
 )
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -49,6 +51,11 @@ def test_the_vllm_line_says_what_the_plan_decided(tokonomics: Run) -> None:
 def test_several_files_are_printed_after_the_plan(tokonomics: Run) -> None:
     out = tokonomics(*PLAN, "--deploy", "skypilot,kubernetes").stdout
     assert out.index("Cheapest") < out.index("resources:") < out.index("kind: HorizontalPodAutoscaler")
+
+
+def test_every_tool_has_a_file_of_its_own(tokonomics: Run, tmp_path: Path) -> None:
+    tokonomics(*PLAN, "--deploy", "vllm,skypilot,kubernetes", "--deploy-to", tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_files_are_saved_where_asked(tokonomics: Run, tmp_path: Path) -> None:
@@ -82,4 +89,6 @@ def test_the_context_is_the_models_own_or_the_longest_that_fits() -> None:
     longest = longest_context(tight)
     assert longest < tight.model.max_context
     assert max_sequences(tight, longest) >= 1
-    assert max_sequences(tight, longest + tight.engine.kv_block_tokens) == 0
+    # A tenth of what fits is kept back.
+    assert max_sequences(tight, math.floor(longest / 0.9)) >= 1
+    assert max_sequences(tight, math.ceil(longest / 0.9) + tight.engine.kv_block_tokens) == 0

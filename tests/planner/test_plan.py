@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
-from itertools import pairwise, product
+from itertools import product
 
+import numpy as np
 import pytest
 from tests.planner.small_catalogue import BF16, BUSY, CHAT, OFFERS, PROMISES, RECENT, asked, offer, planned
 
@@ -15,9 +17,10 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment, deploy, valid_tp
 from tokonomics.physics.memory import max_sequences
+from tokonomics.physics.steptime import step_model
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import Limits, study
-from tokonomics.planner.trials import grid_of_replicas
+from tokonomics.planner.screen import curve_for, floors
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
@@ -25,6 +28,7 @@ from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesPromise, ReplicaCurve
 from tokonomics.traffic.promises import Promise, parse_promises
 from tokonomics.traffic.readers import open_trace
+from tokonomics.traffic.trace import make_trace
 
 
 def bill(**more: object) -> float:
@@ -107,8 +111,7 @@ def holds(one: Deployment, load: Load, promises: tuple[Promise, ...], replicas: 
     limits: list[int | None] = [None]
     strictest = min((each.seconds for each in promises if each.latency == "tpot"), default=None)
     try:
-        workload = load.workload
-        limits.append(ReplicaCurve(one, workload.input_tokens, workload.output_tokens).capacity(strictest).batch)
+        limits.append(curve_for(one, load).capacity(strictest).batch)
     except MissesPromise:
         return False
     for limit, router in product(limits, (Router.round_robin, Router.least_outstanding)):
@@ -183,7 +186,7 @@ def test_the_requests_of_a_log_are_the_ones_served() -> None:
     assert best is not None
     assert best.simulated
     assert load.workload.rate == pytest.approx((len(log) - 1) / log.duration_s)
-    assert load.workload.input_tokens == round(float(log.input_tokens.mean()))
+    assert load.workload.input_tokens == pytest.approx(float(log.input_tokens.mean()))
 
 
 def test_a_log_replayed_at_another_rate_keeps_its_requests() -> None:
@@ -193,10 +196,50 @@ def test_a_log_replayed_at_another_rate_keeps_its_requests() -> None:
     assert (twice.trace.input_tokens == log.input_tokens).all()
 
 
-def test_the_grid_of_replicas_rises_by_one_and_then_by_at_most_a_twentieth() -> None:
-    grid = grid_of_replicas()
-    assert grid[:24] == list(range(1, 25))
-    assert all(a < b <= max(a + 1, a * 1.05) for a, b in pairwise(grid))
+def mixed(rate: float) -> Load:
+    """Long prompts with short answers and short prompts with long ones, in turns: lengths that anti-correlate."""
+    count = 20_000
+    arrivals = np.cumsum(np.random.default_rng(7).exponential(1 / rate, count))
+    inputs, outputs = np.tile([8000, 50], count // 2), np.tile([4, 400], count // 2)
+    return load_of_log(make_trace(arrivals, inputs, outputs))
+
+
+def test_lengths_that_anti_correlate_do_not_cost_a_replica() -> None:
+    load, promises = mixed(40), parse_promises("ttft_p99=5")
+    found = bill(load=load, promises=promises, weights=BF16, simulate=True)
+    assert found == pytest.approx(min(exhaustive(load, promises, BF16, most=30)))
+
+
+def test_requests_with_the_same_timestamp_are_kept_apart_by_enough_replicas() -> None:
+    # Ten requests at every full second: on one replica they meet, however slowly the log is replayed.
+    arrivals = np.repeat(np.arange(2000.0), 10)
+    load = load_of_log(make_trace(arrivals, np.full(20_000, 4000), np.full(20_000, 20)))
+    best = planned(load=load, promises=parse_promises("ttft_p99=0.6"), weights=BF16, simulate=True).best
+    assert best is not None
+    assert best.ttft_s.p99 is not None
+    assert best.ttft_s.p99 <= 0.6
+
+
+def test_a_lone_request_is_no_quicker_than_the_floor_says() -> None:
+    promises = parse_promises("ttft_p99=1,ttft_p50=1,tpot_p90=1,e2e_p99=99,e2e_mean=99,ttft_mean=1")
+    for seed, gpu in product(range(3), ("H100-SXM", "L4")):
+        load = load_of_shape(2, "lognormal:mean=800,p99=6000", "lognormal:mean=200,p99=900", seed=seed)
+        one = deploy(find_model("llama-3.1-8b"), find_gpu(gpu), find_engine("vllm"))
+        apart = replace(load.trace, arrival_s=np.arange(len(load.trace), dtype=np.float64) * 1e4)
+        delivered = {each.promise: each.delivered_s or 0.0 for each in outcome(simulate(one, apart), promises).slo}
+        for floor in floors(step_model(one), load, promises):
+            assert floor.seconds <= delivered[str(floor.promise)] * 1.01, (gpu, floor)
+            if floor.promise.latency == "ttft":
+                assert floor.seconds >= 0.7 * delivered[str(floor.promise)]
+
+
+def test_a_batch_from_a_log_is_fed_evenly() -> None:
+    # Everything in the log arrives in its last hundredth.
+    arrivals = np.concatenate([[0.0], np.linspace(99_000, 100_000, 9_999)])
+    log = make_trace(arrivals, np.full(10_000, 500), np.full(10_000, 100))
+    even = load_of_log(log).evenly()
+    assert np.diff(even.trace.arrival_s) == pytest.approx(np.full(9_999, 100_000 / 9_999))
+    assert bill(load=even, simulate=True) < bill(load=load_of_log(log), simulate=True)
 
 
 # --- wishes ---------------------------------------------------------------------------------------------------------
@@ -249,11 +292,14 @@ def test_a_fresh_price_never_drives_the_older_ones_out() -> None:
     assert after.usd_per_month <= before.usd_per_month
 
 
-def test_when_every_price_is_old_none_is_left_out_for_it() -> None:
+def test_when_every_price_is_old_the_newest_count_unless_a_limit_is_asked_for() -> None:
     older = tuple(each.model_copy(update={"date": date(2023, 5, 1)}) for each in OFFERS)
-    best = planned(offers=older).best
+    ancient = offer("H100-SXM", 1, 0.1, date=date(2021, 1, 1))
+    best = planned(offers=(*older, ancient)).best
     assert best is not None
     assert best.price_stale
+    assert best.price_date == date(2023, 5, 1)
+    assert planned(offers=older, limits=Limits(max_age_days=30)).best is None
 
 
 def test_weights_below_the_checkpoints_own_precision_are_flagged() -> None:

@@ -1,5 +1,6 @@
 """The files that start the pick of a plan, from what was typed."""
 
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,9 @@ from tokonomics.planner.deploy_files import DeployFile, Target, deploy_file, pro
 from tokonomics.planner.deploy_job import DeployJob
 from tokonomics.planner.plan import Study
 from tokonomics.planner.wishes import listed
+
+_KEPT_BACK = 0.1
+"""Of the context that fits by our memory model. A choice: a start that fails costs more than a shorter context."""
 
 
 def targets_from(names: Sequence[str] | None, folder: Path | None) -> list[Target]:
@@ -65,7 +69,8 @@ def longest_context(deployment: Deployment) -> int:
     while too_long - fits > 1:
         middle = (fits + too_long) // 2
         fits, too_long = (middle, too_long) if max_sequences(deployment, middle) >= 1 else (fits, middle)
-    return fits
+    # Engines refuse to start with a context that does not fit, and our memory model is not theirs to the byte.
+    return max(1, math.floor(fits * (1 - _KEPT_BACK)))
 
 
 def save_files(files: Sequence[DeployFile], folder: Path) -> None:

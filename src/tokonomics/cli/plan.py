@@ -122,8 +122,10 @@ def plan(
     }  # fmt: skip
     scenario = scenario_of(what, flags)
     cases = scenario.cases()
-    if len(cases) > 1 and (len(scenario.model) > 1 or targets):
-        raise BadInput("a range is for one model, and not for deploy files", where="--rate, --input, --output")
+    if len(cases) > 1 and len(scenario.model) > 1:
+        raise BadInput("a range is for one model", where="--rate, --input, --output")
+    if targets and (len(cases) > 1 or len(scenario.model) > 1):
+        raise BadInput("is for one model at one demand", where="--deploy")
     studies = [study for each in cases.values() for study in studied(questions_of(each, today()))]
     files = deploy_files_of(studies[0], targets) if targets and len(studies) == 1 else []
     if deploy_to:

@@ -19,6 +19,7 @@ from tokonomics.planner.plan import Candidate, Question
 from tokonomics.planner.screen import Screened
 from tokonomics.planner.search import Search, Sized, late_in_the_mean
 from tokonomics.planner.trials import Trials
+from tokonomics.serving.capacity import BEHIND
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import Counts, PrefixBlocks
 from tokonomics.units import HOURS_PER_MONTH
@@ -104,7 +105,7 @@ def _broken(question: Question, each: Screened, replicas: int, load: Load, promi
         return Trials(load, promises, question.router).on(each, replicas).breaks
     rate = load.workload.rate / replicas
     if rate > each.capacity.rate:
-        return "it falls behind: more requests arrive than it finishes"
+        return BEHIND
     return late_in_the_mean(each, rate, promises)
 
 

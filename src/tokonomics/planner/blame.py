@@ -86,9 +86,13 @@ def _missed_in_simulation(study: Study, promise: Promise) -> Blame:
         kept.delivered_s
         for trial in study.search.trials.made.values()
         for kept in trial.outcome.slo
-        if kept.promise == str(promise) and kept.delivered_s is not None
+        if kept.promise == str(promise)
+        and kept.delivered_s is not None
+        and all(other.kept for other in trial.outcome.slo if other.promise != kept.promise)
     ]
-    best = f"the best that was simulated is {seconds(min(delivered))}" if delivered else "loosen it"
+    best = (
+        f"with the others kept, the best that was simulated is {seconds(min(delivered))}" if delivered else "loosen it"
+    )
     return Blame(
         constraint=f"--slo {promise}={promise.seconds:g}",
         why=f"{describe(promise)} of {seconds(promise.seconds)} is not kept on any number of replicas",
@@ -99,6 +103,14 @@ def _missed_in_simulation(study: Study, promise: Promise) -> Blame:
 def _limits(question: Question) -> Iterator[Blame]:
     """Limits without which there is a plan."""
     limits = question.limits
+    if limits.max_age_days is not None and question.offers:
+        newest = min(offer.age_days(question.today) for offer in question.offers)
+        if newest > limits.max_age_days:
+            yield Blame(
+                constraint=f"--max-age {limits.max_age_days}",
+                why="every price is older",
+                nearest=f"the newest is {newest} days old",
+            )
     if limits.max_gpus is not None:
         free = plan(replace(question, limits=limits.model_copy(update={"max_gpus": None}), simulate=False))
         if free.best:
@@ -148,7 +160,7 @@ def _nothing_to_choose_from(study: Study) -> Iterator[Blame]:
     elif Reason.not_supported in kinds:
         case = next(each for each in study.plan.rejected if each.kind is Reason.not_supported)
         yield Blame(constraint="--engine, --weights, --kv", why=case.reason, nearest="another engine or precision")
-    elif Reason.no_price in kinds and not study.plan.ranked:
+    elif not any(offer.price(each) for offer in question.offers for each in question.terms):
         terms = ", ".join(question.terms)
         sold = sorted({name for name, prices in _terms_sold(question).items() if prices})
         yield Blame(

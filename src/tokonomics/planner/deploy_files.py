@@ -50,7 +50,7 @@ def deploy_file(target: Target, job: DeployJob) -> DeployFile:
         fill_in.append(f"{command.image}: a container with {job.deployment.engine.name} for {job.deployment.gpu.key}")
     heading = [job.provenance, *_what(job), *notes, *(f"FILL IN {each}" for each in fill_in)]
     return DeployFile(
-        name=f"{job.service_name}.{ending}",
+        name=f"{job.service_name}-{target.value}.{ending}",
         text=start + "".join(map(comment, heading)) + body,
         fill_in=tuple(fill_in),
     )

@@ -72,6 +72,20 @@ class Load:
         """Prompt tokens that are computed, in the mean, with an endless cache."""
         return float(self.computed_tokens.mean())
 
+    @cached_property
+    def context_mean(self) -> float:
+        """Tokens a running request holds, in the mean over the tokens of all answers: long answers run longer."""
+        outputs = np.maximum(self.trace.output_tokens, 1).astype(np.float64)
+        return float((outputs * (self.computed_tokens + outputs / 2)).sum() / outputs.sum())
+
+    @cached_property
+    def sorted_lengths(self) -> tuple[Floats, Floats, Floats]:
+        """Computed prompts, whole prompts and answers, each in order."""
+        outputs = np.maximum(self.trace.output_tokens, 1).astype(np.float64)
+        columns = self.computed_tokens, self.trace.input_tokens.astype(np.float64), outputs
+        computed, inputs, answers = (np.sort(each) for each in columns)
+        return computed, inputs, answers
+
     @property
     def fewest_replicas(self) -> int:
         """Of which the simulated share is a whole one."""
@@ -100,6 +114,11 @@ class Load:
             )
         kept = self.trace.take(np.flatnonzero(fits))
         return replace(self, trace=kept, workload=_mean(kept, self.workload.rate * len(kept) / len(self.trace)))
+
+    def evenly(self) -> "Load":
+        """The same requests in the same order, evenly apart: how a batch is fed."""
+        arrival_s = np.linspace(0.0, self.trace.duration_s, len(self.trace))
+        return replace(self, trace=replace(self.trace, arrival_s=arrival_s))
 
     def at(self, rate: float) -> "Load":
         """The same requests at another rate."""
@@ -147,8 +166,10 @@ def load_of_shape(
         trace = generate(process, inputs, outputs, requests=requests, seed=seed)
         trace = trace.faster(rate / trace.rate)
         return Load(workload=_mean(trace, rate), trace=trace, lasts_s=lasts_s, is_stationary=True)
-    # A whole period, or as long again as the last change of the rate came late; thinned if that is too much.
+    # Whole periods, or as long again as the last change of the rate came late; thinned if that is too much.
     span_s = process.curve.period_s or 2 * max(float(process.curve.times[-1]), lasts_s)
+    if process.curve.period_s:
+        span_s *= math.ceil(ENOUGH_REQUESTS / process.curve.by(span_s))
     expected = process.curve.by(process.start_s + span_s) - process.curve.by(process.start_s)
     slices = math.ceil(expected / _MOST_OF_A_CURVE)
     trace = generate(process.times(1 / slices), inputs, outputs, duration_s=span_s, seed=seed)
@@ -164,6 +185,6 @@ def _mean_rate(process: Arrivals) -> float:
 def _mean(trace: Trace, rate: float) -> Workload:
     return Workload(
         rate=rate,
-        input_tokens=max(1, round(float(trace.input_tokens.mean()))),
-        output_tokens=max(1, round(float(trace.output_tokens.mean()))),
+        input_tokens=float(trace.input_tokens.mean()),
+        output_tokens=max(float(trace.output_tokens.mean()), 1e-6),
     )

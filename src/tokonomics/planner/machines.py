@@ -17,6 +17,8 @@ from tokonomics.physics.sharding import shard
 from tokonomics.planner.candidates import NETWORKED, Reason, Refusal
 from tokonomics.units import BYTES_PER_GB, HOURS_PER_MONTH, usd
 
+DEFAULT_MAX_AGE_DAYS = 365
+"""A price older than a year no longer tells what the machine costs; younger ones are marked when they are stale."""
 UNUSED = "unused GPUs"
 """GPUs of a paid machine on which no replica runs."""
 
@@ -29,21 +31,29 @@ class Machine:
     terms: Terms
     usd_per_hour: float
 
+    @property
+    def commitment_years(self) -> int | None:
+        """Of a reserved one: the longest that is quoted."""
+        if self.terms is not Terms.reserved:
+            return None
+        return 3 if self.offer.reserved_3yr_usd_per_hour is not None else 1
+
 
 def usable(
     offers: Sequence[Offer],
     terms: Sequence[Terms],
     max_usd_per_gpu_hour: float | None,
-    max_age_days: int,
+    max_age_days: int | None,
     today: date,
 ) -> tuple[list[Machine], list[tuple[Offer, Refusal]]]:
     """Offers with a price on these terms, recent and cheap enough; the others with their reason.
 
-    When every price is older than the limit, age no longer tells them apart and is not held against any.
+    Without a limit of the user's, prices may be a year old; or, if all are older, a year older than the newest.
     """
     oldest = max_age_days
-    if all(offer.age_days(today) > oldest for offer in offers):
-        oldest = max((offer.age_days(today) for offer in offers), default=0)
+    if oldest is None:
+        newest = min((offer.age_days(today) for offer in offers), default=0)
+        oldest = DEFAULT_MAX_AGE_DAYS + (newest if newest > DEFAULT_MAX_AGE_DAYS else 0)
     kept: list[Machine] = []
     refused: list[tuple[Offer, Refusal]] = []
     for offer in offers:

@@ -35,8 +35,6 @@ from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.workload import Workload
 from tokonomics.units import SECONDS_PER_HOUR
 
-DEFAULT_MAX_AGE_DAYS = 365
-"""A price older than a year no longer tells what the machine costs; younger ones are marked when they are stale."""
 KV_CHOICES = (Precision.bf16, Precision.fp8)
 
 
@@ -60,6 +58,8 @@ class Candidate(Noun):
     region: str
     instance: str
     terms: Terms
+    commitment_years: int | None
+    """Of reserved machines: the longest that is quoted."""
     instance_usd_per_hour: float
     price_date: date
     price_stale: bool
@@ -118,7 +118,8 @@ class Limits(Noun):
     """Of the closed form's capacity; None: what the promises allow, or 70 % without simulation."""
     max_usd_per_gpu_hour: float | None = Field(default=None, gt=0)
     max_gpus: int | None = Field(default=None, gt=0)
-    max_age_days: int = Field(default=DEFAULT_MAX_AGE_DAYS, ge=0)
+    max_age_days: int | None = Field(default=None, ge=0)
+    """Of a price; None: a year, or a year more than the newest where all are older."""
     spare: int = Field(default=0, ge=0, le=1000)
     """Replicas that may fail without a promise broken."""
 
@@ -296,6 +297,7 @@ def _row(sized: Sized, machine: Machine, load: Load, limits: Limits, today: date
         region=offer.region,
         instance=offer.instance,
         terms=machine.terms,
+        commitment_years=machine.commitment_years,
         instance_usd_per_hour=machine.usd_per_hour,
         price_date=offer.date,
         price_stale=offer.is_stale(today),

@@ -48,14 +48,14 @@ CASES = ("low", "mid", "high")
 
 def _text(value: object) -> object:
     """Numbers may be written without quotes."""
-    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _texts(value: object) -> object:
     return [_text(value)] if isinstance(value, str | int | float) and not isinstance(value, bool) else value
 
 
-Text = Annotated[str, BeforeValidator(_text), Field(max_length=4096)]
+Text = Annotated[str, BeforeValidator(_text), Field(min_length=1)]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_texts)]
 
 
@@ -88,14 +88,14 @@ class Scenario(Noun):
     discount: Texts | None = None
     offers: Text | None = None
     max_price: float | None = None
-    max_age: int | None = None
+    max_age: Annotated[int, Field(strict=True)] | None = None
     weights: Texts | None = None
     min_weights: Text | None = None
     kv: Texts | None = None
     engine: Texts | None = None
     router: Text | None = None
     max_utilization: float | None = None
-    spare: int | None = None
+    spare: Annotated[int, Field(strict=True)] | None = None
     quick: bool = False
     """The closed form alone, without simulation."""
 
@@ -115,7 +115,9 @@ class Scenario(Noun):
 
     def over(self, flags: Mapping[str, object]) -> "Scenario":
         """With what was typed beside it; a flag that names other traffic replaces the file's."""
-        given = {name: value for name, value in flags.items() if value not in (None, (), False)}
+        given = {
+            name: value for name, value in flags.items() if value is not None and value is not False and value != ()
+        }
         kept = self.model_dump(exclude_unset=True, exclude=set(given))
         if "trace" in given:
             kept = {name: value for name, value in kept.items() if name not in _MADE_UP}
@@ -241,7 +243,8 @@ def load_of(scenario: Scenario) -> Load:
         trace, unusable = _log(scenario)
         if scenario.tokens_per_month is not None:
             rate = _rate_of(scenario.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
-        return load_of_log(trace, rate, unusable)
+        load = load_of_log(trace, rate, unusable)
+        return load.evenly() if scenario.offline else load
     for name in sorted(_OF_A_LOG - {"trace"}):
         if scenario._get(name):
             flag = {"start": "--from", "end": "--to"}.get(name, f"--{name}")

@@ -25,7 +25,7 @@ from tokonomics.units import percent, seconds
 LEEWAY = 1.05
 """Simulated over closed-form capacity was at most 1.016 in 442 cases (``benchmarks/bench_plan.py``)."""
 _FLOOR_REQUESTS = 64
-"""Drawn evenly from the trace to tell what a lone request takes."""
+"""Evenly through the order of lengths, to tell what a lone request takes in the mean."""
 
 
 @dataclass(frozen=True)
@@ -92,25 +92,30 @@ def fewest_by_arithmetic(deployment: Deployment, load: Load) -> int:
     """
     model, gpu, workload = deployment.model, deployment.gpu, load.workload
     parts = model.parts
-    computed, written = load.computed_mean, workload.output_tokens - 1
-    flops = 2.0 * (parts.mixers + parts.dense_mlps + parts.active_experts) * (computed + written)
-    kv_bytes = written * sequence_bytes(deployment, max(1, round(computed))) * deployment.gpus if written else 0.0
+    written = max(0.0, workload.output_tokens - 1)
+    flops = 2.0 * (parts.mixers + parts.dense_mlps + parts.active_experts) * (load.computed_mean + written)
+    # Half of the last answer's token pairs are not read: the first token reads the prompt alone.
+    held = max(1, math.floor(load.context_mean - load.workload.output_tokens / 2))
+    kv_bytes = written * sequence_bytes(deployment, held) * deployment.gpus
     busy_s = max(flops / gpu.peak_flops(deployment.weights), kv_bytes / gpu.bandwidth_bytes_per_s) / deployment.gpus
     return max(1, math.ceil(workload.rate * busy_s / LEEWAY - 1e-9))
 
 
 def curve_for(deployment: Deployment, load: Load) -> ReplicaCurve:
     """The closed form for the mean request; of a prompt, only what an endless cache would not hold."""
-    computed = load.workload.input_tokens
-    if load.trace.prefix is not None and deployment.engine.reuses_prefixes:
-        computed = max(1, round(load.computed_mean))
-    return _curve(deployment, computed, load.workload.output_tokens)
+    if load.trace.prefix is None or deployment.engine.reuses_prefixes:
+        computed, context = load.computed_mean, load.context_mean
+    else:
+        computed = load.workload.input_tokens
+        context = load.context_mean + computed - load.computed_mean
+    output_tokens = max(1, round(load.workload.output_tokens))
+    return _curve(deployment, max(1, round(computed)), output_tokens, round(context, 1))
 
 
 @lru_cache(maxsize=4096)
-def _curve(deployment: Deployment, input_tokens: int, output_tokens: int) -> ReplicaCurve:
+def _curve(deployment: Deployment, input_tokens: int, output_tokens: int, context: float) -> ReplicaCurve:
     """Kept: whoever asks again with another rate, price or promise gets an answer at once."""
-    return ReplicaCurve(deployment, input_tokens, output_tokens)
+    return ReplicaCurve(deployment, input_tokens, output_tokens, context_tokens=context)
 
 
 def tpot_limit(promises: Sequence[Promise]) -> float | None:
@@ -120,26 +125,40 @@ def tpot_limit(promises: Sequence[Promise]) -> float | None:
 
 
 def floors(steps: StepModel, load: Load, promises: Sequence[Promise]) -> list[Floor]:
-    """Each promise with what a lone request on an idle replica takes, over a sample of the requests."""
+    """Each promise with what lone requests on an idle replica cannot go below.
+
+    A percentile of the latency is that of the length behind it, as a longer prompt never takes less. Of a whole answer,
+    the shortest prompt and the percentile of the answer's own length.
+    """
     if not promises:
         return []
-    trace = load.trace
-    drawn = np.linspace(0, len(trace) - 1, min(len(trace), _FLOOR_REQUESTS)).astype(int)
-    caches = steps.deployment.engine.reuses_prefixes
-    inputs = trace.input_tokens[drawn].astype(np.float64)
-    computed = load.computed_tokens[drawn] if caches else inputs
-    outputs = np.maximum(trace.output_tokens[drawn].astype(np.float64), 1)
-    # The whole prompt in one step: chunks only add.
-    prefill = steps.prefill(computed, inputs - computed)
-    tpot = steps.decode(np.ones_like(inputs), inputs)
-    times = {Latency.ttft: prefill, Latency.tpot: tpot, Latency.e2e: prefill + (outputs - 1) * tpot}
-    return [Floor(each, _statistic(times[each.latency], each.statistic)) for each in promises]
+    computed, inputs, outputs = load.sorted_lengths
+    if not steps.deployment.engine.reuses_prefixes:
+        computed = inputs
+
+    def floor(promise: Promise) -> float:
+        if promise.latency is Latency.ttft:
+            # The whole prompt in one step: chunks only add.
+            return float(np.mean(steps.prefill(_at(computed, promise.statistic))))
+        if promise.latency is Latency.tpot:
+            return float(np.mean(steps.decode(1.0, _at(inputs, promise.statistic))))
+        shortest = float(steps.prefill(computed[0])), float(steps.decode(1.0, inputs[0]))
+        answer = float(outputs.mean() if promise.statistic == "mean" else _at(outputs, promise.statistic)[0])
+        return shortest[0] + (answer - 1) * shortest[1]
+
+    return [Floor(each, floor(each)) for each in promises]
 
 
-def _statistic(values: Floats, name: str) -> float:
-    if values.min() == values.max():
-        return float(values[0])
-    return float(values.mean() if name == "mean" else np.percentile(values, float(name[1:])))
+def _at(in_order: Floats, statistic: str) -> Floats:
+    """The length at a percentile; for the mean, lengths evenly through the order."""
+    count = len(in_order)
+    if statistic == "mean":
+        parts = min(count, _FLOOR_REQUESTS)
+        places = ((np.arange(parts) + 0.5) * count / parts).astype(int)
+    else:
+        places = np.array([math.floor((count - 1) * float(statistic[1:]) / 100)])
+    found: Floats = in_order[places]
+    return found
 
 
 def describe(promise: Promise) -> str:

@@ -8,6 +8,7 @@ are those that simulating everything would give.
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -64,6 +65,8 @@ class Search:
     _bills: dict[str, float] = field(default_factory=dict)
     """The lowest an hour by GPU."""
     _published: float = math.inf
+    _left: Counter[str] = field(default_factory=Counter)
+    """Candidates by GPU that are still to be looked at."""
 
     def run(self, prospects: Iterable[Hosts]) -> None:
         """Look at every candidate that may matter."""
@@ -71,16 +74,20 @@ class Search:
         for place, hosts in enumerate(prospects):
             bound = self._usd(hosts, fewest_by_arithmetic(hosts.deployment, self.load))
             queue.append((bound, place, hosts))
+            self._left[hosts.deployment.gpu.key] += 1
         heapq.heapify(queue)
         while queue:
             bound, place, each = heapq.heappop(queue)
             if isinstance(each, Screened):
+                self._left[each.deployment.gpu.key] -= 1
                 self._size_if_it_matters(each, bound)
             elif not self._matters(each.deployment, bound):
+                self._left[each.deployment.gpu.key] -= 1
                 self._refuse_as_dearer(each.deployment, bound)
             else:
                 found = screen(each.deployment, each, self.load, self.promises)
                 if isinstance(found, Refusal):
+                    self._left[each.deployment.gpu.key] -= 1
                     self.refused.append((each.deployment, found))
                 else:
                     self.screened.append(found)
@@ -91,11 +98,17 @@ class Search:
         return hosts.usd_per_hour(replicas + self.spare)
 
     def _at_least(self, each: Screened) -> int:
+        """Replicas that it cannot do with fewer of, by the closed form or by the user's wish."""
+        return max(each.fewest, self._wished(each))
+
+    def _wished(self, each: Screened) -> int:
+        """Replicas below which the user's share of the capacity, or the simulated share of the load, does not allow."""
         share = self.max_utilization if self.simulate else self.max_utilization or CLOSED_FORM_UTILIZATION
         if share is None:
-            return max(each.fewest, self.load.fewest_replicas)
+            return self.load.fewest_replicas
         # The last digit of a division must not cost a replica.
-        return max(each.fewest, math.ceil(self.load.workload.rate / (each.capacity.rate * share) - 1e-9))
+        needed = math.ceil(self.load.workload.rate / (each.capacity.rate * share) - 1e-9)
+        return max(needed, self.load.fewest_replicas)
 
     def _matters(self, deployment: Deployment, bound: float) -> bool:
         """It could be the pick or the runner-up, or a table would show it."""
@@ -105,6 +118,9 @@ class Search:
     def _threshold(self, deployment: Deployment) -> float:
         """The bill it must come down to: the runner-up's, or the lowest of those that serve the model as published."""
         bills = sorted(self._bills.values())
+        if len(bills) == 1 and not any(left for gpu, left in self._left.items() if gpu not in self._bills):
+            # No other GPU is left to be the runner-up.
+            bills *= 2
         runner_up = bills[1] if len(bills) > 1 else math.inf
         return max(self._published, runner_up) if is_faithful(deployment) else runner_up
 
@@ -133,21 +149,22 @@ class Search:
             return
         if math.isfinite(threshold):
             most = max(self._at_least(each), each.hosts.most_replicas(threshold, MOST_REPLICAS) - self.spare)
-        self._size(each, most)
+        self._size(each, most, is_leader)
 
-    def _size(self, each: Screened, most: int) -> None:
+    def _size(self, each: Screened, most: int, is_leader: bool) -> None:
         """Size it if ``most`` replicas hold; a bill above the threshold is not worth more simulations."""
         if self.progress:
             self.progress(str(each.deployment))
-        if most < MOST_REPLICAS:
+        if not is_leader and most < MOST_REPLICAS:
             trial = self.trials.on(each, most)
             if not trial.holds:
                 reason = f"dearer: on the {plural(most, 'replica')} that could compete, {trial.breaks}"
                 self.refused.append((each.deployment, Refusal(Reason.dearer, reason)))
                 return
-        trial = self.trials.fewest(each, most, self._at_least(each))
+        trial = self.trials.fewest(each, most, self._wished(each))
         if not trial.holds:
-            reason = f"misses the promise on any number of replicas: {trial.breaks}"
+            number = "a lone request" if trial.replicas <= 1 else plural(trial.replicas, "replica")
+            reason = f"misses the promise even with {number}: {trial.breaks}"
             self.refused.append((each.deployment, Refusal(Reason.too_slow, reason)))
         elif math.isinf(self._usd(each.hosts, trial.replicas)):
             reason = f"takes {trial.replicas * each.deployment.gpus} GPUs; at most {each.hosts.max_gpus} allowed"

@@ -1,9 +1,9 @@
 """How many replicas the load really takes: the simulator serves it on more and more of them until every promise holds.
 
-The number is the smallest of a fixed grid (every number to 24, then one in 25) that holds, found by doubling steps and
-halving. The same replicas are tried behind several routers: taking turns keeps prompts apart, while the least loaded
-replica gets whole bursts of them; requests of very unequal length want the opposite. Where the time per token is what
-breaks, no more sequences at a time are let in than the closed form allows under the promise.
+The number is the smallest that holds, found by doubling steps from the closed form's bound and halving. The same
+replicas are tried behind several routers: taking turns keeps prompts apart, while the least loaded replica gets whole
+bursts of them; requests of very unequal length want the opposite. Where the time per token is what breaks, no more
+sequences at a time are let in than the closed form allows under the promise.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,19 +14,17 @@ import numpy as np
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import ENOUGH_REQUESTS, Load
 from tokonomics.planner.screen import Screened
-from tokonomics.serving.capacity import what_breaks
+from tokonomics.serving.capacity import BEHIND, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.promises import Latency, Promise
 
-_EVERY = 24
-_STEP = 1.04
 MOST_REPLICAS = 4096
 """More than anyone runs of one kind; a search that goes further has not understood the traffic."""
 
-_APART = 1e4
-"""Times slower: at a thousand requests a second, ten seconds between two."""
+_APART_S = 1e5
+"""More than a day between two requests: longer than any answer takes."""
 
 Progress = Callable[[str], None]
 
@@ -68,30 +66,32 @@ class Trials:
 
     def fewest(self, candidate: Screened, most: int = MOST_REPLICAS, at_least: int = 1) -> Trial:
         """The fewest replicas that hold; or what breaks on ``most``, or for requests that are alone on a replica."""
-        start = max(candidate.fewest, at_least, self.load.fewest_replicas)
-        most = max(most, start)
-        grid = [start, *(each for each in grid_of_replicas() if start < each < most), most]
-        step, place, failed = 1, 0, -1
-        while not self.on(candidate, grid[place]).holds:
-            if place == len(grid) - 1:
-                return self.on(candidate, grid[place])
-            if failed >= 0 and not (alone := self._alone(candidate)).holds:
+        low, high = at_least - 1, max(candidate.fewest, at_least)
+        most, step = max(most, high), 1
+        if self.on(candidate, high).holds:
+            # The bound is one for the closed form; whoever does better than it is not held to it.
+            while high - 1 > low and self.on(candidate, high - 1).holds:
+                high -= 1
+            return self.on(candidate, high)
+        while not self.on(candidate, high).holds:
+            if high == most:
+                return self.on(candidate, high)
+            if step > 1 and not (alone := self._alone(candidate)).holds:
                 return alone
-            failed = place
-            place, step = min(place + step, len(grid) - 1), step * 2
-        low, high = failed, place
+            low, high, step = high, min(high + step, most), step * 2
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if self.on(candidate, grid[middle]).holds else (middle, high)
-        return self.on(candidate, grid[high])
+            low, high = (low, middle) if self.on(candidate, middle).holds else (middle, high)
+        return self.on(candidate, high)
 
     def _alone(self, candidate: Screened) -> Trial:
         """The same requests, so far apart that none meets another: what no number of replicas can better."""
         key = (candidate.name, 0)
         if key not in self.made:
             few = self.load.trace.take(np.arange(min(len(self.load.trace), ENOUGH_REQUESTS)))
-            apart = replace(self.load, trace=few.faster(1 / _APART), share=1.0)
-            self.made[key] = Trials(apart, self.promises)._serve(candidate.deployment, 1, None)
+            apart = replace(few, arrival_s=np.arange(len(few), dtype=np.float64) * _APART_S)
+            load = replace(self.load, trace=apart, share=1.0, is_stationary=False)
+            self.made[key] = Trials(load, self.promises)._serve(candidate.deployment, 1, None)
             self.count += 1
         return self.made[key]
 
@@ -105,6 +105,9 @@ class Trials:
                     return trial
                 first = first or trial
                 late_tokens = any(not each.kept and each.promise.startswith(Latency.tpot) for each in trial.outcome.slo)
+                if trial.breaks == BEHIND:
+                    # Too much work for so many replicas, whoever gets it.
+                    return first
                 if not late_tokens or candidate.capacity.batch >= candidate.deployment.limits.max_sequences:
                     break
         assert first is not None
@@ -128,11 +131,3 @@ class Trials:
         self.count += 1
         made = outcome(simulation, self.promises)
         return Trial(replicas, max_sequences, router, what_breaks(simulation, made), made)
-
-
-def grid_of_replicas() -> list[int]:
-    """The numbers of replicas that are tried."""
-    grid = list(range(1, _EVERY + 1))
-    while grid[-1] < MOST_REPLICAS:
-        grid.append(max(grid[-1] + 1, int(grid[-1] * _STEP)))
-    return [each for each in grid if each < MOST_REPLICAS] + [MOST_REPLICAS]

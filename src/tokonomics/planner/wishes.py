@@ -75,9 +75,9 @@ def offers_for(
     """The offers left after the user's filters, on any terms; none left names the filter to loosen."""
     known = load_offers(path)
     filters = {
+        "--gpu": ("gpu", None if gpu is None else list(gpu)),
         "--provider": ("provider", listed(provider, "--provider")),
         "--region": ("region", listed(region, "--region")),
-        "--gpu": ("gpu", None if gpu is None else list(gpu)),
     }
 
     def left(without: str | None = None) -> tuple[Offer, ...]:

@@ -56,7 +56,12 @@ def asked_text(plan: Plan, model_name: str) -> str:
 
 def workload_text(workload: Workload) -> str:
     """``5 requests/s of 1,000 in / 300 out``."""
-    return f"{workload.rate:.4g} requests/s of {workload.input_tokens:,} in / {workload.output_tokens:,} out"
+    inputs, outputs = _tokens(workload.input_tokens), _tokens(workload.output_tokens)
+    return f"{workload.rate:.4g} requests/s of {inputs} in / {outputs} out"
+
+
+def _tokens(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def promises_text(promises: Sequence[Promise]) -> str:
@@ -122,7 +127,7 @@ def pick_text(row: Candidate, label: str) -> Text:
         f", {layout_text(row)} at {where}\n",
         f"  {prices_text(row.usd_per_mtok)} per Mtok, whole bill; {usd(row.usd_per_mtok_usage)} on usage\n",
         f"  {_latency_text(row)}; {percent(row.utilization)} of capacity used{_router_text(row)}\n",
-        f"  {_unused(row)}{_TERMS[row.terms]}, price of {row.price_date}{' (old)' if row.price_stale else ''}\n",
+        f"  {_unused(row)}{_terms(row)}, price of {row.price_date}{' (old)' if row.price_stale else ''}\n",
     )
 
 
@@ -162,8 +167,13 @@ def _unused(row: Candidate) -> str:
 _TERMS = {
     Terms.on_demand: "on demand",
     Terms.spot: "spot: may be taken back at any time (see `tokonomics fleet`)",
-    Terms.reserved: "reserved for years, paid upfront",
+    Terms.reserved: "reserved",
 }
+
+
+def _terms(row: Candidate) -> str:
+    years = f" for {plural(row.commitment_years, 'year')}, paid upfront" if row.commitment_years else ""
+    return f"{_TERMS[row.terms]}{years}"
 
 
 def _ranking(rows: list[Candidate]) -> RenderableType:

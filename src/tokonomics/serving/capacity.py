@@ -33,6 +33,8 @@ _LOWEST, _HIGHEST = 2.0**-20, 2.0**20
 """Of the guess: a search that goes further has not understood the traffic."""
 _MOST_REPLICAS = 4096
 
+BEHIND = "it falls behind: more requests arrive than it finishes"
+
 Serve = Callable[[Trace], Simulation]
 ServeOn = Callable[[int], Simulation]
 
@@ -161,7 +163,7 @@ def what_breaks(simulation: Simulation, made: Outcome) -> str | None:
     finished = int(np.count_nonzero((served.finish_s > warm) & (served.finish_s <= last) & accepted))
     long_enough = made.requests >= _ENOUGH_REQUESTS
     if late > max(10, _WAITING_SHARE * made.requests) or (long_enough and finished < _KEEPS_UP * offered):
-        return "it falls behind: more requests arrive than it finishes"
+        return BEHIND
     return None
 
 

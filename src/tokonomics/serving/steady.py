@@ -81,18 +81,21 @@ class ReplicaCurve:
         *,
         steps: StepModel | None = None,
         most_sequences: int | None = None,
+        context_tokens: float | None = None,
     ) -> None:
-        require_fit(deployment, input_tokens + output_tokens)
-        in_memory = max_sequences(deployment, _held_tokens(deployment, input_tokens, output_tokens))
+        """``context_tokens``: what a running request holds in the mean over its answer, if lengths are not constant."""
+        require_fit(deployment, input_tokens + output_tokens if context_tokens is None else 1)
+        # Half of the answer is there on average while it is being written.
+        context = input_tokens + output_tokens / 2 if context_tokens is None else context_tokens
+        in_memory = max_sequences(deployment, _held_tokens(deployment, context, output_tokens))
         allowed = most_sequences or deployment.limits.max_sequences
         self.limited_by = "KV memory" if in_memory < allowed else "engine's max sequences"
         self.steps = steps or step_model(deployment)
         self.input_tokens, self.output_tokens = input_tokens, output_tokens
         self.batches = _batches(min(in_memory, allowed))
-        # Half of the answer is there on average while it is being written.
-        self.step_s = self.steps.decode(self.batches, input_tokens + output_tokens / 2)
-        self.stall_s = prompt_stall_s(self.steps, self.batches, input_tokens, output_tokens)
-        on_gpu = self.steps.with_engine(None).decode(self.batches, input_tokens + output_tokens / 2)
+        self.step_s = self.steps.decode(self.batches, context)
+        self.stall_s = prompt_stall_s(self.steps, self.batches, input_tokens, output_tokens, context)
+        on_gpu = self.steps.with_engine(None).decode(self.batches, context)
         self.tpot_s = self.steps.with_host(on_gpu + (self.batches - 1) * self.stall_s / output_tokens, self.batches)
         self.rates = self.batches / (self.stall_s + output_tokens * self.tpot_s)
 
@@ -203,14 +206,12 @@ class ReplicaCurve:
         )
 
 
-def _held_tokens(deployment: Deployment, input_tokens: int, output_tokens: int) -> int:
+def _held_tokens(deployment: Deployment, context: float, output_tokens: int) -> int:
     """Tokens of KV a running request holds when the engine decides whether another has room.
 
-    An engine that reserves answers counts all of it; the others count what is written, half of the answer on average.
+    The others count what is written; an engine that reserves answers counts the rest of the answer as well.
     """
-    if deployment.engine.reserves_answers:
-        return input_tokens + output_tokens
-    return input_tokens + math.ceil(output_tokens / 2)
+    return math.ceil(context + (output_tokens / 2 if deployment.engine.reserves_answers else 0))
 
 
 def _batches(largest: int) -> Array:
@@ -223,7 +224,9 @@ def _batches(largest: int) -> Array:
     return np.unique(np.concatenate([few, many[many <= largest], [largest]])).astype(np.float64)
 
 
-def prompt_stall_s(steps: StepModel, batches: Array, input_tokens: int, output_tokens: int) -> Array:
+def prompt_stall_s(
+    steps: StepModel, batches: Array, input_tokens: int, output_tokens: int, context: float | None = None
+) -> Array:
     """What one prompt adds to the GPU's time for a batch: its chunks ride in decode steps, or run alone.
 
     Each of the others needs a prompt once in ``output`` steps. Where that makes more than one a step, they ride
@@ -231,7 +234,7 @@ def prompt_stall_s(steps: StepModel, batches: Array, input_tokens: int, output_t
     """
     engine, limits = steps.deployment.engine, steps.deployment.limits
     on_gpu = steps.with_engine(None)
-    context = input_tokens + output_tokens / 2
+    context = input_tokens + output_tokens / 2 if context is None else context
     others = batches - 1
     riders = np.maximum(1.0, others / output_tokens)
     total = np.zeros_like(batches)

@@ -72,7 +72,7 @@ def _seconds(text: str, part: str, where: str) -> float:
     elif text.endswith("s"):
         text = text[:-1]
     try:
-        value = float(text) * scale
+        value = float(text) * scale if text.isascii() else -1.0
     except ValueError:
         value = -1.0
     if not 0 < value <= 1e6:

@@ -1,18 +1,19 @@
 """The traffic a plan is made for: how many requests a second, how long their prompts and answers."""
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from tokonomics.nouns import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 
 class Workload(Noun):
-    """Requests of one shape at a constant mean rate."""
+    """Requests in the mean, at a constant mean rate."""
 
     rate: float = Field(ge=1e-9, le=1e9)
     """Requests a second."""
-    input_tokens: PositiveInt = Field(le=10**8)
-    output_tokens: PositiveInt = Field(le=10**8)
+    input_tokens: float = Field(gt=0, le=1e8)
+    """In the mean."""
+    output_tokens: float = Field(gt=0, le=1e8)
 
     @property
     def tokens_per_second(self) -> float:
