@@ -8,11 +8,13 @@ errors are those of ``validate``: the closed form of a replica under the same lo
 
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 from pydantic import PositiveFloat, PositiveInt
 
-from tokonomics.errors import BadInput, TokonomicsError, shorten
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
 from tokonomics.measure.load_curve import LoadVerdict, judge
 from tokonomics.measure.measurements import Measurement, Metric, Mode
@@ -110,6 +112,8 @@ def machine_of(
     name = gpu or stated.gpu
     if name is None:
         return None
+    with suppress(UnknownName):  # a file may name a GPU that only its author knows
+        name = find_gpu(name).key
     many = gpus or stated.gpus or (tp or stated.tp or 1) * (pp or stated.pp or 1)
     stages = pp or stated.pp or 1
     # GPUs given without a split are taken to share every layer, as one replica.

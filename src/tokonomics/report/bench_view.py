@@ -31,7 +31,8 @@ def _headline(result: PricedRun) -> Text:
         f"{run.model or 'an unnamed model'}, measured by {run.tool}{f' {run.tool_version}' if run.tool_version else ''}"
     )
     if best is None:
-        return Text.assemble(("No measured load keeps the promises: ", "bold red"), what)
+        why = "keeps the promises" if result.verdict.promises else "is without failed requests"
+        return Text.assemble((f"No measured load {why}: ", "bold red"), what)
     point, priced = run.points[best], result.points[best].usd_per_mtok
     if priced is None:
         return Text.assemble(

@@ -2,7 +2,8 @@
 
 aiohttp, no proxies, no redirects, as many connections as requests. The key comes from the environment, goes into one
 header and nowhere else: what a server says is searched for it before it is kept. A request is tried again only where
-the server did no work for it: no connection, or 429, 502, 503, 504.
+the server did no work for it: no connection, or 429, 502, 503, 504. Some servers (llama.cpp's) hang up after an answer
+without saying so: the request that finds out is sent again at once, and from then on each opens its own connection.
 """
 
 import asyncio
@@ -10,11 +11,13 @@ import json
 import os
 from array import array
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from time import perf_counter
 from types import TracebackType
 from typing import Self
 
 import aiohttp
+from yarl import URL
 
 from tokonomics.errors import shorten
 from tokonomics.measure.bench.stream import AnswerStream, BadAnswer, said
@@ -28,6 +31,18 @@ _FIRST_WAIT_S = 0.1
 _LARGEST_ANSWER = 64_000_000
 """Bytes: about 300,000 chunks. More is a body without end."""
 _READ_OF_ERROR = 10_000
+_CLOSE = {"Connection": "close"}
+
+
+class _Outcome(Enum):
+    """Of one attempt."""
+
+    ended = auto()
+    """Answered, or failed for good."""
+    refused = auto()
+    """The server did no work for it."""
+    stale = auto()
+    """It was sent on a connection that the server had left."""
 
 
 @dataclass(slots=True)
@@ -54,22 +69,24 @@ class Client:
     """A session with a server; use it with ``async with``."""
 
     def __init__(self, target: Target, timeout_s: float, retries: int) -> None:
-        self._target = target
+        self._target, self._url = target, URL(target.url)
         self._retries = retries
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._session: aiohttp.ClientSession | None = None
+        self._answered = False
+        self.one_request_a_connection = False
 
     async def __aenter__(self) -> Self:
-        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             headers=headers,
             timeout=self._timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
-            read_bufsize=1 << 18,
         )
         return self
 
@@ -82,40 +99,52 @@ class Client:
     async def ask(self, body: bytes, due_s: float) -> Reply:
         """Send a request and read its answer to the end; what went wrong is in the reply, never raised."""
         reply = Reply(due_s)
-        for attempt in range(self._retries + 1):
-            reply.retries, reply.error, reply.status = attempt, None, None
-            reply.sent_s = perf_counter()
-            if not await self._try(body, reply) or attempt == self._retries:
+        while True:
+            reply.error, reply.status, reply.sent_s = None, None, perf_counter()
+            outcome = await self._try(body, reply)
+            if outcome is _Outcome.stale:
+                continue
+            if outcome is _Outcome.ended or reply.retries >= self._retries:
                 break
-            await asyncio.sleep(_FIRST_WAIT_S * 2**attempt)
+            await asyncio.sleep(_FIRST_WAIT_S * 2**reply.retries)
+            reply.retries += 1
         reply.end_s = perf_counter()
         return reply
 
-    async def _try(self, body: bytes, reply: Reply) -> bool:
-        """Whether it failed in a way that may be tried again."""
+    async def _try(self, body: bytes, reply: Reply) -> _Outcome:
         assert self._session is not None
+        kept_open = not self.one_request_a_connection
         untouched = True
         try:
-            async with self._session.post(self._target.url, data=body, allow_redirects=False) as response:
+            headers = None if kept_open else _CLOSE
+            async with self._session.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
                 reply.status = response.status
                 if response.status != 200:
                     reply.error = await self._refused(response)
-                    return response.status in _AGAIN
+                    return _Outcome.refused if response.status in _AGAIN else _Outcome.ended
                 untouched = False
                 if response.content_type != "text/event-stream":
                     raise BadAnswer(f"answered {shorten(response.content_type, 40)}, not a stream of events")
                 await _read(response, reply)
+                self._answered = True
         except BadAnswer as bad:
             reply.error = self._hidden(str(bad))
         except TimeoutError:
             reply.error = f"no whole answer within {self._timeout.total:g} s"
+        except aiohttp.ServerDisconnectedError:
+            if untouched and kept_open and self._answered:
+                self.one_request_a_connection = True
+                return _Outcome.stale
+            reply.error = "the server hung up"
+            return _Outcome.refused if untouched else _Outcome.ended
+        except aiohttp.ClientPayloadError:
+            reply.error = "the stream was cut off"
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            name = {"ClientPayloadError": "the stream was cut off", "ServerDisconnectedError": "the server hung up"}
-            kind = type(error).__name__
-            what = name.get(kind, f"{kind}: {error}") if untouched or kind in name else f"{kind}: {error}"
-            reply.error = self._hidden(shorten(what, 160))
-            return untouched and isinstance(error, aiohttp.ClientConnectionError)
-        return False
+            reply.error = self._hidden(shorten(f"{type(error).__name__}: {error}", 160))
+            return (
+                _Outcome.refused if untouched and isinstance(error, aiohttp.ClientConnectionError) else _Outcome.ended
+            )
+        return _Outcome.ended
 
     async def _refused(self, response: aiohttp.ClientResponse) -> str:
         text = (await response.content.read(_READ_OF_ERROR)).decode("utf-8", "replace")

@@ -7,6 +7,7 @@ more than the template; the rest is a stretch of one long text, which is quick t
 
 import json
 import random
+from itertools import accumulate
 from typing import NamedTuple
 
 from tokonomics.measure.bench.target import Target
@@ -22,6 +23,8 @@ _PLAIN = (
 WORDS = _PLAIN.split()
 
 _TEXT_WORDS = 40_000
+_HERE = "@@@"
+"""Where the prompt goes; no name of a model holds it."""
 _OWN_WORDS = 12
 """At the start of a prompt: 100 words to the twelfth power is more prompts than anyone sends."""
 
@@ -50,8 +53,11 @@ class Prompts:
 
     def __init__(self, target: Target, model: str, seed: int) -> None:
         self._random = random.Random(seed)
-        self._text = self._random.choices(WORDS, k=_TEXT_WORDS)
+        words = self._random.choices(WORDS, k=_TEXT_WORDS)
+        self._text = "".join(f" {word}" for word in words).encode()
+        self._ends = [0, *accumulate(len(word) + 1 for word in words)]
         self._target, self._model = target, model
+        self._made: dict[tuple[int, str, bool], tuple[bytes, bytes]] = {}
         self.scale = Scale(0.0, 1.0)
         self.extras: dict[str, object] = {"ignore_eos": True}
         """Beyond the standard: answers of the length asked for. Left out for servers that refuse it."""
@@ -64,16 +70,24 @@ class Prompts:
         """The body of a request whose prompt has exactly so many words."""
         own = min(words, _OWN_WORDS)
         more = words - own
-        parts = self._random.choices(WORDS, k=own)
+        parts = [" ".join(self._random.choices(WORDS, k=own)).encode()]
         while more > 0:
             start = self._random.randrange(_TEXT_WORDS)
-            stretch = self._text[start : start + more]
-            parts += stretch
-            more -= len(stretch)
-        return self._body(" ".join(parts), output_tokens)
+            end = min(start + more, _TEXT_WORDS)
+            parts.append(self._text[self._ends[start] : self._ends[end]])
+            more -= end - start
+        before, after = self._around(output_tokens)
+        return b"".join((before, *parts, after))
 
-    def _body(self, text: str, output_tokens: int) -> bytes:
-        prompt = {"messages": [{"role": "user", "content": text}]} if self._target.chat else {"prompt": text}
+    def _around(self, output_tokens: int) -> tuple[bytes, bytes]:
+        """The JSON before and after the prompt: plain words need no escaping, and there are thousands a second."""
+        settings = (output_tokens, self.limit_name, bool(self.extras))
+        if settings not in self._made:
+            self._made[settings] = self._make_around(output_tokens)
+        return self._made[settings]
+
+    def _make_around(self, output_tokens: int) -> tuple[bytes, bytes]:
+        prompt = {"messages": [{"role": "user", "content": _HERE}]} if self._target.chat else {"prompt": _HERE}
         fields: dict[str, object] = {
             "model": self._model,
             **prompt,
@@ -82,4 +96,5 @@ class Prompts:
             "stream_options": {"include_usage": True},
             **self.extras,
         }
-        return json.dumps(fields).encode()
+        before, _, after = json.dumps(fields).encode().partition(_HERE.encode())
+        return before, after

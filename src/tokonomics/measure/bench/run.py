@@ -63,13 +63,17 @@ class Asked:
 def run_bench(asked: Asked, show: Show | None = None) -> BenchmarkRun:
     """Measure; raises ``BadInput`` where the server cannot be measured at all."""
     _allow_many_connections()
+    bench = _Bench(asked, show)
     try:
-        return asyncio.run(_Bench(asked, show).run())
+        # The result is fetched, not returned: asyncio would spell out all its requests on the way (Handlers(…) fails).
+        asyncio.run(bench.run())
     except ExceptionGroup as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         raise first from None
+    assert bench.result is not None
+    return bench.result
 
 
 class _Bench:
@@ -78,8 +82,9 @@ class _Bench:
         self.started_s = perf_counter()
         self.notes: list[str] = []
         self.prepared: list[Reply] = []
+        self.result: BenchmarkRun | None = None
 
-    async def run(self) -> BenchmarkRun:
+    async def run(self) -> None:
         asked = self.asked
         when = datetime.now(UTC)
         cpu_s = process_time()
@@ -89,12 +94,14 @@ class _Bench:
             self.prompts = Prompts(asked.target, model, asked.seed)
             await self._learn()
             points = [point async for point in self._points()]
+            if client.one_request_a_connection:
+                self.notes.append("The server hangs up after each answer: every request opened its own connection.")
         share = (process_time() - cpu_s) / (perf_counter() - self.started_s)
         if share > _BUSY_CLIENT:
             self.notes.append(f"the client used {share:.0%} of a core: it may be what is slow")
         if not points:
             raise BadInput("no load gave one answer inside its window", fix="Give it more time with --seconds.")
-        return BenchmarkRun(
+        self.result = BenchmarkRun(
             tool=NAME,
             tool_version=__version__,
             model=model,

@@ -14,7 +14,7 @@ from tokonomics.errors import shorten
 LONGEST_LINE = 4_000_000
 """Bytes without an end of line: no server sends a chunk of this size."""
 
-_UNFINISHED = (b'"finish_reason":null', b'"finish_reason": null')
+_UNFINISHED, _SPACED = b'"finish_reason":null', b'"finish_reason": null'
 """In every chunk of text but the last: told without parsing, which is most of what a client does."""
 
 
@@ -56,15 +56,23 @@ class AnswerStream:
         self._rest = data[end:]
         if len(self._rest) > LONGEST_LINE:
             raise BadAnswer("a line without end in the stream")
-        texts = 0
-        for line in data[:end].split(b"\n"):
-            if line.startswith(b"data:"):
-                if self.first_s is not None and (_UNFINISHED[0] in line or _UNFINISHED[1] in line):
-                    texts += 1
-                else:
-                    texts += self._chunk(line[5:].strip())
+        texts = self._texts(data[:end])
         if texts:
             self._arrived(texts, now_s)
+
+    def _texts(self, lines: bytes) -> int:
+        """How many chunks with text are in these whole lines."""
+        marks = lines.count(b"data:")
+        if marks == lines.count(b"\ndata:") + lines.startswith(b"data:"):
+            events = lines.split(b"data:")[1:]
+        else:  # the text itself speaks of data
+            events = [line[5:] for line in lines.split(b"\n") if line.startswith(b"data:")]
+        texts = 0
+        if self.first_s is None:
+            while events and not texts:
+                texts = self._chunk(events.pop(0))
+        odd = [event for event in events if _UNFINISHED not in event and _SPACED not in event]
+        return texts + len(events) - len(odd) + sum(map(self._chunk, odd))
 
     def close(self) -> None:
         """The body ended; raises ``BadAnswer`` where the answer is not whole."""
@@ -83,8 +91,9 @@ class AnswerStream:
             self.pieces.append(texts)
         self.last_s = now_s
 
-    def _chunk(self, payload: bytes) -> int:
-        """1 where the chunk has text."""
+    def _chunk(self, event: bytes) -> int:
+        """1 where the chunk has text; what follows on other lines is no part of it."""
+        payload = event.partition(b"\n")[0].strip()
         if payload == b"[DONE]":
             self.ended = True
             return 0

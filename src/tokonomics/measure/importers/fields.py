@@ -11,8 +11,8 @@ from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.measure.benchmark_run import Latencies, LoadPoint
 from tokonomics.traffic.promises import STATISTICS
 
-_LARGEST = 1e15
-"""Beyond any total of a benchmark: a slip in the file."""
+_LARGEST = 1e19
+"""Beyond any total of a benchmark, and any time in nanoseconds: a slip in the file."""
 
 
 class Fields:
