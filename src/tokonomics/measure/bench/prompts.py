@@ -1,7 +1,7 @@
 """Prompts of about so many tokens, for a server whose tokenizer is not known, and the requests that carry them.
 
 Plain English words, drawn at random. How many tokens the server makes of them, and what its chat template adds, is
-learned from its own count of two prompts. Each prompt begins with words of its own, so that a prefix cache finds no
+learned from its own count of a few. Each prompt begins with words of its own, so that a prefix cache finds no
 more than the template; the rest is a stretch of one long text, which is quick to cut.
 """
 

@@ -1,6 +1,6 @@
 """A whole load test: get to know the server, run each load, and put what came out into a ``BenchmarkRun``.
 
-Getting to know it: its model's name, two prompts that tell how it counts tokens, and whether it takes ``ignore_eos``
+Getting to know it: its model's name, three prompts that tell how it counts tokens, and whether it takes ``ignore_eos``
 (answers of the length asked for). A **sweep** doubles the users until a promise breaks, requests fail, or twice the
 users bring less than 5 % more tokens; then it looks twice between the last load that held and the first that did not.
 """
@@ -124,14 +124,15 @@ class _Bench:
         return names[0]
 
     async def _learn(self) -> None:
-        """How the server counts: two prompts, one of about half the length."""
-        most = self.asked.input_tokens if self.asked.trace is None else 512
-        words = (max(4, most // 2), max(8, most))
-        counted = []
+        """How the server counts: two short prompts, then one of nearly the length asked for, which tells best."""
+        words, tokens = [8, 40], []
         for many in words:
-            reply = await self._first_answer(many)
-            counted.append(reply.input_tokens)
-        self.prompts.scale = scale_from(words, (counted[0], counted[1]))
+            tokens.append((await self._first_answer(many)).input_tokens)
+        self.prompts.scale = scale_from((words[0], words[1]), (tokens[0], tokens[1]))
+        nearly = self.prompts.scale.words(round(0.9 * self.asked.input_tokens))
+        if self.asked.trace is None and nearly > 2 * words[1]:
+            counted = (await self._first_answer(nearly)).input_tokens
+            self.prompts.scale = scale_from((words[0], nearly), (tokens[0], counted))
 
     async def _first_answer(self, words: int) -> Reply:
         while True:
@@ -157,6 +158,8 @@ class _Bench:
             wanted = self.asked.model or ""
             guesses = nearest(wanted, known) or known[:3]
             fix = f"Its models: {', '.join(guesses)}." if guesses else "Is the path right? Such as http://host:8000/v1."
+        elif reply.status in (400, 413, 422):
+            fix = "A smaller --input may be all it takes, or another --model."
         elif "without usage" in (reply.error or ""):
             fix = "The server ignores stream_options.include_usage: tokens cannot be counted, so it cannot be measured."
         return BadInput(f"no first answer: {reply.error}", where=self.asked.target.shown, fix=fix)
