@@ -4,7 +4,8 @@
     python docs/generate.py --check    fail if any of them differs from what the code says today
 
 A block between ``<!-- output: COMMAND -->`` and ``<!-- end -->`` holds what that command prints; one between
-``<!-- accuracy -->`` and ``<!-- end -->`` the error table of the last ``make bench``. Outputs are made as of the date
+``<!-- accuracy -->`` and ``<!-- end -->`` the error table of the last ``make bench``, after ``<!-- client -->`` the speed
+of our load generator. Outputs are made as of the date
 in ``docs/as-of.txt``, so that ages of prices do not change what a check sees.
 """
 
@@ -29,14 +30,16 @@ PAGES = (
     "docs/simulator.md",
     "docs/traffic.md",
     "docs/validate.md",
+    "docs/bench.md",
 )
 CHARTS = {
     "plan.svg": "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --tpot 50ms",
     "simulate.svg": "simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --speed 4 --slo ttft_p99=0.5",
     "curve.svg": "curve llama-2-7b --gpu H100 --context 1024",
+    "bench.svg": f"import {ROOT / 'tests' / 'measure' / 'results' / 'inferencex.json'} --slo ttft_p50=0.5",
     "accuracy.png": f"validate {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
-BLOCK = re.compile(r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|client) -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = 122
 
 
@@ -96,6 +99,8 @@ def commands_page() -> str:
         "simulate",
         "capacity",
         "cost",
+        "bench",
+        "import",
         "validate",
         "models",
         "gpus",
@@ -121,6 +126,16 @@ def accuracy_table() -> str:
     ranking = f"Ranking of GPUs within one source, model and load: Spearman {result['spearman']:.2f} (target ≥ 0.9)."
     made = f"Made by `{result['command']}` on {result['date']}, {result['machine']}."
     return "\n".join([*lines, "", f"{ranking} {made}"])
+
+
+def client_table() -> str:
+    """How fast the client of ``bench`` is, with the date it was measured."""
+    result = json.loads((ROOT / "benchmarks" / "results" / "client.json").read_text(encoding="utf-8"))
+    lines = ["| answer | requests/s | tokens/s | per processor second: requests | tokens |", "|---|--:|--:|--:|--:|"]
+    for name, case in result["cases"].items():
+        figures = ("requests_per_s", "tokens_per_s", "requests_per_cpu_s", "tokens_per_cpu_s")
+        lines.append(f"| {name} | {' | '.join(f'{case[each]:,.0f}' for each in figures)} |")
+    return "\n".join([*lines, "", f"Made by `{result['command']}` on {result['date']}, {result['machine']}."])
 
 
 def accuracy_page() -> str:
@@ -182,6 +197,8 @@ def _figures(group: dict[str, Any]) -> str:
 def _fill(block: re.Match[str]) -> str:
     if block["what"] == "accuracy":
         return f"{block[1]}{accuracy_table()}\n{block[4]}"
+    if block["what"] == "client":
+        return f"{block[1]}{client_table()}\n{block[4]}"
     command = block["command"]
     return f"{block[1]}```console\n$ tokonomics {command}\n{run(command)}\n```\n{block[4]}"
 

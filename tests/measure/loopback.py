@@ -53,6 +53,13 @@ class Loopback:
         await response.write_eof()
         return response
 
+    async def _leaves(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """Hangs up after the answer without having said so."""
+        response = await self._good(request, body)
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
     async def _slow(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return await self._good(request, body, pause_s=0.005)
 

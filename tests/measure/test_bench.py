@@ -313,3 +313,12 @@ def test_a_password_in_the_address_is_not_kept(server: Loopback) -> None:
     with_password = server.url("good").replace("http://", "http://me:hunter2@")
     run = run_bench(Asked(target(with_password), users=[1], budget=SHORT, output_tokens=2))
     assert "hunter2" not in json.dumps(run.model_dump(mode="json"))
+
+
+def test_a_server_that_hangs_up_after_each_answer_costs_no_retry() -> None:
+    """llama.cpp promises to keep the connection and closes it: found out once, then each request opens its own."""
+    with loopback() as server:
+        run = bench(server, "leaves", users=[3], retries=0)
+        assert counted(run) == dict(server.sent)
+    assert (run.points[0].failed, run.points[0].retries) == (0, 0)
+    assert any("hangs up after each answer" in note for note in run.notes)

@@ -27,7 +27,7 @@ def test_every_supported_format_has_a_sample() -> None:
     tools = {read_run(path).tool for path in SAMPLES}
     assert tools == {
         *("vLLM bench serve", "guidellm", "InferenceX", "aiperf", "genai-perf"),
-        *("SGLang bench_serving", "inference-perf"),
+        *("SGLang bench_serving", "inference-perf", "tokonomics bench"),
     }
 
 

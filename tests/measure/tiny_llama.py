@@ -77,6 +77,7 @@ def llama_server(folder: Path, slots: int = 4) -> Iterator[str]:
     params.endpoint_metrics = True
     params.hostnames, params.port = ["127.0.0.1"], 0
     params.verbosity = -1
+    params.model_alias = {"tiny"}
     params.warmup = False
     server = xllamacpp.Server(params)
     try:

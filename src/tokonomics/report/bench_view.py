@@ -151,6 +151,10 @@ def _notes(result: PricedRun) -> list[str]:
         notes.append("No prediction: name the GPU with --gpu H100 --gpus 2.")
     if reasons := sorted({point.not_predicted for point in result.points if point.not_predicted}):
         notes += [f"Not predicted: {reason}. Name it with --model, see `tokonomics models`." for reason in reasons]
+    if widths := [point.precision for point in run.points if point.precision is not None]:
+        notes.append(f"Mean latencies are known to ±{percent(max(widths))} or better (95 %).")
+    if early := sorted({point.stopped for point in run.points if point.stopped and "interval" not in point.stopped}):
+        notes.append(f"Stopped before the interval was tight at some loads: {', '.join(early)}.")
     outside = sum(point.outside.requests for point in run.points)
     if outside:
         notes.append(f"{plural(outside, 'request')} of warm-up and draining are not in the figures.")

@@ -131,19 +131,16 @@ class Client:
             reply.error = self._hidden(str(bad))
         except TimeoutError:
             reply.error = f"no whole answer within {self._timeout.total:g} s"
-        except aiohttp.ServerDisconnectedError:
-            if untouched and kept_open and self._answered:
-                self.one_request_a_connection = True
-                return _Outcome.stale
-            reply.error = "the server hung up"
-            return _Outcome.refused if untouched else _Outcome.ended
         except aiohttp.ClientPayloadError:
             reply.error = "the stream was cut off"
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            reply.error = self._hidden(shorten(f"{type(error).__name__}: {error}", 160))
-            return (
-                _Outcome.refused if untouched and isinstance(error, aiohttp.ClientConnectionError) else _Outcome.ended
-            )
+            lost = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | ConnectionError)
+            if lost and untouched and kept_open and self._answered and not _no_connection(error):
+                self.one_request_a_connection = True
+                return _Outcome.stale
+            what = "the server hung up" if lost and not _no_connection(error) else f"{type(error).__name__}: {error}"
+            reply.error = self._hidden(shorten(what, 160))
+            return _Outcome.refused if untouched and lost else _Outcome.ended
         return _Outcome.ended
 
     async def _refused(self, response: aiohttp.ClientResponse) -> str:
@@ -167,6 +164,11 @@ class Client:
                 return [each["id"] for each in listed if isinstance(each.get("id"), str)]
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError, AttributeError):
             return []
+
+
+def _no_connection(error: Exception) -> bool:
+    """There was none to begin with."""
+    return isinstance(error, aiohttp.ClientConnectorError)
 
 
 async def _read(response: aiohttp.ClientResponse, reply: Reply) -> None:

@@ -125,14 +125,12 @@ class _Bench:
 
     async def _learn(self) -> None:
         """How the server counts: two short prompts, then one of nearly the length asked for, which tells best."""
-        words, tokens = [8, 40], []
-        for many in words:
-            tokens.append((await self._first_answer(many)).input_tokens)
-        self.prompts.scale = scale_from((words[0], words[1]), (tokens[0], tokens[1]))
+        few, more = (await self._first_answer(8)).input_tokens, (await self._first_answer(40)).input_tokens
+        self.prompts.scale = scale_from((8, 40), (few, more))
         nearly = self.prompts.scale.words(round(0.9 * self.asked.input_tokens))
-        if self.asked.trace is None and nearly > 2 * words[1]:
-            counted = (await self._first_answer(nearly)).input_tokens
-            self.prompts.scale = scale_from((words[0], nearly), (tokens[0], counted))
+        if self.asked.trace is None and nearly > 80:
+            many = (await self._first_answer(nearly)).input_tokens
+            self.prompts.scale = scale_from((8, nearly), (few, many))
 
     async def _first_answer(self, words: int) -> Reply:
         while True:

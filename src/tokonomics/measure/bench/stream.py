@@ -75,13 +75,14 @@ class AnswerStream:
         return texts + len(events) - len(odd) + sum(map(self._chunk, odd))
 
     def close(self) -> None:
-        """The body ended; raises ``BadAnswer`` where the answer is not whole."""
+        """The body ended; raises ``BadAnswer`` where the answer is not whole.
+
+        An answer may be whole and without text: tokens that only control the model, or half of a character.
+        """
         if self._rest.strip():
             self.feed(b"\n", self.last_s or 0.0)
         if self.output_tokens is None or self.input_tokens is None:
             raise BadAnswer("the stream ended without usage" if self.ended else "the stream was cut off")
-        if self.output_tokens and self.first_s is None:
-            raise BadAnswer("tokens were counted but no text came")
 
     def _arrived(self, texts: int, now_s: float) -> None:
         if self.first_s is None or self.last_s is None:
