@@ -136,7 +136,7 @@ def _loads(
         return [], _numbers(rate, "--rate", 1e-3, 1e5), None
     if sweep:
         return [], [], None
-    users = _numbers(concurrency or "1,4,16,64", "--concurrency", 1, MOST_USERS)
+    users = _numbers("1,4,16,64" if concurrency is None else concurrency, "--concurrency", 1, MOST_USERS)
     if any(each != round(each) for each in users):
         raise BadInput("users are whole numbers", where="--concurrency")
     return [round(each) for each in users], [], None

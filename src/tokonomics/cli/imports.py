@@ -61,8 +61,11 @@ def import_results(
       tokonomics import benchmarks.json --gpu L40S --model llama-3.1-8b --usd-per-hour 0.86
       tokonomics import agg_h200_tp8.json --slo tpot_p99=50ms --chart load.png
     """
+    from tokonomics.catalog.load_models import find_model
     from tokonomics.measure.importers.recognise import read_runs
 
+    if model is not None:
+        find_model(model)
     run = read_runs(files)
     if model is not None:
         run = run.model_copy(update={"model": model})

@@ -76,6 +76,7 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
         self._answered = False
         self.one_request_a_connection = False
+        self.trouble: str | None = None
 
     async def __aenter__(self) -> Self:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
@@ -138,8 +139,7 @@ class Client:
             if lost and untouched and kept_open and self._answered and not _no_connection(error):
                 self.one_request_a_connection = True
                 return _Outcome.stale
-            what = "the server hung up" if lost and not _no_connection(error) else f"{type(error).__name__}: {error}"
-            reply.error = self._hidden(shorten(what, 160))
+            reply.error = self._hidden(shorten(_what_happened(error, lost), 160))
             return _Outcome.refused if untouched and lost else _Outcome.ended
         return _Outcome.ended
 
@@ -155,20 +155,30 @@ class Client:
         return text.replace(self._key, "(key)") if self._key else text
 
     async def models(self) -> list[str]:
-        """What the server calls its models; none where it does not list them."""
+        """What the server calls its models; none where it does not list them, and then ``trouble`` may say why."""
         assert self._session is not None
         try:
             async with self._session.get(self._target.models_url, allow_redirects=False) as response:
                 text = await response.content.read(1 << 20)
                 listed = json.loads(text)["data"] if response.status == 200 else []
                 return [each["id"] for each in listed if isinstance(each.get("id"), str)]
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError, AttributeError):
-            return []
+        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+            self.trouble = self._hidden(shorten(_what_happened(error, lost=True), 160))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.trouble = "its list of models is not what OpenAI's is"
+        return []
 
 
 def _no_connection(error: Exception) -> bool:
     """There was none to begin with."""
     return isinstance(error, aiohttp.ClientConnectorError)
+
+
+def _what_happened(error: Exception, lost: bool) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        number = error.os_error.errno
+        return f"cannot connect: {os.strerror(number) if number and number > 0 else error.os_error}"
+    return "the server hung up" if lost else f"{type(error).__name__}: {error}"
 
 
 async def _read(response: aiohttp.ClientResponse, reply: Reply) -> None:

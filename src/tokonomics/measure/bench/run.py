@@ -113,8 +113,9 @@ class _Bench:
     async def _model(self) -> str:
         names = await self.client.models()
         if not names:
+            why = f": {self.client.trouble}" if self.client.trouble else ""
             raise BadInput(
-                "the server lists no model",
+                f"the server lists no model{why}",
                 where=self.asked.target.shown,
                 fix=f"Is it up? Name the model with --model; a key is taken from {KEY_VARIABLE}.",
             )
