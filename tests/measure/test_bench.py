@@ -322,3 +322,39 @@ def test_a_server_that_hangs_up_after_each_answer_costs_no_retry() -> None:
         assert counted(run) == dict(server.sent)
     assert (run.points[0].failed, run.points[0].retries) == (0, 0)
     assert any("hangs up after each answer" in note for note in run.notes)
+
+
+def test_an_interrupted_test_keeps_the_loads_it_finished() -> None:
+    """Ctrl-C cancels the test: one load is done, the next is under way."""
+    import asyncio
+
+    from tokonomics.measure.bench import run as whole
+
+    async def interrupted(server: Loopback) -> BenchmarkRun | None:
+        asked = Asked(
+            target(server.url("slow")), users=[1, 2], input_tokens=50, output_tokens=6, budget=Budget(requests=5)
+        )
+        made = whole._Bench(asked, None)
+        task = asyncio.create_task(made.run())
+        closed = made._closed
+
+        async def watched(users: int) -> object:
+            if users == 2:
+                asyncio.get_running_loop().call_soon(task.cancel)
+            return await closed(users)
+
+        made._closed = watched  # type: ignore[assignment, method-assign]
+        await task
+        return made.result
+
+    with loopback() as server:
+        run = asyncio.run(interrupted(server))
+    assert run is not None
+    assert [point.concurrency for point in run.points] == [1]
+    assert any("Interrupted" in note for note in run.notes)
+
+
+def test_a_server_that_does_not_keep_up_is_said_to() -> None:
+    with loopback() as server:
+        point = bench(server, "stalls", users=[], rates=[100.0], budget=Budget(requests=30, seconds=20)).points[0]
+    assert any("were answered" in note for note in point.notes)

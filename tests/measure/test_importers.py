@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.benchmark_run import LoadPoint, RequestRecord, point_from_records
 from tokonomics.measure.importers.recognise import FORMATS, read_run, read_runs
+from tokonomics.measure.priced_run import price_run
 
 RESULTS = Path(__file__).parent / "results"
 SAMPLES = sorted(path for path in RESULTS.iterdir() if path.suffix != ".md")
@@ -182,6 +183,20 @@ def test_files_of_one_run_are_one_curve(tmp_path: Path) -> None:
     assert [point.concurrency for point in run.points] == [4, 16]
     with pytest.raises(BadInput, match="different runs"):
         read_runs([tmp_path / "4.json", RESULTS / "aiperf.json"])
+
+
+def test_what_bench_and_import_print_as_json_can_be_imported(tmp_path: Path) -> None:
+    run = read_run(RESULTS / "bench.json")
+    (tmp_path / "printed.json").write_text(price_run(run, None, None).model_dump_json())
+    assert read_run(tmp_path / "printed.json") == run.without_records()
+    (tmp_path / "saved.json").write_text(run.model_dump_json())
+    assert read_run(tmp_path / "saved.json") == run
+
+
+def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "newer.json").write_text(json.dumps(raw("bench.json") | {"schema_version": 99}))
+    with pytest.raises(BadInput, match="schema version 99"):
+        read_run(tmp_path / "newer.json")
 
 
 records = st.builds(

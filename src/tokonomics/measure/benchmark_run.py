@@ -100,7 +100,7 @@ class LoadPoint(Noun):
         """In words."""
         if self.concurrency is not None:
             return f"{self.concurrency:,} user{'s' * (self.concurrency != 1)}"
-        return f"{self.rate:g} requests/s" if self.rate is not None else "all at once"
+        return f"{float(f'{self.rate:.3g}'):g} requests/s" if self.rate is not None else "all at once"
 
     @property
     def error_share(self) -> float:

@@ -158,6 +158,8 @@ def _notes(result: PricedRun) -> list[str]:
     outside = sum(point.outside.requests for point in run.points)
     if outside:
         notes.append(f"{plural(outside, 'request')} of warm-up and draining are not in the figures.")
+    if again := sum(point.retries or 0 for point in run.points):
+        notes.append(f"{plural(again, 'request')} had to be sent again; the wait counts.")
     errors = {name for point in run.points for name in point.errors}
     notes += [f"Failed with: {name}" for name in sorted(errors)[:5]]
     notes += sorted({note for point in run.points for note in point.notes} | set(run.notes))

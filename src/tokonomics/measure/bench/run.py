@@ -33,6 +33,8 @@ MOST_USERS = 4096
 _MORE = 1.05
 """Twice the users that bring less than this much more throughput are past the knee."""
 _LOOKS_BETWEEN = 2
+_KEEPS_UP = 0.8
+"""Of the requests due; less is more than chance and the answers after the last request explain."""
 _WARM_UP = 4
 """Requests sent one after another before an open loop: connections, compiled kernels, the first prompt."""
 _SOCKETS = 65_536
@@ -93,7 +95,7 @@ class _Bench:
             model = asked.model or await self._model()
             self.prompts = Prompts(asked.target, model, asked.seed)
             await self._learn()
-            points = [point async for point in self._points()]
+            points = await self._measured()
             if client.one_request_a_connection:
                 self.notes.append("The server hangs up after each answer: every request opened its own connection.")
         share = (process_time() - cpu_s) / (perf_counter() - self.started_s)
@@ -109,6 +111,18 @@ class _Bench:
             points=tuple(points),
             notes=(f"Server: {asked.target.shown}", *self.notes),
         )
+
+    async def _measured(self) -> list[LoadPoint]:
+        """Every load; what was finished is kept when the user interrupts."""
+        points = []
+        try:
+            async for point in self._points():
+                points.append(point)  # noqa: PERF401 - a comprehension would lose those before an interruption
+        except asyncio.CancelledError:
+            if not points:
+                raise
+            self.notes.append("Interrupted: only the loads that were finished are shown.")
+        return points
 
     async def _model(self) -> str:
         names = await self.client.models()
@@ -236,16 +250,23 @@ class _Bench:
     async def _open(self, trace: Trace | None, rate: float | None) -> LoadPoint | None:
         asked = self.asked
         due = self._due(trace, rate)
-        if trace is not None:
-            rate = len(trace) / max(float(trace.arrival_s[-1]), 1e-3) if len(trace) > 1 else None
-        load = f"{rate:.3g} requests/s" if rate else "a trace"
+        load = f"{rate:g} requests/s" if rate else "the trace"
         window, stopping = Window(perf_counter()), Stopping(asked.budget, 3)
         for _ in range(_WARM_UP):
             body = self.prompts.request(asked.input_tokens, asked.output_tokens)
             window.keep(await self.client.ask(body, perf_counter()), inside=False)
         async with Drawing(self.show, load, window, stopping, asked.usd_per_hour):
             await open_loop(self.client, due, stopping, self._spent, window)
-        return self._finished(point_of(window, self._taken(), rate=rate), window, stopping)
+        if trace is not None and (last := max((each.due_s for each in window.replies), default=0.0)):
+            since = last - (window.opened_s or 0.0)
+            rate = len(window.replies) / since if since > 0 else None
+        made = self._finished(point_of(window, self._taken(), rate=rate), window, stopping)
+        if made is None or rate is None or made.requests_per_s > _KEEPS_UP * rate:
+            return made
+        said = (
+            f"{load}: {made.requests_per_s:.3g} a second were answered; beyond what it holds, waiting grows with time"
+        )
+        return made.model_copy(update={"notes": (*made.notes, said)})
 
     def _due(self, trace: Trace | None, rate: float | None) -> Iterator[tuple[float, bytes]]:
         """When each request is due since the start, and what it is."""
