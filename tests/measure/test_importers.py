@@ -69,6 +69,17 @@ def test_vllm_requests_give_the_same_figures_as_their_lists(tmp_path: Path) -> N
     assert point.itl.mean == pytest.approx((0.02 + 0.04 + 0.05) / 3)
 
 
+def test_vllm_lists_without_start_times_are_left_for_the_summary(tmp_path: Path) -> None:
+    """Older releases did not write when requests were sent."""
+    old = {name: value for name, value in detailed().items() if name != "start_times"} | {"mean_tpot_ms": 40.0}
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    point = read_run(tmp_path / "old.json").points[0]
+    assert point.records == ()
+    assert (point.completed, point.failed, point.output_tokens) == (2, 1, 5)
+    assert point.tpot is not None
+    assert point.tpot.mean == pytest.approx(0.04)
+
+
 @pytest.mark.parametrize("total", ["total_input_tokens", "total_output_tokens"])
 def test_a_total_that_is_not_the_sum_of_the_requests_is_refused(tmp_path: Path, total: str) -> None:
     (tmp_path / "v.json").write_text(json.dumps({**detailed(), total: 31}))

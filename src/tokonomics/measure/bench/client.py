@@ -9,15 +9,14 @@ without saying so: the request that finds out is sent again at once, and from th
 import asyncio
 import json
 import os
-from array import array
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from time import perf_counter
 from types import TracebackType
 from typing import Self
 
 import aiohttp
-from yarl import URL
 
 from tokonomics.errors import shorten
 from tokonomics.measure.bench.stream import AnswerStream, BadAnswer, said
@@ -58,8 +57,8 @@ class Reply:
     input_tokens: int = 0
     cached_tokens: int | None = None
     output_tokens: int = 0
-    gaps_s: "array[float]" = field(default_factory=lambda: array("d"))
-    pieces: "array[int]" = field(default_factory=lambda: array("l"))
+    gaps_s: Sequence[float] = ()
+    pieces: Sequence[int] = ()
     retries: int = 0
     error: str | None = None
     status: int | None = None
@@ -69,7 +68,7 @@ class Client:
     """A session with a server; use it with ``async with``."""
 
     def __init__(self, target: Target, timeout_s: float, retries: int) -> None:
-        self._target, self._url = target, URL(target.url)
+        self._target = target
         self._retries = retries
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
@@ -118,7 +117,9 @@ class Client:
         untouched = True
         try:
             headers = None if kept_open else _CLOSE
-            async with self._session.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
+            async with self._session.post(
+                self._target.url, data=body, headers=headers, allow_redirects=False
+            ) as response:
                 reply.status = response.status
                 if response.status != 200:
                     reply.error = await self._refused(response)

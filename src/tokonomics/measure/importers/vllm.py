@@ -53,7 +53,7 @@ def _point(run: Fields) -> LoadPoint:
         raise BadInput(f"no request was answered: {run.maybe_count('failed') or 'all'} failed", where=run.where)
     concurrency, rate = run.maybe_count("max_concurrency"), run.maybe_number("request_rate")
     load = {"concurrency": concurrency} if rate is None else {"rate": rate}
-    if "input_lens" in run and "ttfts" in run:
+    if all(name in run for name in ("start_times", "input_lens", "ttfts", "itls")):
         return _detailed(run, duration_s, load)
     tokens_in, tokens_out = run.count("total_input_tokens"), run.count("total_output_tokens")
     failed = run.maybe_count("failed")
