@@ -6,7 +6,8 @@ A server that does nothing but send a prepared answer runs as another process, s
 answers: 50 tokens glued together by the network, as they come from a busy server; the same with each token in a packet
 of its own, which is the most work a token can be; and one token. Each token is an HTTP chunk of its own, as uvicorn
 sends them. Where there are two cores, client and server have one each. Rates are per second of the clock and, because
-other work may share the machine, per second of the client's processor time.
+other work may share the machine, per second of the client's processor time. Each case runs three times and the
+fastest counts: what else runs can only slow it down.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from tokonomics.measure.bench.stopping import Budget, Stopping
 from tokonomics.measure.bench.target import target
 
 RESULTS = Path(__file__).parent / "results" / "client.json"
-USERS, REQUESTS, PROMPT_WORDS = 64, 8000, 512
+USERS, REQUESTS, PROMPT_WORDS, REPEATS = 64, 5000, 512, 3
 CASES = {"50 tokens, glued": (50, False), "50 tokens, each in its own packet": (50, True), "1 token": (1, False)}
 TARGETS = {"requests_per_s": 2_000, "tokens_per_s": 100_000}
 
@@ -87,7 +88,7 @@ async def measure(port: int, tokens: int, apart: bool) -> dict[str, float]:
     where = target(f"http://127.0.0.1:{port}")
     prompts = Prompts(where, "m", 0)
     users = 8 * USERS if apart else USERS
-    stopping = Stopping(Budget(precision=1e-9, requests=REQUESTS), users)
+    stopping = Stopping(Budget(precision=1e-9, requests=REQUESTS // 3 if apart else REQUESTS), users)
     window = Window(perf_counter())
     async with Client(where, 60, 0) as client:
         cpu_s = process_time()
@@ -123,9 +124,11 @@ def main() -> None:
             assert server.stdout is not None
             pin(server.pid, 0)
             try:
-                cases[name] = measured = asyncio.run(measure(int(server.stdout.readline()), tokens, apart))
+                port = int(server.stdout.readline())
+                tries = [asyncio.run(measure(port, tokens, apart)) for _ in range(REPEATS)]
             finally:
                 server.kill()
+        cases[name] = measured = max(tries, key=lambda each: each["requests_per_s"])
         print(
             f"{name:34} {measured['requests_per_s']:7,.0f} requests/s, {measured['tokens_per_s']:9,.0f} tokens/s; per "
             f"second of processor {measured['requests_per_cpu_s']:7,.0f} and {measured['tokens_per_cpu_s']:9,.0f}"

@@ -135,7 +135,12 @@ def client_table() -> str:
     for name, case in result["cases"].items():
         figures = ("requests_per_s", "tokens_per_s", "requests_per_cpu_s", "tokens_per_cpu_s")
         lines.append(f"| {name} | {' | '.join(f'{case[each]:,.0f}' for each in figures)} |")
-    return "\n".join([*lines, "", f"Made by `{result['command']}` on {result['date']}, {result['machine']}."])
+    case, wanted = next(iter(result["cases"].values())), result["targets"]
+    met = case["requests_per_cpu_s"] >= wanted["requests_per_s"] and case["tokens_per_cpu_s"] >= wanted["tokens_per_s"]
+    target = f"{wanted['requests_per_s']:,} requests/s and {wanted['tokens_per_s']:,} tokens/s on one core"
+    said = f"The target, {target}, is {'met' if met else 'not met'} where tokens arrive glued together."
+    made = f"Made by `{result['command']}` on {result['date']}, {result['machine']}."
+    return "\n".join([*lines, "", f"{said} {made}"])
 
 
 def accuracy_page() -> str:

@@ -34,13 +34,26 @@ def bench_chart(result: PricedRun) -> "alt.VConcatChart":
         panels.append(_panel(result, unit, "Dollars per million tokens, in and out", _prices(result), _AS_USD))
     title = alt.TitleParams(
         f"{run.model or 'an unnamed model'} under load",
-        subtitle=f"measured by {run.tool}; dashed grey: predicted (means); dotted red: promised",
+        subtitle=_legend(result),
         anchor="start",
         fontSize=15,
         subtitleFontSize=12,
+        offset=10,
     )
     rows = [alt.hconcat(*panels[at : at + 2], spacing=34) for at in range(0, len(panels), 2)]
     return cast("alt.VConcatChart", alt.vconcat(*rows, spacing=20, title=title).configure_view(stroke=None))
+
+
+def _legend(result: PricedRun) -> str:
+    """What the lines beside the measured ones are, of those that are drawn."""
+    parts = [f"measured by {result.run.tool}"]
+    if any(point.scored for point in result.points):
+        parts.append("dashed grey: predicted (means)")
+    if result.verdict.promises:
+        parts.append("dotted red: promised")
+    if result.verdict.best is not None and len(result.points) > 1:
+        parts.append("dotted green: the best load")
+    return "; ".join(parts)
 
 
 Row = dict[str, Any]
