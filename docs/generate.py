@@ -4,7 +4,8 @@
     python docs/generate.py --check    fail if any of them differs from what the code says today
 
 A block between ``<!-- output: COMMAND -->`` and ``<!-- end -->`` holds what that command prints; one between
-``<!-- accuracy -->`` and ``<!-- end -->`` the error table of the last ``make bench``. Outputs are made as of the date
+``<!-- accuracy -->`` and ``<!-- end -->`` the error table of the last ``make bench``, after ``<!-- client -->`` the speed
+of our load generator. Outputs are made as of the date
 in ``docs/as-of.txt``, so that ages of prices do not change what a check sees.
 """
 
@@ -30,6 +31,7 @@ PAGES = (
     "docs/simulator.md",
     "docs/traffic.md",
     "docs/validate.md",
+    "docs/bench.md",
 )
 CHARTS = {
     "plan.svg": "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms",
@@ -37,9 +39,12 @@ CHARTS = {
     "--output 300 --slo ttft_p99=1,tpot_p99=50ms --provider aws --region us-east-1 --no-replay",
     "simulate.svg": "simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --speed 4 --slo ttft_p99=0.5",
     "curve.svg": "curve llama-2-7b --gpu H100 --context 1024",
+    "bench.svg": f"import {ROOT / 'tests' / 'measure' / 'results' / 'inferencex.json'} --slo ttft_p50=0.5",
     "accuracy.png": f"validate {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
-BLOCK = re.compile(r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|document-table) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(
+    r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|client|document-table) -->\n).*?(<!-- end -->)", re.DOTALL
+)
 WIDTH = 122
 
 
@@ -102,6 +107,8 @@ def commands_page() -> str:
         "simulate",
         "capacity",
         "cost",
+        "bench",
+        "import",
         "validate",
         "models",
         "gpus",
@@ -127,6 +134,21 @@ def accuracy_table() -> str:
     ranking = f"Ranking of GPUs within one source, model and load: Spearman {result['spearman']:.2f} (target ≥ 0.9)."
     made = f"Made by `{result['command']}` on {result['date']}, {result['machine']}."
     return "\n".join([*lines, "", f"{ranking} {made}"])
+
+
+def client_table() -> str:
+    """How fast the client of ``bench`` is, with the date it was measured."""
+    result = json.loads((ROOT / "benchmarks" / "results" / "client.json").read_text(encoding="utf-8"))
+    lines = ["| answer | requests/s | tokens/s | per processor second: requests | tokens |", "|---|--:|--:|--:|--:|"]
+    for name, case in result["cases"].items():
+        figures = ("requests_per_s", "tokens_per_s", "requests_per_cpu_s", "tokens_per_cpu_s")
+        lines.append(f"| {name} | {' | '.join(f'{case[each]:,.0f}' for each in figures)} |")
+    case, wanted = next(iter(result["cases"].values())), result["targets"]
+    met = case["requests_per_cpu_s"] >= wanted["requests_per_s"] and case["tokens_per_cpu_s"] >= wanted["tokens_per_s"]
+    target = f"{wanted['requests_per_s']:,} requests/s and {wanted['tokens_per_s']:,} tokens/s on one core"
+    said = f"The target, {target}, is {'met' if met else 'not met'} where tokens arrive glued together."
+    made = f"Made by `{result['command']}` on {result['date']}, {result['machine']}."
+    return "\n".join([*lines, "", f"{said} {made}"])
 
 
 def accuracy_page() -> str:
@@ -192,6 +214,8 @@ def _fill(block: re.Match[str]) -> str:
         from document_plan import document_table
 
         return f"{block[1]}{document_table()}\n{block[4]}"
+    if block["what"] == "client":
+        return f"{block[1]}{client_table()}\n{block[4]}"
     command = block["command"]
     return f"{block[1]}```console\n$ tokonomics {command}\n{run(command)}\n```\n{block[4]}"
 

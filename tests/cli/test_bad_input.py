@@ -20,6 +20,7 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
+RESULTS = Path(__file__).parents[1] / "measure" / "results"
 NOWHERE = "http://127.0.0.1:9"
 
 PLAN = ("plan", "llama-3.1-8b", "--rate=5", "--input=1000", "--output=300", "--quick", f"--offers={OFFERS}")
@@ -38,6 +39,8 @@ MODELS = ("models",)
 GPUS = ("gpus",)
 OFFERED = ("offers", f"--offers={OFFERS}")
 APIS = ("apis", "gpt-4o", "--host=openai")
+IMPORT = ("import", str(RESULTS / "inferencex.json"), "--usd-per-hour=3")
+BENCH = ("bench", NOWHERE, "--model=m", "--retries=0", "--requests=2", "--usd-per-hour=3")
 REFRESH = ("prices", "refresh", f"--url={NOWHERE}", "--provider=aws")
 
 Command = tuple[str, ...]
@@ -56,6 +59,9 @@ NUMBERS: list[tuple[Command, str]] = [
     *((SIMULATE, each) for each in ("max-batched-tokens", "usd-per-hour", "requests", "speed", "sample", "seed")),
     (APART, "link"),
     *((CAPACITY, each) for each in ("tp", "requests", "max-sequences", "usd-per-hour")),
+    *((IMPORT, each) for each in ("gpus", "tp", "pp", "ep", "usd-per-hour")),
+    *((BENCH, each) for each in ("input", "output", "requests", "seconds", "precision")),
+    *((BENCH, each) for each in ("max-usd", "gpus", "tp", "usd-per-hour", "timeout", "speed")),
     (GPUS, "min-memory"),
     *((OFFERED, each) for each in ("max-price", "top")),
     *((APIS, each) for each in ("input", "output", "top")),
@@ -87,6 +93,8 @@ NAMES: list[tuple[Command, str]] = [
     *((SIMULATE, each) for each in ("duration", "from", "to", "sessions", "tenants", "autoscale", "outage", "trace")),
     (("simulate", *SERVED[:2]), "trace"),
     (("capacity", *SERVED[:2]), "trace"),
+    *((IMPORT, each) for each in ("gpu", "engine", "kv", "weights", "slo", "model")),
+    *((BENCH, each) for each in ("gpu", "engine", "kv", "weights", "slo", "concurrency", "rate", "trace")),
     (MODELS, "family"),
     (GPUS, "architecture"),
     *((OFFERED, each) for each in ("gpu", "provider", "region", "terms", "discount")),
@@ -106,6 +114,8 @@ POSITIONAL: list[tuple[Command, Command]] = [
     (("curve",), CURVE[2:]),
     (("trace",), ()),
     (("validate",), ()),
+    (("import",), ()),
+    (("bench",), ()),
     (("models",), ()),
     (("gpus",), ()),
     (("apis",), ()),

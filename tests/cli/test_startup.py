@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-HEAVY = {"numpy", "numba", "fastapi", "altair", "polars", "scipy", "genai_prices"}
+HEAVY = {"numpy", "numba", "fastapi", "altair", "polars", "scipy", "genai_prices", "aiohttp", "yaml"}
 VERBS = [
-    *["", "plan", "fit", "predict", "curve", "trace", "simulate", "capacity", "fleet", "cost"],
+    *["", "plan", "fit", "predict", "curve", "trace", "simulate", "capacity", "fleet", "cost", "bench", "import"],
     *["models", "gpus", "offers", "apis", "validate", "prices", "prices refresh"],
 ]
 

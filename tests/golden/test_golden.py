@@ -51,6 +51,7 @@ FLEET = (
     "--gap=0.02",
     OFFERS,
 )
+RESULTS = HERE.parent / "measure" / "results"
 CAPACITY = ("capacity", *SERVED, "--input=1000", "--output=300")
 
 SCREENS: dict[str, tuple[str, ...]] = {
@@ -69,6 +70,8 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "predict-scaled": ("predict", "llama-3.1-8b", "--gpu", "MI300X", "--batch", "64"),
     "curve": ("curve", "llama-3.1-8b", "--gpu", "H100", "--context", "1024", "--usd-per-hour", "2.21"),
     "validate": ("validate", str(STEPS)),
+    "import": ("import", str(RESULTS / "inferencex.json"), "--usd-per-hour=2.5", "--slo=ttft_p50=0.5"),
+    "import-bench": ("import", str(RESULTS / "bench.json"), "--usd-per-hour=0.05"),
     "cost-machine": ("cost", "--gpu", "H100", "--gpus", "9", "--tokens-per-second", "2400", OFFERS),
     "cost": (*COST, "--utilization", "0.7"),
     "cost-load": (*COST, "--load", "8x0.99,16x0", "--load", "24x0.7"),
@@ -109,6 +112,8 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "error-router": ("simulate", *SERVED, "--trace=azure-conv", "--router=round-robbin"),
     "error-outage": ("simulate", *SERVED, "--trace=azure-conv", "--outage=replica=0"),
     "error-no-traffic": ("simulate", *SERVED),
+    "error-bench": ("bench", "localhost:8000", "--concurrency=4"),
+    "error-bench-loads": ("bench", "http://localhost:8000", "--concurrency=4", "--rate=2"),
     "error-arrivals": ("trace", "--arrivals", "poison:2", "--requests", "9", "--input", "512", "--output", "64"),
 }
 

@@ -9,7 +9,7 @@ import sys
 import typer
 
 from tokonomics import __version__
-from tokonomics.cli import catalog, cost, diff, fit, fleet, plan, predict, simulate, trace, validate
+from tokonomics.cli import bench, catalog, cost, diff, fit, fleet, imports, plan, predict, simulate, trace, validate
 from tokonomics.errors import TokonomicsError
 
 app = typer.Typer(
@@ -31,6 +31,8 @@ app.command("trace")(trace.trace)
 app.command("simulate")(simulate.simulate)
 app.command("capacity")(simulate.capacity)
 app.command("cost")(cost.cost)
+app.command("bench")(bench.bench)
+app.command("import")(imports.import_results)
 app.command("models")(catalog.models)
 app.command("gpus")(catalog.gpus)
 app.command("offers")(catalog.offers)

@@ -179,7 +179,7 @@ _METRICS = {
     "output_tok_s": (Metric.output_tok_s, 1.0),
     "total_tok_s": (Metric.total_tok_s, 1.0),
 }
-_VARYING_LENGTHS = {"InferenceMAX": 0.9, "InferenceX": 0.9}
+VARYING_LENGTHS = {"InferenceMAX": 0.9, "InferenceX": 0.9}
 """Sources whose lengths are drawn from 80 to 100 % of the nominal ones: their mean is 90 %."""
 
 
@@ -202,7 +202,7 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             value *= gpus
         batch, rate = _load(row["batch_or_concurrency"])
         source = row.get("source_name") or "unnamed"
-        share = next((share for name, share in _VARYING_LENGTHS.items() if name in source), 1.0)
+        share = next((share for name, share in VARYING_LENGTHS.items() if name in source), 1.0)
         return Measurement(
             key=key,
             model=row["model"] or row.get("hf_id_guess") or "unnamed",

@@ -1,0 +1,1 @@
+"""A load test of any OpenAI-compatible server: one streamed request, loads made of them, and when to stop."""

@@ -1,0 +1,100 @@
+"""Prompts of about so many tokens, for a server whose tokenizer is not known, and the requests that carry them.
+
+Plain English words, drawn at random. How many tokens the server makes of them, and what its chat template adds, is
+learned from its own count of a few. Each prompt begins with words of its own, so that a prefix cache finds no
+more than the template; the rest is a stretch of one long text, which is quick to cut.
+"""
+
+import json
+import random
+from itertools import accumulate
+from typing import NamedTuple
+
+from tokonomics.measure.bench.target import Target
+
+_PLAIN = (
+    "time year people way day man thing woman life child world school state family student group country problem hand "
+    "part place case week company system program question work government number night point home water room mother "
+    "area money story fact month lot right study book eye job word business issue side kind head house service friend "
+    "father power hour game line end member law car city community name president team minute idea body information "
+    "back parent face others level office door health person art war history party result change morning reason "
+    "research girl guy moment air teacher force education"
+)
+WORDS = _PLAIN.split()
+
+_TEXT_WORDS = 40_000
+_HERE = "@@@"
+"""Where the prompt goes; no name of a model holds it."""
+_OWN_WORDS = 12
+"""At the start of a prompt: 100 words to the twelfth power is more prompts than anyone sends."""
+
+
+class Scale(NamedTuple):
+    """What the server counts: so many tokens for its template, and so many for each word."""
+
+    fixed_tokens: float
+    tokens_per_word: float
+
+    def words(self, tokens: int) -> int:
+        """How many words make about so many tokens; at least one."""
+        return max(1, round((tokens - self.fixed_tokens) / self.tokens_per_word))
+
+
+def scale_from(words: tuple[int, int], tokens: tuple[int, int]) -> Scale:
+    """The line through two counted prompts."""
+    slope = (tokens[1] - tokens[0]) / (words[1] - words[0])
+    if slope <= 0:  # a server that counts nothing useful: a word is taken for a token
+        return Scale(0.0, 1.0)
+    return Scale(max(0.0, tokens[0] - slope * words[0]), slope)
+
+
+class Prompts:
+    """Makes requests; equal seeds make equal ones."""
+
+    def __init__(self, target: Target, model: str, seed: int) -> None:
+        self._random = random.Random(seed)
+        words = self._random.choices(WORDS, k=_TEXT_WORDS)
+        self._text = "".join(f" {word}" for word in words).encode()
+        self._ends = [0, *accumulate(len(word) + 1 for word in words)]
+        self._target, self._model = target, model
+        self._made: dict[tuple[int, str, bool], tuple[bytes, bytes]] = {}
+        self.scale = Scale(0.0, 1.0)
+        self.extras: dict[str, object] = {"ignore_eos": True}
+        """Beyond the standard: answers of the length asked for. Left out for servers that refuse it."""
+        self.limit_name = "max_tokens"
+
+    def request(self, input_tokens: int, output_tokens: int) -> bytes:
+        return self.of_words(self.scale.words(input_tokens), output_tokens)
+
+    def of_words(self, words: int, output_tokens: int) -> bytes:
+        """The body of a request whose prompt has exactly so many words."""
+        own = min(words, _OWN_WORDS)
+        more = words - own
+        parts = [" ".join(self._random.choices(WORDS, k=own)).encode()]
+        while more > 0:
+            start = self._random.randrange(_TEXT_WORDS)
+            end = min(start + more, _TEXT_WORDS)
+            parts.append(self._text[self._ends[start] : self._ends[end]])
+            more -= end - start
+        before, after = self._around(output_tokens)
+        return b"".join((before, *parts, after))
+
+    def _around(self, output_tokens: int) -> tuple[bytes, bytes]:
+        """The JSON before and after the prompt: plain words need no escaping, and there are thousands a second."""
+        settings = (output_tokens, self.limit_name, bool(self.extras))
+        if settings not in self._made:
+            self._made[settings] = self._make_around(output_tokens)
+        return self._made[settings]
+
+    def _make_around(self, output_tokens: int) -> tuple[bytes, bytes]:
+        prompt = {"messages": [{"role": "user", "content": _HERE}]} if self._target.chat else {"prompt": _HERE}
+        fields: dict[str, object] = {
+            "model": self._model,
+            **prompt,
+            self.limit_name: output_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self.extras,
+        }
+        before, _, after = json.dumps(fields).encode().partition(_HERE.encode())
+        return before, after

@@ -1,0 +1,307 @@
+"""A whole load test: get to know the server, run each load, and put what came out into a ``BenchmarkRun``.
+
+Getting to know it: its model's name, three prompts that tell how it counts tokens, and whether it takes ``ignore_eos``
+(answers of the length asked for). A **sweep** doubles the users until a promise breaks, requests fail, or twice the
+users bring less than 5 % more tokens; then it looks twice between the last load that held and the first that did not.
+"""
+
+import asyncio
+import math
+import random
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from time import perf_counter, process_time
+
+from tokonomics import __version__
+from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.measure.bench.client import KEY_VARIABLE, Client, Reply
+from tokonomics.measure.bench.loads import Window, closed_loop, open_loop, point_of
+from tokonomics.measure.bench.progress import Drawing, Show
+from tokonomics.measure.bench.prompts import Prompts, scale_from
+from tokonomics.measure.bench.stopping import Budget, Stopping
+from tokonomics.measure.bench.target import Target
+from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint
+from tokonomics.measure.importers.own import NAME
+from tokonomics.measure.load_curve import holds
+from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.trace import Trace
+from tokonomics.units import SECONDS_PER_HOUR, plural
+
+MOST_USERS = 4096
+_MORE = 1.05
+"""Twice the users that bring less than this much more throughput are past the knee."""
+_LOOKS_BETWEEN = 2
+_KEEPS_UP = 0.8
+"""Of the requests due; less is more than chance and the answers after the last request explain."""
+_WARM_UP = 4
+"""Requests sent one after another before an open loop: connections, compiled kernels, the first prompt."""
+_SOCKETS = 65_536
+_BUSY_CLIENT = 0.9
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a load test is asked to do; exactly one kind of load."""
+
+    target: Target
+    model: str | None = None
+    users: Sequence[int] = ()
+    rates: Sequence[float] = ()
+    trace: Trace | None = None
+    sweep: bool = False
+    input_tokens: int = 512
+    output_tokens: int = 128
+    budget: Budget = field(default_factory=Budget)
+    promises: tuple[Promise, ...] = ()
+    usd_per_hour: float | None = None
+    """All GPUs together: for the display and the dollar budget."""
+    retries: int = 1
+    timeout_s: float = 600.0
+    seed: int = 0
+
+
+def run_bench(asked: Asked, show: Show | None = None) -> BenchmarkRun:
+    """Measure; raises ``BadInput`` where the server cannot be measured at all."""
+    _allow_many_connections()
+    bench = _Bench(asked, show)
+    try:
+        # The result is fetched, not returned: asyncio would spell out all its requests on the way (Handlers(…) fails).
+        asyncio.run(bench.run())
+    except ExceptionGroup as group:
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+    assert bench.result is not None
+    return bench.result
+
+
+class _Bench:
+    def __init__(self, asked: Asked, show: Show | None) -> None:
+        self.asked, self.show = asked, show
+        self.started_s = perf_counter()
+        self.notes: list[str] = []
+        self.prepared: list[Reply] = []
+        self.result: BenchmarkRun | None = None
+
+    async def run(self) -> None:
+        asked = self.asked
+        when = datetime.now(UTC)
+        cpu_s = process_time()
+        async with Client(asked.target, asked.timeout_s, asked.retries) as client:
+            self.client = client
+            model = asked.model or await self._model()
+            self.prompts = Prompts(asked.target, model, asked.seed)
+            await self._learn()
+            points = await self._measured()
+            if client.one_request_a_connection:
+                self.notes.append("The server hangs up after each answer: every request opened its own connection.")
+        share = (process_time() - cpu_s) / (perf_counter() - self.started_s)
+        if share > _BUSY_CLIENT:
+            self.notes.append(f"the client used {share:.0%} of a core: it may be what is slow")
+        if not points:
+            raise BadInput("no load gave one answer inside its window", fix="Give it more time with --seconds.")
+        self.result = BenchmarkRun(
+            tool=NAME,
+            tool_version=__version__,
+            model=model,
+            when=when,
+            points=tuple(points),
+            notes=(f"Server: {asked.target.shown}", *self.notes),
+        )
+
+    async def _measured(self) -> list[LoadPoint]:
+        """Every load; what was finished is kept when the user interrupts."""
+        points = []
+        try:
+            async for point in self._points():
+                points.append(point)  # noqa: PERF401 - a comprehension would lose those before an interruption
+        except asyncio.CancelledError:
+            if not points:
+                raise
+            self.notes.append("Interrupted: only the loads that were finished are shown.")
+        return points
+
+    async def _model(self) -> str:
+        names = await self.client.models()
+        if not names:
+            why = f": {self.client.trouble}" if self.client.trouble else ""
+            raise BadInput(
+                f"the server lists no model{why}",
+                where=self.asked.target.shown,
+                fix=f"Is it up? Name the model with --model; a key is taken from {KEY_VARIABLE}.",
+            )
+        if len(names) > 1:
+            shown = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
+            raise BadInput(f"the server has {len(names)} models", where="--model", fix=f"Name one of: {shown}")
+        return names[0]
+
+    async def _learn(self) -> None:
+        """How the server counts: two short prompts, then one of nearly the length asked for, which tells best."""
+        few, more = (await self._first_answer(8)).input_tokens, (await self._first_answer(40)).input_tokens
+        self.prompts.scale = scale_from((8, 40), (few, more))
+        nearly = self.prompts.scale.words(round(0.9 * self.asked.input_tokens))
+        if self.asked.trace is None and nearly > 80:
+            many = (await self._first_answer(nearly)).input_tokens
+            self.prompts.scale = scale_from((8, nearly), (few, many))
+
+    async def _first_answer(self, words: int) -> Reply:
+        while True:
+            reply = await self.client.ask(self.prompts.of_words(words, 2), perf_counter())
+            self.prepared.append(reply)
+            if reply.error is None:
+                return reply
+            refused = reply.status is not None and 400 <= reply.status < 500
+            if refused and "max_completion_tokens" in reply.error and self.prompts.limit_name == "max_tokens":
+                self.prompts.limit_name = "max_completion_tokens"
+            elif refused and reply.status in (400, 422) and self.prompts.extras:
+                self.prompts.extras = {}
+                self.notes.append("The server refuses ignore_eos: answers may be shorter than asked for.")
+            else:
+                raise await self._no_answer(reply)
+
+    async def _no_answer(self, reply: Reply) -> BadInput:
+        fix = "Is it up, and is this its address?"
+        if reply.status in (401, 403):
+            fix = f"Set {KEY_VARIABLE} to a key of this server."
+        elif reply.status == 404:
+            known = await self.client.models()
+            wanted = self.asked.model or ""
+            guesses = nearest(wanted, known) or known[:3]
+            fix = f"Its models: {', '.join(guesses)}." if guesses else "Is the path right? Such as http://host:8000/v1."
+        elif reply.status in (400, 413, 422):
+            fix = "A smaller --input may be all it takes, or another --model."
+        elif "without usage" in (reply.error or ""):
+            fix = "The server ignores stream_options.include_usage: tokens cannot be counted, so it cannot be measured."
+        return BadInput(f"no first answer: {reply.error}", where=self.asked.target.shown, fix=fix)
+
+    async def _points(self) -> AsyncIterator[LoadPoint]:
+        asked = self.asked
+        if asked.trace is not None:
+            point = await self._open(asked.trace, None)
+            if point:
+                yield point
+        for rate in asked.rates:
+            if (point := await self._open(None, rate)) is not None:
+                yield point
+            if self._broke():
+                return
+        for users in asked.users:
+            if (point := await self._closed(users)) is not None:
+                yield point
+            if self._broke():
+                return
+        if asked.sweep:
+            async for point in self._sweep():
+                yield point
+
+    async def _sweep(self) -> AsyncIterator[LoadPoint]:
+        held, broken, last, users = 0, 0, 0.0, 1
+        while users <= MOST_USERS and not self._broke():
+            point = await self._closed(users)
+            if point is not None:
+                yield point
+            if point is None or not holds(point, self.asked.promises):
+                broken = users
+                break
+            held = users
+            if point.output_tokens_per_s < _MORE * last:
+                break
+            last, users = point.output_tokens_per_s, users * 2
+        for _ in range(_LOOKS_BETWEEN):
+            between = round(math.sqrt(held * broken))
+            if not held < between < broken or self._broke():
+                return
+            point = await self._closed(between)
+            if point is not None:
+                yield point
+            if point is not None and holds(point, self.asked.promises):
+                held = between
+            else:
+                broken = between
+
+    def _broke(self) -> bool:
+        """The dollar budget of the whole test is spent."""
+        usd = self.asked.budget.usd
+        if usd is None or self._spent() < usd:
+            return False
+        note = f"Stopped: ${usd:g} spent."
+        if note not in self.notes:
+            self.notes.append(note)
+        return True
+
+    def _spent(self) -> float:
+        return (self.asked.usd_per_hour or 0.0) * (perf_counter() - self.started_s) / SECONDS_PER_HOUR
+
+    async def _closed(self, users: int) -> LoadPoint | None:
+        asked = self.asked
+        window, stopping = Window(perf_counter()), Stopping(asked.budget, users)
+
+        def ask() -> bytes:
+            return self.prompts.request(asked.input_tokens, asked.output_tokens)
+
+        async with Drawing(self.show, plural(users, "user"), window, stopping, asked.usd_per_hour):
+            await closed_loop(self.client, users, ask, stopping, self._spent, window)
+        made = point_of(window, self._taken(), concurrency=users)
+        return self._finished(made, window, stopping)
+
+    async def _open(self, trace: Trace | None, rate: float | None) -> LoadPoint | None:
+        asked = self.asked
+        due = self._due(trace, rate)
+        load = f"{rate:g} requests/s" if rate else "the trace"
+        window, stopping = Window(perf_counter()), Stopping(asked.budget, 3)
+        for _ in range(_WARM_UP):
+            body = self.prompts.request(asked.input_tokens, asked.output_tokens)
+            window.keep(await self.client.ask(body, perf_counter()), inside=False)
+        async with Drawing(self.show, load, window, stopping, asked.usd_per_hour):
+            await open_loop(self.client, due, stopping, self._spent, window)
+        if trace is not None and (last := max((each.due_s for each in window.replies), default=0.0)):
+            since = last - (window.opened_s or 0.0)
+            rate = len(window.replies) / since if since > 0 else None
+        made = self._finished(point_of(window, self._taken(), rate=rate), window, stopping)
+        if made is None or rate is None or made.requests_per_s > _KEEPS_UP * rate:
+            return made
+        said = (
+            f"{load}: {made.requests_per_s:.3g} a second were answered; beyond what it holds, waiting grows with time"
+        )
+        return made.model_copy(update={"notes": (*made.notes, said)})
+
+    def _due(self, trace: Trace | None, rate: float | None) -> Iterator[tuple[float, bytes]]:
+        """When each request is due since the start, and what it is."""
+        if trace is not None:
+            columns = (trace.arrival_s.tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist())
+            # A request whose log has no answer still asks for one token: servers refuse none.
+            return ((at, self.prompts.request(tokens, max(1, out))) for at, tokens, out in zip(*columns, strict=True))
+        return islice(self._random_arrivals(rate or 1.0), self.asked.budget.requests)
+
+    def _random_arrivals(self, rate: float) -> Iterator[tuple[float, bytes]]:
+        chance, at = random.Random(self.asked.seed), 0.0
+        while True:
+            yield at, self.prompts.request(self.asked.input_tokens, self.asked.output_tokens)
+            at += chance.expovariate(rate)
+
+    def _taken(self) -> list[Reply]:
+        """The requests that prepared the test, for the first load to count."""
+        taken, self.prepared = self.prepared, []
+        return taken
+
+    def _finished(self, made: LoadPoint | None, window: Window, stopping: Stopping) -> LoadPoint | None:
+        if made is None:
+            first = next((each.error for each in window.replies if each.error), "nothing was answered in time")
+            self.notes.append(f"A load gave no figure: {shorten(first, 160)}")
+            return None
+        return made.model_copy(update={"stopped": window.stopped, "precision": stopping.precision})
+
+
+def _allow_many_connections() -> None:
+    """Each request in flight is a socket; the usual limit of 1,024 is raised to what the system allows."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _SOCKETS if hard == resource.RLIM_INFINITY else min(hard, _SOCKETS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

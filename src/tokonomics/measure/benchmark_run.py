@@ -1,0 +1,227 @@
+"""A load test of a server in one shape, whoever ran it: what was asked of it, what came back and how long it took.
+
+A run has load points (so many users at once, or so many requests a second); a point may keep its requests. Where it
+does, every total is the sum over them. Rates are totals over the duration, never a median of moments. TPOT is (last −
+first token) ÷ (output tokens − 1) of a request; ITL is one gap between two arrivals of text; all times are seconds.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from tokonomics.nouns import Noun
+from tokonomics.traffic.promises import PERCENTILES
+
+SCHEMA_VERSION: Final = 1
+"""Of a saved run; rises when a field changes its meaning."""
+
+
+class Latencies(Noun):
+    """How one kind of waiting is spread over requests (or, for ITL, over gaps); None where the source does not say."""
+
+    mean: NonNegativeFloat | None = None
+    p50: NonNegativeFloat | None = None
+    p90: NonNegativeFloat | None = None
+    p95: NonNegativeFloat | None = None
+    p99: NonNegativeFloat | None = None
+
+    @property
+    def typical(self) -> float | None:
+        """The mean, which predictions are of; the median where there is no mean."""
+        return self.mean if self.mean is not None else self.p50
+
+
+class RequestRecord(Noun):
+    """One request as its client saw it."""
+
+    sent_s: float
+    """When it was due, since the point began; latencies count from here even where the client was late."""
+    ttft_s: NonNegativeFloat | None = None
+    tpot_s: NonNegativeFloat | None = None
+    """(last − first token) ÷ (output tokens − 1); None for an answer of one token."""
+    e2e_s: NonNegativeFloat | None = None
+    input_tokens: NonNegativeInt
+    cached_tokens: NonNegativeInt = 0
+    output_tokens: NonNegativeInt
+    retries: NonNegativeInt = 0
+    error: str | None = None
+
+
+class Outside(Noun):
+    """What was served before and after the measured window: paid for, counted by the server, not in the figures."""
+
+    requests: NonNegativeInt = 0
+    failed: NonNegativeInt = 0
+    input_tokens: NonNegativeInt = 0
+    output_tokens: NonNegativeInt = 0
+
+
+class LoadPoint(Noun):
+    """A server under one load."""
+
+    concurrency: PositiveInt | None = None
+    """Users who each send a request when the last is answered."""
+    rate: PositiveFloat | None = None
+    """Requests a second that arrive whatever the server does. Neither: all requests at once."""
+    requests_per_s: PositiveFloat
+    input_tokens_per_s: PositiveFloat
+    """Of answered requests, cached tokens included."""
+    output_tokens_per_s: PositiveFloat
+    mean_input_tokens: PositiveFloat
+    mean_output_tokens: PositiveFloat
+    duration_s: PositiveFloat | None = None
+    completed: NonNegativeInt | None = None
+    failed: NonNegativeInt | None = None
+    retries: NonNegativeInt | None = None
+    input_tokens: NonNegativeInt | None = None
+    cached_tokens: NonNegativeInt | None = None
+    """Part of ``input_tokens``; None where nobody said."""
+    output_tokens: NonNegativeInt | None = None
+    ttft: Latencies | None = None
+    tpot: Latencies | None = None
+    itl: Latencies | None = None
+    e2e: Latencies | None = None
+    errors: dict[str, int] = Field(default_factory=dict)
+    """What failed requests failed with, and how many."""
+    outside: Outside = Outside()
+    stopped: str | None = None
+    """What ended the measurement."""
+    precision: NonNegativeFloat | None = None
+    """Half-width of the 95 % interval of TTFT and whole answer, whichever is wider, relative to the mean."""
+    records: tuple[RequestRecord, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def load(self) -> str:
+        """In words."""
+        if self.concurrency is not None:
+            return f"{self.concurrency:,} user{'s' * (self.concurrency != 1)}"
+        return f"{float(f'{self.rate:.3g}'):g} requests/s" if self.rate is not None else "all at once"
+
+    @property
+    def error_share(self) -> float:
+        tried = (self.completed or 0) + (self.failed or 0)
+        return (self.failed or 0) / tried if tried else 0.0
+
+    @model_validator(mode="after")
+    def _totals_are_sums(self) -> Self:
+        if not self.records:
+            return self
+        good = [each for each in self.records if each.error is None]
+        sums = {
+            "completed": len(good),
+            "failed": len(self.records) - len(good),
+            "input_tokens": sum(each.input_tokens for each in good),
+            "output_tokens": sum(each.output_tokens for each in good),
+        }
+        for name, expected in sums.items():
+            if getattr(self, name) != expected:
+                raise ValueError(f"{name} is {getattr(self, name)}, but its requests add up to {expected}")
+        return self
+
+
+class Stated(Noun):
+    """What the file itself says about the machine; None where it does not."""
+
+    gpu: str | None = None
+    gpus: PositiveInt | None = None
+    tp: PositiveInt | None = None
+    pp: PositiveInt | None = None
+    ep: PositiveInt | None = None
+    engine: str | None = None
+    weights: str | None = None
+    tuned: bool = False
+    """Its recipe turns on what the engine leaves off to keep the host out of the way."""
+
+
+class BenchmarkRun(Noun):
+    """A load test: who measured, which model, when, and each load with what came out."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    tool: str
+    tool_version: str | None = None
+    model: str | None = None
+    when: datetime | None = None
+    stated: Stated = Stated()
+    points: tuple[LoadPoint, ...] = Field(min_length=1)
+    notes: tuple[str, ...] = ()
+
+    def without_records(self) -> "BenchmarkRun":
+        """The same figures without the requests behind them."""
+        points = tuple(point.model_copy(update={"records": ()}) for point in self.points)
+        return self.model_copy(update={"points": points})
+
+
+def tpot(first_s: float | None, last_s: float | None, output_tokens: int) -> float | None:
+    """Time per token after the first."""
+    if first_s is None or last_s is None or output_tokens < 2:
+        return None
+    return max(0.0, last_s - first_s) / (output_tokens - 1)
+
+
+def latencies(values: Sequence[float] | ArrayLike, weights: ArrayLike | None = None) -> Latencies | None:
+    """Mean and percentiles; with weights, a value counts so many times."""
+    seen = np.asarray(values, dtype=np.float64)
+    if not len(seen):
+        return None
+    if weights is None:
+        mean, found = float(seen.mean()), np.percentile(seen, PERCENTILES)
+    else:
+        counts = np.asarray(weights, dtype=np.float64)
+        order = np.argsort(seen)
+        reached = np.cumsum(counts[order]) / counts.sum()
+        places = np.searchsorted(reached, np.asarray(PERCENTILES) / 100, side="left")
+        mean, found = float(np.average(seen, weights=counts)), seen[order][np.minimum(places, len(seen) - 1)]
+    return Latencies(mean=mean, **{f"p{each}": float(at) for each, at in zip(PERCENTILES, found, strict=True)})
+
+
+def point_from_records(
+    records: Iterable[RequestRecord],
+    duration_s: float,
+    *,
+    concurrency: int | None = None,
+    rate: float | None = None,
+    itl: Latencies | None = None,
+    cached_known: bool = False,
+    outside: Outside | None = None,
+    notes: Sequence[str] = (),
+) -> LoadPoint | None:
+    """A load point whose figures all follow from its requests; None where none was answered."""
+    kept = tuple(records)
+    good = [each for each in kept if each.error is None]
+    tokens_in = sum(each.input_tokens for each in good)
+    tokens_out = sum(each.output_tokens for each in good)
+    if not good or not tokens_in or not tokens_out:
+        return None
+    errors: dict[str, int] = {}
+    for each in kept:
+        if each.error is not None:
+            errors[each.error] = errors.get(each.error, 0) + 1
+    return LoadPoint(
+        concurrency=concurrency,
+        rate=rate,
+        requests_per_s=len(good) / duration_s,
+        input_tokens_per_s=tokens_in / duration_s,
+        output_tokens_per_s=tokens_out / duration_s,
+        mean_input_tokens=tokens_in / len(good),
+        mean_output_tokens=tokens_out / len(good),
+        duration_s=duration_s,
+        completed=len(good),
+        failed=len(kept) - len(good),
+        retries=sum(each.retries for each in kept),
+        input_tokens=tokens_in,
+        cached_tokens=sum(each.cached_tokens for each in good) if cached_known else None,
+        output_tokens=tokens_out,
+        ttft=latencies([each.ttft_s for each in good if each.ttft_s is not None]),
+        tpot=latencies([each.tpot_s for each in good if each.tpot_s is not None]),
+        itl=itl,
+        e2e=latencies([each.e2e_s for each in good if each.e2e_s is not None]),
+        errors=errors,
+        outside=outside or Outside(),
+        records=kept,
+        notes=tuple(notes),
+    )

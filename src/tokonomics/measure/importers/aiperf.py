@@ -1,0 +1,176 @@
+"""aiperf's and genai-perf's ``profile_export_*.json``: one object a metric, with its unit; and aiperf's request lines.
+
+Both call ``inter_token_latency`` what the field calls TPOT: (latency − first token) ÷ (tokens − 1) of a request; gaps
+between chunks are ``inter_chunk_latency``. genai-perf states no totals and no duration: they follow from the number
+of requests, its rate and the mean lengths. Names: aiperf 0.13, genai-perf 0.0.16.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tokonomics.errors import BadInput
+from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, RequestRecord, latencies, point_from_records
+from tokonomics.measure.importers.fields import Fields, moment, point
+
+NAME = "aiperf or genai-perf"
+NAME_RECORDS = "aiperf requests (profile_export.jsonl)"
+
+_UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
+
+
+def matches(document: Any) -> bool:
+    return isinstance(document, dict) and any(
+        isinstance(document.get(name), dict) and "avg" in document[name]
+        for name in ("request_throughput", "request_latency")
+    )
+
+
+def matches_records(document: Any) -> bool:
+    return isinstance(document, dict) and {"metadata", "metrics"} <= document.keys() and "benchmarks" not in document
+
+
+def read(documents: list[Any], where: str) -> BenchmarkRun:
+    profile = Fields(documents[0], where)
+    settings = profile.values.get("input_config") or {}
+    throughput = profile.inside("request_throughput").positive("avg")
+    completed = round(_value(profile, "request_count") or _count_of(profile))
+    duration_s = _duration_s(profile) or completed / throughput
+    tokens_in = _value(profile, "total_isl") or completed * profile.inside("input_sequence_length").positive("avg")
+    tokens_out = _value(profile, "total_osl") or completed * profile.inside("output_sequence_length").positive("avg")
+    notes = [] if "total_osl" in profile else ["totals follow from mean lengths: the file has no sums"]
+    if profile.values.get("was_cancelled") or profile.values.get("is_complete") is False:
+        notes.append("the run was cut short")
+    rate, users = _setting(settings, "request_rate"), _setting(settings, "concurrency")
+    made = point(
+        profile,
+        **({"rate": rate} if rate else {"concurrency": round(users) if users else None}),
+        requests_per_s=completed / duration_s,
+        input_tokens_per_s=tokens_in / duration_s,
+        output_tokens_per_s=tokens_out / duration_s,
+        mean_input_tokens=tokens_in / completed,
+        mean_output_tokens=tokens_out / completed,
+        duration_s=duration_s,
+        completed=completed,
+        failed=round(_value(profile, "error_request_count") or _errors(profile)),
+        input_tokens=round(tokens_in),
+        output_tokens=round(tokens_out),
+        ttft=_spread(profile, "time_to_first_token"),
+        tpot=_spread(profile, "inter_token_latency"),
+        itl=_spread(profile, "inter_chunk_latency"),
+        e2e=_spread(profile, "request_latency"),
+        notes=tuple(notes),
+    )
+    return BenchmarkRun(
+        tool="aiperf" if "schema_version" in profile or "benchmark_duration" in profile else "genai-perf",
+        tool_version=profile.text("aiperf_version"),
+        model=next((name for key in ("model_names", "model") for name in _names(settings, key)), None),
+        when=moment(profile.text("start_time")),
+        points=(made,),
+    )
+
+
+def read_records(documents: list[Any], where: str) -> BenchmarkRun:
+    """Every request of a run; its load is not in the file."""
+    lines = [Fields(document, where, f"line {at}") for at, document in enumerate(documents, 1)]
+    starts = [line.inside("metadata").positive("request_start_ns") * 1e-9 for line in lines]
+    ends = [(line.inside("metadata").maybe_number("request_end_ns") or 0.0) * 1e-9 for line in lines]
+    gaps: list[float] = []
+    records = [_record(line, start - min(starts), gaps) for line, start in zip(lines, starts, strict=True)]
+    made = point_from_records(records, max(max(ends) - min(starts), 1e-9), itl=latencies(gaps))
+    if made is None:
+        raise BadInput("no request was answered", where=where)
+    notes = ("the file does not say under which load: most requests at once is taken as the number of users",)
+    users = _most_at_once(starts, ends)
+    return BenchmarkRun(tool="aiperf", points=(made.model_copy(update={"concurrency": users, "notes": notes}),))
+
+
+def _record(line: Fields, sent_s: float, gaps: list[float]) -> RequestRecord:
+    metrics, failed = line.maybe("metrics"), line.values.get("error")
+    if failed:
+        what = Fields(failed, line.where, f"{line.path}.error") if isinstance(failed, Mapping) else None
+        return RequestRecord(
+            sent_s=sent_s, input_tokens=0, output_tokens=0, error=(what and what.text("type")) or "error"
+        )
+    chunks = metrics.maybe("inter_chunk_latency")
+    gaps += [each * _unit_s(chunks, "inter_chunk_latency") for each in chunks.numbers("value")] if chunks.values else []
+    return RequestRecord(
+        sent_s=sent_s,
+        ttft_s=_time_s(metrics, "time_to_first_token"),
+        tpot_s=_time_s(metrics, "inter_token_latency"),
+        e2e_s=_time_s(metrics, "request_latency"),
+        input_tokens=metrics.inside("input_sequence_length").count("value"),
+        output_tokens=metrics.inside("output_sequence_length").count("value"),
+    )
+
+
+def _time_s(metrics: Fields, name: str) -> float | None:
+    found = metrics.maybe(name)
+    value = found.maybe_number("value")
+    return None if value is None else value * _unit_s(found, name)
+
+
+def _most_at_once(starts: list[float], ends: list[float]) -> int:
+    changes = sorted([(start, 1) for start in starts] + [(end, -1) for end in ends])
+    most = now = 0
+    for _, change in changes:
+        now += change
+        most = max(most, now)
+    return max(1, most)
+
+
+def _value(profile: Fields, name: str) -> float | None:
+    return profile.maybe(name).maybe_number("avg")
+
+
+def _count_of(profile: Fields) -> int:
+    """How many requests a metric has values of, where the file has no count of its own."""
+    found = profile.maybe("request_latency").maybe_count("count")
+    if not found:
+        raise profile.wrong("request_count", "is missing: the number of requests cannot be told")
+    return found
+
+
+def _duration_s(profile: Fields) -> float | None:
+    value = _value(profile, "benchmark_duration")
+    return value * _unit_s(profile.maybe("benchmark_duration"), "benchmark_duration") if value else None
+
+
+def _errors(profile: Fields) -> int:
+    return sum(Fields(each, profile.where).maybe_count("count") or 0 for _, each in profile.listed("error_summary"))
+
+
+def _unit_s(metric: Fields, name: str) -> float:
+    unit = (metric.text("unit") or "ms").lower()
+    if unit not in _UNITS_S:
+        raise BadInput(f"'{name}' is in '{unit}'; a unit of time was expected", where=metric.where)
+    return _UNITS_S[unit]
+
+
+def _spread(profile: Fields, name: str) -> Latencies | None:
+    metric = profile.maybe(name)
+    values = {"mean": metric.maybe_number("avg")}
+    values |= {each: metric.maybe_number(each) for each in ("p50", "p90", "p95", "p99")}
+    made = {each: value * _unit_s(metric, name) for each, value in values.items() if value is not None}
+    return Latencies(**made) if made else None
+
+
+def _setting(settings: Any, name: str) -> float | None:
+    """A number of that name anywhere in the settings, whose shape changes from version to version."""
+    for value in _found(settings, name):
+        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+            return float(value)
+    return None
+
+
+def _names(settings: Any, name: str) -> Iterator[str]:
+    for value in _found(settings, name):
+        listed = value if isinstance(value, list) else [value]
+        yield from (each for each in listed if isinstance(each, str) and each)
+
+
+def _found(settings: Any, name: str, depth: int = 6) -> Iterator[Any]:
+    if isinstance(settings, Mapping) and depth:
+        if name in settings:
+            yield settings[name]
+        for value in settings.values():
+            yield from _found(value, name, depth - 1)

@@ -1,0 +1,143 @@
+"""Fields of a foreign JSON or YAML document, read with their place: what is wrong names the file and the field."""
+
+import math
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from tokonomics.errors import BadInput, from_validation, shorten
+from tokonomics.measure.benchmark_run import Latencies, LoadPoint
+from tokonomics.traffic.promises import STATISTICS
+
+_LARGEST = 1e19
+"""Beyond any total of a benchmark, and any time in nanoseconds: a slip in the file."""
+
+
+class Fields:
+    """An object of the document, and where it is."""
+
+    def __init__(self, values: Any, where: str, path: str = "") -> None:
+        if not isinstance(values, Mapping):
+            raise BadInput(f"'{path or 'the document'}' is not an object with fields", where=where)
+        self.values: Mapping[str, Any] = values
+        self.where = where
+        self.path = path
+
+    def __contains__(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def wrong(self, name: str, why: str) -> BadInput:
+        return BadInput(f"field '{self._full(name)}' {why}", where=self.where)
+
+    def inside(self, *names: str) -> "Fields":
+        """The object under those names."""
+        found = self
+        for name in names:
+            if name not in found:
+                raise found.wrong(name, "is missing")
+            found = Fields(found.values[name], self.where, found._full(name))
+        return found
+
+    def maybe(self, *names: str) -> "Fields":
+        """The same; without fields where it is not there."""
+        found = self
+        for name in names:
+            value = found.values.get(name)
+            found = Fields(value if isinstance(value, Mapping) else {}, self.where, found._full(name))
+        return found
+
+    def number(self, name: str) -> float:
+        found = self.maybe_number(name)
+        if found is None:
+            raise self.wrong(name, "is missing")
+        return found
+
+    def maybe_number(self, name: str) -> float | None:
+        """None where the field is missing, null, or infinite (\"inf\" says: no limit)."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, str) and value.strip().lower() in ("inf", "infinity", "nan", "n/a", ""):
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise self.wrong(name, "is not a number")
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            raise self.wrong(name, f"is not a number: '{shorten(str(value))}'") from None
+        if not math.isfinite(number):
+            return None
+        if not 0 <= number <= _LARGEST:
+            raise self.wrong(name, f"is {number:g}")
+        return number
+
+    def positive(self, name: str) -> float:
+        found = self.number(name)
+        if not found > 0:
+            raise self.wrong(name, f"must be above 0, got {found:g}")
+        return found
+
+    def count(self, name: str) -> int:
+        found = self.maybe_count(name)
+        if found is None:
+            raise self.wrong(name, "is missing")
+        return found
+
+    def maybe_count(self, name: str) -> int | None:
+        found = self.maybe_number(name)
+        if found is None:
+            return None
+        if found != round(found):
+            raise self.wrong(name, f"is not a whole number: {found:g}")
+        return round(found)
+
+    def text(self, name: str) -> str | None:
+        value = self.values.get(name)
+        return shorten(value.strip(), 200) if isinstance(value, str) and value.strip() else None
+
+    def numbers(self, name: str) -> list[float]:
+        return [
+            Fields({"": each}, self.where, f"{self._full(name)}[{at}]").number("") for at, each in self.listed(name)
+        ]
+
+    def listed(self, name: str) -> Iterator[tuple[int, Any]]:
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, list):
+            raise self.wrong(name, "is not a list")
+        return enumerate(value or ())
+
+    def _full(self, name: str) -> str:
+        return f"{self.path}.{name}".strip(".") or "value"
+
+
+def named_latencies(fields: Fields, pattern: str, unit_s: float) -> Latencies | None:
+    """Statistics under names such as ``{}_ttft_ms``, where median stands for p50."""
+    found = {}
+    for statistic in STATISTICS:
+        names = (statistic, "median") if statistic == "p50" else (statistic,)
+        values = [fields.maybe_number(pattern.format(name)) for name in names]
+        value = next((each for each in values if each is not None), None)
+        if value is not None:
+            found[statistic] = value * unit_s
+    return Latencies(**found) if found else None
+
+
+def point(fields: Fields, **values: Any) -> LoadPoint:
+    """A load point, or what is wrong with the file it comes from."""
+    try:
+        return LoadPoint(**values)
+    except ValidationError as error:
+        problem = from_validation(error, fields.where)
+        raise BadInput(problem.what, where=fields.where, fix="The file is damaged, or was edited.") from None
+
+
+def moment(text: str | None) -> datetime | None:
+    """A date in any of the spellings the tools use; None where it is none."""
+    for read in (datetime.fromisoformat, lambda each: datetime.strptime(each, "%Y%m%d-%H%M%S")):
+        try:
+            return read(text or "")
+        except ValueError:
+            continue
+    return None

@@ -1,0 +1,125 @@
+"""guidellm's ``benchmarks.json``, version 2: a list of benchmarks, each a load with its requests.
+
+Two traps. Its throughput has a median over moments, which is not tokens ÷ duration: totals are divided here. Its
+``time_per_output_token_ms`` counts the first token in; what the field calls TPOT is its ``inter_token_latency_ms``.
+Names: guidellm 0.8.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from tokonomics.errors import BadInput
+from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, RequestRecord, point_from_records
+from tokonomics.measure.importers.fields import Fields, point
+from tokonomics.traffic.documents import requests_of
+from tokonomics.traffic.formats import Layout
+from tokonomics.traffic.sources import value_at
+
+NAME = "guidellm"
+
+
+def matches(document: Any) -> bool:
+    return isinstance(document, dict) and isinstance(document.get("benchmarks"), list) and "metadata" in document
+
+
+def read(documents: list[Any], where: str) -> BenchmarkRun:
+    report = Fields(documents[0], where)
+    version = report.maybe("metadata").maybe_count("version")
+    if version != 2:
+        raise BadInput(
+            f"guidellm result of version {version or 'unknown'}; version 2 is read",
+            where=where,
+            fix="Run guidellm 0.8 or newer.",
+        )
+    found = requests_of([dict(report.values)], where)
+    benchmarks = [Fields(each, where, f"benchmarks[{at}]") for at, each in report.listed("benchmarks")]
+    if not benchmarks or found is None:
+        raise BadInput("a guidellm result without a benchmark", where=where)
+    started = benchmarks[0].maybe_number("start_time")
+    return BenchmarkRun(
+        tool=NAME,
+        tool_version=report.maybe("metadata").text("guidellm_version"),
+        model=report.maybe("config", "spec", "backend").text("model")
+        or benchmarks[0].maybe("config", "backend").text("model"),
+        when=datetime.fromtimestamp(started, UTC) if started else None,
+        points=tuple(_point(each, found.layout) for each in benchmarks),
+    )
+
+
+def _point(benchmark: Fields, layout: Layout) -> LoadPoint:
+    strategy = benchmark.maybe("config", "strategy")
+    kind = strategy.text("type_")
+    rate = strategy.maybe_number("rate") if kind in ("constant", "poisson") else None
+    users = strategy.maybe_count("streams") or strategy.maybe_count("max_concurrency")
+    load: dict[str, Any] = {"rate": rate} if rate else {"concurrency": 1 if kind == "synchronous" else users or None}
+    duration_s = benchmark.positive("duration")
+    requests = benchmark.maybe("requests")
+    records = [
+        _record(Fields(each, benchmark.where, f"{requests.path}.{outcome}[{at}]"), layout, failed)
+        for outcome, failed in (("successful", None), ("errored", "error"), ("incomplete", "cut off at the end"))
+        for at, each in requests.listed(outcome)
+    ]
+    totals = benchmark.inside("metrics", "request_totals")
+    if len([each for each in records if each.error is None]) != totals.count("successful"):
+        return _summary(benchmark, totals, duration_s, load)
+    first = min((each.sent_s for each in records), default=0.0)
+    kept = [each.model_copy(update={"sent_s": each.sent_s - first}) for each in records]
+    made = point_from_records(kept, duration_s, cached_known=True, **load)
+    if made is None:
+        raise BadInput(f"{benchmark.path}: no request was answered", where=benchmark.where)
+    return made
+
+
+def _record(request: Fields, layout: Layout, failed: str | None) -> RequestRecord:
+    sent, tokens_in, tokens_out = (
+        value_at(dict(request.values), places) for places in (layout.arrival, layout.input, layout.output)
+    )
+    read = Fields({"arrival": sent, "input": tokens_in or 0, "output": tokens_out or 0}, request.where, request.path)
+    first_ms, gap_ms = (request.maybe_number(f"{name}_ms") for name in ("time_to_first_token", "inter_token_latency"))
+    return RequestRecord(
+        sent_s=read.maybe_number("arrival") or 0.0,
+        ttft_s=None if first_ms is None or failed else first_ms * 1e-3,
+        tpot_s=None if gap_ms is None or failed else gap_ms * 1e-3,
+        e2e_s=None if failed else request.maybe_number("request_latency"),
+        input_tokens=read.count("input"),
+        cached_tokens=request.maybe_count("cached_tokens") or 0,
+        output_tokens=read.count("output"),
+        error=failed,
+    )
+
+
+def _summary(benchmark: Fields, totals: Fields, duration_s: float, load: dict[str, Any]) -> LoadPoint:
+    """Of a file that keeps a sample of its requests, or none."""
+    metrics, completed = benchmark.inside("metrics"), totals.count("successful")
+    if not completed:
+        raise BadInput(f"{benchmark.path}: no request was answered", where=benchmark.where)
+    tokens_in, tokens_out = (
+        round(metrics.inside(name, "successful").number("total_sum"))
+        for name in ("prompt_token_count", "output_token_count")
+    )
+    return point(
+        benchmark,
+        **load,
+        requests_per_s=completed / duration_s,
+        input_tokens_per_s=tokens_in / duration_s,
+        output_tokens_per_s=tokens_out / duration_s,
+        mean_input_tokens=tokens_in / completed,
+        mean_output_tokens=tokens_out / completed,
+        duration_s=duration_s,
+        completed=completed,
+        failed=(totals.maybe_count("errored") or 0) + (totals.maybe_count("incomplete") or 0),
+        input_tokens=tokens_in,
+        output_tokens=tokens_out,
+        ttft=_spread(metrics, "time_to_first_token_ms", 1e-3),
+        tpot=_spread(metrics, "inter_token_latency_ms", 1e-3),
+        e2e=_spread(metrics, "request_latency", 1.0),
+    )
+
+
+def _spread(metrics: Fields, name: str, unit_s: float) -> Latencies | None:
+    found = metrics.maybe(name, "successful")
+    values = {"mean": found.maybe_number("mean")}
+    percentiles = found.maybe("percentiles")
+    values |= {each: percentiles.maybe_number(each) for each in ("p50", "p90", "p95", "p99")}
+    made = {each: value * unit_s for each, value in values.items() if value is not None}
+    return Latencies(**made) if made else None

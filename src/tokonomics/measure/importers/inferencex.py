@@ -1,0 +1,85 @@
+"""InferenceX (was InferenceMAX) ``agg_*.json``: one flat object a load, figures per GPU, latencies in seconds.
+
+Throughput is divided by the GPUs that make it: prompts by the prefill GPUs and answers by the decode GPUs where the two
+are apart. Lengths are nominal: requests are drawn from 80 to 100 % of them. ``*_intvty`` is 1 ÷ TPOT and not read.
+"""
+
+from typing import Any
+
+from tokonomics.errors import BadInput
+from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
+from tokonomics.measure.importers.fields import Fields, named_latencies, point
+from tokonomics.measure.measurements import VARYING_LENGTHS
+
+NAME = "InferenceX agg"
+
+
+def matches(document: Any) -> bool:
+    return isinstance(document, dict) and {"hw", "tput_per_gpu", "conc"} <= document.keys()
+
+
+def read(documents: list[Any], where: str) -> BenchmarkRun:
+    """Several objects are several loads of one set-up."""
+    loads = [Fields(document, where, f"[{at}]") for at, document in enumerate(documents)]
+    setups = {(load.text("model"), _stated(load)) for load in loads}
+    if len(setups) > 1:
+        shown = ", ".join(sorted(f"{model} on {stated.gpus}×{stated.gpu}" for model, stated in setups)[:4])
+        raise BadInput(
+            f"holds {len(setups)} set-ups ({shown} …)", where=where, fix="Import the loads of one set-up at a time."
+        )
+    model, stated = setups.pop()
+    return BenchmarkRun(tool="InferenceX", model=model, stated=stated, points=tuple(_point(load) for load in loads))
+
+
+def _gpus(load: Fields) -> tuple[int, int, int]:
+    """All of them, those that compute prompts, those that write answers."""
+    prefill, decode = load.maybe_count("num_prefill_gpu") or 0, load.maybe_count("num_decode_gpu") or 0
+    if prefill or decode:
+        total = prefill + decode
+        return total, prefill or total, decode or total
+    together = (load.maybe_count("tp") or 1) * (load.maybe_count("pp") or 1)
+    return together, together, together
+
+
+def _stated(load: Fields) -> Stated:
+    apart = load.values.get("disagg") in (True, "true", "True")
+    engine = load.text("framework")
+    return Stated(
+        gpu=(load.text("hw") or "").split("-")[0] or None,
+        gpus=_gpus(load)[0],
+        tp=load.maybe_count("tp") or None,
+        pp=load.maybe_count("pp") or None,
+        ep=load.maybe_count("ep") or None,
+        engine=f"{engine} disagg" if apart else engine,
+        weights=load.text("precision"),
+        tuned=True,
+    )
+
+
+def _point(load: Fields) -> LoadPoint:
+    total_gpus, prefill_gpus, decode_gpus = _gpus(load)
+    input_tokens = load.positive("isl") * VARYING_LENGTHS["InferenceX"]
+    output_tokens = load.positive("osl") * VARYING_LENGTHS["InferenceX"]
+    if "output_tput_per_gpu" in load:
+        out = load.positive("output_tput_per_gpu") * decode_gpus
+    else:
+        out = load.positive("tput_per_gpu") * total_gpus * output_tokens / (input_tokens + output_tokens)
+    into = load.positive("tput_per_gpu") * total_gpus - out
+    if "input_tput_per_gpu" in load:
+        into = load.positive("input_tput_per_gpu") * prefill_gpus
+    if not into > 0:
+        raise load.wrong("output_tput_per_gpu", "is more than tput_per_gpu, which counts prompts and answers")
+    return point(
+        load,
+        concurrency=load.count("conc"),
+        requests_per_s=out / output_tokens,
+        input_tokens_per_s=into,
+        output_tokens_per_s=out,
+        mean_input_tokens=input_tokens,
+        mean_output_tokens=output_tokens,
+        ttft=named_latencies(load, "{}_ttft", 1.0),
+        tpot=named_latencies(load, "{}_tpot", 1.0),
+        itl=named_latencies(load, "{}_itl", 1.0),
+        e2e=named_latencies(load, "{}_e2el", 1.0),
+        notes=("lengths are nominal × 0.9: requests are drawn from 80 to 100 %",),
+    )

@@ -1,0 +1,111 @@
+"""llm-d Benchmark Report v0.2 (YAML or JSON): one load of a stack, each statistic with its unit.
+
+Written by llm-d-benchmark and inference-perf. Percentiles are spelled ``p50``, ``p99p9``; times are in the unit they
+state. The engine components of the stack say which GPUs there were.
+"""
+
+import math
+import re
+from typing import Any
+
+from tokonomics.errors import BadInput
+from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, Stated
+from tokonomics.measure.importers.fields import Fields, moment, point
+
+NAME = "llm-d Benchmark Report v0.2"
+
+_UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def matches(document: Any) -> bool:
+    return isinstance(document, dict) and {"version", "scenario", "results"} <= document.keys()
+
+
+def read(documents: list[Any], where: str) -> BenchmarkRun:
+    report = Fields(documents[0], where)
+    version = str(report.values["version"])
+    if not re.fullmatch(r"0\.2(\.\d+)?", version):
+        raise BadInput(f"Benchmark Report of version {version[:20]}; version 0.2 is read", where=where)
+    aggregate = report.inside("results", "request_performance", "aggregate")
+    requests, rates, waiting = (aggregate.inside(name) for name in ("requests", "throughput", "latency"))
+    load = report.maybe("scenario", "load", "standardized")
+    users, rate = load.maybe_number("concurrency"), load.maybe_number("rate_qps")
+    failed = requests.maybe_count("failures") or 0
+    completed = requests.count("total") - failed
+    mean_out = requests.inside("output_length").positive("mean")
+    made = point(
+        report,
+        **({"rate": rate} if rate else {"concurrency": round(users) if users else None}),
+        requests_per_s=_rate(rates, "request_rate") or rates.inside("output_token_rate").positive("mean") / mean_out,
+        input_tokens_per_s=rates.inside("input_token_rate").positive("mean"),
+        output_tokens_per_s=rates.inside("output_token_rate").positive("mean"),
+        mean_input_tokens=requests.inside("input_length").positive("mean"),
+        mean_output_tokens=mean_out,
+        completed=max(0, completed),
+        failed=failed,
+        ttft=_spread(waiting, "time_to_first_token"),
+        tpot=_spread(waiting, "time_per_output_token"),
+        itl=_spread(waiting, "inter_token_latency"),
+        e2e=_spread(waiting, "request_latency"),
+    )
+    stated, model = _stack(report)
+    return BenchmarkRun(
+        tool=load.text("tool") or NAME,
+        tool_version=load.text("tool_version"),
+        model=model,
+        when=_when(report.maybe("run", "time")),
+        stated=stated,
+        points=(made,),
+    )
+
+
+def _rate(rates: Fields, name: str) -> float | None:
+    return rates.maybe(name).maybe_number("mean") or None
+
+
+def _when(time: Fields) -> Any:
+    start = time.values.get("start")
+    return moment(start) if isinstance(start, str) else start if hasattr(start, "isoformat") else None
+
+
+def _stack(report: Fields) -> tuple[Stated, str | None]:
+    """The GPUs of all engine components together, and the model of the first."""
+    engines = []
+    for at, each in report.maybe("scenario").listed("stack"):
+        part = Fields(each, report.where, f"scenario.stack[{at}]").maybe("standardized")
+        if part.text("kind") == "inference_engine":
+            engines.append(part)
+    if not engines:
+        return Stated(), None
+    gpus = 0
+    for engine in engines:
+        chips, split = engine.maybe("accelerator"), engine.maybe("accelerator", "parallelism")
+        ways = [split.maybe_count(name) or 1 for name in ("tp", "pp", "dp")]
+        gpus += (engine.maybe_count("replicas") or 1) * max(chips.maybe_count("count") or 1, math.prod(ways))
+    split = engines[0].maybe("accelerator", "parallelism")
+    roles = {engine.text("role") for engine in engines}
+    tool = engines[0].text("tool")
+    return (
+        Stated(
+            gpu=engines[0].maybe("accelerator").text("model"),
+            gpus=gpus,
+            tp=split.maybe_count("tp") or None,
+            pp=split.maybe_count("pp") or None,
+            ep=split.maybe_count("ep") or None,
+            # llm-d runs vLLM; prompts and answers apart are told by the roles of its parts.
+            engine="vllm disagg" if "prefill" in roles else "vllm" if tool == "llm-d" else tool,
+        ),
+        engines[0].maybe("model").text("name"),
+    )
+
+
+def _spread(waiting: Fields, name: str) -> Latencies | None:
+    metric = waiting.maybe(name)
+    if not metric.values:
+        return None
+    unit = (metric.text("units") or "s").split("/")[0]
+    if unit not in _UNITS_S:
+        raise BadInput(f"'{metric.path}' is in '{unit}'; a unit of time was expected", where=metric.where)
+    values = {each: metric.maybe_number(each) for each in ("mean", "p50", "p90", "p95", "p99")}
+    made = {each: value * _UNITS_S[unit] for each, value in values.items() if value is not None}
+    return Latencies(**made) if made else None

@@ -1,0 +1,113 @@
+"""Which load generator wrote a result file, told by the names it uses; and the file as a ``BenchmarkRun``.
+
+JSON, JSON lines and YAML, plain or gzip. A file that is none of the known ones is refused with what was found in it.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.measure.benchmark_run import BenchmarkRun
+from tokonomics.measure.importers import aiperf, guidellm, inferencex, llm_d, own, sglang, vllm
+from tokonomics.measure.measurements import read_text
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of result file."""
+
+    name: str
+    matches: Callable[[Any], bool]
+    read: Callable[[list[Any], str], BenchmarkRun]
+    many: bool = True
+    """Several documents in a file are several loads of one run."""
+
+
+FORMATS = (
+    Format(own.NAME, own.matches, own.read, many=False),
+    Format(inferencex.NAME, inferencex.matches, inferencex.read),
+    Format(sglang.NAME, sglang.matches, sglang.read),
+    Format(vllm.NAME, vllm.matches, vllm.read),
+    Format(guidellm.NAME, guidellm.matches, guidellm.read, many=False),
+    Format(aiperf.NAME, aiperf.matches, aiperf.read, many=False),
+    Format(aiperf.NAME_RECORDS, aiperf.matches_records, aiperf.read_records),
+    Format(llm_d.NAME, llm_d.matches, llm_d.read, many=False),
+)
+SUPPORTED = "; ".join(each.name for each in FORMATS)
+
+
+def read_run(path: Path) -> BenchmarkRun:
+    """The run in a result file."""
+    where = shorten(str(path), 200)
+    documents = _documents(read_text(path), where)
+    for each in FORMATS:
+        if all(each.matches(document) for document in documents):
+            if len(documents) > 1 and not each.many:
+                raise BadInput(f"{len(documents)} results of {each.name} in one file", where=where, fix="One a file.")
+            return each.read(documents, where)
+    names = sorted({each.name for document in documents for each in FORMATS if each.matches(document)})
+    found = f"results of {' and '.join(names)} mixed" if names else _found(documents[0])
+    raise BadInput(f"no benchmark result we know: {found}", where=where, fix=f"Supported: {SUPPORTED}.")
+
+
+def read_runs(paths: Sequence[Path]) -> BenchmarkRun:
+    """Files of one tool and model as one run: many tools write a file for each load."""
+    runs = [read_run(path) for path in paths]
+    kinds = {(run.tool, run.model, run.stated) for run in runs}
+    if len(kinds) > 1:
+        shown = ", ".join(sorted(f"{tool} of {model or 'no named model'}" for tool, model, _ in kinds)[:4])
+        raise BadInput(
+            f"the files are of different runs: {shown}", fix="Give the files of one tool, model and machine."
+        )
+    points = sorted(
+        (point for run in runs for point in run.points), key=lambda each: (each.concurrency or 0, each.rate or 0.0)
+    )
+    return runs[0].model_copy(update={"points": tuple(points)})
+
+
+def _documents(text: str, where: str) -> list[Any]:
+    """One JSON document, a list of them, one a line, or one in YAML."""
+    start = text.lstrip()[:1]
+    if not start:
+        raise BadInput("is empty", where=where)
+    if start not in "{[":
+        return [_yaml(text, where)]
+    try:
+        whole = json.loads(text)
+    except RecursionError:
+        raise BadInput("not JSON: nested too deep", where=where) from None
+    except ValueError as error:
+        lines = [line for line in text.splitlines() if line.strip()]
+        if len(lines) < 2 or not lines[0].rstrip().endswith("}"):
+            raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=where, fix="Was it cut off?") from None
+        return [_line(line, where, place) for place, line in enumerate(lines, 1)]
+    documents = whole if isinstance(whole, list) else [whole]
+    if not documents:
+        raise BadInput("an empty list", where=where, fix=f"Supported: {SUPPORTED}.")
+    return documents
+
+
+def _line(line: str, where: str, place: int) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=f"{where}:{place}") from None
+
+
+def _yaml(text: str, where: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        said = shorten(" ".join(str(error).split()), 120)
+        raise BadInput(f"neither JSON nor YAML: {said}", where=where, fix=f"Supported: {SUPPORTED}.") from None
+
+
+def _found(document: Any) -> str:
+    if not isinstance(document, dict):
+        return f"it holds {'a text' if isinstance(document, str) else f'a {type(document).__name__}'}, not an object"
+    return f"its keys: {shorten(', '.join(map(str, document)), 200) or 'none'}"

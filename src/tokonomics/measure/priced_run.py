@@ -1,0 +1,263 @@
+"""A benchmark in dollars, and how far our prediction was off.
+
+On **reservation**: the machine's price over the tokens of answered requests, for as long as the load ran. The price is
+split between prompts and answers by the share of the GPU's time that prompts take, which is modelled, so it needs a
+model and a GPU we know; the whole bill over all tokens, or over the answers alone, does not. Predictions and their
+errors are those of ``validate``: the closed form of a replica under the same load.
+"""
+
+import statistics
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+from pydantic import PositiveFloat, PositiveInt
+
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
+from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
+from tokonomics.measure.load_curve import LoadVerdict, judge
+from tokonomics.measure.measurements import Measurement, Metric, Mode
+from tokonomics.measure.validate import predict, steps_of
+from tokonomics.money.cost import split_by_gpu_time
+from tokonomics.nouns import Noun
+from tokonomics.physics.intervals import Interval
+from tokonomics.serving.steady import ReplicaCurve
+from tokonomics.traffic.promises import Promise
+from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
+
+
+class Machine(Noun):
+    """What served the run: given by the user, or else stated by the file."""
+
+    gpu: str
+    gpus: PositiveInt
+    tp: PositiveInt
+    pp: PositiveInt = 1
+    ep: PositiveInt = 1
+    engine: str = "vllm"
+    weights: str = "unstated"
+    kv: str | None = None
+    tuned: bool = False
+
+    @property
+    def replicas(self) -> int:
+        return self.gpus // (self.tp * self.pp)
+
+
+class Price(Noun):
+    """What the machine costs, all GPUs together."""
+
+    usd_per_hour: PositiveFloat
+    price_from: str
+
+
+class PointPrice(Noun):
+    """Dollars per Mtok at one load, on reservation."""
+
+    blended: PositiveFloat
+    """Prompt and answer tokens alike."""
+    output_only: PositiveFloat
+    """The whole bill over the answers alone."""
+    input: PositiveFloat | None = None
+    output: PositiveFloat | None = None
+    """Prompts and answers by their modelled shares of the GPU's time; None without a model of it."""
+
+
+class Scored(Noun):
+    """One measured figure, and what we would have said."""
+
+    metric: Metric
+    measured: PositiveFloat
+    predicted: Interval
+    off: float
+    """Predicted ÷ measured − 1."""
+    inside: bool
+    """Whether the measured figure lies in the predicted 80 % interval."""
+
+
+class PricedPoint(Noun):
+    """One load in dollars, and scored."""
+
+    load: str
+    usd_per_mtok: PointPrice | None
+    scored: tuple[Scored, ...]
+    not_predicted: str | None = None
+
+
+class PricedRun(Noun):
+    """A benchmark with what it costs and how far predictions were off."""
+
+    run: BenchmarkRun
+    machine: Machine | None
+    price: Price | None
+    points: tuple[PricedPoint, ...]
+    verdict: LoadVerdict
+    median_abs_error: dict[Metric, float]
+    """Over the loads: the median size of predicted ÷ measured − 1."""
+
+
+def machine_of(
+    stated: Stated,
+    gpu: str | None,
+    gpus: int | None,
+    tp: int | None,
+    pp: int | None,
+    ep: int | None,
+    engine: str | None,
+    weights: str | None,
+    kv: str | None,
+) -> Machine | None:
+    """What the user says, completed by what the file says; None where neither names a GPU."""
+    name = gpu or stated.gpu
+    if name is None:
+        return None
+    with suppress(UnknownName):  # a file may name a GPU that only its author knows
+        name = find_gpu(name).key
+    many = gpus or stated.gpus or (tp or stated.tp or 1) * (pp or stated.pp or 1)
+    stages = pp or stated.pp or 1
+    # GPUs given without a split are taken to share every layer, as one replica.
+    split = tp or (stated.tp if gpus is None or gpus == stated.gpus else None) or max(1, many // stages)
+    if many % (split * stages):
+        raise BadInput(
+            f"{plural(many, 'GPU')} cannot hold whole replicas of {split * stages}",
+            where="--gpus",
+            fix="Give --tp (and --pp) so that they divide --gpus.",
+        )
+    return Machine(
+        gpu=name,
+        gpus=many,
+        tp=split,
+        pp=stages,
+        ep=ep or stated.ep or 1,
+        engine=engine or stated.engine or "vllm",
+        weights=weights or stated.weights or "unstated",
+        kv=kv,
+        tuned=stated.tuned,
+    )
+
+
+def price_run(
+    run: BenchmarkRun, machine: Machine | None, price: Price | None, promises: Sequence[Promise] = ()
+) -> PricedRun:
+    """Dollars and errors of every load."""
+    points = tuple(_priced(run, point, machine, price) for point in run.points)
+    prices = [point.usd_per_mtok.blended if point.usd_per_mtok else None for point in points]
+    sizes: dict[Metric, list[float]] = {}
+    for point in points:
+        for scored in point.scored:
+            sizes.setdefault(scored.metric, []).append(abs(scored.off))
+    return PricedRun(
+        run=run.without_records(),
+        machine=machine,
+        price=price,
+        points=points,
+        verdict=judge(run.points, prices, promises),
+        median_abs_error={metric: statistics.median(values) for metric, values in sizes.items()},
+    )
+
+
+def measurements_of(run: BenchmarkRun, machine: Machine) -> list[Measurement]:
+    """Every figure of a run that can be predicted, a row each; of one replica."""
+    return [row for point in run.points for row in _rows(run, point, machine)]
+
+
+def _priced(run: BenchmarkRun, point: LoadPoint, machine: Machine | None, price: Price | None) -> PricedPoint:
+    rows = _rows(run, point, machine) if machine else []
+    scored, reason = [], None
+    for row in rows:
+        said = predict(row)
+        if isinstance(said, str):
+            reason = said
+            continue
+        whole = machine.replicas if machine and row.metric is Metric.output_tok_s else 1
+        scored.append(
+            Scored(
+                metric=row.metric,
+                measured=row.value * whole,
+                predicted=Interval(**{name: value * whole for name, value in said.interval}),
+                off=said.interval.mid / row.value - 1,
+                inside=said.inside,
+            )
+        )
+    if machine and not rows:
+        reason = "the file names no model" if run.model is None else "it has no figure that is predicted"
+    share = _prefill_share(rows[0]) if scored else None
+    return PricedPoint(
+        load=point.load,
+        usd_per_mtok=_dollars(point, price, share) if price else None,
+        scored=tuple(scored),
+        not_predicted=reason,
+    )
+
+
+def _dollars(point: LoadPoint, price: Price, prefill_share: float | None) -> PointPrice:
+    per_second = price.usd_per_hour / SECONDS_PER_HOUR
+    tokens = point.input_tokens_per_s + point.output_tokens_per_s
+    split = None
+    if prefill_share is not None:
+        lengths = (point.mean_input_tokens, point.mean_output_tokens)
+        split = split_by_gpu_time(per_second, point.requests_per_s, *lengths, prefill_share)
+    return PointPrice(
+        blended=per_second / tokens * TOKENS_PER_MTOK,
+        output_only=per_second / point.output_tokens_per_s * TOKENS_PER_MTOK,
+        input=split.input if split and split.input > 0 else None,
+        output=split.output if split and split.output > 0 else None,
+    )
+
+
+def _rows(run: BenchmarkRun, point: LoadPoint, machine: Machine) -> list[Measurement]:
+    if run.model is None:
+        return []
+    replicas = machine.replicas
+    figures = {
+        Metric.tpot_s: point.tpot.typical if point.tpot else None,
+        Metric.ttft_s: point.ttft.typical if point.ttft else None,
+        Metric.output_tok_s: point.output_tokens_per_s / replicas,
+    }
+    users = max(1, round(point.concurrency / replicas)) if point.concurrency else None
+    return [
+        Measurement(
+            key=f"{point.load}, {metric}",
+            model=run.model,
+            gpu=machine.gpu,
+            gpus=machine.gpus,
+            tp=machine.tp,
+            pp=machine.pp,
+            ep=machine.ep,
+            weights=machine.weights,
+            kv=machine.kv,
+            engine=machine.engine,
+            year=run.when.year if run.when else 2026,
+            tuned=machine.tuned,
+            input_tokens=max(1, round(point.mean_input_tokens)),
+            output_tokens=max(1, round(point.mean_output_tokens)),
+            batch=users,
+            rate=point.rate / replicas if point.rate else None,
+            mode=Mode.fixed_concurrency if users else Mode.server_slo if point.rate else Mode.max_throughput,
+            metric=metric,
+            value=value,
+            source=shorten(run.tool, 60),
+        )
+        for metric, value in figures.items()
+        # A step of less than a nanosecond, or no time at all, is a clock that did not tick.
+        if value is not None and value >= 1e-9
+    ]
+
+
+def _prefill_share(row: Measurement) -> float | None:
+    """Of the GPU's busy time under this load."""
+    try:
+        steps = steps_of(row)
+        most = max(row.batch, 256) if row.batch else None
+        curve = ReplicaCurve(steps.deployment, row.input_tokens, row.output_tokens, steps=steps, most_sequences=most)
+    except TokonomicsError:
+        return None
+    capacity = curve.capacity()
+    if row.rate is not None:
+        steady = curve.at_rate(min(row.rate, capacity.rate), capacity)
+        busy = capacity.rate * float(np.interp(steady.batch, curve.batches, curve.stall_s))
+    else:
+        steady = curve.at_concurrency(row.batch) if row.batch else curve.saturated()
+        busy = steady.rate * float(np.interp(steady.batch, curve.batches, curve.stall_s))
+    return min(0.999, busy)

@@ -1,0 +1,87 @@
+"""``bench`` and ``import`` as a shell sees them, against a server on loopback."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.measure.loopback import Loopback, loopback
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+RESULTS = Path(__file__).parents[1] / "measure" / "results"
+SHORT = ("--input=60", "--output=5", "--requests=30")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Loopback]:
+    with loopback() as made:
+        yield made
+
+
+def test_bench_prints_the_same_result_as_json(tokonomics: Call, server: Loopback, tmp_path: Path) -> None:
+    saved = tmp_path / "run.json"
+    flags = ("--concurrency=1,3", "--usd-per-hour=3.6", "--slo=ttft_p99=10", "--save", saved)
+    done = tokonomics("bench", server.url("good"), *SHORT, *flags, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert [point["concurrency"] for point in result["run"]["points"]] == [1, 3]
+    for point, priced in zip(result["run"]["points"], result["points"], strict=True):
+        tokens_per_s = point["input_tokens_per_s"] + point["output_tokens_per_s"]
+        assert priced["usd_per_mtok"]["blended"] == pytest.approx(0.001 / tokens_per_s * 1e6)
+    again = json.loads(tokonomics("import", saved, "--usd-per-hour=3.6", "--slo=ttft_p99=10", "--json").stdout)
+    assert again == result
+
+
+def test_bench_predicts_where_the_gpu_and_the_model_are_known(tokonomics: Call, server: Loopback) -> None:
+    flags = ("--model=llama-3.1-8b", "--gpu=H100", "--concurrency=2", "--json")
+    result = json.loads(tokonomics("bench", server.url("slow"), *SHORT, *flags).stdout)
+    assert {each["metric"] for each in result["points"][0]["scored"]} == {"tpot_s", "ttft_s", "output_tok_s"}
+    assert result["price"]["price_from"] != "as given"  # of the cheapest offer
+
+
+def test_an_open_loop_and_a_trace_are_loads_too(tokonomics: Call, server: Loopback, tmp_path: Path) -> None:
+    by_rate = tokonomics("bench", server.url("good"), *SHORT, "--rate=300")
+    assert by_rate.returncode == 0, by_rate.stderr
+    assert "300 requests/s" in by_rate.stdout
+    log = tmp_path / "log.csv"
+    log.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(f"{at / 50},40,3\n" for at in range(20)))
+    replayed = tokonomics("bench", server.url("good"), f"--trace={log}", "--speed=2", "--json")
+    assert replayed.returncode == 0, replayed.stderr
+    point = json.loads(replayed.stdout)["run"]["points"][0]
+    assert (point["completed"], point["output_tokens"], point["input_tokens"]) == (20, 60, 800)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--save=run.csv",), "does not end with .json"),
+        (("--save=no/such/run.json",), "does not exist"),
+        (("--chart=load.bmp",), "cannot save a chart"),
+        (("--max-usd=1",), "needs a price"),
+        (("--speed=2",), "is for a trace"),
+        (("--concurrency=1.5",), "whole numbers"),
+        (("--concurrency=9999",), "must be from 1 to 4,096"),
+        (("--slo=ttft_p42=1",), "not a promise"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_slip_is_found_before_the_server_is_asked(
+    tokonomics: Call, server: Loopback, flags: tuple[str, ...], says: str
+) -> None:
+    before = sum(server.seen.values())
+    done = tokonomics("bench", server.url("good"), *SHORT, *flags)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert sum(server.seen.values()) == before
+
+
+def test_import_names_the_model_in_our_words(tokonomics: Call) -> None:
+    bare = json.loads(tokonomics("import", RESULTS / "vllm.json", "--gpu=H100", "--json").stdout)
+    assert "unknown model 'tiny'" in bare["points"][0]["not_predicted"]
+    told = json.loads(
+        tokonomics("import", RESULTS / "vllm.json", "--gpu=H100", "--model=llama-3.1-8b", "--json").stdout
+    )
+    assert told["points"][0]["not_predicted"] is None
+    assert told["points"][0]["scored"]

@@ -1,0 +1,192 @@
+"""A server on loopback that streams answers as told, well or badly, and counts what it sent.
+
+The first part of the path says how it behaves: ``http://127.0.0.1:PORT/cut/v1`` cuts every answer off. It runs in a
+thread with its own event loop, since the client under test has one too.
+"""
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from aiohttp import web
+
+
+class Loopback:
+    """What it sent, and where it is."""
+
+    def __init__(self) -> None:
+        self.sent: Counter[str] = Counter()
+        self.bodies: list[dict[str, Any]] = []
+        self.seen: Counter[str] = Counter()
+        self.address = ""
+        self.stall_s = 0.4
+        self._stalled: asyncio.Event | None = None
+
+    def url(self, behaviour: str) -> str:
+        return f"{self.address}/{behaviour}/v1"
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        behaviour = request.match_info["behaviour"]
+        self.bodies.append(body)
+        self.seen[behaviour] += 1
+        return await getattr(self, f"_{behaviour}")(request, body)  # type: ignore[no-any-return]
+
+    async def _good(self, request: web.Request, body: dict[str, Any], pause_s: float = 0.0) -> web.StreamResponse:
+        """A word is a token, the template adds 7; as many tokens come back as were asked for."""
+        text = body["messages"][0]["content"] if "messages" in body else body["prompt"]
+        counted, wanted = len(text.split()) + 7, int(body.get("max_tokens") or body["max_completion_tokens"])
+        response = await self._start(request)
+        for _ in range(wanted):
+            if pause_s:
+                await asyncio.sleep(pause_s)
+            await response.write(chunk(content="x"))
+        self.sent["input"] += counted
+        self.sent["output"] += wanted
+        self.sent["requests"] += 1
+        usage = {"prompt_tokens": counted, "completion_tokens": wanted, "prompt_tokens_details": {"cached_tokens": 5}}
+        await response.write(chunk(finish="length") + chunk(usage=usage) + b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+    async def _leaves(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """Hangs up after the answer without having said so."""
+        response = await self._good(request, body)
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    async def _slow(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return await self._good(request, body, pause_s=0.005)
+
+    async def _stalls(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """From the tenth request on nobody is answered for a while; then all are."""
+        if self.seen["stalls"] == 10:
+            self._stalled = asyncio.Event()
+            asyncio.get_running_loop().call_later(self.stall_s, self._stalled.set)
+        if self._stalled is not None:
+            await self._stalled.wait()
+        return await self._good(request, body)
+
+    async def _hangs(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = await self._start(request)
+        await response.write(chunk(content="x"))
+        await asyncio.sleep(60)
+        return response
+
+    async def _cut(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = await self._start(request)
+        await response.write(chunk(content="x") * 3)
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    async def _stops(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """A whole body, but half an answer."""
+        response = await self._start(request)
+        await response.write(chunk(content="x") * 3)
+        return response
+
+    async def _fails(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "out of memory"}}, status=500)
+
+    async def _half(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """Every other request fails, once it is known."""
+        bad = self.seen["half"] > 2 and self.seen["half"] % 2
+        return await (self._fails if bad else self._good)(request, body)
+
+    async def _busy(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """Refuses each first attempt."""
+        if self.seen["busy"] % 2:
+            return web.Response(status=503, text="try again")
+        return await self._good(request, body)
+
+    async def _garbage(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = await self._start(request)
+        await response.write(b"data: {]\n\n")
+        return response
+
+    async def _html(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return web.Response(text="<h1>Welcome to nginx!</h1>", content_type="text/html")
+
+    async def _endless(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = await self._start(request)
+        while True:
+            await response.write(b"x" * 100_000)
+
+    async def _uncounted(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = await self._start(request)
+        await response.write(chunk(content="x") + chunk(finish="stop") + b"data: [DONE]\n\n")
+        return response
+
+    async def _says(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = await self._start(request)
+        await response.write(b'data: {"error": {"message": "engine is dead"}}\n\n')
+        return response
+
+    async def _locked(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """As some servers do, it repeats the key that it refuses."""
+        return web.json_response({"error": f"bad key {request.headers.get('Authorization')}"}, status=401)
+
+    async def _strict(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """Takes only what the standard of today names."""
+        for name in ("ignore_eos", "max_tokens"):
+            if name in body:
+                instead = " Use max_completion_tokens." if name == "max_tokens" else ""
+                return web.json_response({"error": {"message": f"unknown {name}.{instead}"}}, status=400)
+        return await self._good(request, body)
+
+    async def _start(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        return response
+
+    async def models(self, request: web.Request) -> web.Response:
+        names = {"two": ["first", "second"], "html": []}.get(request.match_info["behaviour"], ["tiny"])
+        return web.json_response({"object": "list", "data": [{"id": name} for name in names]})
+
+
+def chunk(content: str | None = None, finish: str | None = None, usage: dict[str, Any] | None = None) -> bytes:
+    """A line of a chat stream, as vLLM writes it."""
+    delta = {"content": content} if content is not None else {}
+    choices = [] if usage else [{"index": 0, "delta": delta, "finish_reason": finish}]
+    document: dict[str, Any] = {"id": "c", "object": "chat.completion.chunk", "choices": choices}
+    return (
+        b"data: " + json.dumps(document | ({"usage": usage} if usage else {}), separators=(",", ":")).encode() + b"\n\n"
+    )
+
+
+@contextmanager
+def loopback() -> Iterator[Loopback]:
+    """A server that ends with the block."""
+    server, loop = Loopback(), asyncio.new_event_loop()
+    ready, done = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        app = web.Application(client_max_size=1 << 26)
+        app.router.add_post("/{behaviour}/v1/chat/completions", server.answer)
+        app.router.add_post("/{behaviour}/v1/completions", server.answer)
+        app.router.add_get("/{behaviour}/v1/models", server.models)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        server.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        ready.set()
+        await done.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield server
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join()
+        loop.close()

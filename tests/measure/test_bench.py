@@ -1,0 +1,360 @@
+"""The load test against servers on loopback: what it counts is what the server sent; what goes wrong is counted."""
+
+import json
+import random
+from array import array
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.measure.loopback import Loopback, chunk, loopback
+
+from tokonomics.errors import BadInput
+from tokonomics.measure.bench import client, stream
+from tokonomics.measure.bench.run import Asked, run_bench
+from tokonomics.measure.bench.stopping import Budget, Stopping, half_width
+from tokonomics.measure.bench.stream import AnswerStream, BadAnswer
+from tokonomics.measure.bench.target import target
+from tokonomics.measure.benchmark_run import BenchmarkRun
+from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.trace import make_trace
+
+SHORT = Budget(requests=30, seconds=20)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Loopback]:
+    with loopback() as made:
+        yield made
+
+
+def bench(server: Loopback, behaviour: str, **asked: object) -> BenchmarkRun:
+    settings = {"users": [2], "budget": SHORT, "input_tokens": 50, "output_tokens": 6} | asked
+    return run_bench(Asked(target(server.url(behaviour)), **settings))  # type: ignore[arg-type]
+
+
+def counted(run: BenchmarkRun) -> dict[str, int]:
+    """All that was served, in and outside of the windows."""
+    points = run.points
+    return {
+        "requests": sum((point.completed or 0) + point.outside.requests - point.outside.failed for point in points),
+        "input": sum((point.input_tokens or 0) + point.outside.input_tokens for point in points),
+        "output": sum((point.output_tokens or 0) + point.outside.output_tokens for point in points),
+    }
+
+
+LOADS: dict[str, dict[str, object]] = {
+    "users": {"users": [1, 5]},
+    "rates": {"users": [], "rates": [200.0, 400.0]},
+    "trace": {"users": [], "trace": make_trace([0.0, 0.01, 0.02, 0.02], [40, 90, 8, 300], [5, 1, 9, 0])},
+    "sweep": {"users": [], "sweep": True},
+}
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_every_token_the_server_sent_is_counted_once(load: str) -> None:
+    with loopback() as server:
+        run = bench(server, "good", **LOADS[load])
+        assert counted(run) == dict(server.sent)
+        assert all(point.failed == 0 for point in run.points)
+
+
+def test_prompts_have_about_the_length_asked_for(server: Loopback) -> None:
+    point = bench(server, "good", input_tokens=333).points[0]
+    assert point.mean_input_tokens == 333  # a word is a token here, and the template's seven are learned
+    assert point.mean_output_tokens == 6
+    assert point.cached_tokens == 5 * (point.completed or 0)
+
+
+def test_no_two_prompts_begin_alike(server: Loopback) -> None:
+    server.bodies.clear()
+    bench(server, "good")
+    starts = [" ".join(body["messages"][0]["content"].split()[:12]) for body in server.bodies]
+    assert len(set(starts)) == len(starts) >= 30
+
+
+def test_equal_seeds_send_equal_prompts(server: Loopback) -> None:
+    sent = []
+    for _ in range(2):
+        server.bodies.clear()
+        bench(server, "good", users=[1], seed=7)
+        sent.append([body["messages"] for body in server.bodies][:30])
+    assert sent[0] == sent[1]
+
+
+def test_plain_completions_are_asked_by_their_address(server: Loopback) -> None:
+    server.bodies.clear()
+    run = run_bench(Asked(target(server.url("good") + "/completions"), users=[1], budget=SHORT, output_tokens=3))
+    assert run.points[0].mean_output_tokens == 3
+    assert all("prompt" in body and "messages" not in body for body in server.bodies)
+
+
+def test_latencies_are_those_of_the_server(server: Loopback) -> None:
+    """Six tokens, five milliseconds apart: what is promised by the server's clock is the least the client can see."""
+    point = bench(server, "slow", users=[1], budget=Budget(requests=10)).points[0]
+    assert point.ttft is not None
+    assert point.tpot is not None
+    assert point.itl is not None
+    assert point.e2e is not None
+    least = [point.ttft.p50, point.tpot.p50, point.itl.p50, (point.e2e.p50 or 0) / 6]
+    assert all(each is not None and each >= 0.0045 for each in least)
+    assert point.requests_per_s <= 1 / (6 * 0.0045)
+
+
+def test_a_stall_is_felt_by_everyone_who_was_due_in_it() -> None:
+    """Open loop: at 200 requests a second, a stall of 0.4 s catches 80 requests, half of which wait over 0.2 s.
+
+    A loop that waits for answers before it sends would have seen one (coordinated omission).
+    """
+    with loopback() as server:
+        point = bench(server, "stalls", users=[], rates=[200.0], budget=Budget(requests=300, seconds=20)).points[0]
+    waited = [each.ttft_s for each in point.records if each.ttft_s is not None]
+    assert sum(each > server.stall_s / 2 for each in waited) >= 25
+    with loopback() as server:
+        closed = bench(server, "stalls", users=[1], budget=Budget(requests=100, seconds=20)).points[0]
+    assert sum((each.ttft_s or 0) > server.stall_s / 2 for each in closed.records) <= 1
+
+
+FAULTS = {
+    "fails": "HTTP 500: out of memory",
+    "cut": "cut off",
+    "stops": "cut off",
+    "garbage": "not JSON in the stream",
+    "html": "answered text/html, not a stream",
+    "endless": "without end",
+    "uncounted": "without usage",
+    "says": "engine is dead",
+    "hangs": "no whole answer within 0.5 s",
+}
+
+
+@pytest.mark.parametrize("behaviour", FAULTS)
+def test_a_server_that_cannot_be_measured_is_refused_with_what_it_did(
+    server: Loopback, monkeypatch: pytest.MonkeyPatch, behaviour: str
+) -> None:
+    monkeypatch.setattr(client, "_LARGEST_ANSWER", 1_000_000)
+    monkeypatch.setattr(stream, "LONGEST_LINE", 500_000)
+    with pytest.raises(BadInput) as refused:
+        bench(server, behaviour, model="tiny", timeout_s=0.5, retries=0)
+    assert FAULTS[behaviour] in str(refused.value)
+    assert refused.value.fix
+
+
+def test_failures_among_answers_are_counted_with_their_reason(server: Loopback) -> None:
+    point = bench(server, "half", budget=Budget(requests=20)).points[0]
+    assert (point.completed or 0) + (point.failed or 0) == 20
+    assert point.errors == {"HTTP 500: out of memory": point.failed}
+    assert 5 <= (point.failed or 0) <= 15
+    assert point.output_tokens == 6 * (point.completed or 0)
+
+
+def test_a_refused_request_is_tried_again_and_its_wait_counts(server: Loopback) -> None:
+    point = bench(server, "busy", users=[1], budget=Budget(requests=5), retries=1).points[0]
+    assert (point.completed, point.failed, point.retries) == (5, 0, 5)
+    assert point.ttft is not None
+    assert point.ttft.mean is not None
+    assert point.ttft.mean >= 0.09  # the wait before the second attempt is part of what the user waited
+
+
+def test_without_retries_it_is_a_failure(server: Loopback) -> None:
+    with pytest.raises(BadInput, match="HTTP 503: try again"):
+        bench(server, "busy", retries=0)
+
+
+def test_the_key_is_sent_but_never_shown(
+    server: Loopback, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    with pytest.raises(BadInput) as refused:
+        bench(server, "locked", model="tiny")
+    assert "bad key Bearer (key)" in str(refused.value)
+    assert "OPENAI_API_KEY" in str(refused.value)
+    assert "sk-very-secret" not in str(refused.value) + repr(bench(server, "good"))
+
+
+def test_a_server_of_the_bare_standard_is_asked_in_its_words(server: Loopback) -> None:
+    run = bench(server, "strict")
+    assert run.points[0].mean_output_tokens == 6
+    assert any("ignore_eos" in note for note in run.notes)
+
+
+def test_several_models_ask_for_a_choice(server: Loopback) -> None:
+    with pytest.raises(BadInput, match="has 2 models"):
+        bench(server, "two")
+
+
+def test_nobody_there_is_one_message() -> None:
+    with pytest.raises(BadInput, match="lists no model"):
+        run_bench(Asked(target("http://127.0.0.1:9")))
+    with pytest.raises(BadInput, match="no first answer"):
+        run_bench(Asked(target("http://127.0.0.1:9"), model="m", retries=0))
+
+
+def test_a_sweep_doubles_until_the_promise_breaks_and_looks_between() -> None:
+    """The server answers one after another, so twice the users wait twice as long."""
+    with loopback() as server:
+        run = bench(
+            server, "slow", users=[], sweep=True, promises=parse_promises("tpot_p50=1ms"), budget=Budget(requests=8)
+        )
+        assert [point.concurrency for point in run.points] == [1]  # five milliseconds a token: broken at once
+        run = bench(server, "slow", users=[], sweep=True, budget=Budget(requests=20, seconds=5))
+    users = [point.concurrency or 0 for point in run.points]
+    assert users[:3] == [1, 2, 4]
+    assert users == sorted(users)
+
+
+def test_a_spent_budget_ends_the_test(server: Loopback) -> None:
+    run = bench(server, "good", users=[1, 2, 3], usd_per_hour=3600.0, budget=Budget(requests=10_000, usd=0.05))
+    assert len(run.points) < 3
+    assert any("$0.05 spent" in note for note in run.notes)
+
+
+# -- the stream, byte by byte --
+
+ANSWER = b"".join(
+    [
+        b": a comment\n\n",
+        chunk(content=""),
+        chunk(content="data: "),
+        chunk(content="b\u00e9") + chunk(content='"finish_reason":null'),
+        chunk(finish="length"),
+        chunk(usage={"prompt_tokens": 11, "completion_tokens": 4}),
+        b"data: [DONE]\n\n",
+    ]
+)
+
+
+@given(st.lists(st.integers(1, len(ANSWER) - 1), max_size=12), st.sampled_from([b"\n", b"\r\n"]))
+def test_a_stream_means_the_same_however_it_is_cut(places: list[int], ends: bytes) -> None:
+    body = ANSWER.replace(b"\n", ends)
+    edges = [0, *sorted(places), len(body)]
+    answer = AnswerStream()
+    for at, (start, end) in enumerate(pairwise(edges)):
+        answer.feed(body[start:end], float(at))
+    answer.close()
+    assert (answer.input_tokens, answer.output_tokens, answer.ended) == (11, 4, True)
+    assert answer.first_s is not None
+    assert sum(gap * many for gap, many in zip(answer.gaps_s, answer.pieces, strict=True)) == pytest.approx(
+        (answer.last_s or 0) - (answer.first_s or 0)
+    )
+
+
+def test_a_stream_without_an_end_of_line_is_not_kept() -> None:
+    answer = AnswerStream()
+    answer.feed(b"x" * stream.LONGEST_LINE, 0.0)
+    with pytest.raises(BadAnswer, match="without end"):
+        answer.feed(b"x", 0.0)
+
+
+@given(st.binary(max_size=300))
+def test_whatever_comes_is_an_answer_or_a_bad_answer(body: bytes) -> None:
+    answer = AnswerStream()
+    try:
+        answer.feed(b"data:" + body + b"\n", 1.0)
+        answer.close()
+    except BadAnswer:
+        return
+    raise AssertionError("bytes without usage are no whole answer")
+
+
+# -- when to stop --
+
+
+def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
+    """95 of 100 intervals of independent values hold the true mean; with 400 trials, between 91 and 99."""
+    chance = np.random.default_rng(1)
+    held = 0
+    for _ in range(400):
+        values = array("d", chance.exponential(1.0, 500))
+        width, mean = half_width(values), float(np.mean(values))
+        assert width is not None
+        held += abs(mean - 1.0) <= width * mean
+    assert 364 <= held <= 396
+
+
+def test_closely_known_stops_early_and_noise_does_not() -> None:
+    chance = random.Random(0)
+    steady, noisy = Stopping(Budget(precision=0.05), 1), Stopping(Budget(precision=0.05), 1)
+    for _ in range(100):
+        steady.add(1.0, 2.0 + 0.01 * chance.random())
+        noisy.add(chance.expovariate(1.0), chance.expovariate(1.0))
+    assert steady.reason(1.0, 0.0) == "interval within 5%"
+    assert noisy.reason(1.0, 0.0) is None
+    assert noisy.precision is not None
+    assert noisy.precision > 0.05
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("http://h:8000", "http://h:8000/v1/chat/completions"),
+        ("http://h:8000/", "http://h:8000/v1/chat/completions"),
+        ("https://h/openai/v1", "https://h/openai/v1/chat/completions"),
+        ("http://h/v1/completions", "http://h/v1/completions"),
+        ("http://h/x/v1/chat/completions", "http://h/x/v1/chat/completions"),
+    ],
+)
+def test_an_address_is_understood_as_people_write_it(address: str, url: str) -> None:
+    assert target(address).url == url
+    assert target(address).models_url.endswith("/v1/models")
+
+
+@pytest.mark.parametrize("address", ["", "localhost:8000", "ftp://h", "http://", "http://h:0", "http://h:99999"])
+def test_what_is_no_address_is_said(address: str) -> None:
+    with pytest.raises(BadInput, match="no address"):
+        target(address)
+
+
+def test_a_password_in_the_address_is_not_kept(server: Loopback) -> None:
+    with_password = server.url("good").replace("http://", "http://me:hunter2@")
+    run = run_bench(Asked(target(with_password), users=[1], budget=SHORT, output_tokens=2))
+    assert "hunter2" not in json.dumps(run.model_dump(mode="json"))
+
+
+def test_a_server_that_hangs_up_after_each_answer_costs_no_retry() -> None:
+    """llama.cpp promises to keep the connection and closes it: found out once, then each request opens its own."""
+    with loopback() as server:
+        run = bench(server, "leaves", users=[3], retries=0)
+        assert counted(run) == dict(server.sent)
+    assert (run.points[0].failed, run.points[0].retries) == (0, 0)
+    assert any("hangs up after each answer" in note for note in run.notes)
+
+
+def test_an_interrupted_test_keeps_the_loads_it_finished() -> None:
+    """Ctrl-C cancels the test: one load is done, the next is under way."""
+    import asyncio
+
+    from tokonomics.measure.bench import run as whole
+
+    async def interrupted(server: Loopback) -> BenchmarkRun | None:
+        asked = Asked(
+            target(server.url("slow")), users=[1, 2], input_tokens=50, output_tokens=6, budget=Budget(requests=5)
+        )
+        made = whole._Bench(asked, None)
+        task = asyncio.create_task(made.run())
+        closed = made._closed
+
+        async def watched(users: int) -> object:
+            if users == 2:
+                asyncio.get_running_loop().call_soon(task.cancel)
+            return await closed(users)
+
+        made._closed = watched  # type: ignore[assignment, method-assign]
+        await task
+        return made.result
+
+    with loopback() as server:
+        run = asyncio.run(interrupted(server))
+    assert run is not None
+    assert [point.concurrency for point in run.points] == [1]
+    assert any("Interrupted" in note for note in run.notes)
+
+
+def test_a_server_that_does_not_keep_up_is_said_to() -> None:
+    with loopback() as server:
+        point = bench(server, "stalls", users=[], rates=[100.0], budget=Budget(requests=30, seconds=20)).points[0]
+    assert any("were answered" in note for note in point.notes)

@@ -1,0 +1,69 @@
+"""The load test against a real engine: llama.cpp, with a tiny random model, on loopback."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from tests.measure.tiny_llama import counters, llama_server
+
+from tokonomics.measure.bench.run import Asked, run_bench
+from tokonomics.measure.bench.stopping import Budget
+from tokonomics.measure.bench.target import target
+from tokonomics.measure.benchmark_run import BenchmarkRun
+from tokonomics.measure.importers.recognise import read_run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("llama")
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[str]:
+    with llama_server(folder) as address:
+        yield address
+
+
+def served(run: BenchmarkRun) -> tuple[int, int]:
+    return (
+        sum((point.input_tokens or 0) + point.outside.input_tokens for point in run.points),
+        sum((point.output_tokens or 0) + point.outside.output_tokens for point in run.points),
+    )
+
+
+@pytest.mark.parametrize("load", [{"users": [1, 3, 9]}, {"rates": [20.0]}], ids=["users", "rate"])
+def test_tokens_agree_exactly_with_the_servers_own_counters(server: str, load: dict[str, list[int]]) -> None:
+    """llama.cpp counts computed prompt tokens and cached ones apart; usage counts both as the prompt."""
+    asked = Asked(target(server), input_tokens=120, output_tokens=24, budget=Budget(requests=30, seconds=30), **load)  # type: ignore[arg-type]
+    run = run_bench(asked)
+    said = counters(server)
+    tokens_in, tokens_out = served(run)
+    assert tokens_in == said["prompt_tokens_total"] + said["prompt_tokens_cached_total"]
+    assert tokens_out == said["tokens_predicted_total"]
+    assert all(point.failed == 0 for point in run.points)
+
+
+def test_prompts_and_answers_have_the_length_asked_for(server: str) -> None:
+    """The tokenizer makes a token of each byte, so words differ in tokens: the mean is met within 10 %."""
+    point = run_bench(
+        Asked(target(server), users=[2], input_tokens=400, output_tokens=16, budget=Budget(requests=30))
+    ).points[0]
+    assert point.mean_output_tokens == 16
+    assert point.mean_input_tokens == pytest.approx(400, rel=0.1)
+
+
+def test_the_command_measures_saves_and_imports_the_same(
+    server: str, tmp_path: Path, tokonomics: Callable[..., CompletedProcess[str]]
+) -> None:
+    saved = tmp_path / "run.json"
+    flags = ("--concurrency=1,4", "--input=100", "--output=16", "--requests=30", "--usd-per-hour=2")
+    done = tokonomics("bench", server, *flags, "--save", saved, "--chart", tmp_path / "load.svg")
+    assert done.returncode == 0, done.stderr
+    assert "per million tokens" in done.stdout
+    assert (tmp_path / "load.svg").read_text().startswith("<svg")
+    again = tokonomics("import", saved, "--usd-per-hour=2")
+    assert again.stdout == done.stdout
+    assert len(read_run(saved).points[0].records) == 30

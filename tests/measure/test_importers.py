@@ -1,0 +1,320 @@
+"""Result files of other tools: the figures are theirs, in our words; whatever is wrong with a file is said."""
+
+import copy
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.measure.benchmark_run import LoadPoint, RequestRecord, point_from_records
+from tokonomics.measure.importers.recognise import FORMATS, read_run, read_runs
+from tokonomics.measure.priced_run import price_run
+
+RESULTS = Path(__file__).parent / "results"
+SAMPLES = sorted(path for path in RESULTS.iterdir() if path.suffix != ".md")
+
+
+def raw(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def test_every_supported_format_has_a_sample() -> None:
+    tools = {read_run(path).tool for path in SAMPLES}
+    assert tools == {
+        *("vLLM bench serve", "guidellm", "InferenceX", "aiperf", "genai-perf"),
+        *("SGLang bench_serving", "inference-perf", "tokonomics bench"),
+    }
+
+
+def test_vllm_rates_are_the_ones_vllm_printed() -> None:
+    said, point = raw("vllm.json"), read_run(RESULTS / "vllm.json").points[0]
+    assert point.concurrency == 4
+    assert point.rate is None
+    assert point.requests_per_s == pytest.approx(said["request_throughput"])
+    assert point.output_tokens_per_s == pytest.approx(said["output_throughput"])
+    assert point.input_tokens_per_s + point.output_tokens_per_s == pytest.approx(said["total_token_throughput"])
+    assert point.ttft is not None
+    assert point.e2e is not None
+    assert point.ttft.p50 == pytest.approx(said["median_ttft_ms"] / 1e3)
+    assert point.e2e.p50 == pytest.approx(statistics.median(said["latencies"]))
+
+
+def detailed() -> dict[str, Any]:
+    """As ``--save-detailed`` writes it: three requests, of which the second failed."""
+    return {
+        **{"date": "20261115-000415", "model_id": "llama-3.1-8b", "request_rate": 2.0, "max_concurrency": None},
+        **{"duration": 2.0, "completed": 2, "failed": 1, "total_input_tokens": 30, "total_output_tokens": 5},
+        **{"input_lens": [10, 7, 20], "output_lens": [3, 0, 2], "ttfts": [0.1, 0.0, 0.2]},
+        **{"itls": [[0.02, 0.04], [], [0.05]], "start_times": [5.0, 5.5, 6.0], "errors": ["", "Traceback…\nboom", ""]},
+    }
+
+
+def test_vllm_requests_give_the_same_figures_as_their_lists(tmp_path: Path) -> None:
+    (tmp_path / "v.json").write_text(json.dumps(detailed()))
+    point = read_run(tmp_path / "v.json").points[0]
+    assert (point.rate, point.concurrency) == (2.0, None)
+    assert (point.completed, point.failed, point.errors) == (2, 1, {"boom": 1})
+    assert [each.sent_s for each in point.records] == [0.0, 0.5, 1.0]
+    assert point.tpot is not None
+    assert point.e2e is not None
+    assert point.itl is not None
+    assert point.tpot.mean == pytest.approx((0.03 + 0.05) / 2)
+    assert point.e2e.mean == pytest.approx((0.16 + 0.25) / 2)
+    assert point.itl.mean == pytest.approx((0.02 + 0.04 + 0.05) / 3)
+
+
+def test_vllm_lists_without_start_times_are_left_for_the_summary(tmp_path: Path) -> None:
+    """Older releases did not write when requests were sent."""
+    old = {name: value for name, value in detailed().items() if name != "start_times"} | {"mean_tpot_ms": 40.0}
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    point = read_run(tmp_path / "old.json").points[0]
+    assert point.records == ()
+    assert (point.completed, point.failed, point.output_tokens) == (2, 1, 5)
+    assert point.tpot is not None
+    assert point.tpot.mean == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize("total", ["total_input_tokens", "total_output_tokens"])
+def test_a_total_that_is_not_the_sum_of_the_requests_is_refused(tmp_path: Path, total: str) -> None:
+    (tmp_path / "v.json").write_text(json.dumps({**detailed(), total: 31}))
+    with pytest.raises(BadInput, match=f"'{total}' is 31, but its requests add up to"):
+        read_run(tmp_path / "v.json")
+
+
+def test_guidellm_throughput_is_tokens_over_duration_not_the_median_of_moments() -> None:
+    said, point = raw("guidellm.json")["benchmarks"][0], read_run(RESULTS / "guidellm.json").points[0]
+    assert point.output_tokens_per_s == pytest.approx(320 / 0.2577481269836426)
+    assert point.output_tokens_per_s > 1.5 * said["metrics"]["output_tokens_per_second"]["successful"]["median"]
+    requests = said["requests"]["successful"]
+    assert point.tpot is not None
+    assert point.tpot.mean == pytest.approx(statistics.fmean(r["inter_token_latency_ms"] for r in requests) / 1e3)
+    assert point.cached_tokens == sum(r["cached_tokens"] for r in requests)
+
+
+def test_guidellm_without_its_requests_says_the_same_from_its_summary(tmp_path: Path) -> None:
+    document = raw("guidellm.json")
+    document["benchmarks"][0]["requests"]["successful"] = []
+    (tmp_path / "g.json").write_text(json.dumps(document))
+    whole, summary = read_run(RESULTS / "guidellm.json").points[0], read_run(tmp_path / "g.json").points[0]
+    assert summary.records == ()
+    for name in ("completed", "input_tokens", "output_tokens", "output_tokens_per_s", "mean_input_tokens"):
+        assert getattr(summary, name) == pytest.approx(getattr(whole, name))
+    assert summary.ttft is not None
+    assert whole.ttft is not None
+    assert summary.ttft.mean == pytest.approx(whole.ttft.mean)
+
+
+def test_inferencex_figures_are_per_gpu_and_latencies_are_seconds() -> None:
+    run = read_run(RESULTS / "inferencex.json")
+    said, point = raw("inferencex.json")[0], run.points[0]
+    assert (run.stated.gpu, run.stated.gpus, run.stated.tp) == ("h100", 4, 4)
+    assert point.output_tokens_per_s == pytest.approx(4 * said["output_tput_per_gpu"])
+    assert point.input_tokens_per_s + point.output_tokens_per_s == pytest.approx(4 * said["tput_per_gpu"])
+    assert point.tpot is not None
+    assert point.tpot.p50 == pytest.approx(1 / said["median_intvty"], rel=1e-3)
+
+
+def test_inferencex_apart_divides_prompts_by_prefill_and_answers_by_decode_gpus(tmp_path: Path) -> None:
+    load = {**raw("inferencex.json")[0], "disagg": True, "num_prefill_gpu": 2, "num_decode_gpu": 6}
+    load |= {"input_tput_per_gpu": 100.0, "output_tput_per_gpu": 50.0, "tput_per_gpu": (200 + 300) / 8}
+    (tmp_path / "agg.json").write_text(json.dumps(load))
+    run = read_run(tmp_path / "agg.json")
+    assert (run.points[0].input_tokens_per_s, run.points[0].output_tokens_per_s) == (200, 300)
+    assert run.stated.gpus == 8
+    assert run.stated.engine == "vllm disagg"
+
+
+def test_sglang_lines_are_loads() -> None:
+    run = read_run(RESULTS / "sglang.jsonl")
+    assert [(point.concurrency, point.rate) for point in run.points] == [(8, None), (None, 2.0)]
+    assert run.model == "meta-llama/Llama-3.1-8B-Instruct"
+    # In a closed loop users = rate × time of a request (Little): the file's own figures must agree.
+    closed = run.points[0]
+    assert closed.e2e is not None
+    assert closed.e2e.mean is not None
+    assert closed.requests_per_s * closed.e2e.mean == pytest.approx(8, rel=0.01)
+
+
+def test_aiperf_calls_the_time_per_token_inter_token_latency() -> None:
+    point = read_run(RESULTS / "aiperf.json").points[0]
+    said = raw("aiperf.json")
+    assert point.tpot is not None
+    assert point.tpot.p99 == pytest.approx(said["inter_token_latency"]["p99"] / 1e3)
+    assert point.requests_per_s == pytest.approx(said["request_throughput"]["avg"])
+    assert (point.concurrency, point.completed, point.failed) == (100, 200, 84)
+
+
+def test_aiperf_times_are_read_in_the_unit_they_state(tmp_path: Path) -> None:
+    document = raw("aiperf.json")
+    for name in ("request_latency", "time_to_first_token", "inter_token_latency"):
+        document[name] = {k: v / 1e3 if isinstance(v, float) else v for k, v in document[name].items()} | {"unit": "s"}
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    same, point = read_run(RESULTS / "aiperf.json").points[0], read_run(tmp_path / "a.json").points[0]
+    assert point.ttft is not None
+    assert same.ttft is not None
+    assert point.ttft.mean == pytest.approx(same.ttft.mean)
+
+
+def test_aiperf_request_lines_count_failures_and_users() -> None:
+    point = read_run(RESULTS / "aiperf-requests.jsonl").points[0]
+    assert (point.completed, point.failed, point.input_tokens, point.output_tokens) == (2, 1, 1000, 42)
+    assert point.duration_s == pytest.approx(0.5, rel=1e-3)
+    assert point.concurrency == 2
+    assert point.tpot is not None
+    assert point.tpot.mean == pytest.approx(5e-3)
+
+
+def test_genai_perf_totals_follow_from_rate_and_means() -> None:
+    point = read_run(RESULTS / "genai-perf.json").points[0]
+    assert (point.concurrency, point.completed, point.output_tokens) == (16, 100, 12_800)
+    assert point.output_tokens_per_s == pytest.approx(1024)
+
+
+def test_llm_d_units_and_replicas() -> None:
+    run = read_run(RESULTS / "llm-d.yaml")
+    point = run.points[0]
+    assert (point.rate, point.concurrency, point.completed, point.failed) == (10, None, 496, 4)
+    assert point.tpot is not None
+    assert point.tpot.p99 == pytest.approx(4.2e-3)
+    assert run.stated.gpus == 2
+    assert run.when is not None
+    assert run.when.year == 2025
+
+
+def test_files_of_one_run_are_one_curve(tmp_path: Path) -> None:
+    for users in (16, 4):
+        (tmp_path / f"{users}.json").write_text(json.dumps({**raw("vllm.json"), "max_concurrency": users}))
+    run = read_runs([tmp_path / "16.json", tmp_path / "4.json"])
+    assert [point.concurrency for point in run.points] == [4, 16]
+    with pytest.raises(BadInput, match="different runs"):
+        read_runs([tmp_path / "4.json", RESULTS / "aiperf.json"])
+
+
+def test_what_bench_and_import_print_as_json_can_be_imported(tmp_path: Path) -> None:
+    run = read_run(RESULTS / "bench.json")
+    (tmp_path / "printed.json").write_text(price_run(run, None, None).model_dump_json())
+    assert read_run(tmp_path / "printed.json") == run.without_records()
+    (tmp_path / "saved.json").write_text(run.model_dump_json())
+    assert read_run(tmp_path / "saved.json") == run
+
+
+def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "newer.json").write_text(json.dumps(raw("bench.json") | {"schema_version": 99}))
+    with pytest.raises(BadInput, match="schema version 99"):
+        read_run(tmp_path / "newer.json")
+
+
+records = st.builds(
+    RequestRecord,
+    sent_s=st.floats(0, 100),
+    ttft_s=st.none() | st.floats(0, 10),
+    e2e_s=st.none() | st.floats(0, 10),
+    input_tokens=st.integers(1, 10_000),
+    output_tokens=st.integers(1, 10_000),
+    error=st.none() | st.sampled_from(["boom", "cut"]),
+)
+
+
+@given(st.lists(records, min_size=1, max_size=30), st.floats(0.1, 1000))
+def test_totals_equal_the_sum_of_the_records(made: list[RequestRecord], duration_s: float) -> None:
+    point = point_from_records(made, duration_s, concurrency=1)
+    good = [each for each in made if each.error is None]
+    assert (point is None) == (not good)
+    if point is None:
+        return
+    assert point.completed == len(good)
+    assert point.failed == sum(point.errors.values()) == len(made) - len(good)
+    assert point.output_tokens == sum(each.output_tokens for each in good)
+    assert math.isclose(point.output_tokens_per_s * duration_s, point.output_tokens, rel_tol=1e-9)
+    with pytest.raises(ValueError, match="output_tokens is"):
+        LoadPoint.model_validate({**point.model_dump(), "output_tokens": point.output_tokens + 1})
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_every_sample_keeps_the_law(path: Path) -> None:
+    for point in read_run(path).points:
+        if point.records:
+            good = [each for each in point.records if each.error is None]
+            assert point.input_tokens == sum(each.input_tokens for each in good)
+            assert point.output_tokens == sum(each.output_tokens for each in good)
+        if point.duration_s and point.output_tokens:
+            assert point.output_tokens_per_s == pytest.approx(point.output_tokens / point.duration_s, rel=1e-3)
+
+
+UNKNOWN = {
+    "text.json": ("hello", "neither JSON nor YAML|not an object"),
+    "list.json": ("[]", "an empty list"),
+    "keys.json": ('{"speed": 3, "tokens": 4}', "its keys: speed, tokens"),
+    "cut.json": ('{"completed": 3, "dura', "not JSON"),
+    "lines.jsonl": ('{"a": 1}\n{"b": \n{"c": 3}', "lines.jsonl:2: not JSON"),
+    "empty.json": ("", "is empty"),
+    "deep.json": ("[" * 100_000, "not JSON"),
+    "yaml.yaml": ("version: '0.3'\nscenario: {}\nresults: {}\n", "version 0.3"),
+    "number.json": ("[1, 2]", "not an object"),
+    "mixed.jsonl": (
+        json.dumps(detailed())
+        + "\n"
+        + json.dumps({"completed": 1, "duration": 1, "total_output_tokens": 1, "mean_e2e_latency_ms": 1}),
+        "mixed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_or_damaged_file_says_what_was_found(tmp_path: Path, name: str) -> None:
+    text, found = UNKNOWN[name]
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadInput) as refused:
+        read_run(tmp_path / name)
+    import re
+
+    assert re.search(found, str(refused.value))
+
+
+def test_an_unknown_file_names_what_is_supported(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"speed": 3}')
+    with pytest.raises(BadInput) as refused:
+        read_run(tmp_path / "x.json")
+    assert all(each.name in str(refused.value) for each in FORMATS)
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        return [path, *(leaf for key, each in value.items() for leaf in leaves(each, (*path, key)))]
+    if isinstance(value, list):
+        return [path, *(leaf for at, each in enumerate(value[:3]) for leaf in leaves(each, (*path, at)))]
+    return [path]
+
+
+JUNK = st.sampled_from(
+    [None, -1, 0, 1e300, float("nan"), float("inf"), "x", [], {}, True, [1, "a"], {"avg": "b"}, 10**400]
+)
+DOCUMENTS = {path.stem: path.read_text(encoding="utf-8") for path in SAMPLES if path.suffix == ".json"}
+
+
+@given(st.sampled_from(sorted(DOCUMENTS)), st.data())
+@settings(max_examples=300, deadline=None)
+def test_no_damage_to_a_file_goes_unsaid_or_ends_in_a_crash(
+    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
+) -> None:
+    document = copy.deepcopy(json.loads(DOCUMENTS[name]))
+    *way, last = data.draw(st.sampled_from([path for path in leaves(document) if path]))
+    inside = document
+    for key in way:
+        inside = inside[key]
+    inside[last] = data.draw(JUNK)
+    path = tmp_path_factory.mktemp("damaged") / "d.json"
+    path.write_text(json.dumps(document))
+    try:
+        run = read_run(path)
+    except TokonomicsError:
+        return
+    for point in run.points:
+        figures = (point.requests_per_s, point.input_tokens_per_s, point.output_tokens_per_s)
+        assert all(math.isfinite(each) and each > 0 for each in figures)

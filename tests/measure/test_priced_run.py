@@ -1,0 +1,143 @@
+"""A benchmark in dollars and against our prediction: the bill is the machine's price, whoever measured."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokonomics.errors import BadInput
+from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, Stated
+from tokonomics.measure.importers.recognise import read_run
+from tokonomics.measure.load_curve import judge
+from tokonomics.measure.measurements import Metric
+from tokonomics.measure.priced_run import Machine, Price, machine_of, measurements_of, price_run
+from tokonomics.measure.validate import predict
+from tokonomics.traffic.promises import parse_promises
+
+RESULTS = Path(__file__).parent / "results"
+PRICE = Price(usd_per_hour=7.2, price_from="as given")
+H100 = Machine(gpu="H100", gpus=1, tp=1)
+
+
+def point(users: int, tokens_per_s: float, tpot_s: float = 0.01, failed: int = 0) -> LoadPoint:
+    """A load of 1,000 tokens in and 250 out."""
+    return LoadPoint(
+        concurrency=users,
+        requests_per_s=tokens_per_s / 250,
+        input_tokens_per_s=4 * tokens_per_s,
+        output_tokens_per_s=tokens_per_s,
+        mean_input_tokens=1000,
+        mean_output_tokens=250,
+        completed=100,
+        failed=failed,
+        ttft=Latencies(mean=0.1, p99=0.2),
+        tpot=Latencies(mean=tpot_s, p99=2 * tpot_s),
+    )
+
+
+def run(*points: LoadPoint, model: str | None = "llama-3.1-8b") -> BenchmarkRun:
+    return BenchmarkRun(tool="a tool", model=model, points=points)
+
+
+def test_the_price_is_the_machine_over_its_tokens() -> None:
+    """$7.20 an hour is 0.2 cents a second: over 500 tokens a second, 4 dollars a million."""
+    priced = price_run(run(point(4, 100)), None, PRICE).points[0].usd_per_mtok
+    assert priced is not None
+    assert priced.blended == pytest.approx(4.0)
+    assert priced.output_only == pytest.approx(20.0)
+    assert priced.input is priced.output is None  # without a model nobody knows what prompts take
+
+
+def test_prompts_and_answers_together_pay_the_bill() -> None:
+    priced = price_run(run(point(4, 100)), H100, PRICE).points[0].usd_per_mtok
+    assert priced is not None
+    assert priced.input is not None
+    assert priced.output is not None
+    assert 400 * priced.input + 100 * priced.output == pytest.approx(500 * priced.blended)
+    assert priced.input < priced.output
+
+
+@given(st.floats(0.01, 1000), st.floats(1.5, 10))
+def test_doubling_the_price_doubles_every_figure(usd: float, factor: float) -> None:
+    one, more = (
+        price_run(run(point(4, 100)), None, Price(usd_per_hour=each, price_from="")).points[0].usd_per_mtok
+        for each in (usd, usd * factor)
+    )
+    assert one is not None
+    assert more is not None
+    assert more.blended == pytest.approx(one.blended * factor)
+
+
+def test_errors_are_those_that_validate_computes() -> None:
+    made = run(point(16, 1500))
+    scored = {each.metric: each for each in price_run(made, H100, None).points[0].scored}
+    for row in measurements_of(made, H100):
+        said = predict(row)
+        assert not isinstance(said, str)
+        assert scored[row.metric].off == pytest.approx(said.interval.mid / row.value - 1)
+        assert scored[row.metric].inside == said.inside
+
+
+def test_two_replicas_are_predicted_as_half_the_load_each() -> None:
+    """Twice the users on twice the GPUs: the same latency, and twice the tokens."""
+    alone = price_run(run(point(16, 1500)), H100, None).points[0]
+    double = price_run(run(point(32, 3000)), Machine(gpu="H100", gpus=2, tp=1), None).points[0]
+    for one, two in zip(alone.scored, double.scored, strict=True):
+        times = 2 if one.metric is Metric.output_tok_s else 1
+        assert two.predicted.mid == pytest.approx(times * one.predicted.mid)
+        assert two.measured == pytest.approx(times * one.measured)
+        assert two.off == pytest.approx(one.off)
+
+
+def test_a_published_run_is_predicted_within_its_interval_where_the_engine_was_not_full() -> None:
+    """InferenceMAX, GPT-OSS-120B on four H100: 4 to 16 and 64 users (see the samples' README for the others)."""
+    made = read_run(RESULTS / "inferencex.json")
+    machine = machine_of(made.stated, *[None] * 8)
+    priced = price_run(made, machine, None)
+    for at in (0, 1, 2, 4):
+        tpot = next(each for each in priced.points[at].scored if each.metric is Metric.tpot_s)
+        assert tpot.inside
+        assert abs(tpot.off) < 0.1
+
+
+def test_what_cannot_be_predicted_says_why() -> None:
+    assert price_run(run(point(4, 100), model=None), H100, PRICE).points[0].not_predicted == "the file names no model"
+    unknown = price_run(run(point(4, 100), model="no-such-model"), H100, PRICE).points[0]
+    assert "unknown model 'no-such-model'" in (unknown.not_predicted or "")
+    assert unknown.usd_per_mtok is not None
+
+
+def test_the_user_knows_better_than_the_file() -> None:
+    stated = Stated(gpu="h200", gpus=8, tp=8, engine="sglang", weights="fp8")
+    assert machine_of(stated, *[None] * 8) == Machine(gpu="H200", gpus=8, tp=8, engine="sglang", weights="fp8")
+    machine = machine_of(stated, "H100", 4, 2, None, None, "vllm", None, None)
+    assert machine == Machine(gpu="H100-SXM", gpus=4, tp=2, engine="vllm", weights="fp8")
+    assert machine is not None
+    assert machine.replicas == 2
+    assert machine_of(Stated(), None, 2, None, None, None, None, None, None) is None
+
+
+def test_gpus_that_hold_no_whole_replica_are_refused() -> None:
+    with pytest.raises(BadInput, match="3 GPUs cannot hold whole replicas of 2"):
+        machine_of(Stated(), "H100", 3, 2, None, None, None, None, None)
+
+
+def test_the_knee_is_the_smallest_load_near_the_top_and_the_best_keeps_the_promise() -> None:
+    points = [point(1, 100, 0.01), point(4, 390, 0.011), point(16, 950, 0.02), point(64, 1000, 0.08)]
+    prices = [8.0, 2.0, 0.9, 0.8]
+    verdict = judge(points, prices)
+    assert (verdict.knee, verdict.best) == (2, 3)
+    assert judge(points, prices, parse_promises("tpot_p99=50ms")).best == 2
+    assert judge(points, prices, parse_promises("tpot_p99=1ms")).best is None
+    assert judge(points, [None] * 4).best == 3  # without a price: the most tokens
+
+
+def test_a_load_that_fails_requests_is_never_the_best() -> None:
+    assert judge([point(1, 100), point(4, 400, failed=5)], [2.0, 1.0]).best == 0
+
+
+def test_a_promise_on_a_statistic_that_the_file_lacks_is_not_kept() -> None:
+    verdict = judge([point(1, 100)], [1.0], parse_promises("ttft_p90=1"))
+    assert verdict.best is None
+    assert verdict.promises[0][0].measured_s is None

@@ -1,0 +1,94 @@
+"""A real llama.cpp server on loopback: a tiny Llama with random weights, its own tokenizer, and real ``/metrics``.
+
+The model is made here (two layers, one token a byte), so nothing is downloaded; its answers mean nothing, but it
+batches, caches prompts, streams, counts tokens and stops as any llama.cpp server does.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import numpy as np
+
+LAYERS, WIDTH, HEADS, FEED, CONTEXT = 2, 64, 4, 128, 8192
+BYTES = 256
+TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(BYTES))]
+
+
+def write_model(path: Path) -> None:
+    """The smallest file that llama.cpp takes for a Llama."""
+    import gguf
+
+    chance = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("tiny")
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FEED)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_vocab_size(len(TOKENS))
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(TOKENS)
+    writer.add_token_scores([0.0] * len(TOKENS))
+    kinds = gguf.TokenType
+    writer.add_token_types([kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL, *[kinds.BYTE] * BYTES])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template("{% for message in messages %}{{ message['content'] }}{% endfor %}")
+
+    def random(*shape: int) -> np.ndarray:
+        return (chance.standard_normal(shape) * 0.05).astype(np.float32)
+
+    writer.add_tensor("token_embd.weight", random(len(TOKENS), WIDTH))
+    writer.add_tensor("output_norm.weight", np.ones(WIDTH, dtype=np.float32))
+    writer.add_tensor("output.weight", random(len(TOKENS), WIDTH))
+    for layer in range(LAYERS):
+        for name in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(WIDTH, dtype=np.float32))
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            writer.add_tensor(f"blk.{layer}.{name}.weight", random(WIDTH, WIDTH))
+        for name, shape in (("ffn_gate", (FEED, WIDTH)), ("ffn_up", (FEED, WIDTH)), ("ffn_down", (WIDTH, FEED))):
+            writer.add_tensor(f"blk.{layer}.{name}.weight", random(*shape))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@contextmanager
+def llama_server(folder: Path, slots: int = 4) -> Iterator[str]:
+    """The address of a server that ends with the block."""
+    import xllamacpp
+
+    model = folder / "tiny.gguf"
+    if not model.exists():
+        write_model(model)
+    params = xllamacpp.CommonParams()
+    params.model.path = str(model)
+    params.n_parallel = slots
+    params.n_ctx = CONTEXT
+    params.n_predict = 512
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.endpoint_metrics = True
+    params.hostnames, params.port = ["127.0.0.1"], 0
+    params.verbosity = -1
+    params.model_alias = {"tiny"}
+    params.warmup = False
+    server = xllamacpp.Server(params)
+    try:
+        yield server.listening_address
+    finally:
+        del server
+
+
+def counters(address: str) -> dict[str, float]:
+    """What the server says it did, by metric."""
+    with urlopen(f"{address}/metrics", timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    pairs = (line.split() for line in lines if line and not line.startswith("#"))
+    return {name.removeprefix("llamacpp:"): float(value) for name, value in pairs}
