@@ -56,6 +56,15 @@ class Requests(NamedTuple):
     """Leading tokens of each prompt that have been brought from a slower memory when it arrives; None: of no prompt."""
 
 
+class Fetches(NamedTuple):
+    """What slower memories give, by request of a trace."""
+
+    tokens: Counts
+    """Leading tokens of the prompt that are there when it joins the queue, those in the GPU's own cache included."""
+    delay_s: Floats
+    """From its arrival until they are there: only then does it join the queue."""
+
+
 class Rules(NamedTuple):
     """What one replica does by itself."""
 
