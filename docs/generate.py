@@ -22,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGES = (
     "README.md",
+    "docs/caching.md",
     "docs/fit.md",
     "docs/cost.md",
     "docs/plan.md",
@@ -33,6 +34,7 @@ PAGES = (
 CHARTS = {
     "plan.svg": "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --tpot 50ms",
     "simulate.svg": "simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --speed 4 --slo ttft_p99=0.5",
+    "cache.svg": "cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --tiers dram=200,ssd=2000",
     "curve.svg": "curve llama-2-7b --gpu H100 --context 1024",
     "accuracy.png": f"validate {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
@@ -95,6 +97,7 @@ def commands_page() -> str:
         "trace",
         "simulate",
         "capacity",
+        "cache",
         "cost",
         "validate",
         "models",

@@ -9,7 +9,7 @@ import sys
 import typer
 
 from tokonomics import __version__
-from tokonomics.cli import catalog, cost, fit, plan, predict, simulate, trace, validate
+from tokonomics.cli import cache, catalog, cost, fit, plan, predict, simulate, trace, validate
 from tokonomics.errors import TokonomicsError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command("curve")(predict.curve)
 app.command("trace")(trace.trace)
 app.command("simulate")(simulate.simulate)
 app.command("capacity")(simulate.capacity)
+app.command("cache")(cache.cache)
 app.command("cost")(cost.cost)
 app.command("models")(catalog.models)
 app.command("gpus")(catalog.gpus)

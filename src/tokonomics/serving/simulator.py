@@ -151,7 +151,7 @@ def _after_fetches(requests: Requests, fetches: Fetches, joins: NDArray[np.intp]
 def _in_order(served: Served, joins: NDArray[np.intp]) -> Served:
     """Back in the order of the trace."""
     back = np.argsort(joins)
-    return Served(*(column[back] for column in served))
+    return Served(**{name: column[back] for name, column in served._asdict().items()})
 
 
 def _check_memory(requests: Requests, rules: Rules, fleet: FleetSettings) -> None:

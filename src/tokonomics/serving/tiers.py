@@ -1,7 +1,7 @@
 """What slower memories behind the GPU's prefix cache give to each request, and how long it takes to bring it.
 
-Every tier keeps a copy of all KV that was computed (write-through, as LMCache and SGLang's HiCache do by default), least
-recently used first out, so its hits are those of the trace replayed through a cache of its size: one for each replica,
+Every tier keeps a copy of all KV that was computed (write-through, as LMCache and SGLang's HiCache do), least recently
+used first out, so its hits are those of the trace replayed through a cache of its size: one for each replica,
 or one for all where the tier is shared. What a faster memory does not have is fetched from the next one, if that is
 quicker than to compute it: bytes ÷ bandwidth against the physics of a prompt chunk at that position. Fetches of a
 replica follow each other on its link; a request joins the queue when its own is complete.

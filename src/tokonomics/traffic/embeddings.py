@@ -1,8 +1,8 @@
 """Texts as vectors whose cosine says how alike they are: from an endpoint, a local model, or, failing both, hashing.
 
-``https://…/v1/embeddings`` is asked as OpenAI's API is (the key comes from the environment, ``TOKONOMICS_EMBEDDINGS_KEY``,
-and is sent nowhere else); a folder holds a model2vec or a sentence-transformers model (extra ``[semantic]``). ``hashed``
-counts words and pairs of words: it sees spelling, not meaning, and says so wherever its figures are shown.
+``https://…/v1/embeddings`` is asked as OpenAI's API is (the key comes from the environment,
+``TOKONOMICS_EMBEDDINGS_KEY``, and is sent nowhere else); a folder holds a model2vec model (extra ``[semantic]``) or a
+sentence-transformers one. ``hashed`` counts words and pairs of words: it sees spelling, not meaning, and says so wherever its figures are shown.
 """
 
 import json
@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -64,7 +65,7 @@ def _hashed(texts: Sequence[str]) -> NDArray[np.float32]:
     made = np.zeros((len(texts), _HASHED_WIDTH), np.float32)
     for row, text in enumerate(texts):
         words = text.lower().split()
-        for gram in (*words, *(f"{a} {b}" for a, b in zip(words, words[1:], strict=False))):
+        for gram in (*words, *map(" ".join, pairwise(words))):
             code = zlib.crc32(gram.encode())
             made[row, code % _HASHED_WIDTH] += 1.0 if code & 0x80000000 else -1.0
     return made

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TEXT_COLUMNS = ("prompt", "text", "input", "question", "messages")
 TIME_COLUMNS = ("arrival_s", "timestamp")
 CHARACTERS_PER_TOKEN = 4.0
-"""English text, roughly (OpenAI, "What are tokens and how to count them?"): used where a file has texts and no counts."""
+"""English text, roughly (OpenAI, "What are tokens and how to count them?"), where a file has no counts."""
 MOST_PROMPTS = 1_000_000
 
 

@@ -15,8 +15,8 @@ from tokonomics.serving.tiers import Tier, break_even_position, compute_s, fetch
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 PCIE_SHARE = 0.87
-"""Of the link's nominal rate that a copy from pinned host memory reaches: 55.5 of 64 GB/s, an H200 on PCIe 5.0 x16, copies
-of 4 GiB, measured 2026-11-15 (48.5 GB/s in copies of 1 MiB; 24 GB/s from memory that is not pinned)."""
+"""Of the link's nominal rate that a copy from pinned host memory reaches: 55.5 of 64 GB/s, an H200 on PCIe 5.0 x16,
+copies of 4 GiB, measured 2026-11-15 (48.5 GB/s in copies of 1 MiB; 24 GB/s from memory that is not pinned)."""
 DRAM_USD_PER_GB_HOUR = (1.5392 - 1.3232) / (64 * GIB / BYTES_PER_GB)
 """AWS us-east-1, on demand, 2026-08-22 (offers.csv): gr6.4xlarge and g6.4xlarge differ in 64 GiB of memory alone."""
 SSD_USD_PER_GB_HOUR = 0.08 / (GIB / BYTES_PER_GB) / HOURS_PER_MONTH
@@ -60,7 +60,7 @@ class BreakEven(Noun):
     position: int | None
     """The token from which on fetching is quicker; None: nowhere in the model's context."""
     pays_within_s: float | None
-    """A block at the beginning of a prompt pays for its place if it is read again within this; None: it costs nothing."""
+    """A block at the head of a prompt pays for its place if it is read again within this; None: it costs nothing."""
 
 
 def break_even(
@@ -112,11 +112,12 @@ def parse_tiers(text: str, deployment: Deployment, ttl_s: float | None = None) -
 
 def _tier(name: str, gb: float, usd: float | None, deployment: Deployment, ttl_s: float | None) -> TierPrice:
     pcie = deployment.gpu.pcie_bytes_per_s * PCIE_SHARE
+    ssd, remote, dram_usd = min(SSD_BYTES_PER_S, pcie), min(REMOTE_BYTES_PER_S, pcie), DRAM_USD_PER_GB_HOUR
     speed, usd_known, badge, speed_from, price_from = {
-        "dram": (pcie, DRAM_USD_PER_GB_HOUR, Badge.measured, "PCIe × 0.87, measured on an H200", "AWS gr6 − g6, 2026-08-22"),
-        "ssd": (min(SSD_BYTES_PER_S, pcie), SSD_USD_PER_GB_HOUR, Badge.quoted, "one PCIe 4.0 drive a GPU", "GCP Local SSD"),
-        "remote": (min(REMOTE_BYTES_PER_S, pcie), DRAM_USD_PER_GB_HOUR, Badge.assumed, "100 Gbit/s a GPU", "as DRAM"),
-    }[name]  # fmt: skip
+        "dram": (pcie, dram_usd, Badge.measured, "PCIe × 0.87, measured on an H200", "AWS gr6 − g6, 2026-08-22"),
+        "ssd": (ssd, SSD_USD_PER_GB_HOUR, Badge.quoted, "one PCIe 4.0 drive a GPU", "Google Cloud Local SSD"),
+        "remote": (remote, dram_usd, Badge.assumed, "100 Gbit/s a GPU", "as DRAM"),
+    }[name]
     return TierPrice(
         tier=Tier(name=name, size_bytes=gb * BYTES_PER_GB, bytes_per_s=speed, shared=name == "remote", ttl_s=ttl_s),
         usd_per_gb_hour=usd_known if usd is None else usd,

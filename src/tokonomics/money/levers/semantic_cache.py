@@ -1,8 +1,8 @@
 """What answering a prompt with the answer to a similar one saves, and how often that answer is wrong.
 
 The user's prompts go through a cache in order: a prompt whose nearest stored neighbour is at least as similar as the
-threshold takes its answer, any other is computed and stored (GPTCache's rule: hits are not stored). Neighbours are found
-by usearch's approximate index. Whether a hit was right, only labels can say: pairs of texts with a label give the share
+threshold takes its answer, any other is computed and stored (GPTCache's rule: hits are not stored). Neighbours come
+from usearch's approximate index. Whether a hit was right, only labels can say: pairs of texts with a label give the share
 of false hits at each threshold. A hit spares the whole request, so the bill is that of the trace without so many.
 """
 
@@ -149,7 +149,9 @@ def semantic_cache_lever(
     def needs(requests: Trace) -> int:
         if not len(requests):
             return 0
-        return replicas_needed(lambda count: simulate(deployment, requests, FleetSettings(replicas=count)), promises).replicas
+        return replicas_needed(
+            lambda count: simulate(deployment, requests, FleetSettings(replicas=count)), promises
+        ).replicas
 
     before, after = needs(trace), needs(left)
     hours = trace.duration_s / SECONDS_PER_HOUR

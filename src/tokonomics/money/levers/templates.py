@@ -169,7 +169,9 @@ def _text_template(head: tuple[str, ...], group: list[list[str]]) -> TextTemplat
             if tuple(words[at : at + _SHINGLE]) in fixed:
                 marked[at : at + _SHINGLE] = True
         first_dynamic = int(np.argmin(marked)) if not marked.all() else len(words)
-        behind = [word for word, is_fixed in zip(words[first_dynamic:], marked[first_dynamic:], strict=True) if is_fixed]
+        behind = [
+            word for word, is_fixed in zip(words[first_dynamic:], marked[first_dynamic:], strict=True) if is_fixed
+        ]
         heads.append(tokens_of(" ".join(words[:first_dynamic])) if first_dynamic else 0)
         laters.append(tokens_of(" ".join(behind)) if behind else 0)
         tokens.append(tokens_of(" ".join(words)))
