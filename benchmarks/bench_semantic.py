@@ -4,7 +4,7 @@
 
 PAIRS has columns text_a, text_b and label; the result that is kept is of Quora's question pairs as GPTCache's
 benchmark has them (text under Quora's terms: not shipped) and all-MiniLM-L6-v2. The questions of the pairs, in order,
-are also sent through the cache. Writes ``benchmarks/results/semantic.json``. Not part of ``make bench``: without arguments it says so.
+are also sent through the cache. Writes ``benchmarks/results/semantic.json``. Without arguments it does nothing.
 """
 
 import argparse

@@ -137,8 +137,8 @@ def _templates(fixed: TemplateLever) -> list[RenderableType]:
     ]
     heads = [">fixed tokens", ">requests", ">mean prompt", ">KV kept", ">once", ">saved a request"]
     change = (
-        f"Kept for good they save {usd(fixed.bill.saved_usd)} of {usd(fixed.bill.before.usd)} of prefill an hour beyond "
-        f"the GPU's cache, and cost {usd(fixed.once_usd)} once."
+        f"Kept for good they save {usd(fixed.bill.saved_usd)} of {usd(fixed.bill.before.usd)} of prefill an hour "
+        f"beyond the GPU's cache, and cost {usd(fixed.once_usd)} once."
     )
     return [Text(head, style="bold"), table(heads, rows), Text(change, style="dim")]
 
@@ -170,7 +170,7 @@ def _semantic(hits: SemanticHits, saved: SemanticLever | None, threshold: float)
     point = hits.at(threshold)
     head = Text.assemble(
         (f"{percent(point.hit_share)} of {plural(hits.prompts, 'prompt')}", "bold green"),
-        f" find a similar one at cosine ≥ {point.threshold:g}; {percent(hits.exact_share)} repeat one letter for letter",
+        f" find a similar one at cosine ≥ {point.threshold:g}; {percent(hits.exact_share)} repeat one word for word",
     )
     labels = {each.threshold: each for each in hits.labels}
     rows = []

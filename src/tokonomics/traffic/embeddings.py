@@ -2,7 +2,8 @@
 
 ``https://…/v1/embeddings`` is asked as OpenAI's API is (the key comes from the environment,
 ``TOKONOMICS_EMBEDDINGS_KEY``, and is sent nowhere else); a folder holds a model2vec model (extra ``[semantic]``) or a
-sentence-transformers one. ``hashed`` counts words and pairs of words: it sees spelling, not meaning, and says so wherever its figures are shown.
+sentence-transformers one. ``hashed`` counts words and pairs of words: it sees spelling, not meaning, and says so
+wherever its figures are shown.
 """
 
 import json

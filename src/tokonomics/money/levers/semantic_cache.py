@@ -2,8 +2,8 @@
 
 The user's prompts go through a cache in order: a prompt whose nearest stored neighbour is at least as similar as the
 threshold takes its answer, any other is computed and stored (GPTCache's rule: hits are not stored). Neighbours come
-from usearch's approximate index. Whether a hit was right, only labels can say: pairs of texts with a label give the share
-of false hits at each threshold. A hit spares the whole request, so the bill is that of the trace without so many.
+from usearch's approximate index. Whether a hit was right, only labels can say: pairs of texts with a label give the
+share of false hits at each threshold. A hit spares the whole request, so the bill is that of the trace without so many.
 """
 
 import math
