@@ -4,7 +4,8 @@
     python docs/generate.py --check    fail if any of them differs from what the code says today
 
 A block between ``<!-- output: COMMAND -->`` and ``<!-- end -->`` holds what that command prints; one between
-``<!-- accuracy -->`` and ``<!-- end -->`` the error table of the last ``make bench``. Outputs are made as of the date
+``<!-- accuracy -->`` and ``<!-- end -->`` the error table of the last ``make bench``, after ``<!-- semantic -->`` that of
+``benchmarks/bench_semantic.py``. Outputs are made as of the date
 in ``docs/as-of.txt``, so that ages of prices do not change what a check sees.
 """
 
@@ -38,7 +39,7 @@ CHARTS = {
     "curve.svg": "curve llama-2-7b --gpu H100 --context 1024",
     "accuracy.png": f"validate {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
-BLOCK = re.compile(r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|semantic) -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = 122
 
 
@@ -139,6 +140,21 @@ def accuracy_page() -> str:
     return "\n".join([*parts, "", ACCURACY_TAIL])
 
 
+def semantic_table() -> str:
+    """Hits that are false, from the last run of benchmarks/bench_semantic.py."""
+    result = json.loads((ROOT / "benchmarks" / "results" / "semantic.json").read_text(encoding="utf-8"))
+    lines = [
+        "| cosine ≥ | all-MiniLM-L6-v2: false hits | same questions found | hashed words: false hits | same found |",
+        "|--:|--:|--:|--:|--:|",
+    ]
+    for model, hashed in zip(result["model"]["labels"], result["hashed"]["labels"], strict=True):
+        cells = [each[name] for each in (model, hashed) for name in ("false_share", "found_share")]
+        shown = " | ".join("–" if cell is None else f"{cell:.1%}" for cell in cells)
+        lines.append(f"| {model['threshold']:g} | {shown} |")
+    made = f"{result['pairs']:,} pairs, {result['same']:,} of them the same question."
+    return "\n".join([*lines, "", f"{made} Made by `{result['command']}` on {result['date']}, {result['machine']}."])
+
+
 ACCURACY_HEAD = """# How sure is this?
 
 Errors are factors: a median error of 10 % means that half of the predictions are within a factor of 1.1, up or down.
@@ -185,6 +201,8 @@ def _figures(group: dict[str, Any]) -> str:
 def _fill(block: re.Match[str]) -> str:
     if block["what"] == "accuracy":
         return f"{block[1]}{accuracy_table()}\n{block[4]}"
+    if block["what"] == "semantic":
+        return f"{block[1]}{semantic_table()}\n{block[4]}"
     command = block["command"]
     return f"{block[1]}```console\n$ tokonomics {command}\n{run(command)}\n```\n{block[4]}"
 
