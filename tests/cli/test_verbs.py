@@ -28,7 +28,7 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
 VERBS = [
-    *["plan", "fit", "predict", "curve", "trace", "simulate", "capacity", "cost"],
+    *["plan", "fit", "predict", "curve", "trace", "simulate", "capacity", "cache", "cost"],
     *["models", "gpus", "offers", "apis", "validate", "prices refresh"],
 ]
 
@@ -38,6 +38,7 @@ COST = ["cost", "--usd-per-hour", "2.21", "--gpus", "4", "--tokens-per-second", 
 PREDICT = ["predict", "llama-3.1-70b", "--gpu", "H100", "--tp", "4", "--batch", "32", "--context", "2048"]
 CURVE = ["curve", "llama-3.1-8b", "--gpu", "H100", "--context", "1024", "--usd-per-hour", "2.21"]
 SERVED = ["--model", "llama-3.1-8b", "--gpu", "H100", "--input", "500", "--output", "50", "--slo", "ttft_p99=0.5"]
+CACHED = ["--model", "llama-3.1-8b", "--gpu", "H100", "--trace", "mooncake-conversation", "--requests", "300"]
 OFFLINE = {
     "plan": PLAN,
     "fit": FIT,
@@ -48,6 +49,7 @@ OFFLINE = {
     "trace": ["trace", "azure-code"],
     "simulate": ["simulate", *SERVED, "--arrivals", "poisson:9", "--requests", "300"],
     "capacity": ["capacity", *SERVED],
+    "cache": ["cache", *CACHED, "--tiers", "dram=200"],
     "models": ["models", "llama-3"],
     "gpus": ["gpus", "--architecture", "hopper"],
     "offers": ["offers", "--offers", str(OFFERS)],
@@ -631,6 +633,7 @@ TITLES = {
     "trace": b"azure-code: 8,819 requests",
     "simulate": b"Llama 3.1 8B bf16 on 1",
     "capacity": b"Llama 3.1 8B bf16 on 1",
+    "cache": b"Llama 3.1 8B bf16 on 1",
 }
 
 

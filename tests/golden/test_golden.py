@@ -61,6 +61,7 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "simulate-scaled": ("simulate", *SERVED, *CONVERSATIONS, "--autoscale=max=6,target=20,cold=30"),
     "capacity": (*CAPACITY, "--slo=ttft_p99=0.5,tpot_p99=50ms"),
     "capacity-log": ("capacity", *SERVED, "--trace=azure-conv", "--requests=3000", "--speed=9", "--slo=tpot_p99=20ms"),
+    "cache": ("cache", *SERVED, "--trace=mooncake-conversation", "--requests=2000", "--tiers=dram=200@0,ssd=2000"),
     "trace-messy": ("trace", str(HERE / "messy.csv"), "--columns", "arrival=when,input=asked,output=said,tenant=who"),
 }
 

@@ -166,7 +166,7 @@ def cache(
             replicas=lever.rows[0].replicas,
             cached_share=lever.rows[1].cached_share,
         )
-        if texts and hits:
+        if texts and hits and hits.means:
             share = hits.at(threshold).hit_share
             saved = semantic_cache_lever(
                 deployment,

@@ -50,7 +50,7 @@ def _sizes(lever: PrefixCacheLever) -> "alt.LayerChart":
     line = alt.Chart(alt.InlineData(values=points)).mark_line(color=_BLUE, point={"size": 18}).encode(x=x, y=y)
     there = alt.Chart(alt.InlineData(values=marks))
     rules = there.mark_rule(strokeDash=[4, 4], color=_RED).encode(x=x)
-    names = there.mark_text(align="left", dx=4, y=_HEIGHT - 8, color=_RED).encode(x=x, text="name:N")
+    names = there.mark_text(align="right", dx=-4, y=_HEIGHT - 8, color=_RED).encode(x=x, text="name:N")
     heading = _heading("Prompt tokens found, by size of the cache")
     return cast("alt.LayerChart", alt.layer(line, rules, names).properties(width=_WIDTH, height=_HEIGHT, title=heading))
 

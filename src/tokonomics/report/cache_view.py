@@ -136,9 +136,10 @@ def _templates(fixed: TemplateLever) -> list[RenderableType]:
         for each in fixed.templates[:5]
     ]
     heads = [">fixed tokens", ">requests", ">mean prompt", ">KV kept", ">once", ">saved a request"]
+    saved, now = usd(max(0.0, fixed.bill.saved_usd)), usd(fixed.bill.before.usd)
     change = (
-        f"Kept for good they save {usd(fixed.bill.saved_usd)} of {usd(fixed.bill.before.usd)} of prefill an hour "
-        f"beyond the GPU's cache, and cost {usd(fixed.once_usd)} once."
+        f"Kept for good they save {saved} of {now} of prefill an hour beyond the GPU's cache, and cost "
+        f"{usd(fixed.once_usd)} once."
     )
     return [Text(head, style="bold"), table(heads, rows), Text(change, style="dim")]
 
@@ -184,7 +185,7 @@ def _semantic(hits: SemanticHits, saved: SemanticLever | None, threshold: float)
         f"(both measured here) and an entry {gigabytes(hits.bytes_per_entry)} and its answer."
     ]
     if not hits.means:
-        notes.append("Hashed words see spelling, not meaning: give --semantic a model before you decide anything.")
+        notes.append("Hashed words see spelling, not meaning: no bill is made of them. Give --semantic a model.")
     if not hits.labels:
         notes.append("How many hits are wrong is not known: give --pairs with labels from your own traffic.")
     if saved:

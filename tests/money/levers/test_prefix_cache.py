@@ -16,13 +16,16 @@ from tokonomics.money.levers.cache_tiers import DRAM_USD_PER_GB_HOUR, break_even
 from tokonomics.money.levers.prefix_cache import CacheSetting, hits_by_size, hits_by_ttl, prefix_cache_lever, serve_with
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import step_model
+from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome
+from tokonomics.serving.simulator import simulate
+from tokonomics.serving.state import Fetches
 from tokonomics.serving.tiers import Tier, break_even_position, compute_s, fetch_s, plan_fetches
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse_within
-from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.trace import Trace, make_trace
 
 USD = 3.0
 
@@ -165,6 +168,25 @@ def test_fetches_of_one_link_follow_each_other(deployment: Deployment, conversat
         else:
             assert delay_s == 0
     assert hits[0].busy_s == pytest.approx(float(takes.sum()))
+
+
+def test_fetching_nothing_changes_nothing(deployment: Deployment, conversations: Trace) -> None:
+    plain, _ = serve_with(deployment, conversations, CacheSetting(name="GPU"), 2)
+    nothing = Fetches(np.zeros(len(conversations), np.int32), np.zeros(len(conversations)))
+    again = simulate(deployment, conversations, FleetSettings(replicas=2), fetches=nothing)
+    for name, column in plain.served._asdict().items():
+        np.testing.assert_array_equal(column, getattr(again.served, name), err_msg=name)
+
+
+def test_a_delay_counts_from_the_arrival(deployment: Deployment) -> None:
+    """Two alone on the replica; the first waits a second for its KV, so the second one overtakes it."""
+    trace = make_trace([0.0, 0.5], [4096, 64], [2, 2])
+    late = Fetches(np.array([4064, 0], np.int32), np.array([1.0, 0.0]))
+    served = simulate(deployment, trace, fetches=late).served
+    alone = simulate(deployment, trace).served
+    assert served.cached_tokens.tolist() == [4064, 0]
+    assert served.first_token_s[1] < served.start_s[0] == pytest.approx(1.0)
+    assert served.first_token_s[0] - 1.0 < alone.first_token_s[0]
 
 
 @pytest.mark.slow

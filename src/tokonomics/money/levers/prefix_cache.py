@@ -26,7 +26,7 @@ from tokonomics.serving.tiers import TierHits, kv_bytes_per_token, plan_fetches
 from tokonomics.traffic.prefix_reuse import reuse_within
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import Trace
-from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
+from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 TTLS_S = (60.0, 300.0, 900.0, 3600.0)
 """From a minute to an hour; five minutes and an hour are what API providers sell (Anthropic, prompt caching)."""
@@ -116,22 +116,29 @@ def prefix_cache_lever(
             where=trace.source,
             fix="Use a log with block hashes (--columns …,prefix=…), or a sample: mooncake-conversation.",
         )
-    settings = _settings(tiers)
-    needs = {}
-    for each in settings:
-        say(f"the replicas it takes: {each.name}")
-        needs[each.name] = replicas_needed(
-            lambda count, each=each: serve_with(deployment, trace, each, count)[0],  # type: ignore[misc]
-            promises,
-        ).replicas
-    together = replicas or needs[settings[0].name]
-    if together == 1 and max(needs.values()) == 1:
-        settings = tuple(each for each in settings if each.router is not Router.prefix_aware or each.tiers)
-    rows = []
-    for each in settings:
-        say(f"{each.name} on {together} replicas")
-        rows.append(_row(deployment, trace, each, together, needs[each.name], usd_per_replica_hour, promises))
-    best = min(rows, key=lambda row: (round(row.bill.usd, 6), row.outcome.ttft_s.mean or 0.0))
+    plain: tuple[CacheSetting, ...] = (
+        CacheSetting(name="no cache", prefix_cache=False),
+        CacheSetting(name="GPU cache"),
+        CacheSetting(name="GPU cache, prefix-aware router", router=Router.prefix_aware),
+    )
+
+    def needed(setting: CacheSetting) -> int:
+        say(f"the replicas it takes: {setting.name}")
+        return replicas_needed(lambda count: serve_with(deployment, trace, setting, count)[0], promises).replicas
+
+    def row(setting: CacheSetting, needs: int) -> CacheRow:
+        say(f"{setting.name} on {together} replicas")
+        return _row(deployment, trace, setting, together, needs, usd_per_replica_hour, promises)
+
+    needs = [needed(setting) for setting in plain]
+    together = replicas or needs[0]
+    if together == max(needs) == 1:
+        plain, needs = plain[:2], needs[:2]  # one replica needs no router
+    rows = [row(setting, fewest) for setting, fewest in zip(plain, needs, strict=True)]
+    # Slower memories come behind the router that does better: following prefixes can make the load uneven.
+    base = min(rows[1:], key=_cost_then_wait).setting
+    rows += [row(setting, needed(setting)) for setting in _with_tiers(base, tiers)]
+    best = min(rows, key=_cost_then_wait)
     per_replica = usd_per_replica_hour(together)
     per_token = kv_bytes_per_token(deployment)
     return PrefixCacheLever(
@@ -193,14 +200,21 @@ def hits_by_ttl(trace: Trace, bytes_per_token: int, ttls_s: Sequence[float] = TT
     return tuple(made)
 
 
-def _settings(tiers: Sequence[TierPrice]) -> tuple[CacheSetting, ...]:
-    """Each adds one thing to the one before."""
-    aware = CacheSetting(name="GPU cache, prefix-aware router", router=Router.prefix_aware)
-    made = [CacheSetting(name="no cache", prefix_cache=False), CacheSetting(name="GPU cache"), aware]
-    for count, price in enumerate(tiers, 1):
-        name = f"  + {price.tier.name} {price.tier.size_bytes / 1e9:g} GB"
-        made.append(aware.model_copy(update={"name": name, "tiers": tuple(tiers[:count])}))
-    return tuple(made)
+def _cost_then_wait(row: CacheRow) -> tuple[float, float]:
+    return round(row.bill.usd, 6), row.outcome.ttft_s.mean or 0.0
+
+
+def _with_tiers(base: CacheSetting, tiers: Sequence[TierPrice]) -> tuple[CacheSetting, ...]:
+    """Each adds one memory to the one before."""
+    return tuple(
+        base.model_copy(
+            update={
+                "name": f"  + {price.tier.name} {price.tier.size_bytes / BYTES_PER_GB:g} GB",
+                "tiers": tuple(tiers[:count]),
+            }
+        )
+        for count, price in enumerate(tiers, 1)
+    )
 
 
 def _row(
