@@ -29,7 +29,7 @@ from tokonomics.physics.memory import fit
 from tokonomics.physics.naive import naive_decode_tokens_per_s
 from tokonomics.physics.steptime import decode_step
 from tokonomics.serving.steady import ReplicaCurve
-from tokonomics.units import gigabytes, usd
+from tokonomics.units import gigabytes, percent, usd
 
 H200_MEASURED_TOKENS_PER_S = 5155
 """Llama-2-7B in bf16, batch 64, context 1,024: whole decode steps in a CUDA graph on one H200 (2026)."""
@@ -195,8 +195,8 @@ def _semantic() -> str:
     labels = json.loads(file.read_text(encoding="utf-8"))["model"]["labels"]
     strict = next(each for each in labels if each["threshold"] == 0.95)
     return (
-        f"`tokonomics cache --semantic` measures it; of Quora's question pairs at 0.95, {strict['false_share']:.0%} of the hits "
-        f"are false and {strict['found_share']:.0%} of the same questions are found"
+        f"`tokonomics cache --semantic` measures it; of Quora's question pairs at 0.95, {percent(strict['false_share'])} of the hits "
+        f"are false and {percent(strict['found_share'])} of the same questions are found"
     )
 
 

@@ -149,7 +149,7 @@ def semantic_table() -> str:
     ]
     for model, hashed in zip(result["model"]["labels"], result["hashed"]["labels"], strict=True):
         cells = [each[name] for each in (model, hashed) for name in ("false_share", "found_share")]
-        shown = " | ".join("–" if cell is None else f"{cell:.1%}" for cell in cells)
+        shown = " | ".join("–" if cell is None else f"{cell * 100:.1f} %" for cell in cells)
         lines.append(f"| {model['threshold']:g} | {shown} |")
     made = f"{result['pairs']:,} pairs, {result['same']:,} of them the same question."
     return "\n".join([*lines, "", f"{made} Made by `{result['command']}` on {result['date']}, {result['machine']}."])
