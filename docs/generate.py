@@ -144,14 +144,19 @@ def semantic_table() -> str:
     """Hits that are false, from the last run of benchmarks/bench_semantic.py."""
     result = json.loads((ROOT / "benchmarks" / "results" / "semantic.json").read_text(encoding="utf-8"))
     lines = [
-        "| cosine ≥ | all-MiniLM-L6-v2: false hits | same questions found | hashed words: false hits | same found |",
-        "|--:|--:|--:|--:|--:|",
+        "| cosine ≥ | all-MiniLM-L6-v2: hits | of those, false | same questions found | hashed words: false hits | same found |",
+        "|--:|--:|--:|--:|--:|--:|",
     ]
     for model, hashed in zip(result["model"]["labels"], result["hashed"]["labels"], strict=True):
         cells = [each[name] for each in (model, hashed) for name in ("false_share", "found_share")]
         shown = " | ".join("–" if cell is None else f"{cell * 100:.1f} %" for cell in cells)
-        lines.append(f"| {model['threshold']:g} | {shown} |")
+        lines.append(f"| {model['threshold']:g} | {model['accepted']:,} | {shown} |")
     made = f"{result['pairs']:,} pairs, {result['same']:,} of them the same question."
+    timed = result["model"]
+    made += (
+        f" Embedding a question took {timed['embed_s'] * 1e3:.0f} ms on two busy CPU cores, a look-up among "
+        f"{timed['hits'][-1]['stored']:,} entries {timed['lookup_s'] * 1e3:.1f} ms."
+    )
     return "\n".join([*lines, "", f"{made} Made by `{result['command']}` on {result['date']}, {result['machine']}."])
 
 
