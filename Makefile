@@ -31,7 +31,7 @@ $(VENV)/dev: requirements/dev.lock $(VENV)/run
 	@touch $@
 
 demo: $(VENV)/run
-	@$(BIN)/tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --tpot 0.05
+	@$(BIN)/tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms
 
 lint: $(VENV)/dev
 	@$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""How fast the answers come: step times a second, and a plan over the whole shipped catalogue.
+"""How fast step times come, next to a peer's (plans: ``bench_plan.py``).
 
 python benchmarks/bench_speed.py
 """
@@ -10,12 +10,8 @@ import numpy as np
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import load_offers
-from tokonomics.clock import today
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import decode_step
-from tokonomics.planner.plan import plan
-from tokonomics.traffic.workload import Workload
 
 AICONFIGURATOR_S = 0.22e-3
 """One query of aiconfigurator 0.12.0 on a machine of this kind (2 cores, aarch64), 2026."""
@@ -32,17 +28,6 @@ def main() -> None:
     print(f"step times: {1 / each / 1e6:.1f} million a second, one core, arrays of {len(batch):,}")
     longer = AICONFIGURATOR_S / each
     print(f"aiconfigurator 0.12.0 takes {AICONFIGURATOR_S * 1e3:.2f} ms a query: {longer:,.0f} times as long")
-    for attempt in ("cold", "warm"):
-        started = time.perf_counter()
-        made = plan(
-            find_model("llama-3.3-70b"),
-            Workload(rate=5, input_tokens=1000, output_tokens=300),
-            load_offers(),
-            find_engine("vllm"),
-            today=today(),
-        )
-        took = time.perf_counter() - started
-        print(f"plan, {attempt}: {took:.2f} s for {len(made.ranked):,} ranked and {len(made.rejected):,} rejected")
 
 
 if __name__ == "__main__":

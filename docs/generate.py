@@ -27,19 +27,24 @@ PAGES = (
     "docs/fit.md",
     "docs/cost.md",
     "docs/plan.md",
+    "docs/fleet.md",
     "docs/physics.md",
     "docs/simulator.md",
     "docs/traffic.md",
     "docs/validate.md",
 )
 CHARTS = {
-    "plan.svg": "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --tpot 50ms",
+    "plan.svg": "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms",
+    "fleet.svg": "fleet llama-3.1-8b --demand weekly:20,peak=2,weekend=0.4 --input lognormal:mean=1000,p99=8000 "
+    "--output 300 --slo ttft_p99=1,tpot_p99=50ms --provider aws --region us-east-1 --no-replay",
     "simulate.svg": "simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --speed 4 --slo ttft_p99=0.5",
     "cache.svg": "cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --tiers dram=200,ssd=2000",
     "curve.svg": "curve llama-2-7b --gpu H100 --context 1024",
     "accuracy.png": f"validate {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
-BLOCK = re.compile(r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|semantic) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(
+    r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|semantic|document-table) -->\n).*?(<!-- end -->)", re.DOTALL
+)
 WIDTH = 122
 
 
@@ -82,9 +87,10 @@ def run(command: str) -> str:
     from tokonomics.cli.main import app
 
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+    with contextlib.chdir(ROOT), contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         app(shlex.split(command), prog_name="tokonomics", standalone_mode=False)
-    return "\n".join(line.rstrip() for line in printed.getvalue().strip("\n").splitlines())
+    text = re.sub(r"Solved in [0-9.]+ s", "Solved in … s", printed.getvalue())  # no two runs take as long
+    return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
 
 
 def commands_page() -> str:
@@ -92,6 +98,8 @@ def commands_page() -> str:
     verbs = (
         "",
         "plan",
+        "diff",
+        "fleet",
         "fit",
         "predict",
         "curve",
@@ -208,6 +216,10 @@ def _fill(block: re.Match[str]) -> str:
         return f"{block[1]}{accuracy_table()}\n{block[4]}"
     if block["what"] == "semantic":
         return f"{block[1]}{semantic_table()}\n{block[4]}"
+    if block["what"] == "document-table":
+        from document_plan import document_table
+
+        return f"{block[1]}{document_table()}\n{block[4]}"
     command = block["command"]
     return f"{block[1]}```console\n$ tokonomics {command}\n{run(command)}\n```\n{block[4]}"
 

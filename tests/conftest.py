@@ -47,7 +47,8 @@ def _a_fixed_day_and_no_files_of_the_user(
 @pytest.fixture(scope="session", autouse=True)
 def _the_simulator_is_compiled(request: pytest.FixtureRequest) -> None:
     """Done before the verbs that simulate are tested: the first one to run would say on standard error that it does."""
-    if any(word in item.nodeid for item in request.session.items for word in ("simulate", "capacity", "test_any_")):
+    simulating = ("simulate", "capacity", "fleet", "plan", "diff", "test_any_")
+    if any(word in item.nodeid for item in request.session.items for word in simulating):
         from tokonomics.catalog.engines import find_engine
         from tokonomics.catalog.gpus import find_gpu
         from tokonomics.catalog.load_models import find_model

@@ -42,7 +42,7 @@ def test_the_vllm_line_says_what_the_plan_decided(tokonomics: Run) -> None:
     )
     words = shlex.split(line)
     assert words[words.index("--tensor-parallel-size") + 1] == str(best["tp"])
-    assert words[words.index("--max-num-seqs") + 1] == str(best["max_batch"])
+    assert words[words.index("--max-num-seqs") + 1] == str(best["max_sequences"])
     assert best["price_date"] in text
 
 

@@ -7,7 +7,7 @@ import pytest
 
 HEAVY = {"numpy", "numba", "fastapi", "altair", "polars", "scipy", "genai_prices"}
 VERBS = [
-    *["", "plan", "fit", "predict", "curve", "trace", "simulate", "capacity", "cost"],
+    *["", "plan", "fit", "predict", "curve", "trace", "simulate", "capacity", "fleet", "cost"],
     *["models", "gpus", "offers", "apis", "validate", "prices", "prices refresh"],
 ]
 

@@ -10,6 +10,7 @@ of a line are dropped, since nobody sees them.
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -21,17 +22,46 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 
 HERE = Path(__file__).parent
 OFFERS = f"--offers={HERE / 'offers.csv'}"
-DEMO = ("plan", "llama-3.1-8b", "--rate", "5", "--input", "1000", "--output", "300", "--tpot", "0.05", OFFERS)
+DEMO = (
+    "plan",
+    "llama-3.1-8b",
+    "--rate",
+    "5",
+    "--input",
+    "1000",
+    "--output",
+    "300",
+    "--slo",
+    "ttft_p99=0.5,tpot_p99=50ms",
+    OFFERS,
+)
+EXAMPLES = HERE.parents[1] / "docs" / "examples"
 STEPS = HERE.parents[1] / "benchmarks" / "data" / "h200_steps.json"
 COST = ("cost", "--usd-per-hour", "2.21", "--gpus", "4", "--tokens-per-second", "2400")
 SERVED = ("--model=llama-3.1-8b", "--gpu=H100", "--usd-per-hour=3")
 CONVERSATIONS = ("--arrivals=poisson:3", "--requests=1500", "--input=400", "--output=150", "--sessions=5,think=5")
+FLEET = (
+    "fleet",
+    "llama-3.1-8b",
+    "--demand=8x30,16x4",
+    "--hours=24",
+    "--input=lognormal:mean=900,p99=3000",
+    "--output=300",
+    "--slo=ttft_p99=2,tpot_p99=80ms",
+    "--gap=0.02",
+    OFFERS,
+)
 CAPACITY = ("capacity", *SERVED, "--input=1000", "--output=300")
 
 SCREENS: dict[str, tuple[str, ...]] = {
     "plan": DEMO,
     "plan-why": (*DEMO, "--why"),
-    "plan-nothing-fits": (*DEMO, "--max-price", "0.01"),
+    "plan-quick": (*DEMO, "--quick"),
+    "plan-cases": (*DEMO, "--rate=2:5:20"),
+    "plan-models": (*DEMO[:2], "gpt-oss-20b", *DEMO[2:]),
+    "diff": ("diff", str(EXAMPLES / "chat.toml"), str(EXAMPLES / "chat-fp8.toml")),
+    "fleet": (*FLEET, "--gpu=A100-80GB,L4"),
+    "fleet-availability": (*FLEET, "--gpu=GH200", "--availability=0.999999", "--no-replay"),
     "fit": ("fit", "llama-3.1-70b", "--gpu", "H100", "--tp", "4"),
     "fit-not": ("fit", "llama-3.1-70b", "--gpu", "H100"),
     "predict": ("predict", "llama-3.1-8b", "--gpu", "H200", "--batch", "64", "--context", "1024"),
@@ -66,6 +96,8 @@ SCREENS: dict[str, tuple[str, ...]] = {
 }
 
 REFUSALS: dict[str, tuple[str, ...]] = {
+    "error-fleet-slo": (*FLEET, "--slo=ttft_p99=1ms"),
+    "error-fleet-demand": (*FLEET, "--demand=12by20"),
     "error-tp": ("fit", "llama-3.1-8b", "--gpu", "H100", "--tp", "3"),
     "error-model": ("fit", "lama-3.1-70b", "--gpu", "H100"),
     "error-batch": ("predict", "llama-3.1-8b", "--gpu", "H200", "--batch", "6400"),
@@ -86,11 +118,13 @@ DOCUMENTS: dict[str, tuple[str, ...]] = {
 }
 CLOCKS = {"wall_s", "simulated_requests_per_s"}
 """What no two runs have in common."""
+SOLVED = re.compile(r"Solved in [0-9.]+ s")
 
 
 def compare(name: str, text: str) -> None:
     """The text is what the file holds; with UPDATE_GOLDEN=1 the file takes the text."""
     file = HERE / f"{name}.txt"
+    text = SOLVED.sub("Solved in … s", text)
     seen = "\n".join(line.rstrip() for line in text.splitlines()).strip("\n") + "\n"
     if os.environ.get("UPDATE_GOLDEN") == "1":
         file.write_text(seen, encoding="utf-8")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.money.demand import Demand, demand_from_trace, demand_of, parse_demand, replicas_needed
+from tokonomics.money.demand import Demand, demand_from_trace, demand_of, machines_needed, parse_demand
 from tokonomics.traffic.trace import make_trace
 
 
@@ -38,10 +38,10 @@ def test_the_busiest_part_of_an_hour_counts_where_asked() -> None:
     assert demand_from_trace(trace, busiest_s=900).peak == pytest.approx(1.0, rel=0.01)
 
 
-def test_replicas_are_whole_and_share_their_time_among_classes() -> None:
-    assert replicas_needed(demand_of([0, 1, 2.0001, 10]), 1.0) == (0, 1, 3, 10)
+def test_machines_are_whole_and_share_their_time_among_classes() -> None:
+    assert machines_needed(demand_of([0, 1, 2.0001, 10]), 1.0) == (0, 1, 3, 10)
     mixed = Demand(rates={"short": (2.0,), "long": (1.0,)})
-    assert replicas_needed(mixed, {"short": 4.0, "long": 2.0}) == (1,)
+    assert machines_needed(mixed, {"short": 4.0, "long": 2.0}) == (1,)
 
 
 @pytest.mark.parametrize("text", ["12x", "x20", "1.5x20", "12x-1", "", "0x5", "burst:10", "12x1e99"])

@@ -29,9 +29,9 @@ from tokonomics.planner.deploy_files import Target, deploy_file, provenance
 from tokonomics.planner.deploy_job import DeployJob, catalogue_repository, comment
 from tokonomics.planner.deploy_skypilot import CLOUDS
 from tokonomics.planner.engine_commands import engine_command
-from tokonomics.planner.plan import plan
+from tokonomics.planner.load import load_of_shape
+from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.yaml_text import Script, Yaml, yaml_text
-from tokonomics.traffic.workload import Workload
 
 HERE = Path(__file__).parent
 ACCEPTED = json.loads((HERE / "engine_flags.json").read_text(encoding="utf-8"))
@@ -187,12 +187,13 @@ def test_no_provenance_leaves_its_comment(text: str) -> None:
 def test_the_files_rent_the_machines_that_the_plan_paid_for() -> None:
     offers = [each for each in load_offers() if each.gpu in ("H100-SXM", "L4") and each.provider in ("aws", "nebius")]
     model, engine = find_model("llama-3.1-8b"), find_engine("vllm")
-    result = plan(model, Workload(rate=60, input_tokens=1000, output_tokens=300), offers, engine, today=TODAY)
+    load = load_of_shape(60, "1000", "300")
+    result = plan(Question(model, load, offers, [engine], TODAY, kv=(Precision.bf16,), simulate=False))
     by_name = {(each.provider, each.region, each.instance): each for each in offers}
     assert len(result.ranked) > 50
     for row in result.ranked:
         deployment = Deployment(
-            model=model, gpu=find_gpu(row.gpu), engine=engine, tp=row.tp, weights=row.weights, kv=row.kv
+            model=model, gpu=find_gpu(row.gpu), engine=engine, tp=row.tp, pp=row.pp, weights=row.weights, kv=row.kv
         )
         offer = by_name[row.provider, row.region, row.instance]
         made = job(deployment, replicas=row.replicas, offer=offer, max_context=1300)

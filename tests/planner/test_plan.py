@@ -1,68 +1,50 @@
-"""The plan: every candidate ranked or rejected, bills that add up, wishes that only help."""
+"""The plan: every candidate ranked or rejected, bills that add up, wishes that only help, the pick of all picks."""
 
 import math
+from collections.abc import Iterator
 from datetime import date
+from itertools import pairwise, product
 
 import pytest
+from tests.planner.small_catalogue import BF16, BUSY, CHAT, OFFERS, PROMISES, RECENT, asked, offer, planned
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.physics.deployment import deploy, valid_tp
+from tokonomics.physics.deployment import Deployment, deploy, valid_tp
 from tokonomics.physics.memory import max_sequences
-from tokonomics.planner.plan import Limits, Plan, plan
-from tokonomics.serving.steady import ReplicaCurve
-from tokonomics.traffic.workload import Slo, Workload
-
-TODAY = date(2026, 11, 15)
-RECENT = date(2026, 11, 1)
-BF16 = [Precision.bf16]
-BUSY = Workload(rate=500, input_tokens=1000, output_tokens=300)
-CHAT = Workload(rate=5, input_tokens=1000, output_tokens=300)
-
-
-def offer(gpu: str, gpus: int, price: float, **more: object) -> Offer:
-    fields = {"provider": "acme", "region": "here", "instance": f"{gpus}x{gpu}", "date": RECENT, "source": "test"}
-    return Offer.model_validate(fields | {"gpu": gpu, "gpus": gpus, "usd_per_hour": price} | more)
+from tokonomics.planner.load import Load, load_of_log, load_of_shape
+from tokonomics.planner.plan import Limits, study
+from tokonomics.planner.trials import grid_of_replicas
+from tokonomics.serving.capacity import what_breaks
+from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.outcome import outcome
+from tokonomics.serving.simulator import simulate
+from tokonomics.serving.steady import MissesPromise, ReplicaCurve
+from tokonomics.traffic.promises import Promise, parse_promises
+from tokonomics.traffic.readers import open_trace
 
 
-OFFERS = (
-    offer("L4", 1, 0.7),
-    offer("A100-80GB", 1, 2.0),
-    offer("A100-80GB", 8, 15.0),
-    offer("H100-SXM", 1, 3.0, spot_usd_per_hour=1.0),
-    offer("H100-SXM", 8, 22.0),
-)
+def bill(**more: object) -> float:
+    best = planned(**more).best
+    return best.usd_per_month if best else math.inf
 
 
-def planned(
-    model: str = "llama-3.1-8b", workload: Workload = CHAT, offers: tuple[Offer, ...] = OFFERS, **more: object
-) -> Plan:
-    return plan(find_model(model), workload, offers, find_engine("vllm"), today=TODAY, **more)  # type: ignore[arg-type]
-
-
-def test_every_offer_and_layout_is_ranked_or_rejected() -> None:
+def test_every_layout_is_ranked_or_rejected() -> None:
     result = planned()
     degrees = valid_tp(find_model("llama-3.1-8b"), 8)
-    for each in OFFERS:
-        for weights in ("bf16", "fp8", "int4"):
-            for tp in (tp for tp in degrees if tp <= each.gpus):
-                ranked = [
-                    row for row in result.ranked
-                    if (row.gpu, row.instance, row.tp, row.weights) == (each.gpu, each.instance, tp, weights)
-                ]  # fmt: skip
-                rejected = [
-                    row for row in result.rejected
-                    if (row.gpu, row.tp, row.weights) == (each.gpu, tp, weights)
-                    and row.instance in (each.instance, None)
-                ]  # fmt: skip
-                assert len(ranked) + len(rejected) == 1, (each.instance, tp, weights)
+    for gpu, most in (("L4", 1), ("A100-80GB", 8), ("H100-SXM", 8)):
+        for weights, tp in product(("bf16", "fp8", "int4"), (tp for tp in degrees if tp <= most)):
+            ranked = [row for row in result.ranked if (row.gpu, row.tp, row.pp, row.weights) == (gpu, tp, 1, weights)]
+            rejected = [row for row in result.rejected if row.gpu == gpu and row.layout == f"TP={tp} {weights}"]
+            assert ranked or rejected, (gpu, tp, weights)
+            assert not ranked or all(row.kind.value.startswith("needs more GPUs") for row in rejected)
 
 
 def test_the_best_is_the_lowest_bill_found_by_trying_each_by_hand() -> None:
-    result = planned(weights=[Precision.bf16])
+    result = planned(weights=BF16)
     bills = []
     for each in OFFERS:
         for tp in (tp for tp in valid_tp(find_model("llama-3.1-8b"), each.gpus)):
@@ -81,7 +63,7 @@ def test_bills_add_up_and_agree_with_the_price_per_mtok() -> None:
     for row in planned().ranked:
         assert math.fsum(line.usd for line in row.bill.lines) == pytest.approx(row.usd_per_month)
         assert row.instances * row.instance_usd_per_hour * 730 == pytest.approx(row.usd_per_month)
-        assert row.usd_per_mtok.blended * CHAT.tokens_per_month / 1e6 == pytest.approx(row.usd_per_month)
+        assert row.usd_per_mtok.blended * CHAT.workload.tokens_per_month / 1e6 == pytest.approx(row.usd_per_month)
         split = row.usd_per_mtok.input * 1000 + row.usd_per_mtok.output * 300
         assert split == pytest.approx(row.usd_per_mtok.blended * 1300)
         assert row.usd_per_mtok_usage <= row.usd_per_mtok.blended * (1 + 1e-9)
@@ -93,48 +75,158 @@ def test_the_ranking_is_by_bill_and_prefers_more_bits_at_the_same_bill() -> None
     assert keys == sorted(keys)
 
 
-def test_the_fleet_carries_the_traffic_within_the_promise() -> None:
-    result = planned(slo=Slo(tpot_s=0.02))
+def test_the_quick_fleet_carries_the_traffic_within_the_promise_in_the_mean() -> None:
+    result = planned(promises=parse_promises("tpot_mean=0.02"))
     assert result.ranked
     for row in result.ranked:
-        assert row.replicas * row.capacity_requests_per_s * 0.7 >= CHAT.rate * (1 - 1e-9)
-        assert row.tpot_s <= 0.02
+        assert row.replicas * row.capacity_requests_per_s * 0.7 >= 5 * (1 - 1e-9)
+        assert row.tpot_s.mean is not None
+        assert row.tpot_s.mean <= 0.02
         assert row.utilization <= 0.7 + 1e-9
         assert row.gpus_paid >= row.replicas * row.gpus_per_replica
 
 
-def test_fewer_requests_a_looser_promise_or_another_offer_never_raise_the_bill() -> None:
-    def bill(**more: object) -> float:
-        best = planned(**more).best  # type: ignore[arg-type]
-        return best.usd_per_month if best else math.inf
+# --- sized by simulation --------------------------------------------------------------------------------------------
 
-    half = Workload(rate=2.5, input_tokens=1000, output_tokens=300)
-    assert bill(workload=half) <= bill()
-    assert bill(slo=Slo(tpot_s=0.05)) <= bill(slo=Slo(tpot_s=0.01))
-    assert bill(offers=(*OFFERS, offer("L40S", 1, 1.0))) <= bill()
-    assert bill(limits=Limits(max_utilization=0.9)) <= bill()
+
+def exhaustive(load: Load, promises: tuple[Promise, ...], weights: tuple[Precision, ...], most: int) -> Iterator[float]:
+    """USD a month of every layout on every offer, each simulated on 1, 2, 3 … replicas until all promises hold."""
+    for each, precision in product(OFFERS, weights):
+        gpu, model = find_gpu(each.gpu), find_model("llama-3.1-8b")
+        for tp in valid_tp(model, each.gpus):
+            one = Deployment(model=model, gpu=gpu, engine=find_engine("vllm"), tp=tp, weights=precision, kv=BF16[0])
+            if not max_sequences(one, load.longest):
+                continue
+            replicas = next((number for number in range(1, most + 1) if holds(one, load, promises, number)), None)
+            if replicas:
+                yield math.ceil(replicas / (each.gpus // tp)) * (each.usd_per_hour or 0) * 730
+
+
+def holds(one: Deployment, load: Load, promises: tuple[Promise, ...], replicas: int) -> bool:
+    """With the engine's own batch limit, or with the one that the closed form allows."""
+    limits: list[int | None] = [None]
+    strictest = min((each.seconds for each in promises if each.latency == "tpot"), default=None)
+    try:
+        workload = load.workload
+        limits.append(ReplicaCurve(one, workload.input_tokens, workload.output_tokens).capacity(strictest).batch)
+    except MissesPromise:
+        return False
+    for limit in limits:
+        simulation = simulate(one, load.trace, FleetSettings(replicas=replicas), max_sequences=limit)
+        if what_breaks(simulation, outcome(simulation, promises)) is None:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("rate", "shape", "slo"),
+    [
+        (5, ("1000", "300"), "ttft_p99=0.5,tpot_p99=0.05"),
+        (30, ("lognormal:mean=800,p99=4000", "lognormal:mean=200,p99=900"), "ttft_p99=1,tpot_p99=0.03"),
+        (12, ("300", "600"), "e2e_p90=15"),
+        (40, ("500", "100"), "ttft_mean=0.2"),
+    ],
+)
+def test_the_pick_is_that_of_simulating_everything(rate: float, shape: tuple[str, str], slo: str) -> None:
+    load, promises = load_of_shape(rate, *shape), parse_promises(slo)
+    weights = (Precision.bf16, Precision.fp8)
+    result = planned(load=load, promises=promises, weights=weights, simulate=True)
+    assert bill(load=load, promises=promises, weights=weights, simulate=True) == pytest.approx(
+        min(exhaustive(load, promises, weights, most=24))
+    )
+    assert result.simulations > 0
+
+
+def test_the_pick_keeps_its_promise_and_one_replica_less_does_not() -> None:
+    load = load_of_shape(40, "1000", "300")
+    made = study(asked(load=load, promises=PROMISES, weights=BF16, simulate=True, offers=(OFFERS[1],)))
+    best = made.plan.best
+    assert best is not None
+    assert best.replicas > 1
+    assert best.ttft_s.p99 is not None
+    assert best.tpot_s.p99 is not None
+    assert best.ttft_s.p99 <= 0.5
+    assert best.tpot_s.p99 <= 0.05
+    deployment = made.of(best).deployment
+    assert not holds(deployment, load, PROMISES, best.replicas - 1)
+
+
+def test_a_spare_replica_comes_on_top() -> None:
+    without = planned(promises=PROMISES, simulate=True).best
+    spare = planned(promises=PROMISES, simulate=True, limits=Limits(spare=1), offers=OFFERS[:2]).best
+    alone = planned(promises=PROMISES, simulate=True, offers=OFFERS[:2]).best
+    assert without is not None
+    assert spare is not None
+    assert alone is not None
+    assert spare.usd_per_month > alone.usd_per_month
+    assert spare.replicas >= 2
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_fewer_requests_a_looser_promise_or_another_offer_never_raise_the_bill(simulated: bool) -> None:
+    now = bill(promises=PROMISES, simulate=simulated)
+    loose, strict = (parse_promises(text) for text in ("ttft_p99=2,tpot_p99=0.2", "ttft_p99=0.2,tpot_p99=0.02"))
+    assert bill(promises=loose, simulate=simulated) <= now <= bill(promises=strict, simulate=simulated)
+    for rate in (1, 2.5, 4.5):
+        assert bill(load=load_of_shape(rate, "1000", "300"), promises=PROMISES, simulate=simulated) <= now
+    assert bill(offers=(*OFFERS, offer("L40S", 1, 1.0)), promises=PROMISES, simulate=simulated) <= now
+    assert bill(limits=Limits(max_usd_per_gpu_hour=2.5), promises=PROMISES, simulate=simulated) >= now
+    assert bill(limits=Limits(max_gpus=2), promises=PROMISES, simulate=simulated) >= now
+    assert bill(limits=Limits(max_utilization=0.3), promises=PROMISES, simulate=simulated) >= now
+    assert bill(weights=BF16, promises=PROMISES, simulate=simulated) >= now
+
+
+def test_the_requests_of_a_log_are_the_ones_served() -> None:
+    log = open_trace("azure-conv").read()
+    load = load_of_log(log)
+    best = planned(load=load, promises=PROMISES, simulate=True).best
+    assert best is not None
+    assert best.simulated
+    assert load.workload.rate == pytest.approx((len(log) - 1) / log.duration_s)
+    assert load.workload.input_tokens == round(float(log.input_tokens.mean()))
+
+
+def test_a_log_replayed_at_another_rate_keeps_its_requests() -> None:
+    log = open_trace("azure-code").read()
+    twice = load_of_log(log, 2 * log.rate)
+    assert twice.trace.duration_s == pytest.approx(log.duration_s / 2)
+    assert (twice.trace.input_tokens == log.input_tokens).all()
+
+
+def test_the_grid_of_replicas_rises_by_one_and_then_by_at_most_a_twentieth() -> None:
+    grid = grid_of_replicas()
+    assert grid[:24] == list(range(1, 25))
+    assert all(a < b <= max(a + 1, a * 1.05) for a, b in pairwise(grid))
+
+
+# --- wishes ---------------------------------------------------------------------------------------------------------
 
 
 def test_spot_is_priced_where_there_is_a_spot_price_and_refused_elsewhere() -> None:
-    result = planned(terms=Terms.spot)
+    result = planned(terms=(Terms.spot,))
     assert {row.gpu for row in result.ranked} == {"H100-SXM"}
     assert all(row.instance_usd_per_hour == 1.0 for row in result.ranked)
     assert {"no spot price"} == {row.reason for row in result.rejected if row.instance == "1xL4"}
+    both = planned(terms=tuple(Terms))
+    assert {row.terms for row in both.ranked} == {Terms.spot, Terms.on_demand}
+    assert both.best is not None
+    assert both.best.usd_per_month <= min(bill(), bill(terms=(Terms.spot,)))
 
 
 @pytest.mark.parametrize(
     ("options", "fragment"),
     [
         ({"model": "llama-3.1-70b", "offers": (OFFERS[1],), "weights": BF16}, "does not fit: 141 GB of weights"),
-        ({"slo": Slo(tpot_s=0.0005)}, "misses TPOT by"),
+        ({"promises": parse_promises("tpot_p99=0.0005")}, "misses TPOT p99 by"),
+        ({"promises": parse_promises("ttft_p50=0.001")}, "even for a lone request"),
         ({"limits": Limits(max_usd_per_gpu_hour=0.1)}, "dearer than $0.100"),
-        ({"limits": Limits(max_gpus=1), "workload": BUSY}, "at most 1 allowed"),
-        ({"workload": Workload(rate=1, input_tokens=200_000, output_tokens=1)}, "131,072 of context"),
+        ({"limits": Limits(max_gpus=1), "load": BUSY}, "more GPUs than allowed"),
+        ({"load": load_of_shape(1, "200000", "1")}, "131,072 of context"),
         ({"offers": (offer("V100-16GB", 1, 1.0),)}, "does not run on volta"),
     ],
 )  # fmt: skip
 def test_a_wish_that_nothing_fulfils_names_what_is_to_blame(options: dict[str, object], fragment: str) -> None:
-    result = planned(**options)  # type: ignore[arg-type]
+    result = planned(**options)
     assert result.best is None
     assert any(fragment in row.reason for row in result.rejected), {row.reason for row in result.rejected}
 
@@ -174,6 +266,18 @@ def test_weights_below_the_checkpoints_own_precision_are_flagged() -> None:
     assert all(not row.below_checkpoint for row in moe.ranked)
 
 
+def test_stages_stay_in_one_machine_unless_it_is_a_whole_node() -> None:
+    small = (offer("L4", 1, 0.7), offer("L4", 4, 2.8), offer("A100-80GB", 4, 8.0))
+    for row in planned(model="llama-3.1-70b", offers=small).ranked:
+        assert row.gpus_per_replica <= int(row.instance.split("x")[0])
+    # 671 GB of weights: two whole nodes of eight 80 GB GPUs hold them, one does not.
+    nodes = planned(model="deepseek-v3", offers=(offer("H100-SXM", 8, 20.0),), weights=(Precision.fp8,)).ranked
+    assert nodes
+    for row in nodes:
+        assert (row.tp, row.pp, row.instances) == (8, row.pp, row.replicas * row.pp)
+        assert row.pp > 1
+
+
 def test_the_leaders_are_one_row_a_kind_of_hardware() -> None:
     leaders = planned().leaders(100)
     kinds = [(row.gpu, row.gpus_per_replica, row.weights) for row in leaders]
@@ -181,7 +285,7 @@ def test_the_leaders_are_one_row_a_kind_of_hardware() -> None:
 
 
 def test_unused_gpus_of_an_instance_are_paid_for_and_said() -> None:
-    row = planned(offers=(OFFERS[4],), weights=[Precision.bf16]).best
+    row = planned(offers=(OFFERS[4],), weights=BF16).best
     assert row is not None
     assert row.gpus_paid == 8
     assert row.usd_per_month == pytest.approx(22 * 730)

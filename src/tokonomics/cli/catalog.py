@@ -77,9 +77,9 @@ def offers(
       tokonomics offers --offers my.csv --discount aws=0.2 --json
     """
     from tokonomics.catalog.offers import load_offers, select_offers
-    from tokonomics.cli.choices import discounts_from, listed, parse_terms
     from tokonomics.clock import today
     from tokonomics.money.cost import require_positive
+    from tokonomics.planner.wishes import discounts_from, listed, parse_terms
     from tokonomics.report.catalog_view import offers_view
 
     if max_price is not None:
@@ -149,7 +149,7 @@ def refresh(
     """
     from tokonomics.catalog.refresh import CATALOG_URL
     from tokonomics.catalog.refresh import refresh as fetch
-    from tokonomics.cli.choices import listed
+    from tokonomics.planner.wishes import listed
     from tokonomics.report.catalog_view import refresh_view
 
     result = fetch(source=source, url=CATALOG_URL if url is None else url, providers=listed(provider, "--provider"))

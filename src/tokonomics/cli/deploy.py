@@ -7,19 +7,14 @@ from pathlib import Path
 
 import typer
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import Offer
-from tokonomics.cli.choices import listed
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, nearest, shorten
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.deployment import deploy as make_deployment
 from tokonomics.physics.memory import max_sequences
 from tokonomics.planner.deploy_files import DeployFile, Target, deploy_file, provenance
 from tokonomics.planner.deploy_job import DeployJob
-from tokonomics.planner.plan import Plan
+from tokonomics.planner.plan import Study
+from tokonomics.planner.wishes import listed
 
 
 def targets_from(names: Sequence[str] | None, folder: Path | None) -> list[Target]:
@@ -36,25 +31,24 @@ def targets_from(names: Sequence[str] | None, folder: Path | None) -> list[Targe
     return [Target(name) for name in given]
 
 
-def deploy_files_of(
-    plan: Plan, model: ModelSpec, offers: Sequence[Offer], targets: Sequence[Target]
-) -> list[DeployFile]:
+def deploy_files_of(study: Study, targets: Sequence[Target]) -> list[DeployFile]:
     """The files of the plan's cheapest candidate."""
-    best = plan.best
+    best = study.plan.best
     if best is None:
         return []
-    deployment = make_deployment(
-        model, find_gpu(best.gpu), find_engine(best.engine), tp=best.tp, weights=best.weights, kv=best.kv
-    )
+    sized = study.of(best)
     bought = (best.provider, best.region, best.instance)
     offer = next(
-        each for each in offers if (each.provider, each.region, each.instance) == bought and each.gpu == best.gpu
+        machine.offer
+        for machine in sized.screened.hosts.machines
+        if (machine.offer.provider, machine.offer.region, machine.offer.instance) == bought
     )
+    deployment = sized.deployment
     job = DeployJob(
         deployment=deployment,
         replicas=best.replicas,
         max_context=longest_context(deployment),
-        limits=deployment.limits.model_copy(update={"max_sequences": best.max_batch}),
+        limits=deployment.limits.model_copy(update={"max_sequences": best.max_sequences}),
         offer=offer,
         terms=best.terms,
         provenance=provenance(shlex.join(["tokonomics", *sys.argv[1:]]), today(), offer),

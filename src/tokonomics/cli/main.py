@@ -9,7 +9,7 @@ import sys
 import typer
 
 from tokonomics import __version__
-from tokonomics.cli import cache, catalog, cost, fit, plan, predict, simulate, trace, validate
+from tokonomics.cli import cache, catalog, cost, diff, fit, fleet, plan, predict, simulate, trace, validate
 from tokonomics.errors import TokonomicsError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app = typer.Typer(
 )
 
 app.command("plan")(plan.plan)
+app.command("diff")(diff.diff)
+app.command("fleet")(fleet.fleet)
 app.command("fit")(fit.fit)
 app.command("predict")(predict.predict)
 app.command("curve")(predict.curve)

@@ -1,27 +1,61 @@
-"""``tokonomics plan``: the cheapest ways to serve a model."""
+"""``tokonomics plan``: the cheapest ways to serve a model under a promise."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.output import Json, console, show, show_json
+
+if TYPE_CHECKING:
+    from tokonomics.planner.plan import Question, Study
+    from tokonomics.planner.scenario import Scenario
+    from tokonomics.planner.sensitivity import Sensitivity
+    from tokonomics.planner.trials import Progress
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="A catalogue name (see `tokonomics models`) or a config.json.")],
-    rate: Annotated[float, typer.Option(help="Requests a second, on average.")],
-    input: Annotated[int, typer.Option(help="Prompt tokens of a request.")],
-    output: Annotated[int, typer.Option(help="Answer tokens of a request.")],
-    tpot: Annotated[
-        str | None, typer.Option(help="Promise: mean time per output token, such as 50ms or 0.05 (seconds).")
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL… | SCENARIO.toml",
+            help="Models (see `tokonomics models`, or a config.json), or a scenario file.",
+        ),
+    ],
+    rate: Annotated[str | None, typer.Option(help="Requests a second, on average; or low:mid:high.")] = None,
+    tokens_per_month: Annotated[
+        str | None, typer.Option(help="Instead of --rate: tokens in and out, such as 2B.")
     ] = None,
+    input: Annotated[
+        str | None, typer.Option(help="Prompt tokens: 1000, lognormal:mean=800,p99=6000, sample:sharegpt.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Answer tokens, likewise.")] = None,
+    arrivals: Annotated[
+        str | None, typer.Option(help="How requests arrive: gamma:5,cv=3, diurnal:5,peak=3 …", show_default="poisson")
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option(help="Your request log, or a sample such as azure-conv, instead of made-up requests.")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="Which column of the log is what: arrival=TIME,input=…")] = None,
+    start: Annotated[str | None, typer.Option("--from", help="Of the log: leave out what arrives before.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="Of the log: leave out what arrives from then on.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of made-up requests.", show_default="0")] = None,
+    slo: Annotated[
+        str | None, typer.Option(help="The promise: ttft_p99=0.5,tpot_p99=50ms (ttft, tpot, e2e; p50 … p99, mean).")
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="A batch: nothing is promised, work is fed evenly.")
+    ] = False,
     gpu: Annotated[list[str] | None, typer.Option(help="Only these GPUs: names with commas, or repeat.")] = None,
     gpus: Annotated[str | None, typer.Option(help="The most GPUs to pay for; or GPU names, as --gpu.")] = None,
     max_price: Annotated[float | None, typer.Option(help="The most dollars per GPU-hour.")] = None,
     provider: Annotated[list[str] | None, typer.Option(help="Only these providers.")] = None,
     region: Annotated[list[str] | None, typer.Option(help="Only these regions.")] = None,
-    terms: Annotated[str, typer.Option(help="on_demand, spot or reserved.")] = "on_demand",
+    terms: Annotated[
+        list[str] | None, typer.Option(help="on_demand, spot, reserved or all.", show_default="on_demand")
+    ] = None,
     discount: Annotated[list[str] | None, typer.Option(help="Your discount at a provider: aws=0.2.")] = None,
     offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV) instead of the shipped one.")] = None,
     max_age: Annotated[
@@ -29,14 +63,25 @@ def plan(
     ] = None,
     weights: Annotated[list[str] | None, typer.Option(help="Only these precisions of the weights.")] = None,
     min_weights: Annotated[str | None, typer.Option(help="No precision below this one, such as fp8.")] = None,
-    kv: Annotated[str, typer.Option(help="Precision of the KV cache: bf16 or fp8.")] = "bf16",
-    engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
+    kv: Annotated[list[str] | None, typer.Option(help="Precisions of the KV cache.", show_default="bf16,fp8")] = None,
+    engine: Annotated[list[str] | None, typer.Option(help="Serving engines, or all.", show_default="vllm")] = None,
     max_utilization: Annotated[
-        float | None, typer.Option(help="Plan replicas to at most this share of capacity.", show_default="0.7")
+        float | None,
+        typer.Option(help="Load replicas to at most this share.", show_default="what the promise allows; 0.7 quick"),
     ] = None,
+    spare: Annotated[
+        int | None, typer.Option(min=0, help="Replicas that may fail with every promise still kept.", show_default="0")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Closed form only: means instead of percentiles.")] = False,
     top: Annotated[int | None, typer.Option(min=1, help="Rows to show.", show_default="10; all with --json")] = None,
     why: Annotated[bool, typer.Option("--why", help="Show why the other candidates were rejected.")] = False,
-    chart: Annotated[Path | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Show which traffic would flip the choice, and what moves the bill; slower."),
+    ] = False,
+    chart: Annotated[
+        Path | None, typer.Option(help="Save the bill by hardware and the latency frontier: .svg, .png, .html, .json.")
+    ] = None,
     deploy: Annotated[
         list[str] | None, typer.Option(help="The files that start the pick: vllm, sglang, skypilot, kubernetes.")
     ] = None,
@@ -45,72 +90,209 @@ def plan(
     ] = None,
     json: Json = False,
 ) -> None:
-    """The cheapest ways to serve a model: every offer × tensor parallelism × precision that fits, ranked.
+    """The cheapest ways to serve a model: every offer × layout × precision, sized by simulation to keep the promise.
 
     \b
     Examples:
-      tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --tpot 0.05
-      tokonomics plan llama-3.3-70b --rate 2 --input 2000 --output 500 --gpu H100,H200 --min-weights fp8
-      tokonomics plan qwen3-30b-a3b --rate 20 --input 500 --output 200 --provider aws --discount aws=0.2 --why
-      tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --min-weights bf16 --deploy vllm,kubernetes
+      tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms
+      tokonomics plan llama-3.3-70b --trace azure-conv --slo ttft_p99=1,tpot_p99=80ms --min-weights fp8 --spare 1
+      tokonomics plan llama-3.1-8b qwen3-8b gemma-2-9b --tokens-per-month 2B --input 500 --output 200 --why
+      tokonomics plan qwen3-30b-a3b --rate 10:20:40 --input 500 --output 200 --provider aws --discount aws=0.2
+      tokonomics plan scenario.toml --deploy vllm,kubernetes --deploy-to out
     """
-    from tokonomics.catalog.engines import find_engine
-    from tokonomics.catalog.gpus import find_gpu
-    from tokonomics.catalog.load_models import find_model
-    from tokonomics.catalog.precision import KV_PRECISIONS, parse_precision
-    from tokonomics.cli.choices import (
-        discounts_from,
-        gpu_filter,
-        limits_from,
-        offers_for,
-        parse_seconds,
-        parse_terms,
-        slo_from,
-        weights_for,
-        workload_from,
-    )
     from tokonomics.cli.deploy import deploy_files_of, save_files, targets_from
     from tokonomics.clock import today
-    from tokonomics.planner.plan import plan as make_plan
-    from tokonomics.report.charts import check_chart_path, plan_chart, save_chart
-    from tokonomics.report.plan_view import plan_view, why_view
+    from tokonomics.errors import BadInput
+    from tokonomics.planner.scenario import questions_of
+    from tokonomics.report.charts import check_chart_path
 
     if chart:
         check_chart_path(chart)
     targets = targets_from(deploy, deploy_to)
-    spec = find_model(model)
-    names, most_gpus = gpu_filter(gpu, gpus)
-    given = discounts_from(discount)
-    chosen = offers_for(offers, provider, region, names, given)
-    result = make_plan(
-        spec,
-        workload_from(rate, input, output),
-        chosen,
-        find_engine(engine),
-        today=today(),
-        slo=slo_from(parse_seconds(tpot, "--tpot")),
-        weights=weights_for(spec, weights, min_weights),
-        kv=parse_precision(kv, KV_PRECISIONS, "--kv"),
-        terms=parse_terms(terms),
-        limits=limits_from(max_utilization, max_price, most_gpus, max_age),
-    )
-    if chart and result.best:
-        save_chart(plan_chart(result, spec.name), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    files = deploy_files_of(result, spec, chosen, targets) if targets and result.best else []
+    flags = {
+        "rate": rate, "tokens_per_month": tokens_per_month, "input": input, "output": output, "arrivals": arrivals,
+        "trace": trace, "columns": columns, "start": start, "end": end, "seed": seed, "slo": slo, "offline": offline,
+        "gpu": gpu, "gpus": gpus, "provider": provider, "region": region, "terms": terms, "discount": discount,
+        "offers": None if offers is None else str(offers), "max_price": max_price, "max_age": max_age,
+        "weights": weights, "min_weights": min_weights, "kv": kv, "engine": engine,
+        "max_utilization": max_utilization, "spare": spare, "quick": quick,
+    }  # fmt: skip
+    scenario = scenario_of(what, flags)
+    cases = scenario.cases()
+    if len(cases) > 1 and (len(scenario.model) > 1 or targets):
+        raise BadInput("a range is for one model, and not for deploy files", where="--rate, --input, --output")
+    studies = [study for each in cases.values() for study in studied(questions_of(each, today()))]
+    files = deploy_files_of(studies[0], targets) if targets and len(studies) == 1 else []
     if deploy_to:
         save_files(files, deploy_to)
+    if len(cases) > 1:
+        found: dict[str, object] = _cases(studies, list(cases), chart, json)
+    elif len(studies) > 1:
+        found = _models(studies, chart, json)
+    else:
+        found = _one(scenario, studies[0], top, why, explain, chart, json)
     if json:
-        shown = result.model_copy(update={"ranked": result.ranked[:top]}).model_dump(mode="json")
-        show_json(shown | ({"deploy": [each.model_dump(mode="json") for each in files]} if targets else {}))
-        return
-    sold = {each.gpu for each in chosen}
-    missing = [name for name in names or () if find_gpu(name).key not in sold]
-    view = plan_view(result, rows=top or 10, model_name=spec.name, discounts=given, without_offers=missing)
-    show(view)
-    if why:
-        show("")
-        show(why_view(result))
-    if not deploy_to:
+        show_json(found | ({"deploy": [each.model_dump(mode="json") for each in files]} if targets else {}))
+    elif not deploy_to:
         for each in files:
             typer.echo(f"\n# {each.name}\n{each.text}")
+    if not all(study.plan.best for study in studies):
+        raise typer.Exit(1)
+
+
+def _one(
+    scenario: "Scenario", study: "Study", top: int | None, why: bool, explain: bool, chart: Path | None, json: bool
+) -> dict[str, object]:
+    """One model at one demand: its plan, how firm it is, and why not the others."""
+    from tokonomics.planner.blame import blame
+    from tokonomics.planner.flips import flips
+    from tokonomics.planner.margins import bill_range, headroom
+    from tokonomics.planner.sensitivity import sensitivity
+    from tokonomics.report.advice_view import firmness_text, flips_view, sensitivity_view
+    from tokonomics.report.plan_view import blame_view, plan_view, why_view
+
+    plan, best = study.plan, study.plan.best
+    shown = plan.model_copy(update={"ranked": plan.ranked[:top]}).model_dump(mode="json")
+    if best is None:
+        blames = blame(study)
+        if not json:
+            show(blame_view(plan, study.question.model.name, blames))
+        found: dict[str, object] = {"blame": [each.model_dump(mode="json") for each in blames]}
+    else:
+        with _saying() as say:
+            say = say or (lambda what: None)
+            say("how much the traffic may grow")
+            room, bills = headroom(study), bill_range(study, best)
+            moved = None
+            flipped = flips(study, None if explain else (), say)
+            if explain:
+                say("what moves the bill")
+                moved = sensitivity(study)
+        if chart:
+            _save_plan_chart(study, moved, chart)
+        if not json:
+            firm = firmness_text(room, bills) if room else None
+            show(
+                plan_view(plan, firm, rows=top or 10, model_name=study.question.model.name, **_asides(scenario, study))
+            )
+            if flipped:
+                show("")
+                show(flips_view(plan, flipped))
+            if moved:
+                show("")
+                show(sensitivity_view(moved))
+        parts = {"headroom": room, "bill_range": bills, "flips": flipped, "sensitivity": moved}
+        found = {name: each.model_dump(mode="json") if each else None for name, each in parts.items()}
+    if why and not json:
+        show("")
+        show(why_view(plan))
+    return shown | found
+
+
+def _asides(scenario: "Scenario", study: "Study") -> "dict[str, Any]":
+    """What the reader should know of the wishes: discounts taken off, GPUs that nobody sells."""
+    from tokonomics.catalog.gpus import find_gpu
+    from tokonomics.planner.wishes import discounts_from, gpu_filter
+
+    names, _ = gpu_filter(scenario.gpu, scenario.gpus)
+    sold = {each.gpu for each in study.question.offers}
+    return {
+        "discounts": discounts_from(scenario.discount),
+        "without_offers": [name for name in names or () if find_gpu(name).key not in sold],
+    }
+
+
+def _models(studies: "list[Study]", chart: Path | None, json: bool) -> dict[str, object]:
+    """Several models on the same traffic: the pick of each."""
+    from tokonomics.report.advice_view import models_view
+    from tokonomics.report.plan_view import asked_text
+
+    picks = sorted((each.plan.best for each in studies if each.plan.best), key=lambda row: row.usd_per_month)
+    if chart and picks:
+        from tokonomics.report.charts import bill_chart, save_chart
+
+        names = [f"{place}. {row.model} on {row.gpu}" for place, row in enumerate(picks, 1)]
+        asked = asked_text(studies[0].plan, "The same requests")
+        save_chart(bill_chart(picks, names, "What each model costs on its cheapest hardware", asked), chart)
+        typer.echo(f"chart saved to {chart}", err=True)
+    if not json:
+        show(asked_text(studies[0].plan, ", ".join(each.question.model.name for each in studies)))
+        show("")
+        show(models_view(studies, picks) if picks else "Nothing fits for any of them: plan one alone to see why.")
+    return {"models": [each.model_dump(mode="json") for each in picks]}
+
+
+def _cases(studies: "list[Study]", cases: list[str], chart: Path | None, json: bool) -> dict[str, object]:
+    """Low, middle and high demand: the bill of each, and the least regretful choice."""
+    from tokonomics.planner.blame import blame
+    from tokonomics.planner.regret import least_regret
+    from tokonomics.report.advice_view import regret_view
+    from tokonomics.report.plan_view import blame_view
+
+    found, name = least_regret(studies), studies[0].question.model.name
+    if found is None:
+        lost = next(each for each in studies if each.plan.best is None)
+        blames = blame(lost)
+        if not json:
+            show(blame_view(lost.plan, name, blames))
+        return {"regret": None, "blame": [each.model_dump(mode="json") for each in blames]}
+    if chart:
+        from tokonomics.report.charts import save_chart
+        from tokonomics.report.plan_charts import regret_chart
+
+        save_chart(regret_chart(found, name), chart)
+        typer.echo(f"chart saved to {chart}", err=True)
+    if not json:
+        show(regret_view(found, cases, name))
+    return {"cases": dict(zip(cases, found.best_usd_per_month, strict=True)), "regret": found.model_dump(mode="json")}
+
+
+def scenario_of(what: list[str], flags: Mapping[str, object]) -> "Scenario":
+    """The scenario file with the flags over it, or the flags alone."""
+    from tokonomics.errors import BadInput
+    from tokonomics.planner.scenario import Scenario, read_scenario
+
+    files = [name for name in what if name.lower().endswith(".toml")]
+    if not files:
+        return Scenario().over({"model": tuple(what), **flags})
+    models = tuple(name for name in what if name not in files)
+    if len(files) > 1:
+        raise BadInput("one scenario at a time", fix="To compare two: tokonomics diff a.toml b.toml")
+    return read_scenario(Path(files[0])).over({"model": models, **flags})
+
+
+def studied(questions: "list[Question]") -> "list[Study]":
+    """A plan for each question, saying on a terminal what is being simulated."""
+    from tokonomics.cli.serving_flags import say_if_compiling
+    from tokonomics.planner.plan import study
+
+    if any(each.simulate for each in questions):
+        say_if_compiling()
+    if questions and (left_out := questions[0].load.unusable_rows):
+        typer.echo(f"{left_out:,} rows of the log could not be used: see `tokonomics trace`", err=True)
+    with _saying() as say:
+        return [study(each, say) for each in questions]
+
+
+@contextmanager
+def _saying() -> "Iterator[Progress | None]":
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield None
+        return
+    with screen.status("planning …") as status:
+        yield lambda what: status.update(f"simulating {what} …")
+
+
+def _save_plan_chart(study: "Study", moved: "Sensitivity | None", path: Path) -> None:
+    """The bill by hardware, the frontier of price and latency, and, where asked for, what moves the bill."""
+    from tokonomics.planner.frontier import frontier
+    from tokonomics.report.charts import plan_chart, save_chart, stacked
+    from tokonomics.report.plan_charts import frontier_chart, sensitivity_chart
+
+    plan, name = study.plan, study.question.model.name
+    panels: list[Any] = [plan_chart(plan, name), frontier_chart(frontier(study.question), plan, name)]
+    if moved:
+        panels.append(sensitivity_chart(moved, name))
+    save_chart(stacked(panels), path)
+    typer.echo(f"chart saved to {path}", err=True)

@@ -127,8 +127,8 @@ def class_names(up_to_tokens: Sequence[int]) -> tuple[str, ...]:
     return (*(f"≤ {count(limit)} tokens" for limit in limits), f"> {count(limits[-1])} tokens")
 
 
-def replicas_needed(demand: Demand, requests_per_s: float | Mapping[str, float]) -> tuple[int, ...]:
-    """Whole replicas of one kind for each hour; by class, a replica's time is shared among the classes."""
+def machines_needed(demand: Demand, requests_per_s: float | Mapping[str, float]) -> tuple[int, ...]:
+    """Whole machines of one kind for each hour; by class, a machine's time is shared among the classes."""
     capacity = requests_per_s
     if isinstance(capacity, int | float):
         capacity = dict.fromkeys(demand.rates, float(capacity))

@@ -1,8 +1,8 @@
-"""The nouns of a fleet: what a replica serves and costs on each terms, what is wished for, and what was bought.
+"""The nouns of a fleet: what a machine serves and costs on each terms, what is wished for, and what was bought.
 
-An offer here is one deployment on one kind of machine: its price is that of a replica, its capacity what a replica
-carries under the promise, which is for ``serving`` to say. A spot replica counts for less than a firm one and costs
-more than its price: what interruptions take is either lost or bought again on demand (``fallback``).
+An offer here is one deployment on one kind of machine, bought whole: eight GPUs cannot be had by halves. Its capacity
+is what all its replicas carry under the promise, which is for ``serving`` to say. A spot machine counts for less than
+a firm one and costs more than its price: what interruptions take is lost or bought again on demand (``fallback``).
 """
 
 import math
@@ -12,7 +12,14 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.spot import NOTICE_S, Interruptions, find_band, find_zones, load_spot_history
+from tokonomics.catalog.spot import (
+    NOTICE_S,
+    REGION_CORRELATION,
+    Interruptions,
+    find_band,
+    find_zones,
+    load_spot_history,
+)
 from tokonomics.money.cost import CostTree, FleetShare, monthly_fleet, saving
 from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.nouns import Noun
@@ -20,49 +27,56 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 
 class SpotMarket(Noun):
-    """Where replicas of an offer can be had on spot."""
+    """Where machines of an offer can be had on spot."""
 
     zone: str
     usd_per_hour: PositiveFloat
-    """One replica."""
+    """One machine."""
     interruptions: Interruptions
     p90_to_median: float = Field(default=1.0, ge=1)
     """How far the dearest tenth of days lies above the median price; 1: the price never moves."""
-    max_replicas: PositiveInt | None = None
+    max_machines: PositiveInt | None = None
 
 
 class FleetOffer(Noun):
-    """A kind of replica: what it carries and on which terms it can be bought."""
+    """A kind of machine: what it carries and on which terms it can be bought."""
 
     name: str
     requests_per_s: dict[str, PositiveFloat]
-    """By size class, if it served nothing else; a class it cannot hold is left out."""
+    """One machine, by size class, if it served nothing else; a class it cannot hold is left out."""
+    replicas: PositiveInt = 1
+    """That one machine runs side by side."""
+    gpus: PositiveInt = 1
     usd_per_hour: PositiveFloat | None = None
-    """One replica on demand."""
+    """One machine on demand."""
     reserved: dict[str, PositiveFloat] = Field(default_factory=dict)
     """USD per hour by commitment, such as {"1 year": 1.4, "3 years": 0.9}; paid in every hour."""
     spot: tuple[SpotMarket, ...] = ()
     startup_s: NonNegativeFloat = 0.0
     """From the order to the first request: paid before it serves."""
-    max_replicas: PositiveInt | None = None
-    """Quota on reserved and on-demand replicas together."""
+    drain_s: NonNegativeFloat = 0.0
+    """From its last new request to its end: paid while it finishes answers."""
+    max_machines: PositiveInt | None = None
+    """Quota on reserved and on-demand machines together."""
 
 
 class Wishes(Noun):
     """What the fleet must hold besides the demand."""
 
     max_spot_share: float = Field(default=1.0, ge=0, le=1)
-    """Of the demand of any hour and class: the rest is carried by reserved and on-demand replicas."""
-    max_zone_share: float = Field(default=1.0, gt=0, le=1)
+    """Of the demand of any hour and class: the rest is carried by reserved and on-demand machines."""
+    max_zone_share: float = Field(default=1.0, ge=0, le=1)
     """Of the demand of any hour and class: what one zone may take with it when its spot machines go."""
     min_replicas: NonNegativeInt = 0
     """Firm ones (reserved or on demand), in every hour."""
+    spare: dict[str, NonNegativeFloat] = Field(default_factory=dict)
+    """Requests a second, by class, to carry beyond the demand of any hour that has one: room for what fails."""
     fallback: bool = True
     """Buy on demand what an interruption takes, until spot is back; otherwise that capacity is missing."""
 
 
 class Purchase(Noun):
-    """Replicas of one offer on one set of terms."""
+    """Machines of one offer on one set of terms."""
 
     offer: str
     terms: Terms
@@ -70,9 +84,12 @@ class Purchase(Noun):
     """The zone of spot, the commitment of reserved."""
     by_hour: tuple[int, ...]
     usd_per_hour: PositiveFloat
-    """One replica, as quoted."""
+    """One machine, as quoted."""
+    requests_per_s: NonNegativeFloat
+    """What one is counted on for, at the demand's own mix of sizes."""
     usd: NonNegativeFloat
     """Expected over the horizon: with start-ups, and with what interruptions make one buy again."""
+    usd_per_month: NonNegativeFloat
 
 
 class Comparison(Noun):
@@ -99,19 +116,18 @@ class FleetPlan(Noun):
     """What is counted on."""
     expected_usd: NonNegativeFloat
     """Over the horizon."""
-    p99_usd: NonNegativeFloat
-    """The bill that 99 of 100 horizons stay under: interruptions, spot prices."""
     usd_per_month: NonNegativeFloat
     p99_usd_per_month: NonNegativeFloat
+    """The bill that 99 of 100 months stay under: interruptions, spot prices."""
     startup_usd: NonNegativeFloat
-    """Of the expected bill: paid while machines start."""
+    """Of the expected bill: paid while machines start and finish."""
     gap: NonNegativeFloat
     """(Bill − proven lower bound) ÷ bill: no fleet is cheaper by more than this share."""
     solve_s: NonNegativeFloat
     variables: NonNegativeInt
     comparisons: tuple[Comparison, ...] = ()
 
-    def replicas(self, terms: Terms | None = None) -> tuple[int, ...]:
+    def machines(self, terms: Terms | None = None) -> tuple[int, ...]:
         """By hour, on those terms or on any."""
         chosen = [each.by_hour for each in self.purchases if terms in (None, each.terms)]
         return tuple(sum(hour) for hour in zip(*chosen, strict=True)) or (0,) * self.hours
@@ -126,7 +142,7 @@ def is_bought_again(offer: FleetOffer, wishes: Wishes) -> bool:
 
 
 def counted_share(offer: FleetOffer, market: SpotMarket, wishes: Wishes) -> float:
-    """How much of a replica a spot replica counts for.
+    """How much of a machine a spot machine counts for.
 
     Without a fallback its availability. With one, what is missing is the time from the end of the notice until the
     replacement serves, once an interruption.
@@ -140,7 +156,7 @@ def counted_share(offer: FleetOffer, market: SpotMarket, wishes: Wishes) -> floa
 
 
 def spot_usd_per_hour(offer: FleetOffer, market: SpotMarket, wishes: Wishes) -> float:
-    """Expected price of an hour of a spot replica: spot while it is there, on demand while it is not."""
+    """Expected price of an hour of a spot machine: spot while it is there, on demand while it is not."""
     interruptions = market.interruptions
     up = interruptions.availability
     spot = up * market.usd_per_hour
@@ -151,22 +167,19 @@ def spot_usd_per_hour(offer: FleetOffer, market: SpotMarket, wishes: Wishes) -> 
 
 
 def mixed_capacity(offer: FleetOffer, mix: dict[str, float]) -> float:
-    """Requests a second of a replica that gets the classes it can hold in the demand's proportions."""
+    """Requests a second of a machine that gets the classes it can hold in the demand's proportions."""
     held = {name: share for name, share in mix.items() if name in offer.requests_per_s and share > 0}
     load = math.fsum(share / offer.requests_per_s[name] for name, share in held.items())
     return math.fsum(held.values()) / load if load else 0.0
 
 
-def aws_spot(instance: str, region: str, replicas_per_instance: float = 1.0) -> tuple[SpotMarket, ...]:
-    """The zones of a region as markets of replicas, from the shipped tables.
-
-    A replica that takes a whole instance is one per instance; where several share one, the price is divided.
-    """
-    interruptions = find_band(instance, region).interruptions
+def aws_spot(instance: str, region: str, interruptions: Interruptions | None = None) -> tuple[SpotMarket, ...]:
+    """The zones of a region as markets, from the shipped tables; the advisor's band unless told."""
+    interruptions = interruptions or find_band(instance, region).interruptions
     return tuple(
         SpotMarket(
             zone=zone.zone,
-            usd_per_hour=zone.spot_usd_per_hour / replicas_per_instance,
+            usd_per_hour=zone.spot_usd_per_hour,
             interruptions=interruptions,
             p90_to_median=zone.p90_to_median,
         )
@@ -177,7 +190,7 @@ def aws_spot(instance: str, region: str, replicas_per_instance: float = 1.0) -> 
 def zone_correlation(instances: Sequence[str]) -> float:
     """The largest between zones of a region over these instances: the careful choice for a mixed fleet."""
     known = load_spot_history()
-    return max((known[name].correlation for name in instances if name in known), default=0.5)
+    return max((known[name].correlation for name in instances if name in known), default=REGION_CORRELATION)
 
 
 # --- the document's rule --------------------------------------------------------------------------------------------
@@ -193,7 +206,7 @@ class FixedRule(Noun):
     compared_usd_per_month: NonNegativeFloat
     saved_share: float
     largest_fleet: PositiveInt
-    """Replicas it can reach: a peak above it is not served."""
+    """Machines it can reach: a peak above it is not served."""
 
 
 def fixed_rule(

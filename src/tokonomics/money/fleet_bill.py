@@ -1,9 +1,9 @@
-"""The bill of a fleet when the spot market has a bad week: horizons drawn many times over, and their 99th percentile.
+"""The bill of a fleet when the spot market has a bad month: months drawn many times over, and their 99th percentile.
 
 Each zone of an offer is up or down from hour to hour (a chain with the market's availability and mean outage; all
-replicas of an offer in a zone go together, the careful assumption). Zones are tied by a Gaussian copula: one factor for
-all, one for each. While a zone is down its replicas are bought on demand. A zone's price is drawn once a horizon, log-
-normal about the quoted one with the spread its history shows, tied the same way, never above on demand.
+machines of an offer in a zone go together, the careful assumption). Zones are tied by a Gaussian copula: one factor for
+all, one for each. While a zone is down its machines are bought on demand. A zone's price is drawn once a month,
+lognormal about the quoted one with the spread its history shows, tied the same way, never above on demand.
 """
 
 from collections.abc import Sequence
@@ -12,32 +12,45 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from tokonomics.catalog.spot import REGION_CORRELATION
 from tokonomics.errors import BadInput
 from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes, is_bought_again, spot_usd_per_hour
-from tokonomics.units import SECONDS_PER_HOUR
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Held = tuple[FleetOffer, SpotMarket, Ints]
-"""Spot replicas by hour."""
+"""Spot machines by hour."""
 
 DRAWS = 2000
-"""Twenty horizons above the 99th percentile: it comes out within a percent or so."""
+"""Twenty months above the 99th percentile: it comes out within a percent or so."""
 
 
 def p99_bill(
-    held: Sequence[Held], expected_usd: float, wishes: Wishes, correlation: float = 0.5, seed: int = 0
+    held: Sequence[Held],
+    usd_per_month: float,
+    wishes: Wishes,
+    correlation: float = REGION_CORRELATION,
+    seed: int = 0,
 ) -> float:
-    """The bill that 99 of 100 horizons stay under; never below the expected one."""
+    """The bill that 99 of 100 months stay under, given the expected one; never below it."""
     if not held:
-        return expected_usd
-    spot = spot_bills(held, wishes, correlation, seed)
-    mean = sum(spot_usd_per_hour(offer, market, wishes) * counts.sum() for offer, market, counts in held)
-    return max(expected_usd, expected_usd - float(mean) + float(np.quantile(spot, 0.99)))
+        return usd_per_month
+    # A bad week is not a bad month: the horizon is repeated for as long as the bill is for.
+    hours = max(len(held[0][2]), HOURS_PER_MONTH)
+    month = [(offer, market, np.resize(counts, hours)) for offer, market, counts in held]
+    spot = spot_bills(month, wishes, correlation, seed)
+    mean = sum(spot_usd_per_hour(offer, market, wishes) * counts.sum() for offer, market, counts in month)
+    above = (float(np.quantile(spot, 0.99)) - float(mean)) * HOURS_PER_MONTH / hours
+    return usd_per_month + max(0.0, above)
 
 
 def spot_bills(
-    held: Sequence[Held], wishes: Wishes, correlation: float = 0.5, seed: int = 0, draws: int = DRAWS
+    held: Sequence[Held],
+    wishes: Wishes,
+    correlation: float = REGION_CORRELATION,
+    seed: int = 0,
+    draws: int = DRAWS,
 ) -> Floats:
     """What the spot part costs in each drawn horizon, with what is bought again on demand."""
     if not 0 <= correlation <= 1:

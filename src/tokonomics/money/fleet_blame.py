@@ -47,7 +47,7 @@ def impossible(offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes) -> 
 
 
 def is_possible(offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes) -> bool:
-    """Whether any fleet, even of divided replicas, holds the wishes."""
+    """Whether any fleet, even of divided machines, holds the wishes."""
     kinds = kinds_of(offers, wishes)
     return bool(kinds) and solve(kinds, demand, wishes, 0.0, _SOLVE_S, relaxed=True) is not None
 
@@ -56,7 +56,7 @@ def _repairs(offers: Sequence[FleetOffer], one: Demand, wishes: Wishes) -> dict[
     """For each wish, what would have to be asked instead; empty where it does not help."""
     repairs: dict[str, str] = {}
 
-    def loosened(**changes: float) -> bool:
+    def loosened(**changes: object) -> bool:
         return is_possible(offers, one, wishes.model_copy(update=changes))
 
     if wishes.min_replicas and loosened(min_replicas=0):
@@ -68,9 +68,11 @@ def _repairs(offers: Sequence[FleetOffer], one: Demand, wishes: Wishes) -> dict[
     if wishes.max_zone_share < 1 and loosened(max_zone_share=1.0):
         least = _least(lambda share: loosened(max_zone_share=share), wishes.max_zone_share)
         repairs["max_zone_share"] = f"Let one zone hold {_percent(least, up=True)} of an hour's demand."
+    if wishes.spare and loosened(spare={}):
+        repairs["availability"] = "Ask for a lower availability: there is no room for what fails."
     unlimited = [_without_quota(offer) for offer in offers]
     if unlimited != list(offers) and is_possible(unlimited, one, wishes):
-        repairs["max_replicas"] = "Raise the quotas, or add an offer."
+        repairs["max_machines"] = "Raise the quotas, or add an offer."
     return repairs
 
 
@@ -110,8 +112,8 @@ def _hour(demand: Demand, hour: int) -> Demand:
 
 
 def _without_quota(offer: FleetOffer) -> FleetOffer:
-    spot = tuple(market.model_copy(update={"max_replicas": None}) for market in offer.spot)
-    return offer.model_copy(update={"max_replicas": None, "spot": spot})
+    spot = tuple(market.model_copy(update={"max_machines": None}) for market in offer.spot)
+    return offer.model_copy(update={"max_machines": None, "spot": spot})
 
 
 def _percent(share: float, up: bool = False) -> str:

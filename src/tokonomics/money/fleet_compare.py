@@ -11,7 +11,7 @@ import numpy as np
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import saving
-from tokonomics.money.demand import Demand, replicas_needed
+from tokonomics.money.demand import Demand, machines_needed
 from tokonomics.money.fleet import Comparison, FleetOffer, FleetPlan, Wishes, median_base, spot_usd_per_hour
 from tokonomics.money.fleet_kinds import stripped
 from tokonomics.money.fleet_program import GAP, TIME_LIMIT_S, optimal_fleet, starts_of
@@ -30,7 +30,11 @@ def compare(
     """The plan with its comparisons."""
     wishes = wishes or Wishes()
 
+    bought_on = {each.terms for each in plan.purchases}
+
     def bill(*terms: Terms) -> float | None:
+        if bought_on <= set(terms):
+            return plan.usd_per_month  # It is that way to buy already.
         left = [offer for offer in (stripped(each, *terms) for each in offers) if _has_price(offer)]
         try:
             return optimal_fleet(left, demand, wishes, gap=gap, time_limit_s=time_limit_s).usd_per_month
@@ -38,11 +42,16 @@ def compare(
             return None
 
     rule, name = median_rule_usd(offers, demand, wishes)
+    room = "; no room for failures" if wishes.spare else ""
     rows = (
         ("all on demand", bill(Terms.on_demand), "as many as each hour needs"),
-        ("on demand for the peak", peak_usd(offers, demand), "never scaled down"),
+        ("on demand for the peak", peak_usd(offers, demand), f"never scaled down{room}"),
         ("all reserved", bill(Terms.reserved), "for the peak hour, paid in every hour"),
-        ("median on demand, spot above", rule, f"the document's rule{f', {name}' if name else ''}; no limit on spot"),
+        (
+            "median on demand, spot above",
+            rule,
+            f"the document's rule{f', {name}' if name else ''}; no limit on spot{room}",
+        ),
     )
     return plan.model_copy(
         update={
@@ -68,7 +77,7 @@ def median_rule_usd(
     for offer in offers:
         if offer.usd_per_hour is None or not offer.spot or not _holds_all(offer, demand):
             continue
-        base, burst = median_base(replicas_needed(demand, offer.requests_per_s))
+        base, burst = median_base(machines_needed(demand, offer.requests_per_s))
         market = min(offer.spot, key=lambda each: spot_usd_per_hour(offer, each, wishes))
         starts = int(starts_of(np.array([burst])).sum()) * offer.startup_s / SECONDS_PER_HOUR
         usd = base * demand.hours * offer.usd_per_hour + starts * market.usd_per_hour
@@ -80,7 +89,7 @@ def median_rule_usd(
 def peak_usd(offers: Sequence[FleetOffer], demand: Demand) -> float | None:
     """USD a month of one offer on demand, as many as the busiest hour needs, all the time."""
     bills = [
-        max(replicas_needed(demand, offer.requests_per_s)) * offer.usd_per_hour * HOURS_PER_MONTH
+        max(machines_needed(demand, offer.requests_per_s)) * offer.usd_per_hour * HOURS_PER_MONTH
         for offer in offers
         if offer.usd_per_hour is not None and _holds_all(offer, demand)
     ]

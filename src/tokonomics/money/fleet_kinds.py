@@ -23,11 +23,11 @@ class Kind:
     """As quoted."""
     expected_usd_per_hour: float
     counted: float
-    """Of a replica: 1 unless spot."""
+    """Of a machine: 1 unless spot."""
     start_usd: float
-    """Paid while one starts."""
+    """Paid while one starts and, later, finishes: each start has its end."""
     limit: float
-    """Replicas; infinite without a quota."""
+    """Machines; infinite without a quota."""
     market: SpotMarket | None = None
 
     @property
@@ -43,8 +43,8 @@ def kinds_of(offers: Sequence[FleetOffer], wishes: Wishes) -> list[Kind]:
     """Everything the offers sell: each commitment, on demand, each zone of spot."""
     kinds: list[Kind] = []
     for offer in offers:
-        quota = float("inf") if offer.max_replicas is None else float(offer.max_replicas)
-        start_hours = offer.startup_s / SECONDS_PER_HOUR
+        quota = float("inf") if offer.max_machines is None else float(offer.max_machines)
+        start_hours = (offer.startup_s + offer.drain_s) / SECONDS_PER_HOUR
         kinds += [
             Kind(offer, Terms.reserved, term, price, price, 1.0, 0.0, quota) for term, price in offer.reserved.items()
         ]
@@ -59,7 +59,7 @@ def kinds_of(offers: Sequence[FleetOffer], wishes: Wishes) -> list[Kind]:
                 spot_usd_per_hour(offer, market, wishes),
                 counted_share(offer, market, wishes),
                 market.usd_per_hour * start_hours,
-                float("inf") if market.max_replicas is None else float(market.max_replicas),
+                float("inf") if market.max_machines is None else float(market.max_machines),
                 market,
             )
             for market in offer.spot
@@ -88,6 +88,8 @@ def _replaces(other: Kind, kind: Kind, wishes: Wishes) -> bool:
         return False
     # What leaves with a zone must stay in that zone.
     if not kind.is_firm and wishes.max_zone_share < 1 and other.place != kind.place:
+        return False
+    if kind.is_firm and wishes.min_replicas and other.offer.replicas < kind.offer.replicas:
         return False
     return all(other.carries(name) >= kind.carries(name) for name in kind.offer.requests_per_s)
 

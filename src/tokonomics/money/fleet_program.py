@@ -1,11 +1,11 @@
-"""Which replicas to buy, on which terms, hour by hour: a mixed-integer program solved by HiGHS through SciPy.
+"""Which machines to buy, on which terms, hour by hour: a mixed-integer program solved by HiGHS through SciPy.
 
     least Σ reserved × price × hours + Σ on demand × price + Σ spot × expected price + Σ starts × start-up time × price
 
-such that in every hour and size class the replicas carry the demand (a spot replica counts for what interruptions leave
+such that in every hour and size class the machines carry the demand (a spot machine counts for what interruptions leave
 of it), the firm ones carry what spot may not, what is left without any one zone carries its share, quotas and the least
 number of firm replicas hold, and whatever was not there an hour before is started. The horizon repeats. With several
-size classes a replica divides its time among those it can hold, as Mélange does (Griggs et al. 2024).
+size classes a machine divides its time among those it can hold, as Mélange does (Griggs et al. 2024).
 """
 
 import ctypes
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.spot import REGION_CORRELATION
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import (
@@ -39,9 +40,10 @@ Ints = NDArray[np.int64]
 
 GAP = 5e-3
 """Stop when no fleet can be cheaper by more than this share: half a percent is far below what prices move."""
-TIME_LIMIT_S = 30.0
+TIME_LIMIT_S = 10.0
+"""What is left of the gap by then is mostly a bound not proven, and is printed (benchmarks/bench_fleet.py)."""
 ROUNDING = 1e-9
-"""Relative slack on the demand, so that ten replicas of a tenth carry one."""
+"""Relative slack on the demand, so that ten machines of a tenth carry one."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def optimal_fleet(
     *,
     gap: float = GAP,
     time_limit_s: float = TIME_LIMIT_S,
-    correlation: float = 0.5,
+    correlation: float = REGION_CORRELATION,
     seed: int = 0,
 ) -> FleetPlan:
     """The cheapest fleet for a demand; ``correlation`` is that of interruptions between zones, for the p99 bill."""
@@ -81,9 +83,10 @@ def optimal_fleet(
     bought = [index for index in range(len(kinds)) if solution.counts[index].any()]
     expected = float(usd.sum() + start_usd.sum())
     held = [(kinds[i].offer, market, solution.counts[i]) for i in bought if (market := kinds[i].market)]
-    p99 = p99_bill(held, expected, wishes, correlation, seed)
-    firm, spot = _capacity(kinds, solution.counts, demand)
-    to_month = HOURS_PER_MONTH / demand.hours
+    sizes = _sizes(kinds, demand)
+    is_firm = np.array([kind.is_firm for kind in kinds])
+    firm, spot = (size.tolist() for size in ((sizes * is_firm) @ solution.counts, (sizes * ~is_firm) @ solution.counts))
+    usd_per_month = expected * HOURS_PER_MONTH / demand.hours
     return FleetPlan(
         hours=demand.hours,
         purchases=tuple(
@@ -93,17 +96,18 @@ def optimal_fleet(
                 place=kinds[index].place,
                 by_hour=tuple(solution.counts[index].tolist()),
                 usd_per_hour=kinds[index].usd_per_hour,
+                requests_per_s=float(sizes[index]),
                 usd=float(usd[index] + start_usd[index]),
+                usd_per_month=float(usd[index] + start_usd[index]) * HOURS_PER_MONTH / demand.hours,
             )
             for index in bought
         ),
         demand=demand.total,
-        firm_capacity=firm,
-        spot_capacity=spot,
+        firm_capacity=tuple(firm),
+        spot_capacity=tuple(spot),
         expected_usd=expected,
-        p99_usd=p99,
-        usd_per_month=expected * to_month,
-        p99_usd_per_month=p99 * to_month,
+        usd_per_month=usd_per_month,
+        p99_usd_per_month=p99_bill(held, usd_per_month, wishes, correlation, seed),
         startup_usd=float(start_usd.sum()),
         gap=max(0.0, 1 - solution.lower_bound / expected) if expected > 0 else 0.0,
         solve_s=solution.solve_s,
@@ -161,7 +165,7 @@ def solve(
     relaxed: bool = False,
     window: Window | None = None,
 ) -> Solution | None:
-    """The counts by kind and hour; None where there is no fleet. ``relaxed`` lets replicas be divided."""
+    """The counts by kind and hour; None where there is no fleet. ``relaxed`` lets machines be divided."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # Half a second: only for those who solve.
     from scipy.sparse import coo_array
 
@@ -259,20 +263,30 @@ def bill(kinds: Sequence[Kind], counts: Ints) -> float:
 
 
 def starts_of(counts: Ints) -> Ints:
-    """Replicas that were not there an hour before; the horizon repeats."""
+    """Machines that were not there an hour before; the horizon repeats."""
     started: Ints = np.maximum(0, counts - np.roll(counts, 1, axis=1))
     return started
 
 
 def _merged(demand: Demand, hours_matter: bool) -> tuple[Demand, Floats, Ints]:
-    """Hours of the same demand as one, with their number, where no start-up ties an hour to the one before."""
+    """Hours of the same demand as one, with their number: all of them, or with start-ups those that follow each other.
+
+    A fleet that changes while the demand does not gains nothing: its cheapest hour, kept, starts no more machines.
+    """
+    table = np.array(list(demand.rates.values()))
     if hours_matter:
-        return demand, np.ones(demand.hours), np.arange(demand.hours)
-    different, group, weights = np.unique(
-        np.array(list(demand.rates.values())), axis=1, return_inverse=True, return_counts=True
-    )
+        begins = np.append(True, (table[:, 1:] != table[:, :-1]).any(axis=0))
+        different, group = table[:, begins], np.cumsum(begins) - 1
+        weights = np.bincount(group)
+    else:
+        different, group, weights = np.unique(table, axis=1, return_inverse=True, return_counts=True)
     merged = Demand(rates={name: tuple(row) for name, row in zip(demand.rates, different.tolist(), strict=True)})
     return merged, weights.astype(np.float64), group.reshape(-1)
+
+
+def spells(demand: Demand) -> int:
+    """How often the demand changes."""
+    return _merged(demand, True)[0].hours
 
 
 def _columns(kinds: Sequence[Kind], hours: int) -> tuple[list[Ints], int]:
@@ -297,12 +311,12 @@ def _carry(
     time_rows = {}
     if several:
         for index in range(len(kinds)):
-            rows = table.block(np.zeros(hours), endless)  # replicas − Σ served ÷ capacity ≥ 0
+            rows = table.block(np.zeros(hours), endless)  # machines − Σ served ÷ capacity ≥ 0
             table.put(rows, columns[index], 1.0)
             time_rows[index] = rows
     for name, rates in demand.rates.items():
         needed = np.asarray(rates) * (1 - ROUNDING)
-        served = table.block(needed, endless)
+        served = table.block(needed + wishes.spare.get(name, 0.0) * (needed > 0), endless)
         firm = table.block(needed * firm_share, endless) if firm_share > 0 else None
         without = {zone: table.block(needed * (1 - wishes.max_zone_share), endless) for zone in zones}
         for index, kind in enumerate(kinds):
@@ -329,16 +343,16 @@ def _keep_least(table: _Rows, kinds: Sequence[Kind], columns: Sequence[Ints], ho
     rows = table.block(np.full(hours, float(wishes.min_replicas)), np.full(hours, np.inf))
     for index, kind in enumerate(kinds):
         if kind.is_firm:
-            table.put(rows, columns[index], 1.0)
+            table.put(rows, columns[index], float(kind.offer.replicas))
 
 
 def _keep_quotas(table: _Rows, kinds: Sequence[Kind], columns: Sequence[Ints], hours: int) -> None:
-    """Reserved and on-demand replicas of an offer share its quota."""
+    """Reserved and on-demand machines of an offer share its quota."""
     for offer in {id(kind.offer): kind.offer for kind in kinds}.values():
         firm = [index for index, kind in enumerate(kinds) if kind.offer is offer and kind.is_firm]
-        if offer.max_replicas is None or len(firm) < 2:
+        if offer.max_machines is None or len(firm) < 2:
             continue
-        rows = table.block(np.full(hours, -np.inf), np.full(hours, float(offer.max_replicas)))
+        rows = table.block(np.full(hours, -np.inf), np.full(hours, float(offer.max_machines)))
         for index in firm:
             table.put(rows, columns[index], 1.0)
 
@@ -350,12 +364,10 @@ def mix_of(demand: Demand) -> dict[str, float]:
     return {name: each / total if total else 1 / len(sums) for name, each in sums.items()}
 
 
-def _capacity(kinds: Sequence[Kind], counts: Ints, demand: Demand) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _sizes(kinds: Sequence[Kind], demand: Demand) -> Floats:
+    """What one of each kind counts for, in requests of the demand's mix."""
     mix = mix_of(demand)
-    size = np.array([mixed_capacity(kind.offer, mix) * kind.counted for kind in kinds])
-    is_firm = np.array([kind.is_firm for kind in kinds])
-    firm, spot = (size * is_firm) @ counts, (size * ~is_firm) @ counts
-    return tuple(firm.tolist()), tuple(spot.tolist())
+    return np.array([mixed_capacity(kind.offer, mix) * kind.counted for kind in kinds])
 
 
 def _check(offers: Sequence[FleetOffer], demand: Demand) -> None:

@@ -1,22 +1,23 @@
-"""A program too large to solve at once: solved without start-ups, then improved a few hours at a time.
+"""A program too large to solve at once: solved for divided machines, made whole hour by hour, then improved.
 
-Without start-ups hours of the same demand are one, which makes the program small; its proven bound holds for the whole
-one, where start-ups only add to the bill (so does the bound of the whole one with divided replicas: the better counts).
-The fleet found is improved by solving a window of hours with all else kept, and the whole again with only the kinds in
-use, until the gap is closed, nothing improves, or time is up.
+The bill of divided machines is a proven bound. It also says how many to reserve; with those kept, and no start-ups,
+each hour is a small program of its own. The fleet found is improved by solving the whole with only the kinds in use,
+and a window of hours at a time with start-ups and all else kept, until the gap is closed, nothing improves, or time is
+up; what time is left goes into a better bound.
 """
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import Wishes
-from tokonomics.money.fleet_kinds import Kind
-from tokonomics.money.fleet_program import Ints, OutOfTime, Solution, Window, bill, solve
+from tokonomics.money.fleet import FleetOffer, Wishes
+from tokonomics.money.fleet_kinds import Kind, kinds_of, undominated
+from tokonomics.money.fleet_program import Ints, OutOfTime, Solution, Window, bill, solve, spells
 
 AT_ONCE = 600
 """Columns that HiGHS solves by itself within seconds (benchmarks/bench_fleet.py)."""
@@ -28,9 +29,31 @@ ROUNDS = 6
 def search(kinds: Sequence[Kind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float) -> Solution | None:
     """The counts by kind and hour with a proven bound; None where there is no fleet."""
     started = any(kind.start_usd for kind in kinds)
-    different = demand.hours if started else len(set(zip(*demand.rates.values(), strict=True)))
+    different = spells(demand) if started else len(set(zip(*demand.rates.values(), strict=True)))
+    began, at_once = time.perf_counter(), None
     if len(kinds) * different <= AT_ONCE:
-        return solve(kinds, demand, wishes, gap, time_limit_s)
+        with suppress(OutOfTime):
+            at_once = solve(kinds, demand, wishes, gap, 0.4 * time_limit_s)
+            if at_once is None or bill(kinds, at_once.counts) <= at_once.lower_bound / (1 - gap) * (1 + 1e-6):
+                return at_once
+    taken_apart = _taken_apart(kinds, demand, wishes, gap, time_limit_s - (time.perf_counter() - began), started)
+    if taken_apart is None or at_once is None:
+        return taken_apart
+    best = min((at_once, taken_apart), key=lambda each: bill(kinds, each.counts))
+    bound = max(at_once.lower_bound, taken_apart.lower_bound)
+    return replace(best, lower_bound=bound, solve_s=time.perf_counter() - began)
+
+
+def divided_usd(offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes) -> float | None:
+    """The bill if machines could be divided and started for nothing: a quick bound; None where no fleet holds."""
+    kinds = [replace(kind, start_usd=0.0) for kind in undominated(kinds_of(offers, wishes), wishes)]
+    found = solve(kinds, demand, wishes, 0.0, WINDOW_S, relaxed=True)
+    return None if found is None else found.lower_bound
+
+
+def _taken_apart(
+    kinds: Sequence[Kind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float, started: bool
+) -> Solution | None:
     began = time.perf_counter()
 
     def until(share: float) -> Callable[[], float]:
@@ -38,21 +61,58 @@ def search(kinds: Sequence[Kind], demand: Demand, wishes: Wishes, gap: float, ti
         return lambda: share * time_limit_s - (time.perf_counter() - began)
 
     free = [replace(kind, start_usd=0.0) for kind in kinds]
-    first = solve(free, demand, wishes, gap / 2, 0.3 * time_limit_s)
-    if first is None:
+    divided = solve(free, demand, wishes, gap, time_limit_s, relaxed=True)
+    if divided is None:
         return None
-    bound, variables = first.lower_bound, first.variables
-    left = until(0.6 if started else 0.95)
-    counts = _improved(free, demand, wishes, first.counts, 1, gap, bound, left)
+    bound, variables = divided.lower_bound, divided.variables
+    if started and (whole := solve(kinds, demand, wishes, gap, 0.2 * time_limit_s, relaxed=True)) is not None:
+        bound, variables = max(bound, whole.lower_bound), whole.variables
+    by_hours = _by_hours(free, demand, wishes, divided.counts, gap / 2, until(0.8))
+    if by_hours is None:
+        by_hours = solve(free, demand, wishes, gap / 2, max(1.0, until(0.5)()))
+        if by_hours is None:
+            return None
+    counts, bound = by_hours.counts, max(bound, by_hours.lower_bound)
+    counts = _improved(free, demand, wishes, counts, 1, gap, bound, until(0.6 if started else 0.95))
     if started:
-        whole = solve(kinds, demand, wishes, gap, 0.2 * time_limit_s, relaxed=True)
-        if whole is not None:
-            bound, variables = max(bound, whole.lower_bound), whole.variables
         # The kinds that hours choose for themselves are the ones worth starting.
         used = [index for index in range(len(kinds)) if counts[index].any()]
         some = [kinds[index] for index in used]
         counts[used] = _improved(some, demand, wishes, counts[used], WINDOW_HOURS, gap, bound, until(0.95))
+    if bill(kinds, counts) > bound / (1 - gap) and until(0.95)() > 1 and any(k.terms is Terms.reserved for k in kinds):
+        # Time is left: it goes into the proof.
+        with suppress(OutOfTime):
+            proof = solve(free, demand, wishes, gap, until(0.95)())
+            bound = max(bound, proof.lower_bound) if proof else bound
     return Solution(counts, bound, time.perf_counter() - began, variables)
+
+
+def _by_hours(
+    kinds: Sequence[Kind], demand: Demand, wishes: Wishes, near: Ints, gap: float, left: Callable[[], float]
+) -> Solution | None:
+    """Each hour by itself, with the reserved machines of a fleet of divided ones, rounded; None where one has none.
+
+    Where nothing can be reserved, hours have nothing to do with each other and their bounds are the whole one's.
+    """
+    is_reserved = np.array([kind.terms is Terms.reserved for kind in kinds])
+    base = np.where(is_reserved, near[:, 0], 0)
+    counts = np.zeros_like(near)
+    done: dict[tuple[float, ...], int] = {}
+    bounds = np.zeros(demand.hours)
+    for hour in range(demand.hours):
+        rates = tuple(each[hour] for each in demand.rates.values())
+        if rates not in done:
+            one = Demand(rates={name: (rate,) for name, rate in zip(demand.rates, rates, strict=True)})
+            try:
+                found = solve(kinds, one, wishes, gap, WINDOW_S, window=Window(base, base)) if left() > 0 else None
+            except OutOfTime:
+                found = None
+            if found is None:
+                return None
+            counts[:, hour] = found.counts[:, 0]
+            done[rates], bounds[hour] = hour, found.lower_bound
+        counts[:, hour], bounds[hour] = counts[:, done[rates]], bounds[done[rates]]
+    return Solution(counts, 0.0 if is_reserved.any() else float(bounds.sum()), 0.0, 0)
 
 
 def _improved(
@@ -68,9 +128,11 @@ def _improved(
     """Windows of so many hours, and between them the kinds in use, as long as it helps."""
     for turn in range(ROUNDS):
         before = bill(kinds, counts)
-        counts = _by_windows(kinds, demand, wishes, counts, hours, gap / 4, turn, left)
-        if hours == 1 and left() > 1 and bill(kinds, counts) > bound / (1 - gap):
+        if hours == 1 and left() > 0 and before > bound / (1 - gap):
             counts = _with_those_in_use(kinds, demand, wishes, counts, gap / 4, min(left(), 0.5 * left() + 1))
+        # Hours by themselves are as good as they get until the reserved machines change.
+        if hours > 1 or bill(kinds, counts) < before:
+            counts = _by_windows(kinds, demand, wishes, counts, hours, gap / 4, turn, left)
         now = bill(kinds, counts)
         # Shifted windows get their turn even where the first ones found nothing.
         if now <= bound / (1 - gap) or left() <= 0 or (now >= before and (turn or hours == 1)):

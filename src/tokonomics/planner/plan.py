@@ -1,13 +1,17 @@
-"""The cheapest ways to serve a model: every offer × tensor parallelism × precision, priced or refused with a reason.
+"""The cheapest ways to serve a load: every offer × layout × precision, simulated, priced, or refused with a reason.
 
-Each distinct deployment is put through memory and the steady state once; each offer that can host it then costs
-whole instances times its price. Nothing is dropped silently: a candidate is ranked, or rejected with its reason.
+The closed form gives each candidate a bill it cannot go below. In the order of these bounds, the simulator finds the
+replicas that keep every promise, until no candidate left could be cheaper than the pick or the runner-up: what is
+left out is dearer by its bound, or because the replicas that its price allows break a promise. So the pick is the one
+that simulating everything would give. Without simulation, replicas are planned to a share of the closed form.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import groupby
+from typing import Any
 
 from pydantic import Field
 
@@ -16,34 +20,39 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.money.cost import CostLine, CostTree, TokenPrices, split_by_gpu_time
+from tokonomics.money.cost import CostTree, TokenPrices, split_by_gpu_time
 from tokonomics.nouns import Badge, Noun
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.intervals import interval
 from tokonomics.physics.origins import speed_badge
-from tokonomics.physics.sharding import shard
 from tokonomics.planner.candidates import Reason, Refusal, deployments, weight_choices, why_not
-from tokonomics.serving.steady import Capacity, MissesPromise, ReplicaCurve
-from tokonomics.traffic.workload import Slo, Workload
-from tokonomics.units import BYTES_PER_GB, HOURS_PER_MONTH, SECONDS_PER_HOUR, percent, usd
+from tokonomics.planner.load import Load
+from tokonomics.planner.machines import Hosts, Machine, hosts_of, machines_for, monthly_bill, usable
+from tokonomics.planner.search import Kind, Search, Sized
+from tokonomics.planner.trials import Progress, Trials
+from tokonomics.serving.outcome import Spread
+from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.workload import Workload
+from tokonomics.units import SECONDS_PER_HOUR
 
-DEFAULT_MAX_UTILIZATION = 0.7
-"""The planning utilisation of the document this product starts from; a stand-in until bursts are simulated."""
 DEFAULT_MAX_AGE_DAYS = 365
 """A price older than a year no longer tells what the machine costs; younger ones are marked when they are stale."""
-UNUSED = "unused GPUs"
-"""GPUs of a paid instance on which no replica runs."""
+KV_CHOICES = (Precision.bf16, Precision.fp8)
 
 
 class Candidate(Noun):
     """One way to serve the traffic, with what it costs."""
 
+    model: str
     gpu: str
     gpus_per_replica: int
     tp: int
+    pp: int
+    ep: int
     weights: Precision
     kv: Precision
     engine: str
+    max_sequences: int
+    """At a time on a replica: the engine's own limit, or a lower one that keeps the promised time per token."""
     provider: str
     region: str
     instance: str
@@ -52,37 +61,46 @@ class Candidate(Noun):
     price_date: date
     price_stale: bool
     replicas: int
+    """Spare ones included."""
     instances: int
     gpus_paid: int
     batch: float
-    max_batch: int
-    limited_by: str
-    tpot_s: float
-    tpot_range_s: tuple[float, float]
-    """What four of five measurements of this kind lie between."""
-    ttft_s: float
+    """Sequences running on a replica, in the mean."""
+    simulated: bool
+    ttft_s: Spread
+    """Of simulated requests; only the mean where it is the closed form's."""
+    tpot_s: Spread
+    e2e_s: Spread
     utilization: float
-    """Of the replicas' capacity under the promise."""
+    """Of what the replicas hold, for requests of mean length, under the promised time per token."""
     speed: Badge
     """Whether the kernels behind the speed were measured on this GPU, or are another's scaled by the datasheet."""
     capacity_requests_per_s: float
-    """Of one replica."""
+    """Of one replica, closed form."""
+    limited_by: str
     usd_per_month: float
     usd_per_mtok: TokenPrices
     """Reservation basis: the whole bill."""
     usd_per_mtok_usage: float
     """Blended, usage basis: only the share of the paid capacity that the traffic takes."""
     below_checkpoint: bool
-    """The weights are held at fewer bits than they were published in: check quality."""
+    """Weights or KV cache are held at fewer bits than was published: check quality."""
     bill: CostTree
+
+    @property
+    def kind(self) -> Kind:
+        """What a table shows one row of."""
+        return self.gpu, self.gpus_per_replica, self.weights
 
 
 class Rejection(Noun):
     """A candidate that was not ranked, and why."""
 
     gpu: str
-    tp: int | None = None
-    weights: Precision | None = None
+    layout: str | None = None
+    """Such as ``TP=2 fp8``."""
+    offers: int = 1
+    """How many of the GPU's offers it stands for, where offers are to blame."""
     provider: str | None = None
     region: str | None = None
     instance: str | None = None
@@ -93,240 +111,272 @@ class Rejection(Noun):
 class Limits(Noun):
     """What the user will not go beyond."""
 
-    max_utilization: float = Field(default=DEFAULT_MAX_UTILIZATION, ge=0.01, le=1)
+    max_utilization: float | None = Field(default=None, ge=0.01, le=1)
+    """Of the closed form's capacity; None: what the promises allow, or 70 % without simulation."""
     max_usd_per_gpu_hour: float | None = Field(default=None, gt=0)
     max_gpus: int | None = Field(default=None, gt=0)
     max_age_days: int = Field(default=DEFAULT_MAX_AGE_DAYS, ge=0)
+    spare: int = Field(default=0, ge=0, le=1000)
+    """Replicas that may fail without a promise broken."""
 
 
 class Plan(Noun):
-    """Every candidate, cheapest first, and every refusal."""
+    """Every candidate that could be the pick, cheapest first, and every refusal."""
 
     model: str
     workload: Workload
-    slo: Slo
+    promises: tuple[Promise, ...]
     limits: Limits
+    simulations: int
+    """How many decided it; 0: the closed form alone."""
     best: Candidate | None
     ranked: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...]
 
     def leaders(self, count: int) -> list[Candidate]:
-        """The cheapest offer of each GPU, number of GPUs and precision, so that ten rows show ten choices."""
-        seen: dict[tuple[str, int, Precision], Candidate] = {}
+        """The cheapest of each GPU, number of GPUs and precision, so that ten rows show ten choices."""
+        seen: dict[Kind, Candidate] = {}
         for row in self.ranked:
-            seen.setdefault((row.gpu, row.gpus_per_replica, row.weights), row)
+            seen.setdefault(row.kind, row)
         return list(seen.values())[:count]
 
     def best_at_checkpoint(self) -> Candidate | None:
-        """The cheapest that serves the weights as they were published."""
+        """The cheapest that serves the model as it was published."""
         return next((row for row in self.ranked if not row.below_checkpoint), None)
 
+    def runner_up(self) -> Candidate | None:
+        """The cheapest on another kind of GPU."""
+        return next((row for row in self.ranked if self.best and row.gpu != self.best.gpu), None)
 
-def plan(
-    model: ModelSpec,
-    workload: Workload,
-    offers: Sequence[Offer],
-    engine: Engine,
-    *,
-    today: date,
-    slo: Slo | None = None,
-    weights: Sequence[Precision] | None = None,
-    kv: Precision = Precision.bf16,
-    terms: Terms = Terms.on_demand,
-    limits: Limits | None = None,
-) -> Plan:
+
+@dataclass(frozen=True)
+class Question:
+    """Everything a plan depends on."""
+
+    model: ModelSpec
+    load: Load
+    offers: Sequence[Offer]
+    engines: Sequence[Engine]
+    today: date
+    promises: tuple[Promise, ...] = ()
+    weights: tuple[Precision, ...] | None = None
+    """None: as published, and the common ones below."""
+    kv: tuple[Precision, ...] = KV_CHOICES
+    terms: tuple[Terms, ...] = (Terms.on_demand,)
+    limits: Limits = field(default_factory=Limits)
+    simulate: bool = True
+
+
+@dataclass(frozen=True)
+class Study:
+    """A plan with what it was made from, for questions about it."""
+
+    question: Question
+    plan: Plan
+    search: Search
+
+    def of(self, row: Candidate) -> Sized:
+        """What a ranked row was sized as."""
+        return next(each for each in self.search.sized if _same(each.deployment, row))
+
+
+def _same(deployment: Deployment, row: Candidate) -> bool:
+    return (
+        (deployment.gpu.key, deployment.tp, deployment.pp, deployment.ep) == (row.gpu, row.tp, row.pp, row.ep)
+        and (deployment.weights, deployment.kv, deployment.engine.key) == (row.weights, row.kv, row.engine)
+    )  # fmt: skip
+
+
+def plan(question: Question) -> Plan:
     """Rank every candidate by the monthly bill for this traffic."""
-    slo, limits = slo or Slo(), limits or Limits()
-    ranked: list[Candidate] = []
-    hosts, rejected = _usable(offers, terms, limits, today)
-    for gpu_key, group in groupby(sorted(hosts, key=lambda offer: offer.gpu), key=lambda offer: offer.gpu):
-        on_this_gpu = list(group)
-        most_gpus = max(offer.gpus for offer in on_this_gpu)
-        choices = deployments(model, find_gpu(gpu_key), engine, weights or weight_choices(model), kv, most_gpus)
-        for deployment in choices:
-            replica = _replica(deployment, workload, slo)
-            if isinstance(replica, Refusal):
-                rejected.append(_reject(deployment, replica))
-                continue
-            for offer in on_this_gpu:
-                outcome = _price(deployment, offer, terms, *replica, workload, limits, today)
-                if isinstance(outcome, Refusal):
-                    rejected.append(_reject(deployment, outcome, offer))
-                else:
-                    ranked.append(outcome)
-    ranked.sort(key=_cheapest_then_most_faithful)
-    return Plan(
+    return study(question).plan
+
+
+def study(question: Question, progress: Progress | None = None) -> Study:
+    """Rank every candidate by the monthly bill for this traffic, and keep what that was made from."""
+    model, limits, today = question.model, question.limits, question.today
+    load = question.load.within(model.max_context) if question.load.is_log else question.load
+    hosts, rejected = prospects(question, load)
+    search = Search(
+        load,
+        question.promises,
+        Trials(load, question.promises),
+        simulate=question.simulate,
+        max_utilization=limits.max_utilization,
+        spare=limits.spare,
+        progress=progress,
+    )
+    search.run(hosts)
+    rejected += [_reject(deployment, refusal) for deployment, refusal in search.refused]
+    rows = [row for each in search.sized for row in _rows(each, load, limits, today)]
+    ranked = sorted(rows, key=_cheapest_then_most_faithful)
+    made = Plan(
         model=model.key,
-        workload=workload,
-        slo=slo,
+        workload=load.workload,
+        promises=question.promises,
         limits=limits,
+        simulations=search.trials.count,
         best=ranked[0] if ranked else None,
         ranked=tuple(ranked),
         rejected=tuple(rejected),
     )
+    return Study(question=replace(question, load=load), plan=made, search=search)
 
 
-def _usable(offers: Sequence[Offer], terms: Terms, limits: Limits, today: date) -> tuple[list[Offer], list[Rejection]]:
-    """Offers with a price on these terms, recent and cheap enough; the others with their reason.
-
-    When every price is older than the limit, age no longer tells them apart and is not held against any.
-    """
-    oldest = limits.max_age_days
-    if all(offer.age_days(today) > oldest for offer in offers):
-        oldest = max((offer.age_days(today) for offer in offers), default=0)
-    kept: list[Offer] = []
-    refused: list[Rejection] = []
-    for offer in offers:
-        price, cap = offer.usd_per_gpu_hour(terms), limits.max_usd_per_gpu_hour
-        if price is None:
-            refusal = Refusal(Reason.no_price, f"no {terms.replace('_', '-')} price")
-        elif cap is not None and price > cap:
-            refusal = Refusal(Reason.too_dear, f"dearer than {usd(cap)} a GPU-hour")
-        elif offer.age_days(today) > oldest:
-            refusal = Refusal(Reason.old_price, f"price of {offer.date}, more than {oldest} days old")
-        else:
-            kept.append(offer)
-            continue
-        refused.append(
-            Rejection(
-                gpu=offer.gpu,
-                provider=offer.provider,
-                region=offer.region,
-                instance=offer.instance,
-                kind=refusal.kind,
-                reason=refusal.reason,
-            )
-        )
-    return kept, refused
-
-
-def _replica(deployment: Deployment, workload: Workload, slo: Slo) -> tuple[ReplicaCurve, Capacity] | Refusal:
-    """How one replica serves this traffic, or why it cannot."""
-    refusal = why_not(deployment, workload.input_tokens + workload.output_tokens)
-    if refusal:
-        return refusal
-    curve = ReplicaCurve(deployment, workload.input_tokens, workload.output_tokens)
-    try:
-        return curve, curve.capacity(slo.tpot_s)
-    except MissesPromise as miss:
-        late = percent(miss.tpot_s / miss.promised_s - 1)
-        return Refusal(Reason.too_slow, f"misses TPOT by {late} even for a single request")
-
-
-def _price(
-    deployment: Deployment,
-    offer: Offer,
-    terms: Terms,
-    curve: ReplicaCurve,
-    capacity: Capacity,
-    workload: Workload,
-    limits: Limits,
-    today: date,
-) -> Candidate | Refusal:
-    """A fleet of whole instances of one offer that carries the traffic."""
-    if deployment.gpus > offer.gpus:
-        has = "1 GPU" if offer.gpus == 1 else f"{offer.gpus} GPUs"
-        return Refusal(Reason.instance_too_small, f"the instance has {has}, a replica needs {deployment.gpus}")
-    shard_gb = shard(deployment).total / BYTES_PER_GB
-    if offer.memory_gb is not None and offer.memory_gb < shard_gb:
-        # Weights pass through the host on their way to the GPU, a rank's share at a time.
-        reason = f"the host has {offer.memory_gb:g} GB, one GPU's weights take {shard_gb:.0f}"
-        return Refusal(Reason.host_too_small, reason)
-    # The last digit of a division must not cost a replica.
-    replicas = max(1, math.ceil(workload.rate / (capacity.rate * limits.max_utilization) - 1e-9))
-    instances = math.ceil(replicas / (offer.gpus // deployment.gpus))
-    if limits.max_gpus and instances * offer.gpus > limits.max_gpus:
-        paid = instances * offer.gpus
-        return Refusal(Reason.too_many_gpus, f"takes {paid} GPUs; at most {limits.max_gpus} allowed")
-    steady = curve.at_rate(workload.rate / replicas, capacity)
-    tpot = interval(steady.tpot_s, "tpot", deployment)
-    usd_per_hour = offer.price(terms) or 0.0
-    bill = _bill(deployment, offer, usd_per_hour, instances, replicas, steady.utilization, capacity.prefill_share)
-    usd_per_second = instances * usd_per_hour / SECONDS_PER_HOUR
-    prices = split_by_gpu_time(
-        usd_per_second, workload.rate, workload.input_tokens, workload.output_tokens, capacity.prefill_share
+def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejection]]:
+    """Every deployment that fits, with the machines it can stand on; and what is refused before any speed is known."""
+    model, limits = question.model, question.limits
+    machines, refused = usable(
+        question.offers, question.terms, limits.max_usd_per_gpu_hour, limits.max_age_days, question.today
     )
-    used = replicas * deployment.gpus / (instances * offer.gpus) * steady.utilization
+    rejected = [_refused_offer(offer, refusal) for offer, refusal in refused]
+    kept: list[Hosts] = []
+    choices = question.weights or weight_choices(model)
+    for gpu_key, group in groupby(sorted(machines, key=lambda each: each.offer.gpu), key=lambda each: each.offer.gpu):
+        on_this_gpu, gpu = list(group), find_gpu(gpu_key)
+        most_gpus = max(machine.offer.gpus for machine in on_this_gpu)
+        for engine in question.engines:
+            for deployment in deployments(model, gpu, engine, choices, question.kv, most_gpus):
+                refusal = why_not(deployment, load.longest)
+                if refusal:
+                    rejected.append(_reject(deployment, refusal))
+                    continue
+                hosts, without = hosts_of(deployment, on_this_gpu, limits.max_gpus)
+                rejected += [_reject(deployment, refusal, count) for count, refusal in without]
+                if hosts.machines:
+                    kept.append(hosts)
+    return kept, rejected
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def _rows(sized: Sized, load: Load, limits: Limits, today: date) -> Iterator[Candidate]:
+    """The candidate on each of the machines it can stand on, within the GPUs allowed."""
+    deployment, most = sized.deployment, limits.max_gpus or math.inf
+    same = _served(sized, load) | {"speed": speed_badge(deployment)}
+    for machine in sized.screened.hosts.machines:
+        needed = machines_for(deployment, machine.offer, sized.replicas + limits.spare)
+        if needed * machine.offer.gpus <= most:
+            yield _row(sized, machine, load, limits, today, same)
+
+
+def _row(sized: Sized, machine: Machine, load: Load, limits: Limits, today: date, same: Mapping[str, Any]) -> Candidate:
+    """A fleet of whole machines of one offer that carries the load; ``same`` on every offer is how it serves."""
+    deployment, offer, workload = sized.deployment, machine.offer, load.workload
+    each, capacity = sized.screened, sized.screened.capacity
+    replicas = sized.replicas + limits.spare
+    instances = machines_for(deployment, offer, replicas)
+    utilization = workload.rate / (replicas * capacity.rate)
+    prefill_share = _prefill_share(sized)
+    bill = monthly_bill(deployment, machine, replicas, utilization, prefill_share)
+    usd_per_second = instances * machine.usd_per_hour / SECONDS_PER_HOUR
+    prices = split_by_gpu_time(
+        usd_per_second, workload.rate, workload.input_tokens, workload.output_tokens, prefill_share
+    )
+    used = replicas * deployment.gpus / (instances * offer.gpus) * min(1.0, utilization)
     return Candidate(
+        model=deployment.model.key,
         gpu=offer.gpu,
         gpus_per_replica=deployment.gpus,
         tp=deployment.tp,
+        pp=deployment.pp,
+        ep=deployment.ep,
         weights=deployment.weights,
         kv=deployment.kv,
         engine=deployment.engine.key,
+        max_sequences=(sized.trial and sized.trial.max_sequences) or deployment.limits.max_sequences,
         provider=offer.provider,
         region=offer.region,
         instance=offer.instance,
-        terms=terms,
-        instance_usd_per_hour=usd_per_hour,
+        terms=machine.terms,
+        instance_usd_per_hour=machine.usd_per_hour,
         price_date=offer.date,
         price_stale=offer.is_stale(today),
         replicas=replicas,
         instances=instances,
         gpus_paid=instances * offer.gpus,
-        batch=steady.batch,
-        max_batch=capacity.batch,
-        limited_by=capacity.limited_by,
-        tpot_s=steady.tpot_s,
-        tpot_range_s=(tpot.low, tpot.high),
-        ttft_s=steady.ttft_s,
-        utilization=steady.utilization,
-        speed=speed_badge(deployment),
+        **same,
+        utilization=utilization,
         capacity_requests_per_s=capacity.rate,
+        limited_by=capacity.limited_by,
         usd_per_month=bill.usd,
         usd_per_mtok=prices,
         usd_per_mtok_usage=prices.blended * used,
-        below_checkpoint=deployment.weights.is_below(deployment.model.served),
+        below_checkpoint=not each.is_faithful,
         bill=bill,
     )
 
 
-def _bill(
-    deployment: Deployment,
-    offer: Offer,
-    usd_per_hour: float,
-    instances: int,
-    replicas: int,
-    utilization: float,
-    prefill_share: float,
-) -> CostTree:
-    """A month of instances: what prompts take of the capacity, what answers take, what waits, what no replica uses.
-
-    Prompts and answers are charged what they take at full load; what a smaller batch wastes is idle capacity.
-    """
-    gpu_hours = instances * offer.gpus * HOURS_PER_MONTH
-    serving = replicas * deployment.gpus * HOURS_PER_MONTH
-    working = serving * utilization
-    shares = {
-        "prefill": working * prefill_share,
-        "decode": working * (1 - prefill_share),
-        "idle": serving - working,
-        UNUSED: gpu_hours - serving,
+def _served(sized: Sized, load: Load) -> dict[str, object]:
+    """How requests fare: simulated, or the closed form's means."""
+    if sized.trial:
+        made = sized.trial.outcome
+        return {
+            "simulated": True,
+            "batch": made.batch,
+            "ttft_s": made.ttft_s,
+            "tpot_s": made.tpot_s,
+            "e2e_s": made.e2e_s,
+        }
+    steady = sized.screened.steady(load.workload.rate / sized.replicas)
+    e2e_s = steady.ttft_s + load.workload.output_tokens * steady.tpot_s
+    return {
+        "simulated": False,
+        "batch": steady.batch,
+        "ttft_s": _mean_only(steady.ttft_s),
+        "tpot_s": _mean_only(steady.tpot_s),
+        "e2e_s": _mean_only(e2e_s),
     }
-    return CostTree(
-        name=f"{instances}× {offer.provider} {offer.instance}",
-        lines=tuple(
-            CostLine(name=name, quantity=hours, unit="GPU-hour", usd_per_unit=usd_per_hour / offer.gpus)
-            for name, hours in shares.items()
-            if hours > 0
-        ),
+
+
+def _mean_only(mean_s: float) -> Spread:
+    return Spread(p50=None, p90=None, p95=None, p99=None, mean=mean_s)
+
+
+def _prefill_share(sized: Sized) -> float:
+    """Prompts' share of the working time."""
+    if sized.trial:
+        shares = sized.trial.outcome.shares
+        working = shares.prefill + shares.decode
+        return shares.prefill / working if working else 0.0
+    return sized.screened.capacity.prefill_share
+
+
+def _cheapest_then_most_faithful(row: Candidate) -> tuple[float, int, int, float, float, str, str, str]:
+    """At the same bill, to the cent, more bits win; then the fleet with more room, then the quicker one."""
+    cents = round(row.usd_per_month, 2)
+    quick = row.e2e_s.mean or 0.0
+    bits = -row.weights.bits, -row.kv.bits
+    return cents, *bits, row.usd_per_mtok_usage, quick, row.provider, row.instance, row.region
+
+
+def layout(deployment: Deployment) -> str:
+    split = [f"{name}={degree}" for name, degree in _degrees(deployment) if degree > 1 or name == "TP"]
+    kv = f", KV {deployment.kv}" if deployment.kv.is_below(Precision.bf16) else ""
+    return f"{' '.join(split)} {deployment.weights}{kv}"
+
+
+def _degrees(deployment: Deployment) -> tuple[tuple[str, int], ...]:
+    return ("TP", deployment.tp), ("PP", deployment.pp), ("EP", deployment.ep)
+
+
+def _reject(deployment: Deployment, refusal: Refusal, offers: int = 1) -> Rejection:
+    return Rejection(
+        gpu=deployment.gpu.key,
+        layout=layout(deployment),
+        offers=offers,
+        kind=refusal.kind,
+        reason=refusal.reason,
     )
 
 
-def _cheapest_then_most_faithful(row: Candidate) -> tuple[float, int, float, str, str, str]:
-    """At the same bill, to the cent, more bits win; then the fleet with more room."""
-    cents = round(row.usd_per_month, 2)
-    return cents, -row.weights.bits, row.usd_per_mtok_usage, row.provider, row.instance, row.region
-
-
-def _reject(deployment: Deployment, refusal: Refusal, offer: Offer | None = None) -> Rejection:
+def _refused_offer(offer: Offer, refusal: Refusal) -> Rejection:
     return Rejection(
-        gpu=deployment.gpu.key,
-        tp=deployment.tp,
-        weights=deployment.weights,
-        provider=offer.provider if offer else None,
-        region=offer.region if offer else None,
-        instance=offer.instance if offer else None,
+        gpu=offer.gpu,
+        provider=offer.provider,
+        region=offer.region,
+        instance=offer.instance,
         kind=refusal.kind,
         reason=refusal.reason,
     )

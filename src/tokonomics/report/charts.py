@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.validate import Prediction
-from tokonomics.planner.plan import UNUSED, Candidate, Plan
+from tokonomics.planner.machines import UNUSED
+from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.predict import BatchCurve
-from tokonomics.units import plural, seconds, usd
+from tokonomics.report.plan_view import promises_text, workload_text
+from tokonomics.units import plural, usd
 
 if TYPE_CHECKING:
     import altair as alt
@@ -21,10 +23,20 @@ _PART_COLOURS = {"prefill": "#3b6fb6", "decode": "#5aa9a4", "idle": "#d9d3c7", U
 
 def plan_chart(plan: Plan, model_name: str, rows: int = 14) -> "alt.LayerChart":
     """The monthly bill on each kind of hardware at its cheapest offer, split into what it pays for."""
+    leaders = plan.leaders(rows)
+    promised = f"; {promises_text(plan.promises)}" if plan.promises else ""
+    return bill_chart(
+        leaders,
+        [_label(place, row) for place, row in enumerate(leaders, 1)],
+        f"What serving {model_name} costs on each GPU",
+        f"{workload_text(plan.workload)}{promised}; the cheapest offer of each kind",
+    )
+
+
+def bill_chart(leaders: Sequence[Candidate], names: Sequence[str], title: str, subtitle: str) -> "alt.LayerChart":
+    """Bills as bars, split into what they pay for, with the price of a million tokens."""
     import altair as alt
 
-    leaders = plan.leaders(rows)
-    names = [_label(place, row) for place, row in enumerate(leaders, 1)]
     parts = [
         {"what": name, "offer": f"{row.provider} {row.instance}", "part": line.name, "usd": line.usd, "order": order}
         for name, row in zip(names, leaders, strict=True)
@@ -34,7 +46,7 @@ def plan_chart(plan: Plan, model_name: str, rows: int = 14) -> "alt.LayerChart":
         {"what": name, "usd": row.usd_per_month, "label": f"{usd(row.usd_per_mtok.blended)}/Mtok"}
         for name, row in zip(names, leaders, strict=True)
     ]
-    y = alt.Y("what:N", title=None, sort=names, axis=alt.Axis(labelLimit=320, ticks=False, domain=False))
+    y = alt.Y("what:N", title=None, sort=list(names), axis=alt.Axis(labelLimit=320, ticks=False, domain=False))
     bars = (
         alt.Chart(alt.InlineData(values=parts))
         .mark_bar(height={"band": 0.72})
@@ -56,18 +68,10 @@ def plan_chart(plan: Plan, model_name: str, rows: int = 14) -> "alt.LayerChart":
         .mark_text(align="left", dx=6, fontSize=11)
         .encode(x="usd:Q", y=y, text="label:N")
     )
-    workload = plan.workload
-    promise = f", TPOT ≤ {seconds(plan.slo.tpot_s)}" if plan.slo.tpot_s else ""
-    title = alt.TitleParams(
-        f"What serving {model_name} costs on each GPU",
-        subtitle=f"{workload.rate:g} requests/s, {workload.input_tokens:,} tokens in, {workload.output_tokens:,} out"
-        f"{promise}; the cheapest offer of each kind",
-        anchor="start",
-        fontSize=15,
-        subtitleFontSize=12,
-        offset=10,
+    heading = alt.TitleParams(title, subtitle=subtitle, anchor="start", fontSize=15, subtitleFontSize=12, offset=10)
+    chart = (
+        alt.layer(bars, labels).properties(width=560, height=alt.Step(24), title=heading).configure_view(stroke=None)
     )
-    chart = alt.layer(bars, labels).properties(width=560, height=alt.Step(24), title=title).configure_view(stroke=None)
     return cast("alt.LayerChart", chart)
 
 
@@ -143,6 +147,17 @@ def validation_chart(predictions: Sequence[Prediction]) -> "alt.FacetChart":
 def _label(place: int, row: Candidate) -> str:
     flag = "*" if row.below_checkpoint else ""
     return f"{place}. {row.replicas} × {row.gpus_per_replica} {row.gpu} {row.weights}{flag}"
+
+
+def stacked(panels: Sequence[Any]) -> "alt.VConcatChart":
+    """Whole charts below each other; their own settings give way to common ones."""
+    import altair as alt
+
+    plain = [panel.copy(deep=False) for panel in panels]
+    for panel in plain:
+        panel.config = alt.Undefined
+    made = alt.vconcat(*plain, spacing=45).resolve_scale(color="independent").configure_view(stroke=None)
+    return cast("alt.VConcatChart", made)
 
 
 def check_chart_path(path: Path) -> None:

@@ -7,41 +7,69 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS, UNSPECIFIED, Terms
+from tokonomics.catalog.precision import Precision
+from tokonomics.planner.blame import Blame
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.plan import Candidate, Plan, Rejection
+from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.report.cost_view import prices_text
 from tokonomics.report.predict_view import SPEEDS
 from tokonomics.report.tables import table
+from tokonomics.serving.outcome import Spread
+from tokonomics.traffic.promises import Latency, Promise
+from tokonomics.traffic.workload import Workload
 from tokonomics.units import count, percent, plural, seconds, usd
 
 
 def plan_view(
     plan: Plan,
+    firm: Text | None = None,
     *,
     rows: int,
     model_name: str,
     discounts: Mapping[str, float] | None = None,
     without_offers: Sequence[str] = (),
 ) -> RenderableType:
-    """The pick, and the cheapest offer of each other kind of hardware; or what stands in the way."""
-    workload = plan.workload
-    promise = f", TPOT ≤ {seconds(plan.slo.tpot_s)}" if plan.slo.tpot_s else ""
-    asked = Text(
-        f"{model_name} at {workload.rate:g} requests/s of {workload.input_tokens:,} in / {workload.output_tokens:,} out"
-        f"{promise}: {count(workload.tokens_per_month)} tokens a month",
-        style="dim",
-    )
-    if plan.best is None:
-        return Group(asked, "", _blame(plan))
+    """The pick of a plan that has one, and the cheapest offer of each other kind of hardware."""
+    asked = Text(asked_text(plan, model_name), style="dim")
+    assert plan.best is not None
     shown = plan.leaders(rows)
-    body: list[RenderableType] = [asked, "", _pick(plan.best, "Cheapest")]
+    pick = pick_text(plan.best, "Cheapest")
+    body: list[RenderableType] = [asked, "", pick if firm is None else Text.assemble(pick, firm)]
     faithful = plan.best_at_checkpoint()
     if faithful and faithful != plan.best:
-        body.append(_pick(faithful, "Cheapest at the checkpoint's own precision"))
+        body.append(pick_text(faithful, "Cheapest at the checkpoint's own precision"))
     body += [_ranking(shown), "", _notes(plan, shown, discounts or {})]
     if without_offers:
         body.append(Text(f"No offer lists {', '.join(without_offers)}: give one with --offers my.csv.", style="yellow"))
     return Group(*body)
+
+
+def asked_text(plan: Plan, model_name: str) -> str:
+    """The question in one line."""
+    promised = promises_text(plan.promises)
+    return (
+        f"{model_name} at {workload_text(plan.workload)}{f'; promised: {promised}' if promised else ''}; "
+        f"{count(plan.workload.tokens_per_month)} tokens a month"
+    )
+
+
+def workload_text(workload: Workload) -> str:
+    """``5 requests/s of 1,000 in / 300 out``."""
+    return f"{workload.rate:.4g} requests/s of {workload.input_tokens:,} in / {workload.output_tokens:,} out"
+
+
+def promises_text(promises: Sequence[Promise]) -> str:
+    """``TTFT p99 ≤ 500 ms, TPOT p99 ≤ 50 ms``."""
+    return ", ".join(f"{promise_name(each)} ≤ {seconds(each.seconds)}" for each in promises)
+
+
+def promise_name(promise: Promise) -> str:
+    """``TTFT p99``."""
+    return f"{_LATENCIES[promise.latency]} {promise.statistic}"
+
+
+_LATENCIES = {Latency.ttft: "TTFT", Latency.tpot: "TPOT", Latency.e2e: "end to end"}
 
 
 def why_view(plan: Plan) -> RenderableType:
@@ -50,13 +78,14 @@ def why_view(plan: Plan) -> RenderableType:
     for each in plan.rejected:
         groups.setdefault((each.gpu, each.kind), []).append(each)
     ranked = Counter(row.gpu for row in plan.ranked)
+    rejected = sum(each.offers for each in plan.rejected)
     return table(
         ["!GPU", ">ranked", ">rejected", "because", "such as"],
         [
-            (gpu, f"{ranked[gpu]:,}", f"{len(members):,}", kind.value, _case(members))
+            (gpu, f"{ranked[gpu]:,}", f"{sum(each.offers for each in members):,}", kind.value, _case(members))
             for (gpu, kind), members in sorted(groups.items())
         ],
-        title=f"{len(plan.ranked):,} candidates ranked, {len(plan.rejected):,} rejected",
+        title=f"{len(plan.ranked):,} candidates ranked, {rejected:,} rejected",
     )
 
 
@@ -64,37 +93,61 @@ def _case(members: Sequence[Rejection]) -> str:
     """The commonest reason of a group, with the layout or offer it befell."""
     reason, _ = Counter(each.reason for each in members).most_common(1)[0]
     each = next(each for each in members if each.reason == reason)
-    layout = f"TP={each.tp} {each.weights}: " if each.tp else ""
+    layout = f"{each.layout}: " if each.layout else ""
     return f"{layout}{reason.removeprefix('does not fit: ')}"
 
 
-_TELLING = (Reason.too_long, Reason.too_slow, Reason.does_not_fit, Reason.not_supported, Reason.too_many_gpus)
-"""Reasons that tell more about the wish than about an offer, most telling first."""
-
-
-def _blame(plan: Plan) -> Text:
-    """Nothing fits: the most telling reason, and how many candidates each reason took."""
-    kinds = Counter(each.kind for each in plan.rejected)
-    if not kinds:
-        return Text("Nothing to choose from: no candidate was left to look at.", style="bold red")
-    telling = next((kind for kind in _TELLING if kinds[kind]), kinds.most_common(1)[0][0])
-    case = _case([each for each in plan.rejected if each.kind is telling])
+def blame_view(plan: Plan, model_name: str, blames: Sequence[Blame]) -> RenderableType:
+    """Nothing fits: which wish stands in the way, the nearest that would do, and how many each reason took."""
+    lines: list[Text | str] = [
+        Text(asked_text(plan, model_name), style="dim"),
+        "",
+        Text("Nothing fits these wishes.", style="bold red"),
+    ]
+    lines += [Text.assemble((f"  {each.constraint}: ", "bold"), f"{each.why}; {each.nearest}.") for each in blames]
+    kinds: Counter[Reason] = Counter()
+    for rejection in plan.rejected:
+        kinds[rejection.kind] += rejection.offers
     counts = "; ".join(f"{kind.value}: {number:,}" for kind, number in kinds.most_common())
-    return Text.assemble(
-        ("Nothing fits these wishes. ", "bold red"),
-        f"{telling.value.capitalize()}: {case}.\n{len(plan.rejected):,} candidates rejected: {counts}. See --why.",
-    )
+    lines.append(Text(f"{kinds.total():,} candidates rejected: {counts}. See --why.", style="dim"))
+    return Group(*lines)
 
 
-def _pick(row: Candidate, label: str) -> Text:
+def pick_text(row: Candidate, label: str) -> Text:
+    """One candidate in a few lines: what to rent, what it costs, how it serves."""
     where = f"{row.provider} {row.instance}{'' if row.region == UNSPECIFIED else f', {row.region}'}"
     return Text.assemble(
         f"{label}: ",
         (f"{usd(row.usd_per_month)} a month", "bold green"),
-        f", {row.replicas} × ({row.gpus_per_replica}×{row.gpu}, {row.weights}) at {where}\n",
-        f"  {prices_text(row.usd_per_mtok)} per Mtok; TPOT {seconds(row.tpot_s)}, TTFT {seconds(row.ttft_s)}; ",
-        f"{_unused(row)}{_TERMS[row.terms]}, price of {row.price_date}{' (old)' if row.price_stale else ''}\n",
+        f", {layout_text(row)} at {where}\n",
+        f"  {prices_text(row.usd_per_mtok)} per Mtok, whole bill; {usd(row.usd_per_mtok_usage)} on usage\n",
+        f"  {_latency_text(row)}; {percent(row.utilization)} of capacity used\n",
+        f"  {_unused(row)}{_TERMS[row.terms]}, price of {row.price_date}{' (old)' if row.price_stale else ''}\n",
     )
+
+
+def layout_text(row: Candidate) -> str:
+    """``2 × (4×H100-SXM, TP=4, fp8, KV fp8)``."""
+    split = "".join(
+        f", {name}={degree}" for name, degree in (("TP", row.tp), ("PP", row.pp), ("EP", row.ep)) if degree > 1
+    )
+    kv = f", KV {row.kv}" if row.kv.is_below(Precision.bf16) else ""
+    return f"{row.replicas} × ({row.gpus_per_replica}×{row.gpu}{split}, {row.weights}{kv})"
+
+
+def _latency_text(row: Candidate) -> str:
+    if not row.simulated:
+        return (
+            f"in the mean, TTFT {seconds(row.ttft_s.mean or 0)}, TPOT {seconds(row.tpot_s.mean or 0)} (not simulated)"
+        )
+    parts = (("TTFT", row.ttft_s), ("TPOT", row.tpot_s), ("end to end", row.e2e_s))
+    return "p50 / p99: " + ", ".join(f"{name} {_pair(spread)}" for name, spread in parts)
+
+
+def _pair(spread: Spread) -> str:
+    if spread.p50 is None or spread.p99 is None:
+        return "–"
+    return f"{seconds(spread.p50)} / {seconds(spread.p99)}"
 
 
 def _unused(row: Candidate) -> str:
@@ -104,14 +157,27 @@ def _unused(row: Candidate) -> str:
 
 _TERMS = {
     Terms.on_demand: "on demand",
-    Terms.spot: "spot: may be taken back at any time",
+    Terms.spot: "spot: may be taken back at any time (see `tokonomics fleet`)",
     Terms.reserved: "reserved for years, paid upfront",
 }
 
 
 def _ranking(rows: list[Candidate]) -> RenderableType:
+    simulated = any(row.simulated for row in rows)
+    late = "p99" if simulated else "mean"
     return table(
-        ["", "!replicas × GPUs", "weights", "offer", ">$/month", ">$/Mtok", ">util.", ">TPOT", ">TTFT", "speed"],
+        [
+            "",
+            "!replicas × GPUs",
+            "weights",
+            "offer",
+            ">$/month",
+            ">$/Mtok",
+            ">util.",
+            f">TTFT {late}",
+            f">TPOT {late}",
+            "speed",
+        ],
         [
             (
                 str(place),
@@ -121,8 +187,8 @@ def _ranking(rows: list[Candidate]) -> RenderableType:
                 usd(row.usd_per_month),
                 usd(row.usd_per_mtok.blended),
                 percent(row.utilization),
-                seconds(row.tpot_s),
-                seconds(row.ttft_s),
+                _one(row.ttft_s, late),
+                _one(row.tpot_s, late),
                 SPEEDS[row.speed],
             )
             for place, row in enumerate(rows, 1)
@@ -130,14 +196,19 @@ def _ranking(rows: list[Candidate]) -> RenderableType:
     )
 
 
+def _one(spread: Spread, statistic: str) -> str:
+    value = getattr(spread, statistic)
+    return "–" if value is None else seconds(value)
+
+
 def _notes(plan: Plan, shown: list[Candidate], discounts: Mapping[str, float]) -> Text:
     dates = sorted({row.price_date for row in shown})
     quoted = f"on {dates[0]}" if len(dates) == 1 else f"from {dates[0]} to {dates[-1]}"
-    ranked, rejected = plural(len(plan.ranked), "candidate"), f"{len(plan.rejected):,}"
+    ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(each.offers for each in plan.rejected):,}"
     lines = [
         "$/Mtok: the whole bill over all tokens, in and out. util.: share of the fleet's capacity under the promise.",
         "Speeds are modelled: from kernels timed on that GPU, scaled from a relative's by the datasheet, or assumed.",
-        f"Replicas are planned to at most {percent(plan.limits.max_utilization)} of capacity (--max-utilization).",
+        _how_sized(plan),
         f"Prices quoted {quoted}; {ranked} ranked, {rejected} rejected (--why).",
     ]
     if discounts:
@@ -146,8 +217,20 @@ def _notes(plan: Plan, shown: list[Candidate], discounts: Mapping[str, float]) -
         )
     if any(row.below_checkpoint for row in shown):
         lines.append(
-            "* fewer bits than the checkpoint was published in: check quality on your own task (--min-weights)."
+            "* weights or KV cache at fewer bits than published: check quality on your own task (--min-weights, --kv)."
         )
     if any(row.price_stale for row in shown):
         lines.append(f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`.")
     return Text("\n".join(lines), style="dim")
+
+
+def _how_sized(plan: Plan) -> str:
+    if not plan.simulations:
+        share = percent(plan.limits.max_utilization or CLOSED_FORM_UTILIZATION)
+        return f"Replicas are planned to at most {share} of the closed form's capacity; leave out --quick to simulate."
+    spare = f", and {plan.limits.spare} more that may fail" if plan.limits.spare else ""
+    promised = "keep every promise" if plan.promises else "keep up (nothing is promised: --slo)"
+    return (
+        f"Replicas are the fewest that {promised}{spare}: {plan.simulations:,} simulations; "
+        "whatever was left out is dearer."
+    )

@@ -21,10 +21,3 @@ class Workload(Noun):
     @property
     def tokens_per_month(self) -> float:
         return self.tokens_per_second * SECONDS_PER_HOUR * HOURS_PER_MONTH
-
-
-class Slo(Noun):
-    """The latency promised to users; None where nothing is promised."""
-
-    tpot_s: float | None = Field(default=None, ge=1e-6, le=10)
-    """Mean time per output token."""

@@ -1,0 +1,44 @@
+"""``tokonomics diff``: what a change to a scenario does to the plan and its bill."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokonomics.cli.output import Json, show, show_json
+
+
+def diff(
+    before: Annotated[Path, typer.Argument(help="A scenario file (TOML).")],
+    after: Annotated[Path, typer.Argument(help="The changed one.")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
+    json: Json = False,
+) -> None:
+    """What changes between two scenarios, and what it saves.
+
+    \b
+    Examples:
+      tokonomics diff today.toml proposal.toml
+      tokonomics diff today.toml proposal.toml --markdown > comment.md
+    """
+    from tokonomics.cli.plan import studied
+    from tokonomics.clock import today
+    from tokonomics.errors import BadInput
+    from tokonomics.planner.diff import diff as compare
+    from tokonomics.planner.scenario import questions_of, read_scenario
+    from tokonomics.report.diff_view import diff_markdown, diff_view
+
+    sides = []
+    for path in (before, after):
+        scenario = read_scenario(path)
+        if len(scenario.cases()) > 1 or len(scenario.model) > 1:
+            raise BadInput("is compared with one model and without ranges", where=str(path))
+        (study,) = studied(questions_of(scenario, today()))
+        sides.append((path.name, scenario, study.plan))
+    made = compare(*sides)
+    if json:
+        show_json(made)
+    elif markdown:
+        typer.echo(diff_markdown(made))
+    else:
+        show(diff_view(made))

@@ -1,0 +1,269 @@
+"""``tokonomics fleet``: which machines to buy, on which terms, hour by hour."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tokonomics.cli.output import Json, console, show, show_json
+from tokonomics.cli.serving_flags import EngineName, Kv, Model, ModelArgument, SloText, Weights
+from tokonomics.cli.traffic_flags import Columns, InputText, OutputText, Seed
+from tokonomics.errors import BadInput, shorten
+
+if TYPE_CHECKING:
+    from tokonomics.catalog.offers import Terms
+    from tokonomics.catalog.spot import Interruptions
+    from tokonomics.planner.fleet_traffic import FleetTraffic
+
+DemandText = Annotated[
+    str | None,
+    typer.Option("--demand", help="Requests a second over time: 12x20,12x2 (hours × rate) or weekly:5,peak=2."),
+]
+TraceName = Annotated[
+    str | None, typer.Option("--trace", help="A request log instead: its hours, lengths and bursts (docs/traffic.md).")
+]
+SizeClasses = Annotated[
+    str | None,
+    typer.Option(help="Split requests by prompt and answer tokens: 4000 or 1000,8000. Large ones may go elsewhere."),
+]
+
+
+def fleet(
+    model_name: ModelArgument = None,
+    model: Model = None,
+    demand: DemandText = None,
+    trace: TraceName = None,
+    columns: Columns = None,
+    input_text: InputText = None,
+    output_text: OutputText = None,
+    slo: SloText = None,
+    size_classes: SizeClasses = None,
+    hours: Annotated[
+        int | None, typer.Option(help="The horizon; it repeats.", show_default="168, or the log's own")
+    ] = None,
+    gpu: Annotated[list[str] | None, typer.Option(help="Only these GPUs: names with commas, or repeat.")] = None,
+    provider: Annotated[list[str] | None, typer.Option(help="Only these providers.")] = None,
+    region: Annotated[
+        list[str] | None, typer.Option(help="Only these regions: us-east-1, or us for all of them.")
+    ] = None,
+    anywhere: Annotated[
+        bool, typer.Option("--anywhere", help="Mix providers and regions; else all is bought in one region.")
+    ] = False,
+    offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV) instead of the shipped one.")] = None,
+    terms: Annotated[str, typer.Option(help="What may be bought.")] = "on_demand,reserved,spot",
+    no_spot: Annotated[bool, typer.Option("--no-spot", help="Buy nothing on spot.")] = False,
+    no_reserved: Annotated[bool, typer.Option("--no-reserved", help="Commit to nothing for years.")] = False,
+    max_spot_share: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="The most of an hour's demand on spot.", show_default="the spot verdict's"),
+    ] = None,
+    max_zone_share: Annotated[
+        float, typer.Option(min=0, max=1, help="The most of the demand that one spot zone may take with it.")
+    ] = 1.0,
+    no_fallback: Annotated[
+        bool, typer.Option("--no-fallback", help="Do not buy on demand what a spot market takes back.")
+    ] = False,
+    interruptions: Annotated[
+        str | None,
+        typer.Option(
+            help="Chance that a spot machine is taken within a month: 0.2; or scarce.", show_default="AWS's own"
+        ),
+    ] = None,
+    min_replicas: Annotated[int, typer.Option(min=0, max=10_000, help="Firm replicas in every hour.")] = 0,
+    availability: Annotated[
+        float | None, typer.Option(help="Share of time in which what is running carries the demand: 0.9999.")
+    ] = None,
+    startup: Annotated[
+        str | None, typer.Option(help="From ordering a machine to its first answer: 300, 5m.", show_default="estimated")
+    ] = None,
+    weights: Weights = None,
+    kv: Kv = "bf16",
+    engine: EngineName = "vllm",
+    gap: Annotated[
+        float, typer.Option(min=0, max=1, help="Stop when nothing can be cheaper by more than this.")
+    ] = 0.005,
+    time_limit: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds for the solver.")] = 10.0,
+    no_replay: Annotated[bool, typer.Option("--no-replay", help="Do not try the fleet in the simulator.")] = False,
+    seed: Seed = 0,
+    chart: Annotated[Path | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
+    json: Json = False,
+) -> None:
+    """The cheapest fleet for a demand that changes over time: reserved, on demand and spot, hour by hour.
+
+    \b
+    Examples:
+      tokonomics fleet llama-3.1-8b --demand 12x20,12x2 --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=50ms
+      tokonomics fleet llama-3.1-8b --demand weekly:9,peak=2 --input 900 --output 99 --slo ttft_p99=1 --chart fleet.png
+      tokonomics fleet llama-3.1-70b --trace log.jsonl --slo ttft_p99=2,tpot_p99=60ms --size-classes 4000 --no-spot
+      tokonomics fleet llama-3.1-8b --trace azure-conv --slo tpot_p99=50ms --provider aws --availability 0.999999
+    """
+    from tokonomics.catalog.engines import find_engine
+    from tokonomics.catalog.load_models import find_model
+    from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
+    from tokonomics.cli.serving_flags import model_from, say_if_compiling
+    from tokonomics.cli.traffic_flags import read_time
+    from tokonomics.clock import today
+    from tokonomics.money.fleet import Wishes
+    from tokonomics.money.fleet_availability import require_target
+    from tokonomics.planner.fleet import plan_fleet
+    from tokonomics.planner.fleet_offers import fleet_machines, zones_needed
+    from tokonomics.planner.wishes import listed, offers_for
+    from tokonomics.report.charts import check_chart_path, save_chart
+    from tokonomics.report.fleet_charts import fleet_chart
+    from tokonomics.report.fleet_view import fleet_view
+    from tokonomics.traffic.promises import parse_promises
+
+    if chart:
+        check_chart_path(chart)
+    promises = parse_promises(slo) if slo is not None else ()
+    spec = find_model(model_from(model_name, model))
+    held = parse_precision(weights, WEIGHT_PRECISIONS, "--weights") if weights is not None else spec.served
+    cache = parse_precision(kv, KV_PRECISIONS, "--kv")
+    bought_on = _terms(terms, no_spot, no_reserved)
+    risk = _interruptions(interruptions)
+    ready_s = read_time(startup, "--startup")
+    target = None if availability is None else require_target(availability)
+    serves = find_engine(engine)
+    traffic = _traffic(demand, trace, columns, input_text, output_text, size_classes, hours, seed)
+    chosen = offers_for(offers, provider, region, listed(gpu, "--gpu"), {})
+    say_if_compiling()
+    with _working() as say:
+        machines = fleet_machines(
+            spec,
+            serves,
+            chosen,
+            traffic,
+            promises,
+            weights=held,
+            kv=cache,
+            terms=bought_on,
+            today=today(),
+            startup_s=ready_s,
+            interruptions=risk,
+            aws_zones=offers is None,
+            most_zones=zones_needed(max_zone_share),
+            anywhere=anywhere,
+            say=say,
+        )
+        wishes = Wishes(max_zone_share=max_zone_share, min_replicas=min_replicas, fallback=not no_fallback)
+        result = plan_fleet(
+            spec.name,
+            f"{serves.name}, {held} weights, {cache} KV",
+            machines,
+            traffic,
+            promises,
+            wishes,
+            anywhere=anywhere,
+            max_spot_share=max_spot_share,
+            target=target,
+            gap=gap,
+            time_limit_s=time_limit,
+            with_replay=not no_replay,
+            seed=seed,
+            say=say,
+        )
+    if chart:
+        save_chart(fleet_chart(result), chart)
+        typer.echo(f"chart saved to {chart}", err=True)
+    if json:
+        show_json(result)
+    else:
+        show(fleet_view(result))
+
+
+def _traffic(
+    demand: str | None,
+    trace: str | None,
+    columns: str | None,
+    input_text: str | None,
+    output_text: str | None,
+    size_classes: str | None,
+    hours: int | None,
+    seed: int,
+) -> "FleetTraffic":
+    """A demand curve with lengths, or a log."""
+    from tokonomics.cli.traffic_flags import traffic_from
+    from tokonomics.money.demand import HOURS_PER_WEEK, parse_demand
+    from tokonomics.planner.fleet_traffic import traffic_from_curve, traffic_from_trace
+    from tokonomics.traffic.lengths import parse_lengths
+
+    limits = _size_classes(size_classes)
+    if (demand is None) == (trace is None):
+        what = "no demand is given" if demand is None else "a demand and a log are given"
+        raise BadInput(
+            what, where="--demand", fix="Write --demand 12x20,12x2 --input 1000 --output 300, or --trace log.jsonl."
+        )
+    if trace is not None:
+        for flag, given in (("--input", input_text), ("--output", output_text)):
+            if given is not None:
+                raise BadInput("is for a demand curve; a log brings its own lengths", where=flag)
+        return traffic_from_trace(traffic_from(trace, columns=columns, seed=seed), limits, hours)
+    curve = parse_demand(demand or "", HOURS_PER_WEEK if hours is None else hours)
+    if curve.peak <= 0:
+        raise BadInput("there is no hour with a request", where="--demand")
+    if columns is not None:
+        raise BadInput("is for a log", where="--columns")
+    if input_text is None:
+        raise BadInput("is missing: how long are the prompts?", where="--input", fix="Such as --input 512.")
+    inputs = parse_lengths(input_text, "--input")
+    if output_text is None and inputs.pairs is None:
+        raise BadInput("is missing: how long are the answers?", where="--output", fix="Such as --output 256.")
+    outputs = inputs if output_text is None else parse_lengths(output_text, "--output")
+    return traffic_from_curve(curve, inputs, outputs, limits, seed)
+
+
+def _size_classes(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 0 < int(part[:12]) <= 10**8 for part in parts) or len(set(parts)) < len(parts):
+        raise BadInput(
+            f"'{shorten(text)}' are not sizes in tokens",
+            where="--size-classes",
+            fix="Write such as 4000, or 1000,8000: requests of up to so many tokens each.",
+        )
+    return tuple(sorted(int(part) for part in parts))
+
+
+def _terms(text: str, no_spot: bool, no_reserved: bool) -> tuple["Terms", ...]:
+    from tokonomics.catalog.offers import Terms
+    from tokonomics.planner.wishes import parse_terms
+
+    left_out = {Terms.spot: no_spot, Terms.reserved: no_reserved}
+    chosen = tuple(each for each in dict.fromkeys(map(parse_terms, text.split(","))) if not left_out.get(each))
+    if not chosen:
+        raise BadInput("leaves nothing to buy", where="--terms", fix="Write such as on_demand,reserved,spot.")
+    return chosen
+
+
+def _interruptions(text: str | None) -> "Interruptions | None":
+    from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
+
+    if text is None:
+        return None
+    if text.strip().lower() == "scarce":
+        return SCARCE
+    try:
+        chance = float(text)
+    except ValueError:
+        chance = -1.0
+    if not 0 <= chance < 1:
+        raise BadInput(
+            f"'{shorten(text)}' is not a chance",
+            where="--interruptions",
+            fix="Write such as 0.2: taken back within a month with a chance of 20 %; or scarce.",
+        )
+    return Interruptions(per_hour=hourly_rate(chance))
+
+
+@contextmanager
+def _working() -> Iterator[Callable[[str], None]]:
+    """Says on a terminal what is being done."""
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield lambda what: None
+        return
+    with screen.status("working …") as status:
+        yield lambda what: status.update(f"{what} …")

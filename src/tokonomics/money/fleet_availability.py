@@ -1,0 +1,186 @@
+"""The share of time in which the machines that are there carry the demand, and the fleet that reaches a wished one.
+
+Spot zones go with the chance their interruptions give, tied by a Gaussian copula (one factor for all); any machine may
+fail, at the rate seen in the largest published training run, and is missing until another serves. Where a fleet falls
+short, it must carry the demand without any one zone, then without spot; and without one more machine at a time.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+from pydantic import NonNegativeFloat, NonNegativeInt
+
+from tokonomics.catalog.offers import Terms
+from tokonomics.errors import BadInput
+from tokonomics.money.demand import Demand
+from tokonomics.money.fleet import FleetOffer, FleetPlan, Purchase, Wishes, counted_share, mixed_capacity
+from tokonomics.money.fleet_load import shared_out
+from tokonomics.money.fleet_program import mix_of
+from tokonomics.nouns import Noun
+from tokonomics.units import SECONDS_PER_HOUR
+
+FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
+"""419 unexpected interruptions in 54 days on 16,384 H100 ("The Llama 3 Herd of Models", 2024, section 3.3.4)."""
+NOTICED_S = 60.0
+"""Until a failed machine is found out: six missed checks of ten seconds (assumed)."""
+_MOST_ZONES_DOWN = 3
+"""More at once counts as not carried."""
+_TURNS = 6
+_ENOUGH = 1 - 1e-6
+
+Solve = Callable[[Wishes, float], FleetPlan]
+"""The plan for wishes, from machines that carry at most so many requests a second."""
+
+
+class Availability(Noun):
+    """How much of the time the demand is carried."""
+
+    share: NonNegativeFloat
+    zones_missing: NonNegativeFloat
+    """Of the time: too few machines because spot zones are gone."""
+    failures_missing: NonNegativeFloat
+    """Of the time: too few because machines failed."""
+    target: NonNegativeFloat | None = None
+    spare_machines: NonNegativeInt = 0
+    """Beyond the demand, of the largest kind bought."""
+
+
+def availability(
+    plan: FleetPlan, offers: Mapping[str, FleetOffer], demand: Demand, wishes: Wishes, correlation: float
+) -> Availability:
+    """Of a plan, over the hours of its demand."""
+    zones = sorted({each.place or "" for each in plan.purchases if each.terms is Terms.spot})
+    gone = [_gone(zone, plan.purchases, offers, wishes) for zone in zones]
+    states = list(_states(gone, correlation))
+    mix = mix_of(demand)
+    seen: dict[tuple[float, ...], tuple[float, float]] = {}
+    zones_hold = holds = 0.0
+    for hour in range(demand.hours):
+        counts = tuple(each.by_hour[hour] for each in plan.purchases)
+        rates = {name: each[hour] for name, each in demand.rates.items()}
+        key = (*counts, *rates.values())
+        if key not in seen:
+            seen[key] = _hour(plan.purchases, counts, rates, offers, zones, states, mix)
+        zones_hold += seen[key][0] / demand.hours
+        holds += seen[key][1] / demand.hours
+    zones_missing = max(0.0, 1 - zones_hold)
+    return Availability(
+        share=min(1.0, holds), zones_missing=zones_missing, failures_missing=max(0.0, zones_hold - holds)
+    )
+
+
+def hold_availability(
+    solve: Solve, offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes, target: float, correlation: float
+) -> tuple[FleetPlan, Wishes, Availability]:
+    """The plan that reaches the target, the wishes it took, and what it reaches."""
+    require_target(target)
+    by_name = {offer.name: offer for offer in offers}
+    mix = mix_of(demand)
+    best, spare_machines, largest = 0.0, 0, math.inf
+    for _ in range(_TURNS):
+        plan = solve(wishes, largest)
+        reached = availability(plan, by_name, demand, wishes, correlation)
+        if reached.share >= target:
+            return plan, wishes, reached.model_copy(update={"target": target, "spare_machines": spare_machines})
+        best, allowed = max(best, reached.share), 1 - target
+        changes: dict[str, object] = {}
+        if reached.zones_missing > allowed / 2:
+            changes |= {"max_zone_share": 0.0} if wishes.max_zone_share > 0 else {"max_spot_share": 0.0}
+        if reached.failures_missing > allowed / 2 or not changes:
+            spare_machines += 1
+            # From here on nothing larger is bought: room for a machine must be room for any of them.
+            largest = min(largest, max(mixed_capacity(by_name[each.offer], mix) for each in plan.purchases))
+            changes["spare"] = {name: spare_machines * largest * share for name, share in mix.items()}
+        wishes = wishes.model_copy(update=changes)
+    raise BadInput(
+        f"no fleet was found that carries the demand {_nines(target)} of the time",
+        where="--availability",
+        fix=f"The nearest that was found is {_nines(best)}.",
+    )
+
+
+def require_target(target: float) -> float:
+    """Never all of the time: machines fail."""
+    if not 0 < target < 1:
+        fix = "Write such as 0.9999."
+        raise BadInput(f"must be above 0 and below 1, got {target:g}", where="--availability", fix=fix)
+    return target
+
+
+def missing_share(offer: FleetOffer) -> float:
+    """Of the time, a machine that failed and has not been replaced."""
+    return offer.gpus * FAILURES_PER_GPU_HOUR * (NOTICED_S + offer.startup_s) / SECONDS_PER_HOUR
+
+
+def _gone(zone: str, purchases: Sequence[Purchase], offers: Mapping[str, FleetOffer], wishes: Wishes) -> float:
+    """The share of time in which a zone's machines are missing; of several offers the largest."""
+    return max(
+        1 - counted_share(offers[each.offer], market, wishes)
+        for each in purchases
+        if each.terms is Terms.spot and each.place == zone
+        for market in offers[each.offer].spot
+        if market.zone == zone
+    )
+
+
+def _states(gone: Sequence[float], correlation: float) -> Iterator[tuple[frozenset[int], float]]:
+    """Which zones are down together, and how likely that is."""
+    from scipy.special import ndtr, ndtri  # Slow to load: only where it is used.
+
+    factor = np.linspace(-9.0, 9.0, 1801)
+    weight = np.exp(-(factor**2) / 2)
+    weight /= weight.sum()
+    tie = min(correlation, 0.999)
+    down = [ndtr((ndtri(max(each, 1e-300)) - math.sqrt(tie) * factor) / math.sqrt(1 - tie)) for each in gone]
+    for number in range(min(len(gone), _MOST_ZONES_DOWN) + 1):
+        for chosen in combinations(range(len(gone)), number):
+            joint = weight.copy()
+            for zone, chance in enumerate(down):
+                joint = joint * (chance if zone in chosen else 1 - chance)
+            yield frozenset(chosen), float(joint.sum())
+
+
+def _hour(
+    purchases: Sequence[Purchase],
+    counts: Sequence[int],
+    rates: Mapping[str, float],
+    offers: Mapping[str, FleetOffer],
+    zones: Sequence[str],
+    states: Sequence[tuple[frozenset[int], float]],
+    mix: dict[str, float],
+) -> tuple[float, float]:
+    """The chance that the demand of an hour is carried: if no machine failed, and with failures."""
+    total = sum(rates.values())
+    if total <= 0:
+        return 1.0, 1.0
+    zones_hold = holds = 0.0
+    for gone, chance in states:
+        lost = {zones[index] for index in gone}
+        present = [
+            (offers[each.offer], number)
+            for each, number in zip(purchases, counts, strict=True)
+            if number and not (each.terms is Terms.spot and each.place in lost)
+        ]
+        room, _ = shared_out(present, rates)
+        if room < _ENOUGH:
+            continue
+        zones_hold += chance
+        largest = max(mixed_capacity(offer, mix) for offer, _ in present) / total
+        failing = sum(number * missing_share(offer) for offer, number in present)
+        holds += chance * _at_most(int((room - 1) / largest + 1e-6), failing)
+    return zones_hold, holds
+
+
+def _at_most(number: int, mean: float) -> float:
+    """The chance of at most so many where so many are expected (Poisson)."""
+    return math.fsum(
+        math.exp(-mean + k * math.log(mean) - math.lgamma(k + 1)) if mean else k == 0 for k in range(number + 1)
+    )
+
+
+def _nines(share: float) -> str:
+    """As many digits as tell it from one."""
+    digits = max(1, math.ceil(-math.log10(max(1 - share, 1e-9))) - 1)
+    return f"{math.floor(share * 100 * 10**digits) / 10**digits:.{digits}f} %"

@@ -1,0 +1,75 @@
+"""What a change to a scenario does: which words of it changed, what the plan becomes, what that saves."""
+
+from pydantic import NonNegativeFloat
+
+from tokonomics.errors import BadInput
+from tokonomics.money.cost import saving
+from tokonomics.nouns import Noun
+from tokonomics.planner.plan import Candidate, Plan
+from tokonomics.planner.scenario import Scenario
+
+
+class Change(Noun):
+    """A key of the scenario that differs; None where it is not written."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+
+class Side(Noun):
+    """A scenario's pick."""
+
+    name: str
+    model: str
+    plan: Candidate
+    tokens_per_month: NonNegativeFloat
+
+
+class Diff(Noun):
+    """Two scenarios side by side."""
+
+    before: Side
+    after: Side
+    changes: tuple[Change, ...]
+    usd_per_month_saved: float
+    """Negative where the change costs more."""
+    saved_share: float
+    per_mtok_saved_share: float
+    """The same by the million tokens: what is left when the scenarios serve different traffic."""
+
+
+def diff(before: tuple[str, Scenario, Plan], after: tuple[str, Scenario, Plan]) -> Diff:
+    """Compare the picks of two planned scenarios, each given with its name."""
+    first, second = (_side(name, made) for name, _, made in (before, after))
+    return Diff(
+        before=first,
+        after=second,
+        changes=changes(before[1], after[1]),
+        usd_per_month_saved=first.plan.usd_per_month - second.plan.usd_per_month,
+        saved_share=saving(first.plan.usd_per_month, second.plan.usd_per_month),
+        per_mtok_saved_share=saving(first.plan.usd_per_mtok.blended, second.plan.usd_per_mtok.blended),
+    )
+
+
+def changes(before: Scenario, after: Scenario) -> tuple[Change, ...]:
+    """The keys that differ, in the order of the file format."""
+    pairs = [
+        (field.alias or name, getattr(before, name), getattr(after, name))
+        for name, field in Scenario.model_fields.items()
+    ]
+    return tuple(Change(key=key, before=_word(a), after=_word(b)) for key, a, b in pairs if a != b)
+
+
+def _word(value: object) -> str | None:
+    if value is None or value == ():
+        return None
+    if isinstance(value, tuple):
+        return ", ".join(str(each) for each in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _side(name: str, made: Plan) -> Side:
+    if made.best is None:
+        raise BadInput("nothing fits this scenario", where=name, fix=f"See: tokonomics plan {name} --why")
+    return Side(name=name, model=made.model, plan=made.best, tokens_per_month=made.workload.tokens_per_month)

@@ -1,0 +1,297 @@
+"""A fleet from demand to proof: machines measured, bought by the program, compared, and tried in the simulator.
+
+Unless told, spot carries as much as the verdict on this workload allows. The bought fleet serves the hours about the
+busiest one twice: as it is, and while the spot zone that would be missed most is taken back (without spot: while a
+machine fails).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from pydantic import Field
+
+from tokonomics.catalog.spot import Interruptions
+from tokonomics.errors import BadInput
+from tokonomics.money.demand import Demand, class_names
+from tokonomics.money.fleet import (
+    FixedRule,
+    FleetOffer,
+    FleetPlan,
+    Wishes,
+    fixed_rule,
+    mixed_capacity,
+    zone_correlation,
+)
+from tokonomics.money.fleet_availability import Availability, availability, hold_availability
+from tokonomics.money.fleet_compare import compare
+from tokonomics.money.fleet_program import GAP, TIME_LIMIT_S, mix_of, optimal_fleet
+from tokonomics.money.fleet_replay import Replay, busiest_moment, places_of, replay, window_of, with_interruptions
+from tokonomics.money.fleet_search import divided_usd
+from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
+from tokonomics.nouns import Noun
+from tokonomics.planner.fleet_offers import MachineKind, Machines
+from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.traffic.promises import Promise
+
+_COMPARISON_S = 5.0
+"""For each other way to buy: they are simpler programs."""
+_PLACES = 3
+"""Regions of each ranking for which a whole fleet is solved."""
+_FEW_HOURS = 8
+_JUDGED_S = 3600.0
+"""About a loss: its minutes would drown in the percentiles of a day."""
+_ROUGH = 0.02
+"""The gap that is good enough for that."""
+
+Say = Callable[[str], None]
+
+
+class FleetReport(Noun):
+    """Everything a fleet's buyer asks."""
+
+    model: str
+    deployed: str
+    """Engine and precisions."""
+    traffic: str
+    promises: tuple[Promise, ...]
+    classes: dict[str, float]
+    """Requests a second in the mean, by size class."""
+    peak_requests_per_s: float
+    mean_requests_per_s: float
+    wishes: Wishes
+    verdict: SpotVerdict | None
+    """None where no machine is sold on spot."""
+    spot_share_by: str
+    """Who set the limit on spot."""
+    plan: FleetPlan
+    availability: Availability
+    zone_correlation: float
+    chosen_place: bool
+    """The machines of other regions were left out for those of the cheapest."""
+    replays: tuple[Replay, ...]
+    machines: tuple[MachineKind, ...] = Field(default=())
+    """What was chosen from."""
+    refused: dict[str, str] = Field(default_factory=dict)
+    rule: FixedRule
+    """The document's own example, for reference."""
+
+    def kind(self, name: str) -> MachineKind:
+        return next(each for each in self.machines if each.name == name)
+
+
+def plan_fleet(
+    model_name: str,
+    deployed: str,
+    machines: Machines,
+    traffic: FleetTraffic,
+    promises: Sequence[Promise],
+    wishes: Wishes,
+    *,
+    anywhere: bool = False,
+    max_spot_share: float | None = None,
+    target: float | None = None,
+    gap: float = GAP,
+    time_limit_s: float = TIME_LIMIT_S,
+    with_replay: bool = True,
+    seed: int = 0,
+    say: Say = lambda what: None,
+) -> FleetReport:
+    """Buy, compare and try, in one region of one provider unless ``anywhere``.
+
+    ``max_spot_share`` None leaves the limit to the verdict; ``target`` is an availability.
+    """
+    demand, offered = traffic.demand, len(machines.offers)
+    if not anywhere:
+        say("the cheapest place")
+        machines = _in_one_place(machines, traffic, promises, wishes, max_spot_share, time_limit_s)
+    offers = machines.offers
+    verdict = _verdict(machines, traffic, promises)
+    said_by = "--max-spot-share"
+    if max_spot_share is None:
+        max_spot_share = verdict.max_spot_share if verdict else 0.0
+        said_by = "the verdict" if verdict else "nothing is sold on spot"
+    wishes = wishes.model_copy(update={"max_spot_share": max_spot_share})
+    tie = zone_correlation([machines.kinds[offer.name].instance for offer in offers])
+    by_name, mix = {offer.name: offer for offer in offers}, mix_of(demand)
+
+    def solve(asked: Wishes, largest: float = math.inf) -> FleetPlan:
+        left = [offer for offer in offers if mixed_capacity(offer, mix) <= largest * (1 + 1e-9)]
+        return optimal_fleet(left, demand, asked, gap=gap, time_limit_s=time_limit_s, correlation=tie, seed=seed)
+
+    say("the cheapest fleet")
+    if target is None:
+        plan = solve(wishes)
+        reached = availability(plan, by_name, demand, wishes, tie)
+    else:
+        plan, wishes, reached = hold_availability(solve, offers, demand, wishes, target, tie)
+    say("other ways to buy")
+    plan = compare(plan, offers, demand, wishes, gap=gap, time_limit_s=min(time_limit_s, _COMPARISON_S))
+    replays: tuple[Replay, ...] = ()
+    if with_replay and plan.purchases:
+        say("the fleet in the simulator")
+        replays = replayed(plan, machines, traffic, promises, wishes, seed)
+    return FleetReport(
+        model=model_name,
+        deployed=deployed,
+        traffic=traffic.source,
+        promises=tuple(promises),
+        classes={name: math.fsum(rates) / demand.hours for name, rates in demand.rates.items()},
+        peak_requests_per_s=demand.peak,
+        mean_requests_per_s=demand.mean,
+        wishes=wishes,
+        verdict=verdict,
+        spot_share_by=said_by,
+        plan=plan,
+        availability=reached,
+        zone_correlation=tie,
+        chosen_place=len(offers) < offered,
+        replays=replays,
+        machines=tuple(machines.kinds.values()),
+        refused=machines.refused,
+        rule=fixed_rule(),
+    )
+
+
+def _in_one_place(
+    machines: Machines,
+    traffic: FleetTraffic,
+    promises: Sequence[Promise],
+    wishes: Wishes,
+    max_spot_share: float | None,
+    time_limit_s: float,
+) -> Machines:
+    """The machines of the region where the fleet is cheapest, solved for the few where it is likely to be.
+
+    Those are the cheapest for machines that could be divided, which says how terms mix, and the cheapest for one kind
+    alone in whole machines, which says more of a small fleet.
+    """
+    demand, mix = traffic.demand, mix_of(traffic.demand)
+    places: dict[str, list[FleetOffer]] = {}
+    for offer in machines.offers:
+        kind = machines.kinds[offer.name]
+        places.setdefault(f"{kind.provider} {kind.region}", []).append(offer)
+    held = {
+        place: offers
+        for place, offers in places.items()
+        if all(any(name in offer.requests_per_s for offer in offers) for name in demand.rates)
+    }
+    if len(held) <= 1:
+        return machines if not held else machines.only(next(iter(held.values())))
+    asked: dict[str, Wishes] = {}
+    for place, offers in held.items():
+        verdict = _verdict(machines.only(offers), traffic, promises)
+        share = max_spot_share if max_spot_share is not None else (verdict.max_spot_share if verdict else 0.0)
+        asked[place] = wishes.model_copy(update={"max_spot_share": share})
+    alone = {
+        place: min(_alone_usd(offer, demand, mix, asked[place].max_spot_share) for offer in offers)
+        for place, offers in held.items()
+    }
+    divided = {place: divided_usd(held[place], demand, asked[place]) or math.inf for place in held}
+    likely = list(
+        dict.fromkeys(place for bills in (divided, alone) for place in sorted(bills, key=bills.__getitem__)[:_PLACES])
+    )
+    few, bills = _few_hours(demand), {}
+    for place in likely:
+        # Without start-ups, so that hours stand for themselves.
+        ready = [offer.model_copy(update={"startup_s": 0.0, "drain_s": 0.0}) for offer in held[place]]
+        with suppress(BadInput):
+            plan = optimal_fleet(ready, few, asked[place], gap=_ROUGH, time_limit_s=time_limit_s / _PLACES)
+            bills[place] = plan.usd_per_month
+    # Where no place alone can do it, the error that says why comes from the cheapest.
+    return machines.only(held[min(bills, key=bills.__getitem__) if bills else likely[0]])
+
+
+def _few_hours(demand: Demand) -> Demand:
+    """Hours from the quietest to the busiest, each standing for as many: enough to tell regions apart."""
+    in_order = sorted(range(demand.hours), key=lambda hour: demand.total[hour])
+    number = min(_FEW_HOURS, demand.hours)
+    chosen = [in_order[round((place + 0.5) / number * demand.hours - 0.5)] for place in range(number - 1)]
+    chosen.append(in_order[-1])
+    return Demand(rates={name: tuple(rates[hour] for hour in chosen) for name, rates in demand.rates.items()})
+
+
+def _alone_usd(offer: FleetOffer, demand: Demand, mix: dict[str, float], spot_share: float) -> float:
+    """USD of the horizon if only this were bought, whole: firm as needed or for the peak, its share on spot."""
+    needed = [math.ceil(rate / mixed_capacity(offer, mix) - 1e-9) for rate in demand.total]
+    firm = [max(needed) * len(needed) * price for price in offer.reserved.values()]
+    firm += [sum(needed) * offer.usd_per_hour] if offer.usd_per_hour is not None else []
+    spot = [sum(needed) * market.usd_per_hour for market in offer.spot]
+    if not firm:
+        return min(spot) if spot_share == 1 and spot else math.inf
+    return (1 - spot_share) * min(firm) + spot_share * min(firm + spot)
+
+
+def replayed(
+    plan: FleetPlan,
+    machines: Machines,
+    traffic: FleetTraffic,
+    promises: Sequence[Promise],
+    wishes: Wishes,
+    seed: int = 0,
+) -> tuple[Replay, ...]:
+    """The bought fleet with its own traffic about the busiest hour: undisturbed, then with the worst of losses."""
+    offers = {offer.name: offer for offer in machines.offers}
+    window = window_of(traffic.demand)
+    requests = traffic.requests_in(*window, seed=seed)
+    places = places_of(plan, offers, *window)
+    busiest_s = busiest_moment(plan, window)
+    hit, what, often = with_interruptions(
+        places,
+        offers,
+        wishes,
+        busiest_s=busiest_s,
+        end_s=window[1] - window[0],
+        seed=seed,
+    )
+    whole, that_hour = (0.0, math.inf), (busiest_s - _JUDGED_S / 2, busiest_s + _JUDGED_S / 2)
+    scenarios = (
+        ("as bought", "nothing goes wrong", 0.0, places, whole),
+        ("with a loss", f"{what}; latencies of that hour", often, hit, that_hour),
+    )
+    classes, class_of = class_names(traffic.up_to_tokens), traffic.class_of(requests)
+    return tuple(
+        replay(
+            each,
+            offers,
+            machines.deployments,
+            requests,
+            classes,
+            class_of,
+            promises,
+            name=name,
+            what=done,
+            expected_per_month=risk,
+            window=window,
+            judged_s=judged_s,
+            seed=seed,
+        )
+        for name, done, risk, each, judged_s in scenarios
+    )
+
+
+def _verdict(machines: Machines, traffic: FleetTraffic, promises: Sequence[Promise]) -> SpotVerdict | None:
+    """On this workload, with the riskiest market offered and the replicas that the busiest hour takes."""
+    markets = [market for offer in machines.offers for market in offer.spot]
+    if not markets:
+        return None
+    cheapest = _cheapest_per_request(machines.offers, mix_of(traffic.demand))
+    carried = mixed_capacity(cheapest, mix_of(traffic.demand)) / cheapest.replicas
+    riskiest: Interruptions = max((each.interruptions for each in markets), key=lambda each: each.per_hour)
+    return spot_verdict(
+        answer_s=machines.e2e_p99_s,
+        cold_start_s=max(offer.startup_s for offer in machines.offers),
+        replicas=max(1, math.ceil(traffic.demand.peak / carried)),
+        interruptions=riskiest,
+        strict_p99=any(each.statistic == "p99" for each in promises),
+        batch=not promises,
+    )
+
+
+def _cheapest_per_request(offers: Sequence[FleetOffer], mix: dict[str, float]) -> FleetOffer:
+    def usd_per_request(offer: FleetOffer) -> float:
+        prices = [*offer.reserved.values(), *(market.usd_per_hour for market in offer.spot)]
+        prices += [offer.usd_per_hour] if offer.usd_per_hour is not None else []
+        return min(prices) / mixed_capacity(offer, mix)
+
+    return min(offers, key=usd_per_request)

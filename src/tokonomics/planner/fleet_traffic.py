@@ -1,0 +1,107 @@
+"""What a fleet is bought for and tried on: the demand by hour and size class, and requests that stand for it.
+
+A trace brings its own hours, lengths and bursts. A demand curve comes with lengths: they are drawn, split into size
+classes by prompt and answer together, and arrive at random (Poisson) within each hour.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokonomics.errors import BadInput
+from tokonomics.money.demand import Demand, class_names, demand_from_trace
+from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.generate import generate
+from tokonomics.traffic.lengths import Lengths
+from tokonomics.traffic.trace import Counts, Trace, make_trace
+from tokonomics.units import SECONDS_PER_HOUR
+
+SAMPLE = 20_000
+"""Requests of each class that capacity is measured on."""
+_FEW = 1_000
+"""A class with fewer requests in the busiest hour is measured on all of them."""
+
+
+@dataclass(frozen=True)
+class FleetTraffic:
+    """A demand and the requests behind it."""
+
+    demand: Demand
+    samples: dict[str, Trace]
+    """Of each class that has requests: what capacity is measured on."""
+    up_to_tokens: tuple[int, ...]
+    trace: Trace | None = None
+    """The log itself, where there is one."""
+    source: str = ""
+
+    def class_of(self, trace: Trace) -> Counts:
+        """The number of each request's class."""
+        return np.searchsorted(np.asarray(self.up_to_tokens, np.int64), _tokens(trace)).astype(np.int32)
+
+    def requests_in(self, start_s: float, end_s: float, seed: int = 0) -> Trace:
+        """Requests that arrive in that part of the horizon, times counted from its start."""
+        if self.trace is not None and end_s <= self.trace.duration_s + SECONDS_PER_HOUR:
+            return self.trace.window(start_s, end_s)
+        rng = np.random.default_rng(seed)
+        arrivals, inputs, outputs = [], [], []
+        for name, rates in self.demand.rates.items():
+            sample = self.samples.get(name)
+            for hour in range(int(start_s // SECONDS_PER_HOUR), int(np.ceil(end_s / SECONDS_PER_HOUR))):
+                low = max(start_s, hour * SECONDS_PER_HOUR)
+                high = min(end_s, (hour + 1) * SECONDS_PER_HOUR)
+                number = int(rng.poisson(rates[hour % self.demand.hours] * (high - low)))
+                if not number or sample is None:
+                    continue
+                chosen = rng.integers(len(sample), size=number)
+                arrivals.append(rng.uniform(low, high, number) - start_s)
+                inputs.append(sample.input_tokens[chosen])
+                outputs.append(sample.output_tokens[chosen])
+        if not arrivals:
+            raise BadInput("no request arrives in the hours to replay")
+        # One request at the very start keeps the times counted from there.
+        arrival = np.concatenate(arrivals)
+        arrival[np.argmin(arrival)] = 0.0
+        return make_trace(arrival, np.concatenate(inputs), np.concatenate(outputs), source=self.source)
+
+
+def traffic_from_trace(trace: Trace, up_to_tokens: Sequence[int] = (), hours: int | None = None) -> FleetTraffic:
+    """A log's own hours, repeated over a horizon where one is asked for; capacity is measured on its busiest hour."""
+    limits = tuple(sorted(up_to_tokens))
+    demand = demand_from_trace(trace, up_to_tokens=limits)
+    busiest = int(np.argmax(demand.total))
+    peak = trace.window(busiest * SECONDS_PER_HOUR, (busiest + 1) * SECONDS_PER_HOUR)
+    samples = {}
+    for index, name in enumerate(class_names(limits)):
+        of_class = [each.take(np.flatnonzero(_of_class(each, limits) == index)) for each in (peak, trace)]
+        sample = of_class[0] if len(of_class[0]) >= _FEW else of_class[1]
+        if len(sample) > 1:
+            samples[name] = sample
+    kept = Demand(rates={name: rates for name, rates in demand.rates.items() if name in samples})
+    return FleetTraffic(kept.over(hours) if hours else kept, samples, limits, trace, trace.source)
+
+
+def traffic_from_curve(
+    demand: Demand, inputs: Lengths, outputs: Lengths, up_to_tokens: Sequence[int] = (), seed: int = 0
+) -> FleetTraffic:
+    """A demand of one class, split by the lengths drawn."""
+    limits = tuple(sorted(up_to_tokens))
+    drawn = generate(parse_arrivals("poisson:1"), inputs, outputs, requests=SAMPLE, seed=seed)
+    place = _of_class(drawn, limits)
+    rates, samples = {}, {}
+    for index, name in enumerate(class_names(limits)):
+        own = np.flatnonzero(place == index)
+        if len(own) > 1:
+            rates[name] = tuple(rate * len(own) / len(drawn) for rate in demand.total)
+            samples[name] = drawn.take(own)
+    source = f"{inputs.text} tokens in, {outputs.text} out"
+    return FleetTraffic(Demand(rates=rates), samples, limits, None, source)
+
+
+def _of_class(trace: Trace, limits: Sequence[int]) -> Counts:
+    return np.searchsorted(np.asarray(limits, np.int64), _tokens(trace)).astype(np.int32)
+
+
+def _tokens(trace: Trace) -> Counts:
+    total: Counts = trace.input_tokens + trace.output_tokens
+    return total

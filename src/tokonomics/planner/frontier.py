@@ -1,0 +1,153 @@
+"""Cheap or quick: the best prices per million tokens for every time per token and every time to the first one.
+
+Every deployment that fits, on its cheapest machines, on the fewest replicas that carry the load and on up to eight
+times as many, in the closed form and without promises: more replicas run smaller batches, which cost more and answer
+sooner. A point is on a front when none is both cheaper and quicker.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
+from tokonomics.catalog.precision import Precision
+from tokonomics.nouns import Noun
+from tokonomics.planner.candidates import Refusal
+from tokonomics.planner.load import Load
+from tokonomics.planner.machines import Machine, machines_for
+from tokonomics.planner.plan import Question, layout, prospects
+from tokonomics.planner.screen import Screened, screen
+from tokonomics.planner.search import late_in_the_mean
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+
+_MOST_TIMES = 8
+_STEPS = 6
+"""Numbers of replicas between the fewest and eight times as many: half a doubling apart."""
+
+
+class Point(Noun):
+    """One way to serve the traffic: a price and how quick it is, in the mean."""
+
+    gpu: str
+    layout: str
+    weights: Precision
+    gpus_per_replica: PositiveInt
+    replicas: PositiveInt
+    provider: str
+    region: str
+    instance: str
+    usd_per_month: PositiveFloat
+    usd_per_mtok: PositiveFloat
+    """All tokens, prompts and answers; the whole bill."""
+    tpot_s: PositiveFloat
+    ttft_s: PositiveFloat
+    keeps: bool
+    """The promises, in the mean."""
+
+
+class Frontier(Noun):
+    """What no other candidate beats."""
+
+    tpot: tuple[Point, ...]
+    """None is cheaper and has a shorter time per token: the quickest first."""
+    ttft: tuple[Point, ...]
+    by_gpu_tpot: tuple[Point, ...]
+    """The front of every GPU on its own."""
+    by_gpu_ttft: tuple[Point, ...]
+    deployments: NonNegativeInt
+    """Looked at."""
+    fleets: NonNegativeInt
+
+
+@dataclass(frozen=True)
+class _Fleet:
+    each: Screened
+    replicas: int
+    usd_per_hour: float
+    tpot_s: float
+    ttft_s: float
+
+
+def frontier(question: Question) -> Frontier:
+    """The fronts of price against both latencies, over every candidate: those that the plan leaves out too."""
+    load = question.load.within(question.model.max_context) if question.load.is_log else question.load
+    screened = [
+        found
+        for hosts in prospects(question, load)[0]
+        if not isinstance(found := screen(hosts.deployment, hosts, load, ()), Refusal)
+    ]
+    fleets = [fleet for each in screened for fleet in _fleets(each, load, question.limits.spare)]
+    by_gpu: dict[str, list[_Fleet]] = defaultdict(list)
+    for fleet in fleets:
+        by_gpu[fleet.each.deployment.gpu.key].append(fleet)
+
+    def points(kept: Iterable[_Fleet]) -> tuple[Point, ...]:
+        return tuple(_point(question, load, fleet) for fleet in kept)
+
+    def fronts(quick: Callable[[_Fleet], float]) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
+        own = [fleet for group in by_gpu.values() for fleet in front(group, quick)]
+        return points(front(own, quick)), points(own)
+
+    tpot, by_gpu_tpot = fronts(lambda fleet: fleet.tpot_s)
+    ttft, by_gpu_ttft = fronts(lambda fleet: fleet.ttft_s)
+    return Frontier(
+        tpot=tpot,
+        ttft=ttft,
+        by_gpu_tpot=by_gpu_tpot,
+        by_gpu_ttft=by_gpu_ttft,
+        deployments=len(screened),
+        fleets=len(fleets),
+    )
+
+
+def front(fleets: Iterable[_Fleet], quick: Callable[[_Fleet], float]) -> list[_Fleet]:
+    """Those that none beats in both; of equals, the one that keeps most of the checkpoint."""
+    in_order = sorted(fleets, key=lambda each: (quick(each), each.usd_per_hour, -_bits(each)))
+    kept: list[_Fleet] = []
+    for fleet in in_order:
+        if not kept or fleet.usd_per_hour < kept[-1].usd_per_hour:
+            kept.append(fleet)
+    return kept
+
+
+def _bits(fleet: _Fleet) -> int:
+    deployment = fleet.each.deployment
+    return deployment.weights.bits * 100 + deployment.kv.bits
+
+
+def _fleets(each: Screened, load: Load, spare: int) -> Iterable[_Fleet]:
+    """From the fewest replicas to eight times as many."""
+    rate = load.workload.rate
+    fewest = max(1, math.ceil(rate / each.capacity.rate - 1e-9))
+    for replicas in sorted({math.ceil(fewest * _MOST_TIMES ** (step / _STEPS) - 1e-9) for step in range(_STEPS + 1)}):
+        usd = each.hosts.usd_per_hour(replicas + spare)
+        if math.isfinite(usd):
+            steady = each.steady(rate / replicas)
+            yield _Fleet(each, replicas, usd, steady.tpot_s, steady.ttft_s)
+
+
+def _point(question: Question, load: Load, fleet: _Fleet) -> Point:
+    deployment, workload = fleet.each.deployment, load.workload
+    replicas = fleet.replicas + question.limits.spare
+
+    def usd_per_hour(machine: Machine) -> float:
+        return machines_for(deployment, machine.offer, replicas) * machine.usd_per_hour
+
+    offer = min(fleet.each.hosts.machines, key=usd_per_hour).offer
+    return Point(
+        gpu=deployment.gpu.key,
+        layout=layout(deployment),
+        weights=deployment.weights,
+        gpus_per_replica=deployment.gpus,
+        replicas=replicas,
+        provider=offer.provider,
+        region=offer.region,
+        instance=offer.instance,
+        usd_per_month=fleet.usd_per_hour * HOURS_PER_MONTH,
+        usd_per_mtok=fleet.usd_per_hour / SECONDS_PER_HOUR / workload.tokens_per_second * TOKENS_PER_MTOK,
+        tpot_s=fleet.tpot_s,
+        ttft_s=fleet.ttft_s,
+        keeps=late_in_the_mean(fleet.each, workload.rate / fleet.replicas, question.promises) is None,
+    )

@@ -1,0 +1,168 @@
+"""What replicas stand on: offers that can be bought, and what a number of replicas on one costs.
+
+Machines are bought whole. A replica takes some GPUs of one, or, where it has stages, several machines of which it uses
+every GPU.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+
+from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.money.cost import CostLine, CostTree
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.sharding import shard
+from tokonomics.planner.candidates import NETWORKED, Reason, Refusal
+from tokonomics.units import BYTES_PER_GB, HOURS_PER_MONTH, usd
+
+UNUSED = "unused GPUs"
+"""GPUs of a paid machine on which no replica runs."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An offer on terms it has a price for."""
+
+    offer: Offer
+    terms: Terms
+    usd_per_hour: float
+
+
+def usable(
+    offers: Sequence[Offer],
+    terms: Sequence[Terms],
+    max_usd_per_gpu_hour: float | None,
+    max_age_days: int,
+    today: date,
+) -> tuple[list[Machine], list[tuple[Offer, Refusal]]]:
+    """Offers with a price on these terms, recent and cheap enough; the others with their reason.
+
+    When every price is older than the limit, age no longer tells them apart and is not held against any.
+    """
+    oldest = max_age_days
+    if all(offer.age_days(today) > oldest for offer in offers):
+        oldest = max((offer.age_days(today) for offer in offers), default=0)
+    kept: list[Machine] = []
+    refused: list[tuple[Offer, Refusal]] = []
+    for offer in offers:
+        prices = [(each, price) for each in terms if (price := offer.price(each)) is not None]
+        cheap = [
+            (each, price)
+            for each, price in prices
+            if max_usd_per_gpu_hour is None or price / offer.gpus <= max_usd_per_gpu_hour
+        ]
+        if not prices:
+            wanted = " or ".join(each.replace("_", "-") for each in terms)
+            refused.append((offer, Refusal(Reason.no_price, f"no {wanted} price")))
+        elif not cheap:
+            limit = usd(max_usd_per_gpu_hour or 0.0)
+            refused.append((offer, Refusal(Reason.too_dear, f"dearer than {limit} a GPU-hour")))
+        elif offer.age_days(today) > oldest:
+            reason = f"price of {offer.date}, more than {oldest} days old"
+            refused.append((offer, Refusal(Reason.old_price, reason)))
+        else:
+            kept += [Machine(offer, each, price) for each, price in cheap]
+    return kept, refused
+
+
+def machines_for(deployment: Deployment, offer: Offer, replicas: int) -> int:
+    """Whole machines that so many replicas take."""
+    if deployment.gpus > offer.gpus:
+        return replicas * deployment.gpus // offer.gpus
+    return math.ceil(replicas / (offer.gpus // deployment.gpus))
+
+
+def hosts_of(
+    deployment: Deployment, machines: Sequence[Machine], max_gpus: int | None = None
+) -> tuple["Hosts", list[tuple[int, Refusal]]]:
+    """The machines that a deployment can stand on; for the others how many of them there are, and why not."""
+    shard_gb = shard(deployment).total / BYTES_PER_GB
+    # Stages on machines of their own: only where each is a whole networked node.
+    whole = deployment.tp if deployment.pp > 1 and deployment.tp == deployment.gpu.gpus_per_node >= NETWORKED else None
+    kept: list[Machine] = []
+    small: list[int] = []
+    thin: list[float] = []
+    for machine in machines:
+        offer = machine.offer
+        if deployment.gpus > offer.gpus != whole:
+            small.append(offer.gpus)
+        elif offer.memory_gb is not None and offer.memory_gb < shard_gb:
+            # Weights pass through the host on their way to the GPU, a rank's share at a time.
+            thin.append(offer.memory_gb)
+        else:
+            kept.append(machine)
+    refused = []
+    if small:
+        reason = f"a replica needs {deployment.gpus}, the instance has {max(small)}"
+        refused.append((len(small), Refusal(Reason.instance_too_small, reason)))
+    if thin:
+        reason = f"the host has {max(thin):g} GB, one GPU's weights take {shard_gb:.1f}"
+        refused.append((len(thin), Refusal(Reason.host_too_small, reason)))
+    return Hosts(deployment, tuple(kept), max_gpus), refused
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Every machine that one deployment can stand on."""
+
+    deployment: Deployment
+    machines: tuple[Machine, ...]
+    max_gpus: int | None = None
+
+    @cached_property
+    def _cheapest(self) -> list[tuple[Offer, float]]:
+        """The cheapest machine of each size: no other can win."""
+        by_size: dict[int, Machine] = {}
+        for machine in self.machines:
+            size = machine.offer.gpus
+            if size not in by_size or machine.usd_per_hour < by_size[size].usd_per_hour:
+                by_size[size] = machine
+        return [(each.offer, each.usd_per_hour) for each in by_size.values()]
+
+    def usd_per_hour(self, replicas: int) -> float:
+        """The cheapest way to host so many; infinite when there is none within the GPUs allowed."""
+        bills = [
+            count * usd_per_hour
+            for offer, usd_per_hour in self._cheapest
+            if (count := machines_for(self.deployment, offer, replicas)) * offer.gpus <= (self.max_gpus or math.inf)
+        ]
+        return min(bills, default=math.inf)
+
+    def most_replicas(self, usd_per_hour: float, ceiling: int) -> int:
+        """The most replicas, up to the ceiling, that cost no more than that."""
+        few, many = 0, ceiling + 1
+        while many - few > 1:
+            middle = (few + many) // 2
+            affordable = self.usd_per_hour(middle) <= usd_per_hour * (1 + 1e-12)
+            few, many = (middle, many) if affordable else (few, middle)
+        return few
+
+
+def monthly_bill(
+    deployment: Deployment, machine: Machine, replicas: int, utilization: float, prefill_share: float
+) -> CostTree:
+    """A month of machines: what prompts take of the capacity, what answers take, what waits, what no replica uses.
+
+    Prompts and answers are charged what they take at full load; what a smaller batch wastes is idle capacity.
+    """
+    offer = machine.offer
+    machines = machines_for(deployment, offer, replicas)
+    gpu_hours = machines * offer.gpus * HOURS_PER_MONTH
+    serving = replicas * deployment.gpus * HOURS_PER_MONTH
+    working = serving * min(1.0, utilization)
+    shares = {
+        "prefill": working * prefill_share,
+        "decode": working * (1 - prefill_share),
+        "idle": serving - working,
+        UNUSED: gpu_hours - serving,
+    }
+    return CostTree(
+        name=f"{machines}× {offer.provider} {offer.instance}",
+        lines=tuple(
+            CostLine(name=name, quantity=hours, unit="GPU-hour", usd_per_unit=machine.usd_per_hour / offer.gpus)
+            for name, hours in shares.items()
+            if hours > 0
+        ),
+    )

@@ -1,0 +1,201 @@
+"""The choice that is least wrong when demand is not known: low, middle and high traffic, one kind of hardware for all.
+
+The number of replicas follows the demand; deployment, machine and terms do not. In each case a choice is dearer than
+the best one for that case by its regret; the least regret is the choice whose largest is smallest (Savage, "The theory
+of statistical decision", 1951), among those that keep the promises in every case. Looked at is everything that the plan
+of any case sized, on the cheapest machine of each size; what cannot come among the best so far is not simulated.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.precision import Precision
+from tokonomics.nouns import Noun
+from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.altered import resize, usd_per_month
+from tokonomics.planner.candidates import Refusal, is_faithful, why_not
+from tokonomics.planner.machines import Hosts, Machine, machines_for
+from tokonomics.planner.plan import Study, layout
+from tokonomics.planner.screen import screen
+from tokonomics.planner.search import Sized
+from tokonomics.traffic.workload import Workload
+
+
+class InCase(Noun):
+    """A choice in one case."""
+
+    replicas: PositiveInt
+    """Spare ones included."""
+    usd_per_month: PositiveFloat
+    regret: NonNegativeFloat
+    """Bill ÷ the best bill of this case - 1."""
+
+
+class Choice(Noun):
+    """One kind of hardware on one offer, whatever the demand."""
+
+    gpu: str
+    layout: str
+    weights: Precision
+    engine: str
+    provider: str
+    region: str
+    instance: str
+    terms: Terms
+    below_checkpoint: bool
+    cases: tuple[InCase, ...]
+    """In the order of the demands."""
+    largest_regret: NonNegativeFloat
+    best_in: tuple[int, ...]
+    """The cases for which it is the pick, by place."""
+
+
+class Regret(Noun):
+    """Choices that hold in every case, the one with the least regret first."""
+
+    demands: tuple[Workload, ...]
+    best_usd_per_month: tuple[PositiveFloat, ...]
+    """Of each case, by whatever choice is best for it."""
+    choices: tuple[Choice, ...]
+    not_everywhere: int
+    """Choices left out because they break a promise in some case, or take more GPUs than allowed."""
+
+    @property
+    def least(self) -> Choice | None:
+        return self.choices[0] if self.choices else None
+
+
+def least_regret(studies: Sequence[Study], rows: int = 10) -> Regret | None:
+    """The choices with the least regret over studies of the same question for several demands.
+
+    None where some demand cannot be served at all.
+    """
+    bests = [study.plan.best for study in studies]
+    if not all(bests):
+        return None
+    bills = _Bills(studies, tuple(best.usd_per_month for best in bests if best))
+    candidates = _candidates(studies)
+    hopes = sorted((bills.hope(hosts), place) for place, hosts in enumerate(candidates))
+    found: dict[tuple[str, int, Precision], Choice] = {}
+    not_everywhere = 0
+    for hope, place in hopes:
+        enough = sorted(each.largest_regret for each in found.values())[:rows]
+        if math.isinf(hope):
+            not_everywhere += 1
+        elif len(enough) < rows or hope <= enough[-1]:
+            choice = bills.choice(candidates[place])
+            if choice is None:
+                not_everywhere += 1
+            elif (kind := _kind(candidates[place].deployment)) not in found or _key(choice) < _key(found[kind]):
+                found[kind] = choice
+    return Regret(
+        demands=tuple(study.question.load.workload for study in studies),
+        best_usd_per_month=bills.best,
+        choices=tuple(sorted(found.values(), key=_key)[:rows]),
+        not_everywhere=not_everywhere,
+    )
+
+
+def _key(choice: Choice) -> tuple[float, float, int, int]:
+    """At the same regret, the smaller sum; then more bits."""
+    total = sum(case.regret for case in choice.cases)
+    return round(choice.largest_regret, 9), round(total, 9), -choice.weights.bits, choice.layout.count("KV")
+
+
+def _kind(deployment: Deployment) -> tuple[str, int, Precision]:
+    return deployment.gpu.key, deployment.gpus, deployment.weights
+
+
+def _candidates(studies: Sequence[Study]) -> list[Hosts]:
+    """Every deployment that some plan sized, once."""
+    found: dict[str, Hosts] = {}
+    for study in studies:
+        for sized in study.search.sized:
+            found.setdefault(sized.screened.name, sized.screened.hosts)
+    return list(found.values())
+
+
+@dataclass
+class _Bills:
+    """What choices cost in each case, sized when asked for."""
+
+    studies: Sequence[Study]
+    best: tuple[float, ...]
+    sized: dict[tuple[int, Deployment], Sized | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for case, study in enumerate(self.studies):
+            for each in study.search.sized:
+                self.sized[case, each.deployment] = each
+
+    def hope(self, hosts: Hosts) -> float:
+        """The smallest regret that the closed form lets it have; infinite where it cannot serve some case."""
+        worst = 0.0
+        for study, best in zip(self.studies, self.best, strict=True):
+            question = study.question
+            if why_not(hosts.deployment, question.load.longest):
+                return math.inf
+            each = screen(hosts.deployment, hosts, question.load, question.promises)
+            if isinstance(each, Refusal):
+                return math.inf
+            machines = _cheapest_of_each_size(hosts)
+            replicas = each.fewest + question.limits.spare
+            least = min(usd_per_month(hosts.deployment, machine, replicas) for machine in machines)
+            worst = max(worst, least / best - 1)
+        return worst
+
+    def choice(self, hosts: Hosts) -> Choice | None:
+        """Its best machine over all cases; None where it does not hold in one."""
+        counts: list[int] = []
+        for case, study in enumerate(self.studies):
+            sized = self._sized(case, hosts)
+            if sized is None:
+                return None
+            counts.append(sized.replicas + study.question.limits.spare)
+        made = [self._on(hosts, machine, counts) for machine in _cheapest_of_each_size(hosts)]
+        return min((each for each in made if each), key=_key, default=None)
+
+    def _sized(self, case: int, hosts: Hosts) -> Sized | None:
+        key = case, hosts.deployment
+        if key not in self.sized:
+            found = resize(self.studies[case].question, hosts)
+            self.sized[key] = found if isinstance(found, Sized) else None
+        return self.sized[key]
+
+    def _on(self, hosts: Hosts, machine: Machine, counts: list[int]) -> Choice | None:
+        deployment, offer = hosts.deployment, machine.offer
+        if machines_for(deployment, offer, max(counts)) * offer.gpus > (hosts.max_gpus or math.inf):
+            return None
+        dollars = [usd_per_month(deployment, machine, count) for count in counts]
+        cases = tuple(
+            # The best is the lowest by the search; a cent of rounding must not make a negative regret.
+            InCase(replicas=count, usd_per_month=usd, regret=max(0.0, usd / best - 1))
+            for count, usd, best in zip(counts, dollars, self.best, strict=True)
+        )
+        return Choice(
+            gpu=deployment.gpu.key,
+            layout=layout(deployment),
+            weights=deployment.weights,
+            engine=deployment.engine.key,
+            provider=offer.provider,
+            region=offer.region,
+            instance=offer.instance,
+            terms=machine.terms,
+            below_checkpoint=not is_faithful(deployment),
+            cases=cases,
+            largest_regret=max(case.regret for case in cases),
+            best_in=tuple(place for place, case in enumerate(cases) if case.regret < 1e-9),
+        )
+
+
+def _cheapest_of_each_size(hosts: Hosts) -> Iterable[Machine]:
+    by_size: dict[int, Machine] = {}
+    for machine in hosts.machines:
+        size = machine.offer.gpus
+        if size not in by_size or machine.usd_per_hour < by_size[size].usd_per_hour:
+            by_size[size] = machine
+    return by_size.values()

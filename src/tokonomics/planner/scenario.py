@@ -1,0 +1,309 @@
+"""What a user wants served, as one TOML file or the same words as flags: models, traffic, promises, limits.
+
+Every key is a flag of ``tokonomics plan`` with underscores for hyphens, and holds what one would type there; lists may
+be written as such. ``rate``, ``input`` and ``output`` may be a range ``low:mid:high``, which makes three cases of the
+scenario. A flag beside a file wins over the file.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+
+from tokonomics.catalog.engines import all_engines, find_engine
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import Offer
+from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.nouns import Noun
+from tokonomics.planner.load import Load, load_of_log, load_of_shape
+from tokonomics.planner.plan import Question
+from tokonomics.planner.wishes import (
+    amount,
+    discounts_from,
+    gpu_filter,
+    kv_for,
+    limits_from,
+    listed,
+    offers_for,
+    terms_from,
+    weights_for,
+)
+from tokonomics.traffic.promises import Promise, parse_promises
+from tokonomics.traffic.readers import open_trace
+from tokonomics.traffic.recognise import DescribesClients
+from tokonomics.traffic.servegen import servegen_trace
+from tokonomics.traffic.trace import Trace
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+MAX_FILE_BYTES = 1_000_000
+_SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
+_MOST_RATE = 1e9
+CASES = ("low", "mid", "high")
+
+
+def _text(value: object) -> object:
+    """Numbers may be written without quotes."""
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _texts(value: object) -> object:
+    return [_text(value)] if isinstance(value, str | int | float) and not isinstance(value, bool) else value
+
+
+Text = Annotated[str, BeforeValidator(_text), Field(max_length=4096)]
+Texts = Annotated[tuple[Text, ...], BeforeValidator(_texts)]
+
+
+class Scenario(Noun):
+    """A question to the planner, as it was written."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+    model: Texts = ()
+    """One, or several to compare."""
+    rate: Text | None = None
+    """Requests a second: a number or low:mid:high."""
+    tokens_per_month: Text | None = None
+    """Instead of a rate: prompt and answer tokens together, such as 2B."""
+    input: Text | None = None
+    output: Text | None = None
+    arrivals: Text | None = None
+    trace: Text | None = None
+    columns: Text | None = None
+    start: Text | None = Field(default=None, alias="from")
+    end: Text | None = Field(default=None, alias="to")
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    slo: Text | None = None
+    offline: bool = False
+    gpu: Texts | None = None
+    gpus: Text | None = None
+    provider: Texts | None = None
+    region: Texts | None = None
+    terms: Texts | None = None
+    discount: Texts | None = None
+    offers: Text | None = None
+    max_price: float | None = None
+    max_age: int | None = None
+    weights: Texts | None = None
+    min_weights: Text | None = None
+    kv: Texts | None = None
+    engine: Texts | None = None
+    max_utilization: float | None = None
+    spare: int | None = None
+    quick: bool = False
+    """The closed form alone, without simulation."""
+
+    def cases(self) -> dict[str, "Scenario"]:
+        """The three cases of a scenario with ranges; itself alone without."""
+        parts = {name: _range(value, f"--{name}") for name in ("rate", "input", "output") if (value := self._get(name))}
+        if all(len(values) == 1 for values in parts.values()):
+            return {"mid": self}
+        return {
+            case: self.model_copy(update={name: values[place % len(values)] for name, values in parts.items()})
+            for place, case in enumerate(CASES)
+        }
+
+    def _get(self, name: str) -> str | None:
+        value = getattr(self, name)
+        return None if value is None else str(value)
+
+    def over(self, flags: Mapping[str, object]) -> "Scenario":
+        """With what was typed beside it; a flag that names other traffic replaces the file's."""
+        given = {name: value for name, value in flags.items() if value not in (None, (), False)}
+        kept = self.model_dump(exclude_unset=True, exclude=set(given))
+        if "trace" in given:
+            kept = {name: value for name, value in kept.items() if name not in _MADE_UP}
+        elif _MADE_UP & given.keys():
+            kept = {name: value for name, value in kept.items() if name not in _OF_A_LOG}
+        if "rate" in given:
+            kept.pop("tokens_per_month", None)
+        if "tokens_per_month" in given:
+            kept.pop("rate", None)
+        if "offline" in given:
+            kept.pop("slo", None)
+        if "slo" in given:
+            kept.pop("offline", None)
+        return scenario_from({**kept, **given})
+
+
+_MADE_UP = {"input", "output", "arrivals"}
+_OF_A_LOG = {"trace", "columns", "start", "end"}
+
+
+def scenario_from(values: Mapping[str, object], where: str | None = None) -> Scenario:
+    """A checked scenario; an unknown or unusable key says so."""
+    names = {field.alias or name for name, field in Scenario.model_fields.items()} | set(Scenario.model_fields)
+    for name in values:
+        if name not in names:
+            guess = nearest(name, names, 1)
+            raise BadInput(
+                f"unknown key '{shorten(name)}'", where=where, fix=f"Did you mean {guess[0]}?" if guess else None
+            )
+    try:
+        return Scenario.model_validate(dict(values))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = str(problem["loc"][0])
+        at = f"{where}: {name}" if where else f"--{name.replace('_', '-')}"
+        raise BadInput(f"{shorten(str(problem['input']))} is not usable: {problem['msg'].lower()}", where=at) from None
+
+
+def read_scenario(path: Path) -> Scenario:
+    """A scenario file; files it names are looked for beside it."""
+    where = shorten(str(path), 200)
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=where) from None
+    if len(content) > MAX_FILE_BYTES:
+        raise BadInput("is larger than a megabyte: not a scenario", where=where)
+    try:
+        values: dict[str, Any] = tomllib.loads(content.decode("utf-8-sig"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise BadInput(f"is not a TOML file: {shorten(str(error), 120)}", where=where) from None
+    made = scenario_from(values, where)
+    beside = {
+        name: str(path.parent / given)
+        for name in ("offers", "trace")
+        if (given := getattr(made, name)) and not Path(given).is_absolute() and (path.parent / given).is_file()
+    }
+    return made.model_copy(update=beside)
+
+
+def questions_of(scenario: Scenario, today: date) -> list[Question]:
+    """The scenario for each of its models; the traffic is the same requests for all."""
+    if not scenario.model:
+        raise BadInput("no model is named", fix="Such as: tokonomics plan llama-3.1-8b --rate 5 --input 1000 …")
+    load, offers = load_of(scenario), offers_of(scenario)
+    return [question_of(scenario, name, load, offers, today) for name in listed(scenario.model, "model") or ()]
+
+
+def question_of(scenario: Scenario, model_name: str, load: Load, offers: tuple[Offer, ...], today: date) -> Question:
+    """The scenario as the planner takes it."""
+    model = find_model(model_name)
+    _, most_gpus = gpu_filter(scenario.gpu, scenario.gpus)
+    engines = listed(scenario.engine, "--engine") or ["vllm"]
+    names = [each.key for each in all_engines()] if engines == ["all"] else engines
+    return Question(
+        model=model,
+        load=load,
+        offers=offers,
+        engines=tuple(find_engine(name) for name in names),
+        today=today,
+        promises=promises_of(scenario),
+        weights=weights_for(model, scenario.weights, scenario.min_weights),
+        kv=kv_for(scenario.kv),
+        terms=terms_from(scenario.terms),
+        limits=limits_from(
+            max_utilization=scenario.max_utilization,
+            max_usd_per_gpu_hour=scenario.max_price,
+            max_gpus=most_gpus,
+            max_age_days=scenario.max_age,
+            spare=scenario.spare,
+        ),
+        simulate=not scenario.quick,
+    )
+
+
+def offers_of(scenario: Scenario) -> tuple[Offer, ...]:
+    """The offers that its filters leave, at its discounts."""
+    names, _ = gpu_filter(scenario.gpu, scenario.gpus)
+    path = Path(scenario.offers) if scenario.offers else None
+    return offers_for(path, scenario.provider, scenario.region, names, discounts_from(scenario.discount))
+
+
+def promises_of(scenario: Scenario) -> tuple[Promise, ...]:
+    """What is promised; nothing offline."""
+    if scenario.offline and scenario.slo:
+        raise BadInput("promises nothing", where="--offline", fix="Leave out --slo or --offline.")
+    return parse_promises(scenario.slo) if scenario.slo is not None else ()
+
+
+def load_of(scenario: Scenario) -> Load:
+    """The traffic of a scenario without ranges."""
+    rate = _number(scenario.rate, "--rate") if scenario.rate is not None else None
+    if rate is not None and not 1e-9 <= rate <= _MOST_RATE:
+        raise BadInput(f"must be above 0 requests a second, and at most a billion, got {rate:g}", where="--rate")
+    if rate is not None and scenario.tokens_per_month is not None:
+        raise BadInput("says the same as --rate", where="--tokens-per-month", fix="Give one of the two.")
+    if scenario.trace is not None:
+        for name in sorted(_MADE_UP):
+            if scenario._get(name):
+                raise BadInput("is for made-up requests, not for a log", where=f"--{name}")
+        trace, unusable = _log(scenario)
+        if scenario.tokens_per_month is not None:
+            rate = _rate_of(scenario.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
+        return load_of_log(trace, rate, unusable)
+    for name in sorted(_OF_A_LOG - {"trace"}):
+        if scenario._get(name):
+            flag = {"start": "--from", "end": "--to"}.get(name, f"--{name}")
+            raise BadInput("is for a log, not for made-up requests", where=flag)
+    if scenario.input is None:
+        raise BadInput(
+            "no traffic is given",
+            fix="Say --rate 5 --input 1000 --output 300, --tokens-per-month 2B --input … --output …, or --trace FILE.",
+        )
+    if scenario.tokens_per_month is not None:
+        shape = load_of_shape(1.0, scenario.input, scenario.output, seed=scenario.seed).workload
+        rate = _rate_of(scenario.tokens_per_month, shape.input_tokens + shape.output_tokens)
+    if rate is None and scenario.arrivals is None:
+        raise BadInput("how many requests a second?", where="--rate", fix="Such as --rate 5, or --tokens-per-month 2B.")
+    # A batch can be fed evenly.
+    arrivals = scenario.arrivals or ("constant:1" if scenario.offline else None)
+    return load_of_shape(rate, scenario.input, scenario.output, arrivals=arrivals, seed=scenario.seed)
+
+
+def _log(scenario: Scenario) -> tuple[Trace, int]:
+    """The requests of the log in its window, and how many rows could not be used."""
+    from tokonomics.traffic.grammar import span_s
+
+    window = []
+    for flag, text, default in (("--from", scenario.start, 0.0), ("--to", scenario.end, float("inf"))):
+        moment = default if text is None else span_s(text)
+        if moment is None:
+            raise BadInput(f"'{shorten(text or '')}' is not a time", where=flag, fix="Write seconds, or 10m, 2h, 1d.")
+        window.append(moment)
+    start_s, end_s = window
+    if start_s >= end_s:
+        raise BadInput("must be later than --from", where="--to")
+    path = scenario.trace or ""
+    try:
+        file = open_trace(path, columns=scenario.columns)
+        trace = file.read()
+    except DescribesClients:
+        last = None if end_s == float("inf") else end_s
+        return servegen_trace(path, start_s=start_s, end_s=last, seed=scenario.seed), 0
+    cut = trace.window(start_s, end_s) if scenario.start or scenario.end else trace
+    if not len(cut):
+        raise BadInput("no request is left", where=path, fix="Widen --from and --to.")
+    return cut, file.problems.count
+
+
+def _rate_of(tokens_per_month: str, tokens_per_request: float) -> float:
+    return amount(tokens_per_month, "--tokens-per-month") / tokens_per_request / _SECONDS_PER_MONTH
+
+
+def _range(text: str, flag: str) -> list[str]:
+    """``10:20:40`` → its three parts, rising; anything else as it is (``lognormal:mean=800`` is no range)."""
+    parts = [part.strip() for part in text.split(":")]
+    if not all(re.fullmatch(r"[0-9.eE+-]+", part) for part in parts) or len(parts) == 1:
+        return [text]
+    numbers = [_number(part, flag) for part in parts]
+    if len(parts) != len(CASES) or numbers != sorted(numbers):
+        raise BadInput(f"'{shorten(text)}' is not low:mid:high", where=flag, fix="Write such as 10:20:40.")
+    return parts
+
+
+def _number(text: str, flag: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not value > 0:
+        raise BadInput(f"must be a number above 0, got {shorten(text)}", where=flag, fix="Such as 5, or 2.5:5:10.")
+    return value

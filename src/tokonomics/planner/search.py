@@ -1,0 +1,189 @@
+"""Best first: the candidate whose bill could be lowest is looked at next, each time a little closer.
+
+A candidate enters with the bill of the replicas that arithmetic alone demands, comes back with the closed form's, and
+is then sized. What is left when its bound passes the runner-up's bill is dearer, however well it serves; what is sized
+within that bill needs one simulation if the replicas its price allows break a promise. So the pick and the runner-up
+are those that simulating everything would give.
+"""
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tokonomics.catalog.precision import Precision
+from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.candidates import Reason, Refusal, is_faithful
+from tokonomics.planner.load import Load
+from tokonomics.planner.machines import Hosts
+from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, screen
+from tokonomics.planner.trials import MOST_REPLICAS, Progress, Trial, Trials
+from tokonomics.traffic.promises import Latency, Promise
+from tokonomics.units import percent, plural, seconds
+
+CLOSED_FORM_UTILIZATION = 0.7
+"""The planning utilisation of the document this product starts from, where bursts are not simulated."""
+_LEADERS = 10
+"""Kinds of hardware that are sized whether or not they can win: the rows that a table shows."""
+_WITHIN_REASON = 10.0
+"""Times the cheapest bill: nobody looks at a row that costs more."""
+_SAME = 1 + 1e-12
+
+Kind = tuple[str, int, Precision]
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A candidate with the replicas that keep the promises."""
+
+    screened: Screened
+    replicas: int
+    """Without spare ones."""
+    trial: Trial | None
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.screened.deployment
+
+
+@dataclass
+class Search:
+    """Sizes the candidates that could win, and says why the others cannot."""
+
+    load: Load
+    promises: Sequence[Promise]
+    trials: Trials
+    simulate: bool = True
+    max_utilization: float | None = None
+    spare: int = 0
+    progress: Progress | None = None
+    sized: list[Sized] = field(default_factory=list)
+    screened: list[Screened] = field(default_factory=list)
+    refused: list[tuple[Deployment, Refusal]] = field(default_factory=list)
+    _kinds: set[Kind] = field(default_factory=set)
+    _bills: dict[str, float] = field(default_factory=dict)
+    """The lowest an hour by GPU."""
+    _published: float = math.inf
+
+    def run(self, prospects: Iterable[Hosts]) -> None:
+        """Look at every candidate that may matter."""
+        queue: list[tuple[float, int, Hosts | Screened]] = []
+        for place, hosts in enumerate(prospects):
+            bound = self._usd(hosts, fewest_by_arithmetic(hosts.deployment, self.load))
+            queue.append((bound, place, hosts))
+        heapq.heapify(queue)
+        while queue:
+            bound, place, each = heapq.heappop(queue)
+            if isinstance(each, Screened):
+                self._size_if_it_matters(each, bound)
+            elif not self._matters(each.deployment, bound):
+                self._refuse_as_dearer(each.deployment, bound)
+            else:
+                found = screen(each.deployment, each, self.load, self.promises)
+                if isinstance(found, Refusal):
+                    self.refused.append((each.deployment, found))
+                else:
+                    self.screened.append(found)
+                    bound = self._usd(each, self._at_least(found))
+                    heapq.heappush(queue, (bound, place, found))
+
+    def _usd(self, hosts: Hosts, replicas: int) -> float:
+        return hosts.usd_per_hour(replicas + self.spare)
+
+    def _at_least(self, each: Screened) -> int:
+        share = self.max_utilization if self.simulate else self.max_utilization or CLOSED_FORM_UTILIZATION
+        if share is None:
+            return each.fewest
+        # The last digit of a division must not cost a replica.
+        return max(each.fewest, math.ceil(self.load.workload.rate / (each.capacity.rate * share) - 1e-9))
+
+    def _matters(self, deployment: Deployment, bound: float) -> bool:
+        """It could be the pick or the runner-up, or a table would show it."""
+        is_leader = kind_of(deployment) not in self._kinds and len(self._kinds) < _LEADERS
+        return math.isfinite(bound) and (is_leader or bound <= self._threshold(deployment) * _SAME)
+
+    def _threshold(self, deployment: Deployment) -> float:
+        """The bill it must come down to: the runner-up's, or the lowest of those that serve the model as published."""
+        bills = sorted(self._bills.values())
+        runner_up = bills[1] if len(bills) > 1 else math.inf
+        return max(self._published, runner_up) if is_faithful(deployment) else runner_up
+
+    def _refuse_as_dearer(self, deployment: Deployment, bound: float) -> None:
+        if math.isinf(bound):
+            self.refused.append((deployment, Refusal(Reason.too_many_gpus, "takes more GPUs than allowed")))
+            return
+        reason = f"dearer by {percent(bound / min(self._bills.values()) - 1)} at least"
+        self.refused.append((deployment, Refusal(Reason.dearer, reason)))
+
+    def _size_if_it_matters(self, each: Screened, bound: float) -> None:
+        if not self._matters(each.deployment, bound):
+            self._refuse_as_dearer(each.deployment, bound)
+            return
+        is_leader = kind_of(each.deployment) not in self._kinds and len(self._kinds) < _LEADERS
+        # A leader is shown whatever it costs, within reason.
+        ceiling = _WITHIN_REASON * min(self._bills.values(), default=math.inf)
+        threshold = ceiling if is_leader else self._threshold(each.deployment)
+        if not self.simulate:
+            self._plan_for_share(each)
+            return
+        most = MOST_REPLICAS
+        if math.isfinite(threshold):
+            most = max(self._at_least(each), each.hosts.most_replicas(threshold, MOST_REPLICAS) - self.spare)
+        self._size(each, most)
+
+    def _size(self, each: Screened, most: int) -> None:
+        """Size it if ``most`` replicas hold; a bill above the threshold is not worth more simulations."""
+        if self.progress:
+            self.progress(str(each.deployment))
+        if most < MOST_REPLICAS:
+            trial = self.trials.on(each, most)
+            if not trial.holds:
+                reason = f"dearer: on the {plural(most, 'replica')} that could compete, {trial.breaks}"
+                self.refused.append((each.deployment, Refusal(Reason.dearer, reason)))
+                return
+        trial = self.trials.fewest(each, most, self._at_least(each))
+        if not trial.holds:
+            reason = f"misses the promise on any number of replicas: {trial.breaks}"
+            self.refused.append((each.deployment, Refusal(Reason.too_slow, reason)))
+        elif math.isinf(self._usd(each.hosts, trial.replicas)):
+            reason = f"takes {trial.replicas * each.deployment.gpus} GPUs; at most {each.hosts.max_gpus} allowed"
+            self.refused.append((each.deployment, Refusal(Reason.too_many_gpus, reason)))
+        else:
+            self._keep(Sized(each, trial.replicas, trial))
+
+    def _plan_for_share(self, each: Screened) -> None:
+        """Closed form: replicas loaded to a share of what they hold, and whose mean first token is in time."""
+        rate, replicas = self.load.workload.rate, self._at_least(each)
+        late = late_in_the_mean(each, rate / replicas, self.promises)
+        while late and replicas < 4 * each.fewest + 4:
+            replicas += 1
+            late = late_in_the_mean(each, rate / replicas, self.promises)
+        if late:
+            self.refused.append((each.deployment, Refusal(Reason.too_slow, late)))
+        else:
+            self._keep(Sized(each, replicas, None))
+
+    def _keep(self, sized: Sized) -> None:
+        self._kinds.add(kind_of(sized.deployment))
+        usd, gpu = self._usd(sized.screened.hosts, sized.replicas), sized.deployment.gpu.key
+        self._bills[gpu] = min(self._bills.get(gpu, math.inf), usd)
+        if sized.screened.is_faithful:
+            self._published = min(self._published, usd)
+        self.sized.append(sized)
+
+
+def kind_of(deployment: Deployment) -> Kind:
+    """What a table shows one row of."""
+    return deployment.gpu.key, deployment.gpus, deployment.weights
+
+
+def late_in_the_mean(each: Screened, rate: float, promises: Sequence[Promise]) -> str | None:
+    """The promise that even the closed form's mean breaks at a rate; None when all may hold."""
+    steady = each.steady(rate)
+    e2e_s = steady.ttft_s + each.curve.output_tokens * steady.tpot_s
+    means = {Latency.ttft: steady.ttft_s, Latency.tpot: steady.tpot_s, Latency.e2e: e2e_s}
+    for promise in promises:
+        if promise.statistic != "p50" and means[promise.latency] > promise.seconds:
+            late = percent(means[promise.latency] / promise.seconds - 1)
+            return f"misses {describe(promise)} by {late} in the mean: {seconds(means[promise.latency])}"
+    return None

@@ -1,0 +1,123 @@
+"""Which assumption moves the bill most: each is changed alone by a quarter, and the pick is sized anew.
+
+Replicas are whole, so a change often costs nothing or a whole machine; beside the bill stands the share of the fleet's
+simulated capacity that is then in use, which moves where the bill does not. The speed is changed by its 80 % interval.
+"""
+
+from collections.abc import Callable, Sequence
+
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from tokonomics.nouns import Noun
+from tokonomics.physics.intervals import interval
+from tokonomics.planner.altered import (
+    highest_rate,
+    loosened,
+    machine_of,
+    resize,
+    slower,
+    stretched,
+    usd_per_month,
+)
+from tokonomics.planner.load import Load
+from tokonomics.planner.plan import Study
+from tokonomics.planner.search import Sized
+from tokonomics.traffic.promises import Promise
+
+CHANGE = 0.25
+_CLOSE_ENOUGH = 1.04
+"""Of the capacity in use: a bar of a chart does not show less."""
+
+Circumstances = tuple[Load, Sequence[Promise]]
+
+
+class Case(Noun):
+    """The pick under one changed assumption."""
+
+    factor: PositiveFloat
+    """What the assumption is multiplied by."""
+    usd_per_month: PositiveFloat | None
+    """None where no number of replicas keeps the promises."""
+    replicas: PositiveInt | None
+    used: NonNegativeFloat | None
+    """Share of what these replicas hold that is in use."""
+    refused: str | None = None
+    """Why there is no bill."""
+
+
+class Swing(Noun):
+    """What an assumption does to the bill of the pick."""
+
+    assumption: str
+    """``requests a second``, ``promised ttft_p99``…"""
+    low: Case
+    """With the assumption at its smaller value."""
+    high: Case
+
+    def usd(self, mid: float) -> float:
+        """Between the dearest and the cheapest case; infinite where one cannot be served."""
+        bills = [self.low.usd_per_month, mid, self.high.usd_per_month]
+        known = [each for each in bills if each is not None]
+        return float("inf") if len(known) < len(bills) else max(known) - min(known)
+
+
+class Sensitivity(Noun):
+    """The bill of the pick, and every assumption with what it does to it, the strongest first."""
+
+    usd_per_month: PositiveFloat
+    replicas: PositiveInt
+    used: NonNegativeFloat
+    swings: tuple[Swing, ...]
+
+
+def sensitivity(study: Study) -> Sensitivity | None:
+    """Change each assumption alone; None where there is no pick."""
+    row = study.plan.best
+    if row is None:
+        return None
+    question, sized = study.question, study.of(row)
+    load, promises, context = question.load, question.promises, question.model.max_context
+    rate = load.workload.rate
+    speed = interval(1.0, "throughput", sized.deployment)
+
+    def case(factor: float, changed: Circumstances) -> Case:
+        found = resize(question, sized.screened.hosts, *changed)
+        if not isinstance(found, Sized):
+            return Case(factor=factor, usd_per_month=None, replicas=None, used=None, refused=found.reason)
+        replicas = found.replicas + question.limits.spare
+        bill = usd_per_month(sized.deployment, machine_of(sized, row), replicas)
+        return Case(factor=factor, usd_per_month=bill, replicas=replicas, used=_used(study, found, *changed))
+
+    def swing(name: str, change: Callable[[float], Circumstances], low: float, high: float) -> Swing:
+        return Swing(assumption=name, low=case(low, change(low)), high=case(high, change(high)))
+
+    few, many = 1 - CHANGE, 1 + CHANGE
+    mid_used = _used(study, sized, load, promises)
+    swings = [
+        swing("requests a second", lambda by: (load.at(rate * by), promises), few, many),
+        swing("prompt tokens", lambda by: (stretched(load, inputs=by, context=context), promises), few, many),
+        swing("answer tokens", lambda by: (stretched(load, outputs=by, context=context), promises), few, many),
+        swing("speed of the replicas", lambda by: slower(load, promises, 1 / by), speed.low, speed.high),
+        *(
+            swing(f"promised {each}", lambda by, only=each: (load, loosened(promises, by, only)), few, many)  # type: ignore[misc]
+            for each in promises
+        ),
+    ]
+    at_price = [
+        Case(factor=by, usd_per_month=row.usd_per_month * by, replicas=row.replicas, used=mid_used)
+        for by in (few, many)
+    ]
+    swings.append(Swing(assumption="price of the machine", low=at_price[0], high=at_price[1]))
+    swings.sort(key=lambda each: (-each.usd(row.usd_per_month), -_moved(each, mid_used)))
+    return Sensitivity(usd_per_month=row.usd_per_month, replicas=row.replicas, used=mid_used, swings=tuple(swings))
+
+
+def _used(study: Study, sized: Sized, load: Load, promises: Sequence[Promise]) -> float:
+    """The load ÷ the highest rate that the replicas hold."""
+    found = highest_rate(study.question, sized.screened, sized.replicas, load, promises, _CLOSE_ENOUGH)
+    return load.workload.rate / found.rate
+
+
+def _moved(swing: Swing, mid: float) -> float:
+    shares = [each for each in (swing.low.used, mid, swing.high.used) if each is not None]
+    return max(shares) - min(shares)

@@ -1,0 +1,166 @@
+"""Turning what was written, in a flag or a file, into nouns: lists with commas, ranges of precision, limits, offers."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from tokonomics.catalog.models import ModelSpec
+from tokonomics.catalog.offers import Offer, Terms, load_offers, parse_discounts, select_offers
+from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
+from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.nouns import Noun
+from tokonomics.planner.candidates import weight_choices
+from tokonomics.planner.plan import KV_CHOICES, Limits
+
+_MOST_GPUS = 10**9
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+
+
+def listed(values: Sequence[str] | None, flag: str) -> list[str] | None:
+    """``["a,b", "c"]`` → ``["a", "b", "c"]``; None stays None, an empty list is a slip."""
+    if values is None:
+        return None
+    names = [name.strip() for value in values for name in value.split(",")]
+    if not all(names):
+        raise BadInput("is empty", where=flag, fix="Name one or more, with commas between; or leave the flag out.")
+    return names
+
+
+def gpu_filter(gpu: Sequence[str] | None, gpus: str | None) -> tuple[list[str] | None, int | None]:
+    """GPU names to keep and the most GPUs to pay for; ``--gpus`` may give either."""
+    names = listed(gpu, "--gpu")
+    if gpus is None:
+        return names, None
+    if re.fullmatch(r"[+-]?[0-9]+", gpus.strip()):
+        most = int(gpus) if len(gpus) < 20 else _MOST_GPUS + 1
+        if not 1 <= most <= _MOST_GPUS:
+            raise BadInput(f"must be between 1 and {_MOST_GPUS:,}, got {shorten(gpus.strip(), 20)}", where="--gpus")
+        return names, most
+    return [*(names or []), *(listed([gpus], "--gpus") or [])], None
+
+
+def parse_terms(text: str) -> Terms:
+    """One way to buy."""
+    name = text.strip().lower().replace("-", "_")
+    if name not in set(Terms):
+        guess = nearest(name, [term.value for term in Terms], 1)
+        hint = f" Did you mean {guess[0]}?" if guess else ""
+        raise BadInput(
+            f"'{shorten(text)}' is not a way to buy", where="--terms", fix=f"Valid: {', '.join(Terms)}, all.{hint}"
+        )
+    return Terms(name)
+
+
+def terms_from(values: Sequence[str] | None) -> tuple[Terms, ...]:
+    """Several ways to buy; on demand unless told."""
+    names = listed(values, "--terms")
+    if names is None:
+        return (Terms.on_demand,)
+    if [name.lower() for name in names] == ["all"]:
+        return tuple(Terms)
+    return tuple(dict.fromkeys(parse_terms(name) for name in names))
+
+
+def offers_for(
+    path: Path | None,
+    provider: Sequence[str] | None,
+    region: Sequence[str] | None,
+    gpu: Sequence[str] | None,
+    discounts: Mapping[str, float],
+) -> tuple[Offer, ...]:
+    """The offers left after the user's filters, on any terms; none left names the filter to loosen."""
+    known = load_offers(path)
+    filters = {
+        "--provider": ("provider", listed(provider, "--provider")),
+        "--region": ("region", listed(region, "--region")),
+        "--gpu": ("gpu", None if gpu is None else list(gpu)),
+    }
+
+    def left(without: str | None = None) -> tuple[Offer, ...]:
+        kept = {field: names for flag, (field, names) in filters.items() if flag != without}
+        return select_offers(known, terms=None, discounts=discounts, **kept)  # type: ignore[arg-type]
+
+    found = left()
+    if found:
+        return found
+    wanted = ", ".join(name for _, names in filters.values() for name in names or ())
+    loosened = []
+    for flag, (_, names) in filters.items():
+        if names and (more := len(left(flag))):
+            loosened.append(f"without {flag} there {'is 1' if more == 1 else f'are {more:,}'}")
+    hint = f"{'; '.join(loosened).capitalize()}. " if loosened else ""
+    raise BadInput(
+        f"no offer is left for {shorten(wanted)}", fix=f"{hint}Or give a price list of your own with --offers my.csv."
+    )
+
+
+def discounts_from(texts: Sequence[str] | None) -> dict[str, float]:
+    """``["aws=0.2,gcp=0.1"]`` → discounts by provider."""
+    return parse_discounts(part for text in texts or () for part in text.split(","))
+
+
+def weights_for(model: ModelSpec, weights: Sequence[str] | None, min_weights: str | None) -> tuple[Precision, ...]:
+    """The precisions to try: those named, or the common ones, none below the floor."""
+    named = listed(weights, "--weights")
+    choices = (
+        [parse_precision(name, WEIGHT_PRECISIONS, "--weights") for name in named] if named else weight_choices(model)
+    )
+    if min_weights is None:
+        return tuple(choices)
+    floor = parse_precision(min_weights, WEIGHT_PRECISIONS, "--min-weights")
+    kept = [each for each in choices if not each.is_below(floor)]
+    if not kept:
+        raise BadInput(
+            f"none of {', '.join(choices)} is at or above {floor}",
+            where="--min-weights",
+            fix=f"{model.name} is published in {model.checkpoint}.",
+        )
+    return tuple(kept)
+
+
+def kv_for(values: Sequence[str] | None) -> tuple[Precision, ...]:
+    """The precisions of the KV cache to try: 16 bits and fp8 unless told."""
+    named = listed(values, "--kv")
+    return tuple(parse_precision(name, KV_PRECISIONS, "--kv") for name in named) if named else KV_CHOICES
+
+
+def limits_from(**given: object) -> Limits:
+    """The user's limits; what was not given keeps its default."""
+    return checked(Limits, **{name: value for name, value in given.items() if value is not None})
+
+
+def amount(text: str, flag: str) -> float:
+    """``2000000``, ``2M``, ``1.5B``."""
+    found = re.fullmatch(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,2})?)\s*([kKmMbBgGtT]?)", text.strip())
+    if not found or not float(found[1]) > 0:
+        raise BadInput(
+            f"'{shorten(text)}' is not an amount above 0", where=flag, fix="Write such as 500M, 2B or 2000000000."
+        )
+    return float(found[1]) * _SCALES[found[2].lower()]
+
+
+_FLAGS = {
+    "rate": ("--rate", "above 0 requests a second, and at most a billion"),
+    "input_tokens": ("--input", "from 1 to 100,000,000 tokens"),
+    "output_tokens": ("--output", "from 1 to 100,000,000 tokens"),
+    "max_utilization": ("--max-utilization", "from 0.01 to 1"),
+    "max_usd_per_gpu_hour": ("--max-price", "above 0 dollars"),
+    "max_gpus": ("--gpus", "at least 1"),
+    "max_age_days": ("--max-age", "at least 0 days"),
+    "spare": ("--spare", "from 0 to 1,000 replicas"),
+}
+
+Checked = TypeVar("Checked", bound=Noun)
+
+
+def checked(noun: type[Checked], **values: object) -> Checked:
+    """The noun, or what of it is out of range."""
+    try:
+        return noun.model_validate(values)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        flag, range_text = _FLAGS[str(problem["loc"][0])]
+        raise BadInput(f"must be {range_text}, got {shorten(str(problem['input']))}", where=flag) from None

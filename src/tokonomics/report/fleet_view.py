@@ -1,0 +1,277 @@
+"""A fleet for a person: what to buy first, then the bill, other ways to buy, the word on spot, and the replay."""
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tokonomics.catalog.offers import STALE_AFTER_DAYS, UNSPECIFIED, Terms
+from tokonomics.money.fleet import Purchase
+from tokonomics.money.fleet_replay import Replay
+from tokonomics.planner.fleet import FleetReport
+from tokonomics.planner.fleet_offers import MachineKind
+from tokonomics.report.tables import table
+from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
+
+TERMS = {Terms.reserved: "reserved", Terms.on_demand: "on demand", Terms.spot: "spot"}
+ORDER = (Terms.reserved, Terms.on_demand, Terms.spot)
+_YEARS = {"1 year": 1, "3 years": 3}
+_WIDE = 0.05
+"""A gap from which on more time may well find a cheaper fleet."""
+
+
+def fleet_view(report: FleetReport) -> RenderableType:
+    """The whole report."""
+    body: list[RenderableType] = [_asked(report), "", _headline(report), "", _purchases(report), ""]
+    body += [_comparisons(report), ""]
+    if report.replays:
+        body += [_replays(report.replays), _proof(report), ""]
+    if report.verdict:
+        body += [_verdict(report), ""]
+    body.append(_notes(report))
+    return Group(*body)
+
+
+def in_order(purchases: Sequence[Purchase]) -> list[Purchase]:
+    """Commitments first, spot last; within the same terms the larger bill first."""
+    return sorted(purchases, key=lambda each: (ORDER.index(each.terms), -each.usd))
+
+
+def what_is_bought(purchase: Purchase, kind: MachineKind) -> str:
+    """``p5.4xlarge, reserved 3 years``."""
+    place = f" {purchase.place}" if purchase.place else ""
+    return f"{kind.instance}, {TERMS[purchase.terms]}{place}"
+
+
+def _asked(report: FleetReport) -> Text:
+    hours = report.plan.hours
+    span = f"{hours // 24} days" if hours % 24 == 0 and hours >= 48 else plural(hours, "hour")
+    promises = ", ".join(f"{each} ≤ {seconds(each.seconds)}" for each in report.promises) or "no promise"
+    sizes = ""
+    if len(report.classes) > 1:
+        means = [f"{name}: {count(rate)} requests/s in the mean" for name, rate in report.classes.items()]
+        sizes = f"\n{'; '.join(means)}; the promise is kept for each"
+    return Text(
+        f"{report.model} ({report.deployed}), {report.traffic}; {promises}\n"
+        f"{span} of demand: {count(report.mean_requests_per_s)} requests/s in the mean, "
+        f"{count(report.peak_requests_per_s)} at the peak{sizes}",
+        style="dim",
+    )
+
+
+def _headline(report: FleetReport) -> Text:
+    plan = report.plan
+    best = min((each for each in plan.comparisons if each.usd_per_month), key=_dollars, default=None)
+    against = ""
+    if best is not None and best.saved_share is not None and best.saved_share > 0.0005:
+        against = f"{percent(best.saved_share)} below {best.name}, the next best of the simple ways"
+    lines = [
+        Text.assemble(
+            ("Expected bill: ", ""),
+            (f"{usd(plan.usd_per_month)} a month", "bold green"),
+            f"; 99 of 100 months stay under {usd(plan.p99_usd_per_month)}" if _has_spot(report) else "",
+        )
+    ]
+    if against:
+        lines.append(Text(against))
+    committed = sum(
+        each.usd_per_hour * max(each.by_hour) * HOURS_PER_MONTH * 12 * _YEARS.get(each.place or "", 1)
+        for each in plan.purchases
+        if each.terms is Terms.reserved
+    )
+    if committed:
+        lines.append(Text(f"Of it {usd(committed)} are committed to now, over the years of the reservations."))
+    return Text("\n").join(lines)
+
+
+def _dollars(comparison: object) -> float:
+    return getattr(comparison, "usd_per_month", None) or float("inf")
+
+
+def _has_spot(report: FleetReport) -> bool:
+    return any(each.terms is Terms.spot for each in report.plan.purchases)
+
+
+def _purchases(report: FleetReport) -> RenderableType:
+    plan = report.plan
+    total = plan.usd_per_month or 1.0
+    rows = []
+    for each in in_order(plan.purchases):
+        kind = report.kind(each.offer)
+        mean = sum(each.by_hour) / plan.hours
+        rows.append(
+            (
+                f"{TERMS[each.terms]}{f' {each.place}' if each.place else ''}",
+                f"{kind.provider} {kind.instance}{'' if kind.region == UNSPECIFIED else f', {kind.region}'}"
+                f"{'†' if kind.price_stale else ''}",
+                f"{kind.gpus}×{kind.gpu}",
+                f"{kind.replicas} × {kind.layout}",
+                f"{min(each.by_hour)}",
+                f"{mean:.3g}",
+                f"{max(each.by_hour)}",
+                count(each.requests_per_s),
+                usd(each.usd_per_hour),
+                usd(each.usd_per_month),
+                percent(each.usd_per_month / total),
+            )
+        )
+    columns = [
+        "!buy",
+        "machine",
+        "!GPUs",
+        "!replicas",
+        ">least",
+        ">mean",
+        ">most",
+        ">req/s",
+        ">$/h",
+        ">$/month",
+        ">of bill",
+    ]
+    return table(columns, rows)
+
+
+def _comparisons(report: FleetReport) -> RenderableType:
+    plan = report.plan
+    rows = [("this plan", usd(plan.usd_per_month), "", "")]
+    rows += [
+        (
+            each.name,
+            usd(each.usd_per_month) if each.usd_per_month else "–",
+            "" if each.saved_share is None else _saved(each.saved_share),
+            each.note if each.usd_per_month else "cannot be done with these offers",
+        )
+        for each in plan.comparisons
+    ]
+    return table(["!ways to buy", ">$/month", ">plan saves", "note"], rows)
+
+
+def _saved(share: float) -> str:
+    if abs(share) < 0.0005:
+        return "0 %"
+    return percent(share) if share >= 0 else f"−{percent(-share)}"
+
+
+def _replays(replays: Sequence[Replay]) -> RenderableType:
+    promised = [each.promise for each in replays[0].slo]
+    rows = []
+    for each in replays:
+        cells: list[str | Text] = [each.name, each.what]
+        for kept in each.slo:
+            delivered = "never" if kept.delivered_s is None else seconds(kept.delivered_s)
+            cells.append(Text(delivered, style="green" if kept.kept else "bold red"))
+        cells += [percent(each.answered_share) if each.answered_share < 0.99995 else "all", f"{each.restarts:,}"]
+        rows.append(cells)
+    first = replays[0]
+    begin = f"hour {first.start_hour:.3g}" if first.start_hour % 1 else f"hour {first.start_hour:.0f}"
+    length = f"{first.hours:.0f} h" if first.hours >= 1 else f"{first.hours * 60:.0f} min"
+    limits = [f">{name} ≤ {seconds(kept.promised_s)}" for name, kept in zip(promised, first.slo, strict=True)]
+    return table(
+        ["!replay", "what happens", *limits, ">answered", ">begun again"],
+        rows,
+        title=f"In the simulator: {count(first.requests)} requests, {length} from {begin}, about the busiest hour",
+    )
+
+
+def _proof(report: FleetReport) -> Text:
+    """What the replay says, and what to do about it."""
+    calm, loss = report.replays
+    if not report.promises:
+        return Text("Nothing was promised, so nothing could be broken.", style="dim")
+    if not calm.kept:
+        return Text("The promise is broken even undisturbed: promise less, or plan for a larger --demand.", style="red")
+    if loss.kept:
+        return Text("The promise is kept, with the loss as well.", style="green")
+    spread = "--max-zone-share 0 or " if _has_spot(report) and report.wishes.max_zone_share else ""
+    instead = f"{spread}--availability {_one_nine_more(report)}"
+    often = count(float(f"{loss.expected_per_month:.2g}"))
+    return Text(
+        f"The promise is kept undisturbed. With the loss, expected {often} times a month, it is "
+        f"broken for that hour: {instead} buys room for that.",
+        style="yellow",
+    )
+
+
+def _one_nine_more(report: FleetReport) -> str:
+    """The next target above what the fleet reaches that asks for something."""
+    missing = max(1 - report.availability.share, 1e-12)
+    return "0." + "9" * min(12, math.floor(-math.log10(missing)) + 1)
+
+
+def _verdict(report: FleetReport) -> Text:
+    verdict = report.verdict
+    assert verdict is not None
+    made = Text.assemble("Spot for this workload: ", (verdict.suitability.value, "bold"), "\n")
+    for each in verdict.reasons:
+        made.append(
+            f"  {'+' if each.speaks_for else '−'} {each.text}\n", style="green" if each.speaks_for else "yellow"
+        )
+    limit = (
+        f"  Limit on spot: {percent(report.wishes.max_spot_share)} of any hour's demand (by {report.spot_share_by})."
+    )
+    made.append(limit, style="dim")
+    return made
+
+
+def _notes(report: FleetReport) -> Text:
+    plan = report.plan
+    bought = [report.kind(each.offer) for each in plan.purchases]
+    dates = sorted({each.price_date for each in bought})
+    quoted = "" if not dates else f"on {dates[0]}" if len(dates) == 1 else f"from {dates[0]} to {dates[-1]}"
+    starts = sorted({each.startup_s for each in bought})
+    lines = [
+        f"Solved in {plan.solve_s:.1f} s over {count(plan.variables)} variables: no fleet of these machines is cheaper "
+        f"by more than {_gap(plan.gap)}{_as_proven(plan.gap)}.",
+        f"Chosen from {plural(len(report.machines), 'machine')}, their capacity measured by simulation. Machines are "
+        "bought whole; req/s is what one is counted on for.",
+        f"A machine serves {_span(starts)} after it is ordered (--startup), and that is paid for as well: "
+        f"{percent(plan.startup_usd / plan.expected_usd)} of the bill."
+        if starts and plan.expected_usd
+        else "",
+        _available(report),
+        f"Prices quoted {quoted}. Month: {HOURS_PER_MONTH} hours. The document's own rule, four on demand and four "
+        f"spot, saves {report.rule.saved_share * 100:.1f} % in its example.",
+    ]
+    if _has_spot(report):
+        lines.insert(
+            3,
+            "Spot: prices and interruptions of AWS's zones; elsewhere interruptions are assumed (--interruptions). "
+            f"What is taken back is {'bought on demand' if report.wishes.fallback else 'missing'} until spot returns.",
+        )
+    if any(each.price_stale for each in bought):
+        lines.append(f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`.")
+    providers = sorted({f"{each.provider} {each.region}" for each in bought})
+    if len(providers) > 1:
+        lines.append(f"It spans {', '.join(providers)}: without --anywhere it stays in one region.")
+    elif report.chosen_place:
+        lines.append("All in the region where it is cheapest: --anywhere mixes providers and regions.")
+    return Text("\n".join(line for line in lines if line), style="dim")
+
+
+def _gap(gap: float) -> str:
+    return f"{gap * 100:.2g} %" if gap > 5e-5 else "0.01 %"
+
+
+def _minutes(missing_min: float) -> str:
+    return f"{count(float(f'{missing_min:.2g}'))} minutes" if missing_min >= 0.01 else "less than 0.01 minutes"
+
+
+def _as_proven(gap: float) -> str:
+    return ", as far as proven: --time-limit gives it longer" if gap > _WIDE else ""
+
+
+def _span(values: Sequence[float]) -> str:
+    """``3.2 min``, or ``3.2 min to 5 min``."""
+    return " to ".join(dict.fromkeys(seconds(each) for each in (values[0], values[-1])))
+
+
+def _available(report: FleetReport) -> str:
+    reached = report.availability
+    missing_min = (1 - reached.share) * HOURS_PER_MONTH * 60
+    spare = f", with room for {plural(reached.spare_machines, 'machine')} to fail" if reached.spare_machines else ""
+    asked = "" if reached.target is None else f" ({reached.target:.6g} asked for{spare})"
+    return (
+        f"Capacity falls short of the demand for {_minutes(missing_min)} a month{asked}: machines that fail, spot "
+        "zones that go. Outages of a provider are not in it."
+    )

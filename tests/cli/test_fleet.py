@@ -1,0 +1,85 @@
+"""``tokonomics fleet``: what it prints, saves and refuses."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+OFFERS = f"--offers={Path(__file__).parents[1] / 'golden' / 'offers.csv'}"
+SIZES = ("--input=700", "--output=120")
+SLO = "--slo=ttft_p99=2,tpot_p99=0.1"
+QUICK = ("fleet", "llama-3.1-8b", *SIZES, SLO, "--hours=24", "--gap=0.02", "--no-replay", OFFERS)
+
+
+def bill(call: Call, *flags: str) -> float:
+    done = call(*QUICK, "--gpu=L4,H100", "--json", *flags)
+    assert (done.returncode, done.stderr) == (0, "")
+    return float(json.loads(done.stdout)["plan"]["usd_per_month"])
+
+
+def test_the_document_holds_the_plan_the_verdict_and_what_was_chosen_from(tokonomics: Call) -> None:
+    done = tokonomics(*QUICK, "--demand=12x20,12x2", "--provider=aws", "--json")
+    assert done.returncode == 0
+    made = json.loads(done.stdout)
+    plan = made["plan"]
+    assert plan["hours"] == 24
+    bought = sum(each["usd_per_month"] for each in plan["purchases"])
+    assert bought == pytest.approx(plan["usd_per_month"])
+    for hour, rate in enumerate(plan["demand"]):
+        assert plan["firm_capacity"][hour] + plan["spot_capacity"][hour] >= rate * (1 - 1e-6)
+    assert made["verdict"]["suitability"]
+    assert {each["name"] for each in plan["comparisons"]} >= {"all on demand", "all reserved"}
+    assert made["rule"]["saved_share"] == pytest.approx(0.201, abs=5e-4)
+    assert {each["offer"] for each in plan["purchases"]} <= {each["name"] for each in made["machines"]}
+
+
+@pytest.mark.slow
+def test_less_demand_or_more_spot_never_cost_more(tokonomics: Call) -> None:
+    large = bill(tokonomics, "--demand=12x20,12x2", "--max-spot-share=0.5")
+    assert bill(tokonomics, "--demand=12x10,12x1", "--max-spot-share=0.5") <= large
+    assert bill(tokonomics, "--demand=12x20,12x2", "--max-spot-share=1") <= large * 1.02
+    assert bill(tokonomics, "--demand=12x20,12x2", "--no-spot") >= large * 0.98
+
+
+def test_a_chart_is_saved(tokonomics: Call, tmp_path: Path) -> None:
+    chart = tmp_path / "fleet.svg"
+    done = tokonomics(*QUICK, "--demand=12x20,12x2", "--gpu=L4", f"--chart={chart}")
+    assert done.returncode == 0
+    assert "requests per second" in chart.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_log_is_replayed_on_the_fleet_bought_for_it(tokonomics: Call) -> None:
+    done = tokonomics("fleet", "llama-3.1-8b", "--trace=azure-conv", SLO, OFFERS, "--gpu=L4,H100", "--json")
+    calm, loss = json.loads(done.stdout)["replays"]
+    assert calm["requests"] == loss["requests"] > 10_000
+    assert all(each["kept"] for each in calm["slo"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ((), "no demand is given"),
+        (("--demand=12x20", "--trace=azure-conv"), "a demand and a log are given"),
+        (("--demand=24x0",), "no hour with a request"),
+        (("--demand=12x20", "--terms=sport"), "Did you mean spot?"),
+        (("--demand=12x20", "--terms=spot", "--no-spot"), "leaves nothing to buy"),
+        (("--demand=12x20", "--size-classes=many"), "not sizes in tokens"),
+        (("--demand=12x20", "--interruptions=often"), "not a chance"),
+        (("--demand=12x20", "--startup=soon"), "is not a time"),
+        (("--demand=12x20", "--availability=1"), "above 0 and below 1"),
+        (("--demand=12x20", "--gpu=T4", "--provider=aws"), "no offer is left"),
+        (("--demand=12x20", "--columns=a=b"), "is for a log"),
+        (("--demand=12x20", "--hours=0"), "1 to 8,760 hours"),
+        (("--demand=12x20", "--chart=fleet.doc"), "cannot save a chart"),
+    ],
+)
+def test_a_slip_gets_one_message(tokonomics: Call, flags: tuple[str, ...], says: str) -> None:
+    done = tokonomics(*QUICK, *flags)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

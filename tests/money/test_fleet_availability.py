@@ -1,0 +1,87 @@
+"""How much of the time a fleet carries its demand, and the fleet that reaches a target."""
+
+import math
+
+import pytest
+
+from tokonomics.catalog.spot import Interruptions
+from tokonomics.errors import BadInput
+from tokonomics.money.demand import Demand, demand_of
+from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, mixed_capacity, simple_offer
+from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, availability, hold_availability
+from tokonomics.money.fleet_load import shared_out
+from tokonomics.money.fleet_program import mix_of, optimal_fleet
+
+DEMAND = demand_of([4.0, 4.0])
+
+
+def solver(offers: list[FleetOffer], demand: Demand = DEMAND):  # type: ignore[no-untyped-def]
+    def solve(wishes: Wishes, largest: float) -> FleetPlan:
+        left = [offer for offer in offers if mixed_capacity(offer, mix_of(demand)) <= largest * 1.000001]
+        return optimal_fleet(left, demand, wishes, gap=0.0)
+
+    return solve
+
+
+def reached(offer: FleetOffer, wishes: Wishes, correlation: float = 0.0) -> float:
+    plan = optimal_fleet([offer], DEMAND, wishes, gap=0.0)
+    return availability(plan, {offer.name: offer}, DEMAND, wishes, correlation).share
+
+
+def test_without_room_any_failure_counts_and_with_room_for_one_the_second() -> None:
+    """Four machines of eight GPUs: Poisson with the mean that rate × GPUs × time to replace gives."""
+    offer = simple_offer("one", 1.0, 2.0, gpus=8, startup_s=540.0)
+    mean = 4 * 8 * FAILURES_PER_GPU_HOUR * 600 / 3600
+    assert reached(offer, Wishes()) == pytest.approx(math.exp(-mean), rel=1e-12)
+    five = 5 / 4 * mean
+    assert reached(offer, Wishes(spare={"all": 1.0})) == pytest.approx(math.exp(-five) * (1 + five), rel=1e-12)
+
+
+def test_a_zone_that_goes_takes_the_share_of_time_its_interruptions_say() -> None:
+    market = SpotMarket(zone="z", usd_per_hour=0.3, interruptions=Interruptions(per_hour=0.01, outage_hours=2.0))
+    offer = simple_offer("one", 1.0, None, spot=(market,))
+    plan = optimal_fleet([offer], DEMAND, Wishes(fallback=False), gap=0.0)
+    got = availability(plan, {"one": offer}, DEMAND, Wishes(fallback=False), 0.0)
+    assert got.zones_missing == pytest.approx(0.02 / 1.02, rel=1e-3)
+
+
+@pytest.mark.parametrize(("target", "spare"), [(0.999, 0), (0.99999, 1), (1 - 1e-10, 2)])
+def test_a_higher_target_buys_room_for_more_machines_and_never_costs_less(target: float, spare: int) -> None:
+    offer = simple_offer("one", 1.0, 2.0, gpus=8, startup_s=540.0)
+    plan, _, got = hold_availability(solver([offer]), [offer], DEMAND, Wishes(), target, 0.5)
+    assert got.share >= target
+    assert got.spare_machines == spare
+    assert plan.machines() == (4 + spare,) * 2
+
+
+def test_zones_are_spread_before_spot_is_given_up() -> None:
+    zones = tuple(
+        SpotMarket(zone=f"z{i}", usd_per_hour=0.3, interruptions=Interruptions(per_hour=0.01, outage_hours=2.0))
+        for i in range(3)
+    )
+    offer = simple_offer("one", 1.0, 2.0, spot=zones, startup_s=540.0)
+    wishes = Wishes(max_spot_share=0.5)
+    _, spread, got = hold_availability(solver([offer]), [offer], DEMAND, wishes, 0.9998, 0.0)
+    assert spread.max_zone_share == 0
+    assert spread.max_spot_share == 0.5
+    assert got.share >= 0.9998
+
+
+def test_a_target_out_of_reach_says_the_nearest() -> None:
+    offer = simple_offer("one", 1.0, 2.0, gpus=8, startup_s=86_400.0 * 30)
+    with pytest.raises(BadInput, match="The nearest that was found is"):
+        hold_availability(solver([offer]), [offer], DEMAND, Wishes(), 0.999999999, 0.5)
+    with pytest.raises(BadInput, match="above 0 and below 1"):
+        hold_availability(solver([offer]), [offer], DEMAND, Wishes(), 1.0, 0.5)
+
+
+def test_large_requests_keep_the_machines_that_alone_can_hold_them() -> None:
+    large = FleetOffer(name="large", requests_per_s={"short": 4, "long": 2}, usd_per_hour=4)
+    small = FleetOffer(name="small", requests_per_s={"short": 2}, usd_per_hour=1)
+    room, shares = shared_out([(large, 2), (small, 2)], {"short": 6.0, "long": 3.0})
+    # Half of the long ones' machines' time is 3 ÷ 2 of 2; what is left carries 2 of the short: all full.
+    assert room == pytest.approx(1.0)
+    assert shares["long"] == pytest.approx([1, 0])
+    assert shares["short"] == pytest.approx([1 / 3, 2 / 3])
+    assert shared_out([(small, 2)], {"short": 1.0, "long": 1.0})[0] == 0
+    assert shared_out([], {"all": 0.0})[0] == math.inf

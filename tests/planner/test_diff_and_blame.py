@@ -1,0 +1,101 @@
+"""Two scenarios compared, and wishes that nothing meets: which constraint is to blame, and what is nearest."""
+
+from dataclasses import replace
+
+import pytest
+from tests.planner.small_catalogue import OFFERS, PROMISES, asked, offer
+
+from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.precision import Precision
+from tokonomics.errors import BadInput
+from tokonomics.planner.blame import Blame, blame
+from tokonomics.planner.diff import changes, diff
+from tokonomics.planner.load import load_of_shape
+from tokonomics.planner.plan import Limits, plan, study
+from tokonomics.planner.scenario import scenario_from
+from tokonomics.report.diff_view import diff_markdown, verdict
+from tokonomics.traffic.promises import parse_promises
+
+TODAY_FILE = scenario_from({"model": "llama-3.1-8b", "rate": 5, "weights": "bf16", "gpu": ["H100", "L4"]})
+
+
+def test_only_what_differs_is_listed() -> None:
+    proposal = TODAY_FILE.over({"rate": "7", "gpu": ("H100",), "spare": 1})
+    assert [(each.key, each.before, each.after) for each in changes(TODAY_FILE, proposal)] == [
+        ("rate", "5", "7"),
+        ("gpu", "H100, L4", "H100"),
+        ("spare", None, "1"),
+    ]
+    assert changes(TODAY_FILE, TODAY_FILE) == ()
+
+
+def test_the_saving_is_the_difference_of_the_bills() -> None:
+    dear, cheap = (plan(asked(offers=(offer("H100-SXM", 1, price),))) for price in (4.0, 3.0))
+    made = diff(("a", TODAY_FILE, dear), ("b", TODAY_FILE, cheap))
+    assert made.usd_per_month_saved == pytest.approx(1.0 * 730 * (dear.best.instances if dear.best else 0))
+    assert made.saved_share == pytest.approx(0.25)
+    assert verdict(made).plain == "Saves $730.00 a month (25 %)."
+    back = diff(("b", TODAY_FILE, cheap), ("a", TODAY_FILE, dear))
+    assert back.usd_per_month_saved == -made.usd_per_month_saved
+    assert "Costs $730.00 a month more (33 %)" in diff_markdown(back)
+
+
+def test_a_scenario_that_nothing_fits_is_not_compared() -> None:
+    fine = plan(asked())
+    nothing = plan(asked(limits=Limits(max_usd_per_gpu_hour=0.01)))
+    with pytest.raises(BadInput, match=r"b\.toml: nothing fits"):
+        diff(("a.toml", TODAY_FILE, fine), ("b.toml", TODAY_FILE, nothing))
+
+
+def blamed(**wishes: object) -> tuple[Blame, ...]:
+    made = study(asked(**wishes))  # type: ignore[arg-type]
+    assert made.plan.best is None
+    return blame(made)
+
+
+def test_a_promise_below_the_floor_names_the_fastest() -> None:
+    (found,) = blamed(promises=parse_promises("tpot_p99=0.0005"))
+    assert found.constraint == "--slo tpot_p99=0.0005"
+    assert "lone request" in found.why
+    # The nearest value is one that a plan can keep: a little above it, there is one.
+    fastest_ms = float(found.nearest.rsplit("takes ", 1)[1].split()[0])
+    assert plan(asked(promises=parse_promises(f"tpot_p99={1.05 * fastest_ms}ms"))).best is not None
+    assert plan(asked(promises=parse_promises(f"tpot_p99={0.95 * fastest_ms}ms"))).best is None
+
+
+def test_too_few_gpus_names_how_many_would_do() -> None:
+    busy = load_of_shape(500, "1000", "300")
+    (found,) = blamed(load=busy, limits=Limits(max_gpus=2))
+    assert found.constraint == "--gpus 2"
+    number = int(found.nearest.split()[0])
+    question = asked(load=busy)
+    assert plan(replace(question, limits=Limits(max_gpus=number))).best is not None
+    assert plan(replace(question, limits=Limits(max_gpus=number - 1))).best is None
+
+
+def test_a_price_limit_names_the_cheapest_that_would_do() -> None:
+    (found,) = blamed(limits=Limits(max_usd_per_gpu_hour=0.5))
+    assert found.constraint == "--max-price 0.5"
+    assert found.nearest == "L4 at acme costs $0.700 a GPU-hour"
+
+
+def test_a_model_that_fits_nowhere_names_its_weights() -> None:
+    (found,) = blamed(model="llama-3.1-70b", offers=OFFERS[:1], weights=(Precision.bf16,))
+    assert "141 GB" in found.why
+    assert "1 L4" in found.why
+
+
+def test_requests_beyond_the_context_name_it() -> None:
+    (found,) = blamed(load=load_of_shape(1, "200000", "1"))
+    assert found.nearest.startswith("131,072 tokens")
+
+
+def test_terms_that_nobody_sells_name_those_that_are_sold() -> None:
+    (found,) = blamed(terms=(Terms.reserved,))
+    assert found.constraint == "--terms reserved"
+    assert found.nearest == "they are sold on: on_demand, spot"
+
+
+def test_two_promises_blame_the_one_that_cannot_be_kept() -> None:
+    promises = (*PROMISES, *parse_promises("e2e_p50=0.01"))
+    assert [each.constraint for each in blamed(promises=promises)] == ["--slo e2e_p50=0.01"]

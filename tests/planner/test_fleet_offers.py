@@ -1,0 +1,159 @@
+"""From price lists to machines: whole machines at their price, capacity as simulated, zones where they are known."""
+
+import datetime as dt
+
+import numpy as np
+import pytest
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.spot import find_band, find_zones
+from tokonomics.errors import BadInput
+from tokonomics.money.demand import parse_demand
+from tokonomics.money.fleet import Wishes
+from tokonomics.planner.fleet import plan_fleet
+from tokonomics.planner.fleet_offers import Machines, assumed_interruptions, fleet_machines, zones_needed
+from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
+from tokonomics.serving.capacity import highest_rate
+from tokonomics.serving.simulator import simulate
+from tokonomics.traffic.lengths import parse_lengths
+from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.trace import make_trace
+
+TODAY = dt.date(2026, 11, 15)
+MODEL, ENGINE = find_model("llama-3.1-8b"), find_engine("vllm")
+PROMISES = parse_promises("ttft_p99=2,tpot_p99=0.1")
+
+
+def offer(instance: str, gpu: str, gpus: int, usd: float, provider: str = "ours", **more: object) -> Offer:
+    fields = {"provider": provider, "region": "here", "instance": instance, "gpu": gpu, "gpus": gpus}
+    return Offer.model_validate({**fields, "usd_per_hour": usd, "date": TODAY, "source": "a test", **more})
+
+
+def curve(demand: str = "12x12,12x3", inputs: str = "700", sizes: tuple[int, ...] = ()) -> FleetTraffic:
+    return traffic_from_curve(parse_demand(demand, 24), parse_lengths(inputs), parse_lengths("120"), sizes)
+
+
+def machines(*offers: Offer, traffic: FleetTraffic | None = None, **more: object) -> Machines:
+    return fleet_machines(MODEL, ENGINE, offers, traffic or curve(), PROMISES, today=TODAY, **more)  # type: ignore[arg-type]
+
+
+def test_a_machine_of_eight_runs_eight_replicas_at_its_whole_price() -> None:
+    made = machines(offer("one", "L40S", 1, 1.0), offer("eight", "L40S", 8, 7.0))
+    by_size = {each.gpus: each for each in made.offers if made.deployments[each.name].tp == 1}
+    assert by_size[8].usd_per_hour == 7.0
+    assert by_size[8].replicas == 8
+    assert by_size[8].requests_per_s["all"] == pytest.approx(8 * by_size[1].requests_per_s["all"])
+
+
+def test_capacity_is_what_the_simulator_says() -> None:
+    traffic = curve()
+    made = machines(offer("one", "L40S", 1, 1.0), traffic=traffic)
+    (only,) = made.offers
+    deployment = made.deployments[only.name]
+    searched = highest_rate(lambda each: simulate(deployment, each), traffic.samples["all"], PROMISES, 3.0)
+    assert only.requests_per_s["all"] == pytest.approx(searched.rate, rel=0.02)
+
+
+def test_the_cheapest_of_equal_machines_is_kept_and_the_dearer_is_not() -> None:
+    made = machines(offer("cheap", "L40S", 1, 1.0), offer("dear", "L40S", 1, 2.0, spot_usd_per_hour=0.3))
+    names = {each.name.split()[1]: each for each in made.offers}
+    assert set(names) == {"cheap", "dear"}  # The dear one for its spot price.
+    assert not names["cheap"].spot
+    elsewhere = machines(offer("cheap", "L40S", 1, 1.0), offer("dear", "L40S", 1, 2.0))
+    assert [each.name.split()[1] for each in elsewhere.offers] == ["cheap"]
+
+
+def test_aws_zones_come_with_their_own_prices_and_band() -> None:
+    made = machines(offer("g6e.xlarge", "L40S", 1, 1.861, provider="aws", region="us-west-2"))
+    zones = find_zones("g6e.xlarge", "us-west-2")
+    assert {each.zone: each.usd_per_hour for each in made.offers[0].spot} == {
+        zone.zone: zone.spot_usd_per_hour for zone in zones[:4]
+    }
+    assert made.offers[0].spot[0].interruptions == find_band("g6e.xlarge", "us-west-2").interruptions
+
+
+def test_elsewhere_a_region_is_a_zone_with_assumed_interruptions() -> None:
+    made = machines(offer("one", "L40S", 1, 1.0, spot_usd_per_hour=0.4))
+    (market,) = made.offers[0].spot
+    assert (market.zone, market.usd_per_hour) == ("ours here", 0.4)
+    assert market.interruptions == assumed_interruptions()
+    assert not machines(offer("one", "L40S", 1, 1.0, spot_usd_per_hour=0.4), terms=[Terms.on_demand]).offers[0].spot
+
+
+def test_long_requests_need_the_larger_machine() -> None:
+    long_ones = curve("24x2", "lognormal:mean=9000,p99=60000,max=100000", (20_000,))
+    assert len(long_ones.samples) == 2
+    sold = [offer("small", "L4", 1, 0.5), offer("large", "H100-SXM", 1, 3.0)]
+    made = fleet_machines(MODEL, ENGINE, sold, long_ones, parse_promises("tpot_p99=0.2"), today=TODAY)
+    held = {made.kinds[each.name].gpu: set(each.requests_per_s) for each in made.offers}
+    assert held["H100-SXM"] == set(long_ones.samples)
+    assert "> 20 K tokens" not in held.get("L4", set())
+
+
+def test_what_cannot_be_held_names_the_nearest() -> None:
+    with pytest.raises(BadInput, match="can hold the model") as caught:
+        fleet_machines(
+            find_model("llama-3.1-70b"), ENGINE, [offer("one", "L4", 1, 1.0)], curve(), PROMISES, today=TODAY
+        )
+    assert "needs 8 GPUs" in str(caught.value)
+    slow = parse_promises("tpot_p99=0.001")
+    with pytest.raises(BadInput, match="keeps the promises") as caught:
+        fleet_machines(MODEL, ENGINE, [offer("one", "L4", 1, 1.0)], curve(), slow, today=TODAY)
+    assert "for a single request" in str(caught.value)
+    with pytest.raises(BadInput, match="no offer has a price"):
+        machines(offer("one", "L4", 1, 1.0), terms=[Terms.spot])
+
+
+def test_a_log_brings_its_own_hours_lengths_and_bursts() -> None:
+    arrival = np.concatenate([np.linspace(0, 3599, 1200), np.linspace(3600, 7199, 3600)])
+    trace = make_trace(arrival, np.full(len(arrival), 500), np.full(len(arrival), 100))
+    traffic = traffic_from_trace(trace)
+    assert traffic.demand.total == pytest.approx((1 / 3, 1.0), rel=0.01)
+    assert len(traffic.samples["all"]) == 3600  # The busiest hour.
+    inside = traffic.requests_in(3600.0, 7200.0)
+    assert len(inside) == 3600
+    assert traffic_from_trace(trace, hours=48).demand.hours == 48
+
+
+def test_made_up_requests_arrive_at_the_hour_s_rate() -> None:
+    inside = curve("12x12,12x3").requests_in(11 * 3600.0, 13 * 3600.0)
+    first = int((inside.arrival_s < 3600).sum())
+    assert first == pytest.approx(12 * 3600, abs=5 * np.sqrt(12 * 3600))
+    assert len(inside) - first == pytest.approx(3 * 3600, abs=5 * np.sqrt(3 * 3600))
+
+
+def test_a_limit_on_zones_leaves_enough_of_them() -> None:
+    assert (zones_needed(1.0), zones_needed(0.1), zones_needed(0.0)) == (4, 11, 4)
+
+
+def test_a_fleet_stays_in_one_region_unless_told() -> None:
+    here = [offer("one", "L40S", 1, 1.0), offer("small", "L4", 1, 0.35)]
+    there = offer("other", "H100-SXM", 1, 2.2, region="there")
+    report, mixed = (
+        plan_fleet(
+            "m",
+            "",
+            machines(*here, there, anywhere=anywhere),
+            curve(),
+            PROMISES,
+            Wishes(),
+            anywhere=anywhere,
+            with_replay=False,
+        )
+        for anywhere in (False, True)
+    )
+    assert len({(each.provider, each.region) for each in report.machines}) == 1
+    assert report.chosen_place
+    assert mixed.plan.usd_per_month <= report.plan.usd_per_month * (1 + mixed.plan.gap)
+
+
+@pytest.mark.slow
+def test_the_bought_fleet_keeps_its_promise_on_its_own_traffic() -> None:
+    made = machines(offer("one", "L40S", 1, 1.0), offer("small", "L4", 1, 0.35), offer("large", "H100-SXM", 1, 2.2))
+    report = plan_fleet("m", "", made, curve(), PROMISES, Wishes(), gap=0.02)
+    calm, loss = report.replays
+    assert calm.kept
+    assert calm.requests == pytest.approx(calm.hours * 12 * 3600, rel=0.02)
+    assert loss.expected_per_month > 0

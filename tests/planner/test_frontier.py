@@ -1,0 +1,95 @@
+"""The fronts: nothing on them is beaten, nothing that is not beaten is missing, and quicker costs more."""
+
+import math
+from functools import cache
+from itertools import pairwise
+
+import pytest
+from tests.planner.small_catalogue import CHAT, OFFERS, PROMISES, asked
+
+from tokonomics.catalog.precision import Precision
+from tokonomics.planner.frontier import Frontier, Point, frontier
+from tokonomics.planner.plan import Limits, plan, prospects
+from tokonomics.serving.steady import ReplicaCurve
+from tokonomics.traffic.promises import parse_promises
+
+
+@cache
+def made() -> Frontier:
+    return frontier(asked(promises=PROMISES, kv=(Precision.bf16, Precision.fp8)))
+
+
+def every_fleet() -> list[tuple[float, float, float]]:
+    """Dollars a month, TPOT and TTFT of all of them, by hand."""
+    found = []
+    for hosts in prospects(asked(kv=(Precision.bf16, Precision.fp8)), CHAT)[0]:
+        curve = ReplicaCurve(hosts.deployment, 1000, 300)
+        capacity = curve.capacity()
+        fewest = math.ceil(5 / capacity.rate)
+        for replicas in {math.ceil(fewest * 2 ** (half / 2) - 1e-9) for half in range(7)}:
+            bills = [
+                math.ceil(replicas / (each.gpus // hosts.deployment.gpus)) * (each.usd_per_hour or 0) * 730
+                for each in OFFERS
+                if each.gpu == hosts.deployment.gpu.key and each.gpus >= hosts.deployment.gpus
+            ]
+            steady = curve.at_rate(5 / replicas, capacity)
+            found.append((min(bills), steady.tpot_s, steady.ttft_s))
+    return found
+
+
+@pytest.mark.parametrize("latency", ["tpot_s", "ttft_s"])
+def test_the_front_is_what_none_of_all_fleets_beats(latency: str) -> None:
+    place = 1 if latency == "tpot_s" else 2
+    fleets = [(each[0], each[place]) for each in every_fleet()]
+    unbeaten = {
+        (round(usd, 6), seconds)
+        for usd, seconds in fleets
+        if not any(a <= usd and b <= seconds and (a, b) != (usd, seconds) for a, b in fleets)
+    }
+    front: tuple[Point, ...] = made().tpot if place == 1 else made().ttft
+    assert {(round(point.usd_per_month, 6), getattr(point, latency)) for point in front} == unbeaten
+
+
+def test_latency_and_price_conflict_along_both_fronts() -> None:
+    for quick, slow in pairwise(made().tpot):
+        assert quick.tpot_s < slow.tpot_s
+        assert quick.usd_per_mtok > slow.usd_per_mtok
+    for quick, slow in pairwise(made().ttft):
+        assert quick.ttft_s < slow.ttft_s
+        assert quick.usd_per_mtok > slow.usd_per_mtok
+    assert len(made().tpot) > 2
+
+
+def test_every_gpu_has_a_front_of_its_own_which_holds_its_part_of_the_whole() -> None:
+    assert {point.gpu for point in made().by_gpu_tpot} == {each.gpu for each in OFFERS}
+    assert set(made().tpot) <= set(made().by_gpu_tpot)
+    assert set(made().ttft) <= set(made().by_gpu_ttft)
+
+
+def test_prices_per_token_are_the_whole_bill_over_all_tokens() -> None:
+    tokens = 5 * 1300 * 3600 * 730
+    for point in made().by_gpu_tpot:
+        assert point.usd_per_mtok == pytest.approx(point.usd_per_month / tokens * 1e6)
+
+
+def test_a_point_keeps_the_promises_when_its_means_do() -> None:
+    for point in made().by_gpu_ttft:
+        assert point.keeps == (point.tpot_s <= 0.05 and point.ttft_s <= 0.5)
+
+
+def test_promises_do_not_move_the_front() -> None:
+    strict = frontier(asked(promises=parse_promises("tpot_p99=0.001"), kv=(Precision.bf16, Precision.fp8)))
+    assert [point.model_copy(update={"keeps": True}) for point in strict.tpot] == [
+        point.model_copy(update={"keeps": True}) for point in made().tpot
+    ]
+
+
+def test_the_front_begins_at_or_below_the_bill_of_the_pick() -> None:
+    best = plan(asked(promises=PROMISES)).best
+    assert best is not None
+    assert made().tpot[-1].usd_per_month <= best.usd_per_month * (1 + 1e-9)
+
+
+def test_fleets_beyond_the_gpus_allowed_are_left_out() -> None:
+    few = frontier(asked(limits=Limits(max_gpus=2)))
+    assert max(point.replicas * point.gpus_per_replica for point in few.by_gpu_tpot) <= 2

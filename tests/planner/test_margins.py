@@ -1,0 +1,166 @@
+"""Room to grow and the range of a bill: both ends simulated by hand, a slow fleet against slow step times."""
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from tests.planner.small_catalogue import CHAT, PROMISES, asked
+
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.intervals import interval
+from tokonomics.planner.altered import machine_of, slower, stretched
+from tokonomics.planner.load import Load, load_of_log, load_of_shape
+from tokonomics.planner.margins import at_speed, bill_range, headroom
+from tokonomics.planner.plan import Limits, Study, study
+from tokonomics.serving import simulator
+from tokonomics.serving.capacity import what_breaks
+from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.outcome import outcome
+from tokonomics.serving.simulator import simulate
+from tokonomics.serving.step_table import StepTable
+from tokonomics.traffic.promises import Promise, parse_promises
+from tokonomics.traffic.trace import PrefixBlocks, make_trace
+
+
+@cache
+def simulated(slo: str = "ttft_p99=0.5,tpot_p99=0.05", spare: int = 0) -> Study:
+    return study(asked(simulate=True, promises=parse_promises(slo), limits=Limits(spare=spare)))
+
+
+def breaks(deployment: Deployment, load: Load, replicas: int, promises: tuple[Promise, ...] = PROMISES) -> str | None:
+    made = simulate(deployment, load.trace, FleetSettings(replicas=replicas))
+    return what_breaks(made, outcome(made, promises))
+
+
+def slow_steps(table: StepTable, times: float) -> StepTable:
+    """Every second of a step so many times as long."""
+    return table._replace(
+        tokens_s=table.tokens_s * times,
+        head_s=table.head_s * times,
+        decode_s=table.decode_s * times,
+        attention_s=table.attention_s * times,
+        prompt_log_s=table.prompt_log_s + math.log(times),
+        host_step_s=table.host_step_s * times,
+        host_sequence_s=table.host_sequence_s * times,
+        host_prompt_s=table.host_prompt_s * times,
+    )
+
+
+def make_steps_slow(monkeypatch: pytest.MonkeyPatch, times: float) -> None:
+    table_for = simulator.table_for
+    monkeypatch.setattr(simulator, "table_for", lambda *given: slow_steps(table_for(*given), times))
+
+
+def test_the_traffic_may_grow_to_the_headroom_and_no_further() -> None:
+    made = simulated()
+    room = headroom(made)
+    assert room is not None
+    assert room.at_most is not None
+    assert made.plan.best is not None
+    deployment = made.of(made.plan.best).deployment
+    assert breaks(deployment, CHAT.at(room.rate), room.replicas) is None
+    assert breaks(deployment, CHAT.at(room.at_most), room.replicas) == room.breaks
+    assert room.at_most / room.rate <= 1.0101
+    assert room.share == pytest.approx(room.rate / 5 - 1)
+
+
+def test_a_looser_promise_never_leaves_less_room_on_the_same_replicas() -> None:
+    rooms = [headroom(simulated(f"ttft_p99={seconds},tpot_p99=0.05")) for seconds in (0.5, 0.8, 2)]
+    replicas = {room.replicas for room in rooms if room}
+    assert len(replicas) == 1
+    rates = [room.rate for room in rooms if room]
+    assert rates == sorted(rates)
+
+
+def test_a_spare_replica_is_not_counted_as_room() -> None:
+    without, with_spare = headroom(simulated()), headroom(simulated(spare=1))
+    assert without is not None
+    assert with_spare is not None
+    assert (with_spare.replicas, with_spare.rate) == (without.replicas, without.rate)
+
+
+def test_in_closed_form_the_room_ends_where_the_replicas_are_full() -> None:
+    made = study(asked())
+    room, best = headroom(made), made.plan.best
+    assert room is not None
+    assert best is not None
+    assert not room.simulated
+    full = best.replicas * best.capacity_requests_per_s
+    assert full / 1.0101 <= room.rate <= full
+
+
+def test_without_a_pick_there_is_no_room() -> None:
+    assert headroom(study(asked(promises=parse_promises("tpot_p99=0.0001")))) is None
+
+
+def test_latencies_of_slow_steps_are_those_of_fast_traffic_stretched(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = simulated()
+    assert made.plan.best is not None
+    deployment = made.of(made.plan.best).deployment
+    load, promises = slower(CHAT, PROMISES, 2.0)
+    fast = simulate(deployment, load.trace, FleetSettings(replicas=3)).served
+    assert [each.seconds for each in promises] == [0.25, 0.025]
+    make_steps_slow(monkeypatch, 2.0)
+    slow = simulate(deployment, CHAT.trace, FleetSettings(replicas=3)).served
+    np.testing.assert_allclose(slow.finish_s, 2 * fast.finish_s, rtol=1e-9)
+    np.testing.assert_allclose(slow.first_token_s, 2 * fast.first_token_s, rtol=1e-9)
+
+
+def test_the_slow_end_of_a_bill_is_the_fleet_that_slow_steps_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = simulated()
+    row = made.plan.best
+    assert row is not None
+    sized = made.of(row)
+    found = at_speed(made, row, sized, 0.5)
+    make_steps_slow(monkeypatch, 2.0)
+    needed = next(count for count in range(1, 25) if breaks(sized.deployment, CHAT, count) is None)
+    assert found.replicas == needed
+    machine = machine_of(sized, row)
+    assert found.usd_per_month == pytest.approx(needed * machine.usd_per_hour * 730)
+
+
+def test_faster_replicas_never_cost_more_and_slower_ones_never_less() -> None:
+    made = simulated()
+    for row in made.plan.leaders(4):
+        bill = bill_range(made, row)
+        speed = interval(1.0, "throughput", made.of(row).deployment)
+        assert (bill.fast.speed, bill.slow.speed) == (speed.high, speed.low)
+        assert bill.mid.usd_per_month == row.usd_per_month
+        low, mid, high = (each.usd_per_month or math.inf for each in (bill.fast, bill.mid, bill.slow))
+        assert low <= mid * (1 + 1e-9)
+        assert mid <= high * (1 + 1e-9)
+
+
+def test_clients_of_a_slow_fleet_lose_patience_as_early() -> None:
+    trace = make_trace([0.0, 1.0, 2.0], [10, 10, 10], [5, 5, 5], patience_s=[4.0, 8.0, math.inf])
+    load, _ = slower(load_of_log(trace), (), 4.0)
+    assert load.trace.patience_s is not None
+    np.testing.assert_allclose(load.trace.patience_s, [1.0, 2.0, math.inf])
+    np.testing.assert_allclose(load.trace.arrival_s, [0.0, 0.25, 0.5])
+
+
+def test_stretching_changes_lengths_and_nothing_else() -> None:
+    base = load_of_shape(5, "lognormal:mean=1000,cv=1", "300")
+    longer = stretched(base, inputs=1.5, outputs=0.5)
+    np.testing.assert_allclose(longer.trace.input_tokens, base.trace.input_tokens * 1.5, atol=0.51)
+    assert longer.workload.output_tokens == 150
+    assert longer.workload.rate == base.workload.rate
+    assert (longer.trace.arrival_s == base.trace.arrival_s).all()
+
+
+def test_shortened_prompts_share_no_more_than_they_hold() -> None:
+    """Blocks of 4 tokens: a prompt of 12 shares three, of 6 at most two; a list beyond its prompt covers the answer."""
+    names = PrefixBlocks(
+        ids=np.array([0, 1, 2, 0, 1, 3, 4], np.int32), starts=np.array([0, 3, 7]), block_tokens=4, distinct=5
+    )
+    trace = replace(make_trace([0.0, 1.0], [12, 8], [4, 8]), prefix=names)
+    shorter = stretched(load_of_log(trace), inputs=0.5, outputs=0.5).trace
+    assert shorter.input_tokens.tolist() == [6, 4]
+    assert shorter.prefix is not None
+    assert shorter.prefix.of(0).tolist() == [0, 1]
+    assert shorter.prefix.of(1).tolist() == [0, 1]
+    longer = stretched(load_of_log(trace), inputs=3.0).trace
+    assert longer.prefix is not None
+    assert longer.prefix.ids.tolist() == names.ids.tolist()

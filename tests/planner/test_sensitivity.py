@@ -1,0 +1,108 @@
+"""What moves the bill: each case against a plan of its own, more work never cheaper, the strongest first."""
+
+import math
+from functools import cache
+
+import pytest
+from tests.planner.small_catalogue import BF16, OFFERS, PROMISES, asked
+
+from tokonomics.planner.load import load_of_shape
+from tokonomics.planner.plan import Study, study
+from tokonomics.planner.sensitivity import Case, Sensitivity, sensitivity
+from tokonomics.traffic.promises import parse_promises
+
+BUSIER = load_of_shape(12, "1000", "300")
+
+
+@cache
+def made() -> tuple[Study, Sensitivity]:
+    base = study(asked(simulate=True, promises=PROMISES, load=BUSIER, weights=BF16))
+    found = sensitivity(base)
+    assert found is not None
+    return base, found
+
+
+def cases(assumption: str) -> tuple[Case, Case]:
+    swing = next(each for each in made()[1].swings if each.assumption == assumption)
+    return swing.low, swing.high
+
+
+def usd(case: Case) -> float:
+    return case.usd_per_month or math.inf
+
+
+def test_every_assumption_is_changed_and_the_strongest_comes_first() -> None:
+    base, found = made()
+    names = {each.assumption for each in found.swings}
+    traffic = {"requests a second", "prompt tokens", "answer tokens"}
+    assert names == traffic | {
+        "speed of the replicas",
+        "price of the machine",
+        "promised ttft_p99",
+        "promised tpot_p99",
+    }
+    swings = [each.usd(found.usd_per_month) for each in found.swings]
+    assert swings == sorted(swings, reverse=True)
+    assert base.plan.best is not None
+    assert found.usd_per_month == base.plan.best.usd_per_month
+
+
+def test_more_work_never_costs_less_and_looser_promises_never_more() -> None:
+    mid = made()[1].usd_per_month * (1 + 1e-9)
+    for name in ("requests a second", "prompt tokens", "answer tokens", "price of the machine"):
+        few, many = cases(name)
+        assert usd(few) <= mid
+        assert usd(many) * (1 + 1e-9) >= made()[1].usd_per_month
+    for name in ("speed of the replicas", "promised ttft_p99", "promised tpot_p99"):
+        strict, loose = cases(name)
+        assert usd(strict) * (1 + 1e-9) >= made()[1].usd_per_month
+        assert usd(loose) <= mid
+
+
+def test_the_bill_at_another_rate_is_that_of_a_plan_for_it() -> None:
+    base, _ = made()
+    best = base.plan.best
+    assert best is not None
+    only = tuple(each for each in OFFERS if each.instance == best.instance)
+    for case in cases("requests a second"):
+        there = study(
+            asked(
+                simulate=True, promises=PROMISES, load=BUSIER.at(12 * case.factor), offers=only, weights=(best.weights,)
+            )
+        )
+        bills = [row.usd_per_month for row in there.plan.ranked if (row.tp, row.pp) == (best.tp, best.pp)]
+        assert case.usd_per_month == pytest.approx(min(bills))
+
+
+def test_the_price_moves_the_bill_by_as_much_and_nothing_else() -> None:
+    _, found = made()
+    low, high = cases("price of the machine")
+    assert usd(low) == pytest.approx(0.75 * found.usd_per_month)
+    assert usd(high) == pytest.approx(1.25 * found.usd_per_month)
+    assert low.used == high.used == found.used
+
+
+def test_where_the_bill_stands_still_the_share_in_use_moves() -> None:
+    _, found = made()
+    for name in ("requests a second", "prompt tokens"):
+        few, many = cases(name)
+        for case, fewer in ((few, True), (many, False)):
+            assert case.used is not None
+            assert 0 < case.used <= 1
+            if case.replicas == found.replicas:
+                assert case.used <= found.used if fewer else case.used >= found.used
+
+
+def test_a_promise_that_cannot_be_kept_says_so() -> None:
+    base = study(asked(promises=parse_promises("tpot_p99=0.008"), offers=(OFFERS[3],), weights=BF16))
+    found = sensitivity(base)
+    assert found is not None
+    swing = next(each for each in found.swings if each.assumption == "promised tpot_p99")
+    assert swing.low.usd_per_month is None
+    assert swing.low.refused is not None
+    assert "TPOT" in swing.low.refused
+    assert found.swings[0].usd(found.usd_per_month) == math.inf
+
+
+def test_without_a_pick_there_is_nothing_to_move() -> None:
+    assert sensitivity(study(asked(promises=parse_promises("tpot_p99=0.0001")))) is None

@@ -1,0 +1,93 @@
+"""The charts of a plan's questions show every answer once, and nothing that was not computed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.planner.small_catalogue import PROMISES, asked
+
+from tokonomics.planner.frontier import frontier
+from tokonomics.planner.load import load_of_shape
+from tokonomics.planner.plan import study
+from tokonomics.planner.regret import least_regret
+from tokonomics.planner.sensitivity import Case, Sensitivity, Swing
+from tokonomics.report.charts import save_chart
+from tokonomics.report.plan_charts import frontier_chart, regret_chart, sensitivity_chart
+
+
+def layers(spec: dict[str, Any], panel: dict[str, Any] | None = None) -> list[list[dict[str, Any]]]:
+    """The rows of every layer; Altair names data, and moves what layers share one level up."""
+    chart = spec if panel is None else panel
+    if "layer" not in chart:
+        return [spec["datasets"][chart["data"]["name"]]]
+    return [rows for layer in chart["layer"] for rows in layers(spec, {"data": chart.get("data")} | layer)]
+
+
+def swing(name: str, low: float | None, high: float | None, factor: float = 0.25) -> Swing:
+    def case(by: float, usd: float | None) -> Case:
+        replicas, used = (1, 0.5 * by) if usd else (None, None)
+        return Case(factor=by, usd_per_month=usd, replicas=replicas, used=used, refused=None if usd else "too slow")
+
+    return Swing(assumption=name, low=case(1 - factor, low), high=case(1 + factor, high))
+
+
+def test_the_frontier_shows_every_point_the_promise_and_the_pick() -> None:
+    question = asked(promises=PROMISES)
+    made, plan = frontier(question), study(question).plan
+    assert plan.best is not None
+    chart = frontier_chart(made, plan, "A model").to_dict()
+    for panel, every, front, latency in zip(
+        chart["hconcat"],
+        (made.by_gpu_tpot, made.by_gpu_ttft),
+        (made.tpot, made.ttft),
+        ("tpot_s", "ttft_s"),
+        strict=True,
+    ):
+        drawn = layers(chart, panel)
+        assert sorted(len(values) for values in drawn)[-1] == max(len(every), len(front) + 2)
+        labels = {row["label"] for values in drawn for row in values if "label" in row}
+        assert "the pick" in labels
+        assert any("promised" in label for label in labels)
+        pick = next(row for values in drawn for row in values if row.get("label") == "the pick")
+        assert pick["seconds"] == getattr(plan.best, latency).mean
+        line = next(
+            values for values in drawn if len(values) == len(front) + 2 and set(values[0]) == {"seconds", "usd"}
+        )
+        prices = [row["usd"] for row in line]
+        assert prices == sorted(prices, reverse=True)
+
+
+def test_without_promises_nothing_is_shaded() -> None:
+    question = asked()
+    chart = frontier_chart(frontier(question), study(question).plan, "A model")
+    assert "promised" not in json.dumps(chart.to_dict())
+
+
+def test_the_tornado_keeps_the_order_and_says_what_cannot_be_kept() -> None:
+    swings = (
+        swing("promised tpot_p99", None, 100.0),
+        swing("requests a second", 50.0, 200.0),
+        swing("speed", 100.0, 100.0),
+    )
+    made = Sensitivity(usd_per_month=100.0, replicas=1, used=0.5, swings=swings)
+    chart = sensitivity_chart(made, "1 × H100").to_dict()
+    text = json.dumps(chart, ensure_ascii=False)
+    assert "cannot be kept" in text
+    assert "no change; 38 % to 62 % in use" in text
+    bars = layers(chart)[0]
+    assert [row["what"].split(" ±")[0] for row in bars[::2]] == ["promised tpot_p99", "requests a second", "speed"]
+    assert {row["usd"] for row in bars if row["what"].startswith("requests")} == {50.0, 200.0}
+
+
+def test_the_regret_chart_has_a_bar_for_every_choice_and_case(tmp_path: Path) -> None:
+    studies = [study(asked(load=load_of_shape(rate, "1000", "300"))) for rate in (2.0, 20.0, 80.0)]
+    made = least_regret(studies)
+    assert made is not None
+    chart = regret_chart(made, "A model", rows=3)
+    bars = layers(chart.to_dict())[0]
+    assert len(bars) == 3 * min(3, len(made.choices))
+    assert {row["case"] for row in bars} == {"low: 2/s", "middle: 20/s", "high: 80/s"}
+    for row in bars:
+        assert row["label"].endswith("best") == (row["usd"] < 1.005 * row["best"])
+    save_chart(chart, tmp_path / "regret.svg")
+    assert "best" in (tmp_path / "regret.svg").read_text(encoding="utf-8")
