@@ -23,13 +23,16 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGES = (
     "README.md",
+    "docs/breakeven.md",
     "docs/caching.md",
     "docs/fit.md",
     "docs/cost.md",
     "docs/plan.md",
     "docs/fleet.md",
+    "docs/levers.md",
     "docs/physics.md",
     "docs/simulator.md",
+    "docs/tenants.md",
     "docs/traffic.md",
     "docs/validate.md",
 )
@@ -39,11 +42,22 @@ CHARTS = {
     "--output 300 --slo ttft_p99=1,tpot_p99=50ms --provider aws --region us-east-1 --no-replay",
     "simulate.svg": "simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --speed 4 --slo ttft_p99=0.5",
     "cache.svg": "cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --tiers dram=200,ssd=2000",
+    "tenants.svg": "tenants --model llama-3.1-8b --gpu L4 --arrivals diurnal:1.2,peak=2 --duration 1d --speed 12 "
+    "--tenants 10,skew=1 --input 500 --output 100 --slo ttft_p99=2,tpot_p99=200ms",
+    "breakeven.svg": "breakeven llama-3.3-70b --api openai:gpt-4o,groq:llama-3.3-70b-versatile,novita:meta-llama/llama-3.3-70b-instruct "
+    "--input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms --min-weights fp8",
+    "compare.svg": "compare llama-3.1-8b qwen2.5-32b llama-3.3-70b --gpu L4,L40S,A100,H100,H200 --rate 20 --input 1000 --output 300 "
+    "--quality llama-3.1-8b=0.66,qwen2.5-32b=0.8,llama-3.3-70b=0.86",
+    "levers.svg": "levers llama-3.3-70b --gpu H100 --tp 4 --trace azure-conv --slo ttft_p99=2,tpot_p99=80ms "
+    "--provider aws --min-weights fp8",
+    "stack.svg": "stack llama-3.3-70b --gpu A100-80GB --tp 4 --trace azure-conv --slo ttft_p99=5,tpot_p99=80ms "
+    "--provider aws",
     "curve.svg": "curve llama-2-7b --gpu H100 --context 1024",
     "accuracy.png": f"validate {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
 BLOCK = re.compile(
-    r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|semantic|document-table) -->\n).*?(<!-- end -->)", re.DOTALL
+    r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|semantic|document-table|document-bills) -->\n).*?(<!-- end -->)",
+    re.DOTALL,
 )
 WIDTH = 122
 
@@ -107,6 +121,12 @@ def commands_page() -> str:
         "simulate",
         "capacity",
         "cache",
+        "levers",
+        "stack",
+        "tenants",
+        "breakeven",
+        "own-hardware",
+        "compare",
         "cost",
         "validate",
         "models",
@@ -220,6 +240,10 @@ def _fill(block: re.Match[str]) -> str:
         from document_plan import document_table
 
         return f"{block[1]}{document_table()}\n{block[4]}"
+    if block["what"] == "document-bills":
+        from document_breakeven import document_bills
+
+        return f"{block[1]}{document_bills()}\n{block[4]}"
     command = block["command"]
     return f"{block[1]}```console\n$ tokonomics {command}\n{run(command)}\n```\n{block[4]}"
 

@@ -9,7 +9,24 @@ import sys
 import typer
 
 from tokonomics import __version__
-from tokonomics.cli import cache, catalog, cost, diff, fit, fleet, plan, predict, simulate, trace, validate
+from tokonomics.cli import (
+    breakeven,
+    cache,
+    catalog,
+    compare,
+    cost,
+    diff,
+    fit,
+    fleet,
+    levers,
+    own_hardware,
+    plan,
+    predict,
+    simulate,
+    tenants,
+    trace,
+    validate,
+)
 from tokonomics.errors import TokonomicsError
 
 app = typer.Typer(
@@ -31,6 +48,12 @@ app.command("trace")(trace.trace)
 app.command("simulate")(simulate.simulate)
 app.command("capacity")(simulate.capacity)
 app.command("cache")(cache.cache)
+app.command("tenants")(tenants.tenants)
+app.command("levers")(levers.levers)
+app.command("stack")(levers.stack)
+app.command("breakeven")(breakeven.breakeven)
+app.command("own-hardware")(own_hardware.own_hardware)
+app.command("compare")(compare.compare)
 app.command("cost")(cost.cost)
 app.command("models")(catalog.models)
 app.command("gpus")(catalog.gpus)
