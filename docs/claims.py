@@ -4,30 +4,44 @@
 property of someone's traffic says which capability measures it.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from tokonomics.catalog.apis import find_api, price_request
+from document_breakeven import DOCUMENT, OPEN_HOST, OPTIMISED, SMALL, document_break_even, half_and_half
+
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import cheapest_offer, load_offers
+from tokonomics.catalog.offers import SNAPSHOT, cheapest_offer, load_offers, select_offers
 from tokonomics.catalog.precision import Precision
+from tokonomics.clock import today
+from tokonomics.money.breakeven import SelfHosted, bill_at
 from tokonomics.money.caching import prefix_saving
 from tokonomics.money.cost import (
     FleetShare,
     cost,
     load_cost,
     monthly_fleet,
-    replicas_for_volume,
     saving,
 )
+from tokonomics.money.levers.lora import lora
+from tokonomics.money.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.physics.memory import fit
 from tokonomics.physics.naive import naive_decode_tokens_per_s
 from tokonomics.physics.steptime import decode_step
+from tokonomics.planner.load import load_of_log, load_of_shape
+from tokonomics.planner.setup import Bills, Setup, SetupBill
+from tokonomics.planner.stack import stack
+from tokonomics.planner.utilisation import arrival_patterns, arriving
 from tokonomics.serving.steady import ReplicaCurve
-from tokonomics.units import gigabytes, usd
+from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.generate import generate, parse_tenants
+from tokonomics.traffic.lengths import parse_lengths
+from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.readers import open_trace
+from tokonomics.units import gigabytes, percent, usd
 
 H200_MEASURED_TOKENS_PER_S = 5155
 """Llama-2-7B in bf16, batch 64, context 1,024: whole decode steps in a CUDA graph on one H200 (2026)."""
@@ -118,38 +132,68 @@ def _hybrid_fleet() -> str:
 
 
 def _adapters() -> str:
-    base = fit(deploy(find_model("llama-2-70b"), find_gpu("A100-80GB"), find_engine("vllm"), tp=4), 2048)
-    adapters = 50 * 100e6
-    budget = base.kv_budget_bytes * 4
-    plain = float(decode_step(base.deployment, 32, 1024))
-    one, fifty = (
-        float(decode_step(base.deployment.model_copy(update={"lora_rank": 16, "lora_adapters": number}), 32, 1024))
-        for number in (1, 50)
+    base = deploy(
+        find_model("llama-2-70b"), find_gpu("A100-80GB"), find_engine("vllm"), tp=4, lora_rank=16, lora_adapters=50
     )
+    found = lora(base, 32, 1024)
+    stated, budget = 50 * 100e6, found.kv_bytes_without
+    one, mixed, most = found.steps[1], found.steps[2], found.steps[-1]
     return (
-        f"{gigabytes(adapters)} of {gigabytes(budget)} left for KV on 4×A100: {adapters / budget:.1%} less batch. "
-        f"A step of 32 takes {one / plain - 1:.0%} longer with one adapter of rank 16, {fifty / plain - 1:.0%} with 32 of 50"
+        f"{gigabytes(stated)} of {gigabytes(budget)} left for KV on 4×A100: {stated / budget:.1%} less batch "
+        f"({gigabytes(50 * found.bytes_each)} at rank 16 beside every product). A step of 32 takes {one.slower:.0%} longer with one adapter of rank 16, {mixed.slower:.0%} with {mixed.adapters}, the mean "
+        f"mix of 50, {most.slower:.0%} with {most.adapters}; {found.most_adapters:,} fit beside it"
+    )
+
+
+def _ten_tenants() -> Pooling:
+    """Ten equal tenants whose day is twelve times as fast, each at two fifths of an L4 of its own."""
+    trace = generate(
+        parse_arrivals("diurnal:1.2,peak=2"),
+        parse_lengths("500", "--input"),
+        parse_lengths("100", "--output"),
+        duration_s=86_400,
+        tenants=parse_tenants("10,skew=0"),
+    ).faster(12)
+    small = deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
+    return pool(Sharing(small, small, trace, parse_promises("ttft_p99=2,tpot_p99=200ms"), lambda replicas: 1.0))
+
+
+def _pooled() -> str:
+    made = _ten_tenants()
+    apart, same, spread = made.apart, made.together, made.what_if[-1]
+    return (
+        f"simulated, 10 tenants on {apart.replicas} L4 at {percent(apart.load_share or 0)}: {percent(same.load_share or 0)} and "
+        f"{apart.replicas / same.replicas:.3g}× cheaper on {same.replicas} when their days coincide, {percent(spread.load_share or 0)} and "
+        f"{apart.replicas / spread.replicas:.3g}× on {spread.replicas} when their peaks are spread (`tokonomics tenants`)"
     )
 
 
 def _gpt_4o() -> str:
-    api = find_api("openai:gpt-4o")
-    return f"${price_request(api, 1000, 0, 1000) / 2000 * 1e9:,.0f} at {usd(api.input_usd_per_mtok)}/{usd(api.output_usd_per_mtok)}"
+    bill = half_and_half("openai:gpt-4o")
+    return f"${bill.usd_per_mtok * 1000:,.0f} at {usd(bill.input_usd_per_mtok)}/{usd(bill.output_usd_per_mtok)}"
 
 
-def _four_a100(replicas: int = 1) -> float:
-    return monthly_fleet([FleetShare(name="on demand", gpus=4 * replicas, usd_per_hour=2.21)]).usd
+def _four_a100() -> str:
+    return f"${SelfHosted(kinds=(DOCUMENT,)).usd(1e9):,.2f}"
 
 
 def _ten_billion() -> str:
-    capacity = cost(2.21, 2400, 0.7, 4).tokens_per_month
-    replicas = replicas_for_volume(10e9, 2400, 0.7)
-    return f"${_four_a100(replicas):,.2f}: one replica makes {capacity / 1e9:.3f} B a month, so {replicas} replicas"
+    at, capacity = bill_at(SelfHosted(kinds=(DOCUMENT,)), {}, 10e9), DOCUMENT.holds[0].tokens_per_month
+    return f"${at.hosted_usd:,.2f}: one replica makes {capacity / 1e9:.3f} B a month, so {at.replicas} replicas"
 
 
 def _two_a100() -> str:
-    bill = monthly_fleet([FleetShare(name="on demand", gpus=2, usd_per_hour=2.21)]).usd
-    return f"${bill:,.2f} for the GPUs alone"
+    hosted = SelfHosted(kinds=(OPTIMISED,))
+    return f"${hosted.usd(1e9):,.2f} / ${hosted.usd(10e9):,.2f} for the GPUs alone, at 1,800 tok/s and 70 %"
+
+
+def _rule_of_thumb() -> str:
+    return (
+        f"70B (4×A100) against GPT-4o: {document_break_even(DOCUMENT, 'openai:gpt-4o')}, with an engineer at $200K a year "
+        f"{document_break_even(DOCUMENT, 'openai:gpt-4o', 200_000)}; against {OPEN_HOST}: {document_break_even(DOCUMENT, OPEN_HOST)}. "
+        f"7B (1×A100) against GPT-4o mini: {document_break_even(SMALL, 'openai:gpt-4o-mini')}, with the engineer "
+        f"{document_break_even(SMALL, 'openai:gpt-4o-mini', 200_000)}. `tokonomics breakeven` for your own"
+    )
 
 
 def _p4d() -> str:
@@ -188,6 +232,45 @@ def _conflict() -> str:
     )
 
 
+def _semantic() -> str:
+    file = Path(__file__).parent.parent / "benchmarks" / "results" / "semantic.json"
+    labels = json.loads(file.read_text(encoding="utf-8"))["model"]["labels"]
+    strict = next(each for each in labels if each["threshold"] == 0.95)
+    return (
+        f"`tokonomics cache --semantic` measures it; of Quora's question pairs at 0.95, {percent(strict['false_share'])} of the hits "
+        f"are false and {percent(strict['found_share'])} of the same questions are found"
+    )
+
+
+def _bursts_simulated() -> str:
+    load = load_of_shape(20, "1000", "300")
+    one = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
+    setups = [
+        Setup(one, arriving(load, text), load_offers(SNAPSHOT), today(), parse_promises("ttft_p99=1,tpot_p99=60ms"))
+        for name, text in arrival_patterns(load).items()
+        if name != "as given"
+    ]
+    even, _, burst = (bill for each in setups if isinstance(bill := Bills().of(each), SetupBill))
+    return (
+        f"Simulated (8B on A100s, 20 requests/s, a promise kept): evenly {usd(even.usd_per_mtok)} on {even.replicas}, all in a "
+        f"third of the time {usd(burst.usd_per_mtok)} on {burst.replicas} (`tokonomics levers --utilization`)"
+    )
+
+
+def _stack() -> str:
+    load, promises = load_of_log(open_trace("azure-conv").read()), parse_promises("ttft_p99=5,tpot_p99=80ms")
+    four = deploy(find_model("llama-3.3-70b"), find_gpu("A100-80GB"), find_engine("vllm"), tp=4)
+    at_aws = select_offers(load_offers(SNAPSHOT), provider="aws", terms=None)
+    made = stack(Setup(four, load, at_aws, today(), promises)).waterfall
+    batched = made.steps[0].bill.usd_per_mtok
+    steps = ", ".join(f"{each.name} −{each.saved_share * 100:.1f} %" for each in made.steps)
+    return (
+        f"simulated for a 70B on 4×A100 at AWS with Azure's conversations: {usd(made.naive.usd_per_mtok)} → "
+        f"{usd(made.end.usd_per_mtok)}, −{made.saved_share * 100:.1f} % ({steps}); from the batched deployment on, "
+        f"−{saving(batched, made.end.usd_per_mtok) * 100:.0f} % (`tokonomics stack`)"
+    )
+
+
 def _later(capability: str) -> Callable[[], str]:
     return lambda: f"not arithmetic: {capability}"
 
@@ -212,23 +295,23 @@ CLAIMS = (
     Claim("C17", "high utilisation: H100 at $4.50/h, 3,800 tok/s", "$0.33", "holds", lambda: f"${cost(4.50, 3800).usd_per_mtok:.4f}"),
     Claim("C18", "prefix caching: 2,048 + 256 tokens, 10,000 requests/h, 85 % hits, $0.50/M", "23.04 → 5.632 M tok/h, 75.6 %, $8.70/h", "holds", _prefix),
     Claim("C19", "a prefix hit saves ~85 % of a request's prefill", "85 %", "loose: two shares are mixed up", _prefix_shares),
-    Claim("C20", "semantic caching hits 10–30 % at cosine ≥ 0.95", "10–30 %", "a property of the workload", _later("hit rate and false hits on the user's own prompts; comes with the levers of a later release")),
-    Claim("C21", "prefix and semantic caching together", "40–60 % lower cost", "a property of the workload", _later("replay of the user's trace; comes with the levers of a later release")),
+    Claim("C20", "semantic caching hits 10–30 % at cosine ≥ 0.95", "10–30 %", "a property of the workload", _semantic),
+    Claim("C21", "prefix and semantic caching together", "40–60 % lower cost", "a property of the workload", _later("`tokonomics cache` replays the user's trace and prompts")),
     Claim("C22", "hybrid fleet: 4 on demand at $2.21 + 4 spot at $0.73 for 60 % of the time", "$7,731 a month, 20.1 % saved", "holds; the 30–40 % of its text is not what its example shows", _hybrid_fleet),
     Claim("C23", "spot discount: $0.73 against $2.21", "67 %", "holds", lambda: f"{saving(2.21, 0.73):.2%}"),
     Claim("C24", "50 LoRA adapters of 100 MB on one 70B base", "1–3 % overhead", "the memory holds; the overhead is larger than stated when a batch mixes adapters", _adapters),
-    Claim("C25", "10 tenants at 40 % pool to 85–90 %", "2× cheaper", "not a law: depends on correlation and tail", _later("pooling of tenants' own arrivals; comes with the levers of a later release")),
+    Claim("C25", "10 tenants at 40 % pool to 85–90 %", "2× cheaper", "not a law: depends on correlation and tail", _pooled),
     Claim("C26", "multi-tenant bill: $15K against $40K", "62 %", "holds", lambda: f"{saving(40_000, 15_000):.1%}"),
     Claim("C27", "API bill for 1 B tokens, GPT-4o, half input, half output", "$6,250", "holds for a 50:50 mix: the mix is an input", _gpt_4o),
-    Claim("C28", "self-hosted bill for 1 B tokens: 4×A100, 730 h", "$6,453", "holds", lambda: f"${_four_a100():,.2f}"),
+    Claim("C28", "self-hosted bill for 1 B tokens: 4×A100, 730 h", "$6,453", "holds", _four_a100),
     Claim("C29", "self-hosted bill for 10 B tokens, same fleet", "$6,453", "**wrong**: one fleet cannot serve it; fleet cost is a step function of volume", _ten_billion),
     Claim("C30", "optimised self-hosting: INT4 on 2×A100 with caching", "$3,024 / $4,966", "**not reproducible** from what is given", _two_a100),
-    Claim("C31", "break-even volume: 70B / 7B", "2–5 B / 0.5 B tokens a month", "a rule of thumb: depends on the host's price and on engineers", _later("break-even against a named API host; comes with the levers of a later release")),
-    Claim("C32", "optimisation stack from $3.00/Mtok", "93 % (80–85 % realistic)", "incomplete: the steps are not given", _later("an ordered waterfall; comes with the levers of a later release")),
+    Claim("C31", "break-even volume: 70B / 7B", "2–5 B / 0.5 B tokens a month", "a rule of thumb: depends on the host's price and on engineers", _rule_of_thumb),
+    Claim("C32", "optimisation stack from $3.00/Mtok", "93 % (80–85 % realistic)", "incomplete: the steps are not given; computed, almost all of it is batching, which nobody goes without", _stack),
     Claim("C33", "A100 at $10/h and 1,000 tok/s", "$0.00000278 a token", "holds", lambda: f"${cost(10, 1000).usd_per_token:.3e} a token"),
     Claim("C34", "smaller model at 2,000 tok/s", "$0.00000139 a token", "holds", lambda: f"${cost(10, 2000).usd_per_token:.3e} a token"),
     Claim("C35", "p4d.24xlarge: $32/h ÷ 8", "~$4 per A100", "holds as a division; the other document uses $2.21: always name offer and date", _p4d),
-    Claim("C36", "burst then idle costs more per token than steady 70 %", "qualitative", "holds twice: its mean is lower, and at the same mean it needs the GPUs of its peak", _bursty),
+    Claim("C36", "burst then idle costs more per token than steady 70 %", "qualitative", "holds twice: its mean is lower, and at the same mean it needs the GPUs of its peak", lambda: f"{_bursty()}. {_bursts_simulated()}"),
     Claim("C37", "a small model on a big GPU can be cheaper per token than a large one on a cheap GPU", "qualitative", "holds for many pairs", _small_on_big),
     Claim("C38", "latency and throughput conflict", "qualitative", "holds: the same H100, a looser promise, a lower price", _conflict),
 )  # fmt: skip

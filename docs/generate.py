@@ -23,12 +23,16 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGES = (
     "README.md",
+    "docs/breakeven.md",
+    "docs/caching.md",
     "docs/fit.md",
     "docs/cost.md",
     "docs/plan.md",
     "docs/fleet.md",
+    "docs/levers.md",
     "docs/physics.md",
     "docs/simulator.md",
+    "docs/tenants.md",
     "docs/traffic.md",
     "docs/validate.md",
     "docs/bench.md",
@@ -38,12 +42,25 @@ CHARTS = {
     "fleet.svg": "fleet llama-3.1-8b --demand weekly:20,peak=2,weekend=0.4 --input lognormal:mean=1000,p99=8000 "
     "--output 300 --slo ttft_p99=1,tpot_p99=50ms --provider aws --region us-east-1 --no-replay",
     "simulate.svg": "simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --speed 4 --slo ttft_p99=0.5",
+    "cache.svg": "cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --tiers dram=200,ssd=2000",
+    "tenants.svg": "tenants --model llama-3.1-8b --gpu L4 --arrivals diurnal:1.2,peak=2 --duration 1d --speed 12 "
+    "--tenants 10,skew=1 --input 500 --output 100 --slo ttft_p99=2,tpot_p99=200ms",
+    "breakeven.svg": "breakeven llama-3.3-70b --api openai:gpt-4o,groq:llama-3.3-70b-versatile,novita:meta-llama/llama-3.3-70b-instruct "
+    "--input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms --min-weights fp8",
+    "compare.svg": "compare llama-3.1-8b qwen2.5-32b llama-3.3-70b --gpu L4,L40S,A100,H100,H200 --rate 20 --input 1000 --output 300 "
+    "--quality llama-3.1-8b=0.66,qwen2.5-32b=0.8,llama-3.3-70b=0.86",
+    "levers.svg": "levers llama-3.3-70b --gpu H100 --tp 4 --trace azure-conv --slo ttft_p99=2,tpot_p99=80ms "
+    "--provider aws --min-weights fp8",
+    "stack.svg": "stack llama-3.3-70b --gpu A100-80GB --tp 4 --trace azure-conv --slo ttft_p99=5,tpot_p99=80ms "
+    "--provider aws",
     "curve.svg": "curve llama-2-7b --gpu H100 --context 1024",
     "bench.svg": f"import {ROOT / 'tests' / 'measure' / 'results' / 'inferencex.json'} --slo ttft_p50=0.5",
     "accuracy.png": f"validate {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
 BLOCK = re.compile(
-    r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|client|document-table) -->\n).*?(<!-- end -->)", re.DOTALL
+    r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|client|semantic|document-table|document-bills) -->\n)"
+    r".*?(<!-- end -->)",
+    re.DOTALL,
 )
 WIDTH = 122
 
@@ -106,6 +123,13 @@ def commands_page() -> str:
         "trace",
         "simulate",
         "capacity",
+        "cache",
+        "levers",
+        "stack",
+        "tenants",
+        "breakeven",
+        "own-hardware",
+        "compare",
         "cost",
         "bench",
         "import",
@@ -164,6 +188,26 @@ def accuracy_page() -> str:
     return "\n".join([*parts, "", ACCURACY_TAIL])
 
 
+def semantic_table() -> str:
+    """Hits that are false, from the last run of benchmarks/bench_semantic.py."""
+    result = json.loads((ROOT / "benchmarks" / "results" / "semantic.json").read_text(encoding="utf-8"))
+    lines = [
+        "| cosine ≥ | all-MiniLM-L6-v2: hits | of those, false | same questions found | hashed words: false hits | same found |",
+        "|--:|--:|--:|--:|--:|--:|",
+    ]
+    for model, hashed in zip(result["model"]["labels"], result["hashed"]["labels"], strict=True):
+        cells = [each[name] for each in (model, hashed) for name in ("false_share", "found_share")]
+        shown = " | ".join("–" if cell is None else f"{cell * 100:.1f} %" for cell in cells)
+        lines.append(f"| {model['threshold']:g} | {model['accepted']:,} | {shown} |")
+    made = f"{result['pairs']:,} pairs, {result['same']:,} of them the same question."
+    timed = result["model"]
+    made += (
+        f" Embedding a question took {timed['embed_s'] * 1e3:.0f} ms on two busy CPU cores, a look-up among "
+        f"{timed['hits'][-1]['stored']:,} entries {timed['lookup_s'] * 1e3:.1f} ms."
+    )
+    return "\n".join([*lines, "", f"{made} Made by `{result['command']}` on {result['date']}, {result['machine']}."])
+
+
 ACCURACY_HEAD = """# How sure is this?
 
 Errors are factors: a median error of 10 % means that half of the predictions are within a factor of 1.1, up or down.
@@ -210,12 +254,18 @@ def _figures(group: dict[str, Any]) -> str:
 def _fill(block: re.Match[str]) -> str:
     if block["what"] == "accuracy":
         return f"{block[1]}{accuracy_table()}\n{block[4]}"
+    if block["what"] == "semantic":
+        return f"{block[1]}{semantic_table()}\n{block[4]}"
     if block["what"] == "document-table":
         from document_plan import document_table
 
         return f"{block[1]}{document_table()}\n{block[4]}"
     if block["what"] == "client":
         return f"{block[1]}{client_table()}\n{block[4]}"
+    if block["what"] == "document-bills":
+        from document_breakeven import document_bills
+
+        return f"{block[1]}{document_bills()}\n{block[4]}"
     command = block["command"]
     return f"{block[1]}```console\n$ tokonomics {command}\n{run(command)}\n```\n{block[4]}"
 

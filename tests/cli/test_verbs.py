@@ -28,7 +28,9 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
 VERBS = [
-    *["plan", "fit", "predict", "curve", "trace", "simulate", "capacity", "fleet", "cost"],
+    *["plan", "fit", "predict", "curve", "trace", "simulate", "capacity", "cache", "tenants", "fleet", "cost"],
+    *["levers", "stack"],
+    *["breakeven", "own-hardware", "compare"],
     *["models", "gpus", "offers", "apis", "validate", "prices refresh"],
 ]
 
@@ -39,6 +41,10 @@ COST = ["cost", "--usd-per-hour", "2.21", "--gpus", "4", "--tokens-per-second", 
 PREDICT = ["predict", "llama-3.1-70b", "--gpu", "H100", "--tp", "4", "--batch", "32", "--context", "2048"]
 CURVE = ["curve", "llama-3.1-8b", "--gpu", "H100", "--context", "1024", "--usd-per-hour", "2.21"]
 SERVED = ["--model", "llama-3.1-8b", "--gpu", "H100", "--input", "500", "--output", "50", "--slo", "ttft_p99=0.5"]
+CACHED = ["--model", "llama-3.1-8b", "--gpu", "H100", "--trace", "mooncake-conversation", "--requests", "300"]
+BREAKEVEN = ["llama-3.1-8b", "--api", "openai:gpt-4o-mini", *TRAFFIC[2:], "--offers", str(OFFERS), "--quick"]
+OWNED = ["--gpu", "H100", "--purchase-usd", "30000", "--years", "4", "--usd-per-kwh", "0.1", "--host-watts", "500"]
+LEVERS = ["--gpu", "A100-80GB", *TRAFFIC, "--slo", "ttft_p99=1", "--offers", str(OFFERS)]
 OFFLINE = {
     "plan": PLAN,
     "fit": FIT,
@@ -49,6 +55,13 @@ OFFLINE = {
     "trace": ["trace", "azure-code"],
     "simulate": ["simulate", *SERVED, "--arrivals", "poisson:9", "--requests", "300"],
     "capacity": ["capacity", *SERVED],
+    "cache": ["cache", *CACHED, "--tiers", "dram=200"],
+    "tenants": ["tenants", *SERVED, "--arrivals", "poisson:9", "--requests", "600", "--tenants", "3"],
+    "breakeven": ["breakeven", *BREAKEVEN],
+    "own-hardware": ["own-hardware", *OWNED],
+    "compare": ["compare", "llama-3.1-8b", *TRAFFIC, "--gpu", "H100,L4", "--offers", str(OFFERS)],
+    "levers": ["levers", "llama-3.1-8b", *LEVERS, "--without", "hardware,disaggregation"],
+    "stack": ["stack", "llama-3.1-8b", *LEVERS, "--without", "hardware,disaggregation"],
     "models": ["models", "llama-3"],
     "gpus": ["gpus", "--architecture", "hopper"],
     "offers": ["offers", "--offers", str(OFFERS)],
@@ -630,6 +643,7 @@ TITLES = {
     "trace": b"azure-code: 8,819 requests",
     "simulate": b"Llama 3.1 8B bf16 on 1",
     "capacity": b"Llama 3.1 8B bf16 on 1",
+    "cache": b"Llama 3.1 8B bf16 on 1",
 }
 
 

@@ -40,6 +40,14 @@ STEPS = HERE.parents[1] / "benchmarks" / "data" / "h200_steps.json"
 COST = ("cost", "--usd-per-hour", "2.21", "--gpus", "4", "--tokens-per-second", "2400")
 SERVED = ("--model=llama-3.1-8b", "--gpu=H100", "--usd-per-hour=3")
 CONVERSATIONS = ("--arrivals=poisson:3", "--requests=1500", "--input=400", "--output=150", "--sessions=5,think=5")
+TENANTS = (
+    "--arrivals=gamma:12,cv=2",
+    "--duration=10m",
+    "--input=800",
+    "--output=200",
+    "--slo=ttft_p99=0.3,tpot_p99=30ms",
+)
+LEVERS = ("--gpu=A100-80GB", "--rate=20", "--input=1000", "--output=300", "--slo=ttft_p99=1,tpot_p99=60ms", OFFERS)
 FLEET = (
     "fleet",
     "llama-3.1-8b",
@@ -52,6 +60,20 @@ FLEET = (
     OFFERS,
 )
 RESULTS = HERE.parent / "measure" / "results"
+BREAKEVEN = (
+    "breakeven",
+    "--tokens-per-second=2400",
+    "--usd-per-hour=2.21",
+    "--replica-gpus=4",
+    "--max-utilization=0.7",
+    "--api=openai:gpt-4o,openai:gpt-4o-mini",
+    "--input=1000",
+    "--output=1000",
+)
+BREAKEVEN_PLAN = ("breakeven", "llama-3.3-70b", "--api=openai:gpt-4o", "--input=1000", "--output=300", OFFERS)
+OWN = ("own-hardware", "--gpu=H100", "--gpus=8", "--purchase-usd=250000", "--years=4", "--usd-per-kwh=0.12",
+       "--host-watts=4600")  # fmt: skip
+COMPARE = ("compare", "llama-3.1-8b", "qwen2.5-32b", "--rate=20", "--input=1000", "--output=300")
 CAPACITY = ("capacity", *SERVED, "--input=1000", "--output=300")
 
 SCREENS: dict[str, tuple[str, ...]] = {
@@ -94,12 +116,35 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "simulate-scaled": ("simulate", *SERVED, *CONVERSATIONS, "--autoscale=max=6,target=20,cold=30"),
     "capacity": (*CAPACITY, "--slo=ttft_p99=0.5,tpot_p99=50ms"),
     "capacity-log": ("capacity", *SERVED, "--trace=azure-conv", "--requests=3000", "--speed=9", "--slo=tpot_p99=20ms"),
+    "cache": ("cache", *SERVED, "--trace=mooncake-conversation", "--requests=2000", "--tiers=dram=200@0,ssd=2000"),
+    "tenants": ("tenants", *SERVED, *TENANTS, "--tenants=3,skew=1", "--lora-rank=16", "--lora-adapters=50"),
+    "tenants-many": ("tenants", *SERVED, *TENANTS, "--tenants=15,skew=1"),
+    "breakeven": (*BREAKEVEN, "--engineers=1", "--engineer-usd-per-month=16667", "--overhead=network=5%"),
+    "breakeven-plan": (*BREAKEVEN_PLAN, "--quick", "--batch-api", "--tokens-per-month=2B"),
+    "own-hardware": (*OWN, "--cost-of-capital=0.08", "--residual=0.1", OFFERS),
+    "compare": (*COMPARE, "--quality=llama-3.1-8b=0.66,qwen2.5-32b=0.8", OFFERS),
+    "levers": ("levers", "llama-3.1-8b", *LEVERS, "--utilization"),
+    "stack": ("stack", "llama-3.1-8b", *LEVERS),
     "trace-messy": ("trace", str(HERE / "messy.csv"), "--columns", "arrival=when,input=asked,output=said,tenant=who"),
 }
 
 REFUSALS: dict[str, tuple[str, ...]] = {
+    "error-no-tenants": ("tenants", *SERVED, "--trace=azure-conv", "--requests=300"),
+    "error-breakeven-api": (*BREAKEVEN_PLAN, "--quick", "--api=openai:gpt-4oo"),
+    "error-breakeven-cached": (
+        *BREAKEVEN_PLAN[:2],
+        "--api=groq:llama-3.3-70b-versatile",
+        "--input=9",
+        "--output=9",
+        "--cached-share=0.5",
+    ),
+    "error-breakeven-engineers": (*BREAKEVEN, "--engineers=1"),
+    "error-own-hardware": (*OWN, "--pue=0.9"),
+    "error-compare-quality": (*COMPARE, "--quality=lama=1", OFFERS),
     "error-fleet-slo": (*FLEET, "--slo=ttft_p99=1ms"),
     "error-fleet-demand": (*FLEET, "--demand=12by20"),
+    "error-without": ("levers", "llama-3.1-8b", *LEVERS, "--without=hardwear"),
+    "error-naive": ("stack", "llama-3.1-8b", *LEVERS, "--slo=ttft_p99=1ms"),
     "error-tp": ("fit", "llama-3.1-8b", "--gpu", "H100", "--tp", "3"),
     "error-model": ("fit", "lama-3.1-70b", "--gpu", "H100"),
     "error-batch": ("predict", "llama-3.1-8b", "--gpu", "H200", "--batch", "6400"),

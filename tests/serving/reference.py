@@ -52,6 +52,7 @@ class World:
             urgency=int(requests.urgency[i]),
             units=[int(unit) for unit in units],
             prefilled=bool(requests.prefilled),
+            fetched=0 if requests.fetched is None or requests.prefilled else int(requests.fetched[i]),
         )
 
     def expect(self, time_s: float, kind: int, whom: int) -> None:

@@ -28,6 +28,7 @@ class Job:
     urgency: int
     units: list[int]
     prefilled: bool
+    fetched: int = 0
 
     target: int = 0
     computed: int = 0
@@ -217,6 +218,8 @@ class Replica:
         target = job.input + job.generated
         units = [] if arrives_computed else self.resident_units(job)
         hit = job.covered_tokens(len(units), self.unit_tokens)
+        if not job.admitted:
+            hit = max(hit, job.fetched)
         whole_blocks = (target - 1) // self.rules.block_tokens * self.rules.block_tokens
         cached = target if arrives_computed else min(hit, whole_blocks)
         tokens_held = job.input + job.output if self.rules.reserves else target
@@ -255,6 +258,7 @@ class Replica:
         computed_elsewhere = job.prefilled and job.generated == 0
         if not job.admitted:
             job.cached_tokens = 0 if computed_elsewhere else cached
+            self.publish(job, 0, job.cached_tokens)
         job.admitted = True
         if computed_elsewhere:
             job.generated = 1
@@ -266,12 +270,16 @@ class Replica:
         return job.chunk
 
     def schedule(self, job: Job, chunk: int) -> None:
-        """Give a request prompt tokens in this step; units it completes become resident if nobody's are."""
+        """Give a request prompt tokens in this step."""
         job.chunk = chunk
+        self.publish(job, job.computed, job.computed + chunk)
+
+    def publish(self, job: Job, past: int, computed: int) -> None:
+        """Units that these tokens complete become resident if nobody's are."""
         for place, unit in enumerate(job.prompt_units(self.unit_tokens) if self.rules.caches else []):
             before = job.covered_tokens(place, self.unit_tokens)
             last = job.covered_tokens(place + 1, self.unit_tokens)
-            newly_covered = job.computed < last <= job.computed + chunk
+            newly_covered = past < last <= computed
             if newly_covered and unit not in job.referenced and unit not in self.cache.size:
                 self.cache.size[unit] = self.blocks_of(last - before)
                 self.cache.references[unit] = 1

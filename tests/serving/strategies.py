@@ -63,6 +63,7 @@ def requests(draw: st.DrawFn, unit_tokens: int) -> Requests:
     prompts = [
         names(begins, tokens, answer, unit_tokens) if with_units else [] for _, tokens, answer, _, _, begins in asks
     ]
+    fetched = [draw(st.integers(0, ask[1])) for ask in asks] if not draw(often) else None
     dense: dict[Any, int] = {}
     ids = [dense.setdefault(unit, len(dense)) for prompt in prompts for unit in prompt]
     return Requests(
@@ -78,6 +79,7 @@ def requests(draw: st.DrawFn, unit_tokens: int) -> Requests:
         unit_starts=np.array([0, *accumulate(len(prompt) for prompt in prompts)], np.int64),
         unit_tokens=unit_tokens,
         prefilled=not draw(often) and draw(st.booleans()),
+        fetched=None if fetched is None else np.array(fetched, np.int32),
     )
 
 

@@ -9,7 +9,26 @@ import sys
 import typer
 
 from tokonomics import __version__
-from tokonomics.cli import bench, catalog, cost, diff, fit, fleet, imports, plan, predict, simulate, trace, validate
+from tokonomics.cli import (
+    bench,
+    breakeven,
+    cache,
+    catalog,
+    compare,
+    cost,
+    diff,
+    fit,
+    fleet,
+    imports,
+    levers,
+    own_hardware,
+    plan,
+    predict,
+    simulate,
+    tenants,
+    trace,
+    validate,
+)
 from tokonomics.errors import TokonomicsError
 
 app = typer.Typer(
@@ -30,6 +49,13 @@ app.command("curve")(predict.curve)
 app.command("trace")(trace.trace)
 app.command("simulate")(simulate.simulate)
 app.command("capacity")(simulate.capacity)
+app.command("cache")(cache.cache)
+app.command("tenants")(tenants.tenants)
+app.command("levers")(levers.levers)
+app.command("stack")(levers.stack)
+app.command("breakeven")(breakeven.breakeven)
+app.command("own-hardware")(own_hardware.own_hardware)
+app.command("compare")(compare.compare)
 app.command("cost")(cost.cost)
 app.command("bench")(bench.bench)
 app.command("import")(imports.import_results)

@@ -292,7 +292,7 @@ def capacity(
 
     guess = _guessed_rate(deployment, traffic)
     say_if_compiling()
-    with _searching() as say:
+    with searching() as say:
         say("the highest rate of one replica")
         best = highest_rate(serve, traffic, promises, guess)
         needed = None
@@ -353,7 +353,7 @@ def _progress(count: int) -> Iterator[Callable[[int], None] | None]:
 
 
 @contextmanager
-def _searching() -> Iterator[Callable[[str], None]]:
+def searching() -> Iterator[Callable[[str], None]]:
     """Says on a terminal what is being searched."""
     screen = console(stderr=True)
     if not screen.is_terminal:

@@ -8,6 +8,7 @@ from tokonomics.catalog.models import DenseMlp, GroupedAttention, LatentAttentio
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.errors import BadInput
 from tokonomics.nouns import Noun
+from tokonomics.physics.speculation import Speculation
 
 _LARGEST_RANK = 512
 """vLLM's --max-lora-rank accepts up to 512."""
@@ -28,6 +29,16 @@ class Deployment(Noun):
     lora_rank: NonNegativeInt = 0
     lora_adapters: NonNegativeInt = 0
     """Adapters loaded beside the base model, each a pair of thin matrices at every dense product of every layer."""
+    speculation: Speculation | None = None
+
+    @property
+    def draft(self) -> "Deployment | None":
+        """The model that drafts, on the same GPUs: split as the model is where it can be, else on one of them."""
+        if self.speculation is None or self.speculation.draft is None:
+            return None
+        model = self.speculation.draft
+        tp = self.tp if _what_does_not_divide(model, self.tp) is None else 1
+        return Deployment(model=model, gpu=self.gpu, engine=self.engine, weights=model.served, kv=self.kv, tp=tp)
 
     @property
     def gpus(self) -> int:

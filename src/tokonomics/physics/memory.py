@@ -135,6 +135,8 @@ def min_gpus(deployment: Deployment, context: int) -> int | None:
 def kv_budget_bytes(deployment: Deployment) -> int:
     """What is left of one GPU for KV; negative when the weights alone are too large."""
     weights = shard(deployment).total
+    if deployment.draft:
+        weights += shard(deployment.draft).total
     return math.floor(deployment.engine.kv_bytes(deployment.gpu, weights, workspace_bytes(deployment)))
 
 
@@ -151,7 +153,8 @@ def sequence_bytes(deployment: Deployment, context: int) -> int:
         state = group.mixer.state_bytes / deployment.tp
         total += group.count * (elements * kv_bytes_per_element(deployment.kv) + state)
     stage = math.ceil(deployment.model.layers / deployment.pp) / deployment.model.layers
-    return math.ceil(total * stage)
+    drafted = sequence_bytes(deployment.draft, context) if deployment.draft else 0
+    return math.ceil(total * stage) + drafted
 
 
 def workspace_bytes(deployment: Deployment) -> int:

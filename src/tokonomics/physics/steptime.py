@@ -85,16 +85,35 @@ class StepModel:
         self._communication = _communication_s(deployment, _TOKENS)
         self._head = gemm_s(gpu, Precision.bf16, _TOKENS, model.vocab / tp, model.hidden, kernels)
         self._per_token = self._matrices + self._small + self._communication
+        drafter = deployment.draft
+        self.draft = StepModel(drafter, engine, between) if drafter else None
 
     def with_engine(self, engine: Overhead | None) -> "StepModel":
         """The same kernels under another engine's overhead."""
         other = copy(self)
         other.engine = engine
+        other.draft = self.draft and self.draft.with_engine(engine)
         return other
 
     def decode(self, batch: ArrayLike, context: ArrayLike) -> Array:
-        """Seconds of a step that adds one token to each of ``batch`` sequences holding ``context`` tokens."""
-        return self.step(0, 0, batch, context)
+        """Seconds of a step that adds one token to each of ``batch`` sequences holding ``context`` tokens.
+
+        Of a deployment that drafts: of a round, divided by the tokens it yields.
+        """
+        speculation = self.deployment.speculation
+        if speculation is None:
+            return self.step(0, 0, batch, context)
+        checked = self._check(batch, context, speculation.tokens + 1)
+        share = speculation.draft_share or 0.0
+        proposed = self.draft.decode(batch, context) if self.draft else share * self.step(0, 0, batch, context)
+        return (speculation.tokens * proposed + checked) / speculation.tokens_per_round
+
+    def _check(self, batch: ArrayLike, context: ArrayLike, tokens: int) -> Array:
+        """A step on several tokens of each sequence: their KV is read once for all of them."""
+        batch, context = np.broadcast_arrays(np.asarray(batch, np.float64), np.asarray(context, np.float64))
+        batch = batch / self.deployment.pp
+        rows = np.maximum(batch * tokens, 1.0)
+        return self.with_host(self.tokens_s(rows) + self.head_s(rows) + self.decode_attention_s(batch, context), batch)
 
     def prefill(self, tokens: ArrayLike, past: ArrayLike = 0, prompts: ArrayLike = 1) -> Array:
         """Seconds of a step that computes ``tokens`` tokens of one prompt after ``past`` cached ones.

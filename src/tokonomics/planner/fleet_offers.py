@@ -326,13 +326,15 @@ def _priced(
         gpus=offer.gpus,
         usd_per_hour=offer.usd_per_hour if Terms.on_demand in terms else None,
         reserved={name: price for name, price in reserved.items() if price} if Terms.reserved in terms else {},
-        spot=_spot(offer, interruptions, aws_zones) if Terms.spot in terms else (),
+        spot=spot_markets(offer, interruptions, aws_zones) if Terms.spot in terms else (),
         startup_s=machine.startup_s,
         drain_s=DRAIN_S,
     )
 
 
-def _spot(offer: Offer, interruptions: Interruptions | None, aws_zones: bool) -> tuple[SpotMarket, ...]:
+def spot_markets(
+    offer: Offer, interruptions: Interruptions | None = None, aws_zones: bool = True
+) -> tuple[SpotMarket, ...]:
     """The zones that sell it; elsewhere one zone that stands for the region.
 
     An AWS machine whose zones are not listed is not counted on: which of the others' zones it shares is not known.

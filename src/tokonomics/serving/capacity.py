@@ -37,6 +37,7 @@ BEHIND = "it falls behind: more requests arrive than it finishes"
 
 Serve = Callable[[Trace], Simulation]
 ServeOn = Callable[[int], Simulation]
+Breaks = Callable[[Simulation], str | None]
 
 
 class Trial(Noun):
@@ -119,24 +120,31 @@ def highest_rate(serve: Serve, trace: Trace, promises: Sequence[Promise], guess:
     )
 
 
-def replicas_needed(serve_on: ServeOn, promises: Sequence[Promise]) -> ReplicasNeeded:
-    """Search the number of replicas; ``serve_on`` simulates the trace on so many."""
+def replicas_needed(
+    serve_on: ServeOn,
+    promises: Sequence[Promise],
+    also_breaks: Breaks = lambda simulation: None,
+    least: int = 1,
+) -> ReplicasNeeded:
+    """Search the number of replicas; ``serve_on`` simulates the trace on so many.
+
+    ``also_breaks`` asks for more than the promises; fewer than ``least`` are known to be too few.
+    """
     trials: dict[int, Trial] = {}
 
     def holds(replicas: int) -> bool:
         simulation = serve_on(replicas)
         made = outcome(simulation, promises)
-        breaks = what_breaks(simulation, made)
+        breaks = what_breaks(simulation, made) or also_breaks(simulation)
         trials[replicas] = Trial(rate=simulation.trace.rate, replicas=replicas, breaks=breaks, outcome=made)
         return breaks is None
 
-    many = 1
+    few, many = least - 1, least
     while not holds(many):
-        many *= 2
+        few, many = many, many * 2
         if many > _MOST_REPLICAS:
-            made = trials[many // 2].outcome
-            raise NeverHolds(f"not even {many // 2:,} replicas keep it: {_broken(made)}", fix=_nearest(made))
-    few = many // 2
+            last = trials[many // 2]
+            raise NeverHolds(f"not even {many // 2:,} replicas keep it: {last.breaks}", fix=_nearest(last.outcome))
     while many - few > 1:
         middle = (few + many) // 2
         few, many = (few, middle) if holds(middle) else (middle, many)

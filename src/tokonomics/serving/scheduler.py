@@ -275,7 +275,10 @@ def _admit(world: World, place: int, index: int, budget: int) -> int:
     units = 0
     if settings.units > 0 and not (settings.prefilled and fresh):
         units = resident_units(nodes, world.units, request)
-    cached = min(units * settings.unit_tokens, request.input_tokens, (target - 1) // block * block)
+    known = units * settings.unit_tokens
+    # What a preempted request had fetched is gone: it is computed again.
+    fetched = request.fetched if first and not settings.prefilled else 0
+    cached = min(max(known, fetched), request.input_tokens, (target - 1) // block * block)
     if not settings.chunks and target - cached > budget and replica.run_prompt_tokens > 0:
         return NONE
     held = wide(request.input_tokens + request.output_tokens if settings.reserves else target)
@@ -301,6 +304,8 @@ def _admit(world: World, place: int, index: int, budget: int) -> int:
         request.start_s = replica.time_s
     if first:
         request.cached_tokens = cached
+        if settings.units > 0 and cached > known:
+            publish_units(nodes, world.units, world.held, request, known, cached, settings.unit_tokens, block)
     whole = target - cached
     return wide(min(whole, budget)) if settings.chunks else wide(whole)
 

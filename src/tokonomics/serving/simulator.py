@@ -19,7 +19,20 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, require_fit, sequence_bytes
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.loop import run
-from tokonomics.serving.state import DONE, NODE, OFF, SLOT, TIMED_OUT, Fleet, Requests, Rows, Rules, Served, World
+from tokonomics.serving.state import (
+    DONE,
+    NODE,
+    OFF,
+    SLOT,
+    TIMED_OUT,
+    Fetches,
+    Fleet,
+    Requests,
+    Rows,
+    Rules,
+    Served,
+    World,
+)
 from tokonomics.serving.step_table import StepTable, step_table
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import gigabytes
@@ -66,8 +79,12 @@ def simulate(
     max_batched_tokens: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    fetches: Fetches | None = None,
 ) -> Simulation:
-    """Serve a trace. Clients hang up after ``timeout_s``; priorities count only ``by_priority``."""
+    """Serve a trace. Clients hang up after ``timeout_s``; priorities count only ``by_priority``.
+
+    ``fetches`` says what slower memories give to each request (``tiers``).
+    """
     began = time.perf_counter()
     fleet = fleet or FleetSettings()
     if not len(trace):
@@ -75,8 +92,14 @@ def simulate(
     if seed < 0 or not timeout_s > 0 or min(max_sequences or 1, max_batched_tokens or 1) < 1 or max_sequences == 0:
         raise BadInput("a seed is at least 0, a timeout above 0, and limits are at least 1")
     _check_outages(fleet)
+    if fetches is not None and fleet.prefill_replicas:
+        raise BadInput("a disaggregated fleet has no slower memories for its KV here")
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
     requests = requests_for(trace, rules, timeout_s, by_priority)
+    joins: NDArray[np.intp] | None = None
+    if fetches is not None:
+        joins = np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
+        requests = _after_fetches(requests, fetches, joins)
     table = table_for(deployment, trace, rules)
     _check_memory(requests, rules, fleet)
     paid_for: list[tuple[float, int]] = [(0.0, _replicas_at_first(fleet))]
@@ -85,6 +108,8 @@ def simulate(
     else:
         served, world = run(requests, table, rules, _fleet(fleet, fleet.replicas, seed), progress, paid_for)
         worlds = [world]
+    if joins is not None:
+        served = _in_order(served, joins)
     finishes = served.finish_s[np.isfinite(served.finish_s)]
     # The last step may run on after its last client has hung up.
     steps_end_s = max(float(world.replicas["time_s"].max()) for world in worlds)
@@ -104,6 +129,29 @@ def simulate(
         end_s=end_s,
         wall_s=time.perf_counter() - began,
     )
+
+
+def _after_fetches(requests: Requests, fetches: Fetches, joins: NDArray[np.intp]) -> Requests:
+    """The requests in the order in which they join the queue."""
+    lengths = np.diff(requests.unit_starts)[joins]
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    places = np.repeat(requests.unit_starts[:-1][joins] - starts[:-1], lengths) + np.arange(starts[-1])
+    return requests._replace(
+        arrival_s=(requests.arrival_s + fetches.delay_s)[joins],
+        input_tokens=requests.input_tokens[joins],
+        output_tokens=requests.output_tokens[joins],
+        urgency=requests.urgency[joins],
+        deadline_s=requests.deadline_s[joins],
+        unit_ids=requests.unit_ids[places],
+        unit_starts=starts,
+        fetched=fetches.tokens[joins].astype(np.int32),
+    )
+
+
+def _in_order(served: Served, joins: NDArray[np.intp]) -> Served:
+    """Back in the order of the trace."""
+    back = np.argsort(joins)
+    return Served(**{name: column[back] for name, column in served._asdict().items()})
 
 
 def _check_memory(requests: Requests, rules: Rules, fleet: FleetSettings) -> None:

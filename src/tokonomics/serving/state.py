@@ -52,6 +52,17 @@ class Requests(NamedTuple):
     that goes beyond its prompt has whole parts only and names those of the answer, which the next turn begins with."""
     prefilled: bool
     """They come with their prompt computed and one token written: the decode side of a disaggregated fleet."""
+    fetched: Counts | None = None
+    """Leading tokens of each prompt that have been brought from a slower memory when it arrives; None: of no prompt."""
+
+
+class Fetches(NamedTuple):
+    """What slower memories give, by request of a trace."""
+
+    tokens: Counts
+    """Leading tokens of the prompt that are there when it joins the queue, those in the GPU's own cache included."""
+    delay_s: Floats
+    """From its arrival until they are there: only then does it join the queue."""
 
 
 class Rules(NamedTuple):
@@ -120,6 +131,7 @@ REQUEST = np.dtype(
         ("slot", "i4"),
         ("following", "i4"),  # the next in the list it waits in
         ("cached_tokens", "i4"),
+        ("fetched", "i4"),  # leading tokens brought from a slower memory
         ("preemptions", "i2"),
         ("restarts", "i2"),
         ("replica", "i2"),
@@ -295,6 +307,8 @@ def _request_rows(requests: Requests) -> Rows:
     made = np.zeros(len(requests.arrival_s), REQUEST)
     for name in ("arrival_s", "deadline_s", "input_tokens", "output_tokens", "urgency"):
         made[name] = getattr(requests, name)
+    if requests.fetched is not None:
+        made["fetched"] = requests.fetched
     made["first_unit"] = requests.unit_starts[:-1]
     listed = np.diff(requests.unit_starts)
     in_prompt = requests.input_tokens / requests.unit_tokens

@@ -75,10 +75,14 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     prompts, chunks, past = prompt_axes(most_sequences, most_tokens, most_context)
     inside = steps.prompt_attention_s(*np.broadcast_arrays(chunks[:, None], past, prompts[:, None, None]))
     host = steps.engine
+    decode_s = steps.with_host(gpu_s, passing)
+    if steps.deployment.speculation:
+        # Steps with prompts do not draft: their batch of tokens is full as it is.
+        decode_s = steps.decode(np.maximum(batches, 1), contexts)
     return StepTable(
         tokens_s=steps.tokens_s(np.maximum(tokens, 1.0)),
         head_s=steps.head_s(np.maximum(sequences, 1.0)),
-        decode_s=np.where(batches > 0, steps.with_host(gpu_s, passing), 0.0),
+        decode_s=np.where(batches > 0, decode_s, 0.0),
         attention_s=on_gpu,
         prompt_log_s=np.log(np.maximum(inside, _NOTHING_S)),
         host_step_s=host.step_s if host else 0.0,

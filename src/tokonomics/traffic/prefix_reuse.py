@@ -4,9 +4,11 @@ A request hits its leading blocks that are resident. Then all of its blocks are 
 that a prompt's tail leaves before its head, as vLLM frees them, and the least recently touched leave until the cache
 is within its capacity. Tokens after a request's listed blocks are its own: they take room and are never hit. Where the
 blocks go on into the answer, only those that end within the prompt can be hit. The order of arrival is the order of
-service, and answers take no room unless they are listed.
+service, and answers take no room unless they are listed. With a time to live, what was last touched longer ago than
+that is gone; being the least recently touched it leaves first anyway, so a longer time never hits less.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -14,7 +16,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.traffic.trace import Counts, Offsets, PrefixBlocks
+from tokonomics.traffic.trace import Counts, Floats, Offsets, PrefixBlocks
 
 UNBOUNDED = np.iinfo(np.int64).max
 _njit: Any = numba.njit
@@ -23,9 +25,22 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 def reuse(prefix: PrefixBlocks, input_tokens: Counts, capacity_blocks: int | None = None) -> Counts:
     """Cached tokens of each request; ``None``: nothing is ever evicted."""
+    return reuse_within(prefix, input_tokens, np.zeros(len(input_tokens)), capacity_blocks)[0]
+
+
+def reuse_within(
+    prefix: PrefixBlocks,
+    input_tokens: Counts,
+    arrival_s: Floats,
+    capacity_blocks: int | None = None,
+    ttl_s: float | None = None,
+) -> tuple[Counts, int]:
+    """Cached tokens of each request, and the most blocks held at once; what ``ttl_s`` has not touched is let go."""
     capacity = UNBOUNDED if capacity_blocks is None else max(capacity_blocks, 0)
-    hits = _replay(prefix.ids, prefix.starts, input_tokens, prefix.block_tokens, prefix.distinct, capacity)
-    return np.minimum(hits * prefix.block_tokens, input_tokens).astype(np.int32)
+    ttl = math.inf if ttl_s is None else ttl_s
+    block = prefix.block_tokens
+    hits, most = _replay(prefix.ids, prefix.starts, input_tokens, arrival_s, block, prefix.distinct, capacity, ttl)
+    return np.minimum(hits * block, input_tokens).astype(np.int32), int(most)
 
 
 def _compiled(function: Function) -> Function:
@@ -42,9 +57,16 @@ def _compiled(function: Function) -> Function:
 
 @_compiled
 def _replay(
-    ids: Counts, starts: Offsets, input_tokens: Counts, block_tokens: int, distinct: int, capacity: int
-) -> NDArray[np.int64]:
-    """Leading resident blocks of each request, in order.
+    ids: Counts,
+    starts: Offsets,
+    input_tokens: Counts,
+    arrival_s: Floats,
+    block_tokens: int,
+    distinct: int,
+    capacity: int,
+    ttl_s: float,
+) -> tuple[NDArray[np.int64], int]:
+    """Leading resident blocks of each request, in order, and the most blocks held after any.
 
     The cache is a doubly linked list through arrays, newest first. A node is a block, or the own blocks of one request
     together (node ``distinct + i``), which leave one by one from its size. ``end`` is a sentinel before the newest and
@@ -57,8 +79,16 @@ def _replay(
     newer[end] = older[end] = end
     size = np.zeros(requests, np.int64)
     hits = np.zeros(requests, np.int64)
-    held = 0
+    touched_s = np.zeros(end)
+    held = most = 0
     for request in range(requests):
+        gone_s = arrival_s[request] - ttl_s
+        while newer[end] != end and touched_s[newer[end]] < gone_s:
+            node = newer[end]
+            held -= size[node - distinct] if node >= distinct else 1
+            older[newer[node]] = end
+            newer[end] = newer[node]
+            newer[node] = -1
         first, after = starts[request], starts[request + 1]
         beyond = (after - first - 1) * block_tokens >= input_tokens[request]
         last = first + input_tokens[request] // block_tokens if beyond else after
@@ -73,6 +103,7 @@ def _replay(
             newest = older[end]
             newer[node], older[node] = end, newest
             older[end] = newer[newest] = node
+            touched_s[node] = arrival_s[request]
             held += own
         for place in range(after - 1, first - 1, -1):
             node = ids[place]
@@ -84,6 +115,7 @@ def _replay(
             newest = older[end]
             newer[node], older[node] = end, newest
             older[end] = newer[newest] = node
+            touched_s[node] = arrival_s[request]
         while held > capacity:
             node = newer[end]
             if node >= distinct and size[node - distinct] > held - capacity:
@@ -94,4 +126,5 @@ def _replay(
             older[newer[node]] = end
             newer[end] = newer[node]
             newer[node] = -1
-    return hits
+        most = max(most, held)
+    return hits, most

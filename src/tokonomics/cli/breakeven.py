@@ -1,0 +1,285 @@
+"""``tokonomics breakeven``: from which volume on hosting a model oneself is cheaper than an API."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tokonomics.cli.output import Json, console, show, show_json
+from tokonomics.cli.serving_flags import Model, ModelArgument
+from tokonomics.errors import BadInput, shorten
+
+if TYPE_CHECKING:
+    from tokonomics.catalog.apis import ApiPrice
+    from tokonomics.money.breakeven import Extra
+    from tokonomics.planner.breakeven import BreakEvenReport
+
+
+def breakeven(
+    model_name: ModelArgument = None,
+    model: Model = None,
+    api: Annotated[
+        list[str] | None, typer.Option(help="host:model as in `tokonomics apis`; with commas, or repeat.")
+    ] = None,
+    input: Annotated[
+        str | None, typer.Option(help="Prompt tokens: 1000, lognormal:mean=800,p99=6000, sample:sharegpt.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Answer tokens, likewise.")] = None,
+    arrivals: Annotated[
+        str | None, typer.Option(help="How requests arrive: gamma:5,cv=3, diurnal:5,peak=3 …", show_default="poisson")
+    ] = None,
+    trace: Annotated[str | None, typer.Option(help="Your request log instead: its lengths and bursts.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Which column of the log is what: arrival=TIME,input=…")] = None,
+    tokens_per_month: Annotated[
+        str | None, typer.Option(help="Your own volume, in and out, such as 2B: shown as well.")
+    ] = None,
+    cached_share: Annotated[
+        float, typer.Option(help="Share of every prompt that all have in common: the host's cached price, our cache.")
+    ] = 0.0,
+    batch_api: Annotated[
+        bool, typer.Option("--batch-api", help="The hosts' batch prices as well (answers within a day).")
+    ] = False,
+    engineers: Annotated[float | None, typer.Option(help="People who run it, such as 0.5.")] = None,
+    engineer_usd_per_month: Annotated[float | None, typer.Option(help="What one of them costs.")] = None,
+    overhead: Annotated[
+        list[str] | None,
+        typer.Option(help="Another line of the bill: monitoring=500 ($/month) or network=8% (of the machines)."),
+    ] = None,
+    slo: Annotated[
+        str | None, typer.Option(help="The promise: ttft_p99=0.5,tpot_p99=50ms (ttft, tpot, e2e; p50 … p99, mean).")
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Nothing is promised, work is fed evenly.")] = False,
+    gpu: Annotated[list[str] | None, typer.Option(help="Only these GPUs: names with commas, or repeat.")] = None,
+    provider: Annotated[list[str] | None, typer.Option(help="Only these providers.")] = None,
+    region: Annotated[list[str] | None, typer.Option(help="Only these regions.")] = None,
+    terms: Annotated[
+        list[str] | None, typer.Option(help="on_demand, spot, reserved or all.", show_default="on_demand")
+    ] = None,
+    discount: Annotated[list[str] | None, typer.Option(help="Your discount at a provider: aws=0.2.")] = None,
+    offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV) instead of the shipped one.")] = None,
+    max_age: Annotated[
+        int | None, typer.Option(min=0, help="Leave out prices older than this many days.", show_default="365")
+    ] = None,
+    weights: Annotated[list[str] | None, typer.Option(help="Only these precisions of the weights.")] = None,
+    min_weights: Annotated[str | None, typer.Option(help="No precision below this one, such as fp8.")] = None,
+    kv: Annotated[list[str] | None, typer.Option(help="Precisions of the KV cache.", show_default="bf16,fp8")] = None,
+    engine: Annotated[list[str] | None, typer.Option(help="Serving engines, or all.", show_default="vllm")] = None,
+    max_utilization: Annotated[
+        float | None,
+        typer.Option(help="Load replicas to at most this share.", show_default="what the promise allows; 0.7 quick"),
+    ] = None,
+    spare: Annotated[int | None, typer.Option(min=0, help="Replicas that may fail.", show_default="0")] = None,
+    tokens_per_second: Annotated[
+        float | None, typer.Option(help="Instead of planning: what one replica of yours makes, in and out.")
+    ] = None,
+    usd_per_hour: Annotated[float | None, typer.Option(help="With --tokens-per-second: one GPU.")] = None,
+    replica_gpus: Annotated[int, typer.Option(min=1, help="With --tokens-per-second: GPUs of a replica.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Closed form only: means instead of percentiles.")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of made-up requests.", show_default="0")] = None,
+    chart: Annotated[Path | None, typer.Option(help="Save the bills against volume: .svg, .png, .html, .json.")] = None,
+    json: Json = False,
+) -> None:
+    """From which volume on hosting a model oneself is cheaper than an API: whole machines against a price per token.
+
+    \b
+    Examples:
+      tokonomics breakeven llama-3.3-70b --api openai:gpt-4o --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms
+      tokonomics breakeven llama-3.3-70b --api openai:gpt-4o,groq:llama-3.3-70b-versatile --input 1000 --output 300 \\
+        --engineers 0.5 --engineer-usd-per-month 15000 --overhead network=5% --min-weights fp8 --chart breakeven.png
+      tokonomics breakeven llama-3.1-8b --api openai:gpt-4o-mini --batch-api --cached-share 0.3 --input 2000 --output 99
+      tokonomics breakeven --tokens-per-second 2400 --usd-per-hour 2.21 --replica-gpus 4 --max-utilization 0.7 \\
+        --api openai:gpt-4o --input 1000 --output 1000
+    """
+    from tokonomics.report.breakeven_view import breakeven_view
+    from tokonomics.report.charts import check_chart_path
+
+    if chart:
+        check_chart_path(chart)
+    extras = extras_from(engineers, engineer_usd_per_month, overhead)
+    flags = {
+        "tokens_per_month": tokens_per_month, "input": input, "output": output, "arrivals": arrivals, "trace": trace,
+        "columns": columns, "seed": seed, "slo": slo, "offline": offline, "gpu": gpu, "provider": provider,
+        "region": region, "terms": terms, "discount": discount, "offers": None if offers is None else str(offers),
+        "max_age": max_age, "weights": weights, "min_weights": min_weights, "kv": kv, "engine": engine,
+        "max_utilization": max_utilization, "spare": spare, "quick": quick,
+    }  # fmt: skip
+    if tokens_per_second is not None or usd_per_hour is not None:
+        planned = {"model": model_name or model, **{name: flags[name] for name in _PLANNED}}
+        _refuse(planned, "plans a fleet; with --tokens-per-second its speed and price are given")
+        given = (tokens_per_second, usd_per_hour, replica_gpus, max_utilization)
+        found = _given(given, flags, api, cached_share, batch_api, extras)
+    else:
+        found = _planned(model_name, model, flags, api, cached_share, batch_api, extras, json)
+    if chart:
+        from tokonomics.report.breakeven_charts import breakeven_chart
+        from tokonomics.report.charts import save_chart
+
+        save_chart(breakeven_chart(found), chart)
+        typer.echo(f"chart saved to {chart}", err=True)
+    if json:
+        show_json(found)
+    else:
+        show(breakeven_view(found))
+
+
+_PLANNED = ("slo", "offline", "gpu", "provider", "region", "terms", "discount", "offers", "max_age", "weights",
+            "min_weights", "kv", "engine", "spare", "quick", "arrivals")  # fmt: skip
+
+
+def _refuse(flags: Mapping[str, object], why: str) -> None:
+    for name, value in flags.items():
+        if value not in (None, False):
+            raise BadInput(why, where=f"--{name.replace('_', '-')}")
+
+
+def _planned(
+    model_name: str | None,
+    model: str | None,
+    flags: Mapping[str, object],
+    api: list[str] | None,
+    cached_share: float,
+    batch_api: bool,
+    extras: "tuple[Extra, ...]",
+    json: bool,
+) -> "BreakEvenReport":
+    """The self-hosted side as the planner would buy it."""
+    from tokonomics.catalog.load_models import find_model
+    from tokonomics.cli.serving_flags import model_from, say_if_compiling
+    from tokonomics.clock import today
+    from tokonomics.money.api_bill import api_bills
+    from tokonomics.planner.blame import blame
+    from tokonomics.planner.breakeven import (
+        SECONDS_PER_MONTH,
+        TRICKLE,
+        Hosting,
+        NothingFits,
+        report,
+        self_hosted,
+        tokens_per_request,
+    )
+    from tokonomics.planner.scenario import Scenario, offers_of, promises_of
+    from tokonomics.planner.wishes import amount
+    from tokonomics.report.plan_view import blame_view
+
+    name = model_from(model_name, model)
+    spec = find_model(name)
+    volume = flags["tokens_per_month"]
+    own = amount(str(volume), "--tokens-per-month") if volume else None
+    scenario = Scenario().over({"model": (name,), **{key: each for key, each in flags.items() if each != volume}})
+    hosting = Hosting(scenario, offers_of(scenario), today(), cached_share)
+    load = hosting.load(TRICKLE)
+    bills, left_out = api_bills(_apis(api), load.trace, cached_share, batch_api)
+    if not scenario.quick:
+        say_if_compiling()
+    try:
+        with _working() as say:
+            prices = [each.usd_per_mtok for each in bills]
+            own_rate = own / tokens_per_request(load) / SECONDS_PER_MONTH if own else None
+            hosted, hardware = self_hosted(hosting, prices, extras, own_rate, say)
+    except NothingFits as nothing:
+        blames = blame(nothing.study)
+        if json:
+            show_json({"blame": [each.model_dump(mode="json") for each in blames]})
+        else:
+            show(blame_view(nothing.study.plan, spec.name, blames))
+        raise typer.Exit(1) from None
+    return report(
+        spec.name, load.trace, hosted, hardware, bills, left_out, cached_share=cached_share,
+        promises=promises_of(scenario), own_tokens_per_month=own,
+    )  # fmt: skip
+
+
+def _given(
+    replica: tuple[float | None, float | None, int, float | None],
+    flags: Mapping[str, object],
+    api: list[str] | None,
+    cached_share: float,
+    batch_api: bool,
+    extras: "tuple[Extra, ...]",
+) -> "BreakEvenReport":
+    """The self-hosted side from the user's own speed, price and utilisation."""
+    from tokonomics.money.api_bill import api_bills
+    from tokonomics.money.breakeven import SelfHosted, kind_of_equation
+    from tokonomics.planner.breakeven import report
+    from tokonomics.planner.scenario import Scenario, load_of
+    from tokonomics.planner.wishes import amount
+    from tokonomics.units import percent, usd
+
+    speed, price, gpus, share = replica
+    if speed is None or price is None:
+        missing = "--usd-per-hour" if price is None else "--tokens-per-second"
+        raise BadInput("is missing", where=missing, fix="Such as --tokens-per-second 2400 --usd-per-hour 2.21.")
+    if share is None:
+        raise BadInput(
+            "how full are the machines?", where="--max-utilization", fix="Such as 0.7; without it, leave the two out."
+        )
+    name = f"{gpus} GPUs at {usd(price)}/h, {speed:,.0f} tok/s filled to {percent(share)}"
+    kind = kind_of_equation(name, price, gpus, speed, share)
+    volume = flags["tokens_per_month"]
+    traffic = {each: flags[each] for each in ("input", "output", "trace", "columns", "seed")}
+    load = load_of(Scenario().over({**traffic, "rate": None if flags["trace"] else "1"}))
+    bills, left_out = api_bills(_apis(api), load.trace, cached_share, batch_api)
+    return report(
+        "your replica", load.trace, SelfHosted(kinds=(kind,), extras=extras), (), bills, left_out,
+        cached_share=cached_share, filled=(),
+        own_tokens_per_month=amount(str(volume), "--tokens-per-month") if volume else None,
+    )  # fmt: skip
+
+
+def _apis(names: list[str] | None) -> "list[ApiPrice]":
+    from tokonomics.catalog.apis import find_api
+    from tokonomics.planner.wishes import listed
+
+    if not names:
+        raise BadInput(
+            "which API is it compared with?", where="--api", fix="Such as --api openai:gpt-4o; see `tokonomics apis`."
+        )
+    return [find_api(name) for name in dict.fromkeys(listed(names, "--api") or ())]
+
+
+def extras_from(
+    number: float | None, engineer_usd_per_month: float | None, overhead: list[str] | None
+) -> "tuple[Extra, ...]":
+    """Lines beside the machines: none unless asked for."""
+    from tokonomics.money.breakeven import engineers
+
+    made = []
+    if (number is None) != (engineer_usd_per_month is None):
+        missing = "--engineer-usd-per-month" if number is not None else "--engineers"
+        raise BadInput("is missing", where=missing, fix="Such as --engineers 0.5 --engineer-usd-per-month 15000.")
+    if number is not None and engineer_usd_per_month is not None:
+        made.append(engineers(number, engineer_usd_per_month))
+    return (*made, *(_overhead(text) for text in overhead or ()))
+
+
+def _overhead(text: str) -> "Extra":
+    from tokonomics.money.breakeven import Extra
+
+    name, _, value = (part.strip() for part in text.partition("="))
+    number = value.removesuffix("%").strip()
+    try:
+        amount = float(number)
+    except ValueError:
+        amount = -1.0
+    if not name or not 0 <= amount < 1e12:
+        raise BadInput(
+            f"'{shorten(text)}' is not understood",
+            where="--overhead",
+            fix="Write monitoring=500 for dollars a month, or network=8% of what the machines cost.",
+        )
+    if value.endswith("%"):
+        return Extra(name=name, share_of_machines=amount / 100)
+    return Extra(name=name, usd_per_month=amount)
+
+
+@contextmanager
+def _working() -> Iterator[Callable[[str], None]]:
+    """Says on a terminal what is being done."""
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield lambda what: None
+        return
+    with screen.status("planning …") as status:
+        yield lambda what: status.update(f"{what} …")

@@ -1,0 +1,79 @@
+"""``tokonomics own-hardware``: what a GPU-hour costs when the machine is bought."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokonomics.cli.output import Json, show, show_json
+from tokonomics.errors import BadInput, shorten
+
+
+def own_hardware(
+    gpu: Annotated[str, typer.Option(help="Which GPU the machine has.")],
+    purchase_usd: Annotated[float, typer.Option(help="Price of the whole machine.")],
+    years: Annotated[float, typer.Option(help="Over which it is written off.")],
+    usd_per_kwh: Annotated[float, typer.Option(help="Your price of a kilowatt-hour.")],
+    host_watts: Annotated[float, typer.Option(help="What it draws beside the GPUs; a DGX H100: 4600 of its 10,200.")],
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs in the machine.")] = 1,
+    pue: Annotated[
+        float | None, typer.Option(help="Power of the site over that of the machines.", show_default="1.58, mean 2023")
+    ] = None,
+    gpu_load: Annotated[
+        float | None, typer.Option(help="Share of its watts a GPU draws.", show_default="1, the datasheet's limit")
+    ] = None,
+    residual: Annotated[float | None, typer.Option(help="Share of the price it still sells for.")] = None,
+    cost_of_capital: Annotated[float | None, typer.Option(help="A year: 0.08.")] = None,
+    hosting_usd_per_month: Annotated[float | None, typer.Option(help="Space, or a colocation's fee.")] = None,
+    maintenance: Annotated[float | None, typer.Option(help="Share of the price a year: 0.05.")] = None,
+    staff_usd_per_year: Annotated[float | None, typer.Option(help="People, for this machine.")] = None,
+    memory_gb: Annotated[float | None, typer.Option(min=1, help="The host's memory: checked against weights.")] = None,
+    offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV) to compare with.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Save it as a price list for --offers: mine.csv.")] = None,
+    json: Json = False,
+) -> None:
+    """What a GPU-hour costs when the machine is bought: depreciation, power, people; as an offer for every other verb.
+
+    \b
+    Examples:
+      tokonomics own-hardware --gpu H100 --gpus 8 --purchase-usd 250000 --years 4 --usd-per-kwh 0.12 --host-watts 4600
+      tokonomics own-hardware --gpu L40S --gpus 4 --purchase-usd 60000 --years 5 --usd-per-kwh 0.25 --host-watts 900 \\
+        --pue 1.3 --residual 0.1 --cost-of-capital 0.08 --hosting-usd-per-month 600 --save mine.csv
+    """
+    from pydantic import ValidationError
+
+    from tokonomics.catalog.gpus import find_gpu
+    from tokonomics.catalog.offers import NoOffer, cheapest_offer, load_offers, write_offers
+    from tokonomics.clock import today
+    from tokonomics.money.own_hardware import Purchase, own_offer
+    from tokonomics.money.own_hardware import own_hardware as price
+    from tokonomics.report.own_hardware_view import own_hardware_view
+
+    spec = find_gpu(gpu)
+    values = {
+        "gpus": gpus, "purchase_usd": purchase_usd, "years": years, "residual_share": residual,
+        "cost_of_capital": cost_of_capital, "usd_per_kwh": usd_per_kwh, "pue": pue, "gpu_load": gpu_load,
+        "host_watts": host_watts, "hosting_usd_per_month": hosting_usd_per_month, "maintenance_share": maintenance,
+        "staff_usd_per_year": staff_usd_per_year,
+    }  # fmt: skip
+    try:
+        bought = Purchase.model_validate({name: value for name, value in values.items() if value is not None})
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        flag = str(problem["loc"][0]).removesuffix("_share").replace("_", "-")
+        said = problem["msg"].lower().removeprefix("input ")
+        raise BadInput(f"{said}, got {shorten(str(problem['input']))}", where=f"--{flag}") from None
+    rented = None
+    with suppress(NoOffer):
+        rented = cheapest_offer(spec.key, offers=load_offers(offers))
+    found = price(bought, spec, rented)
+    if save:
+        if not save.parent.is_dir():
+            raise BadInput(f"the folder {shorten(str(save.parent), 200)} does not exist", where="--save")
+        write_offers(save, [own_offer(bought, spec, today(), memory_gb)])
+        typer.echo(f"saved to {save}: use it with --offers {save}", err=True)
+    if json:
+        show_json(found)
+    else:
+        show(own_hardware_view(found))

@@ -1,0 +1,124 @@
+"""Who pays how much of a shared fleet: every tenant its own GPU time, and of the time left unused as much as its part
+of the load when the fleet is fullest, but never more than a fleet of its own would cost.
+
+*Usage* is the GPU time of a tenant's prompts and answers in full batches. The unused rest is there because of the
+fullest hours, so it follows the load in them (coincident peak: NARUC, Electric Utility Cost Allocation Manual, 1992):
+who comes at night pays for no readiness. The cap is the stand-alone test (Faulhaber, Cross-Subsidization, American
+Economic Review 65, 1975): a steady tenant is not charged for the peaks of others beyond what it would pay alone, or it
+would leave; what the cap takes off falls to the others. Shares sum to the bill, and nobody pays more than alone as long
+as the pool costs no more than the fleets apart. Sharing everything by usage would break the last, sharing by the bills
+alone would charge small tenants for the whole replica they would need. The Shapley value (1953), what a tenant adds on
+average over every order of joining, is the check; it needs a simulation for every group of tenants.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.errors import BadInput
+from tokonomics.physics.steptime import step_model
+from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.state import DONE
+from tokonomics.serving.steady import ReplicaCurve
+
+Floats = NDArray[np.float64]
+
+_MOST_PLAYERS = 12
+"""4,095 groups."""
+
+
+def unused_shares(
+    bill_usd: float, usage_usd: Sequence[float], at_peak: Sequence[float], alone_usd: Sequence[float]
+) -> tuple[float, ...]:
+    """What each tenant pays beside its usage; with the usage it sums to the bill, to the last digit."""
+    if min(*usage_usd, *at_peak, *alone_usd, bill_usd) < 0:
+        raise BadInput("what is to be shared out is at least 0")
+    weights = next((each for each in (at_peak, usage_usd) if math.fsum(each) > 0), [1.0] * len(usage_usd))
+    room = [max(0.0, alone - usage) for alone, usage in zip(alone_usd, usage_usd, strict=True)]
+    left = bill_usd - math.fsum(usage_usd)
+    if left > math.fsum(room):  # the pool costs more than the fleets apart: whoever would leave most unused pays most
+        total = math.fsum(room)
+        paid = [left * (each / total if total else 1 / len(room)) for each in room]
+        return _exact(paid, usage_usd, bill_usd)
+    paid = [0.0] * len(room)
+    open_ = {place for place, weight in enumerate(weights) if weight > 0} or set(range(len(room)))
+    while open_:
+        total = math.fsum(weights[place] for place in open_) or 1.0
+        still = left - math.fsum(paid)
+        full = {place for place in open_ if still * weights[place] / total >= room[place]}
+        for place in full or open_:
+            paid[place] = room[place] if full else still * weights[place] / total
+        if not full:
+            break
+        open_ -= full
+    return _exact(_the_rest(paid, room, left), usage_usd, bill_usd)
+
+
+def _the_rest(paid: list[float], room: list[float], left: float) -> list[float]:
+    """What is left when all who are there at the peak pay as much as alone falls to the others, by their room."""
+    rest = left - math.fsum(paid)
+    space = [there - already for there, already in zip(room, paid, strict=True)]
+    total = math.fsum(space)
+    return [already + rest * each / total if total > 0 else already for already, each in zip(paid, space, strict=True)]
+
+
+def _exact(shares: list[float], usage_usd: Sequence[float], bill_usd: float) -> tuple[float, ...]:
+    """What rounding leaves is put on the largest, so that the parts sum to the bill."""
+    largest = max(range(len(shares)), key=lambda place: shares[place])
+    others = [-share for place, share in enumerate(shares) if place != largest]
+    shares[largest] = math.fsum([bill_usd, *others, *(-usage for usage in usage_usd)])
+    return tuple(shares)
+
+
+def shapley(players: int, cost_of: Callable[[frozenset[int]], float]) -> tuple[float, ...]:
+    """What each player adds to the cost, in the mean over every order in which they could join."""
+    if not 1 <= players <= _MOST_PLAYERS:
+        raise BadInput(f"the Shapley value is for 1 to {_MOST_PLAYERS} tenants, got {players}")
+    cost = {frozenset[int](): 0.0}
+    for size in range(1, players + 1):
+        for members in combinations(range(players), size):
+            cost[frozenset(members)] = cost_of(frozenset(members))
+    values = []
+    for player in range(players):
+        parts = []
+        for group, usd in cost.items():
+            if player in group:
+                continue
+            weight = 1 / (players * math.comb(players - 1, len(group)))
+            parts.append(weight * (cost[group | {player}] - usd))
+        values.append(math.fsum(parts))
+    return tuple(values)
+
+
+def gpu_seconds(simulation: Simulation) -> tuple[Floats, Floats]:
+    """Seconds of a replica that each request takes in full batches: for its prompt, and for its answer.
+
+    A replica that is busy with one request could serve fifty more in the same time, so busy time would charge whoever
+    comes alone with what others leave unused; full batches make a token worth the same at every hour. A prompt weighs
+    what the physics gives its computed tokens after its cached ones, an answer its tokens' part of a full step at its
+    own context; both are scaled to what the closed form gives a mean request (``Outcome.load_share``).
+    """
+    trace, served = simulation.trace, simulation.served
+    done = served.status == DONE
+    computed = np.maximum(trace.input_tokens - served.cached_tokens, 1)
+    if not done.any():
+        return np.zeros(len(trace)), np.zeros(len(trace))
+    inputs, outputs = (max(1, round(float(each.mean()))) for each in (computed[done], trace.output_tokens[done]))
+    most = simulation.rules.max_sequences
+    full = ReplicaCurve(simulation.deployment, inputs, outputs, most_sequences=most).capacity()
+    # A fleet cannot have done more than was paid for, whatever the mean request says.
+    total_s = min(float(done.sum()) / full.rate, float(simulation.paid_s.sum()))
+    steps = step_model(simulation.deployment).with_engine(None)
+    prompts = np.where(done, steps.prefill(computed, served.cached_tokens), 0.0)
+    context = trace.input_tokens + trace.output_tokens / 2
+    answers = np.where(done, trace.output_tokens * steps.decode(full.batch, context), 0.0)
+    prompt_share = full.prefill_share if answers.any() else 1.0
+    return _scaled(prompts, total_s * prompt_share), _scaled(answers, total_s * (1 - prompt_share))
+
+
+def _scaled(weights: Floats, total: float) -> Floats:
+    whole = float(weights.sum())
+    return weights * (total / whole) if whole > 0 else weights

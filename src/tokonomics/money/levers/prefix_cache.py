@@ -1,0 +1,247 @@
+"""What keeping the KV of shared prompt beginnings saves: the user's trace served with and without it.
+
+Each setting (no cache, the GPU's own, with prefix-aware routing, with slower memories behind it) is simulated on the
+same number of replicas, which shows what it does to prompts, latency and batch, and then on as few replicas as keep up
+and keep the promises, which is the bill. How the hits depend on size and time to live is a replay of the trace through
+one LRU cache (``traffic.prefix_reuse``).
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from tokonomics.errors import BadInput
+from tokonomics.money.cost import CostLine, CostTree
+from tokonomics.money.levers.bill import LeverBill
+from tokonomics.money.levers.cache_tiers import BreakEven, TierPrice, break_even
+from tokonomics.nouns import Noun
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.memory import kv_budget_bytes
+from tokonomics.serving.capacity import replicas_needed
+from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.outcome import Outcome, outcome
+from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.serving.tiers import TierHits, kv_bytes_per_token, plan_fetches
+from tokonomics.traffic.prefix_reuse import reuse_within
+from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.trace import Trace
+from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+
+TTLS_S = (60.0, 300.0, 900.0, 3600.0)
+"""From a minute to an hour; five minutes and an hour are what API providers sell (Anthropic, prompt caching)."""
+_SIZES = 24
+"""Points of the curve of hits against size."""
+
+
+class CacheSetting(Noun):
+    """The knobs of this lever."""
+
+    name: str
+    prefix_cache: bool = True
+    router: Router = Router.least_outstanding
+    tiers: tuple[TierPrice, ...] = ()
+
+
+class CacheRow(Noun):
+    """One setting, simulated."""
+
+    setting: CacheSetting
+    replicas: PositiveInt
+    """The same for every row: what the figures up to the next are of."""
+    cached_share: NonNegativeFloat
+    """Of the prompt tokens of answered requests."""
+    computed_tokens_per_hour: NonNegativeFloat
+    """Prompt tokens that had to be computed."""
+    prefill_replicas: NonNegativeFloat
+    """Replicas' worth of time that prompts take."""
+    tier_hits: tuple[TierHits, ...]
+    outcome: Outcome
+    needs: PositiveInt
+    """The fewest replicas that keep up and keep the promises."""
+    bill: CostTree
+    """Of an hour of those, memories included."""
+    usd_per_mtok: float | None
+
+
+class SizePoint(Noun):
+    """Share of the prompt tokens found by one cache of that size."""
+
+    size_bytes: NonNegativeFloat
+    share: NonNegativeFloat
+
+
+class TtlPoint(Noun):
+    """The same, without a limit of size, where what is not used for so long is let go."""
+
+    ttl_s: float | None
+    share: NonNegativeFloat
+    held_bytes: NonNegativeFloat
+    """The most it has to hold."""
+
+
+class PrefixCacheLever(Noun):
+    """What prefix caching does to a deployment and a trace."""
+
+    deployment: str
+    source: str
+    requests: NonNegativeInt
+    input_tokens: NonNegativeInt
+    gpu_cache_bytes: NonNegativeInt
+    """Memory left for KV on all GPUs of a replica: running requests and cache share it."""
+    kv_bytes_per_token: NonNegativeInt
+    rows: tuple[CacheRow, ...]
+    bill: LeverBill
+    """From the first row to the cheapest; of equals the quickest to the first token."""
+    best: str
+    sizes: tuple[SizePoint, ...]
+    ttls: tuple[TtlPoint, ...]
+    break_evens: tuple[BreakEven, ...]
+
+
+def prefix_cache_lever(
+    deployment: Deployment,
+    trace: Trace,
+    usd_per_replica_hour: Callable[[int], float],
+    *,
+    tiers: Sequence[TierPrice] = (),
+    replicas: int | None = None,
+    promises: Sequence[Promise] = (),
+    say: Callable[[str], None] = lambda what: None,
+) -> PrefixCacheLever:
+    """Every setting on ``replicas`` (None: as many as it takes without a cache), and the fewest each one needs."""
+    if trace.prefix is None:
+        raise BadInput(
+            "does not say which blocks its prompts share",
+            where=trace.source,
+            fix="Use a log with block hashes (--columns …,prefix=…), or a sample: mooncake-conversation.",
+        )
+    plain: tuple[CacheSetting, ...] = (
+        CacheSetting(name="no cache", prefix_cache=False),
+        CacheSetting(name="GPU cache"),
+        CacheSetting(name="GPU cache, prefix-aware router", router=Router.prefix_aware),
+    )
+
+    def needed(setting: CacheSetting) -> int:
+        say(f"the replicas it takes: {setting.name}")
+        return replicas_needed(lambda count: serve_with(deployment, trace, setting, count)[0], promises).replicas
+
+    def row(setting: CacheSetting, needs: int) -> CacheRow:
+        say(f"{setting.name} on {together} replicas")
+        return _row(deployment, trace, setting, together, needs, usd_per_replica_hour, promises)
+
+    needs = [needed(setting) for setting in plain]
+    together = replicas or needs[0]
+    if together == max(needs) == 1:
+        plain, needs = plain[:2], needs[:2]  # one replica needs no router
+    rows = [row(setting, fewest) for setting, fewest in zip(plain, needs, strict=True)]
+    # Slower memories come behind the router that does better: following prefixes can make the load uneven.
+    base = min(rows[1:], key=_cost_then_wait).setting
+    rows += [row(setting, needed(setting)) for setting in _with_tiers(base, tiers)]
+    best = min(rows, key=_cost_then_wait)
+    per_replica = usd_per_replica_hour(together)
+    per_token = kv_bytes_per_token(deployment)
+    return PrefixCacheLever(
+        deployment=str(deployment),
+        source=trace.source,
+        requests=len(trace),
+        input_tokens=int(trace.input_tokens.sum(dtype=np.int64)),
+        gpu_cache_bytes=max(0, kv_budget_bytes(deployment)) * deployment.gpus,
+        kv_bytes_per_token=per_token,
+        rows=tuple(rows),
+        bill=LeverBill(before=rows[0].bill, after=best.bill),
+        best=best.setting.name,
+        sizes=hits_by_size(trace, per_token),
+        ttls=hits_by_ttl(trace, per_token),
+        break_evens=tuple(break_even(deployment, price, per_replica) for price in tiers),
+    )
+
+
+def serve_with(
+    deployment: Deployment, trace: Trace, setting: CacheSetting, replicas: int
+) -> tuple[Simulation, tuple[TierHits, ...]]:
+    """Simulate a setting; slower memories need a first run that shows which replica gets what."""
+    fleet = FleetSettings(replicas=replicas, router=setting.router)
+    made = simulate(deployment, trace, fleet, prefix_cache=setting.prefix_cache)
+    if not setting.tiers:
+        return made, ()
+    fetches, hits = plan_fetches(made, tuple(price.tier for price in setting.tiers))
+    return simulate(deployment, trace, fleet, prefix_cache=setting.prefix_cache, fetches=fetches), hits
+
+
+def hits_by_size(trace: Trace, bytes_per_token: int) -> tuple[SizePoint, ...]:
+    """One cache for all requests, from one block to what holds everything."""
+    prefix = trace.prefix
+    if prefix is None:
+        return ()
+    block_bytes = prefix.block_tokens * bytes_per_token
+    _, most = reuse_within(prefix, trace.input_tokens, trace.arrival_s)
+    sizes = np.unique(np.geomspace(max(1, most // 2000), max(2, most), _SIZES).astype(np.int64))
+    total = int(trace.input_tokens.sum(dtype=np.int64))
+    made = []
+    for blocks in sizes:
+        hits, _ = reuse_within(prefix, trace.input_tokens, trace.arrival_s, int(blocks))
+        made.append(SizePoint(size_bytes=float(blocks * block_bytes), share=float(hits.sum(dtype=np.int64)) / total))
+    return tuple(made)
+
+
+def hits_by_ttl(trace: Trace, bytes_per_token: int, ttls_s: Sequence[float] = TTLS_S) -> tuple[TtlPoint, ...]:
+    """One cache without a limit that lets go of what was not used for so long; the last point: of nothing."""
+    prefix = trace.prefix
+    if prefix is None:
+        return ()
+    block_bytes = prefix.block_tokens * bytes_per_token
+    total = int(trace.input_tokens.sum(dtype=np.int64))
+    made = []
+    for ttl_s in (*(each for each in ttls_s if each < trace.duration_s), None):
+        hits, held = reuse_within(prefix, trace.input_tokens, trace.arrival_s, ttl_s=ttl_s)
+        share = float(hits.sum(dtype=np.int64)) / total
+        made.append(TtlPoint(ttl_s=ttl_s, share=share, held_bytes=float(held * block_bytes)))
+    return tuple(made)
+
+
+def _cost_then_wait(row: CacheRow) -> tuple[float, float]:
+    return round(row.bill.usd, 6), row.outcome.ttft_s.mean or 0.0
+
+
+def _with_tiers(base: CacheSetting, tiers: Sequence[TierPrice]) -> tuple[CacheSetting, ...]:
+    """Each adds one memory to the one before."""
+    return tuple(
+        base.model_copy(
+            update={
+                "name": f"  + {price.tier.name} {price.tier.size_bytes / BYTES_PER_GB:g} GB",
+                "tiers": tuple(tiers[:count]),
+            }
+        )
+        for count, price in enumerate(tiers, 1)
+    )
+
+
+def _row(
+    deployment: Deployment,
+    trace: Trace,
+    setting: CacheSetting,
+    replicas: int,
+    needs: int,
+    usd_per_replica_hour: Callable[[int], float],
+    promises: Sequence[Promise],
+) -> CacheRow:
+    simulation, hits = serve_with(deployment, trace, setting, replicas)
+    made = outcome(simulation, promises)
+    hours = made.duration_s / SECONDS_PER_HOUR
+    lines = [CostLine(name="replicas", quantity=needs, unit="hour", usd_per_unit=usd_per_replica_hour(needs))]
+    bill = CostTree(name=setting.name.strip(), lines=(*lines, *(price.line(needs) for price in setting.tiers)))
+    tokens = made.input_tokens + made.output_tokens
+    span_hours = trace.duration_s / SECONDS_PER_HOUR
+    return CacheRow(
+        setting=setting,
+        replicas=replicas,
+        cached_share=made.cached_tokens / made.input_tokens if made.input_tokens else 0.0,
+        computed_tokens_per_hour=(made.input_tokens - made.cached_tokens) / hours if hours else 0.0,
+        prefill_replicas=made.shares.prefill * made.replicas_mean,
+        tier_hits=hits,
+        outcome=made,
+        needs=needs,
+        bill=bill,
+        usd_per_mtok=bill.usd * span_hours / tokens * TOKENS_PER_MTOK if tokens and span_hours else None,
+    )

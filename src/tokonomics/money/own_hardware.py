@@ -1,0 +1,141 @@
+"""What an hour of a GPU costs when the machine is bought instead of rented, as an offer like any other.
+
+Depreciation is the price less what the machine still sells for, over its years; capital is what the annuity at the
+cost of capital asks beyond that; power is the GPUs' watts (datasheet) at their load and the host's, times PUE, times
+the price of a kilowatt-hour. Hosting, maintenance and staff are lines of their own, off unless given. Hours are all
+hours of the year: a machine that stands idle costs the same, but for its power.
+"""
+
+import datetime as dt
+import math
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from tokonomics.catalog.gpus import Gpu
+from tokonomics.catalog.offers import MAX_GPUS, Offer
+from tokonomics.errors import BadInput
+from tokonomics.money.cost import CostLine, CostTree
+from tokonomics.nouns import Noun
+from tokonomics.units import HOURS_PER_MONTH
+
+HOURS_PER_YEAR = 12 * HOURS_PER_MONTH
+MEAN_PUE = 1.58
+"""Industry mean of 2023: Uptime Institute, Intelligence Update 221, 2023-11-23; new large sites reach 1.3 and less."""
+
+
+class Purchase(Noun):
+    """A machine with GPUs, bought and kept."""
+
+    gpus: int = Field(ge=1, le=MAX_GPUS)
+    purchase_usd: PositiveFloat = Field(le=1e9)
+    """The whole machine, with its share of network and storage."""
+    years: PositiveFloat = Field(le=20)
+    residual_share: float = Field(default=0.0, ge=0, lt=1)
+    """Of the price, still worth at the end; nothing unless told."""
+    cost_of_capital: float = Field(default=0.0, ge=0, lt=1)
+    """A year; money is free unless told."""
+    usd_per_kwh: NonNegativeFloat = Field(le=10)
+    pue: float = Field(default=MEAN_PUE, ge=1, le=5)
+    """Power of the whole site over that of the machines."""
+    gpu_load: float = Field(default=1.0, ge=0, le=1)
+    """Share of the datasheet's watts that a GPU draws in the mean: its limit unless measured."""
+    host_watts: NonNegativeFloat = Field(le=100_000)
+    """What the machine draws beside its GPUs: processors, memory, network, fans."""
+    hosting_usd_per_month: NonNegativeFloat = Field(default=0.0, le=1e7)
+    """Space, or what a colocation asks beside power."""
+    maintenance_share: float = Field(default=0.0, ge=0, lt=1)
+    """Of the price, a year: spare parts, support contracts."""
+    staff_usd_per_year: NonNegativeFloat = Field(default=0.0, le=1e8)
+    """People who run this machine: their share of a year."""
+
+
+def annuity(cost_of_capital: float, years: float) -> float:
+    """Yearly payment for one dollar borrowed."""
+    if cost_of_capital == 0:
+        return 1 / years
+    return cost_of_capital / -math.expm1(-years * math.log1p(cost_of_capital))
+
+
+def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
+    """One hour of the machine, line by line."""
+    if gpu.watts is None:
+        raise BadInput(
+            f"the catalogue does not know what {gpu.key} draws",
+            fix=f"Add it to your catalogue file: [gpus.{gpu.key}] watts = 700",
+        )
+    price, years = purchase.purchase_usd, purchase.years
+    residual = price * purchase.residual_share
+    depreciation = (price - residual) / years / HOURS_PER_YEAR
+    worth_today = residual * (1 + purchase.cost_of_capital) ** -years
+    payment = (price - worth_today) * annuity(purchase.cost_of_capital, years) / HOURS_PER_YEAR
+    gpu_kwh = purchase.gpus * gpu.watts * purchase.gpu_load / 1000
+    host_kwh = purchase.host_watts / 1000
+    cooling_kwh = (gpu_kwh + host_kwh) * (purchase.pue - 1)
+
+    def hourly(name: str, usd: float) -> CostLine:
+        return CostLine(name=name, quantity=1, unit="hour", usd_per_unit=usd)
+
+    def power(name: str, kwh: float) -> CostLine:
+        return CostLine(name=name, quantity=kwh, unit="kWh", usd_per_unit=purchase.usd_per_kwh)
+
+    lines = (
+        hourly("depreciation", depreciation),
+        # Rounding must not make free money cost less than nothing.
+        hourly("cost of capital", max(0.0, payment - depreciation)),
+        power("power of the GPUs", gpu_kwh),
+        power("power of the host", host_kwh),
+        power("cooling and losses (PUE)", cooling_kwh),
+        hourly("hosting", purchase.hosting_usd_per_month / HOURS_PER_MONTH),
+        hourly("maintenance", price * purchase.maintenance_share / HOURS_PER_YEAR),
+        hourly("staff", purchase.staff_usd_per_year / HOURS_PER_YEAR),
+    )
+    return CostTree(
+        name=f"an hour of {purchase.gpus}×{gpu.key}, owned", lines=tuple(each for each in lines if each.usd)
+    )
+
+
+def own_offer(purchase: Purchase, gpu: Gpu, on: dt.date, memory_gb: float | None = None) -> Offer:
+    """The machine as an offer that every verb takes with ``--offers``."""
+    return Offer(
+        provider="own",
+        region="own",
+        instance=f"own-{purchase.gpus}x{gpu.key}",
+        gpu=gpu.key,
+        gpus=purchase.gpus,
+        memory_gb=memory_gb,
+        usd_per_hour=own_hour(purchase, gpu).usd,
+        date=on,
+        source=f"own hardware: ${purchase.purchase_usd:,.0f} over {purchase.years:g} years",
+    )
+
+
+class OwnHardware(Noun):
+    """What owning costs, next to the cheapest rent of the same GPU."""
+
+    gpu: str
+    purchase: Purchase
+    hour: CostTree
+    usd_per_hour: PositiveFloat
+    usd_per_gpu_hour: PositiveFloat
+    usd_per_month: PositiveFloat
+    rented: tuple[Offer, ...]
+    """The cheapest on demand, where one is known."""
+    hours_share: NonNegativeFloat | None
+    """Of all hours in which a rented GPU would have to be needed for owning to be cheaper; above 1: never."""
+
+
+def own_hardware(purchase: Purchase, gpu: Gpu, rented: Offer | None = None) -> OwnHardware:
+    """The hour, the month, and from how many hours of need a month on owning beats that rent."""
+    hour = own_hour(purchase, gpu)
+    each = hour.usd / purchase.gpus
+    rent = rented.usd_per_gpu_hour() if rented else None
+    return OwnHardware(
+        gpu=gpu.key,
+        purchase=purchase,
+        hour=hour,
+        usd_per_hour=hour.usd,
+        usd_per_gpu_hour=each,
+        usd_per_month=hour.usd * HOURS_PER_MONTH,
+        rented=(rented,) if rented else (),
+        hours_share=each / rent if rent else None,
+    )

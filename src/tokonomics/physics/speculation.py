@@ -1,0 +1,44 @@
+"""Speculative decoding: a small draft proposes some tokens, one step of the model checks them all.
+
+Where each proposed token is accepted with probability ``a``, independently, a round of ``k`` proposals yields
+``(1 − a^(k+1)) ÷ (1 − a)`` tokens (Leviathan, Kalman and Matias, 2023, arXiv:2211.17192, equation 1). A round costs
+``k`` steps of the draft and one step of the model on ``k + 1`` tokens of each sequence; ``steptime`` divides that by
+the yield. So a token takes its mean time: the simulator sees evenly paced tokens where a server sends small bunches.
+"""
+
+from pydantic import Field, model_validator
+
+from tokonomics.catalog.models import ModelSpec
+from tokonomics.nouns import Noun
+
+ACCEPTANCE = 0.65
+"""Where the user's own is not known: T5-small drafting for T5-XXL, summaries, greedy (arXiv:2211.17192, table 2, where
+it ranges from 0.53 to 0.75 by task and temperature). It is a property of the texts and the pair: measure it."""
+DRAFT_TOKENS = 3
+"""Assumed: few, since a full batch has no idle arithmetic to spend on proposals that fail."""
+
+
+class Speculation(Noun):
+    """How a deployment drafts."""
+
+    tokens: int = Field(default=DRAFT_TOKENS, ge=1, le=16)
+    """Proposed in a round."""
+    acceptance: float = Field(default=ACCEPTANCE, ge=0, le=1)
+    """Chance that a proposed token is what the model would have written."""
+    draft: ModelSpec | None = None
+    """Runs on the same GPUs, its weights and KV beside the model's."""
+    draft_share: float | None = Field(default=None, ge=0, le=10)
+    """Instead of a model: what one token of the draft costs, in steps of the model; takes no memory here."""
+
+    @model_validator(mode="after")
+    def _one_draft(self) -> "Speculation":
+        if (self.draft is None) == (self.draft_share is None):
+            raise ValueError("a draft is a model, or a share of the model's own step")
+        return self
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Expected tokens of a round: the accepted ones and the one that the check itself gives."""
+        if self.acceptance == 1:
+            return self.tokens + 1.0
+        return float((1 - self.acceptance ** (self.tokens + 1)) / (1 - self.acceptance))

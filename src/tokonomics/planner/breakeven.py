@@ -1,0 +1,312 @@
+"""The self-hosted side of a break-even: which machines the planner would buy at which volume, and what each holds.
+
+The planner picks the cheapest hardware for a trickle of requests, for about a dozen replicas, for the user's own
+volume, and again at every break-even found; the staircase of each pick then competes at every volume. What a replica
+holds under the promise is simulated in fleets of several sizes, since larger ones even out bursts; between two sizes
+the smaller counts.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+import numpy as np
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from tokonomics.catalog.offers import Offer
+from tokonomics.errors import BadInput
+from tokonomics.money.api_bill import ApiBill, LeftOut
+from tokonomics.money.breakeven import (
+    FILLED,
+    BillAt,
+    BreakEven,
+    Extra,
+    FleetKind,
+    SelfHosted,
+    Swing,
+    bill_at,
+    break_even,
+    rising,
+    swings,
+)
+from tokonomics.money.cost import require_utilization
+from tokonomics.nouns import Noun
+from tokonomics.physics.intervals import interval
+from tokonomics.planner.altered import highest_rate
+from tokonomics.planner.load import Load
+from tokonomics.planner.machines import machines_for
+from tokonomics.planner.plan import Candidate, Question, Study, layout, study
+from tokonomics.planner.scenario import Scenario, load_of, question_of
+from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
+from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.trace import PrefixBlocks, Trace
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
+TRICKLE = 0.01
+"""Requests a second: one at a time on most hardware, so whatever holds the model and its promise is enough."""
+MANY_REPLICAS = 12
+"""Of the hardware that is cheapest by the request: enough that whole machines hardly matter."""
+SIZES = (1, 2, 4, 8)
+_CLOSE_ENOUGH = 1.02
+_BLOCK_TOKENS = 16
+"""vLLM's block: shared prompts are found by whole ones."""
+_MOST_STUDIES = 12
+_MOST_ROUNDS = 3
+_NEAR = 1.25
+"""Two rates closer than this are planned for once."""
+
+Say = Callable[[str], None]
+
+
+class HostedKind(Noun):
+    """Hardware that the planner picked at some volume, as a staircase."""
+
+    pick: Candidate
+    """At the volume it was picked for."""
+    kind: FleetKind
+    simulated: bool
+    slow: float
+    """The 80 % interval of its speed: of that which was modelled."""
+    fast: float
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """What is asked, apart from the volume."""
+
+    scenario: Scenario
+    offers: tuple[Offer, ...]
+    today: date
+    shared: float = 0.0
+    """Of every prompt, a head that all have in common."""
+
+    def load(self, rate: float) -> Load:
+        """The requests at a rate."""
+        written = self.scenario.model_copy(update={"rate": f"{rate:.9g}", "tokens_per_month": None})
+        return with_shared_head(load_of(written), self.shared)
+
+    def question(self, rate: float) -> Question:
+        return question_of(self.scenario, self.scenario.model[0], self.load(rate), self.offers, self.today)
+
+
+class NothingFits(BadInput):
+    """No hardware keeps the promise even for a trickle of requests; carries the study that says why."""
+
+    def __init__(self, found: Study) -> None:
+        super().__init__("nothing fits these wishes")
+        self.study = found
+
+
+def tokens_per_request(load: Load) -> float:
+    trace = load.trace
+    return float((trace.input_tokens.astype(np.int64) + trace.output_tokens).mean())
+
+
+def self_hosted(
+    hosting: Hosting,
+    api_usd_per_mtok: Sequence[float],
+    extras: tuple[Extra, ...] = (),
+    own_rate: float | None = None,
+    say: Say = lambda what: None,
+) -> tuple[SelfHosted, list[HostedKind]]:
+    """The staircase against these API prices, and the hardware it is made of."""
+    found: dict[tuple[object, ...], HostedKind] = {}
+    asked: list[float] = []
+    base = hosting.question(TRICKLE)
+    tokens = tokens_per_request(base.load)
+
+    def ask(rate: float) -> Study | None:
+        """Plan for a rate, unless one near it was planned for."""
+        if len(asked) >= _MOST_STUDIES or any(1 / _NEAR < rate / each < _NEAR for each in asked):
+            return None
+        asked.append(rate)
+        say(f"the cheapest hardware at {rate:.3g} requests/s")
+        made = study(replace(base, load=hosting.load(rate)))
+        for pick in _picks(made):
+            if _key(pick) not in found:
+                say(f"what {pick.gpu} replicas hold")
+                found[_key(pick)] = _hosted(made, pick, base.load, tokens)
+        return made
+
+    first = ask(TRICKLE)
+    assert first is not None
+    if not found:
+        raise NothingFits(first)
+    ask(MANY_REPLICAS * _cheapest_by_request(first).capacity_requests_per_s)
+    if own_rate is not None:
+        ask(own_rate)
+    hosted = SelfHosted(kinds=tuple(each.kind for each in found.values()), extras=extras)
+    for price in sorted(set(api_usd_per_mtok), reverse=True):
+        for _ in range(_MOST_ROUNDS):
+            # Hardware picked at a break-even may move it: ask again where it went.
+            known = len(found)
+            meets = break_even(hosted, "", price)
+            for volume in [each for each in (meets.first, meets.stays) if each is not None]:
+                ask(volume / tokens / SECONDS_PER_MONTH)
+            hosted = SelfHosted(kinds=tuple(each.kind for each in found.values()), extras=extras)
+            if len(found) == known:
+                break
+    return hosted, list(found.values())
+
+
+def _picks(made: Study) -> list[Candidate]:
+    """The cheapest, and of those that cost the same the one with the most room: with more volume it is bought."""
+    best = made.plan.best
+    if best is None:
+        return []
+    same = [row for row in made.plan.ranked if row.usd_per_month <= best.usd_per_month * (1 + 1e-9)]
+    return [best, max(same, key=lambda row: row.replicas * row.capacity_requests_per_s)]
+
+
+def _key(row: Candidate) -> tuple[object, ...]:
+    machine = row.provider, row.region, row.instance, row.terms
+    return row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, *machine
+
+
+def _cheapest_by_request(made: Study) -> Candidate:
+    """Of the ranked, the one whose full replicas cost least by the request."""
+
+    def price(row: Candidate) -> float:
+        return row.instance_usd_per_hour * row.instances / (row.replicas * row.capacity_requests_per_s)
+
+    return min(made.plan.ranked, key=price)
+
+
+def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> HostedKind:
+    """A pick as a staircase: what its replicas hold, in fleets of several sizes."""
+    question, sized = made.question, made.of(row)
+    deployment, spare = sized.deployment, made.question.limits.spare
+    limit = question.limits.max_utilization or (None if question.simulate else CLOSED_FORM_UTILIZATION)
+    most = None if limit is None else require_utilization(limit) * row.capacity_requests_per_s
+    held: list[tuple[int, float]] = []
+    alone = trickle.workload.rate
+    for replicas in SIZES if question.simulate else SIZES[:1]:
+        # Several replicas hold at least what each would alone: one search starts where another ended.
+        known = trickle.at(alone * replicas)
+        alone = highest_rate(question, sized.screened, replicas, known, close_enough=_CLOSE_ENOUGH).rate / replicas
+        held.append((replicas, (alone if most is None else min(most, alone)) * tokens * SECONDS_PER_MONTH))
+    offer = next(
+        each.offer
+        for each in sized.screened.hosts.machines
+        if (each.offer.provider, each.offer.region, each.offer.instance, each.offer.gpu)
+        == (row.provider, row.region, row.instance, row.gpu)
+    )
+    machines = machines_for(deployment, offer, 1)
+    speed = interval(1.0, "throughput", deployment)
+    return HostedKind(
+        pick=row,
+        kind=FleetKind(
+            name=f"{row.gpus_per_replica}×{row.gpu} {layout(deployment)} at {row.provider} {row.instance}",
+            gpus_per_purchase=machines * offer.gpus,
+            replicas_per_purchase=max(1, offer.gpus // deployment.gpus),
+            usd_per_purchase=machines * row.instance_usd_per_hour * HOURS_PER_MONTH,
+            holds=rising(held),
+            spare=spare,
+        ),
+        simulated=question.simulate,
+        slow=speed.low,
+        fast=speed.high,
+    )
+
+
+def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakEven) -> HostedKind:
+    """The hardware that counts where the bills meet; of a pair that never meets, that of full machines."""
+    if found.stays is None:
+        kind = min(hosted.kinds, key=lambda each: each.usd_per_mtok_full)
+    else:
+        kind = hosted.kind(found.stays)
+    return next(each for each in kinds if each.kind == kind)
+
+
+def with_shared_head(load: Load, share: float) -> Load:
+    """Requests that all begin with the same words: a share of each prompt, in whole blocks."""
+    if not 0 <= share <= 1:
+        raise BadInput(f"must be a share from 0 to 1, got {share:g}", where="--cached-share")
+    if share == 0 or load.trace.prefix is not None:
+        return load
+    blocks = (load.trace.input_tokens * share / _BLOCK_TOKENS).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
+    ids = (np.arange(starts[-1]) - np.repeat(starts[:-1], blocks)).astype(np.int32)
+    prefix = PrefixBlocks(ids=ids, starts=starts, block_tokens=_BLOCK_TOKENS, distinct=max(1, int(blocks.max())))
+    return replace(load, trace=replace(load.trace, prefix=prefix))
+
+
+# --- the whole comparison -------------------------------------------------------------------------------------------
+
+
+class BreakEvenReport(Noun):
+    """A model of one's own against APIs, at every volume."""
+
+    model: str
+    input_tokens: PositiveFloat
+    """Of the mean request."""
+    output_tokens: NonNegativeFloat
+    cached_share: NonNegativeFloat
+    promises: tuple[Promise, ...]
+    hosted: SelfHosted
+    hardware: tuple[HostedKind, ...]
+    """Empty where speed and price were given."""
+    apis: tuple[ApiBill, ...]
+    left_out: tuple[LeftOut, ...]
+    found: tuple[BreakEven, ...]
+    """One for each API."""
+    swings: tuple[tuple[Swing, ...], ...]
+    """One row for each API."""
+    bills: tuple[BillAt, ...]
+    own_tokens_per_month: PositiveFloat | None
+
+    @property
+    def tokens_per_request(self) -> float:
+        return self.input_tokens + self.output_tokens
+
+
+def report(
+    model: str,
+    trace: Trace,
+    hosted: SelfHosted,
+    hardware: Sequence[HostedKind],
+    apis: tuple[ApiBill, ...],
+    left_out: tuple[LeftOut, ...] = (),
+    *,
+    cached_share: float = 0.0,
+    promises: tuple[Promise, ...] = (),
+    own_tokens_per_month: float | None = None,
+    filled: Sequence[float] = FILLED,
+) -> BreakEvenReport:
+    """Break-evens, what moves them, and the bills at round volumes."""
+    found = tuple(break_even(hosted, each.name, each.usd_per_mtok) for each in apis)
+    moved = []
+    for each, meets in zip(apis, found, strict=True):
+        counts = at_break_even(hardware, hosted, meets) if hardware else None
+        speeds = (counts.slow, counts.fast) if counts else ()
+        moved.append(tuple(swings(hosted, each.name, each.usd_per_mtok, speeds, filled)))
+    prices = {each.name: each.usd_per_mtok for each in apis}
+    volumes = sorted({*_round_volumes(found), *([own_tokens_per_month] if own_tokens_per_month else [])})
+    return BreakEvenReport(
+        model=model,
+        input_tokens=float(trace.input_tokens.mean()),
+        output_tokens=float(trace.output_tokens.mean()),
+        cached_share=cached_share,
+        promises=promises,
+        hosted=hosted,
+        hardware=tuple(hardware),
+        apis=apis,
+        left_out=left_out,
+        found=found,
+        swings=tuple(moved),
+        bills=tuple(bill_at(hosted, prices, each) for each in volumes),
+        own_tokens_per_month=own_tokens_per_month,
+    )
+
+
+def _round_volumes(found: Sequence[BreakEven], most: int = 5) -> list[float]:
+    """Powers of ten around the break-evens."""
+    met = [each for one in found for each in (one.first, one.stays) if each is not None] or [1e9]
+    low, high = math.floor(math.log10(min(met))), math.ceil(math.log10(max(met)))
+    while high - low + 1 > most:
+        high -= 1
+    while high - low + 1 < most - 1:
+        low, high = (low - 1, high) if high - math.log10(max(met)) > math.log10(min(met)) - low else (low, high + 1)
+    return [10.0**power for power in range(low, high + 1)]

@@ -1,0 +1,174 @@
+"""What replicas are bought on: whole machines, on the terms a setup allows.
+
+On demand it is the cheapest kind of machine for that many replicas. With commitments or spot it is the fleet program
+(``money.fleet_program``) over the hours of the replicas needed, in one region of one provider; how much may be on spot
+is the verdict on this workload (``money.spot_verdict``).
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.errors import BadInput
+from tokonomics.money.demand import EVERY_SIZE, Demand
+from tokonomics.money.fleet import FleetOffer, Wishes
+from tokonomics.money.fleet_program import optimal_fleet
+from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
+from tokonomics.planner.fleet_offers import spot_markets, startup_seconds
+from tokonomics.planner.machines import hosts_of, machines_for, usable
+from tokonomics.planner.plan import DEFAULT_MAX_AGE_DAYS
+from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.planner.sizing import Sizing
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+_PLACES = 3
+"""Regions for which the program is solved, the cheapest by one kind of machine alone."""
+_TIME_LIMIT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Bought:
+    """Machines for a setup, by the month."""
+
+    what: str
+    usd_per_month: float
+    gpus_paid: float
+    """In the mean over time."""
+
+
+def buy(setup: Setup, sizing: Sizing) -> Bought | NotServed:
+    """The cheapest way to host the replicas on the terms allowed."""
+    firm = _on_demand(setup, sizing)
+    if not (setup.commit or setup.spot):
+        return firm
+    share = (verdict.max_spot_share if (verdict := verdict_on(setup, sizing)) else 0.0) if setup.spot else 0.0
+    mixed = _mixed(setup, sizing, share)
+    ways = [each for each in (firm, mixed) if isinstance(each, Bought)]
+    return min(ways, key=lambda each: each.usd_per_month) if ways else firm
+
+
+def verdict_on(setup: Setup, sizing: Sizing) -> SpotVerdict | None:
+    """How much of it belongs on spot; None where nobody sells it so."""
+    markets = [market for offer in _offers(setup) for market in spot_markets(offer)]
+    if not markets:
+        return None
+    return spot_verdict(
+        answer_s=sizing.outcome.e2e_s.p99 or 0.0,
+        cold_start_s=startup_seconds(setup.deployment),
+        replicas=sizing.replicas,
+        interruptions=max((each.interruptions for each in markets), key=lambda each: each.per_hour),
+        strict_p99=any(each.statistic == "p99" for each in setup.promises),
+        batch=not setup.promises,
+    )
+
+
+def _on_demand(setup: Setup, sizing: Sizing) -> Bought | NotServed:
+    deployment = setup.deployment
+    offers = [offer for offer in setup.offers if offer.gpu == deployment.gpu.key]
+    machines, _ = usable(offers, (Terms.on_demand,), None, DEFAULT_MAX_AGE_DAYS, setup.today)
+    hosts, _ = hosts_of(deployment, machines)
+    found = []
+    for machine in hosts.machines:
+        mean = _mean_machines(setup, sizing, machine.offer)
+        usd = mean * machine.usd_per_hour * HOURS_PER_MONTH
+        found.append((usd, machine.offer.provider, machine.offer.instance, machine.offer.region, mean, machine))
+    if not found:
+        return NotServed(f"no on-demand machine is known for {deployment.gpus}×{deployment.gpu.key}")
+    usd, provider, instance, region, mean, machine = min(found, key=lambda each: (round(each[0], 6), *each[1:4]))
+    number = f"{mean:.0f}" if math.isclose(mean, round(mean)) else f"{mean:.2f}"
+    return Bought(f"{number}× {provider} {instance}, {region}, on demand", usd, mean * machine.offer.gpus)
+
+
+def _mean_machines(setup: Setup, sizing: Sizing, offer: Offer) -> float:
+    """Machines paid for, in the mean over time."""
+    needed = [machines_for(setup.deployment, offer, int(count) + setup.spare) for count in sizing.by_time[:, 1]]
+    if len(needed) == 1:
+        return float(needed[0])
+    lasts = np.diff(np.append(sizing.by_time[:, 0], sizing.span_s))
+    return float(np.dot(needed, lasts) / lasts.sum())
+
+
+def _mixed(setup: Setup, sizing: Sizing, spot_share: float) -> Bought | NotServed:
+    demand = Demand(rates={EVERY_SIZE: tuple(float(each + setup.spare) for each in _by_hour(sizing))})
+    places: dict[tuple[str, str], list[FleetOffer]] = {}
+    for offer in _offers(setup):
+        places.setdefault((offer.provider, offer.region), []).append(_priced(setup, offer))
+    mean = demand.mean
+
+    def alone(offers: Sequence[FleetOffer]) -> float:
+        return min((_alone_usd(offer, mean, spot_share) for offer in offers), default=math.inf)
+
+    likely = sorted(places.values(), key=alone)[:_PLACES]
+    wishes = Wishes(max_spot_share=spot_share)
+    plans = []
+    for offers in likely:
+        with suppress(BadInput):
+            plans.append((optimal_fleet(offers, demand, wishes, time_limit_s=_TIME_LIMIT_S), offers))
+    if not plans:
+        return NotServed("no region sells enough on these terms")
+    plan, offers = min(plans, key=lambda each: each[0].usd_per_month)
+    if all(each.terms is Terms.on_demand for each in plan.purchases):
+        return NotServed("nothing on these terms is cheaper than on demand")
+    gpus = {offer.name: offer.gpus for offer in offers}
+    paid = math.fsum(gpus[each.offer] * math.fsum(each.by_hour) / plan.hours for each in plan.purchases)
+    parts = [
+        f"{math.fsum(each.by_hour) / plan.hours:.3g}× {each.offer}, "
+        + (f"spot in {each.place}" if each.terms is Terms.spot else each.place or "on demand")
+        for each in plan.purchases
+    ]
+    return Bought("; ".join(parts), plan.usd_per_month, paid)
+
+
+def _by_hour(sizing: Sizing) -> list[int]:
+    """Replicas to have in each hour: the most that it asks for at any time."""
+    if len(sizing.by_time) == 1:
+        return [sizing.replicas]
+    hours = max(1, math.ceil(sizing.span_s / SECONDS_PER_HOUR))
+    times, counts = sizing.by_time[:, 0], sizing.by_time[:, 1]
+    made = []
+    for hour in range(hours):
+        start, end = hour * SECONDS_PER_HOUR, (hour + 1) * SECONDS_PER_HOUR
+        before = counts[max(0, int(np.searchsorted(times, start, side="right")) - 1)]
+        inside = counts[(times > start) & (times < end)]
+        made.append(int(max(before, inside.max(initial=0.0))))
+    return made
+
+
+def _offers(setup: Setup) -> list[Offer]:
+    """Machines with room for a replica, whose price is not too old."""
+    deployment = setup.deployment
+    of_gpu = [each for each in setup.offers if each.gpu == deployment.gpu.key]
+    machines, _ = usable(of_gpu, tuple(Terms), None, DEFAULT_MAX_AGE_DAYS, setup.today)
+    hosts, _ = hosts_of(deployment, machines)
+    # A replica over several machines is not sold by the program, which counts replicas of one.
+    kept = {id(each.offer): each.offer for each in hosts.machines if each.offer.gpus >= deployment.gpus}
+    return list(kept.values())
+
+
+def _priced(setup: Setup, offer: Offer) -> FleetOffer:
+    replicas = offer.gpus // setup.deployment.gpus
+    reserved = {"1 year": offer.reserved_1yr_usd_per_hour, "3 years": offer.reserved_3yr_usd_per_hour}
+    return FleetOffer(
+        name=f"{offer.provider} {offer.instance}, {offer.region}",
+        requests_per_s={EVERY_SIZE: float(replicas)},
+        replicas=replicas,
+        gpus=offer.gpus,
+        usd_per_hour=offer.usd_per_hour,
+        reserved={name: price for name, price in reserved.items() if price} if setup.commit else {},
+        spot=spot_markets(offer) if setup.spot else (),
+    )
+
+
+def _alone_usd(offer: FleetOffer, replicas: float, spot_share: float) -> float:
+    """USD an hour if only this were bought, by the machine or a part of it: what ranks regions."""
+    firm = [*offer.reserved.values(), *([offer.usd_per_hour] if offer.usd_per_hour is not None else [])]
+    spot = [market.usd_per_hour for market in offer.spot]
+    if not firm and spot_share < 1:
+        return math.inf
+    machines = math.ceil(replicas / offer.replicas - 1e-9)
+    dear, cheap = min(firm or spot), min(firm + spot)
+    return machines * ((1 - spot_share) * dear + spot_share * cheap)

@@ -1,0 +1,195 @@
+"""Everything that decides a bill, as one value: what a lever changes, and what two bills differ by.
+
+A setup is served by the simulator on as few replicas as keep its promises (``sizing``), and those stand on whole
+machines bought on the terms it allows (``purchase``). Equal setups have equal bills, however they came about.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import TYPE_CHECKING
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from tokonomics.catalog.offers import Offer
+from tokonomics.money.cost import CostLine, CostTree
+from tokonomics.money.levers.cache_tiers import TierPrice
+from tokonomics.nouns import Noun
+from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.load import Load
+from tokonomics.planner.machines import UNUSED
+from tokonomics.serving.fleet import Router
+from tokonomics.serving.outcome import Kept, Shares, Spread
+from tokonomics.traffic.promises import Promise
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+
+if TYPE_CHECKING:
+    from tokonomics.planner.sizing import Sizing
+
+IN_VAIN = "done in vain"
+"""Work done again after a preemption, or for clients that hung up."""
+SPARE = "spare replicas"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A deployment, its traffic and promises, how it serves and how it is bought."""
+
+    deployment: Deployment
+    load: Load
+    offers: tuple[Offer, ...]
+    """All that may be bought, of any GPU."""
+    today: date
+    promises: tuple[Promise, ...] = ()
+    max_sequences: int | None = None
+    """At a time; None: the engine's own limit, or what the promised time per token allows."""
+    prefix_cache: bool = True
+    router: Router = Router.least_outstanding
+    tiers: tuple[TierPrice, ...] = ()
+    disaggregated: bool = False
+    """Prompts and answers on replicas of their own."""
+    autoscale: bool = False
+    """Replicas come and go with the requests outstanding."""
+    commit: bool = False
+    """Reserved machines may be bought."""
+    spot: bool = False
+    """Spot may carry what the verdict on this workload allows."""
+    spare: int = 0
+
+    def deployed(self, **changes: object) -> "Setup":
+        """With another deployment."""
+        return replace(self, deployment=self.deployment.model_copy(update=changes))
+
+
+@dataclass(frozen=True)
+class NotServed:
+    """Why a setup cannot keep its promises, or cannot be bought."""
+
+    reason: str
+
+
+class SetupBill(Noun):
+    """What a setup costs, and how its requests fare."""
+
+    deployment: str
+    replicas: PositiveInt
+    """At the most; with those for prompts, without spare ones."""
+    prefill_replicas: NonNegativeInt
+    replicas_mean: PositiveFloat
+    """Paid for, over time."""
+    max_sequences: PositiveInt
+    bought: str
+    gpus_paid: PositiveFloat
+    """In the mean over time."""
+    usd_per_month: PositiveFloat
+    usd_per_mtok: PositiveFloat
+    """The whole bill over all tokens, prompt and answer."""
+    requests_per_s: PositiveFloat
+    batch: NonNegativeFloat
+    load_share: float | None
+    """Requests finished over those that full batches would finish: what is left is room to grow. None: not known."""
+    cached_share: NonNegativeFloat
+    """Of the prompt tokens."""
+    ttft_s: Spread
+    tpot_s: Spread
+    e2e_s: Spread
+    shares: Shares
+    slo: tuple[Kept, ...]
+    bill: CostTree
+
+
+@dataclass
+class Bills:
+    """Makes bills; the simulations of setups that differ only in how they are bought are made once."""
+
+    progress: Callable[[str], None] = lambda what: None
+    _sized: "dict[object, tuple[Load, Sizing | NotServed]]" = field(default_factory=dict)
+
+    def of(self, setup: Setup) -> SetupBill | NotServed:
+        """The bill of a setup, or why it has none."""
+        from tokonomics.planner.purchase import buy
+        from tokonomics.planner.sizing import size
+
+        key = _served_as(setup)
+        if key not in self._sized:
+            self.progress(str(setup.deployment))
+            # The load is kept with it: the key names it by its place in memory.
+            self._sized[key] = setup.load, size(setup)
+        _, sizing = self._sized[key]
+        if isinstance(sizing, NotServed):
+            return sizing
+        bought = buy(setup, sizing)
+        if isinstance(bought, NotServed):
+            return bought
+        made, deployment = sizing.outcome, setup.deployment
+        tiers = tuple(
+            CostLine(
+                name=line.name, quantity=line.quantity * HOURS_PER_MONTH, unit=line.unit, usd_per_unit=line.usd_per_unit
+            )
+            for line in (tier.line(sizing.replicas + setup.spare) for tier in setup.tiers)
+        )
+        per_gpu_hour = bought.usd_per_month / (bought.gpus_paid * HOURS_PER_MONTH)
+        serving = sizing.replicas_mean * deployment.gpus * HOURS_PER_MONTH
+        spare = setup.spare * deployment.gpus * HOURS_PER_MONTH
+        hours = {
+            "prefill": serving * made.shares.prefill,
+            "decode": serving * made.shares.decode,
+            IN_VAIN: serving * (made.shares.recomputed + made.shares.abandoned),
+            "idle": serving * made.shares.idle,
+            SPARE: spare,
+            UNUSED: max(0.0, bought.gpus_paid * HOURS_PER_MONTH - serving - spare),
+        }
+        lines = tuple(
+            CostLine(name=name, quantity=quantity, unit="GPU-hour", usd_per_unit=per_gpu_hour)
+            for name, quantity in hours.items()
+            if quantity > 1e-9
+        )
+        tree = CostTree(name=bought.what, lines=(*lines, *tiers))
+        # Not the sum of its parts, whose last digit differs between equal bills.
+        usd_per_month = bought.usd_per_month + math.fsum(line.usd for line in tiers)
+        workload = setup.load.workload
+        mtok = workload.rate * (workload.input_tokens + workload.output_tokens) / TOKENS_PER_MTOK
+        mtok_per_month = mtok * SECONDS_PER_HOUR * HOURS_PER_MONTH
+        return SetupBill(
+            deployment=str(deployment),
+            replicas=sizing.replicas,
+            prefill_replicas=sizing.prefill_replicas,
+            replicas_mean=sizing.replicas_mean,
+            max_sequences=sizing.max_sequences or deployment.limits.max_sequences,
+            bought=bought.what,
+            gpus_paid=bought.gpus_paid,
+            usd_per_month=usd_per_month,
+            usd_per_mtok=usd_per_month / mtok_per_month,
+            requests_per_s=workload.rate,
+            batch=made.batch,
+            load_share=made.load_share,
+            cached_share=made.cached_tokens / made.input_tokens if made.input_tokens else 0.0,
+            ttft_s=made.ttft_s,
+            tpot_s=made.tpot_s,
+            e2e_s=made.e2e_s,
+            shares=made.shares,
+            slo=made.slo,
+            bill=tree,
+        )
+
+
+def bill_of(setup: Setup) -> SetupBill | NotServed:
+    """The bill of one setup, or why it has none."""
+    return Bills().of(setup)
+
+
+def _served_as(setup: Setup) -> object:
+    """What the simulator sees of a setup."""
+    return (
+        setup.deployment,
+        id(setup.load.trace),
+        setup.load.share,
+        setup.promises,
+        setup.max_sequences,
+        setup.prefix_cache,
+        setup.router,
+        setup.tiers,
+        setup.disaggregated,
+        setup.autoscale,
+    )

@@ -1,0 +1,289 @@
+"""The replicas that a setup takes: simulated on more and more until every promise holds.
+
+Numbers of replicas are those of the planner's grid (``trials``), found by doubling steps and halving. Where the time
+per token is what breaks, the same replicas are tried with no more sequences at a time than the closed form allows. Of a
+disaggregated setup, prompts get the share of the replicas that they took of the working time, give or take one. An
+autoscaled setup is tried with a few rules on how many outstanding requests call for a replica; the cheapest that keeps
+the promises, cold starts included, is taken.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.errors import TokonomicsError
+from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.candidates import why_not
+from tokonomics.planner.fleet_offers import startup_seconds
+from tokonomics.planner.load import Load
+from tokonomics.planner.screen import curve_for, tpot_limit
+from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.planner.trials import MOST_REPLICAS, grid_of_replicas
+from tokonomics.serving.capacity import what_breaks
+from tokonomics.serving.fleet import Autoscale, FleetSettings
+from tokonomics.serving.outcome import Outcome, outcome
+from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.serving.steady import MissesPromise, ReplicaCurve
+from tokonomics.serving.tiers import plan_fetches
+from tokonomics.traffic.promises import Latency
+
+_APART = 1e4
+"""Times slower: requests that never meet (as in ``trials``)."""
+_TARGETS = (0.4, 0.6, 0.8)
+"""Of the requests outstanding at a replica of the fixed fleet in its fullest hundredth of the time: when one more is
+called for. From careful to greedy; a cold start needs room for what arrives meanwhile."""
+_GROWTH = 2
+"""Times the fixed fleet that an autoscaler may reach: a backlog that a cold start left calls for more."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """Replicas that keep the promises, and how requests fare on them."""
+
+    replicas: int
+    """At the most, those for prompts included."""
+    prefill_replicas: int
+    replicas_mean: float
+    by_time: Floats
+    """Rows of time and replicas from then on; one row where they are always as many."""
+    span_s: float
+    max_sequences: int | None
+    """Where it is not the engine's own limit."""
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class _Trial:
+    replicas: int
+    prefill_replicas: int
+    max_sequences: int | None
+    breaks: str | None
+    outcome: Outcome
+    simulation: Simulation
+
+
+def size(setup: Setup) -> Sizing | NotServed:
+    """The fewest replicas that hold, or what breaks however many there are."""
+    refusal = why_not(setup.deployment, setup.load.longest)
+    if refusal:
+        return NotServed(refusal.reason)
+    try:
+        fixed = _fewest(setup, lambda count: _better(setup, count))
+        if isinstance(fixed, NotServed):
+            return fixed
+        if setup.disaggregated:
+            return _sized(setup, _disaggregated(setup, fixed))
+        return _autoscaled(setup, fixed) if setup.autoscale else _sized(setup, fixed)
+    except TokonomicsError as error:
+        return NotServed(error.what)
+
+
+def serve(
+    setup: Setup,
+    replicas: int,
+    *,
+    prefill_replicas: int = 0,
+    max_sequences: int | None = None,
+    autoscale: Autoscale | None = None,
+    load: Load | None = None,
+) -> Simulation:
+    """Simulate a setup on so many replicas; slower memories need a first run that shows which replica gets what."""
+    fleet = FleetSettings(
+        replicas=replicas, prefill_replicas=prefill_replicas, router=setup.router, autoscale=autoscale
+    )
+    trace, limit = (load or setup.load).trace, max_sequences or setup.max_sequences
+    made = simulate(setup.deployment, trace, fleet, prefix_cache=setup.prefix_cache, max_sequences=limit)
+    if not setup.tiers:
+        return made
+    fetches, _ = plan_fetches(made, tuple(price.tier for price in setup.tiers))
+    return simulate(
+        setup.deployment, trace, fleet, prefix_cache=setup.prefix_cache, max_sequences=limit, fetches=fetches
+    )
+
+
+def _try(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> _Trial:
+    share = setup.load.share
+    if prefill_replicas:
+        made = serve(setup, replicas - prefill_replicas, prefill_replicas=prefill_replicas, max_sequences=max_sequences)
+    else:
+        made = serve(setup, max(1, int(replicas * share + 1e-9)), max_sequences=max_sequences)
+    summed = outcome(made, setup.promises)
+    return _Trial(replicas, prefill_replicas, max_sequences, what_breaks(made, summed), summed, made)
+
+
+def _better(setup: Setup, replicas: int) -> _Trial:
+    """With the engine's limit on sequences, or, where tokens are late, with the closed form's."""
+    first = _try(setup, replicas, None)
+    late = any(not each.kept and each.promise.startswith(Latency.tpot) for each in first.outcome.slo)
+    if first.breaks is None or not late or setup.max_sequences is not None:
+        return first
+    try:
+        batch = curve_for(setup.deployment, setup.load).capacity(tpot_limit(setup.promises)).batch
+    except MissesPromise:
+        return first
+    if batch >= setup.deployment.limits.max_sequences:
+        return first
+    second = _try(setup, replicas, batch)
+    return second if second.breaks is None else first
+
+
+def _fewest(setup: Setup, tried: Callable[[int], _Trial], start: int = 1) -> _Trial | NotServed:
+    """From the closed form's guess up, or down, in doubling steps; then halving."""
+    # Of a slice, no fewer than one replica can be simulated.
+    start = max(start, math.ceil(1 / setup.load.share - 1e-9))
+    grid = [each for each in grid_of_replicas() if each >= start]
+    made: dict[int, _Trial] = {}
+
+    def holds(place: int) -> bool:
+        if place not in made:
+            made[place] = tried(grid[place])
+        return made[place].breaks is None
+
+    place = min(bisect_left(grid, _guess(setup)), len(grid) - 1)
+    low, high, step = -1, len(grid), 1
+    if holds(place):
+        high = place
+        while high > 0 and holds(max(0, high - step)):
+            high, step = max(0, high - step), step * 2
+        low = max(-1, high - step) if high > 0 else -1
+    else:
+        low = place
+        while low < len(grid) - 1 and not holds(min(low + step, len(grid) - 1)):
+            low, step = min(low + step, len(grid) - 1), step * 2
+            if alone := _alone(setup):
+                return NotServed(f"even a request that is alone on a replica: {alone}")
+        if low == len(grid) - 1:
+            return NotServed(f"on {MOST_REPLICAS:,} replicas {made[low].breaks}")
+        high = min(low + step, len(grid) - 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return made[high]
+
+
+def _guess(setup: Setup) -> int:
+    """Replicas by the closed form: where to begin, whatever comes out."""
+    workload = setup.load.workload
+    curve = ReplicaCurve(
+        setup.deployment, workload.input_tokens, workload.output_tokens, most_sequences=setup.max_sequences
+    )
+    return max(1, math.ceil(workload.rate / float(curve.rates.max())))
+
+
+def _alone(setup: Setup) -> str | None:
+    """What breaks for requests that never meet."""
+    trace = setup.load.trace.faster(1 / _APART)
+    # Once is enough of each: no batch forms, and a thousand tell the percentiles of what is promised.
+    few = trace.take(np.linspace(0, len(trace) - 1, min(len(trace), 2000)).astype(np.intp))
+    made = serve(replace(setup, tiers=()), 1, load=replace(setup.load, trace=few))
+    return what_breaks(made, outcome(made, setup.promises))
+
+
+def _sized(setup: Setup, trial: _Trial | NotServed) -> Sizing | NotServed:
+    if isinstance(trial, NotServed):
+        return trial
+    return Sizing(
+        replicas=trial.replicas,
+        prefill_replicas=trial.prefill_replicas,
+        replicas_mean=float(trial.replicas),
+        by_time=np.array([[0.0, float(trial.replicas)]]),
+        span_s=trial.simulation.end_s,
+        max_sequences=trial.max_sequences or setup.max_sequences,
+        outcome=trial.outcome,
+    )
+
+
+# --- prompts and answers apart --------------------------------------------------------------------------------------
+
+
+def _disaggregated(setup: Setup, together: _Trial) -> _Trial | NotServed:
+    if setup.load.share < 1:
+        return NotServed("only a slice of this traffic is simulated, and prompts cannot be sent on between slices")
+    shares = together.outcome.shares
+    working = shares.prefill + shares.decode
+    share = shares.prefill / working if working else 0.5
+
+    def best(count: int) -> _Trial:
+        trials = [_try(setup, count, None, prefill_replicas=each) for each in _splits(count, share)]
+        return next((each for each in trials if each.breaks is None), trials[0])
+
+    return _fewest(setup, best, start=2)
+
+
+def _splits(replicas: int, share: float) -> Sequence[int]:
+    """How many compute prompts: what they took of the work, and one more or less."""
+    middle = round(replicas * share)
+    return sorted({min(max(1, each), replicas - 1) for each in (middle - 1, middle, middle + 1)})
+
+
+# --- replicas that come and go --------------------------------------------------------------------------------------
+
+
+def _autoscaled(setup: Setup, fixed: _Trial) -> Sizing | NotServed:
+    if setup.load.share < 1:
+        return NotServed("only a slice of this traffic is simulated: an autoscaler would see the wrong number")
+    held = []
+    broken = ""
+    for rule in _rules(setup.deployment, fixed):
+        made = serve(setup, 1, autoscale=rule, max_sequences=fixed.max_sequences)
+        summed = outcome(made, setup.promises)
+        breaks = what_breaks(made, summed)
+        if breaks is None:
+            held.append((_mean_of(made.history, made.end_s), rule.min_replicas, made, summed))
+        broken = breaks or broken
+    if not held:
+        return NotServed(f"no rule tried keeps the promises through cold starts: {broken}")
+    mean, _, made, summed = min(held, key=lambda each: each[:2])
+    return Sizing(
+        replicas=summed.replicas_peak,
+        prefill_replicas=0,
+        replicas_mean=mean,
+        by_time=made.history,
+        span_s=made.end_s,
+        max_sequences=fixed.max_sequences or setup.max_sequences,
+        outcome=summed,
+    )
+
+
+def _mean_of(by_time: Floats, end_s: float) -> float:
+    lasts = np.diff(np.append(by_time[:, 0], end_s))
+    return float(np.dot(by_time[:, 1], lasts) / lasts.sum())
+
+
+def _rules(deployment: Deployment, fixed: _Trial) -> Iterator[Autoscale]:
+    fullest = _outstanding(fixed.simulation) / fixed.replicas
+    for fewest in (0, 1):
+        for share in _TARGETS:
+            yield Autoscale(
+                min_replicas=fewest,
+                max_replicas=_GROWTH * fixed.replicas,
+                target=max(1e-3, fullest * share),
+                cold_start_s=startup_seconds(deployment),
+            )
+
+
+def _outstanding(simulation: Simulation) -> float:
+    """Requests that have arrived and not finished, in the fullest hundredth of the time."""
+    arrives, ends = (
+        simulation.trace.arrival_s,
+        np.sort(simulation.served.finish_s[~np.isnan(simulation.served.finish_s)]),
+    )
+    moments = np.linspace(0, float(arrives[-1]), 2000)
+    there = np.searchsorted(arrives, moments, side="right") - np.searchsorted(ends, moments, side="right")
+    return max(1.0, float(np.percentile(there, 99)))
+
+
+def changes_over_time(load: Load) -> float:
+    """The busiest hour of a load over its mean hour; of a very long one, the busiest of two hundred parts."""
+    trace = load.trace
+    width = max(3600.0, trace.duration_s / 200)
+    bins = max(1, math.ceil(trace.duration_s / width))
+    counts = np.bincount(np.minimum((trace.arrival_s / width).astype(np.int64), bins - 1), minlength=bins)
+    whole = counts[:-1] if bins > 2 else counts
+    return float(whole.max() / whole.mean()) if len(whole) else 1.0

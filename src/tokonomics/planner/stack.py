@@ -1,0 +1,254 @@
+"""The way from a naive deployment to an optimised one, step by step, each step's saving simulated.
+
+The baseline is the document's: one request at a time, 16 bit, nothing cached, on demand, on the GPU that the user
+names. Its end is the planner's pick for this traffic with the levers that lower its bill further. The end is found
+first; the steps then move one knob each to where the end has it, so their order changes what each one saves, not what
+they come to. A step that cannot be served alone (weights too large for the GPU it moves to) is taken with the next.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tokonomics.catalog.precision import Precision
+from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.money.cost import saving
+from tokonomics.nouns import Noun
+from tokonomics.planner.candidates import weight_choices
+from tokonomics.planner.lever_list import (
+    Choices,
+    Lever,
+    NotApplicable,
+    all_levers,
+    differs,
+    moved,
+    right_size,
+)
+from tokonomics.planner.plan import KV_CHOICES
+from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill
+from tokonomics.serving.fleet import Router
+
+ORDER = (
+    "batch", "weights", "kv", "hardware", "cache", "router", "tiers", "speculation", "disaggregation", "autoscale",
+    "commit", "spot",
+)  # fmt: skip
+NAMES = {
+    "batch": "continuous batching",
+    "weights": "{weights} weights",
+    "kv": "{kv} KV cache",
+    "hardware": "right-sized: {gpus}×{gpu}",
+    "cache": "prefix cache",
+    "router": "prefix-aware router",
+    "tiers": "KV in host memory",
+    "speculation": "speculative decoding",
+    "disaggregation": "prompts and answers apart",
+    "autoscale": "autoscaling",
+    "commit": "commitment",
+    "spot": "spot",
+}
+_PLANNED = ("batch", "weights", "kv", "hardware")
+"""What the planner decides at once."""
+_CENT = 0.005
+
+
+class Step(Noun):
+    """One move towards the end."""
+
+    name: str
+    knobs: tuple[str, ...]
+    bill: SetupBill
+    saved_usd_per_month: float
+    """Below zero where it pays only with what follows."""
+    saved_share: float
+    """Of the baseline's bill: the steps add up to the whole."""
+
+
+class LeftOut(Noun):
+    """A lever that the end does without."""
+
+    name: str
+    reason: str
+
+
+class Waterfall(Noun):
+    """From the naive bill to the optimised one."""
+
+    naive: SetupBill
+    steps: tuple[Step, ...]
+    end: SetupBill
+    left_out: tuple[LeftOut, ...]
+    quality: tuple[str, ...]
+    """What published evaluations say of the steps that touch the answers."""
+    saved_share: float
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A waterfall with the setups at both ends."""
+
+    waterfall: Waterfall
+    naive: Setup
+    end: Setup
+
+
+def naive_setup(setup: Setup) -> Setup:
+    """The document's baseline on the same GPUs: one request at a time, 16 bit, nothing cached, on demand."""
+    weights = setup.deployment.model.served
+    plain = setup.deployed(weights=weights, kv=Precision.bf16, speculation=None)
+    return replace(
+        plain,
+        max_sequences=1,
+        prefix_cache=False,
+        router=Router.least_outstanding,
+        tiers=(),
+        disaggregated=False,
+        autoscale=False,
+        commit=False,
+        spot=False,
+    )
+
+
+def stack(
+    setup: Setup, choices: Choices | None = None, order: Sequence[str] = ORDER, bills: Bills | None = None
+) -> Stacked:
+    """The waterfall from the naive form of a setup to the best one found for its traffic."""
+    bills, choices = bills or Bills(), choices or Choices()
+    naive = naive_setup(setup)
+    first = bills.of(naive)
+    if isinstance(first, NotServed):
+        raise BadInput(
+            f"the naive baseline cannot be served: {first.reason}",
+            fix="Loosen --slo, or name a GPU (--gpu, --tp) on which the 16-bit model fits.",
+        )
+    end, left_out = optimised(naive, choices, bills)
+    return walk(naive, end, order, bills, left_out)
+
+
+def order_from(text: str | None) -> tuple[str, ...]:
+    """``hardware,weights`` first, the others after them as usual."""
+    if text is None:
+        return ORDER
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in ORDER or names.count(name) > 1:
+            guess = nearest(name, ORDER, 1)
+            hint = f" Did you mean {guess[0]}?" if guess and name not in ORDER else ""
+            raise BadInput(f"'{shorten(name)}' is not a step, or twice one", where="--order",
+                           fix=f"Valid: {', '.join(ORDER)}.{hint}")  # fmt: skip
+    return (*names, *(each for each in ORDER if each not in names))
+
+
+def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tuple[LeftOut, ...]]:
+    """The planner's pick over GPUs and precisions, then every other lever that lowers its bill."""
+    levers = all_levers(choices)
+    left_out: list[LeftOut] = []
+    end = replace(naive, max_sequences=None, prefix_cache=True)
+    bills.progress("the cheapest GPUs and precisions")
+    end = _planned(end, choices)
+    best = bills.of(end)
+    for lever in levers:
+        if lever.knob in (*_PLANNED, "cache"):
+            continue
+        changed, made, why = _tried(lever, end, bills)
+        if changed and made and (not isinstance(best, SetupBill) or made.usd_per_month < best.usd_per_month - _CENT):
+            end, best = changed, made
+        else:
+            left_out.append(LeftOut(name=lever.name, reason=why or "it does not lower the bill further"))
+    if naive.load.trace.prefix is None:
+        # On or off, it finds nothing: not a step.
+        end = replace(end, prefix_cache=naive.prefix_cache)
+        reason = "the traffic does not say which prompts begin alike: a log with block hashes would"
+        left_out.insert(0, LeftOut(name="prefix cache", reason=reason))
+    return end, tuple(left_out)
+
+
+def _planned(setup: Setup, choices: Choices) -> Setup:
+    now, floor = setup.deployment, choices.min_weights
+    weights = tuple(each for each in weight_choices(now.model) if not (floor and each.is_below(floor)))
+    weights = (now.weights,) if "weights" in choices.without else weights or (now.weights,)
+    kv = (now.kv,) if "kv" in choices.without else KV_CHOICES
+    if "hardware" in choices.without:
+        same = tuple(each for each in setup.offers if each.gpu == now.gpu.key)
+        setup_here = replace(setup, offers=same)
+        picked = right_size(setup_here, weights, kv)
+        return setup if isinstance(picked, NotApplicable) else replace(picked, offers=setup.offers)
+    picked = right_size(setup, weights, kv)
+    return setup if isinstance(picked, NotApplicable) else picked
+
+
+def _tried(lever: Lever, setup: Setup, bills: Bills) -> tuple[Setup | None, SetupBill | None, str | None]:
+    bills.progress(lever.name)
+    changed = lever.apply(setup)
+    if isinstance(changed, NotApplicable):
+        return None, None, changed.reason
+    made = bills.of(changed)
+    return (changed, None, made.reason) if isinstance(made, NotServed) else (changed, made, None)
+
+
+def walk(
+    naive: Setup,
+    end: Setup,
+    order: Sequence[str] = ORDER,
+    bills: Bills | None = None,
+    left_out: tuple[LeftOut, ...] = (),
+) -> Stacked:
+    """Move the knobs in which two setups differ, in this order; each step is what its own simulation says."""
+    bills = bills or Bills()
+    first, last = _must(bills, naive), _must(bills, end)
+    here, before = naive, first
+    steps: list[Step] = []
+    waiting: tuple[str, ...] = ()
+    knobs = [knob for knob in order if differs(naive, end, knob)]
+    if missing := [knob for knob in ORDER if differs(naive, end, knob) and knob not in knobs]:
+        raise BadInput(f"the order leaves out: {', '.join(missing)}", where="--order")
+    for knob in knobs:
+        here, waiting = moved(here, end, knob), (*waiting, knob)
+        bills.progress(_named(waiting, end))
+        made = bills.of(here)
+        if isinstance(made, NotServed):
+            continue
+        steps.append(
+            Step(
+                name=_named(waiting, end),
+                knobs=waiting,
+                bill=made,
+                saved_usd_per_month=before.usd_per_month - made.usd_per_month,
+                saved_share=(before.usd_per_month - made.usd_per_month) / first.usd_per_month,
+            )
+        )
+        before, waiting = made, ()
+    waterfall = Waterfall(
+        naive=first,
+        steps=tuple(steps),
+        end=last,
+        left_out=left_out,
+        quality=_quality(naive, end),
+        saved_share=saving(first.usd_per_month, last.usd_per_month),
+    )
+    return Stacked(waterfall, naive, end)
+
+
+def _must(bills: Bills, setup: Setup) -> SetupBill:
+    made = bills.of(setup)
+    if isinstance(made, NotServed):
+        raise BadInput(f"{setup.deployment} cannot be served: {made.reason}")
+    return made
+
+
+def _named(knobs: Sequence[str], end: Setup) -> str:
+    each = end.deployment
+    words = {"weights": each.weights.upper(), "kv": each.kv.upper(), "gpus": each.gpus, "gpu": each.gpu.key}
+    return " + ".join(NAMES[knob].format(**words) for knob in knobs)
+
+
+def _quality(naive: Setup, end: Setup) -> tuple[str, ...]:
+    """The notes of the levers that the end took of those that touch the answers."""
+    by: dict[str, Callable[[Setup], bool]] = {
+        "FP8 weights": lambda made: made.deployment.weights is Precision.fp8,
+        "INT4 weights": lambda made: made.deployment.weights is Precision.int4,
+        "FP8 KV cache": lambda made: made.deployment.kv is Precision.fp8,
+    }
+    return tuple(
+        f"{lever.name}: {lever.quality}"
+        for lever in all_levers()
+        if lever.name in by and by[lever.name](end) and differs(naive, end, lever.knob)
+    )

@@ -1,0 +1,184 @@
+"""Hosting oneself against APIs, for a person: the break-even of each, the bills at round volumes, what moves it."""
+
+import string
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
+from tokonomics.planner.breakeven import SECONDS_PER_MONTH, BreakEvenReport
+from tokonomics.report.plan_view import promises_text
+from tokonomics.report.tables import table
+from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, usd
+
+_LETTERS = string.ascii_uppercase
+
+
+def breakeven_view(found: BreakEvenReport) -> RenderableType:
+    """The verdicts first, then the bills, then what moves the break-even."""
+    body: list[RenderableType] = [Text(_asked(found), style="dim"), ""]
+    body += [_verdict(found, each) for each in found.found]
+    body += ["", _apis(found), "", _bills(found)]
+    if found.hosted.extras:
+        body += ["", _lines(found)]
+    body += ["", _swings(found), "", _hardware(found), "", Text(_notes(found), style="dim")]
+    return Group(*body)
+
+
+def _asked(found: BreakEvenReport) -> str:
+    promised = promises_text(found.promises)
+    cached = f"; {percent(found.cached_share)} of every prompt cached on both sides" if found.cached_share else ""
+    return (
+        f"{found.model}, self-hosted, against {plural(len(found.apis), 'API price')}: requests of "
+        f"{count(found.input_tokens)} in / {count(found.output_tokens)} out{cached}"
+        f"{f'; promised: {promised}' if promised else ''}"
+    )
+
+
+def _verdict(found: BreakEvenReport, one: BreakEven) -> Text:
+    if one.first is None or one.stays is None:
+        return Text.assemble(f"{one.api}: ", ("never cheaper to self-host", "bold red"), f"; {one.never}.")
+    kind = found.hosted.kind(one.stays)
+    first = ""
+    if one.first < one.stays:
+        first = f"; at {count(one.first)} already, but the next machine to buy undoes it until then"
+    return Text.assemble(
+        f"{one.api}: self-hosting is cheaper from ",
+        (f"{count(one.stays)} tokens a month", "bold green"),
+        f" on ({one.stays / found.tokens_per_request / SECONDS_PER_MONTH:.2g} requests/s, "
+        f"{usd(found.hosted.usd(one.stays))} a month, {_fleet(kind, one.stays)}){first}.",
+    )
+
+
+def _fleet(kind: FleetKind, volume: float) -> str:
+    replicas = kind.replicas(volume) + kind.spare
+    return f"{plural(replicas, 'replica')} on {plural(kind.purchases(volume) * kind.gpus_per_purchase, 'GPU')}"
+
+
+def _apis(found: BreakEvenReport) -> RenderableType:
+    rows = [
+        (
+            letter,
+            each.name,
+            f"{usd(each.input_usd_per_mtok)} / {usd(each.output_usd_per_mtok)}",
+            usd(each.usd_per_mtok),
+            usd(meets.full_usd_per_mtok),
+            _tokens(meets.first),
+            _tokens(meets.stays),
+            str(each.date or "–"),
+        )
+        for letter, each, meets in zip(_LETTERS, found.apis, found.found, strict=False)
+    ]
+    columns = ["", "API", ">list in / out", ">$/Mtok, this mix", ">ours, full", ">first cheaper", ">stays cheaper"]
+    return table([*columns, "!list of"], rows)
+
+
+def _tokens(volume: float | None) -> str:
+    return "never" if volume is None else count(volume)
+
+
+def _bills(found: BreakEvenReport) -> RenderableType:
+    """Sides of the comparison as rows, volumes as columns."""
+    bills = found.bills
+    rows = [(SELF_HOSTED, *(_cell(each, SELF_HOSTED, each.hosted_usd) for each in bills))]
+    rows.append(("  replicas / GPUs", *(f"{each.replicas:,} / {each.gpus:,}" for each in bills)))
+    for letter, api in zip(_LETTERS, found.apis, strict=False):
+        rows.append((f"{letter} {api.name}", *(_cell(each, api.name, each.api_usd[api.name]) for each in bills)))
+    heads = [f">{count(each.tokens_per_month)}{_own(found, each)}" for each in bills]
+    return table(["tokens a month", *heads], rows, title="Dollars a month (→ the cheapest)")
+
+
+def _own(found: BreakEvenReport, each: BillAt) -> str:
+    return " (yours)" if each.tokens_per_month == found.own_tokens_per_month else ""
+
+
+def _cell(each: BillAt, name: str, bill: float) -> str:
+    return f"{'→ ' if each.cheapest == name else ''}{usd(bill)}"
+
+
+def _lines(found: BreakEvenReport) -> RenderableType:
+    """The self-hosted bill line by line."""
+    bills = found.bills
+    rows = [
+        (line.name, *(usd(each.hosted.lines[place].usd) for each in bills))
+        for place, line in enumerate(bills[0].hosted.lines)
+    ]
+    rows.append(("together", *(usd(each.hosted_usd) for each in bills)))
+    return table(["self-hosted", *(f">{count(each.tokens_per_month)}" for each in bills)], rows)
+
+
+def _swings(found: BreakEvenReport) -> RenderableType:
+    heads = [f">{letter}" for letter, _ in zip(_LETTERS, found.apis, strict=False)]
+    kinds = [_plain(each.what) for each in found.swings[0]]
+    rows = [
+        (what, *(_range(row[place].found) for row in found.swings))
+        for place, what in enumerate(kinds)
+    ]  # fmt: skip
+    now = ("as above", *(_range(each) for each in found.found))
+    return table(["what if", *heads], [now, *rows], title="Tokens a month from which self-hosting stays cheaper")
+
+
+def _plain(what: str) -> str:
+    """Each API has an interval of its own hardware; the row stands for all."""
+    if not what.startswith("speed"):
+        return what
+    return f"{'slower' if '−' in what else 'faster'} than modelled (80 % interval)"
+
+
+def _range(each: BreakEven) -> str:
+    if each.first is None or each.stays is None:
+        return "never"
+    return count(each.stays) if each.first == each.stays else f"{count(each.stays)} (first {count(each.first)})"
+
+
+def _hardware(found: BreakEvenReport) -> RenderableType:
+    kinds = sorted(found.hosted.kinds, key=lambda each: each.usd_per_purchase)
+    rows = [
+        (
+            each.name,
+            usd(each.usd_per_purchase),
+            str(each.gpus_per_purchase),
+            str(each.replicas_per_purchase),
+            _holds(each),
+            usd(each.usd_per_mtok_full),
+        )
+        for each in kinds
+    ]
+    columns = ["!bought as volume grows", ">$/month each", ">GPUs", ">replicas", ">tokens a month each", ">$/Mtok full"]
+    return table(columns, rows)
+
+
+def _holds(kind: FleetKind) -> str:
+    first, last = kind.holds[0], kind.holds[-1]
+    alone = count(first.tokens_per_month)
+    if last.replicas == 1:
+        return alone
+    return f"{alone}; {count(last.tokens_per_month)} from {last.replicas} on"
+
+
+def _notes(found: BreakEvenReport) -> str:
+    lines = [
+        f"Whether {found.model} is as good as the models it is compared with is for you to judge.",
+        f"Machines are bought whole and run all {HOURS_PER_MONTH} hours; $/Mtok counts all tokens, in and out.",
+    ]
+    if not found.hosted.extras:
+        lines.append("No people and no overheads are counted: --engineers, --overhead.")
+    if found.hardware:
+        how = "simulated" if all(each.simulated for each in found.hardware) else "closed form (--quick), filled to 70 %"
+        dates = sorted(each.pick.price_date for each in found.hardware)
+        lines.append(f"What replicas hold under the promise: {how}. GPU prices of {_dates(dates)}, on these terms.")
+        below = sorted({each.pick.weights.value for each in found.hardware if each.pick.below_checkpoint})
+        if below:
+            lines.append(
+                f"Some hardware holds weights or KV cache at fewer bits than published ({', '.join(below)}): check "
+                "quality, or ask with --min-weights and --kv."
+            )
+    lines += [f"Left out: {each.name}, {each.why}." for each in found.left_out]
+    notes = {each.note for each in found.apis if each.note}
+    lines += [f"{each.name}: {each.note}." for each in found.apis if each.note and each.note in notes]
+    return "\n".join(lines)
+
+
+def _dates(dates: Sequence[object]) -> str:
+    return f"{dates[0]}" if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"

@@ -1,0 +1,203 @@
+"""What caching does, for a person: settings side by side, where fetching wins, similar prompts, templates."""
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tokonomics.money.levers.cache_tiers import BreakEven
+from tokonomics.money.levers.prefix_cache import CacheRow, PrefixCacheLever
+from tokonomics.money.levers.semantic_cache import SemanticHits, SemanticLever
+from tokonomics.money.levers.templates import TemplateLever, TextTemplate
+from tokonomics.report.tables import pairs, table
+from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
+
+
+def cache_view(
+    lever: PrefixCacheLever | None,
+    fixed: TemplateLever | None,
+    in_texts: Sequence[TextTemplate],
+    hits: SemanticHits | None,
+    saved: SemanticLever | None,
+    threshold: float,
+    price_from: str | None,
+) -> RenderableType:
+    """Whatever of the levers was asked for."""
+    parts: list[RenderableType] = []
+    if lever:
+        parts += [*_prefix(lever, price_from), ""]
+    if fixed:
+        parts += [*_templates(fixed), ""]
+    if in_texts or (hits and not lever):
+        parts += [*_text_templates(in_texts), ""]
+    if hits:
+        parts += [*_semantic(hits, saved, threshold), ""]
+    return Group(*parts[:-1])
+
+
+def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableType]:
+    bill, rows = lever.bill, lever.rows
+    verdict = f"{usd(bill.before.usd)} → {usd(bill.after.usd)} an hour"
+    if bill.saved_usd > 0:
+        headline = Text.assemble((verdict, "bold green"), f" with {lever.best.strip()}: {lever.deployment}")
+    else:
+        headline = Text.assemble(("no replica saved", "bold yellow"), f" by any of these: {lever.deployment}")
+    replicas = plural(rows[0].replicas, "replica")
+    parts: list[RenderableType] = [headline, "", Text(f"On {replicas}, and the fewest that keep up", style="bold")]
+    heads = ["!", ">found", ">computed/h", ">prefill", ">TTFT p50", ">p99", ">batch", ">needs", ">bill/h", ">$/Mtok"]
+    parts += [table(heads, [_row(row) for row in rows]), ""]
+    if lever.break_evens:
+        parts += [Text("Fetch a block, or compute it?", style="bold"), _break_evens(lever), ""]
+    parts += [_ttls(lever), ""]
+    notes = [
+        f"{lever.source}: {plural(lever.requests, 'request')}, {count(lever.input_tokens)} prompt tokens.",
+        "found: share of prompt tokens not computed. prefill: replicas' worth of time. needs: replicas that keep up"
+        " and keep the promises (--slo).",
+        f"The GPU's own memory for KV is {gigabytes(lever.gpu_cache_bytes)} a replica, running requests included.",
+    ]
+    if price_from:
+        notes.append(f"Price of a replica: {price_from}. Tier speeds and prices: docs/caching.md.")
+    parts.append(Text("\n".join(notes), style="dim"))
+    return parts
+
+
+def _row(row: CacheRow) -> list[str]:
+    made = row.outcome
+    first = [made.ttft_s.p50, made.ttft_s.p99]
+    return [
+        row.setting.name,
+        percent(row.cached_share),
+        count(row.computed_tokens_per_hour),
+        f"{row.prefill_replicas:.2f}",
+        *("–" if each is None else seconds(each) for each in first),
+        f"{made.batch:.1f}",
+        f"{row.needs}",
+        usd(row.bill.usd),
+        "–" if row.usd_per_mtok is None else usd(row.usd_per_mtok),
+    ]
+
+
+def _break_evens(lever: PrefixCacheLever) -> RenderableType:
+    rows = [
+        [
+            each.tier,
+            seconds(each.fetch_s),
+            seconds(each.compute_first_s),
+            seconds(each.compute_last_s),
+            _where(each),
+            "always: it costs nothing"
+            if each.pays_within_s is None
+            else f"read again within {_span(each.pays_within_s)}",
+        ]
+        for each in lever.break_evens
+    ]
+    block = lever.break_evens[0].block_tokens
+    heads = ["!tier", f">fetch {block} tokens", ">compute: first", ">last", "fetching is quicker", "a block pays if"]
+    return table(heads, rows)
+
+
+def _pays(each: BreakEven) -> str:
+    if each.pays_within_s is None:
+        return "it is ever read again"
+    return f"read again within {_span(each.pays_within_s)}"
+
+
+def _where(each: BreakEven) -> str:
+    if each.position is None:
+        return "nowhere"
+    return "everywhere" if each.position == 0 else f"from token {each.position:,} on"
+
+
+def _ttls(lever: PrefixCacheLever) -> RenderableType:
+    rows = [
+        (
+            "kept for good" if each.ttl_s is None else f"kept {_span(each.ttl_s)}",
+            percent(each.share),
+            f"of prompt tokens found; {gigabytes(each.held_bytes)} to hold at the most",
+        )
+        for each in lever.ttls
+    ]
+    return Group(Text("One cache for all, without a limit of size", style="bold"), pairs(rows))
+
+
+def _templates(fixed: TemplateLever) -> list[RenderableType]:
+    if not fixed.templates:
+        return [Text("Templates: no beginning is shared by 1 % of the requests.")]
+    head = f"{plural(len(fixed.templates), 'template')}: {percent(fixed.fixed_share)} of the prompt tokens are fixed"
+    rows = [
+        [
+            f"{each.fixed_tokens:,}",
+            f"{each.requests:,}",
+            f"{each.mean_tokens:,.0f}",
+            gigabytes(each.kv_bytes),
+            seconds(each.once_s),
+            seconds(each.saved_s_per_request),
+        ]
+        for each in fixed.templates[:5]
+    ]
+    heads = [">fixed tokens", ">requests", ">mean prompt", ">KV kept", ">once", ">saved a request"]
+    saved, now = usd(max(0.0, fixed.bill.saved_usd)), usd(fixed.bill.before.usd)
+    change = (
+        f"Kept for good they save {saved} of {now} of prefill an hour beyond the GPU's cache, and cost "
+        f"{usd(fixed.once_usd)} once."
+    )
+    return [Text(head, style="bold"), table(heads, rows), Text(change, style="dim")]
+
+
+def _text_templates(found: Sequence[TextTemplate]) -> list[RenderableType]:
+    if not found:
+        return [Text("No eight words begin 1 % of the prompts: there is no template in the texts.")]
+    rows = [
+        [
+            each.begins if len(each.begins) <= 48 else each.begins[:47] + "…",
+            f"{each.prompts:,}",
+            f"{each.tokens:,.0f}",
+            f"{each.fixed_head_tokens:,.0f}",
+            f"{each.fixed_later_tokens:,.0f}",
+        ]
+        for each in found[:8]
+    ]
+    heads = ["!prompts that begin", ">prompts", ">tokens", ">fixed head", ">fixed later"]
+    later = any(each.fixed_later_tokens >= 16 for each in found)
+    hint = "Fixed parts behind a dynamic one are computed every time: move them to the front." if later else ""
+    return [
+        Text("Fixed parts of the texts (tokens estimated)", style="bold"),
+        table(heads, rows),
+        Text(hint, style="dim"),
+    ]
+
+
+def _semantic(hits: SemanticHits, saved: SemanticLever | None, threshold: float) -> list[RenderableType]:
+    point = hits.at(threshold)
+    head = Text.assemble(
+        (f"{percent(point.hit_share)} of {plural(hits.prompts, 'prompt')}", "bold green"),
+        f" find a similar one at cosine ≥ {point.threshold:g}; {percent(hits.exact_share)} repeat one word for word",
+    )
+    labels = {each.threshold: each for each in hits.labels}
+    rows = []
+    for each in hits.points:
+        known = labels.get(each.threshold)
+        wrong = "–" if known is None or known.false_share is None else percent(known.false_share)
+        right = "–" if known is None or known.found_share is None else percent(known.found_share)
+        rows.append([f"{each.threshold:g}", percent(each.hit_share), f"{each.stored:,}", wrong, right])
+    notes = [
+        f"Embedded by {hits.embedded_by}: {seconds(hits.embed_s)} a prompt; a look-up takes {seconds(hits.lookup_s)} "
+        f"(both measured here) and an entry {gigabytes(hits.bytes_per_entry)} and its answer."
+    ]
+    if not hits.means:
+        notes.append("Hashed words see spelling, not meaning: no bill is made of them. Give --semantic a model.")
+    if not hits.labels:
+        notes.append("How many hits are wrong is not known: give --pairs with labels from your own traffic.")
+    if saved:
+        notes.append(
+            f"The trace with so many fewer: {plural(saved.replicas_before, 'replica')} → {saved.replicas_after}, "
+            f"{usd(saved.bill.before.usd)} → {usd(saved.bill.after.usd)} an hour, embedding included."
+        )
+    heads = [">cosine ≥", ">hits", ">stored", ">false hits", ">same found"]
+    return [head, table(heads, rows), Text("\n".join(notes), style="dim")]
+
+
+def _span(duration_s: float) -> str:
+    if duration_s >= 7200:
+        return f"{duration_s / 3600:.3g} h"
+    return f"{duration_s / 60:.3g} min" if duration_s >= 60 else seconds(duration_s)

@@ -1,0 +1,92 @@
+"""Models on GPUs as a picture: a heat map of prices, and price against quality where scores were given."""
+
+from typing import TYPE_CHECKING, Any, cast
+
+from tokonomics.planner.compare import Comparison
+from tokonomics.report.plan_view import layout_text, promises_text, workload_text
+from tokonomics.units import usd
+
+if TYPE_CHECKING:
+    import altair as alt
+
+
+def compare_chart(found: Comparison) -> "alt.TopLevelMixin":
+    """A heat map of dollars per million tokens, with the front of price and quality below it."""
+    import altair as alt
+
+    panels = [_grid(found)]
+    if found.front:
+        panels.append(_front(found))
+    made = alt.vconcat(*panels, spacing=40).resolve_scale(color="independent").configure_view(stroke=None)
+    return cast("alt.TopLevelMixin", made)
+
+
+def _grid(found: Comparison) -> Any:
+    import altair as alt
+
+    cells = [each for each in found.cells if each.gpu in found.gpus]
+    prices = [each.usd_per_mtok for each in cells if each.usd_per_mtok is not None]
+    middle = (min(prices) * max(prices)) ** 0.5
+    rows = [
+        {
+            "model": each.model_name,
+            "gpu": each.gpu,
+            "usd": each.usd_per_mtok,
+            "label": "–" if each.usd_per_mtok is None else usd(each.usd_per_mtok),
+            "dark": each.usd_per_mtok is not None and each.usd_per_mtok > middle,
+            "how": layout_text(each.pick) if each.pick else each.refused,
+        }
+        for each in cells
+    ]
+    names = [next(each.model_name for each in found.cells if each.model == model) for model in found.models]
+    x = alt.X("gpu:N", sort=list(found.gpus), title=None, axis=alt.Axis(orient="top", labelAngle=-30, ticks=False))
+    y = alt.Y("model:N", sort=names, title=None, axis=alt.Axis(labelLimit=220, ticks=False, domain=False))
+    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y, tooltip=["model:N", "gpu:N", "label:N", "how:N"])
+    colour = alt.Color("usd:Q", scale=alt.Scale(type="log", scheme="tealblues"), legend=None)
+    filled = base.transform_filter("datum.usd != null").mark_rect(stroke="white", strokeWidth=2).encode(color=colour)
+    white = alt.condition("datum.dark", alt.value("white"), alt.value("#1d1d1f"))
+    words = base.mark_text(fontSize=12).encode(text="label:N", color=white)
+    promised = promises_text(found.promises)
+    title = alt.TitleParams(
+        "Dollars per million tokens, by model and GPU",
+        subtitle=[
+            f"{workload_text(found.workload)} for each{f'; promised: {promised}' if promised else ''}. "
+            "The cheapest offer of each pair; darker is dearer."
+        ],
+        anchor="start",
+        fontSize=15,
+        subtitleFontSize=12,
+        offset=10,
+    )
+    return alt.layer(filled, words).properties(width=alt.Step(84), height=alt.Step(36), title=title)
+
+
+def _front(found: Comparison) -> Any:
+    import altair as alt
+
+    rows: list[dict[str, Any]] = [
+        {
+            "model": each.model_name,
+            "gpu": each.gpu,
+            "usd": each.usd_per_mtok,
+            "quality": each.quality,
+            "front": (each.model, each.gpu) in found.front,
+            "label": f"{each.model_name} on {each.gpu}",
+        }
+        for each in found.cells
+        if each.usd_per_mtok is not None and each.quality is not None
+    ]
+    scores = [row["quality"] for row in rows]
+    room = (max(scores) - min(scores)) * 0.15 or max(scores) * 0.1
+    x = alt.X("usd:Q", scale=alt.Scale(type="log"), title="dollars per million tokens", axis=alt.Axis(format="$~g"))
+    y = alt.Y("quality:Q", scale=alt.Scale(domain=[min(scores) - room, max(scores) + room]), title="your quality score")
+    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y, tooltip=["label:N", "usd:Q", "quality:Q"])
+    best = base.transform_filter("datum.front")
+    line = best.mark_line(color="#3b6fb6", strokeDash=[4, 3], interpolate="step-after")
+    colour = alt.condition("datum.front", alt.value("#3b6fb6"), alt.value("#b9bec6"))
+    dots = base.mark_point(filled=True, size=80, opacity=1).encode(color=colour)
+    words = best.mark_text(align="left", dx=9, dy=-9, fontSize=12).encode(text="label:N")
+    title = alt.TitleParams(
+        "Price against quality", subtitle=["Blue: nothing is both better and cheaper."], anchor="start", fontSize=14
+    )
+    return alt.layer(line, dots, words).properties(width=620, height=260, title=title)

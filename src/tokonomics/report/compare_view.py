@@ -1,0 +1,111 @@
+"""Models on GPUs for a person: a grid of dollars per million tokens, and the front of price and quality."""
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tokonomics.planner.compare import Cell, Comparison
+from tokonomics.report.plan_view import layout_text, promises_text, workload_text
+from tokonomics.report.tables import table
+from tokonomics.units import percent, usd
+
+_MOST_GPUS = 8
+"""More columns do not fit a terminal; JSON and chart hold all."""
+
+
+def compare_view(found: Comparison) -> RenderableType:
+    """The grid, the pick of each model, and the front where qualities were given."""
+    promised = promises_text(found.promises)
+    asked = f"{workload_text(found.workload)} for each model{f'; promised: {promised}' if promised else ''}"
+    body: list[RenderableType] = [Text(asked, style="dim"), ""]
+    best = found.cheapest()
+    if best is None:
+        return Group(*body, Text("Nothing fits for any model on any of these GPUs.", style="bold red"), _why(found))
+    body += [_grid(found), "", _picks(found)]
+    if found.front:
+        body += ["", _front(found)]
+    return Group(*body, "", Text(_notes(found), style="dim"))
+
+
+def _grid(found: Comparison) -> RenderableType:
+    shown = found.gpus[:_MOST_GPUS]
+    cheapest = found.cheapest()
+    rows = [
+        (found.cell(model, shown[0]).model_name, *(_price(found.cell(model, gpu), cheapest) for gpu in shown))
+        for model in found.models
+    ]
+    return table(["!model", *(f">{gpu}" for gpu in shown)], rows, title="$/Mtok, the whole bill over all tokens")
+
+
+def _price(cell: Cell, cheapest: Cell | None) -> str:
+    if cell.usd_per_mtok is None:
+        return "–"
+    flag = "*" if cell.pick and cell.pick.below_checkpoint else ""
+    return f"{'→ ' if cell is cheapest else ''}{usd(cell.usd_per_mtok)}{flag}"
+
+
+def _best(found: Comparison, model: str) -> Cell | None:
+    priced = [each for each in found.cells if each.model == model and each.usd_per_mtok is not None]
+    return min(priced, key=lambda each: each.usd_per_mtok or 0.0, default=None)
+
+
+def _picks(found: Comparison) -> RenderableType:
+    rows = []
+    with_quality = any(each.quality for each in found.cells)
+    for model in found.models:
+        cell = _best(found, model)
+        if cell is None or cell.pick is None:
+            name = next(each.model_name for each in found.cells if each.model == model)
+            rows.append((name, "nothing fits", *["–"] * (6 if with_quality else 4)))
+            continue
+        pick = cell.pick
+        row = (
+            cell.model_name,
+            f"{layout_text(pick)}{'*' if pick.below_checkpoint else ''}",
+            f"{pick.provider} {pick.instance}",
+            usd(pick.usd_per_month),
+            usd(pick.usd_per_mtok.blended),
+            percent(pick.utilization),
+        )
+        score = f"{cell.quality:g}" if cell.quality else "–"
+        weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else "–"
+        rows.append((*row, score, weighted) if with_quality else row)
+    columns = ["!model", "cheapest on", "offer", ">$/month", ">$/Mtok", ">util."]
+    return table([*columns, ">quality", ">$/Mtok ÷ quality"] if with_quality else columns, rows)
+
+
+def _front(found: Comparison) -> RenderableType:
+    cells = [found.cell(*each) for each in found.front]
+    rows = [
+        (
+            each.model_name,
+            each.gpu,
+            f"{each.quality:g}",
+            usd(each.usd_per_mtok or 0.0),
+            usd(each.usd_per_quality_mtok or 0.0),
+        )
+        for each in cells
+    ]
+    title = "Front: nothing is both better and cheaper"
+    return table(["!model", "GPU", ">quality", ">$/Mtok", ">$/Mtok ÷ quality"], rows, title=title)
+
+
+def _why(found: Comparison) -> RenderableType:
+    rows = [(each.model_name, each.gpu, each.refused or "") for each in found.cells]
+    return table(["!model", "!GPU", "because"], rows)
+
+
+def _notes(found: Comparison) -> str:
+    how = "sized by simulation" if found.simulated else "closed form, replicas filled to 70 % (--simulate for p99s)"
+    lines = [
+        f"Each pair is the cheapest offer that keeps the promise: {how}. – nothing fits: `tokonomics plan` says why.",
+        "Whole machines: at little traffic a large GPU waits, and its price per token shows it. "
+        "Tokenizers differ by some percent.",
+    ]
+    if any(each.pick and each.pick.below_checkpoint for each in found.cells):
+        lines.append("* weights or KV cache at fewer bits than published: check quality (--min-weights, --kv).")
+    if len(found.gpus) > _MOST_GPUS:
+        more = ", ".join(found.gpus[_MOST_GPUS:])
+        lines.append(f"Not shown, dearer: {more} (--gpu, --json, --chart).")
+    if any(each.quality for each in found.cells):
+        lines.append("Quality is your own score; $/Mtok ÷ quality counts a token as much as its score.")
+    return "\n".join(lines)

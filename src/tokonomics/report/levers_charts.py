@@ -1,0 +1,158 @@
+"""Levers as pictures: the waterfall from naive to optimised, and each lever's saving beside that of all together."""
+
+from typing import TYPE_CHECKING, Any, cast
+
+from tokonomics.planner.levers import Ranking
+from tokonomics.planner.setup import Setup
+from tokonomics.planner.stack import Waterfall
+from tokonomics.report.levers_view import asked
+from tokonomics.units import percent, usd
+
+if TYPE_CHECKING:
+    import altair as alt
+
+_TOTAL, _SAVED, _ADDED, _PLAIN = "#3b6fb6", "#5aa9a4", "#b33", "#857c6d"
+_START, _END = "one request at a time", "what is left"
+
+
+def stack_chart(made: Waterfall, setup: Setup) -> "alt.HConcatChart":
+    """Dollars a month step by step, and on a logarithmic axis what a million tokens costs after each."""
+    import altair as alt
+
+    bars: list[dict[str, Any]] = [_bar(_START, 0.0, made.naive.usd_per_month, "bill", usd(made.naive.usd_per_month))]
+    prices = [{"step": _START, "usd": made.naive.usd_per_mtok, "label": usd(made.naive.usd_per_mtok)}]
+    before = made.naive.usd_per_month
+    for place, step in enumerate(made.steps, 1):
+        after, name = step.bill.usd_per_month, f"{place}. {step.name}"
+        kind = "saved" if after <= before else "added"
+        share = abs(step.saved_share) * 100
+        label = "0 %" if share < 0.05 else f"{'−' if after < before else '+'}{share:.1f} %"
+        bars.append(_bar(name, min(before, after), max(before, after), kind, label))
+        prices.append({"step": name, "usd": step.bill.usd_per_mtok, "label": usd(step.bill.usd_per_mtok)})
+        before = after
+    bars.append(_bar(_END, 0.0, made.end.usd_per_month, "bill", usd(made.end.usd_per_month)))
+    order = [each["step"] for each in bars]
+    y = alt.Y("step:N", title=None, sort=order, axis=alt.Axis(labelLimit=280, ticks=False, domain=False))
+    top = max(each["high"] for each in bars)
+    x = alt.X(
+        "low:Q",
+        title="dollars a month",
+        scale=alt.Scale(domain=[0, top * 1.15], nice=False),
+        axis=alt.Axis(format="$~s", tickCount=5),
+    )
+    data = alt.InlineData(values=bars)
+    colour = alt.Color(
+        "kind:N", legend=None, scale=alt.Scale(domain=["bill", "saved", "added"], range=[_TOTAL, _SAVED, _ADDED])
+    )
+    blocks = alt.Chart(data).mark_bar(height={"band": 0.66}).encode(x=x, x2="high:Q", y=y, color=colour)
+    labels = alt.Chart(data).mark_text(align="left", dx=5).encode(x="high:Q", y=y, text="label:N")
+    left = alt.layer(blocks, labels).properties(
+        width=430, height=alt.Step(28), title=_heading("The bill, step by step")
+    )
+    right = _prices(prices, order)
+    heading = alt.TitleParams(
+        f"From naive to optimised: −{made.saved_share * 100:.1f} %",
+        subtitle=asked(setup),
+        anchor="start",
+        fontSize=15,
+        subtitleFontSize=12,
+        offset=12,
+    )
+    chart = alt.hconcat(left, right, spacing=24, title=heading).configure_view(stroke=None)
+    return cast("alt.HConcatChart", chart)
+
+
+def _bar(step: str, low: float, high: float, kind: str, label: str) -> dict[str, Any]:
+    return {"step": step, "low": low, "high": high, "kind": kind, "label": label}
+
+
+def _prices(prices: list[dict[str, Any]], order: list[str]) -> "alt.LayerChart":
+    import altair as alt
+
+    y = alt.Y("step:N", title=None, sort=order, scale=alt.Scale(domain=order), axis=None)
+    least, most = min(each["usd"] for each in prices), max(each["usd"] for each in prices)
+    x = alt.X(
+        "usd:Q",
+        title="dollars per Mtok (logarithmic)",
+        axis=alt.Axis(format="$~g", tickCount=4, grid=False),
+        scale=alt.Scale(type="log", domain=[least / 1.3, most * 2.2], nice=False),
+    )
+    data = alt.InlineData(values=prices)
+    dots = alt.Chart(data).mark_point(filled=True, opacity=1, size=60, color=_TOTAL).encode(x=x, y=y)
+    names = alt.Chart(data).mark_text(align="left", dx=8).encode(x=x, y=y, text="label:N")
+    made = alt.layer(dots, names).properties(
+        width=230, height=alt.Step(28), title=_heading("What a million tokens costs then")
+    )
+    return cast("alt.LayerChart", made)
+
+
+def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
+    """The saving of each lever alone, of all together, and what their sum would have promised."""
+    import altair as alt
+
+    rows: list[dict[str, Any]] = [
+        {
+            "lever": each.name,
+            "share": each.saved_share,
+            "kind": "alone",
+            "label": f"{_signed(each.saved_share)}  {usd(each.bill.usd_per_month)} a month",
+        }
+        for each in ranking.levers
+        if each.bill
+    ]
+    if len(ranking.taken) > 1:
+        rows.append(
+            {
+                "lever": "the sum of those taken",
+                "share": ranking.sum_of_shares,
+                "kind": "sum",
+                "label": f"{_signed(ranking.sum_of_shares)}  (not what happens)",
+            }
+        )
+    rows.append(
+        {
+            "lever": "together",
+            "share": ranking.saved_share,
+            "kind": "together",
+            "label": f"{_signed(ranking.saved_share)}  {usd(ranking.together.usd_per_month)} a month",
+        }
+    )
+    order = [each["lever"] for each in rows]
+    shares = [each["share"] for each in rows]
+    low, high = min(0.0, *shares), max(0.05, *shares)
+    span = high - low
+    y = alt.Y("lever:N", title=None, sort=order, axis=alt.Axis(labelLimit=240, ticks=False, domain=False))
+    x = alt.X(
+        "share:Q",
+        title="saved of the monthly bill",
+        axis=alt.Axis(format="%", tickCount=6),
+        scale=alt.Scale(domain=[low - span * 0.02, high + span * 0.45], nice=False),
+    )
+    colour = alt.Color(
+        "kind:N", legend=None, scale=alt.Scale(domain=["alone", "sum", "together"], range=[_SAVED, "#d9d3c7", _TOTAL])
+    )
+    data = alt.InlineData(values=rows)
+    bars = alt.Chart(data).mark_bar(height={"band": 0.66}).encode(x=x, y=y, color=colour)
+    edge = alt.Chart(alt.InlineData(values=[{**each, "share": max(0.0, each["share"])} for each in rows]))
+    labels = edge.mark_text(align="left", dx=5).encode(x=x, y=y, text="label:N")
+    zero = alt.Chart(alt.InlineData(values=[{"share": 0}])).mark_rule(color=_PLAIN).encode(x="share:Q")
+    heading = alt.TitleParams(
+        f"What each lever saves of {usd(ranking.now.usd_per_month)} a month",
+        subtitle=asked(setup),
+        anchor="start",
+        fontSize=15,
+        subtitleFontSize=12,
+        offset=12,
+    )
+    chart = alt.layer(bars, zero, labels).properties(width=560, height=alt.Step(26), title=heading)
+    return cast("alt.LayerChart", chart.configure_view(stroke=None))
+
+
+def _signed(share: float) -> str:
+    return f"−{percent(share)}" if share > 5e-4 else f"+{percent(-share)}" if share < -5e-4 else "0 %"
+
+
+def _heading(text: str) -> "alt.TitleParams":
+    import altair as alt
+
+    return alt.TitleParams(text, anchor="start", fontSize=12)

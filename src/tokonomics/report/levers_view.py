@@ -1,0 +1,223 @@
+"""Levers for a person: what to do first, what all of it comes to, and the way there from a naive start."""
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tokonomics.planner.levers import CHUNK, Effects, Pulled, Ranking
+from tokonomics.planner.setup import Setup, SetupBill
+from tokonomics.planner.stack import Step, Waterfall
+from tokonomics.planner.utilisation import Point, Utilisation
+from tokonomics.report.plan_view import promises_text, workload_text
+from tokonomics.report.tables import table
+from tokonomics.units import gigabytes, percent, plural, seconds, usd
+
+
+def levers_view(ranking: Ranking, setup: Setup) -> RenderableType:
+    """The ranked list, and what the levers save together."""
+    now = ranking.now
+    pulled = [each for each in ranking.levers if each.bill]
+    parts: list[RenderableType] = [
+        Text(asked(setup)),
+        "",
+        Text.assemble("Now: ", (f"{usd(now.usd_per_month)} a month", "bold"), f", {_served(now)}"),
+        Text(f"  {now.bought}", style="dim"),
+        "",
+    ]
+    heads = [
+        "!lever",
+        ">saves",
+        ">$/month",
+        ">$/Mtok",
+        ">replicas",
+        ">full",
+        ">TTFT p99",
+        ">TPOT p99",
+        "effort",
+        "risk",
+    ]
+    rows: list[list[str | Text]] = [["as it is", "", *_figures(now), "", ""]]
+    rows += [[_name(each), _saves(each.saved_share), *_figures(_bill(each)), each.effort, each.risk] for each in pulled]
+    parts += [table(heads, rows), ""]
+    parts += [_together(ranking), ""]
+    without = [each for each in ranking.levers if not each.bill]
+    if without:
+        parts += [Text("Nothing to gain, or not possible", style="bold"), *_reasons(without), ""]
+    changed = [(each.name, each.effects) for each in ranking.levers if each.effects]
+    if changed:
+        parts += [_effects(changed), ""]
+    notes = [f"{each.name}: {each.quality}" for each in pulled if each.knob in ("weights", "kv")]
+    parts += [Text(line, style="dim") for line in notes]
+    parts.append(Text(_footnotes(ranking), style="dim"))
+    return Group(*parts)
+
+
+def asked(setup: Setup) -> str:
+    """The deployment, its traffic and its promises in one line."""
+    promised = promises_text(setup.promises)
+    promised = f"; promised: {promised}" if promised else "; nothing promised"
+    return f"{setup.deployment}: {workload_text(setup.load.workload)}{promised}"
+
+
+def _served(bill: SetupBill) -> str:
+    return f"{usd(bill.usd_per_mtok)} per Mtok, {plural(bill.replicas, 'replica')}"
+
+
+def _bill(each: Pulled) -> SetupBill:
+    assert each.bill is not None
+    return each.bill
+
+
+def _name(each: Pulled) -> Text:
+    return Text(each.name, style="bold green" if each.saved_usd_per_month > 0 else "")
+
+
+def _saves(share: float) -> str:
+    if abs(share) < 5e-4:
+        return "0 %"
+    return percent(share) if share > 0 else f"costs {percent(-share)}"
+
+
+def _figures(bill: SetupBill) -> list[str]:
+    late = [bill.ttft_s.p99, bill.tpot_s.p99]
+    mean = f" ({bill.replicas_mean:.1f})" if bill.replicas_mean < bill.replicas else ""
+    apart = f" ({bill.prefill_replicas} prompts)" if bill.prefill_replicas else ""
+    return [
+        usd(bill.usd_per_month),
+        usd(bill.usd_per_mtok),
+        f"{bill.replicas}{mean}{apart}",
+        "–" if bill.load_share is None else percent(bill.load_share),
+        *("–" if each is None else seconds(each) for each in late),
+    ]
+
+
+def _together(ranking: Ranking) -> Text:
+    now, after = ranking.now, ranking.together
+    if not ranking.taken:
+        return Text("No lever lowers the bill at this size: whole replicas and machines are what is paid for.")
+    said = f"Together −{percent(ranking.saved_share)}"
+    differs = percent(ranking.sum_of_shares) != percent(ranking.saved_share)
+    sum_ = f", not the sum of each alone (−{percent(ranking.sum_of_shares)})" if differs else ""
+    if ranking.sum_of_shares < 5e-4:
+        sum_ = ", though each alone saves nothing"
+    line = f"{sum_}: {usd(now.usd_per_month)} → {usd(after.usd_per_month)} a month, {_served(after)}"
+    return Text.assemble(
+        (said, "bold green"),
+        line,
+        f"\n  {' + '.join(ranking.taken)}\n",
+        (f"  {after.deployment}; {after.bought}", "dim"),
+    )
+
+
+def _reasons(levers: Sequence[Pulled]) -> list[Text]:
+    widest = max(len(each.name) for each in levers)
+    return [Text.assemble(f"  {each.name:<{widest}}  ", (each.reason or "", "dim")) for each in levers]
+
+
+def _effects(changed: Sequence[tuple[str, Effects]]) -> RenderableType:
+    heads = [
+        "!",
+        ">weights/GPU",
+        f">step of {changed[0][1].batch:.0f}",
+        f">{CHUNK:,} prompt tokens",
+        ">room for sequences",
+    ]
+    before = changed[0][1]
+    rows = [
+        ["as it is", gigabytes(before.weight_bytes_before), seconds(before.step_s_before),
+         seconds(before.prompt_s_before), f"{before.sequences_before:,.0f}"],
+    ]  # fmt: skip
+    rows += [
+        [name, gigabytes(each.weight_bytes_after), seconds(each.step_s_after), seconds(each.prompt_s_after),
+         f"{each.sequences_after:,.0f}"]
+        for name, each in changed
+    ]  # fmt: skip
+    return table(
+        heads, rows, title="What fewer bits do, apart: bytes of a step, arithmetic of a prompt, room for the batch"
+    )
+
+
+def _footnotes(ranking: Ranking) -> str:
+    notes = [
+        "Every bill is of a simulated fleet: the fewest replicas that keep every promise, on whole machines. full: "
+        "requests served over what full batches would serve; a lever that saves nothing yet may make room.",
+    ]
+    names = {each.name for each in ranking.levers if each.bill}
+    if "speculative decoding" in names:
+        notes.append(
+            "Speculative decoding: steps scaled by the tokens a round yields in the mean, none drafted beside prompts; "
+            "the acceptance is assumed unless you gave yours."
+        )
+    if "spot" in names:
+        notes.append("Spot: as much as the verdict allows, interruptions priced; `tokonomics fleet` replays them.")
+    notes.append("Similar prompts and templates: `tokonomics cache`. Shared fleets and LoRA: `tokonomics tenants`.")
+    return "\n".join(notes)
+
+
+# --- the way there --------------------------------------------------------------------------------------------------
+
+
+def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
+    """The waterfall as a table."""
+    naive, end = made.naive, made.end
+    headline = Text.assemble(
+        (f"−{made.saved_share * 100:.1f} %", "bold green"),
+        f": {usd(naive.usd_per_month)} → {usd(end.usd_per_month)} a month, "
+        f"{usd(naive.usd_per_mtok)} → {usd(end.usd_per_mtok)} per Mtok",
+    )
+    heads = ["!step", ">saves/month", ">of the start", ">of what was left", ">$/month", ">$/Mtok", ">replicas", ">full",
+             ">TTFT p99", ">TPOT p99"]  # fmt: skip
+    rows = [["one request at a time, 16 bit", "", "", "", *_figures(naive)]]
+    before = naive
+    for step in made.steps:
+        rows.append(_step(step, before))
+        before = step.bill
+    parts: list[RenderableType] = [Text(asked(setup)), "", headline, "", table(heads, rows), ""]
+    parts += [Text.assemble("End: ", (end.deployment, "bold"), f"; {end.bought}"), ""]
+    if made.left_out:
+        widest = max(len(each.name) for each in made.left_out)
+        parts.append(Text("Left out", style="bold"))
+        parts += [Text.assemble(f"  {each.name:<{widest}}  ", (each.reason, "dim")) for each in made.left_out]
+        parts.append("")
+    parts += [Text(line, style="dim") for line in made.quality]
+    parts.append(
+        Text(
+            "Every step is a simulated fleet that keeps the promises. The order changes what a step saves, not the end "
+            "(--order). The start serves one request at a time on each replica, as the document's baseline does.",
+            style="dim",
+        )
+    )
+    return Group(*parts)
+
+
+def _step(step: Step, before: SetupBill) -> list[str]:
+    left = step.saved_usd_per_month / before.usd_per_month
+    return [
+        step.name,
+        usd(step.saved_usd_per_month) if abs(step.saved_usd_per_month) >= 0.005 else "–",
+        f"{step.saved_share * 100 + 0.0:.1f} %" if abs(step.saved_share) >= 5e-4 else "0 %",
+        _saves(left),
+        *_figures(step.bill),
+    ]
+
+
+# --- utilisation ----------------------------------------------------------------------------------------------------
+
+
+def utilisation_view(made: Utilisation) -> RenderableType:
+    """Cost against batch limit, load and burstiness."""
+    parts: list[RenderableType] = []
+    for title, points in (
+        ("The bill against how many requests a replica serves at a time", made.by_batch),
+        ("The bill against the load: the same deployment, more or less to do", made.by_load),
+        ("The bill against burstiness, at equal mean rate", made.by_burst),
+    ):
+        parts += [_points(title, points), ""]
+    return Group(*parts[:-1])
+
+
+def _points(title: str, points: Sequence[Point]) -> RenderableType:
+    heads = ["!", ">$/month", ">$/Mtok", ">replicas", ">full", ">TTFT p99", ">TPOT p99"]
+    rows = [[each.name, *(_figures(each.bill) if each.bill else [each.reason or "–", *[""] * 5])] for each in points]
+    return table(heads, rows, title=title)

@@ -1,0 +1,158 @@
+"""What slower memories behind the GPU's prefix cache give to each request, and how long it takes to bring it.
+
+Every tier keeps a copy of all KV that was computed (write-through, as LMCache and SGLang's HiCache do), least recently
+used first out, so its hits are those of the trace replayed through a cache of its size: one for each replica,
+or one for all where the tier is shared. What a faster memory does not have is fetched from the next one, if that is
+quicker than to compute it: bytes ÷ bandwidth against the physics of a prompt chunk at that position. Fetches of a
+replica follow each other on its link; a request joins the queue when its own is complete.
+
+Which replica a request goes to, and what it finds on its GPU, is taken from a simulation without the tiers. It errs
+both ways: a fetch begins at arrival and not when its turn comes (too fast under load), a block may be found in a tier
+before it has been written (too fast by the time of a prompt), and a fetched block that has reached the GPU since is
+fetched again (too slow).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from tokonomics.errors import BadInput
+from tokonomics.nouns import Noun
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.steptime import step_model
+from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.state import Fetches
+from tokonomics.traffic.prefix_reuse import reuse_within
+from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks
+
+_GRID = 512
+"""Positions at which computing and fetching are compared."""
+
+
+class Tier(Noun):
+    """A memory for KV behind that of the GPUs."""
+
+    name: str
+    size_bytes: NonNegativeFloat
+    """Of one replica, or of all together where it is shared."""
+    bytes_per_s: PositiveFloat
+    """Into one GPU; the GPUs of a replica fetch their parts at the same time."""
+    shared: bool = False
+    ttl_s: PositiveFloat | None = None
+    """What was not used for so long is let go; None: only when room is needed."""
+
+
+class TierHits(Noun):
+    """What a tier gave over a whole trace."""
+
+    name: str
+    tokens: int
+    """Prompt tokens fetched from it."""
+    available_tokens: int
+    """Those it had and no faster memory did: the rest was quicker to compute."""
+    busy_s: float
+    """Of its links, all replicas together."""
+    held_bytes: float
+    """The most it ever held, of one replica or of all where it is shared."""
+
+
+def kv_bytes_per_token(deployment: Deployment) -> int:
+    """What a token takes in a tier: all layers, each KV head once."""
+    made = deployment.model.kv_bytes_per_token(deployment.kv)
+    if made <= 0:
+        raise BadInput(f"{deployment.model.name} has no KV cache that grows with the prompt: nothing can be fetched")
+    return made
+
+
+def fetch_s(deployment: Deployment, tier: Tier, tokens: NDArray[np.int64] | int) -> Floats:
+    """Seconds to bring the KV of so many tokens to a replica's GPUs, the link being free."""
+    return np.asarray(
+        np.asarray(tokens) * kv_bytes_per_token(deployment) / (tier.bytes_per_s * deployment.gpus), np.float64
+    )
+
+
+def compute_s(deployment: Deployment, tokens: NDArray[np.int64] | int, past: NDArray[np.int64] | int) -> Floats:
+    """Seconds to compute so many tokens of a prompt after ``past``, as a share of a full chunk of the engine."""
+    chunk = deployment.limits.max_batched_tokens
+    return np.asarray(step_model(deployment).prefill(chunk, past) * np.asarray(tokens) / chunk, np.float64)
+
+
+def break_even_position(deployment: Deployment, tier: Tier, block_tokens: int = 16) -> int | None:
+    """The first position in a prompt from which fetching a block is quicker than computing it; None: nowhere.
+
+    A token late in a prompt looks at all before it, so computing it takes longer; its KV is as large as any.
+    """
+    last = max(0, deployment.model.max_context - block_tokens)
+    # A power of the grid's ratio finds it to within 2 %, halving then to the block.
+    places = np.unique(np.concatenate([[0], np.geomspace(1, max(last, 1), _GRID).astype(np.int64)]))
+    wins = compute_s(deployment, block_tokens, places) > fetch_s(deployment, tier, block_tokens)
+    if not wins.any():
+        return None
+    first = int(np.argmax(wins))
+    if first == 0:
+        return 0
+    low, high = int(places[first - 1]), int(places[first])
+    while high - low > 1:
+        middle = (low + high) // 2
+        won = float(compute_s(deployment, block_tokens, middle)) > float(fetch_s(deployment, tier, block_tokens))
+        low, high = (low, middle) if won else (middle, high)
+    return high
+
+
+def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetches, tuple[TierHits, ...]]:
+    """What each request of a simulated trace fetches, fastest tier first."""
+    trace, deployment = simulation.trace, simulation.deployment
+    if trace.prefix is None:
+        raise BadInput("does not say which blocks its prompts share: there is nothing to keep", where=trace.source)
+    served = simulation.served
+    block = simulation.rules.block_tokens
+    most = (trace.input_tokens.astype(np.int64) - 1) // block * block
+    found = np.minimum(served.cached_tokens.astype(np.int64), most)
+    delay = np.zeros(len(trace))
+    hits = []
+    for tier in sorted(tiers, key=lambda each: -each.bytes_per_s):
+        there, held = _there(simulation, trace.prefix, tier)
+        missing = np.where(served.replica >= 0, np.maximum(np.minimum(there, most) - found, 0), 0)
+        takes = fetch_s(deployment, tier, missing)
+        fetched = (missing > 0) & (takes < compute_s(deployment, missing, found))
+        takes = np.where(fetched, takes, 0.0)
+        delay = np.maximum(delay, _delays(trace.arrival_s, takes, served.replica))
+        found = np.where(fetched, found + missing, found)
+        hits.append(
+            TierHits(
+                name=tier.name,
+                tokens=int(missing[fetched].sum()),
+                available_tokens=int(missing.sum()),
+                busy_s=float(takes.sum()),
+                held_bytes=float(held * trace.prefix.block_tokens * kv_bytes_per_token(deployment)),
+            )
+        )
+    return Fetches(found.astype(np.int32), delay), tuple(hits)
+
+
+def _there(simulation: Simulation, prefix: PrefixBlocks, tier: Tier) -> tuple[Counts, int]:
+    """Leading tokens of each prompt that a tier holds, and the most blocks it ever holds."""
+    trace = simulation.trace
+    capacity = int(tier.size_bytes // (prefix.block_tokens * kv_bytes_per_token(simulation.deployment)))
+    if tier.shared:
+        return reuse_within(prefix, trace.input_tokens, trace.arrival_s, capacity, tier.ttl_s)
+    there = np.zeros(len(trace), np.int32)
+    most = 0
+    for replica in np.unique(simulation.served.replica):
+        own = np.flatnonzero(simulation.served.replica == replica)
+        part = prefix.take(own)
+        there[own], held = reuse_within(part, trace.input_tokens[own], trace.arrival_s[own], capacity, tier.ttl_s)
+        most = max(most, held)
+    return there, most
+
+
+def _delays(arrival_s: Floats, takes_s: Floats, replica: NDArray[np.int16]) -> Floats:
+    """From arrival to the end of a request's fetch, fetches of a replica one after the other."""
+    delays = np.zeros(len(arrival_s))
+    for place in np.unique(replica[takes_s > 0]):
+        own = np.flatnonzero((replica == place) & (takes_s > 0))
+        work = np.cumsum(takes_s[own])
+        # The link has been idle until the latest arrival that found it idle: end = work so far + the longest wait.
+        ends = work + np.maximum.accumulate(arrival_s[own] - (work - takes_s[own]))
+        delays[own] = ends - arrival_s[own]
+    return delays

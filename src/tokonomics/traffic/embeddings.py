@@ -1,0 +1,122 @@
+"""Texts as vectors whose cosine says how alike they are: from an endpoint, a local model, or, failing both, hashing.
+
+``https://…/v1/embeddings`` is asked as OpenAI's API is (the key comes from the environment,
+``TOKONOMICS_EMBEDDINGS_KEY``, and is sent nowhere else); a folder holds a model2vec model (extra ``[semantic]``) or a
+sentence-transformers one. ``hashed`` counts words and pairs of words: it sees spelling, not meaning, and says so
+wherever its figures are shown.
+"""
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.errors import BadInput, shorten
+
+KEY = "TOKONOMICS_EMBEDDINGS_KEY"
+HASHED = "hashed"
+_HASHED_WIDTH = 512
+_BATCH = 256
+_TIMEOUT_S = 60.0
+
+Vectors = NDArray[np.float32]
+
+
+class Embedded(NamedTuple):
+    """One vector of length 1 for each text."""
+
+    vectors: Vectors
+    how: str
+    means: bool
+    """Made by a model that was trained on meaning; False for hashing."""
+    seconds_per_text: float
+    """As it took on this machine, or over the network."""
+
+
+def embed(texts: Sequence[str], with_what: str, model: str | None = None) -> Embedded:
+    """The vectors of some texts; equal texts are embedded once."""
+    distinct = list(dict.fromkeys(texts))
+    began = time.perf_counter()
+    how, means = f"model {Path(with_what).name}", True
+    if with_what == HASHED:
+        made, how, means = _hashed(distinct), "hashed words: spelling, not meaning", False
+    elif with_what.startswith(("http://", "https://")):
+        made = _asked(distinct, with_what, model)
+        how = f"{model or 'the model'} at {urlsplit(with_what).hostname}"
+    else:
+        made = _local(distinct, Path(with_what))
+    took_s = (time.perf_counter() - began) / max(1, len(distinct))
+    lengths = np.linalg.norm(made, axis=1, keepdims=True)
+    made = (made / np.maximum(lengths, 1e-12)).astype(np.float32)
+    place = {text: row for row, text in enumerate(distinct)}
+    return Embedded(made[[place[text] for text in texts]], how, means, took_s)
+
+
+def _hashed(texts: Sequence[str]) -> NDArray[np.float32]:
+    made = np.zeros((len(texts), _HASHED_WIDTH), np.float32)
+    for row, text in enumerate(texts):
+        words = text.lower().split()
+        for gram in (*words, *map(" ".join, pairwise(words))):
+            code = zlib.crc32(gram.encode())
+            made[row, code % _HASHED_WIDTH] += 1.0 if code & 0x80000000 else -1.0
+    return made
+
+
+def _local(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
+    if not folder.is_dir():
+        raise BadInput(
+            f"'{shorten(str(folder))}' is neither a URL nor a folder with a model",
+            where="--semantic",
+            fix=f"Give an embeddings endpoint, a model2vec or sentence-transformers folder, or {HASHED}.",
+        )
+    if (folder / "modules.json").exists() or (folder / "config_sentence_transformers.json").exists():
+        library, package = "sentence_transformers", "sentence-transformers"
+    else:
+        library, package = "model2vec", "'tokonomics[semantic]'"
+    try:
+        if library == "model2vec":
+            from model2vec import StaticModel
+
+            return np.asarray(StaticModel.from_pretrained(str(folder)).encode(list(texts)), np.float32)
+        from sentence_transformers import SentenceTransformer
+
+        local: Any = SentenceTransformer(str(folder), device="cpu")
+        return np.asarray(local.encode(list(texts), batch_size=_BATCH, show_progress_bar=False), np.float32)
+    except ImportError:
+        raise BadInput(f"{library} is not installed", where="--semantic", fix=f"pip install {package}") from None
+    except (OSError, ValueError, KeyError) as error:
+        raise BadInput(f"cannot be loaded: {shorten(str(error), 160)}", where=f"--semantic {folder.name}") from None
+
+
+def _asked(texts: Sequence[str], url: str, model: str | None) -> NDArray[np.float32]:
+    if model is None:
+        raise BadInput("is missing: which model embeds?", where="--embedding-model")
+    headers = {"Content-Type": "application/json"}
+    if key := os.environ.get(KEY):
+        headers["Authorization"] = f"Bearer {key}"
+    rows: list[list[float]] = []
+    for start in range(0, len(texts), _BATCH):
+        body = json.dumps({"model": model, "input": list(texts[start : start + _BATCH])}).encode()
+        request = urllib.request.Request(url, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
+                data = json.load(reply)["data"]
+            rows += [each["embedding"] for each in sorted(data, key=lambda each: each["index"])]
+        except urllib.error.HTTPError as error:
+            hint = f"Set {KEY}." if error.code in (401, 403) else None
+            raise BadInput(f"answered {error.code} {error.reason}", where=shorten(url), fix=hint) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"gave no embeddings: {shorten(str(error), 120)}", where=shorten(url)) from None
+    if len(rows) != len(texts) or len({len(row) for row in rows}) != 1:
+        raise BadInput(f"gave {len(rows)} vectors for {len(texts)} texts", where=shorten(url))
+    return np.array(rows, np.float32)

@@ -1,0 +1,198 @@
+"""Tenants of a trace: each one's own requests, several logs as one, and the same days moved or made busier.
+
+Moving is a rotation: what leaves the end of the trace comes back at its beginning, so that every tenant keeps its
+requests, its gaps and its rhythm, and only the hour of its peak changes. A tenant's peak is where its first harmonic
+over the length of the trace is highest: the direction of the mean of its arrivals on a clock face (circular mean).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.errors import BadInput
+from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace
+
+_BINS = 24
+"""In which loads are correlated: the hours of a day's trace."""
+_A_PEAK = 0.1
+"""The first harmonic of a day whose rate is 1 + 0.2 cos."""
+_NO_CHANCE = 30.0
+"""Requests × harmonic²: steady arrivals reach it by chance with probability exp(-30 ÷ cv²) (Rayleigh), one in 2,000 for
+a coefficient of variation of 2."""
+ALIGNED, SPREAD = "together", "spread"
+"""Where the peaks of the tenants are put."""
+
+
+def tenant_numbers(trace: Trace) -> Counts:
+    """The tenant of each request; a mistake where the trace does not say."""
+    if trace.tenant is None or not trace.tenants:
+        raise BadInput(
+            "does not say which request is whose",
+            where=trace.source,
+            fix="Name the column (--columns tenant=customer), give --trace once for each tenant, "
+            "or make requests up with --arrivals … --tenants 10.",
+        )
+    return trace.tenant
+
+
+def only(trace: Trace, tenants: Sequence[int]) -> Trace:
+    """The requests of some tenants, at the times at which they arrive among the others."""
+    return trace.take(np.flatnonzero(np.isin(tenant_numbers(trace), np.asarray(tenants))))
+
+
+def present(trace: Trace) -> tuple[int, ...]:
+    """Tenants that send anything, in the order of the trace's names."""
+    return tuple(int(each) for each in np.unique(tenant_numbers(trace)))
+
+
+def joined(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
+    """One trace of several, each a tenant of its own; all begin together and share no prompts."""
+    lengths = [len(each) for each in traces]
+    whole = Trace(
+        arrival_s=np.concatenate([each.arrival_s for each in traces]),
+        input_tokens=np.concatenate([each.input_tokens for each in traces]),
+        output_tokens=np.concatenate([each.output_tokens for each in traces]),
+        tenant=np.repeat(np.arange(len(traces), dtype=np.int32), lengths),
+        tenants=tuple(names),
+        prefix=_joined_blocks(traces),
+        source=", ".join(names),
+    )
+    return _in_order(whole)
+
+
+def _joined_blocks(traces: Sequence[Trace]) -> PrefixBlocks | None:
+    """Only where all logs say what prompts share, in blocks of one size."""
+    blocks = [each.prefix for each in traces]
+    known = [each for each in blocks if each is not None]
+    if len(known) < len(blocks) or len({each.block_tokens for each in known}) != 1:
+        return None
+    before = np.cumsum([0, *(each.distinct for each in known)])
+    places = np.cumsum([0, *(len(each.ids) for each in known)])
+    return PrefixBlocks(
+        ids=np.concatenate([each.ids + shift for each, shift in zip(known, before, strict=False)]).astype(np.int32),
+        starts=np.concatenate(
+            [[0], *(each.starts[1:] + place for each, place in zip(known, places, strict=False))]
+        ).astype(np.int64),
+        block_tokens=known[0].block_tokens,
+        distinct=int(before[-1]),
+    )
+
+
+def peak_phase(arrival_s: Floats, span_s: float) -> float:
+    """Where the peak lies, as a share of the span from 0 to 1."""
+    return float(np.angle(_first_harmonic(arrival_s, span_s)) / (2 * math.pi)) % 1.0
+
+
+def have_peaks(trace: Trace) -> bool:
+    """Two tenants or more have a time of day: a first harmonic beyond what steady traffic shows by chance."""
+    span_s = _span_s(trace)
+    lengths = {tenant: abs(_first_harmonic(trace.arrival_s[at], span_s)) for tenant, at in by_tenant(trace).items()}
+    sent = np.bincount(tenant_numbers(trace))
+    clear = [length >= _A_PEAK and float(sent[each]) * length**2 >= _NO_CHANCE for each, length in lengths.items()]
+    return sum(clear) >= 2
+
+
+def _first_harmonic(arrival_s: Floats, span_s: float) -> complex:
+    return complex(np.exp(2j * math.pi * arrival_s / span_s).mean())
+
+
+def with_peaks(trace: Trace, where: str) -> Trace:
+    """Every tenant's requests rotated so that all peaks fall together, or lie evenly over the trace."""
+    tenant, span_s = tenant_numbers(trace), _span_s(trace)
+    arrival = trace.arrival_s.copy()
+    senders = present(trace)
+    # The busiest two are put opposite each other, then the next two between them: large tenants are spread first.
+    largest_first = sorted(senders, key=lambda each: (-int(np.count_nonzero(tenant == each)), each))
+    for place, number in enumerate(largest_first):
+        own = tenant == number
+        wanted = 0.5 if where == ALIGNED else (0.5 + _van_der_corput(place)) % 1.0
+        shift = (wanted - peak_phase(arrival[own], span_s)) * span_s
+        arrival[own] = (arrival[own] + shift) % span_s
+    return _in_order(replace(trace, arrival_s=arrival))
+
+
+def _van_der_corput(place: int) -> float:
+    """0, 1/2, 1/4, 3/4, 1/8 …: any first so many of them lie almost evenly on a circle."""
+    made, weight = 0.0, 0.5
+    while place:
+        made += weight * (place & 1)
+        place >>= 1
+        weight /= 2
+    return made
+
+
+def load_by_time(trace: Trace, weights: Floats) -> Floats:
+    """What requests weigh, by tenant and 24th of the trace."""
+    bins = np.minimum((trace.arrival_s / _span_s(trace) * _BINS).astype(np.int64), _BINS - 1)
+    loads = np.zeros((len(trace.tenants), _BINS))
+    np.add.at(loads, (tenant_numbers(trace), bins), weights)
+    return loads
+
+
+def correlation(trace: Trace) -> float | None:
+    """Of the tenants' tokens over time: mean over pairs, in 24 bins; None where fewer than two vary."""
+    loads = load_by_time(trace, trace.input_tokens.astype(np.float64) + trace.output_tokens)
+    loads = loads[loads.std(axis=1) > 0]
+    if len(loads) < 2:
+        return None
+    return float(np.corrcoef(loads)[np.triu_indices(len(loads), 1)].mean())
+
+
+def busier(trace: Trace, tenant: int, times: int = 2, seed: int = 0) -> Trace:
+    """One tenant sends ``times`` as much: copies of its requests, each a random while after the one it copies.
+
+    The while is exponential with the tenant's mean gap, so that its day keeps its shape. Copies share prompts with each
+    other and not with the originals: they come from other users.
+    """
+    own = np.flatnonzero(tenant_numbers(trace) == tenant)
+    span_s = _span_s(trace)
+    again = np.concatenate([np.arange(len(trace)), *([own] * (times - 1))])
+    made = trace.take(again)
+    rng = np.random.default_rng(seed)
+    arrival = made.arrival_s.copy()
+    copies = slice(len(trace), None)
+    later = rng.exponential(span_s / len(own), len(own) * (times - 1))
+    arrival[copies] = (arrival[copies] + later) % span_s
+    made = replace(made, arrival_s=arrival, prefix=_apart(made.prefix, trace.prefix, len(own)))
+    return _in_order(made)
+
+
+def _apart(whole: PrefixBlocks | None, before: PrefixBlocks | None, many: int) -> PrefixBlocks | None:
+    """The blocks of every round of ``many`` copies numbered anew."""
+    if whole is None or before is None:
+        return None
+    requests = np.arange(len(whole.starts) - 1)
+    first_copy = len(before.starts) - 1
+    rounds = np.where(requests < first_copy, 0, 1 + (requests - first_copy) // max(1, many))
+    ids = whole.ids + np.repeat(rounds, np.diff(whole.starts)) * before.distinct
+    distinct = before.distinct * (int(rounds.max()) + 1)
+    if distinct > np.iinfo(np.int32).max:
+        raise BadInput("has too many shared blocks to copy a tenant's requests")
+    return replace(whole, ids=ids.astype(np.int32), distinct=distinct)
+
+
+def served_last(trace: Trace, tenant: int) -> Trace:
+    """The same requests where one tenant gives way to all others; what priorities there were are dropped."""
+    return replace(trace, priority=(tenant_numbers(trace) == tenant).astype(np.int32))
+
+
+def by_tenant(trace: Trace) -> dict[int, NDArray[np.intp]]:
+    """The places of each tenant's requests."""
+    tenant = tenant_numbers(trace)
+    order = np.argsort(tenant, kind="stable")
+    numbers, starts = np.unique(tenant[order], return_index=True)
+    return dict(zip((int(each) for each in numbers), np.split(order, starts[1:]), strict=True))
+
+
+def _span_s(trace: Trace) -> float:
+    """The length of the trace, one mean gap after the last arrival included, so that a rotation closes."""
+    last = float(trace.arrival_s[-1]) if len(trace) else 0.0
+    return last * (1 + 1 / max(1, len(trace) - 1)) or 1.0
+
+
+def _in_order(trace: Trace) -> Trace:
+    made = trace.take(np.argsort(trace.arrival_s, kind="stable"))
+    return replace(made, arrival_s=made.arrival_s - made.arrival_s[0])

@@ -1,0 +1,56 @@
+"""``tokonomics cache`` as a person types it."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+TRACE = ("--model", "llama-3.1-8b", "--gpu", "H100", "--trace", "mooncake-conversation", "--to", "10m")
+
+
+def test_a_trace_with_tiers_gives_every_setting_and_its_bill(tokonomics: Call, tmp_path: Path) -> None:
+    done = tokonomics("cache", *TRACE, "--tiers", "dram=200,ssd=2000@0", "--chart", tmp_path / "c.svg", "--json")
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)["prefix_cache"]
+    assert made["rows"][0]["setting"]["name"] == "no cache"
+    assert made["rows"][-1]["setting"]["tiers"][1]["usd_per_gb_hour"] == 0
+    shares = [row["cached_share"] for row in made["rows"]]
+    assert shares[0] == 0
+    assert shares[-1] == max(shares)
+    assert (tmp_path / "c.svg").exists()
+    shown = tokonomics("cache", *TRACE, "--tiers", "dram=200")
+    assert "Fetch a block, or compute it?" in shown.stdout
+
+
+def test_prompts_alone_are_enough(tokonomics: Call, tmp_path: Path) -> None:
+    pytest.importorskip("usearch")
+    file = tmp_path / "prompts.txt"
+    file.write_text("\n".join(f"what is the price of item {number % 5}" for number in range(50)), encoding="utf-8")
+    done = tokonomics("cache", "--prompts", file, "--semantic", "hashed")
+    assert done.returncode == 0, done.stderr
+    assert "see spelling, not meaning" in done.stdout
+    made = json.loads(tokonomics("cache", "--prompts", file, "--semantic", "hashed", "--json").stdout)["semantic"]
+    assert made["exact_share"] == pytest.approx(0.9)
+    assert made["points"][-1]["hit_share"] >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ((), "nothing to look at"),
+        (("--semantic", "hashed"), "nothing to look at"),
+        (("--trace", "azure-conv", "--gpu", "H100", "--model", "llama-3.1-8b"), "which blocks"),
+        (("--trace", "mooncake-conversation", "--model", "llama-3.1-8b"), "--gpu"),
+        ((*TRACE, "--tiers", "tape=4"), "--tiers"),
+        ((*TRACE, "--pairs", "x.csv"), "--pairs"),
+        ((*TRACE, "--ttl", "soon"), "--ttl"),
+    ],
+)
+def test_mistakes_are_one_message(tokonomics: Call, args: tuple[str, ...], says: str) -> None:
+    done = tokonomics("cache", *args)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

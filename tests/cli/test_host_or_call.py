@@ -1,0 +1,98 @@
+"""``tokonomics breakeven``, ``own-hardware`` and ``compare``: what they print, save and refuse."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+OFFERS = f"--offers={Path(__file__).parents[1] / 'golden' / 'offers.csv'}"
+SIZES = ("--input=1000", "--output=300")
+QUICK = ("breakeven", "llama-3.1-8b", *SIZES, OFFERS, "--quick")
+OWN = (
+    "own-hardware",
+    "--gpu=H100",
+    "--gpus=8",
+    "--purchase-usd=250000",
+    "--years=4",
+    "--usd-per-kwh=0.1",
+    "--host-watts=4600",
+)
+COMPARE = ("compare", "llama-3.1-8b", "qwen2.5-32b", "--rate=20", *SIZES, OFFERS)
+
+
+def found(call: Call, *flags: str) -> dict[str, object]:
+    done = call(*QUICK, "--json", *flags)
+    assert (done.returncode, done.stderr) == (0, "")
+    made: dict[str, object] = json.loads(done.stdout)
+    return made
+
+
+def test_the_document_has_both_bills_equal_at_the_break_even(tokonomics: Call) -> None:
+    made = found(tokonomics, "--api=openai:gpt-4o-mini")
+    (meets,) = made["found"]  # type: ignore[misc]
+    again = found(tokonomics, "--api=openai:gpt-4o-mini", f"--tokens-per-month={meets['stays']:.6f}")
+    at = next(each for each in again["bills"] if abs(each["tokens_per_month"] - meets["stays"]) < 1)  # type: ignore[attr-defined]
+    assert at["hosted_usd"] == pytest.approx(at["api_usd"]["openai:gpt-4o-mini"], rel=1e-6)
+
+
+def test_engineers_and_overheads_are_lines_of_the_bill(tokonomics: Call) -> None:
+    flags = ("--engineers=0.5", "--engineer-usd-per-month=10000", "--overhead=monitoring=300", "--overhead=network=10%")
+    made = found(tokonomics, "--api=openai:gpt-4o", *flags)
+    for each in made["bills"]:  # type: ignore[attr-defined]
+        lines = {line["name"]: line["quantity"] * line["usd_per_unit"] for line in each["hosted"]["lines"]}
+        assert lines["0.5 engineers"] == pytest.approx(5000)
+        assert lines["monitoring"] == pytest.approx(300)
+        assert lines["network"] == pytest.approx(0.1 * lines["machines"])
+        assert sum(lines.values()) == pytest.approx(each["hosted_usd"])
+
+
+def test_a_bought_machine_is_an_offer_for_the_other_verbs(tokonomics: Call, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.csv"
+    done = tokonomics(*OWN, f"--save={mine}", "--json")
+    assert done.returncode == 0
+    hour = json.loads(done.stdout)["usd_per_hour"]
+    planned = tokonomics("plan", "llama-3.1-8b", "--rate=5", *SIZES, f"--offers={mine}", "--quick", "--json")
+    best = json.loads(planned.stdout)["best"]
+    assert (best["provider"], best["instance_usd_per_hour"]) == ("own", pytest.approx(hour))
+    assert best["usd_per_month"] == pytest.approx(hour * 730)
+
+
+def test_charts_are_saved(tokonomics: Call, tmp_path: Path) -> None:
+    stairs, grid = tmp_path / "breakeven.svg", tmp_path / "compare.svg"
+    assert tokonomics(*QUICK, "--api=openai:gpt-4o", f"--chart={stairs}").returncode == 0
+    assert "dollars a month" in stairs.read_text(encoding="utf-8")
+    scores = "--quality=llama-3.1-8b=1,qwen2.5-32b=2"
+    assert tokonomics(*COMPARE, scores, f"--chart={grid}").returncode == 0
+    assert "your quality score" in grid.read_text(encoding="utf-8")
+
+
+def test_a_promise_that_nothing_keeps_says_what_stands_in_the_way(tokonomics: Call) -> None:
+    done = tokonomics(*QUICK, "--api=openai:gpt-4o", "--slo=ttft_p99=1ms")
+    assert done.returncode == 1
+    assert "Nothing fits these wishes" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ((*QUICK,), "which API is it compared with?"),
+        ((*QUICK, "--api=gpt-4o"), "openai:gpt-4o"),
+        ((*QUICK, "--api=openai:gpt-4o", "--cached-share=1.5"), "from 0 to 1"),
+        ((*QUICK, "--api=openai:gpt-4o", "--engineer-usd-per-month=9"), "--engineers: is missing"),
+        ((*QUICK, "--api=openai:gpt-4o", "--overhead=much"), "monitoring=500"),
+        ((*QUICK, "--api=openai:gpt-4o", "--tokens-per-second=9", "--usd-per-hour=1"), "plans a fleet"),
+        (("breakeven", "--api=openai:gpt-4o", *SIZES, "--tokens-per-second=9"), "--usd-per-hour: is missing"),
+        (("breakeven", "--api=openai:gpt-4o", *SIZES, "--usd-per-hour=1", "--tokens-per-second=9"), "how full"),
+        ((*OWN, "--residual=1"), "--residual"),
+        ((*OWN, "--save=no/such/folder.csv"), "does not exist"),
+        ((*COMPARE, "--quality=qwen=1"), "not among the models"),
+    ],
+)
+def test_what_cannot_be_used_says_so(tokonomics: Call, flags: tuple[str, ...], says: str) -> None:
+    done = tokonomics(*flags)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr

@@ -1,0 +1,90 @@
+"""Speculative decoding: the yield of a round, its cost, and the memory that a draft takes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
+from tokonomics.physics.speculation import Speculation
+from tokonomics.physics.steptime import step_model
+from tokonomics.serving.step_table import step_s, step_table
+
+PLAIN = deploy(find_model("llama-3.1-70b"), find_gpu("H100"), find_engine("vllm"), tp=4)
+DRAFT = find_model("llama-3.2-1b")
+
+
+def drafting(**more: object) -> Deployment:
+    made = Speculation.model_validate({"draft": DRAFT} | more)
+    return PLAIN.model_copy(update={"speculation": made})
+
+
+@given(st.floats(0, 0.99), st.integers(1, 12))
+def test_a_round_yields_what_drawing_it_token_by_token_yields(acceptance: float, tokens: int) -> None:
+    """The sum over how many proposals are accepted before the first that is not, plus the token of the check."""
+    by_length = [acceptance**n * (1 - acceptance) * (n + 1) for n in range(tokens)]
+    expected = sum(by_length) + acceptance**tokens * (tokens + 1)
+    assert Speculation(tokens=tokens, acceptance=acceptance, draft_share=0.1).tokens_per_round == pytest.approx(
+        expected
+    )
+
+
+def test_a_draft_that_is_always_right_yields_all_it_proposes_and_one_more() -> None:
+    assert Speculation(tokens=4, acceptance=1.0, draft_share=0.1).tokens_per_round == 5
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64, 256])
+def test_a_free_draft_that_is_never_right_costs_the_wider_check(batch: int) -> None:
+    never = PLAIN.model_copy(update={"speculation": Speculation(tokens=3, acceptance=0.0, draft_share=0.0)})
+    assert float(step_model(never).decode(batch, 1000)) >= float(step_model(PLAIN).decode(batch, 1000)) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("batch", [1, 16, 128])
+def test_a_token_takes_the_drafts_steps_and_the_check_over_the_yield(batch: int) -> None:
+    made = drafting(tokens=3, acceptance=0.7)
+    target, draft = step_model(PLAIN), step_model(deploy(DRAFT, PLAIN.gpu, PLAIN.engine, tp=4))
+    rows = np.array(4.0 * batch)
+    gpu_s = target.tokens_s(rows) + target.head_s(rows) + target.decode_attention_s(np.float64(batch), np.float64(1000))
+    checked = target.with_host(gpu_s, np.array(float(batch)))
+    expected = (3 * float(draft.decode(batch, 1000)) + float(checked)) / (1 + 0.7 + 0.49 + 0.343)
+    assert float(step_model(made).decode(batch, 1000)) == pytest.approx(expected)
+
+
+def test_drafting_helps_a_lone_request_more_than_a_full_batch() -> None:
+    def gain(batch: int) -> float:
+        return float(step_model(PLAIN).decode(batch, 1000) / step_model(drafting()).decode(batch, 1000))
+
+    assert gain(1) > 1.3
+    assert gain(1) > gain(64) > gain(512)
+
+
+def test_never_faster_than_the_tokens_of_a_round_allow() -> None:
+    for batch in (1, 32, 256):
+        made = step_model(drafting(tokens=3, acceptance=1.0)).decode(batch, 1000)
+        assert float(made) > float(step_model(PLAIN).decode(batch, 1000)) / 4
+
+
+def test_the_draft_takes_its_weights_and_its_kv() -> None:
+    made = drafting()
+    weights = DRAFT.weight_bytes(DRAFT.served) / 4
+    assert kv_budget_bytes(PLAIN) - kv_budget_bytes(made) == pytest.approx(weights, rel=0.05)
+    kv = DRAFT.kv_bytes_per_token(made.kv) / 4 * 1600
+    assert sequence_bytes(made, 1600) - sequence_bytes(PLAIN, 1600) == pytest.approx(kv)
+
+
+def test_the_simulators_table_has_the_scaled_steps_and_leaves_steps_with_prompts_alone() -> None:
+    made, plain = (step_table(each, 64, 2048, 4096) for each in (drafting(), PLAIN))
+    assert step_s(made, 16, 16 * 1000.0, 0, 0, 0.0) == pytest.approx(
+        float(step_model(drafting()).decode(16, 1000)), rel=0.01
+    )
+    assert step_s(made, 16, 16 * 1000.0, 512, 1, 512 * 256.5) == step_s(plain, 16, 16 * 1000.0, 512, 1, 512 * 256.5)
+
+
+def test_a_draft_is_a_model_or_a_share_and_not_both() -> None:
+    for wrong in ({}, {"draft": DRAFT, "draft_share": 0.1}):
+        with pytest.raises(ValueError, match="a draft is"):
+            Speculation.model_validate(wrong)

@@ -1,0 +1,79 @@
+"""Models and GPUs side by side."""
+
+import pytest
+from small_catalogue import BUSY, OFFERS, asked
+
+from tokonomics.errors import BadInput
+from tokonomics.planner.compare import Comparison, compare, parse_quality
+from tokonomics.planner.plan import study
+
+
+def compared(**quality: float) -> Comparison:
+    scores = {name.replace("_", "-").replace("__", "."): value for name, value in quality.items()}
+    return compare([asked("llama-3.1-8b", BUSY), asked("qwen2.5-32b", BUSY)], scores)
+
+
+def test_c37_a_small_model_on_a_big_gpu_is_cheaper_by_the_token_than_a_large_one_on_a_cheap_gpu() -> None:
+    found = compared()
+    small, large = found.cell("llama-3.1-8b", "H100-SXM"), found.cell("qwen2.5-32b", "A100-80GB")
+    assert small.usd_per_mtok is not None
+    assert large.usd_per_mtok is not None
+    assert small.usd_per_mtok < large.usd_per_mtok
+    # By the hour it is the other way round.
+    assert OFFERS[3].usd_per_hour > OFFERS[1].usd_per_hour  # type: ignore[operator]
+
+
+def test_each_cell_is_the_plan_of_that_model_on_that_gpu() -> None:
+    found = compared()
+    for cell in found.cells:
+        mine = tuple(each for each in OFFERS if each.gpu == cell.gpu)
+        best = study(asked(cell.model, BUSY, mine)).plan.best
+        assert (cell.pick is None) == (best is None)
+        if best is not None and cell.pick is not None:
+            assert cell.pick.usd_per_month == best.usd_per_month
+        else:
+            assert cell.refused
+
+
+def test_the_best_cell_of_a_model_is_its_plan() -> None:
+    found = compared()
+    for model in found.models:
+        best = study(asked(model, BUSY)).plan.best
+        assert best is not None
+        prices = [each.usd_per_mtok for each in found.cells if each.model == model and each.usd_per_mtok]
+        assert min(prices) == pytest.approx(best.usd_per_mtok.blended)
+
+
+def test_no_pair_beats_one_on_the_front_and_every_other_is_beaten() -> None:
+    found = compare(
+        [asked("llama-3.1-8b", BUSY), asked("qwen2.5-32b", BUSY)], {"llama-3.1-8b": 0.66, "qwen2.5-32b": 0.8}
+    )
+    priced = [each for each in found.cells if each.usd_per_mtok is not None]
+
+    def beaten(one: object) -> bool:
+        cell = found.cell(*one) if isinstance(one, tuple) else one
+        return any(
+            (other.usd_per_mtok or 0) <= (cell.usd_per_mtok or 0)  # type: ignore[attr-defined]
+            and (other.quality or 0) >= (cell.quality or 0)  # type: ignore[attr-defined]
+            and (other.usd_per_mtok, other.quality) != (cell.usd_per_mtok, cell.quality)  # type: ignore[attr-defined]
+            for other in priced
+        )
+
+    assert found.front
+    for each in priced:
+        assert beaten(each) == ((each.model, each.gpu) not in found.front)
+        assert each.usd_per_quality_mtok == pytest.approx((each.usd_per_mtok or 0) / (each.quality or 1))
+
+
+def test_without_scores_there_is_no_front() -> None:
+    assert compared().front == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("llama-3.1-8c=0.6", "Did you mean llama-3.1-8b?"), ("llama-3.1-8b", "no score"), ("llama-3.1-8b=-1", "no score")],
+)
+def test_a_score_that_is_none_says_so(text: str, says: str) -> None:
+    with pytest.raises(BadInput) as error:
+        parse_quality([text], ["llama-3.1-8b"])
+    assert says in str(error.value)

@@ -1,0 +1,92 @@
+"""The self-hosted side of a break-even: its stairs are the planner's own plans."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_catalogue import OFFERS, TODAY
+
+from tokonomics.money.breakeven import break_even
+from tokonomics.planner.breakeven import (
+    SECONDS_PER_MONTH,
+    Hosting,
+    at_break_even,
+    self_hosted,
+    tokens_per_request,
+    with_shared_head,
+)
+from tokonomics.planner.load import load_of_shape
+from tokonomics.planner.plan import study
+from tokonomics.planner.scenario import Scenario
+from tokonomics.traffic.prefix_reuse import reuse
+
+ASKED = {
+    "model": ("llama-3.1-8b",),
+    "input": "1000",
+    "output": "300",
+    "slo": "ttft_p99=1,tpot_p99=0.05",
+    "kv": ("bf16",),
+}
+
+
+def hosting(share: float = 0.0, **more: object) -> Hosting:
+    return Hosting(Scenario().over(ASKED | more), OFFERS, TODAY, share)
+
+
+def test_the_stairs_are_what_the_planner_would_pay() -> None:
+    asked = hosting(quick=True)
+    hosted, kinds = self_hosted(asked, [0.2, 1.0])
+    tokens = tokens_per_request(asked.load(1.0))
+    for rate in (0.05, 1.0, 5.0, 20.0, 60.0):
+        best = study(asked.question(rate)).plan.best
+        assert best is not None
+        ours = hosted.usd(rate * tokens * SECONDS_PER_MONTH)
+        assert ours >= best.usd_per_month * (1 - 1e-9)
+        # Only hardware picked near the volumes asked about competes; it is never far from the best.
+        assert ours <= best.usd_per_month * 1.5
+    assert {each.kind.name for each in kinds} == {each.name for each in hosted.kinds}
+
+
+@pytest.mark.slow
+def test_simulated_stairs_hold_what_the_planner_finds_to_hold() -> None:
+    asked = hosting(gpu=("H100",))
+    asked = Hosting(asked.scenario, tuple(each for each in OFFERS if each.gpu == "H100-SXM" and each.gpus == 1), TODAY)
+    hosted, kinds = self_hosted(asked, [0.5])
+    tokens = tokens_per_request(asked.load(1.0))
+    for rate in (5.0, 40.0):
+        best = study(asked.question(rate)).plan.best
+        assert best is not None
+        replicas = hosted.kind(rate * tokens * SECONDS_PER_MONTH).replicas(rate * tokens * SECONDS_PER_MONTH)
+        assert best.replicas <= replicas <= best.replicas + 1
+    found = break_even(hosted, "api", 0.5)
+    assert at_break_even(kinds, hosted, found).slow < 1 < at_break_even(kinds, hosted, found).fast
+
+
+def test_a_shared_head_is_found_by_the_cache() -> None:
+    load = with_shared_head(load_of_shape(1, "lognormal:mean=800,p99=4000", "100"), 0.5)
+    assert load.trace.prefix is not None
+    shared = reuse(load.trace.prefix, load.trace.input_tokens)[1:]
+    share = shared.sum() / load.trace.input_tokens[1:].sum()
+    # Whole blocks of 16 tokens, so a little less than half.
+    assert 0.47 < share <= 0.5
+    assert np.all(shared <= load.trace.input_tokens[1:])
+
+
+def test_cached_prompts_never_make_hosting_dearer() -> None:
+    plain, cached = (self_hosted(hosting(share, quick=True), [0.5])[0] for share in (0.0, 0.6))
+    for volume in (1e8, 1e10, 1e11):
+        assert cached.usd(volume) <= plain.usd(volume)
+
+
+def test_an_own_offer_is_planned_with(tmp_path: Path) -> None:
+    from datetime import date
+
+    from tokonomics.catalog.gpus import find_gpu
+    from tokonomics.catalog.offers import load_offers, write_offers
+    from tokonomics.money.own_hardware import Purchase, own_offer
+
+    bought = Purchase(gpus=8, purchase_usd=250_000, years=4, usd_per_kwh=0.12, host_watts=4600)
+    write_offers(tmp_path / "mine.csv", [own_offer(bought, find_gpu("H100"), date(2026, 11, 15))])
+    asked = Hosting(Scenario().over(ASKED | {"quick": True}), load_offers(tmp_path / "mine.csv"), TODAY)
+    hosted, _ = self_hosted(asked, [1.0])
+    assert all("own" in each.name for each in hosted.kinds)

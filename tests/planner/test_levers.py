@@ -1,0 +1,217 @@
+"""Levers: each alone is a direct simulation of the changed setup; saving and remaining bill make up the old one.
+
+The order of a stack changes its steps and not its end.
+"""
+
+from dataclasses import replace
+from functools import cache
+from itertools import permutations
+
+import pytest
+from tests.planner.small_catalogue import OFFERS, PROMISES, TODAY, offer
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.precision import Precision
+from tokonomics.errors import BadInput
+from tokonomics.physics.deployment import deploy
+from tokonomics.planner.lever_list import (
+    Choices,
+    NotApplicable,
+    all_levers,
+    differs,
+    moved,
+    smallest_relative,
+)
+from tokonomics.planner.levers import Ranked, effects_of, rank_levers
+from tokonomics.planner.load import load_of_shape
+from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill, bill_of
+from tokonomics.planner.stack import ORDER, Stacked, naive_setup, order_from, stack, walk
+from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.outcome import outcome
+from tokonomics.serving.simulator import simulate
+
+A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
+CHEAP = (
+    OFFERS[0],
+    offer("A100-80GB", 1, 2.0, spot_usd_per_hour=0.9, reserved_1yr_usd_per_hour=1.5),
+    OFFERS[2],
+    offer("H100-SXM", 1, 3.0, spot_usd_per_hour=1.0, reserved_3yr_usd_per_hour=1.8),
+    OFFERS[4],
+)
+NOW = Setup(A100, load_of_shape(40, "1000", "300"), CHEAP, TODAY, PROMISES)
+QUICK = ("weights", "kv", "commit", "spot", "hardware", "speculation")
+
+
+@cache
+def ranked() -> Ranked:
+    made = rank_levers(NOW, [each for each in all_levers() if each.knob in QUICK])
+    assert isinstance(made, Ranked)
+    return made
+
+
+@cache
+def stacked() -> Stacked:
+    return stack(NOW, Choices(without=frozenset({"speculation", "disaggregation"})))
+
+
+def test_each_lever_alone_is_a_direct_simulation_of_the_changed_setup() -> None:
+    for pulled in ranked().ranking.levers:
+        lever = next(each for each in all_levers() if each.name == pulled.name)
+        changed = lever.apply(NOW)
+        if pulled.bill is None or isinstance(changed, NotApplicable):
+            continue
+        direct = simulate(
+            changed.deployment, changed.load.trace, FleetSettings(replicas=pulled.bill.replicas),
+            max_sequences=pulled.bill.max_sequences,
+        )  # fmt: skip
+        made = outcome(direct, PROMISES)
+        assert made.slo_kept
+        assert made.ttft_s == pulled.bill.ttft_s
+        assert made.tpot_s == pulled.bill.tpot_s
+
+
+def test_saving_and_remaining_bill_are_the_old_bill() -> None:
+    now = ranked().ranking.now.usd_per_month
+    for each in ranked().ranking.levers:
+        if each.bill:
+            assert each.saved_usd_per_month + each.bill.usd_per_month == pytest.approx(now)
+            assert each.saved_share == pytest.approx(each.saved_usd_per_month / now)
+
+
+def test_the_largest_saving_comes_first() -> None:
+    savings = [round(each.saved_usd_per_month, 2) for each in ranked().ranking.levers if each.bill]
+    assert savings == sorted(savings, reverse=True)
+
+
+def test_together_is_the_bill_of_one_setup_and_no_dearer_than_the_best_lever() -> None:
+    ranking = ranked().ranking
+    again = bill_of(ranked().setup)
+    assert isinstance(again, SetupBill)
+    assert again.usd_per_month == pytest.approx(ranking.together.usd_per_month)
+    assert ranking.together.usd_per_month <= min(each.bill.usd_per_month for each in ranking.levers if each.bill) + 0.01
+    assert ranking.saved_share == pytest.approx(1 - again.usd_per_month / ranking.now.usd_per_month)
+
+
+def test_a_lever_taken_matters() -> None:
+    """Putting any of them back makes it dearer."""
+    ranking, end = ranked().ranking, ranked().setup
+    knobs = {each.name: each.knob for each in all_levers()}
+    assert ranking.taken
+    for name in ranking.taken:
+        back = bill_of(moved(end, NOW, knobs[name]))
+        assert isinstance(back, NotServed) or back.usd_per_month > ranking.together.usd_per_month
+
+
+def test_levers_on_different_knobs_commute() -> None:
+    some = [each for each in all_levers() if each.knob in ("kv", "commit", "spot") or each.name == "FP8 weights"]
+    ends = set()
+    for order in permutations(some):
+        here = NOW
+        for lever in order:
+            changed = lever.apply(here)
+            assert isinstance(changed, Setup)
+            here = changed
+        ends.add((here.deployment, here.commit, here.spot))
+    assert len(ends) == 1
+
+
+# --- the stack ------------------------------------------------------------------------------------------------------
+
+
+def test_the_baseline_serves_one_request_at_a_time_in_16_bit_on_demand() -> None:
+    naive = naive_setup(replace(NOW, commit=True, router=Router.prefix_aware).deployed(weights=Precision.int4))
+    assert (naive.max_sequences, naive.prefix_cache, naive.commit, naive.spot) == (1, False, False, False)
+    assert (naive.deployment.weights, naive.deployment.kv) == (Precision.bf16, Precision.bf16)
+    assert stacked().waterfall.naive.batch == pytest.approx(1.0)
+
+
+def test_the_steps_add_up_to_the_whole() -> None:
+    made = stacked().waterfall
+    saved = sum(each.saved_usd_per_month for each in made.steps)
+    assert made.naive.usd_per_month - saved == pytest.approx(made.end.usd_per_month)
+    assert sum(each.saved_share for each in made.steps) == pytest.approx(made.saved_share)
+    assert made.steps[-1].bill == made.end
+
+
+def test_the_order_changes_the_steps_and_not_the_end() -> None:
+    made = stacked()
+    knobs = [knob for knob in ORDER if differs(made.naive, made.end, knob)]
+    assert len(knobs) >= 3
+    bills = Bills()
+    orders = [(*order, *(set(ORDER) - set(knobs))) for order in (knobs, knobs[::-1], knobs[1:] + knobs[:1])]
+    walks = [walk(made.naive, made.end, order, bills) for order in orders]
+    ends = {round(each.waterfall.end.usd_per_month, 6) for each in walks}
+    assert len(ends) == 1
+    for each in walks:
+        assert each.waterfall.steps[-1].bill.usd_per_month == pytest.approx(each.waterfall.end.usd_per_month)
+        assert sum(step.saved_usd_per_month for step in each.waterfall.steps) == pytest.approx(
+            made.waterfall.naive.usd_per_month - made.waterfall.end.usd_per_month
+        )
+    assert walks[0].waterfall.steps[0].saved_share != walks[1].waterfall.steps[0].saved_share
+
+
+def test_the_documents_93_percent_is_reached_from_one_request_at_a_time() -> None:
+    """C32: mostly by batching, as the document says."""
+    made = stacked().waterfall
+    assert made.saved_share > 0.93
+    assert made.steps[0].knobs == ("batch",)
+    assert made.steps[0].saved_share > 0.8
+
+
+def test_a_step_that_does_not_fit_alone_is_taken_with_the_next() -> None:
+    """A 70B in 16 bits fits four A100s and no single H100; in int4 it does."""
+    big = deploy(find_model("llama-3.1-70b"), find_gpu("A100-80GB"), find_engine("vllm"), tp=4)
+    start = Setup(big, load_of_shape(0.2, "500", "100"), CHEAP, TODAY)
+    end = start.deployed(weights=Precision.int4, gpu=find_gpu("H100"), tp=1)
+    made = walk(start, end, ("hardware", "weights", *(each for each in ORDER if each not in ("hardware", "weights"))))
+    assert [each.knobs for each in made.waterfall.steps] == [("hardware", "weights")]
+    assert made.waterfall.steps[0].bill == made.waterfall.end
+
+
+def test_an_order_names_known_steps_once() -> None:
+    assert order_from("spot,kv")[:2] == ("spot", "kv")
+    assert sorted(order_from("spot,kv")) == sorted(ORDER)
+    for wrong in ("spots", "kv,kv", ""):
+        with pytest.raises(BadInput, match="not a step"):
+            order_from(wrong)
+
+
+# --- single levers --------------------------------------------------------------------------------------------------
+
+
+def test_a_lever_that_has_nothing_to_move_says_why() -> None:
+    reasons = {each.name: made.reason for each in all_levers() if isinstance(made := _cheap(each.name), NotApplicable)}
+    assert "batches already" in reasons["continuous batching"]
+    assert "block hashes" in reasons["prefix cache"]
+    assert "hardly changes" in reasons["autoscaling"]
+
+
+def _cheap(name: str) -> Setup | NotApplicable | None:
+    lever = next(each for each in all_levers() if each.name == name)
+    return None if lever.knob == "hardware" else lever.apply(NOW)
+
+
+def test_no_precision_below_the_floor_is_tried() -> None:
+    lever = next(each for each in all_levers(Choices(min_weights=Precision.fp8)) if each.name == "INT4 weights")
+    assert isinstance(lever.apply(NOW), NotApplicable)
+
+
+def test_fewer_bits_act_on_bytes_and_room_and_int4_not_on_arithmetic() -> None:
+    made = effects_of(NOW, A100.model_copy(update={"weights": Precision.int4}), batch=16)
+    assert made.weight_bytes_after < 0.4 * made.weight_bytes_before
+    assert made.step_s_after < made.step_s_before
+    assert made.prompt_s_after == pytest.approx(made.prompt_s_before, rel=0.1)
+    assert made.sequences_after > made.sequences_before
+    kept = effects_of(NOW, A100.model_copy(update={"kv": Precision.fp8}), batch=16)
+    assert kept.weight_bytes_after == kept.weight_bytes_before
+    assert kept.sequences_after == pytest.approx(2 * kept.sequences_before, rel=0.01)
+
+
+def test_a_draft_is_the_smallest_of_the_family_with_its_vocabulary() -> None:
+    found = smallest_relative(find_model("llama-3.3-70b"))
+    assert found is not None
+    assert found.key == "llama-3.2-1b"
+    assert smallest_relative(find_model("llama-3.2-1b")) is None
+    assert smallest_relative(find_model("gpt2-xl")) is None

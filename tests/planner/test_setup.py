@@ -1,0 +1,155 @@
+"""A setup's bill: the fewest replicas that a direct simulation lets hold, on whole machines at their price."""
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from tests.planner.small_catalogue import OFFERS, PROMISES, TODAY, asked, offer
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import Offer
+from tokonomics.physics.deployment import deploy
+from tokonomics.planner.load import Load, load_of_log, load_of_shape
+from tokonomics.planner.plan import plan
+from tokonomics.planner.setup import NotServed, Setup, SetupBill, bill_of
+from tokonomics.planner.utilisation import arrival_patterns, arriving, utilisation
+from tokonomics.serving.capacity import what_breaks
+from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.outcome import outcome
+from tokonomics.serving.simulator import simulate
+from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.trace import make_trace
+
+A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
+LOAD = load_of_shape(20, "1000", "300")
+
+
+def setup(load: Load = LOAD, offers: tuple[Offer, ...] = OFFERS, **more: object) -> Setup:
+    return replace(Setup(A100, load, offers, TODAY, PROMISES), **more)  # type: ignore[arg-type]
+
+
+@cache
+def billed(**more: object) -> SetupBill:
+    made = bill_of(setup(**more))  # type: ignore[arg-type]
+    assert isinstance(made, SetupBill)
+    return made
+
+
+def holds(replicas: int, max_sequences: int | None = None) -> bool:
+    made = simulate(A100, LOAD.trace, FleetSettings(replicas=replicas), max_sequences=max_sequences)
+    return what_breaks(made, outcome(made, PROMISES)) is None
+
+
+@pytest.mark.parametrize("limit", [None, 8])
+def test_the_replicas_are_the_fewest_that_hold_in_a_direct_simulation(limit: int | None) -> None:
+    made = billed(max_sequences=limit)
+    assert holds(made.replicas, limit)
+    assert not holds(made.replicas - 1, limit)
+
+
+def test_the_bill_is_whole_machines_at_the_cheapest_price() -> None:
+    made = billed()
+    alone, by_eight = made.replicas * 2.0, math.ceil(made.replicas / 8) * 15.0
+    assert made.usd_per_month == pytest.approx(min(alone, by_eight) * 730)
+    assert made.bill.usd == pytest.approx(made.usd_per_month)
+    assert made.usd_per_mtok == pytest.approx(made.usd_per_month / (20 * 1300 * 3600 * 730) * 1e6)
+
+
+def test_it_agrees_with_the_planner_on_the_same_deployment() -> None:
+    only = tuple(each for each in OFFERS if each.gpu == "A100-80GB")
+    picked = plan(asked(load=LOAD, offers=only, simulate=True, promises=PROMISES, weights=(A100.weights,)))
+    one = next(row for row in picked.ranked if row.tp == 1)
+    assert billed(offers=only).usd_per_month == pytest.approx(one.usd_per_month)
+
+
+def test_a_spare_replica_is_paid_for() -> None:
+    assert billed(spare=1).usd_per_month == pytest.approx(billed().usd_per_month + 2.0 * 730)
+
+
+def test_what_cannot_be_kept_says_what_breaks() -> None:
+    made = bill_of(setup(promises=parse_promises("ttft_p99=1ms")))
+    assert isinstance(made, NotServed)
+    assert "ttft_p99" in made.reason
+
+
+def test_what_nobody_sells_says_so() -> None:
+    made = bill_of(setup(offers=(offer("L4", 1, 0.7),)))
+    assert isinstance(made, NotServed)
+    assert "A100-80GB" in made.reason
+
+
+def test_a_commitment_is_taken_where_it_is_cheaper() -> None:
+    offers = (offer("A100-80GB", 1, 2.0, reserved_1yr_usd_per_hour=1.5, reserved_3yr_usd_per_hour=1.0),)
+    assert billed(offers=offers, commit=True).usd_per_month == pytest.approx(billed().replicas * 730.0)
+    assert billed(offers=offers).usd_per_month == pytest.approx(billed().replicas * 2 * 730.0)
+
+
+def test_spot_carries_no_more_than_the_verdict_allows_and_costs_no_more_than_on_demand() -> None:
+    offers = (offer("A100-80GB", 1, 2.0, spot_usd_per_hour=0.5),)
+    firm, mixed = billed(offers=offers), billed(offers=offers, spot=True)
+    on_spot = firm.replicas // 2
+    least = (firm.replicas - on_spot) * 2.0 + on_spot * 0.5
+    assert least * 730 <= mixed.usd_per_month < firm.usd_per_month
+
+
+# --- utilisation: C16, C17, C36 -------------------------------------------------------------------------------------
+
+
+def test_the_documents_h100_costs_what_its_tokens_say_at_low_and_high_load() -> None:
+    """C16 and C17: $4.50 an hour over 400 and 3,800 tokens a second, one replica either way."""
+    h100 = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    for tokens_per_s, stated in ((400, 3.125), (3800, 0.3289)):
+        load = load_of_shape(tokens_per_s / 1000, "500", "500")
+        made = bill_of(Setup(h100, load, (offer("H100-SXM", 1, 4.50),), TODAY))
+        assert isinstance(made, SetupBill)
+        assert made.replicas == 1
+        assert made.usd_per_mtok == pytest.approx(stated, rel=1e-3)
+
+
+def test_burst_then_idle_needs_the_fleet_of_its_bursts_and_costs_more_than_steady() -> None:
+    """C36: at equal mean, work in a third of the time takes the replicas of three times the rate."""
+    made = utilisation(setup())
+    steady, burst = (next(each.bill for each in made.by_burst if name in each.name) for name in ("evenly", "all in"))
+    assert steady
+    assert burst
+    assert burst.usd_per_mtok > 2 * steady.usd_per_mtok
+    tripled = bill_of(setup(load=arriving(LOAD, "constant:1").at(60)))
+    assert isinstance(tripled, SetupBill)
+    assert abs(burst.replicas - tripled.replicas) <= 1
+
+
+def test_other_arrivals_keep_the_requests_and_the_mean_rate() -> None:
+    for text in arrival_patterns(LOAD).values():
+        made = arriving(LOAD, text)
+        assert made.trace.rate == pytest.approx(20, rel=0.01)
+        assert (made.trace.input_tokens == LOAD.trace.input_tokens).all()
+
+
+def test_a_larger_batch_and_more_load_never_cost_more_per_token() -> None:
+    made = utilisation(setup())
+    for points in (made.by_batch, made.by_load):
+        prices = [each.bill.usd_per_mtok for each in points if each.bill]
+        assert len(prices) > 2
+        assert prices == sorted(prices, reverse=True)
+
+
+def test_replicas_that_come_and_go_cost_less_than_the_fleet_of_the_busiest_hour() -> None:
+    """Four busy hours of a day: the fixed fleet is paid for all of it."""
+    rng = np.random.default_rng(0)
+    rates = np.where(np.arange(24) < 4, 6.0, 0.3)
+    hours = [hour * 3600 + rng.uniform(0, 3600, int(rate * 3600)) for hour, rate in enumerate(rates)]
+    times = np.concatenate(hours)
+    day = load_of_log(make_trace(times, np.full(len(times), 1000), np.full(len(times), 200)))
+    l4 = deploy(A100.model, find_gpu("L4"), A100.engine)
+    here = setup(load=day, promises=parse_promises("ttft_p90=5"), deployment=l4)
+    fixed, scaled = (bill_of(replace(here, autoscale=each)) for each in (False, True))
+    assert isinstance(fixed, SetupBill)
+    assert isinstance(scaled, SetupBill)
+    assert fixed.replicas > 1
+    assert scaled.replicas_mean < fixed.replicas
+    assert scaled.usd_per_month == pytest.approx(scaled.replicas_mean * 0.7 * 730)
+    assert scaled.usd_per_month < fixed.usd_per_month == pytest.approx(fixed.replicas * 0.7 * 730)
