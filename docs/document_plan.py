@@ -13,7 +13,13 @@ from tokonomics.traffic.promises import Promise, parse_promises
 from tokonomics.units import seconds, usd
 
 OFFERS = Path(__file__).parent / "examples" / "document-offers.csv"
-STATED = {"H100-SXM": (4800, 0.26), "A100-80GB": (2900, 0.21), "A10G": (850, 0.33), "L4": (620, 0.24), "T4": (350, 0.30)}
+STATED = {
+    "H100-SXM": (4800, 0.26),
+    "A100-80GB": (2900, 0.21),
+    "A10G": (850, 0.33),
+    "L4": (620, 0.24),
+    "T4": (350, 0.30),
+}
 """Tokens per second and $/Mtok of its table ("LLM Inference Cost: Tokens/Dollar")."""
 RATE = 50
 """Enough that whole replicas hardly matter."""

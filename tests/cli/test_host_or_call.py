@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,25 +25,25 @@ OWN = (
 COMPARE = ("compare", "llama-3.1-8b", "qwen2.5-32b", "--rate=20", *SIZES, OFFERS)
 
 
-def found(call: Call, *flags: str) -> dict[str, object]:
+def found(call: Call, *flags: str) -> dict[str, Any]:
     done = call(*QUICK, "--json", *flags)
     assert (done.returncode, done.stderr) == (0, "")
-    made: dict[str, object] = json.loads(done.stdout)
+    made: dict[str, Any] = json.loads(done.stdout)
     return made
 
 
 def test_the_document_has_both_bills_equal_at_the_break_even(tokonomics: Call) -> None:
     made = found(tokonomics, "--api=openai:gpt-4o-mini")
-    (meets,) = made["found"]  # type: ignore[misc]
+    (meets,) = made["found"]
     again = found(tokonomics, "--api=openai:gpt-4o-mini", f"--tokens-per-month={meets['stays']:.6f}")
-    at = next(each for each in again["bills"] if abs(each["tokens_per_month"] - meets["stays"]) < 1)  # type: ignore[attr-defined]
+    at = next(each for each in again["bills"] if abs(each["tokens_per_month"] - meets["stays"]) < 1)
     assert at["hosted_usd"] == pytest.approx(at["api_usd"]["openai:gpt-4o-mini"], rel=1e-6)
 
 
 def test_engineers_and_overheads_are_lines_of_the_bill(tokonomics: Call) -> None:
     flags = ("--engineers=0.5", "--engineer-usd-per-month=10000", "--overhead=monitoring=300", "--overhead=network=10%")
     made = found(tokonomics, "--api=openai:gpt-4o", *flags)
-    for each in made["bills"]:  # type: ignore[attr-defined]
+    for each in made["bills"]:
         lines = {line["name"]: line["quantity"] * line["usd_per_unit"] for line in each["hosted"]["lines"]}
         assert lines["0.5 engineers"] == pytest.approx(5000)
         assert lines["monitoring"] == pytest.approx(300)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_catalogue import OFFERS, TODAY
+from tests.planner.small_catalogue import OFFERS, TODAY
 
 from tokonomics.money.breakeven import break_even
 from tokonomics.planner.breakeven import (

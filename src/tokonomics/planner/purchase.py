@@ -20,7 +20,6 @@ from tokonomics.money.fleet_program import optimal_fleet
 from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
 from tokonomics.planner.fleet_offers import spot_markets, startup_seconds
 from tokonomics.planner.machines import hosts_of, machines_for, usable
-from tokonomics.planner.plan import DEFAULT_MAX_AGE_DAYS
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.planner.sizing import Sizing
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
@@ -69,7 +68,7 @@ def verdict_on(setup: Setup, sizing: Sizing) -> SpotVerdict | None:
 def _on_demand(setup: Setup, sizing: Sizing) -> Bought | NotServed:
     deployment = setup.deployment
     offers = [offer for offer in setup.offers if offer.gpu == deployment.gpu.key]
-    machines, _ = usable(offers, (Terms.on_demand,), None, DEFAULT_MAX_AGE_DAYS, setup.today)
+    machines, _ = usable(offers, (Terms.on_demand,), None, None, setup.today)
     hosts, _ = hosts_of(deployment, machines)
     found = []
     for machine in hosts.machines:
@@ -142,7 +141,7 @@ def _offers(setup: Setup) -> list[Offer]:
     """Machines with room for a replica, whose price is not too old."""
     deployment = setup.deployment
     of_gpu = [each for each in setup.offers if each.gpu == deployment.gpu.key]
-    machines, _ = usable(of_gpu, tuple(Terms), None, DEFAULT_MAX_AGE_DAYS, setup.today)
+    machines, _ = usable(of_gpu, tuple(Terms), None, None, setup.today)
     hosts, _ = hosts_of(deployment, machines)
     # A replica over several machines is not sold by the program, which counts replicas of one.
     kept = {id(each.offer): each.offer for each in hosts.machines if each.offer.gpus >= deployment.gpus}

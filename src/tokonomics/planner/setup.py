@@ -45,7 +45,7 @@ class Setup:
     max_sequences: int | None = None
     """At a time; None: the engine's own limit, or what the promised time per token allows."""
     prefix_cache: bool = True
-    router: Router = Router.least_outstanding
+    router: Router = Router.round_robin
     tiers: tuple[TierPrice, ...] = ()
     disaggregated: bool = False
     """Prompts and answers on replicas of their own."""

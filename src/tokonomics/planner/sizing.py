@@ -22,7 +22,7 @@ from tokonomics.planner.fleet_offers import startup_seconds
 from tokonomics.planner.load import Load
 from tokonomics.planner.screen import curve_for, tpot_limit
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.planner.trials import MOST_REPLICAS, grid_of_replicas
+from tokonomics.planner.trials import APART_S, MOST_REPLICAS
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.outcome import Outcome, outcome
@@ -31,8 +31,6 @@ from tokonomics.serving.steady import MissesPromise, ReplicaCurve
 from tokonomics.serving.tiers import plan_fetches
 from tokonomics.traffic.promises import Latency
 
-_APART = 1e4
-"""Times slower: requests that never meet (as in ``trials``)."""
 _TARGETS = (0.4, 0.6, 0.8)
 """Of the requests outstanding at a replica of the fixed fleet in its fullest hundredth of the time: when one more is
 called for. From careful to greedy; a cold start needs room for what arrives meanwhile."""
@@ -108,11 +106,11 @@ def serve(
 
 
 def _try(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> _Trial:
-    share = setup.load.share
     if prefill_replicas:
         made = serve(setup, replicas - prefill_replicas, prefill_replicas=prefill_replicas, max_sequences=max_sequences)
     else:
-        made = serve(setup, max(1, int(replicas * share + 1e-9)), max_sequences=max_sequences)
+        trace, served_by = setup.load.on(replicas)
+        made = serve(setup, served_by, max_sequences=max_sequences, load=replace(setup.load, trace=trace))
     summed = outcome(made, setup.promises)
     return _Trial(replicas, prefill_replicas, max_sequences, what_breaks(made, summed), summed, made)
 
@@ -136,8 +134,7 @@ def _better(setup: Setup, replicas: int) -> _Trial:
 def _fewest(setup: Setup, tried: Callable[[int], _Trial], start: int = 1) -> _Trial | NotServed:
     """From the closed form's guess up, or down, in doubling steps; then halving."""
     # Of a slice, no fewer than one replica can be simulated.
-    start = max(start, math.ceil(1 / setup.load.share - 1e-9))
-    grid = [each for each in grid_of_replicas() if each >= start]
+    grid = range(max(start, setup.load.fewest_replicas), MOST_REPLICAS + 1)
     made: dict[int, _Trial] = {}
 
     def holds(place: int) -> bool:
@@ -171,16 +168,21 @@ def _guess(setup: Setup) -> int:
     """Replicas by the closed form: where to begin, whatever comes out."""
     workload = setup.load.workload
     curve = ReplicaCurve(
-        setup.deployment, workload.input_tokens, workload.output_tokens, most_sequences=setup.max_sequences
+        setup.deployment,
+        max(1, round(workload.input_tokens)),
+        max(1, round(workload.output_tokens)),
+        most_sequences=setup.max_sequences,
+        context_tokens=setup.load.context_mean,
     )
     return max(1, math.ceil(workload.rate / float(curve.rates.max())))
 
 
 def _alone(setup: Setup) -> str | None:
     """What breaks for requests that never meet."""
-    trace = setup.load.trace.faster(1 / _APART)
+    trace = setup.load.trace
     # Once is enough of each: no batch forms, and a thousand tell the percentiles of what is promised.
     few = trace.take(np.linspace(0, len(trace) - 1, min(len(trace), 2000)).astype(np.intp))
+    few = replace(few, arrival_s=np.arange(len(few), dtype=np.float64) * APART_S)
     made = serve(replace(setup, tiers=()), 1, load=replace(setup.load, trace=few))
     return what_breaks(made, outcome(made, setup.promises))
 

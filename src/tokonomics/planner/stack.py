@@ -98,7 +98,7 @@ def naive_setup(setup: Setup) -> Setup:
         plain,
         max_sequences=1,
         prefix_cache=False,
-        router=Router.least_outstanding,
+        router=Router.round_robin,
         tiers=(),
         disaggregated=False,
         autoscale=False,

@@ -23,7 +23,7 @@ from tokonomics.traffic.promises import Latency, Promise
 MOST_REPLICAS = 4096
 """More than anyone runs of one kind; a search that goes further has not understood the traffic."""
 
-_APART_S = 1e5
+APART_S = 1e5
 """More than a day between two requests: longer than any answer takes."""
 
 Progress = Callable[[str], None]
@@ -89,7 +89,7 @@ class Trials:
         key = (candidate.name, 0)
         if key not in self.made:
             few = self.load.trace.take(np.arange(min(len(self.load.trace), ENOUGH_REQUESTS)))
-            apart = replace(few, arrival_s=np.arange(len(few), dtype=np.float64) * _APART_S)
+            apart = replace(few, arrival_s=np.arange(len(few), dtype=np.float64) * APART_S)
             load = replace(self.load, trace=apart, share=1.0, is_stationary=False)
             self.made[key] = Trials(load, self.promises)._serve(candidate.deployment, 1, None)
             self.count += 1
