@@ -32,6 +32,10 @@ def test_the_document_holds_the_plan_the_verdict_and_what_was_chosen_from(tokono
     for hour, rate in enumerate(plan["demand"]):
         assert plan["firm_capacity"][hour] + plan["spot_capacity"][hour] >= rate * (1 - 1e-6)
     assert made["verdict"]["suitability"]
+    owed = [each for each in plan["purchases"] if each["terms"] == "reserved"]
+    assert made["committed_usd"] == pytest.approx(
+        sum(each["usd_per_hour"] * each["by_hour"][0] * 8760 * int(each["place"][0]) for each in owed)
+    )
     assert {each["name"] for each in plan["comparisons"]} >= {"all on demand", "all reserved"}
     assert made["rule"]["saved_share"] == pytest.approx(0.201, abs=5e-4)
     assert {each["offer"] for each in plan["purchases"]} <= {each["name"] for each in made["machines"]}
@@ -50,6 +54,13 @@ def test_a_chart_is_saved(tokonomics: Call, tmp_path: Path) -> None:
     done = tokonomics(*QUICK, "--demand=12x20,12x2", "--gpu=L4", f"--chart={chart}")
     assert done.returncode == 0
     assert "requests per second" in chart.read_text(encoding="utf-8")
+
+
+def test_what_the_model_cannot_take_is_left_out_and_said(tokonomics: Call) -> None:
+    done = tokonomics("fleet", "llama-2-7b", "--trace=azure-conv", "--no-replay", OFFERS, "--gpu=A100-80GB")
+    assert done.returncode == 0
+    assert "8.3 % of the requests are left out: longer than the model's context" in done.stdout
+    assert "taken as batch work" in done.stdout
 
 
 @pytest.mark.slow
@@ -74,7 +85,9 @@ def test_a_log_is_replayed_on_the_fleet_bought_for_it(tokonomics: Call) -> None:
         (("--demand=12x20", "--availability=1"), "above 0 and below 1"),
         (("--demand=12x20", "--gpu=T4", "--provider=aws"), "no offer is left"),
         (("--demand=12x20", "--columns=a=b"), "is for a log"),
-        (("--demand=12x20", "--hours=0"), "1 to 8,760 hours"),
+        (("--demand=12x20", "--hours=0"), "1 to 744 hours"),
+        (("--demand=12x20", "--hours=8760"), "--hours 168 stands for every week"),
+        (("--demand=12x20", "--gap=1"), "less than or equal to 0.99"),
         (("--demand=12x20", "--chart=fleet.doc"), "cannot save a chart"),
     ],
 )

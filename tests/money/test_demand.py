@@ -31,11 +31,16 @@ def test_a_trace_becomes_its_own_hours_and_size_classes() -> None:
     assert demand.rates["> 4,000 tokens"] == pytest.approx((0.025, 0.05), rel=0.002)
 
 
-def test_the_busiest_part_of_an_hour_counts_where_asked() -> None:
-    arrival = np.concatenate([np.arange(0, 1800, 10), np.arange(1800, 3600, 1)])
-    trace = make_trace(arrival, np.full(len(arrival), 10), np.full(len(arrival), 10))
-    assert demand_from_trace(trace).peak == pytest.approx(0.55, rel=0.01)
-    assert demand_from_trace(trace, busiest_s=900).peak == pytest.approx(1.0, rel=0.01)
+def test_a_horizon_or_a_log_of_more_than_a_month_is_refused_with_what_to_do() -> None:
+    with pytest.raises(BadInput, match="1 to 744 hours") as caught:
+        parse_demand("12x20,12x2", hours=8760)
+    assert "--hours 168" in str(caught.value)
+    with pytest.raises(BadInput, match="1 to 744 hours"):
+        demand_of([1.0]).over(745)
+    long_log = make_trace(np.arange(800) * 3600.0, np.full(800, 10), np.full(800, 10))
+    with pytest.raises(BadInput, match="at most 744 hours"):
+        demand_from_trace(long_log)
+    assert parse_demand("700x1,700x2", hours=3).total == (1, 1, 1)  # More written than is asked for.
 
 
 def test_machines_are_whole_and_share_their_time_among_classes() -> None:

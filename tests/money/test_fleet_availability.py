@@ -54,6 +54,21 @@ def test_a_higher_target_buys_room_for_more_machines_and_never_costs_less(target
     assert plan.machines() == (4 + spare,) * 2
 
 
+def test_room_is_made_with_small_machines_where_that_is_cheaper() -> None:
+    """Room for a machine of eight costs 7.9 more; eight ones and a ninth cost 9 in all."""
+    big = simple_offer("big", 8.0, 7.9, gpus=8, startup_s=200.0)
+    small = simple_offer("small", 1.0, 1.0, gpus=1, startup_s=200.0)
+    demand = demand_of([8.0, 8.0])
+    plan, wishes, got = hold_availability(solver([big, small], demand), [big, small], demand, Wishes(), 0.999999, 0.5)
+    assert {each.offer: each.by_hour for each in plan.purchases} == {"small": (9, 9)}
+    assert got.share >= 0.999999
+    assert (got.spare_machines, wishes.spare) == (1, {"all": 1.0})
+    # Dear small machines: two large ones it is.
+    dear = small.model_copy(update={"usd_per_hour": 1.8})
+    plan, _, _ = hold_availability(solver([big, dear], demand), [big, dear], demand, Wishes(), 0.999999, 0.5)
+    assert {each.offer: each.by_hour for each in plan.purchases} == {"big": (2, 2)}
+
+
 def test_zones_are_spread_before_spot_is_given_up() -> None:
     zones = tuple(
         SpotMarket(zone=f"z{i}", usd_per_hour=0.3, interruptions=Interruptions(per_hour=0.01, outage_hours=2.0))

@@ -16,7 +16,8 @@ from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes, fixed_rule, s
 from tokonomics.money.fleet_bill import spot_bills
 from tokonomics.money.fleet_blame import NoFleet
 from tokonomics.money.fleet_compare import compare
-from tokonomics.money.fleet_program import optimal_fleet
+from tokonomics.money.fleet_program import OutOfTime, optimal_fleet
+from tokonomics.money.fleet_search import divided_usd
 
 CALM = Interruptions(per_hour=hourly_rate(0.10), outage_hours=2.0)
 ALWAYS = Interruptions(per_hour=0.0)
@@ -203,6 +204,33 @@ def test_for_the_document_s_demand_the_program_beats_its_rule() -> None:
     assert others["all reserved"] is None
 
 
+def test_a_simpler_way_to_buy_that_is_cheaper_is_the_plan() -> None:
+    """A search that ran out of time may end above one with fewer terms to choose from."""
+    offer = simple_offer("one", 1.0, 1.0, reserved={"3 years": 3.0})
+    demand = demand_of([2.0, 2.0])
+    dear = optimal_fleet([offer.model_copy(update={"usd_per_hour": None})], demand, gap=0.0)
+    dear = dear.model_copy(update={"gap": 0.9})
+    plan = compare(dear, [offer], demand)
+    assert plan.expected_usd == pytest.approx(4)
+    assert {each.terms for each in plan.purchases} == {Terms.on_demand}
+    assert plan.gap == pytest.approx(1 - 1.2 / 4)  # The proven bound is that of the dear one: a tenth of 12.
+    assert {each.name: each.usd_per_month for each in plan.comparisons}["all reserved"] == pytest.approx(6 * 730)
+    assert compare(dear, [offer], demand, accepts=lambda other: False).expected_usd == dear.expected_usd
+
+
+def test_what_is_reserved_is_owed_to_its_end() -> None:
+    offer = simple_offer("one", 1.0, None, reserved={"3 years": 1.0})
+    assert optimal_fleet([offer], demand_of([2.0]), gap=0.0).committed_usd == pytest.approx(2 * 3 * 8760)
+
+
+def test_a_bound_not_found_in_time_is_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_long(*_: object, **__: object) -> None:
+        raise OutOfTime("no fleet was found within 2 s")
+
+    monkeypatch.setattr("tokonomics.money.fleet_search.solve", too_long)
+    assert divided_usd([simple_offer("one", 1.0, 1.0)], demand_of([1.0]), Wishes()) is None
+
+
 def test_what_is_needed_all_the_time_is_reserved_and_the_rest_is_not() -> None:
     offer = simple_offer("one", 1.0, 2.0, reserved={"3 years": 1.0})
     plan = optimal_fleet([offer], parse_demand("6x5,18x2", hours=24), gap=0.0)
@@ -238,6 +266,13 @@ def test_drawn_weeks_cost_in_the_mean_what_is_expected(interruptions: Interrupti
     expected = sum(n.sum() * (up * m.usd_per_hour + again * 2.0) for m, n in zip(offer.spot, counts, strict=True))
     drawn = spot_bills(held, Wishes(), correlation=0.5, draws=4000)
     assert drawn.mean() == pytest.approx(expected, rel=0.01)
+
+
+def test_a_spot_price_stays_below_the_list_price_though_on_demand_may_not_be_bought() -> None:
+    market = SpotMarket(zone="z", usd_per_hour=0.5, interruptions=ALWAYS, p90_to_median=4.0)
+    offer = simple_offer("one", 1.0, None, list_usd_per_hour=0.8, spot=(market,))
+    drawn = spot_bills([(offer, market, np.full(168, 3))], Wishes())
+    assert drawn.max() == pytest.approx(0.8 * 3 * 168)
 
 
 def test_tied_zones_have_the_worse_bad_week() -> None:

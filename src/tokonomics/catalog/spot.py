@@ -116,11 +116,6 @@ def hourly_rate(monthly_probability: float) -> float:
     return -math.log1p(-monthly_probability) / HOURS_PER_MONTH
 
 
-def monthly_probability(per_hour: float) -> float:
-    """The chance of at least one interruption in a month: the inverse of ``hourly_rate``."""
-    return -math.expm1(-per_hour * HOURS_PER_MONTH)
-
-
 @cache
 def load_bands() -> dict[tuple[str, str], Band]:
     """By instance and region."""
@@ -129,11 +124,14 @@ def load_bands() -> dict[tuple[str, str], Band]:
 
 @cache
 def load_zone_prices() -> dict[str, tuple[ZonePrice, ...]]:
-    """By instance, cheapest zone first."""
+    """By instance, cheapest zone first; of two that cost the same, the steadier."""
     zones: dict[str, list[ZonePrice]] = {}
     for each in map(ZonePrice.model_validate, _rows("spot_zones.csv")):
         zones.setdefault(each.instance, []).append(each)
-    return {name: tuple(sorted(each, key=lambda zone: zone.spot_usd_per_hour)) for name, each in zones.items()}
+    return {
+        name: tuple(sorted(each, key=lambda zone: (zone.spot_usd_per_hour, zone.p90_to_median)))
+        for name, each in zones.items()
+    }
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokonomics.cli.output import Json, console, show, show_json
-from tokonomics.cli.serving_flags import EngineName, Kv, Model, ModelArgument, SloText, Weights
+from tokonomics.cli.serving_flags import EngineName, Kv, Model, ModelArgument, Weights
 from tokonomics.cli.traffic_flags import Columns, InputText, OutputText, Seed
 from tokonomics.errors import BadInput, shorten
 
@@ -24,6 +24,10 @@ DemandText = Annotated[
 TraceName = Annotated[
     str | None, typer.Option("--trace", help="A request log instead: its hours, lengths and bursts (docs/traffic.md).")
 ]
+Slo = Annotated[
+    str | None,
+    typer.Option("--slo", help="Promises: ttft_p99=0.5,tpot_p99=50ms,e2e_p90=20. Without any it is batch work."),
+]
 SizeClasses = Annotated[
     str | None,
     typer.Option(help="Split requests by prompt and answer tokens: 4000 or 1000,8000. Large ones may go elsewhere."),
@@ -38,10 +42,10 @@ def fleet(
     columns: Columns = None,
     input_text: InputText = None,
     output_text: OutputText = None,
-    slo: SloText = None,
+    slo: Slo = None,
     size_classes: SizeClasses = None,
     hours: Annotated[
-        int | None, typer.Option(help="The horizon; it repeats.", show_default="168, or the log's own")
+        int | None, typer.Option(help="The horizon, at most 744; it repeats.", show_default="168, or the log's own")
     ] = None,
     gpu: Annotated[list[str] | None, typer.Option(help="Only these GPUs: names with commas, or repeat.")] = None,
     provider: Annotated[list[str] | None, typer.Option(help="Only these providers.")] = None,
@@ -57,11 +61,22 @@ def fleet(
     no_reserved: Annotated[bool, typer.Option("--no-reserved", help="Commit to nothing for years.")] = False,
     max_spot_share: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="The most of an hour's demand on spot.", show_default="the spot verdict's"),
+        typer.Option(
+            min=0,
+            max=1,
+            help="Firm machines can carry the rest of any hour's demand: 0.5, at least half of it.",
+            show_default="the spot verdict's",
+        ),
     ] = None,
     max_zone_share: Annotated[
-        float, typer.Option(min=0, max=1, help="The most of the demand that one spot zone may take with it.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="The most of the demand that one spot zone may take with it.",
+            show_default="1; 0 where it is not bought again",
+        ),
+    ] = None,
     no_fallback: Annotated[
         bool, typer.Option("--no-fallback", help="Do not buy on demand what a spot market takes back.")
     ] = False,
@@ -82,9 +97,9 @@ def fleet(
     kv: Kv = "bf16",
     engine: EngineName = "vllm",
     gap: Annotated[
-        float, typer.Option(min=0, max=1, help="Stop when nothing can be cheaper by more than this.")
+        float, typer.Option(min=0, max=0.99, help="Stop when nothing can be cheaper by more than this.")
     ] = 0.005,
-    time_limit: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds for the solver.")] = 10.0,
+    time_limit: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds for the solver.")] = 30.0,
     no_replay: Annotated[bool, typer.Option("--no-replay", help="Do not try the fleet in the simulator.")] = False,
     seed: Seed = 0,
     chart: Annotated[Path | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
@@ -126,7 +141,9 @@ def fleet(
     ready_s = read_time(startup, "--startup")
     target = None if availability is None else require_target(availability)
     serves = find_engine(engine)
-    traffic = _traffic(demand, trace, columns, input_text, output_text, size_classes, hours, seed)
+    traffic = _traffic(
+        demand, trace, columns, input_text, output_text, size_classes, hours, seed, context=spec.max_context
+    )
     chosen = offers_for(offers, provider, region, listed(gpu, "--gpu"), {})
     say_if_compiling()
     with _working() as say:
@@ -143,11 +160,11 @@ def fleet(
             startup_s=ready_s,
             interruptions=risk,
             aws_zones=offers is None,
-            most_zones=zones_needed(max_zone_share),
+            most_zones=zones_needed(1.0 if max_zone_share is None else max_zone_share),
             anywhere=anywhere,
             say=say,
         )
-        wishes = Wishes(max_zone_share=max_zone_share, min_replicas=min_replicas, fallback=not no_fallback)
+        wishes = Wishes(min_replicas=min_replicas, fallback=not no_fallback)
         result = plan_fleet(
             spec.name,
             f"{serves.name}, {held} weights, {cache} KV",
@@ -157,6 +174,7 @@ def fleet(
             wishes,
             anywhere=anywhere,
             max_spot_share=max_spot_share,
+            max_zone_share=max_zone_share,
             target=target,
             gap=gap,
             time_limit_s=time_limit,
@@ -182,6 +200,8 @@ def _traffic(
     size_classes: str | None,
     hours: int | None,
     seed: int,
+    *,
+    context: int,
 ) -> "FleetTraffic":
     """A demand curve with lengths, or a log."""
     from tokonomics.cli.traffic_flags import traffic_from
@@ -199,7 +219,7 @@ def _traffic(
         for flag, given in (("--input", input_text), ("--output", output_text)):
             if given is not None:
                 raise BadInput("is for a demand curve; a log brings its own lengths", where=flag)
-        return traffic_from_trace(traffic_from(trace, columns=columns, seed=seed), limits, hours)
+        return traffic_from_trace(traffic_from(trace, columns=columns, seed=seed), limits, hours, context)
     curve = parse_demand(demand or "", HOURS_PER_WEEK if hours is None else hours)
     if curve.peak <= 0:
         raise BadInput("there is no hour with a request", where="--demand")
@@ -211,7 +231,7 @@ def _traffic(
     if output_text is None and inputs.pairs is None:
         raise BadInput("is missing: how long are the answers?", where="--output", fix="Such as --output 256.")
     outputs = inputs if output_text is None else parse_lengths(output_text, "--output")
-    return traffic_from_curve(curve, inputs, outputs, limits, seed)
+    return traffic_from_curve(curve, inputs, outputs, limits, seed, context)
 
 
 def _size_classes(text: str | None) -> tuple[int, ...]:

@@ -16,12 +16,13 @@ from tokonomics.errors import BadInput, shorten
 from tokonomics.nouns import Noun
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.trace import Trace
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, count
+from tokonomics.units import SECONDS_PER_HOUR, count
 
 HOURS_PER_WEEK = 168
 EVERY_SIZE = "all"
 """The one class of a demand that has only one."""
-MOST_HOURS = 8760
+MOST_HOURS = 744
+"""A month of 31 days: the horizon repeats, and the solver does not get through a year of hours."""
 _MOST_RATE = 1e9
 
 Floats = NDArray[np.float64]
@@ -58,23 +59,14 @@ class Demand(Noun):
     def mean(self) -> float:
         return math.fsum(self.total) / self.hours
 
-    @property
-    def months(self) -> float:
-        """The horizon as a share of a month of 730 hours."""
-        return self.hours / HOURS_PER_MONTH
-
     def scaled(self, factor: float) -> "Demand":
         """The same shape, so many times as much."""
         return Demand(rates={name: tuple(rate * factor for rate in rates) for name, rates in self.rates.items()})
 
     def over(self, hours: int) -> "Demand":
         """Repeated, or cut, to a horizon."""
+        _require_hours(hours)
         return Demand(rates={name: tuple(np.resize(rates, hours).tolist()) for name, rates in self.rates.items()})
-
-
-def constant_demand(rate: float, hours: int = HOURS_PER_WEEK) -> Demand:
-    """The same rate in every hour."""
-    return demand_of([rate] * hours)
 
 
 def demand_of(rates: Sequence[float], name: str = EVERY_SIZE) -> Demand:
@@ -84,38 +76,35 @@ def demand_of(rates: Sequence[float], name: str = EVERY_SIZE) -> Demand:
 
 def parse_demand(text: str, hours: int = HOURS_PER_WEEK, where: str = "--demand") -> Demand:
     """``12x20,12x2`` (twelve hours at 20 a second, twelve at 2, repeated), or a curve such as ``diurnal:5,peak=3``."""
-    if not 1 <= hours <= MOST_HOURS:
-        raise BadInput(f"a horizon has 1 to {MOST_HOURS:,} hours, got {hours}", where="--hours")
+    _require_hours(hours)
     head = text.split(",", 1)[0].partition(":")[0].strip()
     if head.isalpha():
         return _from_curve(text, hours, where)
     steps = [_step(part, where) for part in text.split(",")]
     pattern = [rate for length, rate in steps for _ in range(length)]
-    return demand_of(pattern).over(hours)
+    return demand_of(np.resize(pattern, hours).tolist())
 
 
-def demand_from_trace(trace: Trace, *, up_to_tokens: Sequence[int] = (), busiest_s: float = SECONDS_PER_HOUR) -> Demand:
+def demand_from_trace(trace: Trace, *, up_to_tokens: Sequence[int] = ()) -> Demand:
     """A trace's own hours; the last one counts if half of it was seen, at the rate seen.
 
-    ``up_to_tokens`` splits the requests into classes by prompt and answer together. With ``busiest_s`` below an hour an
-    hour counts as its busiest part of that length: a fleet bought by the hour cannot follow it.
+    ``up_to_tokens`` splits the requests into classes by prompt and answer together.
     """
     if not len(trace):
         raise BadInput("there is no request in it", where=trace.source)
-    parts = round(SECONDS_PER_HOUR / busiest_s) if busiest_s > 0 else 0
-    if not 1 <= parts <= SECONDS_PER_HOUR:
-        raise BadInput(f"the busiest part of an hour is 1 to 3600 seconds, got {busiest_s:g}")
-    seen_s, part_s = max(trace.duration_s, 1.0), SECONDS_PER_HOUR / parts
+    seen_s = max(trace.duration_s, 1.0)
     hours = max(1, round(seen_s / SECONDS_PER_HOUR))
-    place = np.floor((trace.arrival_s - trace.arrival_s[0]) / part_s).astype(np.int64)
-    # A part counts from half of it on; the first always, by what was seen of it.
-    watched = np.clip(seen_s - part_s * np.arange(hours * parts), 0.0, part_s)
-    watched[1:][watched[1:] < part_s / 2] = np.inf
+    if hours > MOST_HOURS:
+        fix = f"Cut it: a fleet is planned for at most {MOST_HOURS} hours, which repeat."
+        raise BadInput(f"lasts {hours:,} hours", where=trace.source, fix=fix)
+    place = np.floor((trace.arrival_s - trace.arrival_s[0]) / SECONDS_PER_HOUR).astype(np.int64)
+    # The first always counts, by what was seen of it.
+    watched = np.clip(seen_s - SECONDS_PER_HOUR * np.arange(hours), 0.0, SECONDS_PER_HOUR)
     kind = np.searchsorted(np.asarray(sorted(up_to_tokens), np.int64), trace.input_tokens + trace.output_tokens)
     rates: dict[str, tuple[float, ...]] = {}
     for index, name in enumerate(class_names(up_to_tokens)):
-        arrived = np.bincount(place[kind == index], minlength=hours * parts)[: hours * parts]
-        rates[name] = tuple((arrived / watched).reshape(hours, parts).max(axis=1).tolist())
+        arrived = np.bincount(place[kind == index], minlength=hours)[:hours]
+        rates[name] = tuple((arrived / watched).tolist())
     return Demand(rates=rates)
 
 
@@ -140,6 +129,12 @@ def machines_needed(demand: Demand, requests_per_s: float | Mapping[str, float])
         if max(rates) > 0:
             load += np.asarray(rates) / capacity[name]
     return tuple(np.ceil(load - 1e-9).astype(int).tolist())
+
+
+def _require_hours(hours: int) -> None:
+    if not 1 <= hours <= MOST_HOURS:
+        fix = "It repeats: --hours 168 stands for every week of the year." if hours > MOST_HOURS else None
+        raise BadInput(f"a horizon has 1 to {MOST_HOURS:,} hours, got {hours}", where="--hours", fix=fix)
 
 
 def _from_curve(text: str, hours: int, where: str) -> Demand:

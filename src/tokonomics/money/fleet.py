@@ -25,6 +25,9 @@ from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.nouns import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
+ADVISOR = "AWS's advisor"
+_YEARS = {"1 year": 1, "3 years": 3}
+
 
 class SpotMarket(Noun):
     """Where machines of an offer can be had on spot."""
@@ -36,6 +39,8 @@ class SpotMarket(Noun):
     p90_to_median: float = Field(default=1.0, ge=1)
     """How far the dearest tenth of days lies above the median price; 1: the price never moves."""
     max_machines: PositiveInt | None = None
+    interruptions_by: str = "given"
+    """Who says how often: AWS's advisor, the user, or nobody (assumed)."""
 
 
 class FleetOffer(Noun):
@@ -49,6 +54,8 @@ class FleetOffer(Noun):
     gpus: PositiveInt = 1
     usd_per_hour: PositiveFloat | None = None
     """One machine on demand."""
+    list_usd_per_hour: PositiveFloat | None = None
+    """The same where on demand may not be bought: a spot price does not go above it."""
     reserved: dict[str, PositiveFloat] = Field(default_factory=dict)
     """USD per hour by commitment, such as {"1 year": 1.4, "3 years": 0.9}; paid in every hour."""
     spot: tuple[SpotMarket, ...] = ()
@@ -56,6 +63,8 @@ class FleetOffer(Noun):
     """From the order to the first request: paid before it serves."""
     drain_s: NonNegativeFloat = 0.0
     """From its last new request to its end: paid while it finishes answers."""
+    answer_s: NonNegativeFloat = 0.0
+    """A long answer: for so long before a spot market takes it, it begins nothing new."""
     max_machines: PositiveInt | None = None
     """Quota on reserved and on-demand machines together."""
 
@@ -90,6 +99,8 @@ class Purchase(Noun):
     usd: NonNegativeFloat
     """Expected over the horizon: with start-ups, and with what interruptions make one buy again."""
     usd_per_month: NonNegativeFloat
+    interruptions_by: str | None = None
+    """Of spot: who says how often it is taken back."""
 
 
 class Comparison(Noun):
@@ -127,6 +138,15 @@ class FleetPlan(Noun):
     variables: NonNegativeInt
     comparisons: tuple[Comparison, ...] = ()
 
+    @property
+    def committed_usd(self) -> float:
+        """Owed from the first day: every reserved machine to the end of its commitment."""
+        return math.fsum(
+            each.usd_per_hour * max(each.by_hour) * 12 * HOURS_PER_MONTH * _YEARS.get(each.place or "", 1)
+            for each in self.purchases
+            if each.terms is Terms.reserved
+        )
+
     def machines(self, terms: Terms | None = None) -> tuple[int, ...]:
         """By hour, on those terms or on any."""
         chosen = [each.by_hour for each in self.purchases if terms in (None, each.terms)]
@@ -141,18 +161,30 @@ def is_bought_again(offer: FleetOffer, wishes: Wishes) -> bool:
     return wishes.fallback and offer.usd_per_hour is not None
 
 
-def counted_share(offer: FleetOffer, market: SpotMarket, wishes: Wishes) -> float:
-    """How much of a machine a spot machine counts for.
+def finishing_s(offer: FleetOffer) -> float:
+    """Of the notice: the last part, in which a machine only finishes its answers."""
+    return min(NOTICE_S, offer.answer_s)
 
-    Without a fallback its availability. With one, what is missing is the time from the end of the notice until the
-    replacement serves, once an interruption.
-    """
+
+def gone_s(offer: FleetOffer, outage_s: float, wishes: Wishes) -> float:
+    """From the end of the notice until another serves: one ordered at the notice, or spot after the outage."""
+    return min(outage_s, max(0.0, offer.startup_s - NOTICE_S)) if is_bought_again(offer, wishes) else outage_s
+
+
+def missing_s(offer: FleetOffer, outage_s: float, wishes: Wishes) -> float:
+    """Without anybody to take new requests: from the last part of the notice until another serves."""
+    if is_bought_again(offer, wishes) and offer.startup_s <= NOTICE_S:
+        return max(0.0, offer.startup_s - NOTICE_S + finishing_s(offer))
+    return finishing_s(offer) + gone_s(offer, outage_s, wishes)
+
+
+def counted_share(offer: FleetOffer, market: SpotMarket, wishes: Wishes) -> float:
+    """How much of a machine a spot machine counts for: without a fallback its availability, with one all but gaps."""
     interruptions = market.interruptions
     if not is_bought_again(offer, wishes):
         return interruptions.availability
-    missing_hours = max(0.0, offer.startup_s - NOTICE_S) / SECONDS_PER_HOUR
-    lost = interruptions.availability * interruptions.per_hour * min(missing_hours, interruptions.outage_hours)
-    return 1 - lost
+    gap_hours = missing_s(offer, interruptions.outage_hours * SECONDS_PER_HOUR, wishes) / SECONDS_PER_HOUR
+    return max(0.0, 1 - interruptions.availability * interruptions.per_hour * gap_hours)
 
 
 def spot_usd_per_hour(offer: FleetOffer, market: SpotMarket, wishes: Wishes) -> float:
@@ -173,8 +205,11 @@ def mixed_capacity(offer: FleetOffer, mix: dict[str, float]) -> float:
     return math.fsum(held.values()) / load if load else 0.0
 
 
-def aws_spot(instance: str, region: str, interruptions: Interruptions | None = None) -> tuple[SpotMarket, ...]:
+def aws_spot(
+    instance: str, region: str, interruptions: Interruptions | None = None, said_by: str = "given"
+) -> tuple[SpotMarket, ...]:
     """The zones of a region as markets, from the shipped tables; the advisor's band unless told."""
+    said_by = said_by if interruptions else ADVISOR
     interruptions = interruptions or find_band(instance, region).interruptions
     return tuple(
         SpotMarket(
@@ -182,6 +217,7 @@ def aws_spot(instance: str, region: str, interruptions: Interruptions | None = N
             usd_per_hour=zone.spot_usd_per_hour,
             interruptions=interruptions,
             p90_to_median=zone.p90_to_median,
+            interruptions_by=said_by,
         )
         for zone in find_zones(instance, region)
     )

@@ -2,10 +2,12 @@
 
 Spot zones go with the chance their interruptions give, tied by a Gaussian copula (one factor for all); any machine may
 fail, at the rate seen in the largest published training run, and is missing until another serves. Where a fleet falls
-short, it must carry the demand without any one zone, then without spot; and without one more machine at a time.
+short, it must carry the demand without any one zone, then without spot; and without one more machine at a time. Room
+for a large machine is dear: every size is tried as the largest that is bought.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 
@@ -72,33 +74,89 @@ def availability(
 
 
 def hold_availability(
-    solve: Solve, offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes, target: float, correlation: float
+    solve: Solve,
+    offers: Sequence[FleetOffer],
+    demand: Demand,
+    wishes: Wishes,
+    target: float,
+    correlation: float,
+    time_limit_s: float = math.inf,
 ) -> tuple[FleetPlan, Wishes, Availability]:
-    """The plan that reaches the target, the wishes it took, and what it reaches."""
+    """The cheapest plan found that reaches the target, the wishes it took, and what it reaches.
+
+    After the time limit nothing more is tried.
+    """
     require_target(target)
+    began = time.perf_counter()
     by_name = {offer.name: offer for offer in offers}
     mix = mix_of(demand)
-    best, spare_machines, largest = 0.0, 0, math.inf
-    for _ in range(_TURNS):
-        plan = solve(wishes, largest)
-        reached = availability(plan, by_name, demand, wishes, correlation)
-        if reached.share >= target:
-            return plan, wishes, reached.model_copy(update={"target": target, "spare_machines": spare_machines})
-        best, allowed = max(best, reached.share), 1 - target
-        changes: dict[str, object] = {}
-        if reached.zones_missing > allowed / 2:
-            changes |= {"max_zone_share": 0.0} if wishes.max_zone_share > 0 else {"max_spot_share": 0.0}
-        if reached.failures_missing > allowed / 2 or not changes:
-            spare_machines += 1
-            # From here on nothing larger is bought: room for a machine must be room for any of them.
-            largest = min(largest, max(mixed_capacity(by_name[each.offer], mix) for each in plan.purchases))
-            changes["spare"] = {name: spare_machines * largest * share for name, share in mix.items()}
-        wishes = wishes.model_copy(update=changes)
+    nearest, usd = 0.0, math.inf
+    best: tuple[FleetPlan, Wishes, Availability] | None = None
+
+    def with_room(asked: Wishes, machines: int, largest: float) -> Wishes:
+        return asked.model_copy(update={"spare": {name: machines * largest * share for name, share in mix.items()}})
+
+    # As it is first: room for a machine must be room for any of them, so what follows are limits on their size.
+    for largest in (math.inf, *_sizes(offers, demand)):
+        room = 0 if largest == math.inf else 1
+        asked = with_room(wishes, room, largest) if room else wishes
+        for _ in range(_TURNS):
+            if time.perf_counter() - began > time_limit_s:
+                break
+            try:
+                plan = solve(asked, largest)
+            except BadInput:
+                if asked == wishes:
+                    raise  # Not for its availability: the demand itself cannot be carried.
+                break
+            if plan.expected_usd >= usd:
+                break  # More wishes never cost less.
+            reached = availability(plan, by_name, demand, asked, correlation)
+            nearest, allowed = max(nearest, reached.share), 1 - target
+            if reached.share >= target:
+                reached = reached.model_copy(update={"target": target, "spare_machines": room})
+                best, usd = (plan, asked, reached), plan.expected_usd
+                break
+            zones_matter = reached.zones_missing > allowed / 2
+            if zones_matter:
+                less = {"max_zone_share": 0.0} if asked.max_zone_share > 0 else {"max_spot_share": 0.0}
+                asked = asked.model_copy(update=less)
+            if reached.failures_missing > allowed / 2 or not zones_matter:
+                if largest == math.inf:
+                    break
+                room += 1
+                asked = with_room(asked, room, largest)
+        if best and largest == math.inf:
+            break
+    if best:
+        return best
     raise BadInput(
         f"no fleet was found that carries the demand {_nines(target)} of the time",
         where="--availability",
-        fix=f"The nearest that was found is {_nines(best)}.",
+        fix=f"The nearest that was found is {_nines(nearest)}.",
     )
+
+
+def _sizes(offers: Sequence[FleetOffer], demand: Demand) -> list[float]:
+    """What machines carry, each size once; first the one that looks cheapest if nothing larger is bought.
+
+    The look: the mean demand and room for one such machine, at the best price up to that size.
+    """
+    mix = mix_of(demand)
+    prices = {
+        offer.name: min(
+            [*offer.reserved.values(), *(m.usd_per_hour for m in offer.spot), offer.usd_per_hour or math.inf]
+        )
+        for offer in offers
+    }
+    carried = {offer.name: mixed_capacity(offer, mix) for offer in offers}
+    sizes = set(carried.values())
+
+    def looks(size: float) -> float:
+        per_request = min(prices[name] / each for name, each in carried.items() if each <= size)
+        return (demand.mean + size) * per_request
+
+    return sorted(sizes, key=looks)
 
 
 def require_target(target: float) -> float:

@@ -3,7 +3,7 @@
 Each zone of an offer is up or down from hour to hour (a chain with the market's availability and mean outage; all
 machines of an offer in a zone go together, the careful assumption). Zones are tied by a Gaussian copula: one factor for
 all, one for each. While a zone is down its machines are bought on demand. A zone's price is drawn once a month,
-lognormal about the quoted one with the spread its history shows, tied the same way, never above on demand.
+lognormal about the quoted one with the spread its history shows, tied the same way, never above the list price.
 """
 
 from collections.abc import Sequence
@@ -104,7 +104,8 @@ def _fall(market: SpotMarket) -> float:
 
 def _prices(offer: FleetOffer, market: SpotMarket, shocks: Floats) -> Floats:
     sigma = np.log(market.p90_to_median) / NormalDist().inv_cdf(0.9)
-    ceiling = np.inf if offer.usd_per_hour is None else max(offer.usd_per_hour, market.usd_per_hour)
+    listed = offer.list_usd_per_hour or offer.usd_per_hour
+    ceiling = np.inf if listed is None else max(listed, market.usd_per_hour)
     # Of mean one, so that the quoted price stays the expected one.
     prices: Floats = np.minimum(market.usd_per_hour * np.exp(sigma * shocks - sigma**2 / 2), ceiling)
     return prices

@@ -64,10 +64,12 @@ def _repairs(offers: Sequence[FleetOffer], one: Demand, wishes: Wishes) -> dict[
         repairs["min_replicas"] = f"Ask for at least {most} firm replicas instead of {wishes.min_replicas}."
     if wishes.max_spot_share < 1 and loosened(max_spot_share=1.0):
         least = _least(lambda share: loosened(max_spot_share=share), wishes.max_spot_share)
-        repairs["max_spot_share"] = f"Let spot carry {_percent(least, up=True)} of an hour's demand."
+        repairs["max_spot_share"] = f"Let spot carry {_percent(least, up=True)} of an hour's demand (--max-spot-share)."
     if wishes.max_zone_share < 1 and loosened(max_zone_share=1.0):
         least = _least(lambda share: loosened(max_zone_share=share), wishes.max_zone_share)
-        repairs["max_zone_share"] = f"Let one zone hold {_percent(least, up=True)} of an hour's demand."
+        repairs["max_zone_share"] = (
+            f"Let one zone hold {_percent(least, up=True)} of an hour's demand (--max-zone-share)."
+        )
     if wishes.spare and loosened(spare={}):
         repairs["availability"] = "Ask for a lower availability: there is no room for what fails."
     unlimited = [_without_quota(offer) for offer in offers]

@@ -4,7 +4,8 @@ All on demand and all reserved are the same program with the other terms taken a
 demand for the median hour and spot above it, on the offer for which that comes out cheapest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -26,20 +27,26 @@ def compare(
     *,
     gap: float = GAP,
     time_limit_s: float = TIME_LIMIT_S,
+    accepts: Callable[[FleetPlan], bool] = lambda plan: True,
 ) -> FleetPlan:
-    """The plan with its comparisons."""
+    """The plan with its comparisons; where one that holds the same wishes is cheaper, that one is the plan."""
     wishes = wishes or Wishes()
+    least_usd = plan.expected_usd * (1 - plan.gap)
+    others: dict[Terms, FleetPlan] = {}
+    for terms in (Terms.on_demand, Terms.reserved):
+        if {each.terms for each in plan.purchases} <= {terms}:
+            others[terms] = plan  # It is that way to buy already.
+            continue
+        left = [offer for offer in (stripped(each, terms) for each in offers) if _has_price(offer)]
+        with suppress(BadInput):
+            others[terms] = optimal_fleet(left, demand, wishes, gap=gap, time_limit_s=time_limit_s)
+    for other in others.values():
+        if other.expected_usd < plan.expected_usd and accepts(other):
+            # What was proven of all terms holds for one of them.
+            plan = other.model_copy(update={"gap": max(0.0, 1 - least_usd / other.expected_usd)})
 
-    bought_on = {each.terms for each in plan.purchases}
-
-    def bill(*terms: Terms) -> float | None:
-        if bought_on <= set(terms):
-            return plan.usd_per_month  # It is that way to buy already.
-        left = [offer for offer in (stripped(each, *terms) for each in offers) if _has_price(offer)]
-        try:
-            return optimal_fleet(left, demand, wishes, gap=gap, time_limit_s=time_limit_s).usd_per_month
-        except BadInput:
-            return None
+    def bill(terms: Terms) -> float | None:
+        return others[terms].usd_per_month if terms in others else None
 
     rule, name = median_rule_usd(offers, demand, wishes)
     room = "; no room for failures" if wishes.spare else ""

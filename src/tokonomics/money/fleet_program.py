@@ -40,7 +40,7 @@ Ints = NDArray[np.int64]
 
 GAP = 5e-3
 """Stop when no fleet can be cheaper by more than this share: half a percent is far below what prices move."""
-TIME_LIMIT_S = 10.0
+TIME_LIMIT_S = 30.0
 """What is left of the gap by then is mostly a bound not proven, and is printed (benchmarks/bench_fleet.py)."""
 ROUNDING = 1e-9
 """Relative slack on the demand, so that ten machines of a tenth carry one."""
@@ -99,6 +99,7 @@ def optimal_fleet(
                 requests_per_s=float(sizes[index]),
                 usd=float(usd[index] + start_usd[index]),
                 usd_per_month=float(usd[index] + start_usd[index]) * HOURS_PER_MONTH / demand.hours,
+                interruptions_by=market.interruptions_by if (market := kinds[index].market) else None,
             )
             for index in bought
         ),

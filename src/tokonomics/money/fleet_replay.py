@@ -1,8 +1,9 @@
 """The fleet that was bought, in the simulator: machines that come and go by the hour, and some that are taken away.
 
 Each machine of the largest hour is a place; where fewer are bought a place is away, after it has finished its answers.
-A spot zone takes all its machines at once (the careful assumption), after its notice; a place is back when its
-replacement serves: bought on demand at the notice, or spot after the outage. Requests are shared out by the capacity
+A spot zone takes all its machines at once (the careful assumption), after its notice, in whose last part they only
+finish answers; a place is back when its replacement serves: bought on demand at the notice, or spot after the outage.
+As availability counts it. Requests are shared out by the capacity
 that is there at each moment; every kind of machine then routes its own to the replica with the fewest.
 """
 
@@ -15,10 +16,9 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.spot import NOTICE_S
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, is_bought_again
+from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, finishing_s, gone_s
 from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, NOTICED_S
 from tokonomics.money.fleet_load import shared_out
 from tokonomics.nouns import Noun
@@ -34,6 +34,11 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
 MOST_REQUESTS = 300_000
 """In one replay: a few seconds."""
 MOST_HOURS = 24
+_MOST_CHOICES = 1e8
+"""Requests times replicas, since the router looks at each: under ten seconds."""
+_FEWEST_REQUESTS = 5_000
+_ENOUGH_OF_A_CLASS = 300
+"""Three lie beyond a p99: fewer requests say nothing of a class by itself."""
 
 Floats = NDArray[np.float64]
 
@@ -77,20 +82,21 @@ class Replay(Noun):
         return all(each.kept for each in self.slo) and self.answered_share > 0.99
 
 
-def window_of(demand: Demand) -> tuple[float, float]:
+def window_of(demand: Demand, replicas: int = 1) -> tuple[float, float]:
     """The hours about the busiest one, in seconds: at most a day, or as many requests as are quick to simulate."""
+    most = min(MOST_REQUESTS, max(_FEWEST_REQUESTS, int(_MOST_CHOICES / max(1, replicas))))
     rates = np.asarray(demand.total)
     busiest = int(np.argmax(rates))
-    if rates[busiest] * SECONDS_PER_HOUR > MOST_REQUESTS:
+    if rates[busiest] * SECONDS_PER_HOUR > most:
         middle = (busiest + 0.5) * SECONDS_PER_HOUR
-        half = MOST_REQUESTS / rates[busiest] / 2
+        half = most / rates[busiest] / 2
         return middle - half, middle + half
     first, last = busiest, busiest + 1
     while last - first < min(MOST_HOURS, demand.hours):
         # The busier neighbour first; the horizon's ends are ends.
         before = rates[first - 1] if first > 0 else -1.0
         after = rates[last] if last < demand.hours else -1.0
-        if (rates[first:last].sum() + max(before, after)) * SECONDS_PER_HOUR > MOST_REQUESTS:
+        if (rates[first:last].sum() + max(before, after)) * SECONDS_PER_HOUR > most:
             break
         first, last = (first - 1, last) if before >= after else (first, last + 1)
     return float(first * SECONDS_PER_HOUR), float(last * SECONDS_PER_HOUR)
@@ -116,6 +122,7 @@ def with_interruptions(
     places: Sequence[Place],
     offers: Mapping[str, FleetOffer],
     wishes: Wishes,
+    plan: FleetPlan,
     *,
     busiest_s: float,
     end_s: float,
@@ -133,30 +140,42 @@ def with_interruptions(
         if place.zone is not None:
             held[place.zone] = held.get(place.zone, 0.0) + sum(offers[place.offer].requests_per_s.values())
     if not held:
-        return _one_fails(places, present, offers, busiest_s)
+        return _one_fails(places, present, offers, plan, busiest_s)
     worst = max(held, key=lambda zone: held[zone])
+    bought = {(each.offer, each.zone) for each in places if each.zone is not None}
+    markets = [(offer, each) for offer in offers.values() for each in offer.spot if (offer.name, each.zone) in bought]
     taken = {
         (offer.name, market.zone): drawn_interruptions(offer, market, end_s / SECONDS_PER_HOUR, wishes, rng)
-        for offer in offers.values()
-        for market in offer.spot
+        for offer, market in markets
     }
-    number = sum(len(taken[place]) for place in {(each.offer, each.zone) for each in places if each.zone is not None})
-    for offer in offers.values():
-        for market in offer.spot:
-            if market.zone == worst:
-                mean_s = market.interruptions.outage_hours * SECONDS_PER_HOUR
-                taken[offer.name, worst].append(_taken(offer, busiest_s, mean_s, wishes))
+    number = sum(map(len, taken.values()))
+    for offer, market in markets:
+        if market.zone == worst:
+            mean_s = market.interruptions.outage_hours * SECONDS_PER_HOUR
+            taken[offer.name, worst].append(_taken(offer, busiest_s, mean_s, wishes))
     made = [
         place if place.zone is None else Place(place.offer, place.zone, (*place.away, *taken[place.offer, place.zone]))
         for place in places
     ]
     machines = sum(place.zone == worst for place in present)
     also = f", and {plural(number, 'interruption')} drawn" if number else ""
-    risk = max(
-        market.interruptions.per_hour for each in offers.values() for market in each.spot if market.zone == worst
-    )
     what = f"{worst} takes its {plural(machines, 'spot machine')} back at the busiest moment{also}"
-    return made, what, risk * HOURS_PER_MONTH
+    return made, what, taken_per_month(plan, offers, worst)
+
+
+def taken_per_month(plan: FleetPlan, offers: Mapping[str, FleetOffer], zone: str) -> float:
+    """How often a zone takes machines of this plan: only what is bought there, while it is held.
+
+    Its offers go together: those of the most frequent one are counted.
+    """
+    per_month = [
+        market.interruptions.per_hour * HOURS_PER_MONTH * sum(map(bool, each.by_hour)) / plan.hours
+        for each in plan.purchases
+        if each.terms is Terms.spot and each.place == zone
+        for market in offers[each.offer].spot
+        if market.zone == zone
+    ]
+    return max(per_month, default=0.0)
 
 
 def drawn_interruptions(
@@ -203,7 +222,8 @@ def replay(
     kind_of_place = [kinds.index(deployments[place.offer]) for place in places]
     goes_to = _routed(places, kind_of_place, offers, traffic, classes, class_of, seed)
     values: dict[str, list[Floats]] = {str(promise): [] for promise in promises}
-    answered = restarts = accepted = 0
+    sizes: list[NDArray[np.int32]] = []
+    answered = restarts = 0
     for index, deployment in enumerate(kinds):
         chosen = np.flatnonzero(goes_to == index)
         if not len(chosen):
@@ -214,22 +234,26 @@ def replay(
         waited_for = status != REFUSED
         judged = (served.trace.arrival_s >= judged_s[0]) & (served.trace.arrival_s < judged_s[1])
         answered += int((status == DONE).sum())
-        accepted += int(waited_for.sum())
         restarts += int(served.served.restarts.sum())
+        sizes.append(class_of[chosen][waited_for & judged])
         for promise in promises:
             # Whoever is never answered waits for ever.
-            waits = np.where(status == DONE, latencies[promise.latency], np.inf)[waited_for & judged]
-            values[str(promise)].append(waits[~np.isnan(waits)])
+            values[str(promise)].append(
+                np.where(status == DONE, latencies[promise.latency], np.inf)[waited_for & judged]
+            )
+    size = np.concatenate([np.zeros(0, np.int32), *sizes])
     return Replay(
         name=name,
         what=what,
         start_hour=window[0] / SECONDS_PER_HOUR,
         hours=(window[1] - window[0]) / SECONDS_PER_HOUR,
         requests=len(traffic),
-        answered_share=answered / accepted if accepted else 0.0,
+        answered_share=answered / len(traffic) if len(traffic) else 0.0,
         restarts=restarts,
         expected_per_month=expected_per_month,
-        slo=tuple(_kept(promise, np.concatenate([np.zeros(0), *values[str(promise)]])) for promise in promises),
+        slo=tuple(
+            _worst_class(promise, np.concatenate([np.zeros(0), *values[str(promise)]]), size) for promise in promises
+        ),
     )
 
 
@@ -306,16 +330,16 @@ def _unbought(by_hour: Sequence[int], place: int, drain_s: float, shift: float) 
 
 
 def _taken(offer: FleetOffer, at_s: float, outage_s: float, wishes: Wishes) -> Away:
-    missing_s = outage_s
-    if is_bought_again(offer, wishes):
-        # Ordered at the notice: missing only until it serves.
-        missing_s = min(missing_s, max(0.0, offer.startup_s - NOTICE_S))
     # One second at least: the machine is another one, and its answers and cache are lost.
-    return Away(at_s, at_s + max(1.0, missing_s), NOTICE_S)
+    return Away(at_s, at_s + max(1.0, gone_s(offer, outage_s, wishes)), finishing_s(offer))
 
 
 def _one_fails(
-    places: Sequence[Place], present: Sequence[Place], offers: Mapping[str, FleetOffer], at_s: float
+    places: Sequence[Place],
+    present: Sequence[Place],
+    offers: Mapping[str, FleetOffer],
+    plan: FleetPlan,
+    at_s: float,
 ) -> tuple[list[Place], str, float]:
     if not present:
         return list(places), "nothing", 0.0
@@ -325,8 +349,8 @@ def _one_fails(
     made[next(index for index, place in enumerate(places) if place is lost)] = Place(
         lost.offer, lost.zone, (*lost.away, Away(at_s, until_s, 0.0))
     )
-    gpus = sum(offers[place.offer].gpus for place in present)
-    risk = gpus * FAILURES_PER_GPU_HOUR * HOURS_PER_MONTH
+    gpu_hours = sum(offers[each.offer].gpus * sum(each.by_hour) for each in plan.purchases)
+    risk = gpu_hours / plan.hours * FAILURES_PER_GPU_HOUR * HOURS_PER_MONTH
     return made, f"one machine ({lost.offer}) fails at the busiest moment and is replaced", risk
 
 
@@ -348,6 +372,15 @@ def _merged(away: Sequence[Away]) -> list[Away]:
         else:
             merged.append(each)
     return merged
+
+
+def _worst_class(promise: Promise, waits: Floats, size: NDArray[np.int32]) -> Kept:
+    """All together, or the size class that waits longest: the promise is made to each."""
+    known = ~np.isnan(waits)
+    waits, size = waits[known], size[known]
+    large = [index for index, number in enumerate(np.bincount(size).tolist()) if number >= _ENOUGH_OF_A_CLASS]
+    each = [_kept(promise, waits), *(_kept(promise, waits[size == index]) for index in large)]
+    return max(each, key=lambda one: math.inf if one.delivered_s is None else one.delivered_s)
 
 
 def _kept(promise: Promise, waits: Floats) -> Kept:

@@ -45,10 +45,12 @@ def search(kinds: Sequence[Kind], demand: Demand, wishes: Wishes, gap: float, ti
 
 
 def divided_usd(offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes) -> float | None:
-    """The bill if machines could be divided and started for nothing: a quick bound; None where no fleet holds."""
+    """The bill if machines could be divided and started for nothing: a quick bound; None where none was found."""
     kinds = [replace(kind, start_usd=0.0) for kind in undominated(kinds_of(offers, wishes), wishes)]
-    found = solve(kinds, demand, wishes, 0.0, WINDOW_S, relaxed=True)
-    return None if found is None else found.lower_bound
+    with suppress(OutOfTime):
+        found = solve(kinds, demand, wishes, 0.0, WINDOW_S, relaxed=True)
+        return None if found is None else found.lower_bound
+    return None
 
 
 def _taken_apart(

@@ -52,7 +52,6 @@ def spot_verdict(
     interruptions: Interruptions,
     strict_p99: bool = False,
     batch: bool = False,
-    long_conversations: bool = False,
     notice_s: float = NOTICE_S,
 ) -> SpotVerdict:
     """Judge a workload: ``answer_s`` is the time of a long answer (p99), ``replicas`` what the mean hour needs."""
@@ -74,8 +73,6 @@ def spot_verdict(
     ]
     if strict_p99:
         reasons.append(Reason(speaks_for=False, text="a strict p99 leaves no room for a replica that goes"))
-    if long_conversations:
-        reasons.append(Reason(speaks_for=False, text="long conversations lose their cached prompts"))
     against = sum(not reason.speaks_for for reason in reasons[1:])
     suitability = _judge(batch, replicas, cold_start_s, strict_p99, cut_off, against)
     share = {Suitability.all: 1.0, Suitability.overflow: 0.5, Suitability.none: 0.0}[suitability]

@@ -2,7 +2,7 @@
 
 Unless told, spot carries as much as the verdict on this workload allows. The bought fleet serves the hours about the
 busiest one twice: as it is, and while the spot zone that would be missed most is taken back (without spot: while a
-machine fails).
+machine fails). Where it breaks its promise as it is, machines are counted on for less and it is bought again.
 """
 
 import math
@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from pydantic import Field
 
+from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand, class_names
@@ -20,6 +21,7 @@ from tokonomics.money.fleet import (
     FleetPlan,
     Wishes,
     fixed_rule,
+    is_bought_again,
     mixed_capacity,
     zone_correlation,
 )
@@ -43,6 +45,13 @@ _JUDGED_S = 3600.0
 """About a loss: its minutes would drown in the percentiles of a day."""
 _ROUGH = 0.02
 """The gap that is good enough for that."""
+_LESS = 0.95
+"""Of a machine's capacity, where a fleet breaks its promise in the replay; twice at most."""
+_TRIES = 3
+_MOST_REPLICAS = 10_000
+"""That the simulator runs."""
+_AVAILABILITY_LIMITS = 4
+"""Times the solver's limit for all plans of a search for an availability, each of which gets a third of it."""
 
 Say = Callable[[str], None]
 
@@ -70,6 +79,16 @@ class FleetReport(Noun):
     chosen_place: bool
     """The machines of other regions were left out for those of the cheapest."""
     replays: tuple[Replay, ...]
+    not_replayed: str = ""
+    """Why not, where it was asked for."""
+    counted_share: float = 1.0
+    """Of the capacity measured: below 1 where the first fleet broke its promise in the replay."""
+    committed_usd: float = 0.0
+    """Owed from the first day on for what is reserved, over its years."""
+    bought_again: bool = True
+    """What spot takes back is bought on demand until it returns."""
+    left_out_share: float = 0.0
+    """Of the requests: beyond the model's context."""
     machines: tuple[MachineKind, ...] = Field(default=())
     """What was chosen from."""
     refused: dict[str, str] = Field(default_factory=dict)
@@ -90,6 +109,7 @@ def plan_fleet(
     *,
     anywhere: bool = False,
     max_spot_share: float | None = None,
+    max_zone_share: float | None = None,
     target: float | None = None,
     gap: float = GAP,
     time_limit_s: float = TIME_LIMIT_S,
@@ -99,38 +119,35 @@ def plan_fleet(
 ) -> FleetReport:
     """Buy, compare and try, in one region of one provider unless ``anywhere``.
 
-    ``max_spot_share`` None leaves the limit to the verdict; ``target`` is an availability.
+    ``max_spot_share`` None leaves the limit to the verdict, ``max_zone_share`` None to whether what a zone takes is
+    bought again; ``target`` is an availability.
     """
     demand, offered = traffic.demand, len(machines.offers)
+    machines, zone_share = _without_sudden_loss(machines, wishes, promises)
+    zone_share = zone_share if max_zone_share is None else max_zone_share
+    wishes = wishes.model_copy(update={"max_zone_share": zone_share})
     if not anywhere:
         say("the cheapest place")
         machines = _in_one_place(machines, traffic, promises, wishes, max_spot_share, time_limit_s)
-    offers = machines.offers
     verdict = _verdict(machines, traffic, promises)
     said_by = "--max-spot-share"
     if max_spot_share is None:
         max_spot_share = verdict.max_spot_share if verdict else 0.0
         said_by = "the verdict" if verdict else "nothing is sold on spot"
-    wishes = wishes.model_copy(update={"max_spot_share": max_spot_share})
-    tie = zone_correlation([machines.kinds[offer.name].instance for offer in offers])
-    by_name, mix = {offer.name: offer for offer in offers}, mix_of(demand)
-
-    def solve(asked: Wishes, largest: float = math.inf) -> FleetPlan:
-        left = [offer for offer in offers if mixed_capacity(offer, mix) <= largest * (1 + 1e-9)]
-        return optimal_fleet(left, demand, asked, gap=gap, time_limit_s=time_limit_s, correlation=tie, seed=seed)
-
-    say("the cheapest fleet")
-    if target is None:
-        plan = solve(wishes)
-        reached = availability(plan, by_name, demand, wishes, tie)
-    else:
-        plan, wishes, reached = hold_availability(solve, offers, demand, wishes, target, tie)
-    say("other ways to buy")
-    plan = compare(plan, offers, demand, wishes, gap=gap, time_limit_s=min(time_limit_s, _COMPARISON_S))
-    replays: tuple[Replay, ...] = ()
-    if with_replay and plan.purchases:
-        say("the fleet in the simulator")
-        replays = replayed(plan, machines, traffic, promises, wishes, seed)
+    first = wishes.model_copy(update={"max_spot_share": max_spot_share})
+    tie = zone_correlation([machines.kinds[offer.name].instance for offer in machines.offers])
+    for turn in range(_TRIES):
+        share = _LESS**turn
+        counted = machines.counted_less(share) if turn else machines
+        say("the cheapest fleet and other ways to buy" if not turn else f"the fleet again, counting on {share:.0%}")
+        plan, wishes, reached = _cheapest(counted.offers, demand, first, target, gap, time_limit_s, tie, seed)
+        replays: tuple[Replay, ...] = ()
+        if with_replay and plan.purchases:
+            say("the fleet in the simulator")
+            replays = replayed(plan, counted, traffic, promises, wishes, seed)
+        if not promises or all(each.kept for each in replays[:1]):
+            break
+    by_name = {offer.name: offer for offer in counted.offers}
     return FleetReport(
         model=model_name,
         deployed=deployed,
@@ -145,12 +162,76 @@ def plan_fleet(
         plan=plan,
         availability=reached,
         zone_correlation=tie,
-        chosen_place=len(offers) < offered,
+        chosen_place=len(counted.offers) < offered,
         replays=replays,
-        machines=tuple(machines.kinds.values()),
+        not_replayed=f"more than {_MOST_REPLICAS:,} replicas" if with_replay and plan.purchases and not replays else "",
+        counted_share=share,
+        committed_usd=plan.committed_usd,
+        bought_again=all(
+            is_bought_again(by_name[each.offer], wishes) for each in plan.purchases if each.terms is Terms.spot
+        ),
+        left_out_share=traffic.left_out_share,
+        machines=tuple(counted.kinds.values()),
         refused=machines.refused,
         rule=fixed_rule(),
     )
+
+
+def _cheapest(
+    offers: Sequence[FleetOffer],
+    demand: Demand,
+    wishes: Wishes,
+    target: float | None,
+    gap: float,
+    time_limit_s: float,
+    tie: float,
+    seed: int,
+) -> tuple[FleetPlan, Wishes, Availability]:
+    """The plan with its comparisons, the wishes that its availability took, and what it reaches."""
+    by_name, mix = {offer.name: offer for offer in offers}, mix_of(demand)
+    limit_s = time_limit_s if target is None else time_limit_s / 3
+
+    def up_to(largest: float) -> list[FleetOffer]:
+        return [offer for offer in offers if mixed_capacity(offer, mix) <= largest * (1 + 1e-9)]
+
+    def solve(asked: Wishes, largest: float = math.inf) -> FleetPlan:
+        left = up_to(largest)
+        return optimal_fleet(left, demand, asked, gap=gap, time_limit_s=limit_s, correlation=tie, seed=seed)
+
+    spare_machines, comparable = 0, list(offers)
+    if target is None:
+        plan = solve(wishes)
+    else:
+        total_s = _AVAILABILITY_LIMITS * time_limit_s
+        plan, wishes, held = hold_availability(solve, offers, demand, wishes, target, tie, total_s)
+        spare_machines = held.spare_machines
+        if spare_machines:
+            # Room for a machine is room for any of them: nothing larger is bought in another way either.
+            comparable = up_to(sum(wishes.spare.values()) / spare_machines)
+
+    def reaches(other: FleetPlan) -> bool:
+        return target is None or availability(other, by_name, demand, wishes, tie).share >= target
+
+    compare_s = min(time_limit_s, _COMPARISON_S)
+    plan = compare(plan, comparable, demand, wishes, gap=gap, time_limit_s=compare_s, accepts=reaches)
+    reached = availability(plan, by_name, demand, wishes, tie)
+    return plan, wishes, reached.model_copy(update={"target": target, "spare_machines": spare_machines})
+
+
+def _without_sudden_loss(machines: Machines, wishes: Wishes, promises: Sequence[Promise]) -> tuple[Machines, float]:
+    """What may be counted on where promises are made: a zone goes at once, and its mean keeps none of them.
+
+    Spot that is not bought again is left out where there is other spot. Where there is none, the fleet must do without
+    any one zone.
+    """
+    sold = [offer for offer in machines.offers if offer.spot]
+    unsafe = {offer.name for offer in sold if not is_bought_again(offer, wishes)}
+    if not promises or not unsafe:
+        return machines, 1.0
+    if len(unsafe) == len(sold):
+        return machines, 0.0
+    left = [offer.model_copy(update={"spot": ()}) if offer.name in unsafe else offer for offer in machines.offers]
+    return machines.only([offer for offer in left if offer.usd_per_hour or offer.reserved or offer.spot]), 1.0
 
 
 def _in_one_place(
@@ -187,11 +268,12 @@ def _in_one_place(
         place: min(_alone_usd(offer, demand, mix, asked[place].max_spot_share) for offer in offers)
         for place, offers in held.items()
     }
-    divided = {place: divided_usd(held[place], demand, asked[place]) or math.inf for place in held}
+    few = _few_hours(demand)
+    divided = {place: divided_usd(held[place], few, asked[place]) or math.inf for place in held}
     likely = list(
         dict.fromkeys(place for bills in (divided, alone) for place in sorted(bills, key=bills.__getitem__)[:_PLACES])
     )
-    few, bills = _few_hours(demand), {}
+    bills = {}
     for place in likely:
         # Without start-ups, so that hours stand for themselves.
         ready = [offer.model_copy(update={"startup_s": 0.0, "drain_s": 0.0}) for offer in held[place]]
@@ -232,7 +314,10 @@ def replayed(
 ) -> tuple[Replay, ...]:
     """The bought fleet with its own traffic about the busiest hour: undisturbed, then with the worst of losses."""
     offers = {offer.name: offer for offer in machines.offers}
-    window = window_of(traffic.demand)
+    replicas = sum(max(each.by_hour) * offers[each.offer].replicas for each in plan.purchases)
+    if replicas > _MOST_REPLICAS:
+        return ()
+    window = window_of(traffic.seen, replicas)
     requests = traffic.requests_in(*window, seed=seed)
     places = places_of(plan, offers, *window)
     busiest_s = busiest_moment(plan, window)
@@ -240,6 +325,7 @@ def replayed(
         places,
         offers,
         wishes,
+        plan,
         busiest_s=busiest_s,
         end_s=window[1] - window[0],
         seed=seed,

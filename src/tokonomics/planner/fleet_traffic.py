@@ -5,16 +5,17 @@ classes by prompt and answer together, and arrive at random (Poisson) within eac
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand, class_names, demand_from_trace
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate
 from tokonomics.traffic.lengths import Lengths
-from tokonomics.traffic.trace import Counts, Trace, make_trace
+from tokonomics.traffic.trace import MOST_TOKENS, Counts, Trace, make_trace
 from tokonomics.units import SECONDS_PER_HOUR
 
 SAMPLE = 20_000
@@ -34,14 +35,24 @@ class FleetTraffic:
     trace: Trace | None = None
     """The log itself, where there is one."""
     source: str = ""
+    left_out_share: float = 0.0
+    """Of the requests: longer than the model's context, so that no machine takes them."""
 
     def class_of(self, trace: Trace) -> Counts:
         """The number of each request's class."""
         return np.searchsorted(np.asarray(self.up_to_tokens, np.int64), _tokens(trace)).astype(np.int32)
 
+    @property
+    def seen(self) -> Demand:
+        """The demand without what a log's hours repeat: what its requests can be replayed for."""
+        if self.trace is None:
+            return self.demand
+        own = max(1, round(self.trace.duration_s / SECONDS_PER_HOUR))
+        return self.demand.over(min(own, self.demand.hours))
+
     def requests_in(self, start_s: float, end_s: float, seed: int = 0) -> Trace:
         """Requests that arrive in that part of the horizon, times counted from its start."""
-        if self.trace is not None and end_s <= self.trace.duration_s + SECONDS_PER_HOUR:
+        if self.trace is not None:
             return self.trace.window(start_s, end_s)
         rng = np.random.default_rng(seed)
         arrivals, inputs, outputs = [], [], []
@@ -65,8 +76,18 @@ class FleetTraffic:
         return make_trace(arrival, np.concatenate(inputs), np.concatenate(outputs), source=self.source)
 
 
-def traffic_from_trace(trace: Trace, up_to_tokens: Sequence[int] = (), hours: int | None = None) -> FleetTraffic:
-    """A log's own hours, repeated over a horizon where one is asked for; capacity is measured on its busiest hour."""
+def traffic_from_trace(
+    trace: Trace, up_to_tokens: Sequence[int] = (), hours: int | None = None, context: int | None = None
+) -> FleetTraffic:
+    """A log's own hours, repeated over a horizon where one is asked for; capacity is measured on its busiest hour.
+
+    Requests beyond the model's ``context`` are left out: every machine would refuse them.
+    """
+    fits = _fit(trace, context)
+    left_out = 1 - float(fits.mean()) if len(trace) else 0.0
+    if left_out:
+        kept_ones = trace.take(np.flatnonzero(fits))
+        trace = replace(kept_ones, arrival_s=kept_ones.arrival_s - kept_ones.arrival_s[0])
     limits = tuple(sorted(up_to_tokens))
     demand = demand_from_trace(trace, up_to_tokens=limits)
     busiest = int(np.argmax(demand.total))
@@ -78,16 +99,22 @@ def traffic_from_trace(trace: Trace, up_to_tokens: Sequence[int] = (), hours: in
         if len(sample) > 1:
             samples[name] = sample
     kept = Demand(rates={name: rates for name, rates in demand.rates.items() if name in samples})
-    return FleetTraffic(kept.over(hours) if hours else kept, samples, limits, trace, trace.source)
+    return FleetTraffic(kept if hours is None else kept.over(hours), samples, limits, trace, trace.source, left_out)
 
 
 def traffic_from_curve(
-    demand: Demand, inputs: Lengths, outputs: Lengths, up_to_tokens: Sequence[int] = (), seed: int = 0
+    demand: Demand,
+    inputs: Lengths,
+    outputs: Lengths,
+    up_to_tokens: Sequence[int] = (),
+    seed: int = 0,
+    context: int | None = None,
 ) -> FleetTraffic:
-    """A demand of one class, split by the lengths drawn."""
+    """A demand of one class, split by the lengths drawn; without what is beyond the model's ``context``."""
     limits = tuple(sorted(up_to_tokens))
     drawn = generate(parse_arrivals("poisson:1"), inputs, outputs, requests=SAMPLE, seed=seed)
-    place = _of_class(drawn, limits)
+    fits = _fit(drawn, context)
+    place = np.where(fits, _of_class(drawn, limits), -1)
     rates, samples = {}, {}
     for index, name in enumerate(class_names(limits)):
         own = np.flatnonzero(place == index)
@@ -95,7 +122,16 @@ def traffic_from_curve(
             rates[name] = tuple(rate * len(own) / len(drawn) for rate in demand.total)
             samples[name] = drawn.take(own)
     source = f"{inputs.text} tokens in, {outputs.text} out"
-    return FleetTraffic(Demand(rates=rates), samples, limits, None, source)
+    return FleetTraffic(Demand(rates=rates), samples, limits, None, source, 1 - float(fits.mean()))
+
+
+def _fit(trace: Trace, context: int | None) -> NDArray[np.bool_]:
+    fits: NDArray[np.bool_] = _tokens(trace) <= (MOST_TOKENS * 2 if context is None else context)
+    if len(trace) and not fits.any():
+        raise BadInput(
+            f"the shortest request is longer than the model's {context:,} tokens of context", where=trace.source
+        )
+    return fits
 
 
 def _of_class(trace: Trace, limits: Sequence[int]) -> Counts:

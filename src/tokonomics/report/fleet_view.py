@@ -7,16 +7,15 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS, UNSPECIFIED, Terms
-from tokonomics.money.fleet import Purchase
+from tokonomics.money.fleet import ADVISOR, Purchase
 from tokonomics.money.fleet_replay import Replay
 from tokonomics.planner.fleet import FleetReport
-from tokonomics.planner.fleet_offers import MachineKind
+from tokonomics.planner.fleet_offers import ASSUMED, MachineKind
 from tokonomics.report.tables import table
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
 TERMS = {Terms.reserved: "reserved", Terms.on_demand: "on demand", Terms.spot: "spot"}
 ORDER = (Terms.reserved, Terms.on_demand, Terms.spot)
-_YEARS = {"1 year": 1, "3 years": 3}
 _WIDE = 0.05
 """A gap from which on more time may well find a cheaper fleet."""
 
@@ -24,9 +23,13 @@ _WIDE = 0.05
 def fleet_view(report: FleetReport) -> RenderableType:
     """The whole report."""
     body: list[RenderableType] = [_asked(report), "", _headline(report), "", _purchases(report), ""]
+    if report.promises and any(not each.kept for each in report.replays[:1]):
+        body[:0] = [Text("This fleet does not keep its promise: see the replay below.", style="bold red"), ""]
     body += [_comparisons(report), ""]
     if report.replays:
         body += [_replays(report.replays), _proof(report), ""]
+    if report.not_replayed:
+        body += [Text(f"Not tried in the simulator: {report.not_replayed}.", style="yellow"), ""]
     if report.verdict:
         body += [_verdict(report), ""]
     body.append(_notes(report))
@@ -47,11 +50,15 @@ def what_is_bought(purchase: Purchase, kind: MachineKind) -> str:
 def _asked(report: FleetReport) -> Text:
     hours = report.plan.hours
     span = f"{hours // 24} days" if hours % 24 == 0 and hours >= 48 else plural(hours, "hour")
-    promises = ", ".join(f"{each} ≤ {seconds(each.seconds)}" for each in report.promises) or "no promise"
+    promises = ", ".join(f"{each} ≤ {seconds(each.seconds)}" for each in report.promises) or (
+        "no promise (--slo), so taken as batch work: it may wait, and all of it may be on spot"
+    )
     sizes = ""
     if len(report.classes) > 1:
         means = [f"{name}: {count(rate)} requests/s in the mean" for name, rate in report.classes.items()]
         sizes = f"\n{'; '.join(means)}; the promise is kept for each"
+    if report.left_out_share:
+        sizes += f"\n{percent(report.left_out_share)} of the requests are left out: longer than the model's context"
     return Text(
         f"{report.model} ({report.deployed}), {report.traffic}; {promises}\n"
         f"{span} of demand: {count(report.mean_requests_per_s)} requests/s in the mean, "
@@ -75,13 +82,16 @@ def _headline(report: FleetReport) -> Text:
     ]
     if against:
         lines.append(Text(against))
-    committed = sum(
-        each.usd_per_hour * max(each.by_hour) * HOURS_PER_MONTH * 12 * _YEARS.get(each.place or "", 1)
-        for each in plan.purchases
-        if each.terms is Terms.reserved
-    )
-    if committed:
-        lines.append(Text(f"Of it {usd(committed)} are committed to now, over the years of the reservations."))
+    if report.committed_usd:
+        lines.append(Text(f"What is reserved commits you to {usd(report.committed_usd)} in all, to its end."))
+    if report.promises and not report.bought_again:
+        lost = report.wishes.max_zone_share
+        so = (
+            "the rest carries the demand without any one zone"
+            if lost == 0
+            else f"a zone that goes takes up to {percent(lost)} of the demand with it, and the promise is broken then"
+        )
+        lines.append(Text(f"What spot takes back is not bought again: {so}."))
     return Text("\n").join(lines)
 
 
@@ -108,7 +118,7 @@ def _purchases(report: FleetReport) -> RenderableType:
                 f"{kind.gpus}×{kind.gpu}",
                 f"{kind.replicas} × {kind.layout}",
                 f"{min(each.by_hour)}",
-                f"{mean:.3g}",
+                f"{mean:.3g}" if mean < 1000 else f"{mean:.0f}",
                 f"{max(each.by_hour)}",
                 count(each.requests_per_s),
                 usd(each.usd_per_hour),
@@ -180,7 +190,11 @@ def _proof(report: FleetReport) -> Text:
     if not report.promises:
         return Text("Nothing was promised, so nothing could be broken.", style="dim")
     if not calm.kept:
-        return Text("The promise is broken even undisturbed: promise less, or plan for a larger --demand.", style="red")
+        return Text(
+            f"The promise is broken even undisturbed, counting on {percent(report.counted_share)} of what machines "
+            "were measured to carry: promise less, or plan for a larger --demand.",
+            style="red",
+        )
     if loss.kept:
         return Text("The promise is kept, with the loss as well.", style="green")
     spread = "--max-zone-share 0 or " if _has_spot(report) and report.wishes.max_zone_share else ""
@@ -221,8 +235,8 @@ def _notes(report: FleetReport) -> Text:
     quoted = "" if not dates else f"on {dates[0]}" if len(dates) == 1 else f"from {dates[0]} to {dates[-1]}"
     starts = sorted({each.startup_s for each in bought})
     lines = [
-        f"Solved in {plan.solve_s:.1f} s over {count(plan.variables)} variables: no fleet of these machines is cheaper "
-        f"by more than {_gap(plan.gap)}{_as_proven(plan.gap)}.",
+        f"Solved in {plan.solve_s:.1f} s over {count(plan.variables)} variables: no fleet of {_proven_for(report)} is "
+        f"cheaper by more than {_gap(plan.gap)}{_as_proven(plan.gap)}.",
         f"Chosen from {plural(len(report.machines), 'machine')}, their capacity measured by simulation. Machines are "
         "bought whole; req/s is what one is counted on for.",
         f"A machine serves {_span(starts)} after it is ordered (--startup), and that is paid for as well: "
@@ -230,15 +244,16 @@ def _notes(report: FleetReport) -> Text:
         if starts and plan.expected_usd
         else "",
         _available(report),
-        f"Prices quoted {quoted}. Month: {HOURS_PER_MONTH} hours. The document's own rule, four on demand and four "
-        f"spot, saves {report.rule.saved_share * 100:.1f} % in its example.",
+        f"Prices quoted {quoted}. Month: {HOURS_PER_MONTH} hours.",
     ]
-    if _has_spot(report):
+    if report.counted_share < 1:
         lines.insert(
-            3,
-            "Spot: prices and interruptions of AWS's zones; elsewhere interruptions are assumed (--interruptions). "
-            f"What is taken back is {'bought on demand' if report.wishes.fallback else 'missing'} until spot returns.",
+            2,
+            f"Counted on for {percent(report.counted_share)} of what was measured: with more the fleet broke its "
+            "promise in the simulator.",
         )
+    if _has_spot(report):
+        lines.insert(3, _spot_note(report))
     if any(each.price_stale for each in bought):
         lines.append(f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`.")
     providers = sorted({f"{each.provider} {each.region}" for each in bought})
@@ -249,12 +264,34 @@ def _notes(report: FleetReport) -> Text:
     return Text("\n".join(line for line in lines if line), style="dim")
 
 
+def _spot_note(report: FleetReport) -> str:
+    told = {each.interruptions_by for each in report.plan.purchases if each.terms is Terms.spot}
+    said = {
+        ADVISOR: "those of AWS's advisor",
+        "given": "as given",
+        ASSUMED: "assumed, as in the median of AWS's bands (--interruptions)",
+    }
+    by_whom = " and ".join(text for name, text in said.items() if name in told)
+    back = "bought on demand" if report.bought_again else "missing"
+    return (
+        f"Spot: the price is the median of 30 days on AWS, elsewhere the list's; interruptions are {by_whom}. What is "
+        f"taken back is {back} until spot returns."
+    )
+
+
 def _gap(gap: float) -> str:
     return f"{gap * 100:.2g} %" if gap > 5e-5 else "0.01 %"
 
 
 def _minutes(missing_min: float) -> str:
     return f"{count(float(f'{missing_min:.2g}'))} minutes" if missing_min >= 0.01 else "less than 0.01 minutes"
+
+
+def _proven_for(report: FleetReport) -> str:
+    """A search for an availability tries sizes and room one by one: the proof is about the one it took."""
+    return (
+        "machines no larger, with that room for failures," if report.availability.spare_machines else "these machines"
+    )
 
 
 def _as_proven(gap: float) -> str:
@@ -270,7 +307,7 @@ def _available(report: FleetReport) -> str:
     reached = report.availability
     missing_min = (1 - reached.share) * HOURS_PER_MONTH * 60
     spare = f", with room for {plural(reached.spare_machines, 'machine')} to fail" if reached.spare_machines else ""
-    asked = "" if reached.target is None else f" ({reached.target:.6g} asked for{spare})"
+    asked = "" if reached.target is None else f" ({reached.target:.12g} asked for{spare})"
     return (
         f"Capacity falls short of the demand for {_minutes(missing_min)} a month{asked}: machines that fail, spot "
         "zones that go. Outages of a provider are not in it."
