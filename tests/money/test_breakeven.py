@@ -117,6 +117,7 @@ def lines(hosted: SelfHosted, margin: float) -> float:
 def test_at_every_crossing_the_cheaper_side_changes(hosted: SelfHosted, margin: float) -> None:
     price = lines(hosted, margin)
     found = break_even(hosted, "api", price)
+    assume("so close" not in (found.never or ""))
     assert found.first is not None
     assert found.stays is not None
     assert found.first <= found.stays
@@ -135,7 +136,9 @@ def test_at_every_crossing_the_cheaper_side_changes(hosted: SelfHosted, margin: 
 @given(fleets, some.floats(1.05, 5), some.floats(0.001, 1))
 def test_before_the_first_crossing_the_api_is_cheaper(hosted: SelfHosted, margin: float, share: float) -> None:
     price = lines(hosted, margin)
-    first = break_even(hosted, "api", price).first
+    found = break_even(hosted, "api", price)
+    assume("so close" not in (found.never or ""))
+    first = found.first
     assert first is not None
     volume = first * share * 0.999
     assert price * volume / 1e6 <= hosted.usd(volume)
@@ -144,7 +147,9 @@ def test_before_the_first_crossing_the_api_is_cheaper(hosted: SelfHosted, margin
 @given(fleets, some.floats(1.05, 5), some.floats(1.001, 1000))
 def test_beyond_the_last_crossing_self_hosting_stays_cheaper(hosted: SelfHosted, margin: float, times: float) -> None:
     price = lines(hosted, margin)
-    stays = break_even(hosted, "api", price).stays
+    found = break_even(hosted, "api", price)
+    assume("so close" not in (found.never or ""))  # hundreds of thousands of purchases: said, and not looked at
+    stays = found.stays
     assert stays is not None
     volume = stays * times
     assert hosted.usd(volume) <= price * volume / 1e6

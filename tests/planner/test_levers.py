@@ -63,7 +63,7 @@ def test_each_lever_alone_is_a_direct_simulation_of_the_changed_setup() -> None:
         if pulled.bill is None or isinstance(changed, NotApplicable):
             continue
         direct = simulate(
-            changed.deployment, changed.load.trace, FleetSettings(replicas=pulled.bill.replicas),
+            changed.deployment, changed.load.trace, FleetSettings(replicas=pulled.bill.replicas, router=changed.router),
             max_sequences=pulled.bill.max_sequences,
         )  # fmt: skip
         made = outcome(direct, PROMISES)

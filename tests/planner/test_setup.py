@@ -18,7 +18,7 @@ from tokonomics.planner.plan import plan
 from tokonomics.planner.setup import NotServed, Setup, SetupBill, bill_of
 from tokonomics.planner.utilisation import arrival_patterns, arriving, utilisation
 from tokonomics.serving.capacity import what_breaks
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.promises import parse_promises
@@ -40,7 +40,9 @@ def billed(**more: object) -> SetupBill:
 
 
 def holds(replicas: int, max_sequences: int | None = None) -> bool:
-    made = simulate(A100, LOAD.trace, FleetSettings(replicas=replicas), max_sequences=max_sequences)
+    made = simulate(
+        A100, LOAD.trace, FleetSettings(replicas=replicas, router=Router.round_robin), max_sequences=max_sequences
+    )
     return what_breaks(made, outcome(made, PROMISES)) is None
 
 

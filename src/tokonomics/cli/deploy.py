@@ -55,6 +55,7 @@ def deploy_files_of(study: Study, targets: Sequence[Target]) -> list[DeployFile]
         limits=deployment.limits.model_copy(update={"max_sequences": best.max_sequences}),
         offer=offer,
         terms=best.terms,
+        router=best.router.value,
         provenance=provenance(shlex.join(["tokonomics", *sys.argv[1:]]), today(), offer),
     )
     return [deploy_file(target, job) for target in targets]

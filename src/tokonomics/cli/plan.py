@@ -126,6 +126,8 @@ def plan(
         raise BadInput("a range is for one model", where="--rate, --input, --output")
     if targets and (len(cases) > 1 or len(scenario.model) > 1):
         raise BadInput("is for one model at one demand", where="--deploy")
+    if (why or explain) and (len(cases) > 1 or len(scenario.model) > 1):
+        raise BadInput("is for one model at one demand", where="--explain" if explain else "--why")
     studies = [study for each in cases.values() for study in studied(questions_of(each, today()))]
     files = deploy_files_of(studies[0], targets) if targets and len(studies) == 1 else []
     if deploy_to:

@@ -68,14 +68,16 @@ def _what(job: DeployJob) -> list[str]:
     below = deployment.weights.is_below(deployment.model.served)
     what = f"{job.replicas} × ({deployment}), KV {deployment.kv}, {engine.name} {engine.version}."
     quality = f"Weights below the checkpoint's {deployment.model.checkpoint}: check quality on your own task."
-    return [what, quality] if below else [what]
+    chat = "Chat clients need a chat template: name the instruction-tuned checkpoint if this is a base model."
+    return [what, quality, chat] if below else [what, chat]
 
 
 def _engine_notes(job: DeployJob) -> list[str]:
     if job.replicas == 1:
         return []
     each = "its own GPU" if job.deployment.gpus == 1 else f"its own {job.deployment.gpus} GPUs"
-    return [f"The plan runs {job.replicas} of these, each on {each}, behind a load balancer."]
+    router = f"a {job.router} router" if job.router else "a load balancer"
+    return [f"The plan runs {job.replicas} of these, each on {each}, behind {router}."]
 
 
 def _engine_line(target: Target, job: DeployJob, command: EngineCommand) -> str:

@@ -48,6 +48,8 @@ class DeployJob(Noun):
     checkpoint's precision where the engine converts that to the planned one, otherwise in the planned one."""
     max_replicas: PositiveInt | None = None
     """How far an autoscaler may go; twice the plan if not given."""
+    router: str | None = None
+    """How the plan spreads requests over replicas."""
     provenance: str
     """Which plan made it, in words; any number of lines."""
 

@@ -51,12 +51,18 @@ def kubernetes_notes(job: DeployJob, command: EngineCommand) -> list[str]:
     """What the cluster has to have."""
     kinds = _RESOURCES[job.deployment.gpu.vendor]
     notes = [
-        f"Start: kubectl apply -f {job.service_name}.yaml. The plan is minReplicas ({job.replicas}); more cost more.",
+        f"Start: kubectl apply -f {job.service_name}-kubernetes.yaml.",
+        f"The plan is minReplicas ({job.replicas}); more cost more.",
         f"The cluster needs machines with {job.deployment.gpu.key} and the device plugin for {kinds}.",
         f"The autoscaler needs {command.queue_metric} in the custom metrics API: Prometheus and prometheus-adapter.",
         "Weights are kept as long as the pod: mount a volume claim at model-cache to keep them longer.",
         "Gated weights: kubectl create secret generic hugging-face --from-literal=token=…",
     ]
+    if job.router and job.replicas > 1:
+        notes.append(
+            f"The plan was sized behind a {job.router} router. A Service spreads connections at random, which keeps "
+            "the promise less well: put a gateway in front that routes each request, or plan with more --spare."
+        )
     if job.offer and not _selector(job):
         notes.append(
             f"Planned on {job.offer.provider} {job.offer.instance}, {job.offer.region}: see that pods run there."

@@ -64,7 +64,7 @@ def skypilot_task(job: DeployJob, command: EngineCommand) -> str:
 
 def skypilot_notes(job: DeployJob) -> list[str]:
     """What to know before starting it."""
-    name = f"{job.service_name}.yaml"
+    name = f"{job.service_name}-skypilot.yaml"
     if copies_in_one_server(job) is None:
         ports = f"{PORT} to {PORT + job.replicas_per_node - 1}"
         notes = [f"Start: sky launch {name}. Put a load balancer over ports {ports} of all {job.nodes} machines."]

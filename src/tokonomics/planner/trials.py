@@ -23,6 +23,9 @@ from tokonomics.traffic.promises import Latency, Promise
 MOST_REPLICAS = 4096
 """More than anyone runs of one kind; a search that goes further has not understood the traffic."""
 
+_IN_HAND = 1.03
+"""Where nothing is promised, replicas must finish so much more than arrives: the simulator takes what is 3 % behind for
+keeping up (``serving.capacity``), and a month of that is a day."""
 APART_S = 1e5
 """More than a day between two requests: longer than any answer takes."""
 
@@ -125,6 +128,8 @@ class Trials:
         self, deployment: Deployment, replicas: int, max_sequences: int | None, router: Router = Router.round_robin
     ) -> Trial:
         trace, served_by = self.load.on(replicas)
+        if not self.promises:
+            trace = trace.faster(_IN_HAND)
         simulation = simulate(
             deployment, trace, FleetSettings(replicas=served_by, router=router), max_sequences=max_sequences
         )

@@ -24,7 +24,9 @@ def _grows(headroom: Headroom) -> str:
     if headroom.at_most is None:
         return "nothing breaks however much the traffic grows"
     more = f"{percent(headroom.share)} more" if headroom.share >= 0.005 else "no room to grow"
-    return f"holds up to {headroom.rate:.3g} requests/s ({more}), then {headroom.breaks}"
+    if headroom.share >= 2:
+        more = f"{headroom.share + 1:.2g} times as many"
+    return f"holds up to {count(headroom.rate)} requests/s ({more}), then {headroom.breaks}"
 
 
 def _interval(bills: BillRange) -> str:
@@ -32,13 +34,14 @@ def _interval(bills: BillRange) -> str:
     if slow.usd_per_month is None or fast.usd_per_month is None:
         low = usd(fast.usd_per_month or bills.mid.usd_per_month or 0.0)
         return f"80 % interval: from {low}; {percent(1 - slow.speed)} slower, no number of replicas keeps the promise"
-    if fast.usd_per_month == slow.usd_per_month:
+    bills_usd = [fast.usd_per_month, slow.usd_per_month, bills.mid.usd_per_month or fast.usd_per_month]
+    if min(bills_usd) == max(bills_usd):
         return (
             f"80 % interval of the speed ({_off(slow.speed)} to {_off(fast.speed)}): "
             "the same bill, whole replicas absorb it"
         )
     return (
-        f"80 % interval: {usd(fast.usd_per_month)} to {usd(slow.usd_per_month)} a month "
+        f"80 % interval: {usd(min(bills_usd))} to {usd(max(bills_usd))} a month "
         f"(speed {_off(slow.speed)} to {_off(fast.speed)})"
     )
 
@@ -52,13 +55,17 @@ def flips_view(plan: Plan, found: Flips) -> RenderableType:
     rival = plan.runner_up()
     lines: list[Text] = []
     if rival and found.other_gpu:
+        same = found.other_gpu.pick_may_rise < 0.005
         dearer, cheaper = percent(found.other_gpu.pick_may_rise), percent(found.other_gpu.rival_must_fall)
         lines.append(
             Text.assemble(
                 "Runner-up: ",
                 (f"{usd(rival.usd_per_month)} a month", "bold"),
-                f", {layout_text(rival)} at {rival.provider} {rival.instance}: {dearer} dearer; wins if its price "
-                f"falls by {cheaper}, or the pick's GPU becomes {dearer} dearer everywhere",
+                f", {layout_text(rival)} at {rival.provider} {rival.instance}: ",
+                "the same bill on another GPU"
+                if same
+                else f"{dearer} dearer; wins if its price falls by {cheaper}, or the pick's GPU becomes {dearer} "
+                "dearer everywhere",
             )
         )
     lines += [Text(f"  {_flip(each)}") for each in found.traffic]
@@ -70,7 +77,7 @@ def flips_view(plan: Plan, found: Flips) -> RenderableType:
 def _flip(flip: Flip) -> str:
     way = "from" if flip.factor > 1 else "down to"
     dollars = f"{_bill(flip.after.rival_usd_per_month)} against {_bill(flip.after.pick_usd_per_month)}"
-    return f"{way} {count(flip.after.value)} {flip.what} ({flip.factor:.2g}×): {flip.gpu} {flip.rival}, {dollars}"
+    return f"{way} {count(flip.after.value)} {flip.what} ({flip.factor:.3g}×): {flip.gpu} {flip.rival}, {dollars}"
 
 
 def _bill(value: float | None) -> str:
@@ -115,6 +122,8 @@ def models_view(studies: Sequence[Study], rows: Sequence[Candidate]) -> Renderab
     without = [name for key, name in names.items() if key not in {row.model for row in rows}]
     notes = "The same requests for each model, counted in tokens; tokenizers differ by some percent. "
     notes += "Whether a cheaper model is good enough is for you to measure."
+    if not studies[0].plan.promises:
+        notes += " Nothing is promised (--slo): answers may wait for long."
     if without:
         notes += f" Nothing fits for {', '.join(without)}: plan it alone to see why."
     return Group(ranking, "", Text(notes, style="dim"))

@@ -360,7 +360,7 @@ def _case_colours(number: int) -> list[str]:
 
 def _load(plan: Plan) -> str:
     mean = plan.workload
-    return f"{count(mean.rate)} requests/s, {mean.input_tokens:,} tokens in, {mean.output_tokens:,} out"
+    return f"{count(mean.rate)} requests/s, {mean.input_tokens:,.0f} tokens in, {mean.output_tokens:,.0f} out"
 
 
 def _heading(text: str) -> "alt.TitleParams":

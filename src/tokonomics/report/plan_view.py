@@ -8,6 +8,7 @@ from rich.text import Text
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS, UNSPECIFIED, Terms
 from tokonomics.catalog.precision import Precision
+from tokonomics.nouns import Badge
 from tokonomics.planner.blame import Blame
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.plan import Candidate, Plan, Rejection
@@ -126,8 +127,9 @@ def pick_text(row: Candidate, label: str) -> Text:
         (f"{usd(row.usd_per_month)} a month", "bold green"),
         f", {layout_text(row)} at {where}\n",
         f"  {prices_text(row.usd_per_mtok)} per Mtok, whole bill; {usd(row.usd_per_mtok_usage)} on usage\n",
-        f"  {_latency_text(row)}; {percent(row.utilization)} of capacity used{_router_text(row)}\n",
-        f"  {_unused(row)}{_terms(row)}, price of {row.price_date}{' (old)' if row.price_stale else ''}\n",
+        f"  {_latency_text(row)}; {percent(row.utilization)} of full batches{_router_text(row)}\n",
+        f"  {_unused(row)}{_SPEED_NOTES[row.speed]}{_terms(row)}, "
+        f"price of {row.price_date}{' (old)' if row.price_stale else ''}\n",
     )
 
 
@@ -150,6 +152,7 @@ def _latency_text(row: Candidate) -> str:
 
 
 def _router_text(row: Candidate) -> str:
+    """With several replicas, how requests find them."""
     return f", {row.router} router" if row.simulated and row.replicas > 1 else ""
 
 
@@ -164,6 +167,12 @@ def _unused(row: Candidate) -> str:
     return f"{plural(idle, 'GPU')} of the {row.gpus_paid} paid for unused; " if idle else ""
 
 
+_SPEED_NOTES = {
+    Badge.measured: "",
+    Badge.quoted: "",
+    Badge.modelled: "speed scaled from a relative's kernels; ",
+    Badge.assumed: "speed assumed, no kernels timed on such a GPU: measure before you buy; ",
+}
 _TERMS = {
     Terms.on_demand: "on demand",
     Terms.spot: "spot: may be taken back at any time (see `tokonomics fleet`)",
@@ -220,7 +229,8 @@ def _notes(plan: Plan, shown: list[Candidate], discounts: Mapping[str, float]) -
     quoted = f"on {dates[0]}" if len(dates) == 1 else f"from {dates[0]} to {dates[-1]}"
     ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(each.offers for each in plan.rejected):,}"
     lines = [
-        "$/Mtok: the whole bill over all tokens, in and out. util.: share of the fleet's capacity under the promise.",
+        "$/Mtok: the whole bill over all tokens, in and out. util.: load over what full batches of mean requests hold;",
+        "bursts and promises leave less to use than that: the room to grow is simulated.",
         "Speeds are modelled: from kernels timed on that GPU, scaled from a relative's by the datasheet, or assumed.",
         _how_sized(plan),
         f"Prices quoted {quoted}; {ranked} ranked, {rejected} rejected (--why).",
@@ -242,9 +252,9 @@ def _how_sized(plan: Plan) -> str:
     if not plan.simulations:
         share = percent(plan.limits.max_utilization or CLOSED_FORM_UTILIZATION)
         return f"Replicas are planned to at most {share} of the closed form's capacity; leave out --quick to simulate."
-    spare = f", and {plan.limits.spare} more that may fail" if plan.limits.spare else ""
+    spare = f", and {plan.limits.spare} more that may fail (latencies are with them down)" if plan.limits.spare else ""
     promised = "keep every promise" if plan.promises else "keep up (nothing is promised: --slo)"
     return (
         f"Replicas are the fewest that {promised}{spare}: {plan.simulations:,} simulations; "
-        "whatever was left out is dearer."
+        "whatever was left out is dearer than the runner-up; the rows after it are examples, not a full ranking."
     )

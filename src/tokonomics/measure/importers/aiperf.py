@@ -5,6 +5,7 @@ between chunks are ``inter_chunk_latency``. genai-perf states no totals and no d
 of requests, its rate and the mean lengths. Names: aiperf 0.13, genai-perf 0.0.16.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -157,7 +158,7 @@ def _spread(profile: Fields, name: str) -> Latencies | None:
 def _setting(settings: Any, name: str) -> float | None:
     """A number of that name anywhere in the settings, whose shape changes from version to version."""
     for value in _found(settings, name):
-        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
             return float(value)
     return None
 
