@@ -74,9 +74,17 @@ class Load:
 
     @cached_property
     def context_mean(self) -> float:
-        """Tokens a running request holds, in the mean over the tokens of all answers: long answers run longer."""
+        """Tokens a running request attends to, in the mean over the tokens of all answers: long answers run longer."""
+        return self._while_answering(self.trace.input_tokens.astype(np.float64))
+
+    @cached_property
+    def held_mean(self) -> float:
+        """Of those, what takes memory of its own when an endless cache holds what prompts share."""
+        return self._while_answering(self.computed_tokens)
+
+    def _while_answering(self, prompts: Floats) -> float:
         outputs = np.maximum(self.trace.output_tokens, 1).astype(np.float64)
-        return float((outputs * (self.computed_tokens + outputs / 2)).sum() / outputs.sum())
+        return float((outputs * (prompts + outputs / 2)).sum() / outputs.sum())
 
     @cached_property
     def sorted_lengths(self) -> tuple[Floats, Floats, Floats]:

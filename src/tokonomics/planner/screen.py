@@ -103,19 +103,17 @@ def fewest_by_arithmetic(deployment: Deployment, load: Load) -> int:
 
 def curve_for(deployment: Deployment, load: Load) -> ReplicaCurve:
     """The closed form for the mean request; of a prompt, only what an endless cache would not hold."""
-    if load.trace.prefix is None or deployment.engine.reuses_prefixes:
-        computed, context = load.computed_mean, load.context_mean
-    else:
-        computed = load.workload.input_tokens
-        context = load.context_mean + computed - load.computed_mean
+    computed, held = load.workload.input_tokens, load.context_mean
+    if load.trace.prefix is not None and deployment.engine.reuses_prefixes:
+        computed, held = load.computed_mean, load.held_mean
     output_tokens = max(1, round(load.workload.output_tokens))
-    return _curve(deployment, max(1, round(computed)), output_tokens, round(context, 1))
+    return _curve(deployment, max(1, round(computed)), output_tokens, round(load.context_mean, 1), round(held, 1))
 
 
 @lru_cache(maxsize=4096)
-def _curve(deployment: Deployment, input_tokens: int, output_tokens: int, context: float) -> ReplicaCurve:
+def _curve(deployment: Deployment, input_tokens: int, output_tokens: int, context: float, held: float) -> ReplicaCurve:
     """Kept: whoever asks again with another rate, price or promise gets an answer at once."""
-    return ReplicaCurve(deployment, input_tokens, output_tokens, context_tokens=context)
+    return ReplicaCurve(deployment, input_tokens, output_tokens, context_tokens=context, held_tokens=held)
 
 
 def tpot_limit(promises: Sequence[Promise]) -> float | None:

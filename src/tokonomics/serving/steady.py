@@ -82,12 +82,17 @@ class ReplicaCurve:
         steps: StepModel | None = None,
         most_sequences: int | None = None,
         context_tokens: float | None = None,
+        held_tokens: float | None = None,
     ) -> None:
-        """``context_tokens``: what a running request holds in the mean over its answer, if lengths are not constant."""
+        """``context_tokens``: what a running request attends to in the mean over its answer, where lengths vary.
+
+        ``held_tokens``: what of that takes memory of its own, where prompts share their heads.
+        """
         require_fit(deployment, input_tokens + output_tokens if context_tokens is None else 1)
         # Half of the answer is there on average while it is being written.
         context = input_tokens + output_tokens / 2 if context_tokens is None else context_tokens
-        in_memory = max_sequences(deployment, _held_tokens(deployment, context, output_tokens))
+        held = context if held_tokens is None else held_tokens
+        in_memory = max_sequences(deployment, _held_tokens(deployment, held, output_tokens))
         allowed = most_sequences or deployment.limits.max_sequences
         self.limited_by = "KV memory" if in_memory < allowed else "engine's max sequences"
         self.steps = steps or step_model(deployment)
