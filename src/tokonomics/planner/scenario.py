@@ -56,7 +56,8 @@ def _texts(value: object) -> object:
 
 
 Text = Annotated[str, BeforeValidator(_text), Field(min_length=1)]
-Texts = Annotated[tuple[Text, ...], BeforeValidator(_texts)]
+Texts = Annotated[tuple[Annotated[str, BeforeValidator(_text)], ...], BeforeValidator(_texts)]
+"""Their own readers say what an empty one should be."""
 
 
 class Scenario(Noun):
