@@ -16,7 +16,7 @@ from tokonomics.planner.candidates import Refusal, why_not
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import Hosts, Machine, machines_for
 from tokonomics.planner.plan import Candidate, Question
-from tokonomics.planner.screen import Screened
+from tokonomics.planner.screen import LEEWAY, Screened
 from tokonomics.planner.search import Search, Sized, late_in_the_mean
 from tokonomics.planner.trials import Trials
 from tokonomics.serving.capacity import BEHIND
@@ -27,8 +27,6 @@ from tokonomics.units import HOURS_PER_MONTH
 CLOSE_ENOUGH = 1.01
 """Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
 _MOST_DOUBLINGS = 10
-_LEEWAY = 1.1
-"""Simulated ÷ closed-form capacity is hardly ever above this (``screen``): a rate that ought to break."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def highest_rate(
     def broken(step: int) -> str | None:
         return _broken(question, each, replicas, load.at(planned * close_enough**step), promised)
 
-    ceiling = each.capacity.rate * replicas * _LEEWAY / planned
+    ceiling = each.capacity.rate * replicas * LEEWAY / planned
     holds, breaks = 0, max(1, math.ceil(math.log(max(ceiling, 1.0), close_enough)))
     reason: str | None = None
     for _ in range(_MOST_DOUBLINGS):

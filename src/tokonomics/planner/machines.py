@@ -122,21 +122,22 @@ class Hosts:
     max_gpus: int | None = None
 
     @cached_property
-    def _cheapest(self) -> list[tuple[Offer, float]]:
-        """The cheapest machine of each size: no other can win."""
+    def cheapest_of_each_size(self) -> tuple[Machine, ...]:
+        """No other machine can win."""
         by_size: dict[int, Machine] = {}
         for machine in self.machines:
             size = machine.offer.gpus
             if size not in by_size or machine.usd_per_hour < by_size[size].usd_per_hour:
                 by_size[size] = machine
-        return [(each.offer, each.usd_per_hour) for each in by_size.values()]
+        return tuple(by_size.values())
 
     def usd_per_hour(self, replicas: int) -> float:
         """The cheapest way to host so many; infinite when there is none within the GPUs allowed."""
         bills = [
-            count * usd_per_hour
-            for offer, usd_per_hour in self._cheapest
-            if (count := machines_for(self.deployment, offer, replicas)) * offer.gpus <= (self.max_gpus or math.inf)
+            count * each.usd_per_hour
+            for each in self.cheapest_of_each_size
+            if (count := machines_for(self.deployment, each.offer, replicas)) * each.offer.gpus
+            <= (self.max_gpus or math.inf)
         ]
         return min(bills, default=math.inf)
 

@@ -7,7 +7,7 @@ of any case sized, on the cheapest machine of each size; what cannot come among 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -21,7 +21,7 @@ from tokonomics.planner.candidates import Refusal, is_faithful, why_not
 from tokonomics.planner.machines import Hosts, Machine, machines_for
 from tokonomics.planner.plan import Study, layout
 from tokonomics.planner.screen import screen
-from tokonomics.planner.search import Sized
+from tokonomics.planner.search import Kind, Sized, kind_of
 from tokonomics.traffic.workload import Workload
 
 
@@ -80,7 +80,7 @@ def least_regret(studies: Sequence[Study], rows: int = 10) -> Regret | None:
     bills = _Bills(studies, tuple(best.usd_per_month for best in bests if best))
     candidates = _candidates(studies)
     hopes = sorted((bills.hope(hosts), place) for place, hosts in enumerate(candidates))
-    found: dict[tuple[str, int, Precision], Choice] = {}
+    found: dict[Kind, Choice] = {}
     not_everywhere = 0
     for hope, place in hopes:
         enough = sorted(each.largest_regret for each in found.values())[:rows]
@@ -90,7 +90,7 @@ def least_regret(studies: Sequence[Study], rows: int = 10) -> Regret | None:
             choice = bills.choice(candidates[place])
             if choice is None:
                 not_everywhere += 1
-            elif (kind := _kind(candidates[place].deployment)) not in found or _key(choice) < _key(found[kind]):
+            elif (kind := kind_of(candidates[place].deployment)) not in found or _key(choice) < _key(found[kind]):
                 found[kind] = choice
     return Regret(
         demands=tuple(study.question.load.workload for study in studies),
@@ -104,10 +104,6 @@ def _key(choice: Choice) -> tuple[float, float, int, int]:
     """At the same regret, the smaller sum; then more bits."""
     total = sum(case.regret for case in choice.cases)
     return round(choice.largest_regret, 9), round(total, 9), -choice.weights.bits, choice.layout.count("KV")
-
-
-def _kind(deployment: Deployment) -> tuple[str, int, Precision]:
-    return deployment.gpu.key, deployment.gpus, deployment.weights
 
 
 def _candidates(studies: Sequence[Study]) -> list[Hosts]:
@@ -142,7 +138,7 @@ class _Bills:
             each = screen(hosts.deployment, hosts, question.load, question.promises)
             if isinstance(each, Refusal):
                 return math.inf
-            machines = _cheapest_of_each_size(hosts)
+            machines = hosts.cheapest_of_each_size
             replicas = each.fewest + question.limits.spare
             least = min(usd_per_month(hosts.deployment, machine, replicas) for machine in machines)
             worst = max(worst, least / best - 1)
@@ -156,7 +152,7 @@ class _Bills:
             if sized is None:
                 return None
             counts.append(sized.replicas + study.question.limits.spare)
-        made = [self._on(hosts, machine, counts) for machine in _cheapest_of_each_size(hosts)]
+        made = [self._on(hosts, machine, counts) for machine in hosts.cheapest_of_each_size]
         return min((each for each in made if each), key=_key, default=None)
 
     def _sized(self, case: int, hosts: Hosts) -> Sized | None:
@@ -190,12 +186,3 @@ class _Bills:
             largest_regret=max(case.regret for case in cases),
             best_in=tuple(place for place, case in enumerate(cases) if case.regret < 1e-9),
         )
-
-
-def _cheapest_of_each_size(hosts: Hosts) -> Iterable[Machine]:
-    by_size: dict[int, Machine] = {}
-    for machine in hosts.machines:
-        size = machine.offer.gpus
-        if size not in by_size or machine.usd_per_hour < by_size[size].usd_per_hour:
-            by_size[size] = machine
-    return by_size.values()

@@ -12,12 +12,13 @@ from tokonomics.nouns import Badge
 from tokonomics.planner.blame import Blame
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.plan import Candidate, Plan, Rejection
+from tokonomics.planner.screen import describe
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.report.cost_view import prices_text
 from tokonomics.report.predict_view import SPEEDS
 from tokonomics.report.tables import table
 from tokonomics.serving.outcome import Spread
-from tokonomics.traffic.promises import Latency, Promise
+from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.workload import Workload
 from tokonomics.units import count, percent, plural, seconds, usd
 
@@ -67,15 +68,7 @@ def _tokens(number: float) -> str:
 
 def promises_text(promises: Sequence[Promise]) -> str:
     """``TTFT p99 ≤ 500 ms, TPOT p99 ≤ 50 ms``."""
-    return ", ".join(f"{promise_name(each)} ≤ {seconds(each.seconds)}" for each in promises)
-
-
-def promise_name(promise: Promise) -> str:
-    """``TTFT p99``."""
-    return f"{_LATENCIES[promise.latency]} {promise.statistic}"
-
-
-_LATENCIES = {Latency.ttft: "TTFT", Latency.tpot: "TPOT", Latency.e2e: "end to end"}
+    return ", ".join(f"{describe(each)} ≤ {seconds(each.seconds)}" for each in promises)
 
 
 def why_view(plan: Plan) -> RenderableType:
