@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from datetime import date
 from functools import cache
 
 import numpy as np
@@ -17,6 +18,7 @@ from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import plan
 from tokonomics.planner.setup import NotServed, Setup, SetupBill, bill_of
 from tokonomics.planner.utilisation import arrival_patterns, arriving, utilisation
+from tokonomics.report.levers_view import bought
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
@@ -155,3 +157,11 @@ def test_replicas_that_come_and_go_cost_less_than_the_fleet_of_the_busiest_hour(
     assert scaled.replicas_mean < fixed.replicas
     assert scaled.usd_per_month == pytest.approx(scaled.replicas_mean * 0.7 * 730)
     assert scaled.usd_per_month < fixed.usd_per_month == pytest.approx(fixed.replicas * 0.7 * 730)
+
+
+def test_a_bill_says_how_old_its_price_is() -> None:
+    old = date(2026, 5, 1)
+    made = billed(offers=(offer("A100-80GB", 1, 1.0, date=old), *OFFERS))
+    assert (made.price_date, made.price_stale) == (old, True)
+    assert not billed().price_stale
+    assert bought(made).endswith("price of 2026-05-01†")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.offers import Offer, is_stale
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.money.levers.cache_tiers import TierPrice
 from tokonomics.nouns import Noun
@@ -80,6 +80,9 @@ class SetupBill(Noun):
     """Paid for, over time."""
     max_sequences: PositiveInt
     bought: str
+    price_date: date
+    """The oldest of the prices in it."""
+    price_stale: bool
     gpus_paid: PositiveFloat
     """In the mean over time."""
     usd_per_month: PositiveFloat
@@ -158,6 +161,8 @@ class Bills:
             replicas_mean=sizing.replicas_mean,
             max_sequences=sizing.max_sequences or deployment.limits.max_sequences,
             bought=bought.what,
+            price_date=bought.price_date,
+            price_stale=is_stale(bought.price_date, setup.today),
             gpus_paid=bought.gpus_paid,
             usd_per_month=usd_per_month,
             usd_per_mtok=usd_per_month / mtok_per_month,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
 from tokonomics.planner.breakeven import SECONDS_PER_MONTH, BreakEvenReport
 from tokonomics.report.plan_view import promises_text
@@ -134,9 +135,10 @@ def _range(each: BreakEven) -> str:
 
 def _hardware(found: BreakEvenReport) -> RenderableType:
     kinds = sorted(found.hosted.kinds, key=lambda each: each.usd_per_purchase)
+    old = {each.kind.name for each in found.hardware if each.pick.price_stale}
     rows = [
         (
-            each.name,
+            f"{each.name}{'†' if each.name in old else ''}",
             usd(each.usd_per_purchase),
             str(each.gpus_per_purchase),
             str(each.replicas_per_purchase),
@@ -168,6 +170,8 @@ def _notes(found: BreakEvenReport) -> str:
         how = "simulated" if all(each.simulated for each in found.hardware) else "closed form (--quick), filled to 70 %"
         dates = sorted(each.pick.price_date for each in found.hardware)
         lines.append(f"What replicas hold under the promise: {how}. GPU prices of {_dates(dates)}, on these terms.")
+        if any(each.pick.price_stale for each in found.hardware):
+            lines.append(f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`.")
         below = sorted({each.pick.weights.value for each in found.hardware if each.pick.below_checkpoint})
         if below:
             lines.append(

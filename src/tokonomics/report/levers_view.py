@@ -10,7 +10,7 @@ from tokonomics.planner.setup import Setup, SetupBill
 from tokonomics.planner.stack import Step, Waterfall
 from tokonomics.planner.utilisation import Point, Utilisation
 from tokonomics.report.plan_view import promises_text, workload_text
-from tokonomics.report.tables import table
+from tokonomics.report.tables import quoted_text, table
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
 
@@ -22,7 +22,7 @@ def levers_view(ranking: Ranking, setup: Setup) -> RenderableType:
         Text(asked(setup)),
         "",
         Text.assemble("Now: ", (f"{usd(now.usd_per_month)} a month", "bold"), f", {_served(now)}"),
-        Text(f"  {now.bought}", style="dim"),
+        Text(f"  {bought(now)}", style="dim"),
         "",
     ]
     heads = [
@@ -60,6 +60,15 @@ def asked(setup: Setup) -> str:
     return f"{setup.deployment}: {workload_text(setup.load.workload)}{promised}"
 
 
+def bought(bill: SetupBill) -> str:
+    """What is paid for, and how old its price is."""
+    return f"{bill.bought}, price of {bill.price_date}{'†' if bill.price_stale else ''}"
+
+
+def _quoted(bills: Sequence[SetupBill]) -> str:
+    return quoted_text([each.price_date for each in bills], any(each.price_stale for each in bills))
+
+
 def _served(bill: SetupBill) -> str:
     return f"{usd(bill.usd_per_mtok)} per Mtok, {plural(bill.replicas, 'replica')}"
 
@@ -84,7 +93,7 @@ def _figures(bill: SetupBill) -> list[str]:
     mean = f" ({bill.replicas_mean:.1f})" if bill.replicas_mean < bill.replicas else ""
     apart = f" ({bill.prefill_replicas} prompts)" if bill.prefill_replicas else ""
     return [
-        usd(bill.usd_per_month),
+        f"{usd(bill.usd_per_month)}{'†' if bill.price_stale else ''}",
         usd(bill.usd_per_mtok),
         f"{bill.replicas}{mean}{apart}",
         "–" if bill.load_share is None else percent(bill.load_share),
@@ -106,7 +115,7 @@ def _together(ranking: Ranking) -> Text:
         (said, "bold green"),
         line,
         f"\n  {' + '.join(ranking.taken)}\n",
-        (f"  {after.deployment}; {after.bought}", "dim"),
+        (f"  {after.deployment}; {bought(after)}", "dim"),
     )
 
 
@@ -151,6 +160,7 @@ def _footnotes(ranking: Ranking) -> str:
         )
     if "spot" in names:
         notes.append("Spot: as much as the verdict allows, interruptions priced; `tokonomics fleet` replays them.")
+    notes.append(_quoted([ranking.now, ranking.together, *(each.bill for each in ranking.levers if each.bill)]))
     notes.append("Similar prompts and templates: `tokonomics cache`. Shared fleets and LoRA: `tokonomics tenants`.")
     return "\n".join(notes)
 
@@ -174,7 +184,7 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
         rows.append(_step(step, before))
         before = step.bill
     parts: list[RenderableType] = [Text(asked(setup)), "", headline, "", table(heads, rows), ""]
-    parts += [Text.assemble("End: ", (end.deployment, "bold"), f"; {end.bought}"), ""]
+    parts += [Text.assemble("End: ", (end.deployment, "bold"), f"; {bought(end)}"), ""]
     if made.left_out:
         widest = max(len(each.name) for each in made.left_out)
         parts.append(Text("Left out", style="bold"))
@@ -188,6 +198,7 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
             style="dim",
         )
     )
+    parts.append(Text(_quoted([naive, end, *(step.bill for step in made.steps)]), style="dim"))
     return Group(*parts)
 
 
