@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import permutations
 
+import numpy as np
 import pytest
 from tests.planner.small_catalogue import OFFERS, PROMISES, TODAY, offer
 
@@ -16,6 +17,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import deploy
+from tokonomics.planner import lever_list
 from tokonomics.planner.lever_list import (
     Choices,
     NotApplicable,
@@ -25,7 +27,7 @@ from tokonomics.planner.lever_list import (
     smallest_relative,
 )
 from tokonomics.planner.levers import Ranked, effects_of, rank_levers
-from tokonomics.planner.load import load_of_shape
+from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill, bill_of
 from tokonomics.planner.stack import ORDER, Stacked, naive_setup, order_from, stack, walk
 from tokonomics.serving.fleet import FleetSettings, Router
@@ -63,7 +65,9 @@ def test_each_lever_alone_is_a_direct_simulation_of_the_changed_setup() -> None:
         if pulled.bill is None or isinstance(changed, NotApplicable):
             continue
         direct = simulate(
-            changed.deployment, changed.load.trace, FleetSettings(replicas=pulled.bill.replicas, router=changed.router),
+            changed.deployment,
+            changed.load.trace,
+            FleetSettings(replicas=pulled.bill.replicas, router=pulled.bill.router),
             max_sequences=pulled.bill.max_sequences,
         )  # fmt: skip
         made = outcome(direct, PROMISES)
@@ -125,6 +129,23 @@ def test_the_baseline_serves_one_request_at_a_time_in_16_bit_on_demand() -> None
     assert (naive.max_sequences, naive.prefix_cache, naive.commit, naive.spot) == (1, False, False, False)
     assert (naive.deployment.weights, naive.deployment.kv) == (Precision.bf16, Precision.bf16)
     assert stacked().waterfall.naive.batch == pytest.approx(1.0)
+
+
+def test_one_at_a_time_requests_go_to_whoever_is_free() -> None:
+    """With answers of unequal length, taking turns would make the baseline look worse than anyone runs it."""
+    naive = naive_setup(replace(NOW, load=load_of_shape(4, "500", "lognormal:mean=200,p99=900")))
+    made, turns = bill_of(naive), bill_of(replace(naive, router=Router.round_robin))
+    assert isinstance(made, SetupBill)
+    assert isinstance(turns, SetupBill)
+    assert made.router is Router.least_outstanding
+    assert made.replicas < turns.replicas
+
+
+def test_the_saving_is_also_told_from_a_start_that_batches() -> None:
+    made = stacked().waterfall
+    assert made.steps[0].knobs == ("batch",)
+    assert made.batched == made.steps[0].bill
+    assert made.saved_share_of_batched == pytest.approx(1 - made.end.usd_per_month / made.batched.usd_per_month)
 
 
 def test_the_steps_add_up_to_the_whole() -> None:
@@ -215,3 +236,27 @@ def test_a_draft_is_the_smallest_of_the_family_with_its_vocabulary() -> None:
     assert found.key == "llama-3.2-1b"
     assert smallest_relative(find_model("llama-3.2-1b")) is None
     assert smallest_relative(find_model("gpt2-xl")) is None
+
+
+def test_long_traffic_is_right_sized_for_its_bursts_and_never_to_a_dearer_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the mean three A100s look cheaper; the minute with six times the load decides, and asks for H100s."""
+    monkeypatch.setattr(lever_list, "LONG", 5_000)
+    draw = np.random.default_rng(0)
+    arrival_s = np.sort(np.concatenate([draw.uniform(0, 900, 12 * 900), draw.uniform(400, 460, 12 * 6 * 60)]))
+    requests = NOW.load.trace.take(np.arange(len(arrival_s)) % len(NOW.load.trace))
+    load = load_of_log(replace(requests, arrival_s=arrival_s - arrival_s[0]))
+    window = load.busiest(5_000).trace
+    assert len(window) == 5_000
+    assert window.rate > 4 * load.trace.rate
+    offers = (offer("A100-80GB", 1, 2.0), offer("H100-SXM", 1, 3.8))
+    on_a100 = Setup(A100, load, offers, TODAY, PROMISES)
+    on_h100 = on_a100.deployed(gpu=find_gpu("H100"))
+    bills = Bills()
+    dear, cheap = bills.of(on_a100), bills.of(on_h100)
+    assert isinstance(dear, SetupBill)
+    assert isinstance(cheap, SetupBill)
+    assert cheap.usd_per_month < dear.usd_per_month
+    picked = lever_list.right_size(on_a100, bills=bills)
+    assert isinstance(picked, Setup)
+    assert picked.deployment.gpu.key == "H100-SXM"
+    assert isinstance(lever_list.right_size(on_h100, bills=bills), NotApplicable)

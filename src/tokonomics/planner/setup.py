@@ -45,7 +45,8 @@ class Setup:
     max_sequences: int | None = None
     """At a time; None: the engine's own limit, or what the promised time per token allows."""
     prefix_cache: bool = True
-    router: Router = Router.round_robin
+    router: Router | None = None
+    """None: taking turns or the least outstanding requests, whichever needs fewer replicas."""
     tiers: tuple[TierPrice, ...] = ()
     disaggregated: bool = False
     """Prompts and answers on replicas of their own."""
@@ -79,6 +80,7 @@ class SetupBill(Noun):
     replicas_mean: PositiveFloat
     """Paid for, over time."""
     max_sequences: PositiveInt
+    router: Router
     bought: str
     price_date: date
     """The oldest of the prices in it."""
@@ -160,6 +162,7 @@ class Bills:
             prefill_replicas=sizing.prefill_replicas,
             replicas_mean=sizing.replicas_mean,
             max_sequences=sizing.max_sequences or deployment.limits.max_sequences,
+            router=sizing.router,
             bought=bought.what,
             price_date=bought.price_date,
             price_stale=is_stale(bought.price_date, setup.today),

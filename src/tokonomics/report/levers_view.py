@@ -176,6 +176,10 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
         f": {usd(naive.usd_per_month)} → {usd(end.usd_per_month)} a month, "
         f"{usd(naive.usd_per_mtok)} → {usd(end.usd_per_mtok)} per Mtok",
     )
+    if made.batched and made.saved_share_of_batched is not None:
+        said = f"−{made.saved_share_of_batched * 100:.1f} %"
+        fair = f"From a start that batches already: {said}, {usd(made.batched.usd_per_month)} a month before."
+        headline.append(f"\n{fair}")
     heads = ["!step", ">saves/month", ">of the start", ">of what was left", ">$/month", ">$/Mtok", ">replicas", ">full",
              ">TTFT p99", ">TPOT p99"]  # fmt: skip
     rows = [["one request at a time, 16 bit", "", "", "", *_figures(naive)]]
