@@ -64,7 +64,7 @@ def verdict_on(setup: Setup, sizing: Sizing) -> SpotVerdict | None:
         replicas=sizing.replicas,
         interruptions=max((each.interruptions for each in markets), key=lambda each: each.per_hour),
         strict_p99=any(each.statistic == "p99" for each in setup.promises),
-        batch=not setup.promises,
+        batch=setup.offline,
     )
 
 

@@ -57,6 +57,8 @@ class Setup:
     spot: bool = False
     """Spot may carry what the verdict on this workload allows."""
     spare: int = 0
+    offline: bool = False
+    """A batch that can be done again: nobody waits for its answers."""
 
     def deployed(self, **changes: object) -> "Setup":
         """With another deployment."""

@@ -20,6 +20,7 @@ def levers_view(ranking: Ranking, setup: Setup) -> RenderableType:
     pulled = [each for each in ranking.levers if each.bill]
     parts: list[RenderableType] = [
         Text(asked(setup)),
+        *_unpromised(setup),
         "",
         Text.assemble("Now: ", (f"{usd(now.usd_per_month)} a month", "bold"), f", {_served(now)}"),
         Text(f"  {bought(now)}", style="dim"),
@@ -58,6 +59,13 @@ def asked(setup: Setup) -> str:
     promised = promises_text(setup.promises)
     promised = f"; promised: {promised}" if promised else "; nothing promised"
     return f"{setup.deployment}: {workload_text(setup.load.workload)}{promised}"
+
+
+def _unpromised(setup: Setup) -> list[Text]:
+    if setup.promises or setup.offline:
+        return []
+    said = "Nothing is promised: a bill may fall because requests wait longer. Look at the latencies, or give --slo."
+    return [Text(said, style="yellow")]
 
 
 def bought(bill: SetupBill) -> str:
@@ -187,7 +195,7 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
     for step in made.steps:
         rows.append(_step(step, before))
         before = step.bill
-    parts: list[RenderableType] = [Text(asked(setup)), "", headline, "", table(heads, rows), ""]
+    parts: list[RenderableType] = [Text(asked(setup)), *_unpromised(setup), "", headline, "", table(heads, rows), ""]
     parts += [Text.assemble("End: ", (end.deployment, "bold"), f"; {bought(end)}"), ""]
     if made.left_out:
         widest = max(len(each.name) for each in made.left_out)
