@@ -5,10 +5,12 @@ The order of a stack changes its steps and not its end.
 
 from dataclasses import replace
 from functools import cache
+from io import StringIO
 from itertools import permutations
 
 import numpy as np
 import pytest
+from rich.console import Console, RenderableType
 from tests.planner.small_catalogue import OFFERS, PROMISES, TODAY, offer
 
 from tokonomics.catalog.engines import find_engine
@@ -30,9 +32,11 @@ from tokonomics.planner.levers import Ranked, effects_of, rank_levers
 from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill, bill_of
 from tokonomics.planner.stack import ORDER, Stacked, naive_setup, order_from, stack, walk
+from tokonomics.report.levers_view import levers_view, stack_view
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
+from tokonomics.units import usd
 
 A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
 CHEAP = (
@@ -260,3 +264,39 @@ def test_long_traffic_is_right_sized_for_its_bursts_and_never_to_a_dearer_gpu(mo
     assert isinstance(picked, Setup)
     assert picked.deployment.gpu.key == "H100-SXM"
     assert isinstance(lever_list.right_size(on_h100, bills=bills), NotApplicable)
+
+
+# --- on the screen --------------------------------------------------------------------------------------------------
+
+
+def shown(view: RenderableType, width: int = 120) -> str:
+    screen = Console(width=width, file=StringIO())
+    screen.print(view)
+    return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_no_number_of_the_stack_is_cut_at_120_columns() -> None:
+    made = stacked()
+    long = made.waterfall.steps[-1].model_copy(update={"name": "FP8 weights + FP8 KV cache + right-sized: 8×H100-SXM"})
+    dear = made.waterfall.naive.model_copy(update={"usd_per_month": 12_345_678.0})
+    text = shown(stack_view(made.waterfall.model_copy(update={"steps": (long,), "naive": dear}), NOW))
+    assert "…" not in text
+    bill = long.bill
+    for number in ("$12,345,678", usd(long.saved_usd_per_month), usd(bill.usd_per_month), usd(bill.usd_per_mtok)):
+        assert number in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+def test_the_ranking_names_the_gpus_it_moves_to_and_tells_effort_and_risk_below() -> None:
+    ranking = ranked().ranking
+    moves = next(each for each in ranking.levers if each.knob == "hardware")
+    text = shown(levers_view(ranking, NOW))
+    assert "…" not in text
+    assert moves.bill
+    words = " ".join(text.split())
+    assert moves.bill.deployment.rpartition(" on ")[2] in words
+    assert "acme" in words
+    for each in ranking.levers:
+        if each.bill:
+            assert f"{each.effort}; {each.risk}" in text
+            assert usd(each.bill.usd_per_month) in text

@@ -145,7 +145,7 @@ def _plain(what: str) -> str:
 def _range(each: BreakEven) -> str:
     if each.first is None or each.stays is None:
         return "never"
-    return count(each.stays) if each.first == each.stays else f"{count(each.stays)} (first {count(each.first)})"
+    return count(each.stays)
 
 
 def _hardware(found: BreakEvenReport) -> RenderableType:
@@ -162,7 +162,7 @@ def _hardware(found: BreakEvenReport) -> RenderableType:
         )
         for each in kinds
     ]
-    columns = ["!bought as volume grows", ">$/month each", ">GPUs", ">replicas", ">tokens a month each", ">$/Mtok full"]
+    columns = ["bought as volume grows", ">$/month each", ">GPUs", ">replicas", ">tokens a month each", ">$/Mtok full"]
     return table(columns, rows)
 
 

@@ -27,7 +27,7 @@ def levers_view(ranking: Ranking, setup: Setup) -> RenderableType:
         "",
     ]
     heads = [
-        "!lever",
+        "lever",
         ">saves",
         ">$/month",
         ">$/Mtok",
@@ -35,13 +35,13 @@ def levers_view(ranking: Ranking, setup: Setup) -> RenderableType:
         ">full",
         ">TTFT p99",
         ">TPOT p99",
-        "effort",
-        "risk",
     ]
-    rows: list[list[str | Text]] = [["as it is", "", *_figures(now), "", ""]]
-    rows += [[_name(each), _saves(each.saved_share), *_figures(_bill(each)), each.effort, each.risk] for each in pulled]
+    rows: list[list[str | Text]] = [["as it is", "", *_figures(now)]]
+    rows += [[_name(each), _saves(each.saved_share), *_figures(_bill(each))] for each in pulled]
     parts += [table(heads, rows), ""]
     parts += [_together(ranking), ""]
+    if pulled:
+        parts += [Text("Effort; risk", style="bold"), *_efforts(pulled), ""]
     without = [each for each in ranking.levers if not each.bill]
     if without:
         parts += [Text("Nothing to gain, or not possible", style="bold"), *_reasons(without), ""]
@@ -87,7 +87,10 @@ def _bill(each: Pulled) -> SetupBill:
 
 
 def _name(each: Pulled) -> Text:
-    return Text(each.name, style="bold green" if each.saved_usd_per_month > 0 else "")
+    """With the GPUs it moves to, and on whose machines."""
+    bill = _bill(each)
+    to = f": {bill.deployment.rpartition(' on ')[2]} ({bill.bought})" if each.knob == "hardware" else ""
+    return Text(f"{each.name}{to}", style="bold green" if each.saved_usd_per_month > 0 else "")
 
 
 def _saves(share: float) -> str:
@@ -125,6 +128,11 @@ def _together(ranking: Ranking) -> Text:
         f"\n  {' + '.join(ranking.taken)}\n",
         (f"  {after.deployment}; {bought(after)}", "dim"),
     )
+
+
+def _efforts(levers: Sequence[Pulled]) -> list[Text]:
+    widest = max(len(each.name) for each in levers)
+    return [Text.assemble(f"  {each.name:<{widest}}  ", (f"{each.effort}; {each.risk}", "dim")) for each in levers]
 
 
 def _reasons(levers: Sequence[Pulled]) -> list[Text]:
@@ -188,13 +196,9 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
         said = f"−{made.saved_share_of_batched * 100:.1f} %"
         fair = f"From a start that batches already: {said}, {usd(made.batched.usd_per_month)} a month before."
         headline.append(f"\n{fair}")
-    heads = ["!step", ">saves/month", ">of the start", ">of what was left", ">$/month", ">$/Mtok", ">replicas", ">full",
-             ">TTFT p99", ">TPOT p99"]  # fmt: skip
-    rows = [["one request at a time, 16 bit", "", "", "", *_figures(naive)]]
-    before = naive
-    for step in made.steps:
-        rows.append(_step(step, before))
-        before = step.bill
+    heads = ["step", ">saves/month", ">of the start", ">$/month", ">$/Mtok", ">replicas", ">full", ">TTFT p99",
+             ">TPOT p99"]  # fmt: skip
+    rows = [["one request at a time, 16 bit", "", "", *_figures(naive)], *(_step(step) for step in made.steps)]
     parts: list[RenderableType] = [Text(asked(setup)), *_unpromised(setup), "", headline, "", table(heads, rows), ""]
     parts += [Text.assemble("End: ", (end.deployment, "bold"), f"; {bought(end)}"), ""]
     if made.left_out:
@@ -214,13 +218,11 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
     return Group(*parts)
 
 
-def _step(step: Step, before: SetupBill) -> list[str]:
-    left = step.saved_usd_per_month / before.usd_per_month
+def _step(step: Step) -> list[str]:
     return [
         step.name,
         usd(step.saved_usd_per_month) if abs(step.saved_usd_per_month) >= 0.005 else "–",
         f"{step.saved_share * 100 + 0.0:.1f} %" if abs(step.saved_share) >= 5e-4 else "0 %",
-        _saves(left),
         *_figures(step.bill),
     ]
 
