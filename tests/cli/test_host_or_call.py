@@ -3,10 +3,16 @@
 import json
 import subprocess
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+
+from tokonomics.planner.breakeven import BreakEvenReport
+from tokonomics.report.breakeven_view import breakeven_view
+from tokonomics.units import usd
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -124,3 +130,15 @@ def test_the_verdict_names_hardware_and_precision_and_says_when_nothing_is_promi
     assert "under the promise" not in plain
     assert "Nothing is promised" not in promised
     assert "under the promise" in promised
+
+
+def test_nothing_is_cut_with_several_hosts_at_120_columns(tokonomics: Call) -> None:
+    hosts = "--api=openai:gpt-4o,groq:llama-3.3-70b-versatile,novita:meta-llama/llama-3.3-70b-instruct"
+    report = BreakEvenReport.model_validate(found(tokonomics, hosts, "--batch-api"))
+    screen = Console(width=120, file=StringIO())
+    screen.print(breakeven_view(report))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in text
+    for api in report.apis:
+        assert text.count(api.name) >= 2
+        assert usd(api.usd_per_mtok) in text

@@ -86,8 +86,9 @@ def _apis(found: BreakEvenReport) -> RenderableType:
         )
         for letter, each, meets in zip(_LETTERS, found.apis, found.found, strict=False)
     ]
-    columns = ["", "API", ">list in / out", ">$/Mtok, this mix", ">ours, full", ">first cheaper", ">stays cheaper"]
-    return table([*columns, "!list of"], rows)
+    columns = ["", "API", ">list in / out", ">$/Mtok", ">ours, full", ">first", ">for good", "!list of"]
+    title = "$/Mtok of this mix; tokens a month from which self-hosting is cheaper: first, and for good"
+    return table(columns, rows, title=title)
 
 
 def _tokens(volume: float | None) -> str:
