@@ -45,14 +45,17 @@ def gigabytes(size: float) -> str:
 
 
 def seconds(duration: float) -> str:
-    """ms below a second, s below two minutes, else minutes."""
+    """ms below a second, s below two minutes, minutes below two hours, else hours."""
     if not math.isfinite(duration):
         return "–"
     if duration < 1:
         return f"{duration * 1e3:.3g} ms"
     if duration < 120:
         return f"{duration:.3g} s"
-    return f"{duration / 60:.3g} min"
+    if duration < 7200:
+        return f"{duration / 60:.3g} min"
+    hours = duration / 3600
+    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.3g} h"
 
 
 def percent(share: float) -> str:

@@ -3,7 +3,7 @@
 import csv
 import math
 from contextlib import suppress
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -270,12 +270,16 @@ def test_discounts_are_parsed_and_checked() -> None:
         apply_discount(offer(), 1.0)
 
 
-def test_the_cheapest_offer_is_the_lowest_gpu_hour_that_is_not_stale() -> None:
+def test_the_cheapest_offer_is_the_lowest_gpu_hour_of_the_last_year() -> None:
     old = offer(provider="old", usd_per_hour=8.0, date=date(2025, 1, 1))
     new, dear = offer(), offer(provider="dear", usd_per_hour=24.0)
     assert cheapest_offer("H100", offers=[old, dear, new]) == new
     assert cheapest_offer("H100", offers=[old]) == old
     assert old.is_stale(today())
+    stale = offer(provider="stale", usd_per_hour=7.0, date=today() - timedelta(days=365))
+    assert cheapest_offer("H100", offers=[old, new, stale]) == stale
+    assert "older than 90 days" in stale.quoted(today())
+    assert "older" not in offer(date=today() - timedelta(days=90)).quoted(today())
 
 
 def test_gpus_left_over_on_a_machine_are_paid_for() -> None:

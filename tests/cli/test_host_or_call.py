@@ -3,16 +3,23 @@
 import json
 import subprocess
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+
+from tokonomics.planner.breakeven import BreakEvenReport
+from tokonomics.report.breakeven_view import breakeven_view
+from tokonomics.units import usd
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 OFFERS = f"--offers={Path(__file__).parents[1] / 'golden' / 'offers.csv'}"
 SIZES = ("--input=1000", "--output=300")
 QUICK = ("breakeven", "llama-3.1-8b", *SIZES, OFFERS, "--quick")
+MOONCAKE = ("breakeven", "llama-3.1-8b", "--trace=mooncake-conversation", OFFERS, "--quick", "--api=openai:gpt-4o")
 OWN = (
     "own-hardware",
     "--gpu=H100",
@@ -83,6 +90,7 @@ def test_a_promise_that_nothing_keeps_says_what_stands_in_the_way(tokonomics: Ca
         ((*QUICK,), "which API is it compared with?"),
         ((*QUICK, "--api=gpt-4o"), "openai:gpt-4o"),
         ((*QUICK, "--api=openai:gpt-4o", "--cached-share=1.5"), "from 0 to 1"),
+        ((*MOONCAKE, "--cached-share=0.3"), "the log itself says"),
         ((*QUICK, "--api=openai:gpt-4o", "--engineer-usd-per-month=9"), "--engineers: is missing"),
         ((*QUICK, "--api=openai:gpt-4o", "--overhead=much"), "monitoring=500"),
         ((*QUICK, "--api=openai:gpt-4o", "--tokens-per-second=9", "--usd-per-hour=1"), "plans a fleet"),
@@ -97,3 +105,40 @@ def test_what_cannot_be_used_says_so(tokonomics: Call, flags: tuple[str, ...], s
     done = tokonomics(*flags)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
+
+
+def test_a_log_that_repeats_itself_gets_the_cached_price_on_both_sides(tokonomics: Call) -> None:
+    made = json.loads(tokonomics(*MOONCAKE, "--json").stdout)
+    (api,) = made["apis"]
+    assert all(each["cached_share"] == pytest.approx(made["cached_share"]) for each in made["hardware"])
+    assert made["cached_share"] > 0.2
+    assert api["cached_share"] == made["cached_share"]
+    # GPT-4o: $2.50 in, $1.25 cached, $10 out.
+    cached = made["cached_share"]
+    dollars = made["input_tokens"] * (2.5 - 1.25 * cached) + made["output_tokens"] * 10
+    assert api["usd_per_request"] == pytest.approx(dollars / 1e6, rel=1e-6)
+
+
+def test_the_verdict_names_hardware_and_precision_and_says_when_nothing_is_promised(tokonomics: Call) -> None:
+    plain = tokonomics(*QUICK, "--api=openai:gpt-4o").stdout
+    promised = tokonomics(*QUICK, "--api=openai:gpt-4o", "--slo=tpot_mean=80ms").stdout
+    verdict = next(" ".join(each.split()) for each in plain.split("\n\n") if "self-hosting is cheaper" in each)
+    kinds = [each["kind"]["name"] for each in found(tokonomics, "--api=openai:gpt-4o")["hardware"]]
+    assert any(name in verdict for name in kinds)
+    assert any(precision in verdict for precision in ("bf16", "fp8", "int4"))
+    assert "Nothing is promised" in plain
+    assert "under the promise" not in plain
+    assert "Nothing is promised" not in promised
+    assert "under the promise" in promised
+
+
+def test_nothing_is_cut_with_several_hosts_at_120_columns(tokonomics: Call) -> None:
+    hosts = "--api=openai:gpt-4o,groq:llama-3.3-70b-versatile,novita:meta-llama/llama-3.3-70b-instruct"
+    report = BreakEvenReport.model_validate(found(tokonomics, hosts, "--batch-api"))
+    screen = Console(width=120, file=StringIO())
+    screen.print(breakeven_view(report))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in text
+    for api in report.apis:
+        assert text.count(api.name) >= 2
+        assert usd(api.usd_per_mtok) in text

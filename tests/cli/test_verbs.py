@@ -153,21 +153,21 @@ def test_cost_of_a_request_is_its_tokens_at_the_blended_price() -> None:
 
 def test_cost_takes_the_price_of_a_named_gpu_from_the_offers() -> None:
     cost = answer_json("cost", "--gpu", "H100", "--tokens-per-second", "2400", "--offers", OFFERS)
-    assert cost["price"]["provider"] == "aws"  # runpod's is cheaper, and older than 90 days
-    assert cost["price"]["stale"] is False
-    assert (cost["price"]["instance"], cost["price"]["instances"]) == ("p5.48xlarge", 1)
-    assert cost["price"]["instance_usd_per_hour"] == 55.04
-    assert cost["price"]["unused_gpus"] == 7
-    assert cost["usd_per_hour"] == pytest.approx(55.04)  # the whole machine, though one GPU of it is used
-    assert cost["usd_per_mtok"] == pytest.approx(55.04 / (2400 * 3600) * 1e6)
-    assert "7 of 8 GPUs unused" in answer("cost", "--gpu", "H100", "--tokens-per-second", "2400", "--offers", OFFERS)
+    assert cost["price"]["provider"] == "runpod"  # older than 90 days, and said to be
+    assert cost["price"]["stale"] is True
+    assert (cost["price"]["instance"], cost["price"]["instances"]) == ("2x_H100", 1)
+    assert cost["price"]["instance_usd_per_hour"] == 5.98
+    assert cost["price"]["unused_gpus"] == 1
+    assert cost["usd_per_hour"] == pytest.approx(5.98)  # the whole machine, though one GPU of it is used
+    assert cost["usd_per_mtok"] == pytest.approx(5.98 / (2400 * 3600) * 1e6)
+    assert "1 of 2 GPUs unused" in answer("cost", "--gpu", "H100", "--tokens-per-second", "2400", "--offers", OFFERS)
 
 
 @pytest.mark.parametrize(
     ("gpu", "gpus", "instance", "instances", "usd_per_hour"),
     [
-        ("H100", 8, "p5.48xlarge", 1, 55.04),
-        ("H100", 9, "p5.48xlarge", 2, 110.08),
+        ("H100", 8, "2x_H100", 4, 4 * 5.98),
+        ("H100", 9, "2x_H100", 5, 5 * 5.98),
         ("L4", 3, "g6.xlarge", 3, 3 * 0.8048),
         ("L4", 24, "g6.xlarge", 24, 24 * 0.8048),
         ("T4", 1, "NC4as_T4_v3", 1, 0.526),
@@ -184,7 +184,7 @@ def test_cost_of_named_gpus_is_that_of_whole_machines(
     assert price["unused_gpus"] == instances * int(row["gpus"]) - gpus
     assert cost["usd_per_hour"] == pytest.approx(usd_per_hour)
     assert cost["usd_per_hour"] == pytest.approx(instances * price["instance_usd_per_hour"])
-    assert price["stale"] is (gpu == "GH200")
+    assert price["stale"] is (gpu in ("GH200", "H100"))
 
 
 # --- fit ------------------------------------------------------------------------------------------------------------

@@ -76,12 +76,29 @@ def test_the_draft_takes_its_weights_and_its_kv() -> None:
     assert sequence_bytes(made, 1600) - sequence_bytes(PLAIN, 1600) == pytest.approx(kv)
 
 
-def test_the_simulators_table_has_the_scaled_steps_and_leaves_steps_with_prompts_alone() -> None:
-    made, plain = (step_table(each, 64, 2048, 4096) for each in (drafting(), PLAIN))
+def test_the_simulators_table_has_the_scaled_steps_and_the_drafts_prefill() -> None:
+    made, plain, alone = (
+        step_table(each, 64, 2048, 4096) for each in (drafting(), PLAIN, deploy(DRAFT, PLAIN.gpu, PLAIN.engine, tp=4))
+    )
     assert step_s(made, 16, 16 * 1000.0, 0, 0, 0.0) == pytest.approx(
         float(step_model(drafting()).decode(16, 1000)), rel=0.01
     )
-    assert step_s(made, 16, 16 * 1000.0, 512, 1, 512 * 256.5) == step_s(plain, 16, 16 * 1000.0, 512, 1, 512 * 256.5)
+    mixed = (16, 16 * 1000.0, 512, 1, 512 * 256.5)
+    added = step_s(made, *mixed) - step_s(plain, *mixed)
+    # The draft's step without its head and the host, which the model's own step has already.
+    head = float(step_model(deploy(DRAFT, PLAIN.gpu, PLAIN.engine, tp=4)).head_s(np.array(17.0)))
+    assert added == pytest.approx(step_s(alone, *mixed) - head, rel=0.02)
+    assert added > 0
+    assert step_s(made, *mixed) == pytest.approx(float(step_model(drafting()).step(512, 0, 16, 1000)), rel=0.01)
+
+
+@pytest.mark.parametrize("tokens", [128, 2048, 8192])
+def test_a_draft_reads_the_prompt_as_well(tokens: int) -> None:
+    alone = step_model(deploy(DRAFT, PLAIN.gpu, PLAIN.engine, tp=4)).prefill(tokens)
+    plain, made = (float(step_model(each).prefill(tokens)) for each in (PLAIN, drafting()))
+    assert plain < made <= plain + float(alone)
+    shared = PLAIN.model_copy(update={"speculation": Speculation(draft_share=0.1)})
+    assert float(step_model(shared).prefill(tokens)) == pytest.approx(1.1 * plain, rel=0.05)
 
 
 def test_a_draft_is_a_model_or_a_share_and_not_both() -> None:

@@ -5,9 +5,12 @@ The order of a stack changes its steps and not its end.
 
 from dataclasses import replace
 from functools import cache
+from io import StringIO
 from itertools import permutations
 
+import numpy as np
 import pytest
+from rich.console import Console, RenderableType
 from tests.planner.small_catalogue import OFFERS, PROMISES, TODAY, offer
 
 from tokonomics.catalog.engines import find_engine
@@ -16,6 +19,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import deploy
+from tokonomics.planner import lever_list
 from tokonomics.planner.lever_list import (
     Choices,
     NotApplicable,
@@ -25,12 +29,14 @@ from tokonomics.planner.lever_list import (
     smallest_relative,
 )
 from tokonomics.planner.levers import Ranked, effects_of, rank_levers
-from tokonomics.planner.load import load_of_shape
+from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill, bill_of
 from tokonomics.planner.stack import ORDER, Stacked, naive_setup, order_from, stack, walk
+from tokonomics.report.levers_view import levers_view, stack_view
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
+from tokonomics.units import usd
 
 A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
 CHEAP = (
@@ -63,7 +69,9 @@ def test_each_lever_alone_is_a_direct_simulation_of_the_changed_setup() -> None:
         if pulled.bill is None or isinstance(changed, NotApplicable):
             continue
         direct = simulate(
-            changed.deployment, changed.load.trace, FleetSettings(replicas=pulled.bill.replicas, router=changed.router),
+            changed.deployment,
+            changed.load.trace,
+            FleetSettings(replicas=pulled.bill.replicas, router=pulled.bill.router),
             max_sequences=pulled.bill.max_sequences,
         )  # fmt: skip
         made = outcome(direct, PROMISES)
@@ -125,6 +133,23 @@ def test_the_baseline_serves_one_request_at_a_time_in_16_bit_on_demand() -> None
     assert (naive.max_sequences, naive.prefix_cache, naive.commit, naive.spot) == (1, False, False, False)
     assert (naive.deployment.weights, naive.deployment.kv) == (Precision.bf16, Precision.bf16)
     assert stacked().waterfall.naive.batch == pytest.approx(1.0)
+
+
+def test_one_at_a_time_requests_go_to_whoever_is_free() -> None:
+    """With answers of unequal length, taking turns would make the baseline look worse than anyone runs it."""
+    naive = naive_setup(replace(NOW, load=load_of_shape(4, "500", "lognormal:mean=200,p99=900")))
+    made, turns = bill_of(naive), bill_of(replace(naive, router=Router.round_robin))
+    assert isinstance(made, SetupBill)
+    assert isinstance(turns, SetupBill)
+    assert made.router is Router.least_outstanding
+    assert made.replicas < turns.replicas
+
+
+def test_the_saving_is_also_told_from_a_start_that_batches() -> None:
+    made = stacked().waterfall
+    assert made.steps[0].knobs == ("batch",)
+    assert made.batched == made.steps[0].bill
+    assert made.saved_share_of_batched == pytest.approx(1 - made.end.usd_per_month / made.batched.usd_per_month)
 
 
 def test_the_steps_add_up_to_the_whole() -> None:
@@ -215,3 +240,63 @@ def test_a_draft_is_the_smallest_of_the_family_with_its_vocabulary() -> None:
     assert found.key == "llama-3.2-1b"
     assert smallest_relative(find_model("llama-3.2-1b")) is None
     assert smallest_relative(find_model("gpt2-xl")) is None
+
+
+def test_long_traffic_is_right_sized_for_its_bursts_and_never_to_a_dearer_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the mean three A100s look cheaper; the minute with six times the load decides, and asks for H100s."""
+    monkeypatch.setattr(lever_list, "LONG", 5_000)
+    draw = np.random.default_rng(0)
+    arrival_s = np.sort(np.concatenate([draw.uniform(0, 900, 12 * 900), draw.uniform(400, 460, 12 * 6 * 60)]))
+    requests = NOW.load.trace.take(np.arange(len(arrival_s)) % len(NOW.load.trace))
+    load = load_of_log(replace(requests, arrival_s=arrival_s - arrival_s[0]))
+    window = load.busiest(5_000).trace
+    assert len(window) == 5_000
+    assert window.rate > 4 * load.trace.rate
+    offers = (offer("A100-80GB", 1, 2.0), offer("H100-SXM", 1, 3.8))
+    on_a100 = Setup(A100, load, offers, TODAY, PROMISES)
+    on_h100 = on_a100.deployed(gpu=find_gpu("H100"))
+    bills = Bills()
+    dear, cheap = bills.of(on_a100), bills.of(on_h100)
+    assert isinstance(dear, SetupBill)
+    assert isinstance(cheap, SetupBill)
+    assert cheap.usd_per_month < dear.usd_per_month
+    picked = lever_list.right_size(on_a100, bills=bills)
+    assert isinstance(picked, Setup)
+    assert picked.deployment.gpu.key == "H100-SXM"
+    assert isinstance(lever_list.right_size(on_h100, bills=bills), NotApplicable)
+
+
+# --- on the screen --------------------------------------------------------------------------------------------------
+
+
+def shown(view: RenderableType, width: int = 120) -> str:
+    screen = Console(width=width, file=StringIO())
+    screen.print(view)
+    return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_no_number_of_the_stack_is_cut_at_120_columns() -> None:
+    made = stacked()
+    long = made.waterfall.steps[-1].model_copy(update={"name": "FP8 weights + FP8 KV cache + right-sized: 8×H100-SXM"})
+    dear = made.waterfall.naive.model_copy(update={"usd_per_month": 12_345_678.0})
+    text = shown(stack_view(made.waterfall.model_copy(update={"steps": (long,), "naive": dear}), NOW))
+    assert "…" not in text
+    bill = long.bill
+    for number in ("$12,345,678", usd(long.saved_usd_per_month), usd(bill.usd_per_month), usd(bill.usd_per_mtok)):
+        assert number in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+def test_the_ranking_names_the_gpus_it_moves_to_and_tells_effort_and_risk_below() -> None:
+    ranking = ranked().ranking
+    moves = next(each for each in ranking.levers if each.knob == "hardware")
+    text = shown(levers_view(ranking, NOW))
+    assert "…" not in text
+    assert moves.bill
+    words = " ".join(text.split())
+    assert moves.bill.deployment.rpartition(" on ")[2] in words
+    assert "acme" in words
+    for each in ranking.levers:
+        if each.bill:
+            assert f"{each.effort}; {each.risk}" in text
+            assert usd(each.bill.usd_per_month) in text

@@ -2,10 +2,13 @@
 
 import math
 from dataclasses import replace
+from datetime import date
 from functools import cache
+from io import StringIO
 
 import numpy as np
 import pytest
+from rich.console import Console
 from tests.planner.small_catalogue import OFFERS, PROMISES, TODAY, asked, offer
 
 from tokonomics.catalog.engines import find_engine
@@ -13,10 +16,12 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.physics.deployment import deploy
+from tokonomics.planner.levers import Ranked, rank_levers
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import plan
 from tokonomics.planner.setup import NotServed, Setup, SetupBill, bill_of
 from tokonomics.planner.utilisation import arrival_patterns, arriving, utilisation
+from tokonomics.report.levers_view import bought, levers_view
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
@@ -40,13 +45,14 @@ def billed(**more: object) -> SetupBill:
 
 
 def holds(replicas: int, max_sequences: int | None = None) -> bool:
-    made = simulate(
-        A100, LOAD.trace, FleetSettings(replicas=replicas, router=Router.round_robin), max_sequences=max_sequences
-    )
-    return what_breaks(made, outcome(made, PROMISES)) is None
+    made = [
+        simulate(A100, LOAD.trace, FleetSettings(replicas=replicas, router=router), max_sequences=max_sequences)
+        for router in (Router.round_robin, Router.least_outstanding)
+    ]
+    return any(what_breaks(each, outcome(each, PROMISES)) is None for each in made)
 
 
-@pytest.mark.parametrize("limit", [None, 8])
+@pytest.mark.parametrize("limit", [None, 8, 1])
 def test_the_replicas_are_the_fewest_that_hold_in_a_direct_simulation(limit: int | None) -> None:
     made = billed(max_sequences=limit)
     assert holds(made.replicas, limit)
@@ -155,3 +161,36 @@ def test_replicas_that_come_and_go_cost_less_than_the_fleet_of_the_busiest_hour(
     assert scaled.replicas_mean < fixed.replicas
     assert scaled.usd_per_month == pytest.approx(scaled.replicas_mean * 0.7 * 730)
     assert scaled.usd_per_month < fixed.usd_per_month == pytest.approx(fixed.replicas * 0.7 * 730)
+
+
+def test_a_bill_says_how_old_its_price_is() -> None:
+    old = date(2026, 5, 1)
+    made = billed(offers=(offer("A100-80GB", 1, 1.0, date=old), *OFFERS))
+    assert (made.price_date, made.price_stale) == (old, True)
+    assert not billed().price_stale
+    assert bought(made).endswith("price of 2026-05-01†")
+
+
+def test_one_replica_that_people_wait_for_stays_off_spot_and_a_batch_does_not() -> None:
+    offers = (offer("A100-80GB", 1, 2.0, spot_usd_per_hour=0.5),)
+    alone = setup(load=load_of_shape(0.2, "500", "100"), offers=offers, promises=(), spot=True)
+    waited_for, batch = bill_of(alone), bill_of(replace(alone, offline=True))
+    assert isinstance(waited_for, SetupBill)
+    assert isinstance(batch, SetupBill)
+    assert waited_for.replicas == batch.replicas == 1
+    assert waited_for.usd_per_month == pytest.approx(2.0 * 730)
+    assert batch.usd_per_month < waited_for.usd_per_month
+
+
+def test_where_nothing_is_promised_the_levers_say_that_requests_may_wait_longer() -> None:
+    made = rank_levers(setup(promises=(), load=load_of_shape(1, "500", "100")), [])
+    assert isinstance(made, Ranked)
+
+    def shown(**more: object) -> str:
+        screen = Console(width=120, file=StringIO())
+        screen.print(levers_view(made.ranking, setup(**more)))  # type: ignore[arg-type]
+        return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    assert shown(promises=()).count("Nothing is promised") == 1
+    assert "Nothing is promised" not in shown()
+    assert "Nothing is promised" not in shown(promises=(), offline=True)

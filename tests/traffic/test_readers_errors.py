@@ -12,8 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tokonomics.errors import BadInput
+from tokonomics.traffic.formats import COLUMNS_HELP
 from tokonomics.traffic.readers import open_trace
+from tokonomics.traffic.recognise import suggested_columns
 from tokonomics.traffic.trace import Trace
+from tokonomics.units import seconds
 
 GOOD_CSV = "2023-11-16 18:17:03.9799600,4808,10"
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -248,3 +251,19 @@ def test_a_broken_line_does_not_change_how_the_others_are_read(tmp_path: Path, r
     assert found.blocks is not None
     assert expected.blocks is not None
     assert [part.tolist() for part in found.blocks] == [part.tolist() for part in expected.blocks]
+
+
+def test_the_error_fills_in_the_columns_that_are_obvious() -> None:
+    names = ["Timestamp", "customer_id", "prompt_tokens", "completion_tokens"]
+    written = "--columns arrival=Timestamp,input=prompt_tokens,output=completion_tokens,tenant=customer_id"
+    assert suggested_columns(names) == written
+    assert suggested_columns(["time", "words"]) == "--columns arrival=time,input=PROMPT_TOKENS,output=ANSWER_TOKENS"
+    assert suggested_columns(["a", "b"]) == COLUMNS_HELP
+
+
+@pytest.mark.parametrize(
+    ("duration", "said"),
+    [(119, "119 s"), (81_600, "22.7 h"), (30 * 86_400, "720 h"), (6e6, "1,667 h")],
+)
+def test_long_times_are_told_in_hours(duration: float, said: str) -> None:
+    assert seconds(duration) == said

@@ -28,6 +28,9 @@ from tokonomics.nouns import Noun
 STALE_AFTER_DAYS = 90
 """The product's promise: an older price says that it is old (DESIGN.md, section 8)."""
 
+MAX_AGE_DAYS = 365
+"""A price older than a year no longer tells what the machine costs; younger ones are marked when they are stale."""
+
 UNSPECIFIED = "unspecified"
 """The region of an offer that names none."""
 
@@ -94,7 +97,17 @@ class Offer(Noun):
 
     def is_stale(self, on: dt.date) -> bool:
         """Older than the product lets a price be without saying so."""
-        return self.age_days(on) > STALE_AFTER_DAYS
+        return is_stale(self.date, on)
+
+    def quoted(self, on: dt.date) -> str:
+        """Who sells it and when they said its price; that it is old, where it is."""
+        old = f" (older than {STALE_AFTER_DAYS} days)" if self.is_stale(on) else ""
+        return f"{self.provider} {self.instance}, {self.region}, quoted {self.date}{old}"
+
+
+def is_stale(quoted: dt.date, on: dt.date) -> bool:
+    """Whether a price of that day is older than the product lets it be without saying so."""
+    return (on - quoted).days > STALE_AFTER_DAYS
 
 
 PRICE_FIELDS = ("usd_per_hour", "spot_usd_per_hour", "reserved_1yr_usd_per_hour", "reserved_3yr_usd_per_hour")
@@ -141,7 +154,7 @@ def select_offers(
 def cheapest_offer(
     gpu: str, gpus: int = 1, terms: Terms = Terms.on_demand, offers: Iterable[Offer] | None = None, together: int = 1
 ) -> Offer:
-    """The offer on which so many GPUs cost least in whole machines; a stale one only if there are no others.
+    """The offer on which so many GPUs cost least in whole machines, of those whose price is not too old.
 
     ``together`` of them split every layer and must sit in one machine.
     """
@@ -154,8 +167,15 @@ def cheapest_offer(
             f"no {terms.replace('_', '-')} price is known for {key}{size}",
             fix="Give the price yourself, add an offers file (--offers my.csv), or run `tokonomics prices refresh`.",
         )
-    fresh = [offer for offer in sold if not offer.is_stale(on)]
-    return min(fresh or sold, key=lambda offer: (machines_usd_per_hour(offer, gpus, terms), *_by_price(terms, offer)))
+    oldest = oldest_days(sold, on)
+    recent = [offer for offer in sold if offer.age_days(on) <= oldest]
+    return min(recent, key=lambda offer: (machines_usd_per_hour(offer, gpus, terms), *_by_price(terms, offer)))
+
+
+def oldest_days(offers: Iterable[Offer], on: dt.date) -> int:
+    """How old a price may be: a year; or, if all are older, a year older than the newest."""
+    newest = min((offer.age_days(on) for offer in offers), default=0)
+    return MAX_AGE_DAYS + (newest if newest > MAX_AGE_DAYS else 0)
 
 
 def machines_usd_per_hour(offer: Offer, gpus: int, terms: Terms = Terms.on_demand) -> float:

@@ -36,8 +36,12 @@ def breakeven(
         str | None, typer.Option(help="Your own volume, in and out, such as 2B: shown as well.")
     ] = None,
     cached_share: Annotated[
-        float, typer.Option(help="Share of every prompt that all have in common: the host's cached price, our cache.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            help="Share of every prompt that all have in common: the host's cached price, our cache.",
+            show_default="0, or what the log repeats",
+        ),
+    ] = None,
     batch_api: Annotated[
         bool, typer.Option("--batch-api", help="The hosts' batch prices as well (answers within a day).")
     ] = False,
@@ -139,7 +143,7 @@ def _planned(
     model: str | None,
     flags: Mapping[str, object],
     api: list[str] | None,
-    cached_share: float,
+    cached_share: float | None,
     batch_api: bool,
     extras: "tuple[Extra, ...]",
     json: bool,
@@ -157,6 +161,7 @@ def _planned(
         NothingFits,
         report,
         self_hosted,
+        share_of_api,
         tokens_per_request,
     )
     from tokonomics.planner.scenario import Scenario, offers_of, promises_of
@@ -168,9 +173,10 @@ def _planned(
     volume = flags["tokens_per_month"]
     own = amount(str(volume), "--tokens-per-month") if volume else None
     scenario = Scenario().over({"model": (name,), **{key: each for key, each in flags.items() if each != volume}})
-    hosting = Hosting(scenario, offers_of(scenario), today(), cached_share)
+    hosting = Hosting(scenario, offers_of(scenario), today(), cached_share or 0.0)
     load = hosting.load(TRICKLE)
-    bills, left_out = api_bills(_apis(api), load.trace, cached_share, batch_api)
+    share = share_of_api(load, cached_share)
+    bills, left_out = api_bills(_apis(api), load.trace, share, batch_api, replayed=cached_share is None)
     if not scenario.quick:
         say_if_compiling()
     try:
@@ -186,7 +192,7 @@ def _planned(
             show(blame_view(nothing.study.plan, spec.name, blames))
         raise typer.Exit(1) from None
     return report(
-        spec.name, load.trace, hosted, hardware, bills, left_out, cached_share=cached_share,
+        spec.name, load.trace, hosted, hardware, bills, left_out, cached_share=share,
         promises=promises_of(scenario), own_tokens_per_month=own,
     )  # fmt: skip
 
@@ -195,14 +201,14 @@ def _given(
     replica: tuple[float | None, float | None, int, float | None],
     flags: Mapping[str, object],
     api: list[str] | None,
-    cached_share: float,
+    cached_share: float | None,
     batch_api: bool,
     extras: "tuple[Extra, ...]",
 ) -> "BreakEvenReport":
     """The self-hosted side from the user's own speed, price and utilisation."""
     from tokonomics.money.api_bill import api_bills
     from tokonomics.money.breakeven import SelfHosted, kind_of_equation
-    from tokonomics.planner.breakeven import report
+    from tokonomics.planner.breakeven import report, share_of_api
     from tokonomics.planner.scenario import Scenario, load_of
     from tokonomics.planner.wishes import amount
     from tokonomics.units import percent, usd
@@ -220,10 +226,11 @@ def _given(
     volume = flags["tokens_per_month"]
     traffic = {each: flags[each] for each in ("input", "output", "trace", "columns", "seed")}
     load = load_of(Scenario().over({**traffic, "rate": None if flags["trace"] else "1"}))
-    bills, left_out = api_bills(_apis(api), load.trace, cached_share, batch_api)
+    cached = share_of_api(load, cached_share)
+    bills, left_out = api_bills(_apis(api), load.trace, cached, batch_api, replayed=cached_share is None)
     return report(
         "your replica", load.trace, SelfHosted(kinds=(kind,), extras=extras), (), bills, left_out,
-        cached_share=cached_share, filled=(),
+        cached_share=cached, filled=(),
         own_tokens_per_month=amount(str(volume), "--tokens-per-month") if volume else None,
     )  # fmt: skip
 

@@ -125,6 +125,7 @@ def check_names(gpu: str | None, weights: str | None, kv: str | None, engine: st
 def price_from(machine: "Machine | None", gpus: int | None, usd_per_hour: float | None) -> "Price | None":
     """As given for each GPU, or the cheapest offer of the machine; None where there is neither."""
     from tokonomics.catalog.offers import NoOffer, cheapest_offer, machines_usd_per_hour
+    from tokonomics.clock import today
     from tokonomics.errors import TokonomicsError
     from tokonomics.measure.priced_run import Price
     from tokonomics.money.cost import require_positive
@@ -137,6 +138,6 @@ def price_from(machine: "Machine | None", gpus: int | None, usd_per_hour: float 
     # Without an offer, or for a GPU that only the file knows, the run is shown without prices.
     with suppress(NoOffer, TokonomicsError):
         offer = cheapest_offer(machine.gpu, many, together=machine.tp)
-        said = f"{offer.provider} {offer.instance}, {offer.region}, quoted {offer.date}"
+        said = offer.quoted(today())
         return Price(usd_per_hour=machines_usd_per_hour(offer, many), price_from=said)
     return None

@@ -98,6 +98,7 @@ def setup_from(
         max_sequences=max_sequences,
         prefix_cache=prefix_cache,
         spare=spare,
+        offline=bool(scenario.offline),
     )
 
 

@@ -113,7 +113,7 @@ def levers(
     say_if_compiling()
     with telling("simulating") as say:
         bills = Bills(progress=say)
-        found = rank_levers(setup, all_levers(choices), bills)
+        found = rank_levers(setup, all_levers(choices, bills), bills)
         if isinstance(found, NotServed):
             raise BadInput(
                 f"what runs today cannot be simulated: {found.reason}",

@@ -76,4 +76,4 @@ def own_hardware(
     if json:
         show_json(found)
     else:
-        show(own_hardware_view(found))
+        show(own_hardware_view(found, today()))

@@ -75,6 +75,7 @@ def curve(
 
     from tokonomics.catalog.offers import NoOffer, cheapest_offer, machines_usd_per_hour
     from tokonomics.cli.choices import deployment_from
+    from tokonomics.clock import today
     from tokonomics.money.cost import require_positive
     from tokonomics.planner.predict import batch_curve
     from tokonomics.report.charts import check_chart_path, curve_chart, save_chart
@@ -91,7 +92,7 @@ def curve(
         with suppress(NoOffer):
             offer = cheapest_offer(deployment.gpu.key, deployment.gpus, together=deployment.tp)
             price = machines_usd_per_hour(offer, deployment.gpus) / deployment.gpus
-            price_from = f"{offer.provider} {offer.instance}, {offer.region}, quoted {offer.date}"
+            price_from = offer.quoted(today())
     made = batch_curve(deployment, context, price, price_from if price else None)
     if chart:
         save_chart(curve_chart(made), chart)

@@ -160,6 +160,7 @@ def price_of(deployment: "Deployment", fleet: "FleetSettings", usd_per_hour: flo
     Replicas share whole machines when their number is fixed; those that come and go take their own.
     """
     from tokonomics.catalog.offers import NoOffer, cheapest_offer, machines_usd_per_hour
+    from tokonomics.clock import today
     from tokonomics.money.cost import require_positive
 
     if usd_per_hour is not None:
@@ -169,5 +170,5 @@ def price_of(deployment: "Deployment", fleet: "FleetSettings", usd_per_hour: flo
     with suppress(NoOffer):
         offer = cheapest_offer(deployment.gpu.key, deployment.gpus * together, together=deployment.tp)
         price = machines_usd_per_hour(offer, deployment.gpus * together) / together
-        return price, f"{offer.provider} {offer.instance}, {offer.region}, quoted {offer.date}"
+        return price, offer.quoted(today())
     return None

@@ -29,6 +29,8 @@ class ApiBill(Noun):
     date: dt.date | None
     source: str
     note: str | None = None
+    cached_share: float = 0.0
+    """Of the prompt tokens, read from the host's cache."""
 
 
 def api_bill(api: ApiPrice, trace: Trace, cached_share: float = 0.0, batch: bool = False) -> ApiBill:
@@ -61,6 +63,7 @@ def api_bill(api: ApiPrice, trace: Trace, cached_share: float = 0.0, batch: bool
         date=api.checked or api.date,
         source=api.source,
         note=api.note,
+        cached_share=cached_share,
     )
 
 
@@ -72,15 +75,21 @@ class LeftOut(Noun):
 
 
 def api_bills(
-    apis: list[ApiPrice], trace: Trace, cached_share: float = 0.0, batch: bool = False
+    apis: list[ApiPrice], trace: Trace, cached_share: float = 0.0, batch: bool = False, replayed: bool = False
 ) -> tuple[tuple[ApiBill, ...], tuple[LeftOut, ...]]:
-    """Each API at its standard prices and, where asked for, at its batch prices; those without a quote are left out."""
+    """Each API at its standard prices and, where asked for, at its batch prices; those without a quote are left out.
+
+    Where the cached share was ``replayed`` and not asked for, a host that quotes no cached price takes the list price.
+    """
     made: list[ApiBill] = []
     missing: list[tuple[LeftOut, BadInput]] = []
     for api in apis:
         for at_batch in (False, True) if batch else (False,):
             try:
-                made.append(api_bill(api, trace, cached_share, at_batch))
+                rates = api.rates(float(trace.input_tokens.mean()))
+                quoted = rates.batch_cached_input_usd_per_mtok if at_batch else rates.cached_input_usd_per_mtok
+                share = 0.0 if replayed and quoted is None else cached_share
+                made.append(api_bill(api, trace, share, at_batch))
             except BadInput as error:
                 name = f"{api.key} (batch)" if at_batch else api.key
                 missing.append((LeftOut(name=name, why=error.what), error))

@@ -3,7 +3,8 @@
 Where each proposed token is accepted with probability ``a``, independently, a round of ``k`` proposals yields
 ``(1 − a^(k+1)) ÷ (1 − a)`` tokens (Leviathan, Kalman and Matias, 2023, arXiv:2211.17192, equation 1). A round costs
 ``k`` steps of the draft and one step of the model on ``k + 1`` tokens of each sequence; ``steptime`` divides that by
-the yield. So a token takes its mean time: the simulator sees evenly paced tokens where a server sends small bunches.
+the yield. A step with prompts drafts nothing, but the draft computes the same tokens for its own KV. So a token takes
+its mean time: the simulator sees evenly paced tokens where a server sends small bunches.
 """
 
 from pydantic import Field, model_validator

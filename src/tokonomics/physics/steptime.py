@@ -136,9 +136,22 @@ class StepModel:
         )
         batch = batch / self.deployment.pp
         sequences = np.maximum(batch + np.where(prompt > 0, prompts, 0.0), 1.0)
-        kernels = self.head_s(sequences) + self.decode_attention_s(batch, context)
-        kernels = kernels + self.prompt_attention_s(prompt / prompts, past, prompts)
-        return self.with_host(self.tokens_s(np.maximum(prompt + batch, 1.0)) + kernels, batch)
+        kernels = self.head_s(sequences)
+        for place, (share, model) in enumerate(self.beside_prompts()):
+            computed = (
+                model.tokens_s(np.maximum(prompt + batch, 1.0))
+                + model.decode_attention_s(batch, context)
+                + model.prompt_attention_s(prompt / prompts, past, prompts)
+            )
+            kernels = kernels + np.where((prompt > 0) | (place == 0), share * computed, 0.0)
+        return self.with_host(kernels, batch)
+
+    def beside_prompts(self) -> list[tuple[float, "StepModel"]]:
+        """What computes a step with prompts, and how often: the model; and its draft, which needs the KV as well."""
+        speculation = self.deployment.speculation
+        if speculation is None:
+            return [(1.0, self)]
+        return [(1.0, self), (1.0, self.draft) if self.draft else (speculation.draft_share or 0.0, self)]
 
     def tokens_s(self, tokens: Array) -> Array:
         """Everything but attention and the head, on the GPU: it depends on the number of tokens alone."""

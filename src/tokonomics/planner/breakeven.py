@@ -39,6 +39,7 @@ from tokonomics.planner.machines import machines_for
 from tokonomics.planner.plan import Candidate, Question, Study, layout, study
 from tokonomics.planner.scenario import Scenario, load_of, question_of
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
+from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import PrefixBlocks, Trace
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
@@ -70,6 +71,8 @@ class HostedKind(Noun):
     slow: float
     """The 80 % interval of its speed: of that which was modelled."""
     fast: float
+    cached_share: float
+    """Of the prompt tokens, found in its own cache at the volume it was picked for."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,38 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
         simulated=question.simulate,
         slow=speed.low,
         fast=speed.high,
+        cached_share=_found(made, row, trickle),
     )
+
+
+def _found(made: Study, row: Candidate, load: Load) -> float:
+    """As simulated; the closed form assumes a cache without an end."""
+    trial = made.of(row).trial
+    if trial is None:
+        return replayed_share(load.trace)
+    served = trial.outcome
+    return served.cached_tokens / served.input_tokens if served.input_tokens else 0.0
+
+
+def replayed_share(trace: Trace) -> float:
+    """Of a log's prompt tokens, those that came before: what a cache without an end finds."""
+    if trace.prefix is None:
+        return 0.0
+    found = reuse(trace.prefix, trace.input_tokens).sum(dtype=np.int64)
+    return float(found / trace.input_tokens.sum(dtype=np.int64))
+
+
+def share_of_api(load: Load, asked: float | None) -> float:
+    """The share of the prompts that an API reads from its cache: as asked, or what the log itself repeats."""
+    if not load.is_log or load.trace.prefix is None:
+        return asked or 0.0
+    if asked is not None:
+        raise BadInput(
+            "the log itself says which prompts begin alike",
+            where="--cached-share",
+            fix="Leave it out: both sides then get what the log repeats.",
+        )
+    return replayed_share(load.trace)
 
 
 def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakEven) -> HostedKind:

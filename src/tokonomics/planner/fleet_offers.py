@@ -19,7 +19,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.offers import Offer, Terms, oldest_days
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
 from tokonomics.errors import BadInput
@@ -49,8 +49,6 @@ DRAIN_S = 120.0
 """A machine that is no longer needed takes nothing new for so long before it stops (assumed: longer than most answers;
 what is not finished then is answered by another)."""
 ASSUMED = "assumed"
-OLD_DAYS = 365
-"""An older price no longer tells what the machine costs."""
 MARGIN = 0.97
 """Of the highest rate that held, since that was one draw of 20,000 requests. Llama 3.1 8B on RTX PRO 6000, L40S and
 H100, 900 tokens in, 99 out, ttft_p99 of 1 s, eight other hours each: at that rate 10 of 24 broke it (2.8 s at worst),
@@ -459,8 +457,9 @@ def _is_sold(offer: FleetOffer) -> bool:
 
 
 def _recent(offers: Sequence[Offer], today: dt.date) -> list[Offer]:
-    """Without prices over a year old, unless all are."""
-    return [offer for offer in offers if offer.age_days(today) <= OLD_DAYS] or list(offers)
+    """Without prices over a year old; or, if all are older, a year older than the newest."""
+    oldest = oldest_days(offers, today)
+    return [offer for offer in offers if offer.age_days(today) <= oldest]
 
 
 def _name(deployment: Deployment) -> str:

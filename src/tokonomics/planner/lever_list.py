@@ -14,10 +14,10 @@ from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.levers.cache_tiers import parse_tiers
-from tokonomics.physics.deployment import why_not_run
+from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
 from tokonomics.planner.plan import Candidate, Limits, Question, study
-from tokonomics.planner.setup import Setup
+from tokonomics.planner.setup import Bills, Setup, SetupBill
 from tokonomics.planner.sizing import changes_over_time
 from tokonomics.serving.fleet import Router
 from tokonomics.units import percent
@@ -27,7 +27,9 @@ _SMALLER = 4
 _VARIES = 1.2
 """Busiest hour over mean from which replicas that come and go can save anything worth a cold start."""
 LONG = 100_000
-"""Requests beyond which GPUs are picked by the closed form: simulating a day of them on every GPU takes minutes."""
+"""Requests beyond which GPUs are screened on the busiest window: simulating a day on every GPU takes minutes."""
+_CHECKED = 3
+"""Of those screened on a window, how many are then simulated on the whole traffic."""
 _HOST_SHARE = 0.5
 """Of the host's memory that is given to KV (assumed: the rest is the engine's and the system's)."""
 _HOST_GB = 200.0
@@ -86,9 +88,9 @@ class Choices:
     """Knobs to leave alone."""
 
 
-def all_levers(choices: Choices | None = None) -> tuple[Lever, ...]:
-    """Every lever, in the order in which a team usually comes to them."""
-    choices = choices or Choices()
+def all_levers(choices: Choices | None = None, bills: Bills | None = None) -> tuple[Lever, ...]:
+    """Every lever, in the order in which a team usually comes to them; ``bills`` remember what was simulated."""
+    choices, bills = choices or Choices(), bills or Bills()
     made = (
         Lever("continuous batching", "batch", "a flag", "none: every engine does it", QUALITY_NONE, _batch),
         Lever("FP8 weights", "weights", "hours: a published or converted checkpoint", "quality", QUALITY_FP8,
@@ -97,7 +99,7 @@ def all_levers(choices: Choices | None = None) -> tuple[Lever, ...]:
               partial(_weights, Precision.int4, choices)),
         Lever("FP8 KV cache", "kv", "a flag", "quality at long context", QUALITY_KV8, _kv),
         Lever("right-sized GPUs", "hardware", "days: another machine, load test", "supply, another provider",
-              QUALITY_NONE, right_size),
+              QUALITY_NONE, partial(right_size, bills=bills)),
         Lever("prefix cache", "cache", "a flag", "none", QUALITY_NONE, _prefix_cache),
         Lever("prefix-aware router", "router", "days: a router in front", "uneven load", QUALITY_NONE, _router),
         Lever("KV in host memory", "tiers", "hours: an engine extension", "host memory is shared", QUALITY_NONE,
@@ -177,13 +179,18 @@ def _kv(setup: Setup) -> Setup | NotApplicable:
 
 
 def right_size(
-    setup: Setup, weights: tuple[Precision, ...] = (), kv: tuple[Precision, ...] = ()
+    setup: Setup, weights: tuple[Precision, ...] = (), kv: tuple[Precision, ...] = (), bills: Bills | None = None
 ) -> Setup | NotApplicable:
-    """The planner's pick under the same promise, on demand, at the precisions given or the setup's own."""
-    now = setup.deployment
+    """The planner's pick under the same promise, on demand, at the precisions given or the setup's own.
+
+    Long traffic is screened on its busiest window; the best few are then simulated in full. Never one that is dearer
+    than the setup itself.
+    """
+    now, bills = setup.deployment, bills or Bills()
+    screened = setup.load.busiest(LONG)
     question = Question(
         model=now.model,
-        load=setup.load,
+        load=screened,
         offers=setup.offers,
         engines=(now.engine,),
         today=setup.today,
@@ -191,16 +198,27 @@ def right_size(
         weights=weights or (now.weights,),
         kv=kv or (now.kv,),
         limits=Limits(spare=setup.spare),
-        simulate=len(setup.load.trace) <= LONG,
     )
     made = study(question)
     if made.plan.best is None:
         return NotApplicable("no other machine keeps the promises")
-    pick = made.of(made.plan.best).deployment
     if not (weights or kv) and _hardware(made.plan.best) == (now.gpu.key, now.tp, now.pp, now.ep):
         return NotApplicable("it is on the cheapest GPUs already")
-    changes = {name: getattr(pick, name) for name in ("gpu", "tp", "pp", "ep", "weights", "kv")}
-    return setup.deployed(**changes)
+    rows = [made.plan.best] if screened is setup.load else made.plan.leaders(_CHECKED)
+    picks = [setup.deployed(**_changes(made.of(row).deployment)) for row in rows]
+    billed = [(bill.usd_per_month, place) for place, each in enumerate(picks)
+              if isinstance(bill := bills.of(each), SetupBill)]  # fmt: skip
+    today = bills.of(setup)
+    if not billed:
+        return NotApplicable("no other machine keeps the promises")
+    usd_per_month, place = min(billed)
+    if isinstance(today, SetupBill) and usd_per_month >= today.usd_per_month:
+        return NotApplicable("no cheaper GPU found")
+    return picks[place]
+
+
+def _changes(pick: Deployment) -> dict[str, object]:
+    return {name: getattr(pick, name) for name in ("gpu", "tp", "pp", "ep", "weights", "kv")}
 
 
 def _hardware(row: Candidate) -> tuple[str, int, int, int]:

@@ -16,7 +16,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.lever_list import LONG, Lever, all_levers, moved
+from tokonomics.planner.lever_list import Lever, all_levers, moved
 from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill
 
 CHUNK = 1000
@@ -90,8 +90,8 @@ class Ranked:
 
 def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bills | None = None) -> Ranked | NotServed:
     """Each lever alone, then together; or why the setup itself cannot be served."""
-    levers = all_levers() if levers is None else levers
     bills = bills or Bills()
+    levers = all_levers(bills=bills) if levers is None else levers
     now = bills.of(setup)
     if isinstance(now, NotServed):
         return now
@@ -125,8 +125,7 @@ def _together(
     # Terms that today's GPU is not sold on may be those of the next.
     buying = [lever for lever in levers if lever.knob in _BUYING]
     orders = [[*paying, *buying]]
-    if len(setup.load.trace) <= LONG:
-        orders += [[each, *cache, *hardware, *paying, *buying] for each in possible if each.knob == "weights"]
+    orders += [[each, *cache, *hardware, *paying, *buying] for each in possible if each.knob == "weights"]
     ends = [_applied(setup, now, order, bills) for order in orders]
     return min(ends, key=lambda each: (round(each[1].usd_per_month, 2), len(each[2])))
 

@@ -123,6 +123,19 @@ class Load:
         kept = self.trace.take(np.flatnonzero(fits))
         return replace(self, trace=kept, workload=_mean(kept, self.workload.rate * len(kept) / len(self.trace)))
 
+    def busiest(self, most: int) -> "Load":
+        """The window of so many requests that pass in the shortest time: what decides how many replicas it takes."""
+        trace = self.trace
+        if len(trace) <= most:
+            return self
+        if self.is_stationary:
+            return replace(self, trace=trace.take(np.arange(most)))
+        spans_s = trace.arrival_s[most - 1 :] - trace.arrival_s[: len(trace) - most + 1]
+        first = int(np.argmin(spans_s))
+        window = trace.take(np.arange(first, first + most))
+        window = replace(window, arrival_s=window.arrival_s - window.arrival_s[0])
+        return replace(self, trace=window, workload=_mean(window, window.rate / self.share))
+
     def evenly(self) -> "Load":
         """The same requests in the same order, evenly apart: how a batch is fed."""
         arrival_s = np.linspace(0.0, self.trace.duration_s, len(self.trace))

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 
-from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.offers import Offer, Terms, oldest_days
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.sharding import shard
 from tokonomics.planner.candidates import NETWORKED, Reason, Refusal
 from tokonomics.units import BYTES_PER_GB, HOURS_PER_MONTH, usd
 
-DEFAULT_MAX_AGE_DAYS = 365
-"""A price older than a year no longer tells what the machine costs; younger ones are marked when they are stale."""
 UNUSED = "unused GPUs"
 """GPUs of a paid machine on which no replica runs."""
 
@@ -50,10 +48,7 @@ def usable(
 
     Without a limit of the user's, prices may be a year old; or, if all are older, a year older than the newest.
     """
-    oldest = max_age_days
-    if oldest is None:
-        newest = min((offer.age_days(today) for offer in offers), default=0)
-        oldest = DEFAULT_MAX_AGE_DAYS + (newest if newest > DEFAULT_MAX_AGE_DAYS else 0)
+    oldest = oldest_days(offers, today) if max_age_days is None else max_age_days
     kept: list[Machine] = []
     refused: list[tuple[Offer, Refusal]] = []
     for offer in offers:

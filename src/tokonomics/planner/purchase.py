@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 
 import numpy as np
 
@@ -37,6 +38,8 @@ class Bought:
     usd_per_month: float
     gpus_paid: float
     """In the mean over time."""
+    price_date: date
+    """The oldest of the prices in it."""
 
 
 def buy(setup: Setup, sizing: Sizing) -> Bought | NotServed:
@@ -61,7 +64,7 @@ def verdict_on(setup: Setup, sizing: Sizing) -> SpotVerdict | None:
         replicas=sizing.replicas,
         interruptions=max((each.interruptions for each in markets), key=lambda each: each.per_hour),
         strict_p99=any(each.statistic == "p99" for each in setup.promises),
-        batch=not setup.promises,
+        batch=setup.offline,
     )
 
 
@@ -79,7 +82,9 @@ def _on_demand(setup: Setup, sizing: Sizing) -> Bought | NotServed:
         return NotServed(f"no on-demand machine is known for {deployment.gpus}×{deployment.gpu.key}")
     usd, provider, instance, region, mean, machine = min(found, key=lambda each: (round(each[0], 6), *each[1:4]))
     number = f"{mean:.0f}" if math.isclose(mean, round(mean)) else f"{mean:.2f}"
-    return Bought(f"{number}× {provider} {instance}, {region}, on demand", usd, mean * machine.offer.gpus)
+    return Bought(
+        f"{number}× {provider} {instance}, {region}, on demand", usd, mean * machine.offer.gpus, machine.offer.date
+    )
 
 
 def _mean_machines(setup: Setup, sizing: Sizing, offer: Offer) -> float:
@@ -119,7 +124,9 @@ def _mixed(setup: Setup, sizing: Sizing, spot_share: float) -> Bought | NotServe
         + (f"spot in {each.place}" if each.terms is Terms.spot else each.place or "on demand")
         for each in plan.purchases
     ]
-    return Bought("; ".join(parts), plan.usd_per_month, paid)
+    names = {each.offer for each in plan.purchases}
+    dates = [each.date for each in _offers(setup) if _name(each) in names]
+    return Bought("; ".join(parts), plan.usd_per_month, paid, min(dates))
 
 
 def _by_hour(sizing: Sizing) -> list[int]:
@@ -152,7 +159,7 @@ def _priced(setup: Setup, offer: Offer) -> FleetOffer:
     replicas = offer.gpus // setup.deployment.gpus
     reserved = {"1 year": offer.reserved_1yr_usd_per_hour, "3 years": offer.reserved_3yr_usd_per_hour}
     return FleetOffer(
-        name=f"{offer.provider} {offer.instance}, {offer.region}",
+        name=_name(offer),
         requests_per_s={EVERY_SIZE: float(replicas)},
         replicas=replicas,
         gpus=offer.gpus,
@@ -160,6 +167,10 @@ def _priced(setup: Setup, offer: Offer) -> FleetOffer:
         reserved={name: price for name, price in reserved.items() if price} if setup.commit else {},
         spot=spot_markets(offer) if setup.spot else (),
     )
+
+
+def _name(offer: Offer) -> str:
+    return f"{offer.provider} {offer.instance}, {offer.region}"
 
 
 def _alone_usd(offer: FleetOffer, replicas: float, spot_share: float) -> float:

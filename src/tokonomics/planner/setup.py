@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.offers import Offer, is_stale
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.money.levers.cache_tiers import TierPrice
 from tokonomics.nouns import Noun
@@ -45,7 +45,8 @@ class Setup:
     max_sequences: int | None = None
     """At a time; None: the engine's own limit, or what the promised time per token allows."""
     prefix_cache: bool = True
-    router: Router = Router.round_robin
+    router: Router | None = None
+    """None: taking turns or the least outstanding requests, whichever needs fewer replicas."""
     tiers: tuple[TierPrice, ...] = ()
     disaggregated: bool = False
     """Prompts and answers on replicas of their own."""
@@ -56,6 +57,8 @@ class Setup:
     spot: bool = False
     """Spot may carry what the verdict on this workload allows."""
     spare: int = 0
+    offline: bool = False
+    """A batch that can be done again: nobody waits for its answers."""
 
     def deployed(self, **changes: object) -> "Setup":
         """With another deployment."""
@@ -79,7 +82,11 @@ class SetupBill(Noun):
     replicas_mean: PositiveFloat
     """Paid for, over time."""
     max_sequences: PositiveInt
+    router: Router
     bought: str
+    price_date: date
+    """The oldest of the prices in it."""
+    price_stale: bool
     gpus_paid: PositiveFloat
     """In the mean over time."""
     usd_per_month: PositiveFloat
@@ -157,7 +164,10 @@ class Bills:
             prefill_replicas=sizing.prefill_replicas,
             replicas_mean=sizing.replicas_mean,
             max_sequences=sizing.max_sequences or deployment.limits.max_sequences,
+            router=sizing.router,
             bought=bought.what,
+            price_date=bought.price_date,
+            price_stale=is_stale(bought.price_date, setup.today),
             gpus_paid=bought.gpus_paid,
             usd_per_month=usd_per_month,
             usd_per_mtok=usd_per_month / mtok_per_month,

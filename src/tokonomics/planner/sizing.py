@@ -23,8 +23,8 @@ from tokonomics.planner.load import Load
 from tokonomics.planner.screen import curve_for, tpot_limit
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.planner.trials import APART_S, MOST_REPLICAS
-from tokonomics.serving.capacity import what_breaks
-from tokonomics.serving.fleet import Autoscale, FleetSettings
+from tokonomics.serving.capacity import BEHIND, what_breaks
+from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import MissesPromise, ReplicaCurve
@@ -53,6 +53,7 @@ class Sizing:
     span_s: float
     max_sequences: int | None
     """Where it is not the engine's own limit."""
+    router: Router
     outcome: Outcome
 
 
@@ -61,6 +62,7 @@ class _Trial:
     replicas: int
     prefill_replicas: int
     max_sequences: int | None
+    router: Router
     breaks: str | None
     outcome: Outcome
     simulation: Simulation
@@ -75,6 +77,7 @@ def size(setup: Setup) -> Sizing | NotServed:
         fixed = _fewest(setup, lambda count: _better(setup, count))
         if isinstance(fixed, NotServed):
             return fixed
+        setup = replace(setup, router=fixed.router)
         if setup.disaggregated:
             return _sized(setup, _disaggregated(setup, fixed))
         return _autoscaled(setup, fixed) if setup.autoscale else _sized(setup, fixed)
@@ -93,7 +96,7 @@ def serve(
 ) -> Simulation:
     """Simulate a setup on so many replicas; slower memories need a first run that shows which replica gets what."""
     fleet = FleetSettings(
-        replicas=replicas, prefill_replicas=prefill_replicas, router=setup.router, autoscale=autoscale
+        replicas=replicas, prefill_replicas=prefill_replicas, router=_routers(setup)[0], autoscale=autoscale
     )
     trace, limit = (load or setup.load).trace, max_sequences or setup.max_sequences
     made = simulate(setup.deployment, trace, fleet, prefix_cache=setup.prefix_cache, max_sequences=limit)
@@ -109,13 +112,39 @@ def _try(setup: Setup, replicas: int, max_sequences: int | None, prefill_replica
     if prefill_replicas:
         made = serve(setup, replicas - prefill_replicas, prefill_replicas=prefill_replicas, max_sequences=max_sequences)
     else:
-        trace, served_by = setup.load.on(replicas)
+        # A replica that serves one at a time evens nothing out: a part of the fleet would ask for more than the whole.
+        whole = setup.max_sequences == 1 and setup.load.is_stationary
+        trace, served_by = (setup.load.trace, replicas) if whole else setup.load.on(replicas)
         made = serve(setup, served_by, max_sequences=max_sequences, load=replace(setup.load, trace=trace))
     summed = outcome(made, setup.promises)
-    return _Trial(replicas, prefill_replicas, max_sequences, what_breaks(made, summed), summed, made)
+    breaks = what_breaks(made, summed)
+    return _Trial(replicas, prefill_replicas, max_sequences, _routers(setup)[0], breaks, summed, made)
+
+
+def _routers(setup: Setup) -> tuple[Router, ...]:
+    """To be tried, as the planner does; where a replica serves one at a time, first whoever is free."""
+    if setup.router is not None:
+        return (setup.router,)
+    both = Router.round_robin, Router.least_outstanding
+    return both[::-1] if setup.max_sequences == 1 else both
 
 
 def _better(setup: Setup, replicas: int) -> _Trial:
+    """The first router with which it holds; what the first of them breaks, where none does."""
+    first: _Trial | None = None
+    for router in _routers(setup)[: 1 if replicas == 1 else None]:
+        trial = _limited(replace(setup, router=router), replicas)
+        if trial.breaks is None:
+            return trial
+        first = first or trial
+        if trial.breaks == BEHIND:
+            # Too much work for so many replicas, whoever gets it.
+            break
+    assert first is not None
+    return first
+
+
+def _limited(setup: Setup, replicas: int) -> _Trial:
     """With the engine's limit on sequences, or, where tokens are late, with the closed form's."""
     first = _try(setup, replicas, None)
     late = any(not each.kept and each.promise.startswith(Latency.tpot) for each in first.outcome.slo)
@@ -197,6 +226,7 @@ def _sized(setup: Setup, trial: _Trial | NotServed) -> Sizing | NotServed:
         by_time=np.array([[0.0, float(trial.replicas)]]),
         span_s=trial.simulation.end_s,
         max_sequences=trial.max_sequences or setup.max_sequences,
+        router=trial.router,
         outcome=trial.outcome,
     )
 
@@ -249,6 +279,7 @@ def _autoscaled(setup: Setup, fixed: _Trial) -> Sizing | NotServed:
         by_time=made.history,
         span_s=made.end_s,
         max_sequences=fixed.max_sequences or setup.max_sequences,
+        router=fixed.router,
         outcome=summed,
     )
 

@@ -25,7 +25,6 @@ from tokonomics.planner.lever_list import (
 )
 from tokonomics.planner.plan import KV_CHOICES
 from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill
-from tokonomics.serving.fleet import Router
 
 ORDER = (
     "batch", "weights", "kv", "hardware", "cache", "router", "tiers", "speculation", "disaggregation", "autoscale",
@@ -75,10 +74,13 @@ class Waterfall(Noun):
     naive: SetupBill
     steps: tuple[Step, ...]
     end: SetupBill
+    batched: SetupBill | None
+    """The baseline with continuous batching: where most teams are. None where it does not keep the promises so."""
     left_out: tuple[LeftOut, ...]
     quality: tuple[str, ...]
     """What published evaluations say of the steps that touch the answers."""
     saved_share: float
+    saved_share_of_batched: float | None
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def naive_setup(setup: Setup) -> Setup:
         plain,
         max_sequences=1,
         prefix_cache=False,
-        router=Router.round_robin,
+        router=None,
         tiers=(),
         disaggregated=False,
         autoscale=False,
@@ -139,11 +141,11 @@ def order_from(text: str | None) -> tuple[str, ...]:
 
 def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tuple[LeftOut, ...]]:
     """The planner's pick over GPUs and precisions, then every other lever that lowers its bill."""
-    levers = all_levers(choices)
+    levers = all_levers(choices, bills)
     left_out: list[LeftOut] = []
     end = replace(naive, max_sequences=None, prefix_cache=True)
     bills.progress("the cheapest GPUs and precisions")
-    end = _planned(end, choices)
+    end = _planned(end, choices, bills)
     best = bills.of(end)
     for lever in levers:
         if lever.knob in (*_PLANNED, "cache"):
@@ -161,7 +163,7 @@ def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tupl
     return end, tuple(left_out)
 
 
-def _planned(setup: Setup, choices: Choices) -> Setup:
+def _planned(setup: Setup, choices: Choices, bills: Bills) -> Setup:
     now, floor = setup.deployment, choices.min_weights
     weights = tuple(each for each in weight_choices(now.model) if not (floor and each.is_below(floor)))
     weights = (now.weights,) if "weights" in choices.without else weights or (now.weights,)
@@ -169,9 +171,9 @@ def _planned(setup: Setup, choices: Choices) -> Setup:
     if "hardware" in choices.without:
         same = tuple(each for each in setup.offers if each.gpu == now.gpu.key)
         setup_here = replace(setup, offers=same)
-        picked = right_size(setup_here, weights, kv)
+        picked = right_size(setup_here, weights, kv, bills)
         return setup if isinstance(picked, NotApplicable) else replace(picked, offers=setup.offers)
-    picked = right_size(setup, weights, kv)
+    picked = right_size(setup, weights, kv, bills)
     return setup if isinstance(picked, NotApplicable) else picked
 
 
@@ -216,13 +218,17 @@ def walk(
             )
         )
         before, waiting = made, ()
+    batching = bills.of(moved(naive, end, "batch"))
+    batched = batching if isinstance(batching, SetupBill) else None
     waterfall = Waterfall(
         naive=first,
         steps=tuple(steps),
         end=last,
+        batched=batched,
         left_out=left_out,
         quality=_quality(naive, end),
         saved_share=saving(first.usd_per_month, last.usd_per_month),
+        saved_share_of_batched=saving(batched.usd_per_month, last.usd_per_month) if batched else None,
     )
     return Stacked(waterfall, naive, end)
 

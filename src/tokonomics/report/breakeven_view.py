@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
 from tokonomics.planner.breakeven import SECONDS_PER_MONTH, BreakEvenReport
 from tokonomics.report.plan_view import promises_text
@@ -19,6 +20,14 @@ def breakeven_view(found: BreakEvenReport) -> RenderableType:
     """The verdicts first, then the bills, then what moves the break-even."""
     body: list[RenderableType] = [Text(_asked(found), style="dim"), ""]
     body += [_verdict(found, each) for each in found.found]
+    if found.hardware and not found.promises:
+        body.append(
+            Text(
+                "Nothing is promised: replicas are filled however long requests wait. "
+                "Give --slo, such as ttft_p99=1,tpot_p99=80ms.",
+                style="yellow",
+            )
+        )
     body += ["", _apis(found), "", _bills(found)]
     if found.hosted.extras:
         body += ["", _lines(found)]
@@ -28,12 +37,19 @@ def breakeven_view(found: BreakEvenReport) -> RenderableType:
 
 def _asked(found: BreakEvenReport) -> str:
     promised = promises_text(found.promises)
-    cached = f"; {percent(found.cached_share)} of every prompt cached on both sides" if found.cached_share else ""
+    cached = f"; {_cached(found)}" if found.cached_share else ""
     return (
         f"{found.model}, self-hosted, against {plural(len(found.apis), 'API price')}: requests of "
         f"{count(found.input_tokens)} in / {count(found.output_tokens)} out{cached}"
         f"{f'; promised: {promised}' if promised else ''}"
     )
+
+
+def _cached(found: BreakEvenReport) -> str:
+    """Which share of the prompts each side finds in its cache."""
+    theirs = sorted({percent(each.cached_share) for each in found.apis})
+    ours = sorted({percent(each.cached_share) for each in found.hardware}) or ["as in your speed"]
+    return f"of the prompts cached: {' or '.join(theirs)} at the APIs, {' or '.join(ours)} self-hosted"
 
 
 def _verdict(found: BreakEvenReport, one: BreakEven) -> Text:
@@ -47,7 +63,7 @@ def _verdict(found: BreakEvenReport, one: BreakEven) -> Text:
         f"{one.api}: self-hosting is cheaper from ",
         (f"{count(one.stays)} tokens a month", "bold green"),
         f" on ({one.stays / found.tokens_per_request / SECONDS_PER_MONTH:.2g} requests/s, "
-        f"{usd(found.hosted.usd(one.stays))} a month, {_fleet(kind, one.stays)}){first}.",
+        f"{usd(found.hosted.usd(one.stays))} a month, {_fleet(kind, one.stays)}: {kind.name}){first}.",
     )
 
 
@@ -70,8 +86,9 @@ def _apis(found: BreakEvenReport) -> RenderableType:
         )
         for letter, each, meets in zip(_LETTERS, found.apis, found.found, strict=False)
     ]
-    columns = ["", "API", ">list in / out", ">$/Mtok, this mix", ">ours, full", ">first cheaper", ">stays cheaper"]
-    return table([*columns, "!list of"], rows)
+    columns = ["", "API", ">list in / out", ">$/Mtok", ">ours, full", ">first", ">for good", "!list of"]
+    title = "$/Mtok of this mix; tokens a month from which self-hosting is cheaper: first, and for good"
+    return table(columns, rows, title=title)
 
 
 def _tokens(volume: float | None) -> str:
@@ -129,14 +146,15 @@ def _plain(what: str) -> str:
 def _range(each: BreakEven) -> str:
     if each.first is None or each.stays is None:
         return "never"
-    return count(each.stays) if each.first == each.stays else f"{count(each.stays)} (first {count(each.first)})"
+    return count(each.stays)
 
 
 def _hardware(found: BreakEvenReport) -> RenderableType:
     kinds = sorted(found.hosted.kinds, key=lambda each: each.usd_per_purchase)
+    old = {each.kind.name for each in found.hardware if each.pick.price_stale}
     rows = [
         (
-            each.name,
+            f"{each.name}{'†' if each.name in old else ''}",
             usd(each.usd_per_purchase),
             str(each.gpus_per_purchase),
             str(each.replicas_per_purchase),
@@ -145,7 +163,7 @@ def _hardware(found: BreakEvenReport) -> RenderableType:
         )
         for each in kinds
     ]
-    columns = ["!bought as volume grows", ">$/month each", ">GPUs", ">replicas", ">tokens a month each", ">$/Mtok full"]
+    columns = ["bought as volume grows", ">$/month each", ">GPUs", ">replicas", ">tokens a month each", ">$/Mtok full"]
     return table(columns, rows)
 
 
@@ -167,7 +185,10 @@ def _notes(found: BreakEvenReport) -> str:
     if found.hardware:
         how = "simulated" if all(each.simulated for each in found.hardware) else "closed form (--quick), filled to 70 %"
         dates = sorted(each.pick.price_date for each in found.hardware)
-        lines.append(f"What replicas hold under the promise: {how}. GPU prices of {_dates(dates)}, on these terms.")
+        held = "What replicas hold under the promise" if found.promises else "What replicas hold, nothing promised"
+        lines.append(f"{held}: {how}. GPU prices of {_dates(dates)}, on these terms.")
+        if any(each.pick.price_stale for each in found.hardware):
+            lines.append(f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`.")
         below = sorted({each.pick.weights.value for each in found.hardware if each.pick.below_checkpoint})
         if below:
             lines.append(

@@ -41,9 +41,20 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableT
     if bill.saved_usd > 0:
         headline = Text.assemble((verdict, "bold green"), f" with {lever.best.strip()}: {lever.deployment}")
     else:
-        headline = Text.assemble(("no replica saved", "bold yellow"), f" by any of these: {lever.deployment}")
-    replicas = plural(rows[0].replicas, "replica")
-    parts: list[RenderableType] = [headline, "", Text(f"On {replicas}, and the fewest that keep up", style="bold")]
+        later = " without later first tokens" if lever.slower else ""
+        headline = Text.assemble(("no replica saved", "bold yellow"), f" by any of these{later}: {lever.deployment}")
+    parts: list[RenderableType] = [headline]
+    if lever.slower:
+        late = lever.slower
+        parts.append(
+            Text(
+                f"{late.name} saves {usd(late.saved_usd_per_hour)}/h at {late.ttft_times:.2g} times the TTFT p99; "
+                "nothing is promised, say with --slo what may not get worse."
+            )
+        )
+    own = all(row.replicas == row.needs for row in rows)
+    fleet = "On the fewest replicas" if own else f"On {plural(rows[0].replicas, 'replica')}; TTFT on the fewest"
+    parts += ["", Text(f"{fleet} that keep up", style="bold")]
     heads = ["!", ">found", ">computed/h", ">prefill", ">TTFT p50", ">p99", ">batch", ">needs", ">bill/h", ">$/Mtok"]
     parts += [table(heads, [_row(row) for row in rows]), ""]
     if lever.break_evens:
@@ -63,7 +74,7 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableT
 
 def _row(row: CacheRow) -> list[str]:
     made = row.outcome
-    first = [made.ttft_s.p50, made.ttft_s.p99]
+    first = [row.ttft_s.p50, row.ttft_s.p99]
     return [
         row.setting.name,
         percent(row.cached_share),

@@ -5,7 +5,7 @@ from rich.text import Text
 
 from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.report.plan_view import layout_text, promises_text, workload_text
-from tokonomics.report.tables import table
+from tokonomics.report.tables import quoted_text, table
 from tokonomics.units import percent, usd
 
 _MOST_GPUS = 8
@@ -40,6 +40,7 @@ def _price(cell: Cell, cheapest: Cell | None) -> str:
     if cell.usd_per_mtok is None:
         return "–"
     flag = "*" if cell.pick and cell.pick.below_checkpoint else ""
+    flag += "†" if cell.pick and cell.pick.price_stale else ""
     return f"{'→ ' if cell is cheapest else ''}{usd(cell.usd_per_mtok)}{flag}"
 
 
@@ -61,7 +62,7 @@ def _picks(found: Comparison) -> RenderableType:
         row = (
             cell.model_name,
             f"{layout_text(pick)}{'*' if pick.below_checkpoint else ''}",
-            f"{pick.provider} {pick.instance}",
+            f"{pick.provider} {pick.instance}{'†' if pick.price_stale else ''}",
             usd(pick.usd_per_month),
             usd(pick.usd_per_mtok.blended),
             percent(pick.utilization),
@@ -101,6 +102,8 @@ def _notes(found: Comparison) -> str:
         "Whole machines: at little traffic a large GPU waits, and its price per token shows it. "
         "Tokenizers differ by some percent.",
     ]
+    picks = [each.pick for each in found.cells if each.pick]
+    lines.append(quoted_text([each.price_date for each in picks], any(each.price_stale for each in picks)))
     if any(each.pick and each.pick.below_checkpoint for each in found.cells):
         lines.append("* weights or KV cache at fewer bits than published: check quality (--min-weights, --kv).")
     if len(found.gpus) > _MOST_GPUS:

@@ -10,7 +10,7 @@ from tokonomics.planner.setup import Setup, SetupBill
 from tokonomics.planner.stack import Step, Waterfall
 from tokonomics.planner.utilisation import Point, Utilisation
 from tokonomics.report.plan_view import promises_text, workload_text
-from tokonomics.report.tables import table
+from tokonomics.report.tables import quoted_text, table
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
 
@@ -20,13 +20,14 @@ def levers_view(ranking: Ranking, setup: Setup) -> RenderableType:
     pulled = [each for each in ranking.levers if each.bill]
     parts: list[RenderableType] = [
         Text(asked(setup)),
+        *_unpromised(setup),
         "",
         Text.assemble("Now: ", (f"{usd(now.usd_per_month)} a month", "bold"), f", {_served(now)}"),
-        Text(f"  {now.bought}", style="dim"),
+        Text(f"  {bought(now)}", style="dim"),
         "",
     ]
     heads = [
-        "!lever",
+        "lever",
         ">saves",
         ">$/month",
         ">$/Mtok",
@@ -34,13 +35,13 @@ def levers_view(ranking: Ranking, setup: Setup) -> RenderableType:
         ">full",
         ">TTFT p99",
         ">TPOT p99",
-        "effort",
-        "risk",
     ]
-    rows: list[list[str | Text]] = [["as it is", "", *_figures(now), "", ""]]
-    rows += [[_name(each), _saves(each.saved_share), *_figures(_bill(each)), each.effort, each.risk] for each in pulled]
+    rows: list[list[str | Text]] = [["as it is", "", *_figures(now)]]
+    rows += [[_name(each), _saves(each.saved_share), *_figures(_bill(each))] for each in pulled]
     parts += [table(heads, rows), ""]
     parts += [_together(ranking), ""]
+    if pulled:
+        parts += [Text("Effort; risk", style="bold"), *_efforts(pulled), ""]
     without = [each for each in ranking.levers if not each.bill]
     if without:
         parts += [Text("Nothing to gain, or not possible", style="bold"), *_reasons(without), ""]
@@ -60,6 +61,22 @@ def asked(setup: Setup) -> str:
     return f"{setup.deployment}: {workload_text(setup.load.workload)}{promised}"
 
 
+def _unpromised(setup: Setup) -> list[Text]:
+    if setup.promises or setup.offline:
+        return []
+    said = "Nothing is promised: a bill may fall because requests wait longer. Look at the latencies, or give --slo."
+    return [Text(said, style="yellow")]
+
+
+def bought(bill: SetupBill) -> str:
+    """What is paid for, and how old its price is."""
+    return f"{bill.bought}, price of {bill.price_date}{'†' if bill.price_stale else ''}"
+
+
+def _quoted(bills: Sequence[SetupBill]) -> str:
+    return quoted_text([each.price_date for each in bills], any(each.price_stale for each in bills))
+
+
 def _served(bill: SetupBill) -> str:
     return f"{usd(bill.usd_per_mtok)} per Mtok, {plural(bill.replicas, 'replica')}"
 
@@ -70,7 +87,10 @@ def _bill(each: Pulled) -> SetupBill:
 
 
 def _name(each: Pulled) -> Text:
-    return Text(each.name, style="bold green" if each.saved_usd_per_month > 0 else "")
+    """With the GPUs it moves to, and on whose machines."""
+    bill = _bill(each)
+    to = f": {bill.deployment.rpartition(' on ')[2]} ({bill.bought})" if each.knob == "hardware" else ""
+    return Text(f"{each.name}{to}", style="bold green" if each.saved_usd_per_month > 0 else "")
 
 
 def _saves(share: float) -> str:
@@ -84,7 +104,7 @@ def _figures(bill: SetupBill) -> list[str]:
     mean = f" ({bill.replicas_mean:.1f})" if bill.replicas_mean < bill.replicas else ""
     apart = f" ({bill.prefill_replicas} prompts)" if bill.prefill_replicas else ""
     return [
-        usd(bill.usd_per_month),
+        f"{usd(bill.usd_per_month)}{'†' if bill.price_stale else ''}",
         usd(bill.usd_per_mtok),
         f"{bill.replicas}{mean}{apart}",
         "–" if bill.load_share is None else percent(bill.load_share),
@@ -106,8 +126,13 @@ def _together(ranking: Ranking) -> Text:
         (said, "bold green"),
         line,
         f"\n  {' + '.join(ranking.taken)}\n",
-        (f"  {after.deployment}; {after.bought}", "dim"),
+        (f"  {after.deployment}; {bought(after)}", "dim"),
     )
+
+
+def _efforts(levers: Sequence[Pulled]) -> list[Text]:
+    widest = max(len(each.name) for each in levers)
+    return [Text.assemble(f"  {each.name:<{widest}}  ", (f"{each.effort}; {each.risk}", "dim")) for each in levers]
 
 
 def _reasons(levers: Sequence[Pulled]) -> list[Text]:
@@ -151,6 +176,7 @@ def _footnotes(ranking: Ranking) -> str:
         )
     if "spot" in names:
         notes.append("Spot: as much as the verdict allows, interruptions priced; `tokonomics fleet` replays them.")
+    notes.append(_quoted([ranking.now, ranking.together, *(each.bill for each in ranking.levers if each.bill)]))
     notes.append("Similar prompts and templates: `tokonomics cache`. Shared fleets and LoRA: `tokonomics tenants`.")
     return "\n".join(notes)
 
@@ -166,15 +192,15 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
         f": {usd(naive.usd_per_month)} → {usd(end.usd_per_month)} a month, "
         f"{usd(naive.usd_per_mtok)} → {usd(end.usd_per_mtok)} per Mtok",
     )
-    heads = ["!step", ">saves/month", ">of the start", ">of what was left", ">$/month", ">$/Mtok", ">replicas", ">full",
-             ">TTFT p99", ">TPOT p99"]  # fmt: skip
-    rows = [["one request at a time, 16 bit", "", "", "", *_figures(naive)]]
-    before = naive
-    for step in made.steps:
-        rows.append(_step(step, before))
-        before = step.bill
-    parts: list[RenderableType] = [Text(asked(setup)), "", headline, "", table(heads, rows), ""]
-    parts += [Text.assemble("End: ", (end.deployment, "bold"), f"; {end.bought}"), ""]
+    if made.batched and made.saved_share_of_batched is not None:
+        said = f"−{made.saved_share_of_batched * 100:.1f} %"
+        fair = f"From a start that batches already: {said}, {usd(made.batched.usd_per_month)} a month before."
+        headline.append(f"\n{fair}")
+    heads = ["step", ">saves/month", ">of the start", ">$/month", ">$/Mtok", ">replicas", ">full", ">TTFT p99",
+             ">TPOT p99"]  # fmt: skip
+    rows = [["one request at a time, 16 bit", "", "", *_figures(naive)], *(_step(step) for step in made.steps)]
+    parts: list[RenderableType] = [Text(asked(setup)), *_unpromised(setup), "", headline, "", table(heads, rows), ""]
+    parts += [Text.assemble("End: ", (end.deployment, "bold"), f"; {bought(end)}"), ""]
     if made.left_out:
         widest = max(len(each.name) for each in made.left_out)
         parts.append(Text("Left out", style="bold"))
@@ -188,16 +214,15 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
             style="dim",
         )
     )
+    parts.append(Text(_quoted([naive, end, *(step.bill for step in made.steps)]), style="dim"))
     return Group(*parts)
 
 
-def _step(step: Step, before: SetupBill) -> list[str]:
-    left = step.saved_usd_per_month / before.usd_per_month
+def _step(step: Step) -> list[str]:
     return [
         step.name,
         usd(step.saved_usd_per_month) if abs(step.saved_usd_per_month) >= 0.005 else "–",
         f"{step.saved_share * 100 + 0.0:.1f} %" if abs(step.saved_share) >= 5e-4 else "0 %",
-        _saves(left),
         *_figures(step.bill),
     ]
 

@@ -1,5 +1,7 @@
 """A bought machine for a person: its hour line by line, and the rent it competes with."""
 
+from datetime import date
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -8,7 +10,7 @@ from tokonomics.report.tables import table
 from tokonomics.units import HOURS_PER_MONTH, percent, plural, usd
 
 
-def own_hardware_view(found: OwnHardware) -> RenderableType:
+def own_hardware_view(found: OwnHardware, today: date) -> RenderableType:
     """$/GPU-hour first, then its lines, then the rent."""
     bought = found.purchase
     head = Text.assemble(
@@ -28,17 +30,14 @@ def own_hardware_view(found: OwnHardware) -> RenderableType:
         for line in found.hour.lines
     ]
     columns = ["!an hour of the machine", ">quantity", ">price", ">$/hour", ">$/month", ">share"]
-    return Group(head, "", table(columns, rows), "", _rent(found), Text(_notes(found), style="dim"))
+    return Group(head, "", table(columns, rows), "", _rent(found, today), Text(_notes(found), style="dim"))
 
 
-def _rent(found: OwnHardware) -> Text:
+def _rent(found: OwnHardware, today: date) -> Text:
     if not found.rented or found.hours_share is None:
         return Text(f"No rent of {found.gpu} is known to compare with.")
     offer = found.rented[0]
-    rent = (
-        f"Rented on demand from {usd(offer.usd_per_gpu_hour() or 0)} a GPU-hour "
-        f"({offer.provider} {offer.instance}, {offer.date}): "
-    )
+    rent = f"Rented on demand from {usd(offer.usd_per_gpu_hour() or 0)} a GPU-hour ({offer.quoted(today)}): "
     if found.hours_share >= 1:
         return Text(f"{rent}owning is dearer even if it is needed in every hour.")
     return Text(f"{rent}owning is cheaper if it is needed in more than {percent(found.hours_share)} of all hours.")

@@ -1,11 +1,14 @@
 """Pieces that every table on the terminal shares."""
 
 from collections.abc import Iterable, Sequence
+from datetime import date
 
 from rich import box
 from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
+
+from tokonomics.catalog.offers import STALE_AFTER_DAYS
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str | None = None) -> Table:
@@ -39,6 +42,14 @@ def pairs(rows: Iterable[tuple[str, str | Text, str]]) -> Table:
     for row in rows:
         made.add_row(*row)
     return made
+
+
+def quoted_text(dates: Sequence[date], any_stale: bool) -> str:
+    """When prices were quoted, and what the mark on old ones means."""
+    first, last = min(dates), max(dates)
+    said = f"Prices quoted {f'on {first}' if first == last else f'from {first} to {last}'}."
+    old = f" † price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`."
+    return said + old if any_stale else said
 
 
 _FILLS = "█▓▒░·"

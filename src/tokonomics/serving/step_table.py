@@ -67,23 +67,26 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     stages = steps.deployment.pp
     contexts = context_points(most_context)
     batches = np.arange(most_sequences + 1, dtype=np.float64)[:, None]
-    on_gpu = np.where(batches > 0, steps.decode_attention_s(np.maximum(batches, 1) / stages, contexts), 0.0)
+    passing = np.maximum(batches, 1) / stages
+    on_gpu = np.where(batches > 0, steps.decode_attention_s(passing, contexts), 0.0)
     sequences = np.arange(2 * most_sequences + 2, dtype=np.float64)
     tokens = np.arange(most_tokens + most_sequences + 2, dtype=np.float64)
-    passing = np.maximum(batches, 1) / stages
     gpu_s = steps.tokens_s(np.maximum(passing, 1.0)) + steps.head_s(np.maximum(passing, 1.0)) + on_gpu
     prompts, chunks, past = prompt_axes(most_sequences, most_tokens, most_context)
-    inside = steps.prompt_attention_s(*np.broadcast_arrays(chunks[:, None], past, prompts[:, None, None]))
+    axes = np.broadcast_arrays(chunks[:, None], past, prompts[:, None, None])
     host = steps.engine
     decode_s = steps.with_host(gpu_s, passing)
     if steps.deployment.speculation:
-        # Steps with prompts do not draft: their batch of tokens is full as it is.
+        # Steps with prompts do not draft: their batch of tokens is full as it is. But the draft reads the prompts too.
         decode_s = steps.decode(np.maximum(batches, 1), contexts)
+    both = steps.beside_prompts()
+    inside = sum((share * model.prompt_attention_s(*axes) for share, model in both), np.zeros(1))
+    running = sum((share * model.decode_attention_s(passing, contexts) for share, model in both), np.zeros(1))
     return StepTable(
-        tokens_s=steps.tokens_s(np.maximum(tokens, 1.0)),
+        tokens_s=sum((share * model.tokens_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
         head_s=steps.head_s(np.maximum(sequences, 1.0)),
         decode_s=np.where(batches > 0, decode_s, 0.0),
-        attention_s=on_gpu,
+        attention_s=np.where(batches > 0, running, 0.0),
         prompt_log_s=np.log(np.maximum(inside, _NOTHING_S)),
         host_step_s=host.step_s if host else 0.0,
         host_sequence_s=host.sequence_s if host else 0.0,

@@ -171,10 +171,35 @@ def _keyed(layout: Layout, objects: list[dict[str, Any]]) -> Layout:
     return replace(layout, prefix_is_key=not isinstance(first, list | dict))
 
 
+_OBVIOUS = {
+    "arrival": ("timestamp", "time", "arrival", "arrival_time", "created", "created_at", "start_time", "ts", "date"),
+    "input": ("prompt_tokens", "input_tokens", "input", "input_length", "prompt_length", "num_prompt_tokens"),
+    "output": ("completion_tokens", "output_tokens", "output", "output_length", "answer_tokens", "generated_tokens"),
+    "tenant": ("tenant", "tenant_id", "customer", "customer_id", "user", "user_id", "client", "client_id", "account",
+               "account_id", "team", "org", "org_id"),
+}  # fmt: skip
+"""What people call these fields: not certain enough to read by, but to be suggested."""
+
+
+def suggested_columns(names: list[str]) -> str:
+    """``--columns`` with the names that a file has, where they are obvious."""
+    by_name = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in names}
+    found = {
+        field: next((by_name[each] for each in obvious if each in by_name), None) for field, obvious in _OBVIOUS.items()
+    }
+    if not any(found.values()):
+        return COLUMNS_HELP
+    blanks = {"arrival": "TIME", "input": "PROMPT_TOKENS", "output": "ANSWER_TOKENS"}
+    parts = [f"{field}={found[field] or blank}" for field, blank in blanks.items()]
+    if found["tenant"]:
+        parts.append(f"tenant={found['tenant']}")
+    return f"--columns {','.join(parts)}"
+
+
 def _unknown(file: Path, what: str, names: list[str]) -> BadInput:
     found = shorten(", ".join(names), 200) or "none"
     return BadInput(
         f"not a log we know; its {what}: {found}",
         where=named(file),
-        fix=f"Say which is what: {COLUMNS_HELP}\n  Known without: {KNOWN}",
+        fix=f"Say which is what: {suggested_columns(names)}\n  Known without: {KNOWN}",
     )

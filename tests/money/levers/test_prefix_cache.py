@@ -25,6 +25,7 @@ from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse_within
+from tokonomics.traffic.promises import parse_promises
 from tokonomics.traffic.trace import Trace, make_trace
 
 USD = 3.0
@@ -216,3 +217,29 @@ def test_tiers_that_are_none_are_refused(text: str, deployment: Deployment) -> N
     with pytest.raises(BadInput) as refused:
         parse_tiers(text, deployment)
     assert refused.value.where == "--tiers"
+
+
+def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_saving(deployment: Deployment) -> None:
+    trace = generate(
+        parse_arrivals("poisson:4"),
+        parse_lengths("3000", "--input"),
+        parse_lengths("100", "--output", least=0),
+        requests=600,
+        seed=1,
+        sessions=parse_sessions("6,think=10,limit=32000"),
+    ).faster(1.4)
+    made = prefix_cache_lever(deployment, trace, lambda count: USD)
+    for row in made.rows:
+        direct = outcome(serve_with(deployment, trace, row.setting, row.needs)[0])
+        assert row.replicas == row.needs
+        assert row.ttft_s == direct.ttft_s
+    plain, cheapest = made.rows[0], min(made.rows, key=lambda row: row.bill.usd)
+    times = cheapest.ttft_s.p99 / plain.ttft_s.p99  # type: ignore[operator]
+    assert cheapest.needs < plain.needs
+    assert times > 1
+    assert made.bill.after.usd > cheapest.bill.usd
+    assert made.slower
+    assert made.slower.ttft_times == pytest.approx(times)
+    promised = prefix_cache_lever(deployment, trace, lambda count: USD, promises=parse_promises("ttft_p99=60"))
+    assert promised.slower is None
+    assert promised.bill.after.usd == min(row.bill.usd for row in promised.rows)

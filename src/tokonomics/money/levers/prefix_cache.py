@@ -1,9 +1,9 @@
 """What keeping the KV of shared prompt beginnings saves: the user's trace served with and without it.
 
-Each setting (no cache, the GPU's own, with prefix-aware routing, with slower memories behind it) is simulated on the
-same number of replicas, which shows what it does to prompts, latency and batch, and then on as few replicas as keep up
-and keep the promises, which is the bill. How the hits depend on size and time to live is a replay of the trace through
-one LRU cache (``traffic.prefix_reuse``).
+Each setting (no cache, the GPU's own, with prefix-aware routing, with slower memories behind it) is simulated on as few
+replicas as keep up and keep the promises: the bill and the latencies are of the same fleet. Where nothing is promised,
+fewer replicas that answer later than today are no saving, and are told apart. How the hits depend on size and time
+to live is a replay of the trace through one LRU cache (``traffic.prefix_reuse``).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.serving.capacity import replicas_needed
 from tokonomics.serving.fleet import FleetSettings, Router
-from tokonomics.serving.outcome import Outcome, outcome
+from tokonomics.serving.outcome import Outcome, Spread, outcome
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.tiers import TierHits, kv_bytes_per_token, plan_fetches
 from tokonomics.traffic.prefix_reuse import reuse_within
@@ -30,6 +30,7 @@ from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 TTLS_S = (60.0, 300.0, 900.0, 3600.0)
 """From a minute to an hour; five minutes and an hour are what API providers sell (Anthropic, prompt caching)."""
+_SAME = 1e-9
 _SIZES = 24
 """Points of the curve of hits against size."""
 
@@ -48,7 +49,7 @@ class CacheRow(Noun):
 
     setting: CacheSetting
     replicas: PositiveInt
-    """The same for every row: what the figures up to the next are of."""
+    """Which the figures up to ``outcome`` are of: those it needs, or as many as were asked for."""
     cached_share: NonNegativeFloat
     """Of the prompt tokens of answered requests."""
     computed_tokens_per_hour: NonNegativeFloat
@@ -59,9 +60,20 @@ class CacheRow(Noun):
     outcome: Outcome
     needs: PositiveInt
     """The fewest replicas that keep up and keep the promises."""
+    ttft_s: Spread
+    """On those."""
     bill: CostTree
     """Of an hour of those, memories included."""
     usd_per_mtok: float | None
+
+
+class Slower(Noun):
+    """A setting whose bill is lower, and whose first tokens come later, where nothing was promised."""
+
+    name: str
+    saved_usd_per_hour: float
+    ttft_times: float
+    """Its TTFT p99 over that without a cache, each on the replicas that it needs."""
 
 
 class SizePoint(Noun):
@@ -92,8 +104,11 @@ class PrefixCacheLever(Noun):
     kv_bytes_per_token: NonNegativeInt
     rows: tuple[CacheRow, ...]
     bill: LeverBill
-    """From the first row to the cheapest; of equals the quickest to the first token."""
+    """From the first row to the cheapest; of equals the quickest to the first token. Where nothing is promised, only to
+    one whose TTFT p99 is no worse than without a cache."""
     best: str
+    slower: Slower | None
+    """Cheaper still, but later."""
     sizes: tuple[SizePoint, ...]
     ttls: tuple[TtlPoint, ...]
     break_evens: tuple[BreakEven, ...]
@@ -109,7 +124,7 @@ def prefix_cache_lever(
     promises: Sequence[Promise] = (),
     say: Callable[[str], None] = lambda what: None,
 ) -> PrefixCacheLever:
-    """Every setting on ``replicas`` (None: as many as it takes without a cache), and the fewest each one needs."""
+    """Every setting on the fewest replicas that it needs, and, where asked for, what each does on ``replicas``."""
     if trace.prefix is None:
         raise BadInput(
             "does not say which blocks its prompts share",
@@ -127,19 +142,26 @@ def prefix_cache_lever(
         return replicas_needed(lambda count: serve_with(deployment, trace, setting, count)[0], promises).replicas
 
     def row(setting: CacheSetting, needs: int) -> CacheRow:
-        say(f"{setting.name} on {together} replicas")
-        return _row(deployment, trace, setting, together, needs, usd_per_replica_hour, promises)
+        say(f"{setting.name} on {needs} replicas")
+        return _row(deployment, trace, setting, replicas or needs, needs, usd_per_replica_hour, promises)
 
     needs = [needed(setting) for setting in plain]
-    together = replicas or needs[0]
-    if together == max(needs) == 1:
+    if (replicas or 1) == max(needs) == 1:
         plain, needs = plain[:2], needs[:2]  # one replica needs no router
     rows = [row(setting, fewest) for setting, fewest in zip(plain, needs, strict=True)]
     # Slower memories come behind the router that does better: following prefixes can make the load uneven.
     base = min(rows[1:], key=_cost_then_wait).setting
     rows += [row(setting, needed(setting)) for setting in _with_tiers(base, tiers)]
-    best = min(rows, key=_cost_then_wait)
-    per_replica = usd_per_replica_hour(together)
+    prompt = [row for row in rows if promises or _ttft_times(row, rows[0]) <= 1 + _SAME]
+    best, cheapest = min(prompt, key=_cost_then_wait), min(rows, key=_cost_then_wait)
+    slower = None
+    if cheapest.bill.usd < best.bill.usd * (1 - _SAME):
+        slower = Slower(
+            name=cheapest.setting.name.strip(),
+            saved_usd_per_hour=rows[0].bill.usd - cheapest.bill.usd,
+            ttft_times=_ttft_times(cheapest, rows[0]),
+        )
+    per_replica = usd_per_replica_hour(replicas or needs[0])
     per_token = kv_bytes_per_token(deployment)
     return PrefixCacheLever(
         deployment=str(deployment),
@@ -151,6 +173,7 @@ def prefix_cache_lever(
         rows=tuple(rows),
         bill=LeverBill(before=rows[0].bill, after=best.bill),
         best=best.setting.name,
+        slower=slower,
         sizes=hits_by_size(trace, per_token),
         ttls=hits_by_ttl(trace, per_token),
         break_evens=tuple(break_even(deployment, price, per_replica) for price in tiers),
@@ -201,7 +224,13 @@ def hits_by_ttl(trace: Trace, bytes_per_token: int, ttls_s: Sequence[float] = TT
 
 
 def _cost_then_wait(row: CacheRow) -> tuple[float, float]:
-    return round(row.bill.usd, 6), row.outcome.ttft_s.mean or 0.0
+    return round(row.bill.usd, 6), row.ttft_s.mean or 0.0
+
+
+def _ttft_times(row: CacheRow, plain: CacheRow) -> float:
+    """TTFT p99 over that of another, each on what it needs."""
+    late, now = row.ttft_s.p99, plain.ttft_s.p99
+    return late / now if late is not None and now else 1.0
 
 
 def _with_tiers(base: CacheSetting, tiers: Sequence[TierPrice]) -> tuple[CacheSetting, ...]:
@@ -228,6 +257,7 @@ def _row(
 ) -> CacheRow:
     simulation, hits = serve_with(deployment, trace, setting, replicas)
     made = outcome(simulation, promises)
+    fewest = made if needs == replicas else outcome(serve_with(deployment, trace, setting, needs)[0], promises)
     hours = made.duration_s / SECONDS_PER_HOUR
     lines = [CostLine(name="replicas", quantity=needs, unit="hour", usd_per_unit=usd_per_replica_hour(needs))]
     bill = CostTree(name=setting.name.strip(), lines=(*lines, *(price.line(needs) for price in setting.tiers)))
@@ -242,6 +272,7 @@ def _row(
         tier_hits=hits,
         outcome=made,
         needs=needs,
+        ttft_s=fewest.ttft_s,
         bill=bill,
         usd_per_mtok=bill.usd * span_hours / tokens * TOKENS_PER_MTOK if tokens and span_hours else None,
     )
