@@ -1,0 +1,306 @@
+"""Kernels of this GPU, timed one by one with PyTorch: memory, launches, matrix products, attention, all-reduce.
+
+Weights and KV caches are cold, as a model's next step finds them: calls cycle through buffers that together are four
+times the L2 cache, inside one CUDA graph. Values are random, so that they draw the power that real ones do. Every
+function yields rows as soon as they are timed.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from tokonomics.measure.probe.clock import Clock
+from tokonomics.measure.probe.shapes import (
+    BYTES,
+    MESSAGES,
+    SUSTAINED,
+    Heads,
+    copies,
+    decode_points,
+    matrix_points,
+    prompt_points,
+)
+
+Row = dict[str, Any]
+
+HOT_S = 0.06
+"""Of the same product before it is timed, where it computes: power limits act within tens of milliseconds."""
+_TINY_KERNELS = 200
+
+
+class Bench:
+    """The device, its clock and its sizes."""
+
+    def __init__(self, device: str, quick: bool = False) -> None:
+        import torch
+
+        self.device, self.quick, self.clock = device, quick, Clock(device)
+        self.memory_bytes, self.cache_bytes = 64e6, 1e5
+        if device == "cuda":
+            properties = torch.cuda.get_device_properties(0)
+            self.memory_bytes = float(properties.total_memory)
+            self.cache_bytes = float(getattr(properties, "L2_cache_size", 50e6))
+
+    def random(self, elements: int, spread: float = 0.02) -> Any:
+        import torch
+
+        return torch.empty(elements, dtype=torch.bfloat16, device=self.device).normal_(0, spread)
+
+
+def machine(device: str) -> Row:
+    """What was probed."""
+    import torch
+
+    if device != "cuda":
+        return {"device": "no GPU", "gpus": 0, "torch": torch.__version__}
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "device": torch.cuda.get_device_name(),
+        "gpus": torch.cuda.device_count(),
+        "memory_bytes": properties.total_memory,
+        "cache_bytes": getattr(properties, "L2_cache_size", None),
+        "multiprocessors": properties.multi_processor_count,
+        "capability": f"{properties.major}.{properties.minor}",
+        "driver": _driver(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+    }
+
+
+def _driver() -> str | None:
+    import shutil
+    import subprocess
+
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None
+    asked = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False).stdout.split()
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return said[0] if said else None
+
+
+def memory(bench: Bench) -> Iterator[Row]:
+    """How fast large buffers are read (summed up) and copied."""
+    import torch
+
+    size = int(min(1 << 32, bench.memory_bytes / 8))
+    one, other = (bench.random(size // BYTES) for _ in range(2))
+    words = one.view(torch.float32)
+    runs: dict[str, tuple[Callable[[], object], float]] = {
+        "read": (lambda: words.sum(), size),
+        "copy": (lambda: other.copy_(one), 2 * size),
+    }
+    for kind, (run, moved) in runs.items():
+        for _ in range(3):
+            run()
+        seconds = bench.clock.median_ms(run, 10) * 1e-3
+        yield {"kind": kind, "bytes": moved, "us": seconds * 1e6, "bytes_per_s": moved / seconds}
+
+
+def launches(bench: Bench) -> Iterator[Row]:
+    """The shortest kernel, back to back in a graph and launched by the host."""
+    import torch
+
+    small = torch.zeros(32, device=bench.device)
+
+    def many() -> None:
+        for _ in range(_TINY_KERNELS):
+            small.add_(1)
+
+    seconds, _ = bench.clock.in_graph_s(many, _TINY_KERNELS)
+    yield {"kind": "in a graph", "us": seconds * 1e6}
+    many()
+    yield {"kind": "by the host", "us": bench.clock.median_ms(many, 5) * 1e3 / _TINY_KERNELS}
+
+
+def matrices(bench: Bench) -> Iterator[Row]:
+    """Dense layers in bf16."""
+    from torch.nn.functional import linear
+
+    pool = bench.random(int(min(4e9, bench.memory_bytes * 0.15)) // BYTES)
+    points = matrix_points(bench.quick)
+    inputs = bench.random(max(m * k for m, _, k in points), 1.0)
+    for m, n, k in points:
+        count = copies(n * k * BYTES, bench.cache_bytes)
+        if count * n * k > len(pool) or 3 * BYTES * m * n > 0.2 * bench.memory_bytes:
+            continue
+        rows = inputs[: m * k].view(m, k)
+        weights = [pool[place * n * k : (place + 1) * n * k].view(n, k) for place in range(count)]
+        run = _each(partial(linear, rows), weights)
+        seconds, busy_s = bench.clock.in_graph_s(run, count, HOT_S if m >= 512 else 2e-3)
+        yield {"dtype": "bf16", "m": m, "n": n, "k": k, "us": seconds * 1e6, "busy_ms": busy_s * 1e3}
+
+
+def matrices_fp8(bench: Bench) -> Iterator[Row]:
+    """The same in FP8 with one scale a tensor, activations quantised already: told, not used for calibration."""
+    import torch
+
+    pool = bench.random(int(min(2e9, bench.memory_bytes * 0.15)), 1.0).to(torch.float8_e4m3fn)
+    one = torch.ones((), device=bench.device)
+    for m, n, k in ((16, 8192, 8192), (64, 24576, 4096), (256, 8192, 8192), (2048, 8192, 8192), (8192, 8192, 8192)):
+        count = copies(n * k, bench.cache_bytes)
+        rows = pool[: m * k].view(m, k)
+        weights = [pool[place * n * k : (place + 1) * n * k].view(n, k).t() for place in range(count)]
+
+        def call(weight: Any, rows: Any = rows) -> Any:
+            return torch._scaled_mm(rows, weight, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+        seconds, busy_s = bench.clock.in_graph_s(_each(call, weights), count, HOT_S if m >= 512 else 2e-3)
+        yield {"dtype": "fp8", "m": m, "n": n, "k": k, "us": seconds * 1e6, "busy_ms": busy_s * 1e3}
+
+
+def sustained(bench: Bench) -> Iterator[Row]:
+    """Large products on a rested GPU, and after a second of them."""
+    import torch
+    from torch.nn.functional import linear
+
+    for m, n, k in SUSTAINED:
+        if BYTES * (m * n + m * k + 2 * n * k) > 0.2 * bench.memory_bytes:
+            continue
+        rows, weight = bench.random(m * k, 1.0).view(m, k), bench.random(n * k).view(n, k)
+
+        def call(rows: Any = rows, weight: Any = weight) -> Any:
+            return linear(rows, weight)
+
+        for _ in range(3):
+            call()
+        _wait(bench)
+        cool = []
+        for _ in range(3):
+            time.sleep(0.25)
+            cool.append(bench.clock.median_ms(call, 1))
+        until = time.monotonic() + (1.0 if bench.device == "cuda" else 0.0)
+        hot = bench.clock.median_ms(call, 20)
+        while time.monotonic() < until:
+            hot = bench.clock.median_ms(call, 20)
+        size = {"dtype": "bf16", "m": m, "n": n, "k": k}
+        yield size | {"heat": 0.0, "us": min(cool) * 1e3}
+        yield size | {"heat": 1.0, "us": hot * 1e3}
+        del rows, weight
+        if bench.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def decode_attention(bench: Bench) -> Iterator[Row]:
+    """One new token a sequence over its cached keys and values, whichever kernel PyTorch picks."""
+    from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+    most = min(18e9, 0.3 * bench.memory_bytes)
+    pool = bench.random(int(most) // BYTES, 1.0)
+    for heads, batch, context in decode_points(bench.quick, most):
+        half = batch * heads.kv_heads * context * heads.head_dim
+        size = (batch, heads.kv_heads, context, heads.head_dim)
+        count = min(copies(2 * half * BYTES, bench.cache_bytes, 24), len(pool) // (2 * half))
+        query = bench.random(batch * heads.heads * heads.head_dim, 1.0)
+        query = query.view(batch, heads.kv_heads, heads.heads // heads.kv_heads, heads.head_dim)
+        caches = [
+            tuple(pool[(2 * place + side) * half : (2 * place + side + 1) * half].view(size) for side in (0, 1))
+            for place in range(count)
+        ]
+
+        def attend(kept: Any, query: Any = query) -> Any:
+            return sdpa(query, *kept)
+
+        seconds, _ = bench.clock.in_graph_s(_each(attend, caches), count)
+        yield _attention(heads) | {"batch": batch, "context": context, "us": seconds * 1e6}
+
+
+def prompt_attention(bench: Bench) -> Iterator[Row]:
+    """Causal attention inside prompts, by the flash kernel; some chunks come after cached tokens."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention.bias import causal_lower_right
+    from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION if bench.device == "cuda" else SDPBackend.MATH):
+        for heads, prompts, tokens, past in prompt_points(bench.quick, 0.3 * bench.memory_bytes):
+
+            def part(many: int, length: int, prompts: int = prompts, width: int = heads.head_dim) -> Any:
+                made = bench.random(prompts * length * many * width, 1.0)
+                return made.view(prompts, length, many, width).transpose(1, 2)
+
+            # Chunks after cached tokens take a mask object, which does not repeat keys for grouped queries.
+            keys = heads.heads if past else heads.kv_heads
+            parts = [
+                (part(heads.heads, tokens), part(keys, past + tokens), part(keys, past + tokens)) for _ in range(2)
+            ]
+            grouped = heads.heads != heads.kv_heads
+
+            def call(each: Any, grouped: bool = grouped, tokens: int = tokens, past: int = past) -> Any:
+                if past:
+                    return sdpa(*each, attn_mask=causal_lower_right(tokens, past + tokens))
+                return sdpa(*each, is_causal=True, enable_gqa=grouped)
+
+            seconds, _ = bench.clock.in_graph_s(_each(call, parts), len(parts), HOT_S / 2 if tokens >= 1024 else 2e-3)
+            shown = _attention(heads) | ({"kv_heads": heads.heads} if past else {})
+            yield shown | {"batch": prompts, "tokens": tokens, "past": past, "us": seconds * 1e6}
+
+
+def all_reduce(bench: Bench) -> Iterator[Row]:
+    """Sums over the GPUs of this machine with NCCL, in a CUDA graph."""
+    import tempfile
+    from pathlib import Path
+
+    import torch
+
+    groups = [gpus for gpus in (2, 4, 8) if gpus <= torch.cuda.device_count()] if bench.device == "cuda" else []
+    for gpus in groups:
+        with tempfile.TemporaryDirectory() as folder:
+            meeting, into = Path(folder) / "meeting", Path(folder) / "rows"
+            torch.multiprocessing.spawn(_rank, (gpus, str(meeting), str(into)), nprocs=gpus)
+            for line in into.read_text(encoding="utf-8").splitlines():
+                message, us = line.split()
+                yield {"gpus": gpus, "bytes": int(message), "us": float(us)}
+
+
+def _rank(rank: int, gpus: int, meeting: str, into: str) -> None:
+    """One GPU's part of the all-reduce."""
+    from pathlib import Path
+
+    import torch
+    import torch.distributed as group
+
+    torch.cuda.set_device(rank)
+    group.init_process_group("nccl", init_method=f"file://{meeting}", rank=rank, world_size=gpus)
+    clock, lines = Clock("cuda"), []
+    for message in MESSAGES:
+        data = torch.zeros(message // BYTES, dtype=torch.bfloat16, device="cuda")
+
+        def run(data: Any = data) -> None:
+            for _ in range(10):
+                group.all_reduce(data)
+
+        replay, _, let_go = clock.graph(run)
+        for _ in range(5):
+            replay()
+        lines.append(f"{message} {clock.median_ms(replay, 9) * 1e3 / 10:.4f}")
+        let_go()
+    if rank == 0:
+        Path(into).write_text("\n".join(lines), encoding="utf-8")
+    group.destroy_process_group()
+
+
+def _attention(heads: Heads) -> Row:
+    return {"heads": heads.heads, "kv_heads": heads.kv_heads, "head_dim": heads.head_dim}
+
+
+def _each(call: Callable[[Any], Any], items: list[Any]) -> Callable[[], Any]:
+    """Calls on one item after the other; only the last result is kept."""
+
+    def run() -> Any:
+        gave = None
+        for item in items:
+            gave = call(item)
+        return gave
+
+    return run
+
+
+def _wait(bench: Bench) -> None:
+    import torch
+
+    if bench.device == "cuda":
+        torch.cuda.synchronize()

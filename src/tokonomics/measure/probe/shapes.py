@@ -1,0 +1,163 @@
+"""Which sizes the probe times: generic ones that span served models, and whole models to check the sum of them on.
+
+Matrices are those of layers (queries and keys, output, feed-forward, vocabulary) of hidden widths from 1k to 16k, whole
+or split over GPUs, in round numbers that few models have: the models of the check are not what the curves were fitted
+on. Plain Python: the machine with the GPU needs no more.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+BYTES = 2
+"""Of an element in bf16."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's dimensions, as in the catalogue, and the loads it is timed under."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocab: int
+    head_dim: int = 128
+    bias: bool = False
+    tied: bool = False
+    experts: int = 0
+    active: int = 0
+    batches: tuple[int, ...] = (1, 8, 32, 64, 128, 256)
+    contexts: tuple[int, ...] = (512, 2048, 8192)
+    prompts: tuple[tuple[int, int], ...] = ((1, 512), (1, 2048), (1, 8192), (4, 1024))
+    memory: float = 120e9
+    """Bytes that weights and KV cache may take together."""
+
+    @property
+    def qkv(self) -> int:
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    @property
+    def weight_bytes(self) -> int:
+        """What a step streams when every expert is visited: all but an untied embedding table."""
+        own = self.hidden * (self.qkv + self.heads * self.head_dim) + (self.qkv if self.bias else 0) + 2 * self.hidden
+        mlp = 3 * self.hidden * self.intermediate
+        own += self.experts * (mlp + self.hidden) if self.experts else mlp
+        return BYTES * (self.layers * own + self.hidden + self.vocab * self.hidden)
+
+    @property
+    def held_bytes(self) -> int:
+        """What lies in memory before there is any KV cache."""
+        return self.weight_bytes + (0 if self.tied else BYTES * self.vocab * self.hidden)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return BYTES * 2 * self.layers * self.kv_heads * self.head_dim
+
+    @property
+    def loads(self) -> list[tuple[int, int]]:
+        """Every batch and context that fits."""
+        room = self.memory - self.held_bytes
+        every = product(self.batches, self.contexts)
+        return [(batch, context) for batch, context in every if batch * context * self.kv_bytes_per_token <= room]
+
+
+@dataclass(frozen=True)
+class Heads:
+    """One layer's attention."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    def kv_bytes(self, batch: int, context: int) -> int:
+        return BYTES * 2 * batch * context * self.kv_heads * self.head_dim
+
+
+ROWS = (1, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192)
+MATRICES = (
+    (1024, 1024), (1536, 1024), (6144, 1024), (1024, 3072),
+    (2048, 2048), (3072, 2048), (16384, 2048), (2048, 8192), (131072, 2048),
+    (3072, 3072), (4608, 3072), (20480, 3072), (3072, 10240),
+    (4096, 4096), (6144, 4096), (24576, 4096), (4096, 12288), (98304, 4096),
+    (5120, 5120), (7168, 5120), (32768, 5120), (5120, 16384),
+    (1280, 8192), (8192, 1024), (7168, 8192), (8192, 3584),
+    (8192, 8192), (10240, 8192), (49152, 8192), (8192, 24576),
+    (12288, 12288), (16384, 16384),
+)  # fmt: skip
+"""Columns and depth of weights: out × in."""
+SUSTAINED = ((8192, 8192, 8192), (4096, 24576, 4096), (2048, 4096, 12288))
+"""Rows, columns and depth of products timed on a rested GPU and on one that has computed for a second."""
+
+DECODE = Heads(32, 8, 128)
+DECODE_BATCHES = (1, 4, 16, 32, 64, 128, 256)
+DECODE_CONTEXTS = (128, 512, 1536, 4096, 8192, 16384, 32768)
+OTHER_HEADS = (Heads(16, 8, 128), Heads(32, 4, 128), Heads(64, 8, 128), Heads(32, 8, 64), Heads(32, 32, 128))
+OTHER_BATCHES = (1, 16, 64, 256)
+OTHER_CONTEXTS = (512, 2048, 8192, 32768)
+PROMPT_HEADS = (Heads(32, 8, 128), Heads(32, 8, 64), Heads(16, 8, 128), Heads(32, 32, 128))
+PROMPTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+PASTS = ((512, 2048), (512, 8192), (2048, 8192), (2048, 30720))
+"""Tokens of a chunk and cached ones before it."""
+MESSAGES = tuple(1 << power for power in range(12, 29, 2))
+"""Bytes of an all-reduce."""
+
+STACKS = {
+    "narrow": Shape(12, 1536, 16, 8, 6144, 1024, batches=(1, 32, 256), contexts=(16,), prompts=()),
+    "wide": Shape(6, 4608, 32, 8, 15360, 1024, batches=(1, 32, 256), contexts=(16,), prompts=()),
+}
+"""A few layers without attention: what lies between the matrices."""
+
+CHECK = {
+    "llama-3.1-8b": Shape(
+        32, 4096, 32, 8, 14336, 128256, batches=(1, 64, 256), contexts=(512, 2048, 8192), prompts=((1, 2048),)
+    ),
+    "llama-3.2-1b": Shape(
+        16, 2048, 32, 8, 8192, 128256, 64, tied=True, batches=(1, 64), contexts=(512, 4096), prompts=((1, 2048),)
+    ),
+}
+"""Whole models whose steps are predicted from the profile and timed."""
+
+_MODELS = {
+    "qwen2.5-7b": Shape(28, 3584, 28, 4, 18944, 152064, bias=True),
+    "llama-3.2-3b": Shape(28, 3072, 24, 8, 8192, 128256, tied=True),
+    "mistral-nemo": Shape(40, 5120, 32, 8, 14336, 131072),
+    "llama-3.1-8b": Shape(32, 4096, 32, 8, 14336, 128256),
+    "qwen2.5-14b": Shape(48, 5120, 40, 8, 13824, 152064, bias=True),
+    "llama-3.2-1b": Shape(16, 2048, 32, 8, 8192, 128256, 64, tied=True),
+}
+HELD_OUT = {
+    name: replace(shape, batches=(2, 24, 96, 192), contexts=(1000, 3000), prompts=((1, 1536), (2, 3000), (1, 6000)))
+    for name, shape in _MODELS.items()
+}
+"""For validation: models, batches and contexts that the probe times nowhere."""
+
+
+def matrix_points(quick: bool) -> list[tuple[int, int, int]]:
+    """(m, n, k) of the products to time; the large strides first, so that a run cut short has seen all sizes."""
+    rows, matrices = (ROWS[::2] + ROWS[-1:], MATRICES[::2]) if quick else (ROWS, MATRICES)
+    every = [(m, n, k) for n, k in matrices for m in rows]
+    return [point for start in (0, 2, 1, 3) for point in every[start::4]]
+
+
+def decode_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int]]:
+    """Heads, batch and context of the decode attention to time, as far as they fit."""
+    own = product((DECODE,), DECODE_BATCHES[::2] if quick else DECODE_BATCHES, DECODE_CONTEXTS)
+    rest = product(OTHER_HEADS[2:] if quick else OTHER_HEADS, OTHER_BATCHES, OTHER_CONTEXTS)
+    every = [point for point in (*own, *rest) if point[0].kv_bytes(*point[1:]) <= most_bytes]
+    return [point for start in (0, 2, 1, 3) for point in every[start::4]]
+
+
+def prompt_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int, int]]:
+    """Heads, prompts, tokens of each and cached tokens before them."""
+    heads = PROMPT_HEADS[:2] if quick else PROMPT_HEADS
+    fresh = [
+        (each, many, tokens, 0) for each in heads for many in (1, 4) for tokens in PROMPTS if many * tokens < 32768
+    ]
+    after = [(each, 1, tokens, past) for each in heads[:1] for tokens, past in PASTS]
+    return [point for point in (*fresh, *after) if 8 * point[0].kv_bytes(point[1], point[2] + point[3]) <= most_bytes]
+
+
+def copies(size_bytes: float, cache_bytes: float, most: int = 64) -> int:
+    """How many buffers to cycle through so that none is still in the cache when its turn comes again."""
+    return max(1, min(most, -(-int(4 * cache_bytes) // max(1, int(size_bytes)))))
