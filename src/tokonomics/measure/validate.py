@@ -21,6 +21,7 @@ from tokonomics.catalog.user_file import user_tables
 from tokonomics.errors import TokonomicsError, UnknownName, shorten
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Unread
 from tokonomics.nouns import Noun
+from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.intervals import Interval, Kind, interval
 from tokonomics.physics.overhead import overhead
@@ -118,7 +119,7 @@ def kind_of(row: Measurement) -> Kind:
 def steps_of(row: Measurement) -> StepModel:
     """The step model of what a row ran on."""
     era = (row.year, row.engine_version, row.tuned)
-    return _step_model(row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, era)
+    return _step_model(row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, era, profile_key())
 
 
 def summary(predictions: Sequence[Prediction]) -> Summary:
@@ -181,6 +182,7 @@ def _step_model(
     kv: str | None,
     engine: str | None,
     era: tuple[int, str | None, bool],
+    profile: str | None,
 ) -> StepModel:
     if engine is not None and "disagg" in engine:
         raise TokonomicsError("disaggregated serving: needs the simulator")

@@ -156,11 +156,18 @@ def decode_attention_s(
     head_dim: int,
     window: int | None = None,
     backend: str = "vllm",
+    own: DecodeCurve | None = None,
 ) -> Array:
-    """Seconds of one layer's attention for one new token of each of ``batch`` sequences with ``context`` tokens."""
+    """Seconds of one layer's attention for one new token of each of ``batch`` sequences with ``context`` tokens.
+
+    By one's ``own`` curve, if given: that of a bf16 kernel.
+    """
     mode: Mode = "window" if window else "grouped" if heads > kv_heads else "plain"
     seen = np.minimum(_array(context), window) if window else _array(context)
     work = Work(kv_heads, heads / kv_heads, 2.0 * head_dim * kv_bytes_per_element(kv), 4.0 * head_dim)
+    if own is not None:
+        peak = gpu.peak_flops(Precision.bf16)
+        return decode_time(own, gpu.bandwidth_bytes_per_s, peak, _array(batch), seen, work)
     return _fastest(
         decode_time(DecodeCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(batch), seen, work)
         for curve, peak in _curves(gpu, "decode", kv, backend, head_dim, mode)
@@ -179,14 +186,18 @@ def prefill_attention_s(
     window: int | None = None,
     sequences: ArrayLike = 1.0,
     backend: str = "vllm",
+    own: PrefillCurve | None = None,
 ) -> Array:
     """Seconds of one layer's causal attention for ``tokens`` new tokens of a sequence that has ``past`` cached ones.
 
-    Several ``sequences`` of the same lengths run in one kernel, as engines pack them.
+    Several ``sequences`` of the same lengths run in one kernel, as engines pack them. By one's ``own`` curve, if given.
     """
     many = _array(sequences)
     mode: Mode = "window" if window else "grouped"
     work = Work(kv_heads, heads / kv_heads, 2.0 * head_dim * kv_bytes_per_element(kv), 4.0 * head_dim)
+    if own is not None:
+        peak, bandwidth = gpu.peak_flops(Precision.bf16), gpu.bandwidth_bytes_per_s
+        return prefill_time(own, bandwidth, peak, _array(tokens), _array(past), work, window, many)
     return _fastest(
         prefill_time(
             PrefillCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(tokens), _array(past), work, window, many

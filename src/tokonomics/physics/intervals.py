@@ -4,7 +4,7 @@ Errors are grouped by what decides them: what is predicted and, at full load, de
 ten measurements lies below the interval and one above. A GPU whose kernels nobody timed adds the error seen when timed
 GPUs are predicted from another family's curves (assumed), or half of that, in logarithms, towards what twins differ by
 (scaled).
-Learned by ``benchmarks/fit_intervals.py`` on rows marked ``calibrate``.
+Learned by ``benchmarks/fit_intervals.py`` on rows marked ``calibrate``. A profile brings its own, from held-out points.
 """
 
 import math
@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.nouns import Badge, Noun
+from tokonomics.physics.calibration import BARE, active, using
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.origins import speed_badge
 
@@ -63,7 +64,10 @@ def error_class(kind: Kind, deployment: Deployment) -> str:
 
 
 def interval(mid: float, kind: Kind, deployment: Deployment) -> Interval:
-    """The 80 % interval around a prediction."""
+    """The 80 % interval around a prediction; under a profile, that of the points it was checked on."""
+    checked = _deviation(kind, deployment)
+    if checked is not None:
+        return Interval(low=mid * math.exp(-_80_PERCENT * checked), mid=mid, high=mid * math.exp(_80_PERCENT * checked))
     learned = _learned()
     spread = learned.classes[error_class(kind, deployment)]
     more = {Badge.measured: 0.0, Badge.modelled: learned.scaled, Badge.assumed: learned.assumed}[
@@ -72,3 +76,21 @@ def interval(mid: float, kind: Kind, deployment: Deployment) -> Interval:
     below = math.hypot(min(spread.low, 0.0), _80_PERCENT * more)
     above = math.hypot(max(spread.high, 0.0), _80_PERCENT * more)
     return Interval(low=mid * math.exp(-below), mid=mid, high=mid * math.exp(above))
+
+
+def _deviation(kind: Kind, deployment: Deployment) -> float | None:
+    """What the profile in use says about errors of this kind; None where it says nothing."""
+    profile = active()
+    if profile is None:
+        return None
+    correction = profile.correction_of(deployment, BARE if kind == "step" else deployment.engine.key)
+    kernels = profile.kernels_of(deployment.gpu)
+    found = (correction.spreads if correction else {}).get(kind) or (kernels.spreads if kernels else {}).get(kind)
+    return found.deviation if found else None
+
+
+def prior_deviation(kind: Kind, deployment: Deployment) -> float:
+    """The standard deviation that the interval without a profile stands for."""
+    with using(None):
+        around = interval(1.0, kind, deployment)
+    return math.log(around.high / around.low) / (2 * _80_PERCENT)

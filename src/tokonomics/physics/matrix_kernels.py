@@ -122,13 +122,21 @@ class Origin(NamedTuple):
 Curve = TypeVar("Curve", GemmCurve, ExpertCurve)
 
 
-def gemm_s(gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: float, backend: str = "vllm") -> Array:
-    """Seconds to multiply m rows with a k × n matrix of weights at that precision."""
+def gemm_s(
+    gpu: Gpu,
+    weights: Precision,
+    m: ArrayLike,
+    n: float,
+    k: float,
+    backend: str = "vllm",
+    own: GemmCurve | None = None,
+) -> Array:
+    """Seconds to multiply m rows with a k × n matrix of weights at that precision; by one's ``own`` curve, if given."""
     rows = np.asarray(m, np.float64)
     peak, bandwidth = gpu.peak_flops(weights), gpu.bandwidth_bytes_per_s
     times = [
         gemm_seconds(curve, rows, n, k, peak, bandwidth, weights.bytes_per_weight)
-        for _, curve in _gemm_curves(gpu, weights, backend)
+        for curve in ([own] if own else [curve for _, curve in _gemm_curves(gpu, weights, backend)])
     ]
     return np.asarray(np.minimum.reduce(times))
 
@@ -169,12 +177,12 @@ def experts_s(
     )
 
 
-def all_reduce_s(gpu: Gpu, gpus: int, message_bytes: ArrayLike) -> Array:
+def all_reduce_s(gpu: Gpu, gpus: int, message_bytes: ArrayLike, own: LinkCurve | None = None) -> Array:
     """Seconds until each of ``gpus`` GPUs of one machine has the sum of all their messages."""
     message = np.asarray(message_bytes, np.float64)
     if gpus == 1:
         return np.zeros_like(message)
-    return all_reduce_seconds(_link_curve(gpu, gpus)[1], gpus, message, gpu.link_among(gpus))
+    return all_reduce_seconds(own or _link_curve(gpu, gpus)[1], gpus, message, gpu.link_among(gpus))
 
 
 def curve_origin(gpu: Gpu, op: Op, weights: Precision = Precision.bf16, backend: str = "vllm", gpus: int = 2) -> Origin:

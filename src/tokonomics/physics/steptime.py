@@ -34,9 +34,10 @@ from tokonomics.physics.attention_kernels import (
     mla_prefill_s,
     prefill_attention_s,
 )
+from tokonomics.physics.calibration import Correction, Kernels, active, engine_of, profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.efficiency import efficiency
-from tokonomics.physics.matrix_kernels import all_reduce_s, experts_s, gemm_s
+from tokonomics.physics.matrix_kernels import GemmCurve, all_reduce_s, experts_s, gemm_s
 from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
 from tokonomics.physics.sharding import dense_products, step_weight_bytes
 
@@ -74,19 +75,35 @@ class StepModel:
     def __init__(self, deployment: Deployment, engine: Overhead | None, between: Layers | None = None) -> None:
         model, gpu, tp = deployment.model, deployment.gpu, deployment.tp
         self.deployment = deployment
+        profile = active()
+        self.own = profile.kernels_of(gpu) if profile else None
+        self.correction = profile.correction_of(deployment, engine_of(deployment, bool(engine))) if profile else None
+        if engine and self.correction and self.correction.step_s is not None:
+            added = {"step_s": self.correction.step_s, "sequence_s": self.correction.sequence_s or 0.0}
+            engine = engine.model_copy(update=added | {"overlapped": False})
         self.engine = engine
-        self.between = between or layers()
+        self.between = between or _between(self.own)
         self.backend = deployment.engine.key if engine else BARE_ATTENTION
         kernels = deployment.engine.key if engine else BARE_MATRICES
         self.mixers = tuple((group.count, group.mixer) for group in model.groups if group.mixer is not None)
         nothing = np.zeros_like(_TOKENS)
-        self._matrices = sum((_matrices_s(group, deployment, kernels, _TOKENS) for group in model.groups), nothing)
-        self._small = sum((_small_ops_s(group, deployment, self.between, _TOKENS) for group in model.groups), nothing)
-        self._communication = _communication_s(deployment, _TOKENS)
-        self._head = gemm_s(gpu, Precision.bf16, _TOKENS, model.vocab / tp, model.hidden, kernels)
+        own, groups = self.own, model.groups
+        self._matrices = sum((_matrices_s(group, deployment, kernels, _TOKENS, own) for group in groups), nothing)
+        self._small = sum((_small_ops_s(group, deployment, self.between, _TOKENS, own) for group in groups), nothing)
+        self._communication = _communication_s(deployment, _TOKENS, own)
+        self._head = gemm_s(gpu, Precision.bf16, _TOKENS, model.vocab / tp, model.hidden, kernels, _bf16(own))
+        if self.correction:
+            self._correct(self.correction)
         self._per_token = self._matrices + self._small + self._communication
         drafter = deployment.draft
         self.draft = StepModel(drafter, engine, between) if drafter else None
+
+    def _correct(self, correction: Correction) -> None:
+        """Scale what depends on the number of tokens; a factor that falls must not make more tokens faster."""
+        factor = correction.factor(_TOKENS)
+        for name in ("_matrices", "_small", "_communication"):
+            setattr(self, name, np.maximum.accumulate(getattr(self, name) * factor))
+        self._head = self._head * correction.decode
 
     def with_engine(self, engine: Overhead | None) -> "StepModel":
         """The same kernels under another engine's overhead."""
@@ -181,14 +198,18 @@ class StepModel:
     def _stream_bytes_per_s(self) -> float:
         """How fast weights stream through a product of one row too large for any cache: the curve's own bandwidth."""
         in_mixer, _ = self.deployment.model.precisions(self.deployment.weights)
-        one_row = float(gemm_s(self.deployment.gpu, in_mixer, 1, _HUGE, _HUGE, self.backend))
+        own = self.own.gemm_curve(in_mixer) if self.own else None
+        one_row = float(gemm_s(self.deployment.gpu, in_mixer, 1, _HUGE, _HUGE, self.backend, own))
+        one_row *= self.correction.decode if self.correction else 1.0
         return _HUGE * _HUGE * in_mixer.bytes_per_weight / one_row
 
     def decode_attention_s(self, batch: Array | np.float64, context: Array | np.float64) -> Array:
         """Attention of the running sequences, on the GPU; ``batch`` is that of one pass."""
         total = np.zeros(np.broadcast_shapes(np.shape(batch), np.shape(context)))
         for count, mixer in self.mixers:
-            total = total + count * _decode_attention_s(mixer, self.deployment, self.backend, batch, context)
+            total = total + count * _decode_attention_s(mixer, self.deployment, self.backend, batch, context, self.own)
+        if self.correction:
+            total = total * self.correction.decode
         return np.where(np.asarray(batch) > 0, total, 0.0)
 
     def prompt_attention_s(self, prompt: Array, past: Array, prompts: Array) -> Array:
@@ -197,7 +218,10 @@ class StepModel:
             return np.zeros(np.shape(prompt))
         total = np.zeros(np.shape(prompt))
         for count, mixer in self.mixers:
-            total = total + count * _prompt_attention_s(mixer, self.deployment, self.backend, prompt, past, prompts)
+            parts = (prompt, past, prompts)
+            total = total + count * _prompt_attention_s(mixer, self.deployment, self.backend, *parts, self.own)
+        if self.correction:
+            total = total * self.correction.prefill
         return np.where(prompt > 0, total, 0.0)
 
     def with_host(self, gpu_s: Array, batch: Array) -> Array:
@@ -208,9 +232,13 @@ class StepModel:
         return np.maximum(gpu_s, host_s) if self.engine.overlapped else gpu_s + host_s
 
 
-@lru_cache(maxsize=4096)
 def step_model(deployment: Deployment) -> StepModel:
-    """The compiled step time of a deployment under its engine as it is today."""
+    """The compiled step time of a deployment under its engine as it is today, and under the profile in use."""
+    return _step_model(deployment, profile_key())
+
+
+@lru_cache(maxsize=4096)
+def _step_model(deployment: Deployment, profile: str | None) -> StepModel:
     return StepModel(deployment, overhead(deployment.engine))
 
 
@@ -224,17 +252,33 @@ def prefill(deployment: Deployment, tokens: ArrayLike) -> Array:
     return step_model(deployment).prefill(tokens)
 
 
-def _matrices_s(group: LayerGroup, deployment: Deployment, backend: str, tokens: Array) -> Array:
+def _between(own: Kernels | None) -> Layers:
+    """What lies between kernels: as probed on this GPU, or as we know it."""
+    if own and own.layer_s is not None:
+        return Layers(layer_s=own.layer_s, source="tokonomics probe")
+    return layers()
+
+
+def _bf16(own: Kernels | None) -> GemmCurve | None:
+    return own.gemm_curve(Precision.bf16) if own else None
+
+
+def _memory_share(deployment: Deployment, own: Kernels | None) -> float:
+    return own.memory if own else efficiency(deployment.gpu).memory
+
+
+def _matrices_s(group: LayerGroup, deployment: Deployment, backend: str, tokens: Array, own: Kernels | None) -> Array:
     """Matrix products of a group of layers: projections, feed-forward, router, experts."""
     total = np.zeros_like(tokens)
     for n, k, weights in dense_products(group, deployment):
         total = (
             total
-            + gemm_s(deployment.gpu, weights, tokens, n, k, backend)
-            + _adapters_s(deployment, tokens, n, k, backend)
+            + gemm_s(deployment.gpu, weights, tokens, n, k, backend, own.gemm_curve(weights) if own else None)
+            + _adapters_s(deployment, tokens, n, k, backend, own)
         )
     if isinstance(group.mlp, MoeMlp):
-        router = gemm_s(deployment.gpu, Precision.bf16, tokens, group.mlp.experts, deployment.model.hidden, backend)
+        size = (group.mlp.experts, deployment.model.hidden)
+        router = gemm_s(deployment.gpu, Precision.bf16, tokens, *size, backend, _bf16(own))
         total = (
             total
             + router
@@ -255,19 +299,23 @@ def _matrices_s(group: LayerGroup, deployment: Deployment, backend: str, tokens:
     return group.count * total
 
 
-def _adapters_s(deployment: Deployment, tokens: Array, n: float, k: float, backend: str) -> Array | float:
+def _adapters_s(
+    deployment: Deployment, tokens: Array, n: float, k: float, backend: str, own: Kernels | None
+) -> Array | float:
     """LoRA beside one dense product: down to the rank and up again, and the weights of every adapter in the batch."""
     rank = deployment.lora_rank
     if not rank:
         return 0.0
-    gpu = deployment.gpu
-    thin = gemm_s(gpu, Precision.bf16, tokens, rank, k, backend) + gemm_s(gpu, Precision.bf16, tokens, n, rank, backend)
+    gpu, curve, bf16 = deployment.gpu, _bf16(own), Precision.bf16
+    thin = gemm_s(gpu, bf16, tokens, rank, k, backend, curve) + gemm_s(gpu, bf16, tokens, n, rank, backend, curve)
     others = np.minimum(tokens, deployment.lora_adapters) - 1
     moved = others * rank * (n + k) * Precision.bf16.bytes_per_weight
-    return thin + moved / (gpu.bandwidth_bytes_per_s * efficiency(gpu).memory)
+    return thin + moved / (gpu.bandwidth_bytes_per_s * _memory_share(deployment, own))
 
 
-def _small_ops_s(group: LayerGroup, deployment: Deployment, between: Layers, tokens: Array) -> Array:
+def _small_ops_s(
+    group: LayerGroup, deployment: Deployment, between: Layers, tokens: Array, own: Kernels | None
+) -> Array:
     """Norms, rotary embedding, activation and residual of a group: bytes through memory, and launches.
 
     A layer reads and writes the residual stream around two norms (eight times the hidden width), touches queries, keys
@@ -281,9 +329,8 @@ def _small_ops_s(group: LayerGroup, deployment: Deployment, between: Layers, tok
         touched += 3 * group.mlp.intermediate / tp
     gpu = deployment.gpu
     moved = tokens * touched * Precision.bf16.bytes_per_weight
-    return group.count * (
-        _blocks(group) / 2 * between.layer_s + moved / (gpu.bandwidth_bytes_per_s * efficiency(gpu).memory)
-    )
+    share = _memory_share(deployment, own)
+    return group.count * (_blocks(group) / 2 * between.layer_s + moved / (gpu.bandwidth_bytes_per_s * share))
 
 
 def _blocks(group: LayerGroup) -> int:
@@ -291,13 +338,14 @@ def _blocks(group: LayerGroup) -> int:
     return (group.mixer is not None) + (group.mlp is not None)
 
 
-def _communication_s(deployment: Deployment, tokens: Array) -> Array:
+def _communication_s(deployment: Deployment, tokens: Array, own: Kernels | None) -> Array:
     """Two all-reduces a layer, after attention and after the feed-forward; and the hops between stages."""
     total = np.zeros_like(tokens)
     message = tokens * deployment.model.hidden * Precision.bf16.bytes_per_weight
     if deployment.tp > 1:
         sums = sum(group.count * _blocks(group) for group in deployment.model.groups)
-        total = total + sums * all_reduce_s(deployment.gpu, deployment.tp, message)
+        link = own.link_curve(deployment.gpu, deployment.tp) if own else None
+        total = total + sums * all_reduce_s(deployment.gpu, deployment.tp, message, link)
     if deployment.pp > 1:
         total = total + (deployment.pp - 1) * message / deployment.gpu.pcie_bytes_per_s
     return total
@@ -318,25 +366,36 @@ def _heads(mixer: GroupedAttention, tp: int) -> _Heads:
 
 
 def _decode_attention_s(
-    mixer: Mixer, deployment: Deployment, backend: str, batch: Array | np.float64, context: Array | np.float64
+    mixer: Mixer,
+    deployment: Deployment,
+    backend: str,
+    batch: Array | np.float64,
+    context: Array | np.float64,
+    own: Kernels | None,
 ) -> Array:
     gpu, kv, tp = deployment.gpu, deployment.kv, deployment.tp
     if isinstance(mixer, GroupedAttention):
-        return decode_attention_s(gpu, kv, batch, context, backend=backend, **_heads(mixer, tp))
+        heads = _heads(mixer, tp)
+        # The probe times PyTorch's kernels: a bare step's, and no engine's.
+        curve = own.decode_curve(**heads) if own and backend == BARE_ATTENTION else None
+        return decode_attention_s(gpu, kv, batch, context, backend=backend, own=curve, **heads)
     if isinstance(mixer, LatentAttention):
         ranks = {"kv_rank": mixer.kv_rank, "rope_dim": mixer.rope_dim}
         return mla_decode_s(gpu, kv, batch, context, heads=mixer.heads / tp, backend=backend, **ranks)
     # A recurrent state is read and written back once a step, whatever the context.
     moved = 2.0 * mixer.state_bytes / tp * np.asarray(batch)
-    return np.asarray(moved / (gpu.bandwidth_bytes_per_s * efficiency(gpu).memory))
+    return np.asarray(moved / (gpu.bandwidth_bytes_per_s * _memory_share(deployment, own)))
 
 
 def _prompt_attention_s(
-    mixer: Mixer, deployment: Deployment, backend: str, prompt: Array, past: Array, prompts: Array
+    mixer: Mixer, deployment: Deployment, backend: str, prompt: Array, past: Array, prompts: Array, own: Kernels | None
 ) -> Array:
     gpu, kv, tp = deployment.gpu, deployment.kv, deployment.tp
     if isinstance(mixer, GroupedAttention):
-        return prefill_attention_s(gpu, kv, prompt, past, sequences=prompts, backend=backend, **_heads(mixer, tp))
+        curve = own.prefill_curve(mixer.head_dim, mixer.window) if own and backend == BARE_ATTENTION else None
+        return prefill_attention_s(
+            gpu, kv, prompt, past, sequences=prompts, backend=backend, own=curve, **_heads(mixer, tp)
+        )
     if isinstance(mixer, LatentAttention):
         ranks = {"kv_rank": mixer.kv_rank, "rope_dim": mixer.rope_dim}
         dims = {"nope_dim": mixer.nope_dim, "value_dim": mixer.value_dim}

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import sequence_bytes
 from tokonomics.physics.steptime import StepModel
@@ -107,11 +108,14 @@ def curve_for(deployment: Deployment, load: Load) -> ReplicaCurve:
     if load.trace.prefix is not None and deployment.engine.reuses_prefixes:
         computed, held = load.computed_mean, load.held_mean
     output_tokens = max(1, round(load.workload.output_tokens))
-    return _curve(deployment, max(1, round(computed)), output_tokens, round(load.context_mean, 1), round(held, 1))
+    lengths = (max(1, round(computed)), output_tokens, round(load.context_mean, 1), round(held, 1))
+    return _curve(deployment, *lengths, profile_key())
 
 
 @lru_cache(maxsize=4096)
-def _curve(deployment: Deployment, input_tokens: int, output_tokens: int, context: float, held: float) -> ReplicaCurve:
+def _curve(
+    deployment: Deployment, input_tokens: int, output_tokens: int, context: float, held: float, profile: str | None
+) -> ReplicaCurve:
     """Kept: whoever asks again with another rate, price or promise gets an answer at once."""
     return ReplicaCurve(deployment, input_tokens, output_tokens, context_tokens=context, held_tokens=held)
 

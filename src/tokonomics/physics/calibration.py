@@ -1,0 +1,377 @@
+"""A profile: what was learned about the user's own machine, and how every prediction comes to use it.
+
+Two things can be in it. ``kernels``: curves in the laws of ``matrix_kernels`` and ``attention_kernels``, fitted on what
+``tokonomics probe`` timed on a GPU; they take the place of ours wherever that GPU runs those kernels. ``corrections``:
+for an engine on a GPU, a factor for decode steps, one for prompts, and what the host adds to a step, fitted by
+``tokonomics calibrate`` on results of a server, with a pull towards no correction. Each keeps the sizes it has seen and
+its error on points that were held out.
+
+The profile in use is ambient, as the user's catalogue is: ``use``, or ``$TOKONOMICS_PROFILE``; else there is none and
+nothing changes. Whatever keeps step times must key on ``profile_key``.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import date
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from tokonomics.catalog.gpus import Gpu
+from tokonomics.catalog.precision import Precision
+from tokonomics.errors import BadInput, from_validation, shorten
+from tokonomics.nouns import Noun
+from tokonomics.physics import attention_kernels, matrix_kernels
+from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve
+
+SCHEMA_VERSION: Final = 1
+VARIABLE = "TOKONOMICS_PROFILE"
+LARGEST_FILE = 50_000_000
+BARE = "bare"
+"""The engine of steps without one."""
+FEW, MANY = 256.0, 2048.0
+"""Tokens of a step up to which the decode factor holds, and from which the prompt factor does; between, a mixture."""
+
+
+class Range(Noun):
+    """Sizes that were measured, both ends included."""
+
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        return self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9)
+
+
+class Fitted(Noun):
+    """A curve, with what it was fitted on and how well it predicts what it was not."""
+
+    curve: tuple[float, ...]
+    """The fields of its law, in order."""
+    seen: dict[str, Range]
+    rows: PositiveInt
+    held_out: NonNegativeInt
+    median_error: NonNegativeFloat | None = None
+    """Median size of log(predicted ÷ timed) over the rows held out from a first fit."""
+    p90_error: NonNegativeFloat | None = None
+
+
+class Kernels(Noun):
+    """Curves of one GPU."""
+
+    gpu: str
+    """Its key in the catalogue."""
+    memory: float = Field(gt=0, le=1)
+    """Share of the datasheet's bandwidth that a large copy reaches."""
+    gemm: Fitted | None = None
+    """Dense layers in bf16: PyTorch calls the same cuBLAS as the engines do."""
+    decode: dict[str, Fitted] = Field(default_factory=dict)
+    """PyTorch's attention, by "mode/head width": of bare steps. Engines run other kernels."""
+    prefill: dict[str, Fitted] = Field(default_factory=dict)
+    all_reduce: dict[int, Fitted] = Field(default_factory=dict)
+    """NCCL's, by number of GPUs: used where ours were not timed on this GPU."""
+    layer_s: NonNegativeFloat | None = None
+    """What lies between the kernels of a layer."""
+    spreads: dict[str, "Spread"] = Field(default_factory=dict)
+    """Of whole steps against the sum of these curves, by kind."""
+
+    @model_validator(mode="after")
+    def _curves_are_of_their_laws(self) -> Self:
+        laws: list[tuple[type[tuple[float, ...]], Iterable[Fitted]]] = [
+            (GemmCurve, [self.gemm] if self.gemm else []),
+            (DecodeCurve, self.decode.values()),
+            (PrefillCurve, self.prefill.values()),
+            (LinkCurve, self.all_reduce.values()),
+        ]
+        for law, fits in laws:
+            names: tuple[str, ...] = law._fields  # type: ignore[attr-defined]
+            for fit in fits:
+                if len(fit.curve) != len(names) or min(fit.curve) <= 0:
+                    raise ValueError(f"a {law.__name__} has {len(names)} positive numbers: {', '.join(names)}")
+                shares = [fit.curve[names.index(name)] for name in ("memory", "compute", "link") if name in names]
+                if max(shares) > 1:
+                    raise ValueError(f"a {law.__name__} reaches more than its datasheet")
+        return self
+
+    def gemm_curve(self, weights: Precision) -> GemmCurve | None:
+        """Of dense layers at a precision; PyTorch's FP8 is far from the engines', so only bf16 is replaced."""
+        return GemmCurve(*self.gemm.curve) if self.gemm and weights is Precision.bf16 else None
+
+    def decode_curve(self, heads: float, kv_heads: float, head_dim: int, window: int | None) -> DecodeCurve | None:
+        """PyTorch's decode attention at the head width nearest to the one asked for; windows were not timed."""
+        found = None if window else _nearest(self.decode, "grouped" if heads > kv_heads else "plain", head_dim)
+        return DecodeCurve(*found.curve) if found else None
+
+    def prefill_curve(self, head_dim: int, window: int | None) -> PrefillCurve | None:
+        found = None if window else _nearest(self.prefill, "grouped", head_dim)
+        return PrefillCurve(*found.curve) if found else None
+
+    def link_curve(self, gpu: Gpu, gpus: int) -> LinkCurve | None:
+        """NCCL's all-reduce, where that of engines was not timed on this GPU."""
+        timed = matrix_kernels.curve_origin(gpu, "all_reduce", gpus=gpus).kind == "measured"
+        return None if timed or gpus not in self.all_reduce else LinkCurve(*self.all_reduce[gpus].curve)
+
+
+class Spread(Noun):
+    """Standard deviation of log(measured ÷ predicted) on held-out points, pulled towards that without a profile."""
+
+    deviation: PositiveFloat
+    n: PositiveInt
+
+
+class HeldOut(Noun):
+    """A figure on points that the fit did not see: how far off we were, and are."""
+
+    figure: str
+    n: PositiveInt
+    before: NonNegativeFloat
+    """Median size of log(predicted ÷ measured) without the profile."""
+    after: NonNegativeFloat
+    bias_before: float
+    bias_after: float
+
+    @property
+    def worse(self) -> bool:
+        """By more than a point that moved by chance: a tenth, and half a percent."""
+        return self.after > 1.1 * self.before + 0.005
+
+
+class Correction(Noun):
+    """What an engine on a GPU does differently from the sum of its kernels."""
+
+    gpu: str
+    engine: str
+    model: str | None = None
+    """Only this model, at this precision and split; None: all."""
+    weights: Precision | None = None
+    tp: PositiveInt | None = None
+    decode: PositiveFloat = 1.0
+    """Times what the GPU takes for steps of few tokens."""
+    prefill: PositiveFloat = 1.0
+    """Times what it takes for prompts."""
+    step_s: NonNegativeFloat | None = None
+    """What the host adds to a step, in place of the engine's own figures; None: those."""
+    sequence_s: NonNegativeFloat | None = None
+    seen: dict[str, Range] = Field(default_factory=dict)
+    loads: PositiveInt
+    rows: PositiveInt
+    held_out: tuple[HeldOut, ...] = ()
+    spreads: dict[str, Spread] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def covers(self, deployment: Deployment, engine: str) -> bool:
+        """Whether it speaks of this deployment."""
+        return (
+            self.gpu == deployment.gpu.key
+            and self.engine == engine
+            and self.model in (None, deployment.model.key)
+            and self.weights in (None, deployment.weights)
+            and self.tp in (None, deployment.tp)
+        )
+
+    def factor(self, tokens: Any) -> Any:
+        """Of a step's token-wise part, by its tokens: from the decode factor to that of prompts."""
+        import numpy as np
+
+        place = np.log(np.clip(tokens, FEW, MANY) / FEW) / math.log(MANY / FEW)
+        return np.exp((1 - place) * math.log(self.decode) + place * math.log(self.prefill))
+
+
+def _nearest(fits: Mapping[str, Fitted], mode: attention_kernels.Mode, head_dim: int) -> Fitted | None:
+    """By "mode/head width"."""
+    widths = {int(name.split("/")[1]): fit for name, fit in fits.items() if name.split("/")[0] == mode}
+    return widths[min(widths, key=lambda each: abs(math.log(each / head_dim)))] if widths else None
+
+
+class Machine(Noun):
+    """Where the kernels were timed."""
+
+    device: str
+    gpus: PositiveInt
+    driver: str | None = None
+    torch: str | None = None
+    cuda: str | None = None
+
+
+class Profile(Noun):
+    """All that is known of a machine, in one file."""
+
+    kind: Literal["tokonomics profile"] = "tokonomics profile"
+    schema_version: Literal[1] = SCHEMA_VERSION
+    name: str
+    made: date
+    command: str
+    machine: Machine | None = None
+    kernels: Kernels | None = None
+    corrections: tuple[Correction, ...] = ()
+    check: tuple[HeldOut, ...] = ()
+    """Whole steps that the probe predicted and timed."""
+    timings: dict[str, Any] = Field(default_factory=dict)
+    """As timed, so that the curves can be fitted again."""
+
+    @cached_property
+    def key(self) -> str:
+        """The same for profiles that predict the same."""
+        said = self.model_dump_json(exclude={"timings", "name", "command", "made"})
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """GPUs that it speaks of."""
+        named = [each.gpu for each in self.corrections] + ([self.kernels.gpu] if self.kernels else [])
+        return tuple(dict.fromkeys(named))
+
+    def kernels_of(self, gpu: Gpu) -> Kernels | None:
+        """The curves timed on this GPU; a catalogue entry that was changed is another GPU."""
+        return self.kernels if self.kernels and self.kernels.gpu == gpu.key else None
+
+    def correction_of(self, deployment: Deployment, engine: str) -> Correction | None:
+        """The most special one that covers a deployment."""
+        found = [each for each in self.corrections if each.covers(deployment, engine)]
+        return max(
+            found, key=lambda each: sum(part is not None for part in (each.model, each.weights, each.tp)), default=None
+        )
+
+    def summary(self) -> str:
+        """In one line."""
+        parts = [f"kernels of {self.kernels.gpu} probed"] if self.kernels else []
+        parts += [f"{each.engine} on {each.gpu} corrected on {each.loads} loads" for each in self.corrections]
+        return f"profile {self.name} of {self.made}: {'; '.join(parts) or 'empty'}"
+
+
+_NOT_SET: Final = object()
+_ACTIVE: ContextVar[object] = ContextVar("tokonomics_profile", default=_NOT_SET)
+
+
+def use(profile: Profile | None) -> None:
+    """Predict with this profile from here on; None: without any, whatever the environment says."""
+    _ACTIVE.set(profile)
+
+
+@contextmanager
+def using(profile: Profile | None) -> Iterator[None]:
+    """Predict with this profile for a while."""
+    before = _ACTIVE.set(profile)
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(before)
+
+
+def active() -> Profile | None:
+    """The profile in use: the one set for this run, or the environment's."""
+    chosen = _ACTIVE.get()
+    if chosen is not _NOT_SET:
+        return chosen  # type: ignore[return-value]
+    given = os.environ.get(VARIABLE)
+    return read_profile(Path(given).expanduser()) if given else None
+
+
+def profile_key() -> str | None:
+    """What a cache of step times must be kept under."""
+    profile = active()
+    return profile.key if profile else None
+
+
+def engine_of(deployment: Deployment, served: bool) -> str:
+    """Under which name corrections know the engine."""
+    return deployment.engine.key if served else BARE
+
+
+def read_profile(path: Path) -> Profile:
+    """A profile from its file."""
+    where = shorten(str(path), 200)
+    try:
+        stamp = path.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadInput(
+            f"cannot be read: {shorten(str(reason))}", where=where, fix="Make one: tokonomics calibrate."
+        ) from None
+    if stamp.st_size > LARGEST_FILE:
+        raise BadInput(f"has {stamp.st_size:,} bytes, too many for a profile", where=where)
+    return _parsed(path, stamp.st_mtime_ns, stamp.st_size)
+
+
+@lru_cache(maxsize=8)
+def _parsed(path: Path, changed: int, size: int) -> Profile:
+    """Read again only when the file has changed."""
+    where = shorten(str(path), 200)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"is not a profile: {shorten(str(error), 120)}", where=where) from None
+    if not is_profile(found):
+        raise BadInput(
+            "is not a profile", where=where, fix="Make one with tokonomics probe or tokonomics calibrate FILE… --out."
+        )
+    if found.get("schema_version") != SCHEMA_VERSION:
+        said = shorten(str(found.get("schema_version")))
+        raise BadInput(f"has schema version {said}; this tokonomics reads {SCHEMA_VERSION}", where=where)
+    try:
+        return Profile.model_validate(found)
+    except ValidationError as error:
+        raise from_validation(error, where) from None
+
+
+def is_profile(document: object) -> bool:
+    """Whether a JSON document says that it is one."""
+    return isinstance(document, Mapping) and document.get("kind") == "tokonomics profile"
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """One timing a line; never half a file."""
+    whole = profile.model_dump(mode="json", exclude={"timings"})
+    text = json.dumps(whole, indent=1, ensure_ascii=False)
+    if profile.timings:
+        lines = [f' "{name}": {_rows(rows)}' for name, rows in profile.timings.items()]
+        text = text.removesuffix("\n}") + ',\n "timings": {\n' + ",\n".join(lines) + "\n}}"
+    aside = path.with_name(path.name + ".part")
+    try:
+        aside.write_text(text + "\n", encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror or error}", where=shorten(str(path), 200)) from None
+
+
+def _rows(rows: object) -> str:
+    if not isinstance(rows, list):
+        return json.dumps(rows)
+    return "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]"
+
+
+def beyond(deployment: Deployment, **sizes: float) -> list[str]:
+    """What of a prediction lies outside the sizes that the profile in use has seen; empty without one."""
+    profile = active()
+    if profile is None:
+        return []
+    correction = profile.correction_of(deployment, deployment.engine.key)
+    seen = dict(correction.seen) if correction else {}
+    kernels = profile.kernels_of(deployment.gpu)
+    if kernels and kernels.gemm and "batch" not in seen:
+        seen["batch"] = kernels.gemm.seen["m"]
+    said = []
+    for name, value in sizes.items():
+        known = seen.get(name)
+        if known is None or known.holds(value):
+            continue
+        side = f"beyond {known.high:,.4g}" if value > known.high else f"below {known.low:,.4g}"
+        said.append(f"extrapolates: {name.replace('_', ' ')} {value:,.4g} {side} calibrated")
+    return said
