@@ -11,7 +11,7 @@ import io
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -118,7 +118,12 @@ def _from_steps(text: str, path: Path) -> list[Measurement | Unread]:
         raise BadInput("a JSON of step times needs 'gpu' and 'rows'", where=_shown(path)) from None
     if not isinstance(rows, list) or not isinstance(gpu, str) or not rows:
         raise BadInput("'gpu' must be a name and 'rows' a list of steps", where=_shown(path))
-    return [_step(row, gpu, found, f"row {place}") for place, row in enumerate(rows, 1)]
+    return steps_from(rows, gpu, found)
+
+
+def steps_from(rows: Sequence[object], gpu: str, file: Mapping[str, object]) -> list[Measurement | Unread]:
+    """Bare steps on a GPU; what a row does not say, its file may."""
+    return [_step(row, gpu, file, f"row {place}") for place, row in enumerate(rows, 1)]
 
 
 def _step(row: object, gpu: str, file: Mapping[str, object], key: str) -> Measurement | Unread:

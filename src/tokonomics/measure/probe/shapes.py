@@ -46,6 +46,13 @@ class Shape:
         return BYTES * (self.layers * own + self.hidden + self.vocab * self.hidden)
 
     @property
+    def products(self) -> tuple[tuple[int, int], ...]:
+        """Columns and depth of one layer's matrices and of the head."""
+        wide = self.heads * self.head_dim
+        layer = ((self.qkv, self.hidden), (self.hidden, wide), (2 * self.intermediate, self.hidden))
+        return (*layer, (self.hidden, self.intermediate), (self.vocab, self.hidden))
+
+    @property
     def held_bytes(self) -> int:
         """What lies in memory before there is any KV cache."""
         return self.weight_bytes + (0 if self.tied else BYTES * self.vocab * self.hidden)
@@ -93,7 +100,7 @@ DECODE = Heads(32, 8, 128)
 DECODE_BATCHES = (1, 4, 16, 32, 64, 128, 256)
 DECODE_CONTEXTS = (128, 512, 1536, 4096, 8192, 16384, 32768)
 OTHER_HEADS = (Heads(16, 8, 128), Heads(32, 4, 128), Heads(64, 8, 128), Heads(32, 8, 64), Heads(32, 32, 128))
-OTHER_BATCHES = (1, 16, 64, 256)
+OTHER_BATCHES = (1, 8, 32, 64, 256)
 OTHER_CONTEXTS = (512, 2048, 8192, 32768)
 PROMPT_HEADS = (Heads(32, 8, 128), Heads(32, 8, 64), Heads(16, 8, 128), Heads(32, 32, 128))
 PROMPTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -137,7 +144,13 @@ def matrix_points(quick: bool) -> list[tuple[int, int, int]]:
     """(m, n, k) of the products to time; the large strides first, so that a run cut short has seen all sizes."""
     rows, matrices = (ROWS[::2] + ROWS[-1:], MATRICES[::2]) if quick else (ROWS, MATRICES)
     every = [(m, n, k) for n, k in matrices for m in rows]
-    return [point for start in (0, 2, 1, 3) for point in every[start::4]]
+    return stack_points(quick) + [point for start in (0, 2, 1, 3) for point in every[start::4]]
+
+
+def stack_points(quick: bool) -> list[tuple[int, int, int]]:
+    """The products of ``STACKS``: what is left of their layers lies between them."""
+    stacks = list(STACKS.values())[: 1 if quick else None]
+    return [(m, n, k) for stack in stacks for m in stack.batches for n, k in stack.products]
 
 
 def decode_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int]]:

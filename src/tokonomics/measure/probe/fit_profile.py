@@ -1,0 +1,312 @@
+"""From timings to a profile: curves of this GPU, and how well they predict whole steps that were timed beside them.
+
+Each curve is fitted twice: without a quarter of its shapes, whose error is reported, and on all, which is kept. What
+lies between the kernels of a layer is what a stack of layers takes beyond its matrix products, each timed at the
+very sizes it has there. Whole models are only checked against.
+"""
+
+import math
+import statistics
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.catalog.gpus import Gpu, find_gpu
+from tokonomics.catalog.precision import Precision
+from tokonomics.errors import BadInput, UnknownName
+from tokonomics.measure.measurements import Measurement, steps_from
+from tokonomics.measure.probe.fit_law import (
+    ATTENTION_SHARPNESS,
+    DECODE,
+    GEMM,
+    GEMM_SHARPNESS,
+    HEAT_S,
+    LINK,
+    PREFILL,
+    PULL,
+    Bounds,
+    fit_law,
+    least_log_squares,
+)
+from tokonomics.measure.validate import Prediction, predict
+from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
+from tokonomics.physics.calibration import Fitted, HeldOut, Kernels, Machine, Profile, Range, Spread, using
+from tokonomics.physics.intervals import Kind
+from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve, all_reduce_seconds, gemm_seconds
+
+Array = NDArray[np.float64]
+Rows = Sequence[Mapping[str, Any]]
+Law = Callable[[Array, NDArray[np.intp]], Array]
+"""Seconds of the rows at some indices, by parameters."""
+
+KIND = "tokonomics probe timings"
+SECTIONS = (
+    "memory", "launch", "gemm", "gemm_fp8", "sustained", "decode_attention", "prefill_attention", "all_reduce",
+    "layers", "check",
+)  # fmt: skip
+"""What a profile keeps of the timings."""
+FEWEST = 24
+"""Timings below which a curve of ten parameters is a guess."""
+FEW_PULLED = 12
+"""The same of a curve whose parameters are pulled to known ones."""
+PRIOR_POINTS = 8
+"""Points that the spread without a profile counts as: a few good hits do not make an interval narrow."""
+
+
+def is_timings(document: object) -> bool:
+    """Whether a JSON document is what ``probe.timings`` writes."""
+    return isinstance(document, Mapping) and document.get("kind") == KIND
+
+
+def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str | None = None) -> Profile:
+    """Curves and their check."""
+    machine = timings.get("machine")
+    if not isinstance(machine, Mapping) or not isinstance(machine.get("device"), str):
+        raise BadInput("the timings do not say which device they are of", where=where)
+    device = str(machine["device"])
+    try:
+        found = find_gpu(gpu or device)
+    except UnknownName:
+        raise BadInput(
+            f"no GPU of the catalogue is called '{device}'",
+            where=where,
+            fix="Name it with --gpu, or add it: docs/catalogue.md.",
+        ) from None
+    kernels = kernels_from(timings, found, where)
+    made = str(timings.get("made") or date.today().isoformat())
+    profile = Profile(
+        name=f"{found.key} probe",
+        made=date.fromisoformat(made),
+        command=command,
+        machine=Machine(**{name: machine.get(name) for name in Machine.model_fields}),
+        kernels=kernels,
+        timings={name: timings[name] for name in SECTIONS if timings.get(name)},
+    )
+    pairs = check(profile, timings.get("check") or (), found)
+    spreads = {kind: spread(kind, [pair for pair in pairs if pair[0] == kind]) for kind in {pair[0] for pair in pairs}}
+    return profile.model_copy(
+        update={
+            "kernels": kernels.model_copy(update={"spreads": {k: v for k, v in spreads.items() if v}}),
+            "check": held_out_figures(pairs),
+        }
+    )
+
+
+def kernels_from(timings: Mapping[str, Any], gpu: Gpu, where: str) -> Kernels:
+    """The curves of a GPU, of whatever was timed."""
+    copied = [row["bytes_per_s"] for row in timings.get("memory") or () if row["kind"] == "copy"]
+    gemm = _gemm(gpu, [*(timings.get("gemm") or ()), *(timings.get("sustained") or ())])
+    if gemm is None:
+        raise BadInput(
+            "too few matrix products were timed to fit their curve", where=where, fix="Give the probe more time."
+        )
+    share = min(1.0, max(copied, default=0.0) / gpu.bandwidth_bytes_per_s) or GemmCurve(*gemm.curve).memory
+    return Kernels(
+        gpu=gpu.key,
+        memory=share,
+        gemm=gemm,
+        decode=_by_width(timings.get("decode_attention") or (), lambda rows: _decode(gpu, rows), split=True),
+        prefill=_by_width(timings.get("prefill_attention") or (), lambda rows: _prefill(gpu, rows), split=False),
+        all_reduce={
+            gpus: fitted
+            for gpus in sorted({int(row["gpus"]) for row in timings.get("all_reduce") or ()})
+            if (fitted := _link(gpu, gpus, [row for row in timings["all_reduce"] if row["gpus"] == gpus]))
+        },
+        layer_s=_layer_s(timings.get("layers") or (), timings.get("gemm") or (), gpu, share),
+    )
+
+
+def _gemm(gpu: Gpu, rows: Rows) -> Fitted | None:
+    m, n, k = (_column(rows, name) for name in ("m", "n", "k"))
+    busy_s = np.array([row.get("busy_ms", 0.0) for row in rows]) * 1e-3
+    heat = np.array([row.get("heat", math.nan) for row in rows], np.float64)
+    heat = np.where(np.isnan(heat), busy_s / (busy_s + HEAT_S), heat)
+    peak, bandwidth = gpu.peak_flops(Precision.bf16), gpu.bandwidth_bytes_per_s
+
+    def law(x: Array, at: NDArray[np.intp]) -> Array:
+        return gemm_seconds(GemmCurve(*x), m[at], n[at], k[at], peak, bandwidth, 2.0, heat[at])
+
+    # A model's time is in its large matrices, and most of its steps have few tokens.
+    weight = np.clip(np.sqrt(n * k / 16e6), 0.3, 1.5)
+    shapes = [f"{row['n']}/{row['k']}" for row in rows]
+    place = GemmCurve._fields.index("sharpness")
+    return _fitted(law, rows, GEMM, shapes, ("m", "n", "k"), GEMM_SHARPNESS, place, weight)
+
+
+def _decode(gpu: Gpu, rows: Rows) -> Fitted | None:
+    batch, context, heads, kv_heads, head_dim = (
+        _column(rows, name) for name in ("batch", "context", "heads", "kv_heads", "head_dim")
+    )
+    peak, bandwidth = gpu.peak_flops(Precision.bf16), gpu.bandwidth_bytes_per_s
+
+    def law(x: Array, at: NDArray[np.intp]) -> Array:
+        work = Work(kv_heads[at], heads[at] / kv_heads[at], 4.0 * head_dim[at], 4.0 * head_dim[at])
+        return decode_time(DecodeCurve(*x), bandwidth, peak, batch[at], context[at], work)
+
+    shapes = [f"{row['heads']}/{row['kv_heads']}/{row['batch']}/{row['context']}" for row in rows]
+    place = DecodeCurve._fields.index("sharpness")
+    sizes = ("batch", "context")
+    return _fitted(law, rows, DECODE, shapes, sizes, ATTENTION_SHARPNESS, place, None, PULL, fewest=FEW_PULLED)
+
+
+def _prefill(gpu: Gpu, rows: Rows) -> Fitted | None:
+    many, tokens, past, heads, kv_heads, head_dim = (
+        _column(rows, name) for name in ("batch", "tokens", "past", "heads", "kv_heads", "head_dim")
+    )
+    peak, bandwidth = gpu.peak_flops(Precision.bf16), gpu.bandwidth_bytes_per_s
+
+    def law(x: Array, at: NDArray[np.intp]) -> Array:
+        work = Work(kv_heads[at], heads[at] / kv_heads[at], 4.0 * head_dim[at], 4.0 * head_dim[at])
+        return prefill_time(PrefillCurve(*x), bandwidth, peak, tokens[at], past[at], work, None, many[at])
+
+    shapes = [f"{row['heads']}/{row['kv_heads']}/{row['batch']}/{row['tokens']}" for row in rows]
+    place = PrefillCurve._fields.index("sharpness")
+    return _fitted(law, rows, PREFILL, shapes, ("tokens", "past"), ATTENTION_SHARPNESS, place, None, PULL, FEW_PULLED)
+
+
+def _link(gpu: Gpu, gpus: int, rows: Rows) -> Fitted | None:
+    message = _column(rows, "bytes")
+    seconds = _column(rows, "us") * 1e-6
+    if len(rows) < 4:
+        return None
+
+    def law(x: Array) -> Array:
+        return all_reduce_seconds(LinkCurve(*x), gpus, message, gpu.link_among(gpus))
+
+    _, curve = least_log_squares(law, seconds, *LINK)
+    seen = {"bytes": Range(low=float(message.min()), high=float(message.max()))}
+    return Fitted(curve=_short(curve), seen=seen, rows=len(rows), held_out=0)
+
+
+def _fitted(
+    law: Law,
+    rows: Rows,
+    bounds: Bounds,
+    shapes: Sequence[str],
+    sizes: Sequence[str],
+    sharpness: Sequence[float],
+    place: int,
+    weight: Array | None,
+    pull: float = 0.0,
+    fewest: int = FEWEST,
+) -> Fitted | None:
+    """A curve fitted on all rows, with the error on a quarter of the shapes of one fitted on the rest."""
+    if len(rows) < fewest:
+        return None
+    seconds = _column(rows, "us") * 1e-6
+    apart = np.array([zlib.crc32(shape.encode()) % 4 == 0 for shape in shapes])
+    every = np.arange(len(rows))
+
+    def solve(at: NDArray[np.intp]) -> Array:
+        chosen = None if weight is None else weight[at]
+        return fit_law(
+            lambda x: law(x, at), seconds[at], bounds, sharpness=sharpness, place=place, weight=chosen, pull=pull
+        )
+
+    error = np.zeros(0)
+    if 0 < apart.sum() < len(rows) - fewest // 2:
+        unseen = every[apart]
+        error = np.abs(np.log(law(solve(every[~apart]), unseen) / seconds[unseen]))
+    return Fitted(
+        curve=_short(solve(every)),
+        seen={name: Range(low=min(row[name] for row in rows), high=max(row[name] for row in rows)) for name in sizes},
+        rows=len(rows),
+        held_out=len(error),
+        median_error=float(np.median(error)) if len(error) else None,
+        p90_error=float(np.quantile(error, 0.9)) if len(error) else None,
+    )
+
+
+def _by_width(rows: Rows, fit: Callable[[Rows], Fitted | None], *, split: bool) -> dict[str, Fitted]:
+    """One curve for each head width, and for grouped heads apart from plain ones where ``split``."""
+
+    def name(row: Mapping[str, Any]) -> str:
+        return f"{'plain' if split and row['heads'] == row['kv_heads'] else 'grouped'}/{row['head_dim']}"
+
+    found = {each: fit([row for row in rows if name(row) == each]) for each in sorted({name(row) for row in rows})}
+    return {each: fitted for each, fitted in found.items() if fitted}
+
+
+def _layer_s(stacks: Rows, products: Rows, gpu: Gpu, share: float) -> float | None:
+    """Median over stacks of what a layer takes beyond its products and the bytes of its small operations."""
+    timed = {(row["m"], row["n"], row["k"]): row["us"] * 1e-6 for row in products}
+    left = []
+    for row in stacks:
+        hidden, inner, qkv, batch = (int(row[name]) for name in ("hidden", "intermediate", "qkv", "batch"))
+        wide = int(row["heads"]) * int(row["head_dim"])
+        layer = [(qkv, hidden), (hidden, wide), (2 * inner, hidden), (hidden, inner)]
+        sizes = [(batch, n, k) for n, k in [*layer, (int(row["vocab"]), hidden)]]
+        if not all(size in timed for size in sizes):
+            continue
+        # As physics.steptime counts the bytes of norms, rotary embedding, activation and residual.
+        moved = batch * (8.0 * hidden + 2 * qkv + 3 * inner) * 2.0
+        own = sum(timed[size] for size in sizes[:-1])
+        layers = int(row["layers"])
+        whole = (row["ms"] * 1e-3 - timed[sizes[-1]]) / layers
+        left.append(whole - own - moved / (gpu.bandwidth_bytes_per_s * share))
+    return max(0.0, statistics.median(left)) if left else None
+
+
+Pair = tuple[Kind, float, float]
+"""What was predicted, log(predicted ÷ measured) without the profile, and with it."""
+
+
+def check(profile: Profile, rows: Rows, gpu: Gpu) -> list[Pair]:
+    """Whole steps without and with a profile."""
+    pairs: list[Pair] = []
+    for row in steps_from(list(rows), gpu.key, {}):
+        if not isinstance(row, Measurement):
+            continue
+        with using(None):
+            before = predict(row)
+        with using(profile):
+            after = predict(row)
+        if isinstance(before, Prediction) and isinstance(after, Prediction):
+            kind: Kind = "prefill" if row.mode == "prefill_step" else "step"
+            pairs.append((kind, before.error, after.error))
+    return pairs
+
+
+def held_out_figures(pairs: Sequence[Pair]) -> tuple[HeldOut, ...]:
+    """By kind: how far off, before and after."""
+    figures = []
+    for kind in sorted({pair[0] for pair in pairs}):
+        before = [pair[1] for pair in pairs if pair[0] == kind]
+        after = [pair[2] for pair in pairs if pair[0] == kind]
+        figures.append(
+            HeldOut(
+                figure=kind,
+                n=len(before),
+                before=statistics.median(map(abs, before)),
+                after=statistics.median(map(abs, after)),
+                bias_before=statistics.median(before),
+                bias_after=statistics.median(after),
+            )
+        )
+    return tuple(figures)
+
+
+def shrunken(errors: Sequence[float], prior: float) -> float:
+    """Root mean square of errors, as if there had been ``PRIOR_POINTS`` more of the size known before."""
+    total = sum(error * error for error in errors) + PRIOR_POINTS * prior * prior
+    return math.sqrt(total / (len(errors) + PRIOR_POINTS))
+
+
+def spread(kind: Kind, pairs: Sequence[Pair]) -> Spread | None:
+    """How far whole steps lie from the profile's predictions."""
+    if len(pairs) < 3:
+        return None
+    prior = math.sqrt(statistics.fmean(pair[1] ** 2 for pair in pairs))
+    return Spread(deviation=shrunken([pair[2] for pair in pairs], prior), n=len(pairs))
+
+
+def _column(rows: Rows, name: str) -> Array:
+    return np.array([row[name] for row in rows], np.float64)
+
+
+def _short(curve: Array) -> tuple[float, ...]:
+    return tuple(float(f"{value:.5g}") for value in curve)
