@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 from tokonomics.measure.bench.run import Asked, run_bench
@@ -53,26 +54,34 @@ def main() -> None:
     parser.add_argument("--input", type=int, default=512)
     parser.add_argument("--output", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=25)
+    parser.add_argument("--warm-up", type=float, default=8, help="seconds of each load before any is measured")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--name", default=None, help="of the result file")
     given, extra = parser.parse_known_args()
     name = given.name or given.model
     server = started(given.model, given.port, given.out / f"{name}-server.txt", extra)
     try:
-        run = run_bench(
-            Asked(
-                target(f"http://127.0.0.1:{given.port}"),
-                users=[int(each) for each in given.users.split(",") if each],
-                rates=[float(each) for each in given.rates.split(",") if each],
-                input_tokens=given.input,
-                output_tokens=given.output,
-                budget=Budget(0.02, 100_000, given.seconds, None),
-            )
+        asked = Asked(
+            target(f"http://127.0.0.1:{given.port}"),
+            users=[int(each) for each in given.users.split(",") if each],
+            rates=[float(each) for each in given.rates.split(",") if each],
+            input_tokens=given.input,
+            output_tokens=given.output,
+            budget=Budget(0.02, 100_000, given.seconds, None),
         )
-        save_run(run.without_records(), given.out / f"{name}.json")
-        for point in run.points:
-            tpot = point.tpot.typical if point.tpot else None
-            print(f"{point.load}: {point.output_tokens_per_s:.0f} tok/s, TPOT {tpot and tpot * 1e3:.2f} ms", flush=True)
+        if given.warm_up:
+            # The engine captures a CUDA graph for every new shape: a first pass meets them, unmeasured.
+            run_bench(replace(asked, budget=Budget(0.5, 100_000, given.warm_up, None)))
+        run = None
+        for load in [*asked.users, *asked.rates]:
+            closed = load in asked.users
+            one = replace(asked, users=[int(load)] if closed else [], rates=[] if closed else [load])
+            found = run_bench(one).without_records()
+            run = run.model_copy(update={"points": run.points + found.points}) if run else found
+            save_run(run, given.out / f"{name}.json")
+            point = found.points[0]
+            tpot_ms = point.tpot.typical * 1e3 if point.tpot else float("nan")
+            print(f"{point.load}: {point.output_tokens_per_s:.0f} tok/s, TPOT {tpot_ms:.2f} ms", flush=True)
     finally:
         server.terminate()
         server.wait(20)
