@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tokonomics.cli.answer import HtmlFile
 from tokonomics.cli.imports import Chart, EngineName, Ep, Gpu, Gpus, Kv, Pp, Tp, Weights
 from tokonomics.cli.output import Json, console
 from tokonomics.cli.serving_flags import SloText, UsdPerHour
@@ -49,6 +50,7 @@ def bench(
     seed: Seed = 0,
     save: Annotated[Path | None, typer.Option(help="Keep the result with every request (.json), for import.")] = None,
     chart: Chart = None,
+    html: HtmlFile = None,
     json: Json = False,
 ) -> None:
     """Load an OpenAI-compatible server and say what its tokens cost, latency and knee included.
@@ -108,7 +110,7 @@ def bench(
     if save:
         save_run(run, save)
         typer.echo(f"result saved to {save}", err=True)
-    report(run, gpu, gpus, tp, pp, ep, weights, kv, engine, usd_per_hour, slo, chart, json)
+    report(run, gpu, gpus, tp, pp, ep, weights, kv, engine, usd_per_hour, slo, chart, html, json)
 
 
 def _loads(

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tokonomics.cli.answer import ChartFile
 from tokonomics.cli.output import Json, show, show_json
 from tokonomics.cli.serving_flags import EngineName, Ep, Kv, Model, ModelArgument, Pp, SloText, Tp, UsdPerHour, Weights
-from tokonomics.cli.simulate import Chart, TraceName
+from tokonomics.cli.simulate import TraceName
 from tokonomics.cli.traffic_flags import (
     ArrivalsText,
     Columns,
@@ -88,7 +89,7 @@ def cache(
     pairs: Annotated[
         Path | None, typer.Option(help="Labelled pairs (text_a, text_b, label): shows false hits.")
     ] = None,
-    chart: Chart = None,
+    chart: ChartFile = None,
     json: Json = False,
 ) -> None:
     """What caching saves: shared prompt beginnings on the GPU and behind it, similar prompts, fixed templates.

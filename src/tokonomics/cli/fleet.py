@@ -1,13 +1,12 @@
 """``tokonomics fleet``: which machines to buy, on which terms, hour by hour."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, console, show, show_json
+from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give, working
+from tokonomics.cli.output import Json
 from tokonomics.cli.serving_flags import EngineName, Kv, Model, ModelArgument, Weights
 from tokonomics.cli.traffic_flags import Columns, InputText, OutputText, Seed
 from tokonomics.errors import BadInput, shorten
@@ -102,7 +101,8 @@ def fleet(
     time_limit: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds for the solver.")] = 30.0,
     no_replay: Annotated[bool, typer.Option("--no-replay", help="Do not try the fleet in the simulator.")] = False,
     seed: Seed = 0,
-    chart: Annotated[Path | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
+    chart: ChartFile = None,
+    html: HtmlFile = None,
     json: Json = False,
 ) -> None:
     """The cheapest fleet for a demand that changes over time: reserved, on demand and spot, hour by hour.
@@ -125,13 +125,11 @@ def fleet(
     from tokonomics.planner.fleet import plan_fleet
     from tokonomics.planner.fleet_offers import fleet_machines, zones_needed
     from tokonomics.planner.wishes import listed, offers_for
-    from tokonomics.report.charts import check_chart_path, save_chart
     from tokonomics.report.fleet_charts import fleet_chart
     from tokonomics.report.fleet_view import fleet_view
     from tokonomics.traffic.promises import parse_promises
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     promises = parse_promises(slo) if slo is not None else ()
     spec = find_model(model_from(model_name, model))
     held = parse_precision(weights, WEIGHT_PRECISIONS, "--weights") if weights is not None else spec.served
@@ -146,7 +144,7 @@ def fleet(
     )
     chosen = offers_for(offers, provider, region, listed(gpu, "--gpu"), {})
     say_if_compiling()
-    with _working() as say:
+    with working() as say:
         machines = fleet_machines(
             spec,
             serves,
@@ -182,13 +180,9 @@ def fleet(
             seed=seed,
             say=say,
         )
-    if chart:
-        save_chart(fleet_chart(result), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    if json:
-        show_json(result)
-    else:
-        show(fleet_view(result))
+    charts = {"What runs hour by hour": lambda: fleet_chart(result)}
+    title = f"The fleet for {spec.name}"
+    give(Answer(result, lambda: fleet_view(result), title, charts), json=json, chart=chart, html=html)
 
 
 def _traffic(
@@ -276,14 +270,3 @@ def _interruptions(text: str | None) -> "Interruptions | None":
             fix="Write such as 0.2: taken back within a month with a chance of 20 %; or scarce.",
         )
     return Interruptions(per_hour=hourly_rate(chance))
-
-
-@contextmanager
-def _working() -> Iterator[Callable[[str], None]]:
-    """Says on a terminal what is being done."""
-    screen = console(stderr=True)
-    if not screen.is_terminal:
-        yield lambda what: None
-        return
-    with screen.status("working …") as status:
-        yield lambda what: status.update(f"{what} …")

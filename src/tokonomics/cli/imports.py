@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.answer import Answer, HtmlFile, check_files, give
+from tokonomics.cli.output import Json
 from tokonomics.cli.serving_flags import SloText, UsdPerHour
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def import_results(
     usd_per_hour: UsdPerHour = None,
     slo: SloText = None,
     chart: Chart = None,
+    html: HtmlFile = None,
     json: Json = False,
 ) -> None:
     """What a benchmark you already ran costs per million tokens, and how far our prediction was off.
@@ -69,7 +71,7 @@ def import_results(
     run = read_runs(files)
     if model is not None:
         run = run.model_copy(update={"model": model})
-    report(run, gpu, gpus, tp, pp, ep, weights, kv, engine, usd_per_hour, slo, chart, json)
+    report(run, gpu, gpus, tp, pp, ep, weights, kv, engine, usd_per_hour, slo, chart, html, json)
 
 
 def report(
@@ -85,25 +87,23 @@ def report(
     usd_per_hour: float | None,
     slo: str | None,
     chart: Path | None,
+    html: Path | None,
     json: bool,
 ) -> None:
     """Price, score and show a run, whoever made it."""
     from tokonomics.measure.priced_run import machine_of, price_run
     from tokonomics.report.bench_charts import bench_chart
     from tokonomics.report.bench_view import bench_view
-    from tokonomics.report.charts import check_chart_path, save_chart
     from tokonomics.traffic.promises import parse_promises
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     check_names(gpu, weights, kv, engine)
     machine = machine_of(run.stated, gpu, gpus, tp, pp, ep, engine, weights, kv)
     price = price_from(machine, gpus, usd_per_hour)
     made: PricedRun = price_run(run, machine, price, parse_promises(slo) if slo is not None else ())
-    if chart:
-        save_chart(bench_chart(made), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    show_json(made) if json else show(bench_view(made))
+    charts = {"Load against price and latency": lambda: bench_chart(made)}
+    title = f"{run.model or 'A server'}, measured by {run.tool}"
+    give(Answer(made, lambda: bench_view(made), title, charts), json=json, chart=chart, html=html)
 
 
 def check_names(gpu: str | None, weights: str | None, kv: str | None, engine: str | None) -> None:

@@ -1,13 +1,13 @@
 """``tokonomics plan``: the cheapest ways to serve a model under a promise."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokonomics.cli.output import Json, console, show, show_json
+from tokonomics.cli.answer import Answer, HtmlFile, check_files, give, working
+from tokonomics.cli.output import Json
 
 if TYPE_CHECKING:
     from tokonomics.planner.plan import Question, Study
@@ -85,6 +85,7 @@ def plan(
     chart: Annotated[
         Path | None, typer.Option(help="Save the bill by hardware and the latency frontier: .svg, .png, .html, .json.")
     ] = None,
+    html: HtmlFile = None,
     deploy: Annotated[
         list[str] | None, typer.Option(help="The files that start the pick: vllm, sglang, skypilot, kubernetes.")
     ] = None,
@@ -107,10 +108,8 @@ def plan(
     from tokonomics.clock import today
     from tokonomics.errors import BadInput
     from tokonomics.planner.scenario import questions_of
-    from tokonomics.report.charts import check_chart_path
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     targets = targets_from(deploy, deploy_to)
     flags = {
         "rate": rate, "tokens_per_month": tokens_per_month, "input": input, "output": output, "arrivals": arrivals,
@@ -133,23 +132,37 @@ def plan(
     if deploy_to:
         save_files(files, deploy_to)
     if len(cases) > 1:
-        found: dict[str, object] = _cases(studies, list(cases), chart, json)
+        result, views, charts = _cases(studies, list(cases))
     elif len(studies) > 1:
-        found = _models(studies, chart, json)
+        result, views, charts = _models(studies)
     else:
-        found = _one(scenario, studies[0], top, why, explain, chart, json)
-    if json:
-        show_json(found | ({"deploy": [each.model_dump(mode="json") for each in files]} if targets else {}))
-    elif not deploy_to:
-        for each in files:
-            typer.echo(f"\n# {each.name}\n{each.text}")
-    if not all(study.plan.best for study in studies):
-        raise typer.Exit(1)
+        result, views, charts = _one(scenario, studies[0], top, why, explain)
+    if targets:
+        result |= {"deploy": [each.model_dump(mode="json") for each in files]}
+    if not deploy_to:
+        views += [f"\n# {each.name}\n{each.text}" for each in files]
+    names = ", ".join(dict.fromkeys(study.question.model.name for study in studies))
+    answer = Answer(
+        result,
+        lambda: _below_each_other(views),
+        f"What serving {names} costs",
+        charts,
+        exit_code=0 if all(study.plan.best for study in studies) else 1,
+    )
+    give(answer, json=json, chart=chart, html=html)
 
 
-def _one(
-    scenario: "Scenario", study: "Study", top: int | None, why: bool, explain: bool, chart: Path | None, json: bool
-) -> dict[str, object]:
+Shown = tuple[dict[str, Any], list[Any], dict[str, Callable[[], Any]]]
+"""The result for programs, its views for people, and its charts."""
+
+
+def _below_each_other(views: list[Any]) -> Any:
+    from rich.console import Group
+
+    return Group(*views)
+
+
+def _one(scenario: "Scenario", study: "Study", top: int | None, why: bool, explain: bool) -> Shown:
     """One model at one demand: its plan, how firm it is, and why not the others."""
     from tokonomics.planner.blame import blame
     from tokonomics.planner.flips import flips
@@ -160,14 +173,15 @@ def _one(
 
     plan, best = study.plan, study.plan.best
     shown = plan.model_copy(update={"ranked": plan.ranked[:top]}).model_dump(mode="json")
+    views: list[Any] = []
+    charts: dict[str, Callable[[], Any]] = {}
     if best is None:
         blames = blame(study)
-        if not json:
-            show(blame_view(plan, study.question.model.name, blames))
+        views.append(blame_view(plan, study.question.model.name, blames))
         found: dict[str, object] = {"blame": [each.model_dump(mode="json") for each in blames]}
     else:
-        with _saying() as say:
-            say = say or (lambda what: None)
+        with working("planning") as tell:
+            say = _simulating(tell)
             say("how much the traffic may grow")
             room, bills = headroom(study), bill_range(study, best)
             moved = None
@@ -175,25 +189,19 @@ def _one(
             if explain:
                 say("what moves the bill")
                 moved = sensitivity(study)
-        if chart:
-            _save_plan_chart(study, moved, chart)
-        if not json:
-            firm = firmness_text(room, bills) if room else None
-            show(
-                plan_view(plan, firm, rows=top or 10, model_name=study.question.model.name, **_asides(scenario, study))
-            )
-            if flipped:
-                show("")
-                show(flips_view(plan, flipped))
-            if moved:
-                show("")
-                show(sensitivity_view(moved))
+        charts = _plan_charts(study, moved)
+        firm = firmness_text(room, bills) if room else None
+        name = study.question.model.name
+        views.append(plan_view(plan, firm, rows=top or 10, model_name=name, **_asides(scenario, study)))
+        if flipped:
+            views += ["", flips_view(plan, flipped)]
+        if moved:
+            views += ["", sensitivity_view(moved)]
         parts = {"headroom": room, "bill_range": bills, "flips": flipped, "sensitivity": moved}
         found = {name: each.model_dump(mode="json") if each else None for name, each in parts.items()}
-    if why and not json:
-        show("")
-        show(why_view(plan))
-    return shown | found
+    if why:
+        views += ["", why_view(plan)]
+    return shown | found, views, charts
 
 
 def _asides(scenario: "Scenario", study: "Study") -> "dict[str, Any]":
@@ -209,49 +217,39 @@ def _asides(scenario: "Scenario", study: "Study") -> "dict[str, Any]":
     }
 
 
-def _models(studies: "list[Study]", chart: Path | None, json: bool) -> dict[str, object]:
+def _models(studies: "list[Study]") -> Shown:
     """Several models on the same traffic: the pick of each."""
     from tokonomics.report.advice_view import models_view
+    from tokonomics.report.charts import bill_chart
     from tokonomics.report.plan_view import asked_text
 
     picks = sorted((each.plan.best for each in studies if each.plan.best), key=lambda row: row.usd_per_month)
-    if chart and picks:
-        from tokonomics.report.charts import bill_chart, save_chart
-
-        names = [f"{place}. {row.model} on {row.gpu}" for place, row in enumerate(picks, 1)]
-        asked = asked_text(studies[0].plan, "The same requests")
-        save_chart(bill_chart(picks, names, "What each model costs on its cheapest hardware", asked), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    if not json:
-        show(asked_text(studies[0].plan, ", ".join(each.question.model.name for each in studies)))
-        show("")
-        show(models_view(studies, picks) if picks else "Nothing fits for any of them: plan one alone to see why.")
-    return {"models": [each.model_dump(mode="json") for each in picks]}
+    names = [f"{place}. {row.model} on {row.gpu}" for place, row in enumerate(picks, 1)]
+    asked = asked_text(studies[0].plan, "The same requests")
+    title = "What each model costs on its cheapest hardware"
+    views: list[Any] = [asked_text(studies[0].plan, ", ".join(each.question.model.name for each in studies)), ""]
+    views.append(models_view(studies, picks) if picks else "Nothing fits for any of them: plan one alone to see why.")
+    charts = {"Bills": lambda: bill_chart(picks, names, title, asked)} if picks else {}
+    return {"models": [each.model_dump(mode="json") for each in picks]}, views, dict(charts)
 
 
-def _cases(studies: "list[Study]", cases: list[str], chart: Path | None, json: bool) -> dict[str, object]:
+def _cases(studies: "list[Study]", cases: list[str]) -> Shown:
     """Low, middle and high demand: the bill of each, and the least regretful choice."""
     from tokonomics.planner.blame import blame
     from tokonomics.planner.regret import least_regret
     from tokonomics.report.advice_view import regret_view
+    from tokonomics.report.plan_charts import regret_chart
     from tokonomics.report.plan_view import blame_view
 
     found, name = least_regret(studies), studies[0].question.model.name
     if found is None:
         lost = next(each for each in studies if each.plan.best is None)
         blames = blame(lost)
-        if not json:
-            show(blame_view(lost.plan, name, blames))
-        return {"regret": None, "blame": [each.model_dump(mode="json") for each in blames]}
-    if chart:
-        from tokonomics.report.charts import save_chart
-        from tokonomics.report.plan_charts import regret_chart
-
-        save_chart(regret_chart(found, name), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    if not json:
-        show(regret_view(found, cases, name))
-    return {"cases": dict(zip(cases, found.best_usd_per_month, strict=True)), "regret": found.model_dump(mode="json")}
+        lost_to = {"regret": None, "blame": [each.model_dump(mode="json") for each in blames]}
+        return lost_to, [blame_view(lost.plan, name, blames)], {}
+    bills = dict(zip(cases, found.best_usd_per_month, strict=True))
+    result = {"cases": bills, "regret": found.model_dump(mode="json")}
+    return result, [regret_view(found, cases, name)], {"Bills and regrets": lambda: regret_chart(found, name)}
 
 
 def scenario_of(what: list[str], flags: Mapping[str, object]) -> "Scenario":
@@ -277,29 +275,25 @@ def studied(questions: "list[Question]") -> "list[Study]":
         say_if_compiling()
     if questions and (left_out := questions[0].load.unusable_rows):
         typer.echo(f"{left_out:,} rows of the log could not be used: see `tokonomics trace`", err=True)
-    with _saying() as say:
-        return [study(each, say) for each in questions]
+    with working("planning") as tell:
+        return [study(each, _simulating(tell)) for each in questions]
 
 
-@contextmanager
-def _saying() -> "Iterator[Progress | None]":
-    screen = console(stderr=True)
-    if not screen.is_terminal:
-        yield None
-        return
-    with screen.status("planning …") as status:
-        yield lambda what: status.update(f"simulating {what} …")
+def _simulating(tell: "Progress") -> "Progress":
+    return lambda what: tell(f"simulating {what}")
 
 
-def _save_plan_chart(study: "Study", moved: "Sensitivity | None", path: Path) -> None:
+def _plan_charts(study: "Study", moved: "Sensitivity | None") -> dict[str, Callable[[], Any]]:
     """The bill by hardware, the frontier of price and latency, and, where asked for, what moves the bill."""
     from tokonomics.planner.frontier import frontier
-    from tokonomics.report.charts import plan_chart, save_chart, stacked
+    from tokonomics.report.charts import plan_chart
     from tokonomics.report.plan_charts import frontier_chart, sensitivity_chart
 
     plan, name = study.plan, study.question.model.name
-    panels: list[Any] = [plan_chart(plan, name), frontier_chart(frontier(study.question), plan, name)]
+    charts: dict[str, Callable[[], Any]] = {
+        "Bills": lambda: plan_chart(plan, name),
+        "Price against latency": lambda: frontier_chart(frontier(study.question), plan, name),
+    }
     if moved:
-        panels.append(sensitivity_chart(moved, name))
-    save_chart(stacked(panels), path)
-    typer.echo(f"chart saved to {path}", err=True)
+        charts["What moves the bill"] = lambda: sensitivity_chart(moved, name)
+    return charts

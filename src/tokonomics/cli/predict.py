@@ -1,11 +1,11 @@
 """``tokonomics predict`` and ``curve``: how long a step takes, and what batching buys."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give
+from tokonomics.cli.output import Json
 from tokonomics.cli.serving_flags import EngineName, Ep, GpuName, Kv, Pp, Tp, Weights
 
 Model = Annotated[str, typer.Argument(help="A catalogue name (see `tokonomics models`) or a config.json.")]
@@ -42,7 +42,7 @@ def predict(
     from tokonomics.report.predict_view import predict_view
 
     made = make(deployment_from(model, gpu, engine, tp, pp, ep, weights, kv, lora_rank, lora_adapters), batch, context)
-    show_json(made) if json else show(predict_view(made))
+    give(Answer(made, lambda: predict_view(made), f"A step of {made.deployment}"), json=json)
 
 
 def curve(
@@ -60,7 +60,8 @@ def curve(
     usd_per_hour: Annotated[
         float | None, typer.Option(help="Price of one GPU-hour.", show_default="the cheapest offer, if there is one")
     ] = None,
-    chart: Annotated[Path | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
+    chart: ChartFile = None,
+    html: HtmlFile = None,
     json: Json = False,
 ) -> None:
     """What batching buys: throughput, time per token and price against the batch, up to the KV limit.
@@ -78,11 +79,10 @@ def curve(
     from tokonomics.clock import today
     from tokonomics.money.cost import require_positive
     from tokonomics.planner.predict import batch_curve
-    from tokonomics.report.charts import check_chart_path, curve_chart, save_chart
+    from tokonomics.report.charts import curve_chart
     from tokonomics.report.predict_view import curve_view
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     deployment = deployment_from(model, gpu, engine, tp, pp, ep, weights, kv, lora_rank, lora_adapters)
     price, price_from = usd_per_hour, "as given"
     if price is not None:
@@ -94,7 +94,10 @@ def curve(
             price = machines_usd_per_hour(offer, deployment.gpus) / deployment.gpus
             price_from = offer.quoted(today())
     made = batch_curve(deployment, context, price, price_from if price else None)
-    if chart:
-        save_chart(curve_chart(made), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    show_json(made) if json else show(curve_view(made))
+    charts = {"What batching buys": lambda: curve_chart(made)}
+    give(
+        Answer(made, lambda: curve_view(made), f"Batching on {made.deployment}", charts),
+        json=json,
+        chart=chart,
+        html=html,
+    )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, console, show, show_json
+from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give, working
+from tokonomics.cli.output import Json, console
 from tokonomics.cli.serving_flags import (
     AutoscaleText,
     ByPriority,
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
 TraceName = Annotated[
     str | None, typer.Option("--trace", help="A request log, or a shipped sample such as azure-conv (docs/traffic.md).")
 ]
-Chart = Annotated[Path | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")]
 
 _WORTH_SHOWING = 200_000
 """Requests from which a simulation takes long enough for a progress bar."""
@@ -109,7 +109,8 @@ def simulate(
     slo: SloText = None,
     usd_per_hour: UsdPerHour = None,
     save: Annotated[Path | None, typer.Option(help="Save what became of each request as .parquet.")] = None,
-    chart: Chart = None,
+    chart: ChartFile = None,
+    html: HtmlFile = None,
     json: Json = False,
 ) -> None:
     """Serve a request log on a deployment, request by request: latency, throughput, utilisation, cost.
@@ -126,7 +127,7 @@ def simulate(
     from tokonomics.cli.serving_flags import fleet_from, model_from, price_of, say_if_compiling, timeout_from
     from tokonomics.cli.traffic_flags import traffic_from
     from tokonomics.money.served import served_cost
-    from tokonomics.report.charts import check_chart_path, save_chart
+    from tokonomics.report.simulate_charts import simulate_chart
     from tokonomics.report.simulate_view import simulate_view, what_serves
     from tokonomics.serving.outcome import moments, outcome
     from tokonomics.serving.records import save_records
@@ -135,8 +136,7 @@ def simulate(
     from tokonomics.traffic.save import check_save_path
     from tokonomics.units import plural
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     if save:
         check_save_path(save)
     promises = parse_promises(slo) if slo is not None else ()
@@ -182,23 +182,20 @@ def simulate(
     if save:
         save_records(simulation, save)
         typer.echo(f"requests saved to {save}", err=True)
-    if chart:
-        from tokonomics.report.simulate_charts import simulate_chart
-
-        subtitle = f"{traffic.source}: {plural(made.requests, 'request')}, {traffic.rate:.3g} a second"
-        save_chart(simulate_chart(made, moments(simulation), what_serves(simulation), subtitle), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    if json:
-        shown = {"deployment": str(deployment), **made.model_dump(mode="json")}
-        shown |= {
-            "usd_per_mtok": cost.usd_per_mtok if cost else None,
-            "cost": cost.model_dump(mode="json") if cost else None,
-        }
-        shown |= {"timeline": [each.model_dump(mode="json") for each in moments(simulation)]}
-        shown |= {"wall_s": simulation.wall_s, "simulated_requests_per_s": made.requests / simulation.wall_s}
-        show_json(shown)
-    else:
-        show(simulate_view(simulation, made, cost))
+    shown = {
+        "deployment": str(deployment),
+        **made.model_dump(mode="json"),
+        "usd_per_mtok": cost.usd_per_mtok if cost else None,
+        "cost": cost.model_dump(mode="json") if cost else None,
+        "timeline": [each.model_dump(mode="json") for each in moments(simulation)],
+        "wall_s": simulation.wall_s,
+        "simulated_requests_per_s": made.requests / simulation.wall_s,
+    }
+    subtitle = f"{traffic.source}: {plural(made.requests, 'request')}, {traffic.rate:.3g} a second"
+    served = what_serves(simulation)
+    charts = {"What happens over time": lambda: simulate_chart(made, moments(simulation), served, subtitle)}
+    answer = Answer(shown, lambda: simulate_view(simulation, made, cost), f"{served} under {traffic.source}", charts)
+    give(answer, json=json, chart=chart, html=html)
 
 
 def capacity(
@@ -234,7 +231,8 @@ def capacity(
     max_batched_tokens: MaxBatchedTokens = None,
     slo: SloText = None,
     usd_per_hour: UsdPerHour = None,
-    chart: Chart = None,
+    chart: ChartFile = None,
+    html: HtmlFile = None,
     json: Json = False,
 ) -> None:
     """The highest rate one replica holds under a promise, and the replicas a request log needs; by simulation.
@@ -249,15 +247,14 @@ def capacity(
     from tokonomics.cli.serving_flags import fleet_from, model_from, price_of, say_if_compiling, timeout_from
     from tokonomics.cli.traffic_flags import traffic_from
     from tokonomics.money.served import served_cost
-    from tokonomics.report.charts import check_chart_path, save_chart
+    from tokonomics.report.simulate_charts import capacity_chart
     from tokonomics.report.simulate_view import capacity_view
     from tokonomics.serving.capacity import highest_rate, replicas_needed
     from tokonomics.serving.simulator import Simulation
     from tokonomics.serving.simulator import simulate as run
     from tokonomics.traffic.promises import parse_promises
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     promises = parse_promises(slo) if slo is not None else ()
     deployment = deployment_from(model_from(model_name, model), gpu, engine, tp, pp, ep, weights, kv)
     made_up = trace is None
@@ -292,36 +289,29 @@ def capacity(
 
     guess = _guessed_rate(deployment, traffic)
     say_if_compiling()
-    with searching() as say:
-        say("the highest rate of one replica")
+    with working("searching") as say:
+        say("searching the highest rate of one replica")
         best = highest_rate(serve, traffic, promises, guess)
         needed = None
         if not made_up:
-            say("the replicas this log needs")
+            say("searching the replicas this log needs")
             needed = replicas_needed(lambda count: serve(traffic, count), promises)
     fleet = fleet_from(needed.replicas if needed else 1, router, None, None, 0, None)
     price = price_of(deployment, fleet, usd_per_hour)
     cost = served_cost(needed.outcome if needed else best.outcome, *price) if price else None
-    if chart:
-        from tokonomics.report.simulate_charts import capacity_chart
-
-        points = [(trial.rate, trial.outcome) for trial in best.trials]
-        save_chart(capacity_chart(points, str(deployment), traffic.source, best.rate), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    if json:
-        show_json(
-            {
-                "deployment": str(deployment),
-                "rate": best.rate,
-                "replicas": needed.replicas if needed else None,
-                "usd_per_mtok": cost.usd_per_mtok if cost else None,
-                "highest_rate": best.model_dump(mode="json"),
-                "replicas_needed": needed.model_dump(mode="json") if needed else None,
-                "cost": cost.model_dump(mode="json") if cost else None,
-            }
-        )
-    else:
-        show(capacity_view(deployment, traffic, best, needed, cost))
+    shown = {
+        "deployment": str(deployment),
+        "rate": best.rate,
+        "replicas": needed.replicas if needed else None,
+        "usd_per_mtok": cost.usd_per_mtok if cost else None,
+        "highest_rate": best.model_dump(mode="json"),
+        "replicas_needed": needed.model_dump(mode="json") if needed else None,
+        "cost": cost.model_dump(mode="json") if cost else None,
+    }
+    points = [(trial.rate, trial.outcome) for trial in best.trials]
+    charts = {"Latency as the rate grows": lambda: capacity_chart(points, str(deployment), traffic.source, best.rate)}
+    view = lambda: capacity_view(deployment, traffic, best, needed, cost)  # noqa: E731
+    give(Answer(shown, view, f"What {deployment} holds", charts), json=json, chart=chart, html=html)
 
 
 def _guessed_rate(deployment: "Deployment", traffic: "Trace") -> float:
@@ -350,14 +340,3 @@ def _progress(count: int) -> Iterator[Callable[[int], None] | None]:
     with Progress(console=screen, transient=True) as bar:
         task = bar.add_task(f"serving {count:,} requests", total=count)
         yield lambda arrived: bar.update(task, completed=arrived)
-
-
-@contextmanager
-def searching() -> Iterator[Callable[[str], None]]:
-    """Says on a terminal what is being searched."""
-    screen = console(stderr=True)
-    if not screen.is_terminal:
-        yield lambda what: None
-        return
-    with screen.status("searching …") as status:
-        yield lambda what: status.update(f"searching {what} …")

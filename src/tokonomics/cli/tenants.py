@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tokonomics.cli.answer import ChartFile, working
 from tokonomics.cli.output import Json, show, show_json
 from tokonomics.cli.serving_flags import (
     ByPriority,
@@ -22,7 +23,6 @@ from tokonomics.cli.serving_flags import (
     UsdPerHour,
     Weights,
 )
-from tokonomics.cli.simulate import Chart, searching
 from tokonomics.cli.traffic_flags import (
     ArrivalsText,
     Columns,
@@ -89,7 +89,7 @@ def tenants(
     lora_rank: LoraRank = 0,
     lora_adapters: LoraAdapters = None,
     usd_per_hour: UsdPerHour = None,
-    chart: Chart = None,
+    chart: ChartFile = None,
     json: Json = False,
 ) -> None:
     """One fleet for all tenants, or one for each: replicas, latency, a noisy neighbour, and who pays what.
@@ -169,7 +169,7 @@ def tenants(
     say_if_compiling()
     if len(traffic) > _TAKES_A_WHILE:
         typer.echo(f"{len(traffic):,} requests are simulated some twenty times; --from and --to take a part", err=True)
-    with searching() as say:
+    with working("searching") as say:
         pooling = pool(sharing, say)
         noisy = noisy_neighbour(sharing, pooling, say=say)
     adapters = lora_lever(sharing, pooling) if lora_rank else None

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give
+from tokonomics.cli.output import Json
 from tokonomics.cli.traffic_flags import (
     ArrivalsText,
     Columns,
@@ -55,7 +56,8 @@ def trace(
         float | None, typer.Option(help="What one machine serves, prompt and answer tokens: prices its idle time.")
     ] = None,
     usd_per_hour: Annotated[float | None, typer.Option(help="What that machine costs.")] = None,
-    chart: Annotated[Path | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
+    chart: ChartFile = None,
+    html: HtmlFile = None,
     save: Annotated[Path | None, typer.Option(help="Save the requests as .parquet, which this verb reads.")] = None,
     json: Json = False,
 ) -> None:
@@ -70,12 +72,10 @@ def trace(
       tokonomics trace --arrivals gamma:2,cv=3 --requests 10000 --input sample:sharegpt --save demo.parquet
     """
     from tokonomics.cli.traffic_flags import open_log, rows_read, traffic_from
-    from tokonomics.report.charts import check_chart_path, save_chart
     from tokonomics.traffic.save import check_save_path, save_trace
     from tokonomics.traffic.summary import summarize
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     if save:
         check_save_path(save)
     cuts = (start, end, sample, speed, requests, save, servegen_model, servegen_scale)
@@ -110,14 +110,8 @@ def trace(
         if save:
             save_trace(requests_made, save)
             typer.echo(f"{len(requests_made):,} requests saved to {save}", err=True)
-    if chart:
-        from tokonomics.report.traffic_charts import traffic_chart
+    from tokonomics.report.trace_view import trace_view
+    from tokonomics.report.traffic_charts import traffic_chart
 
-        save_chart(traffic_chart(made), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    if json:
-        show_json(made)
-    else:
-        from tokonomics.report.trace_view import trace_view
-
-        show(trace_view(made))
+    charts = {"What arrives": lambda: traffic_chart(made)}
+    give(Answer(made, lambda: trace_view(made), f"Traffic: {made.source}", charts), json=json, chart=chart, html=html)

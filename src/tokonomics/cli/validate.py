@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.answer import Answer, check_files, give
+from tokonomics.cli.output import Json
 
 
 def validate(
@@ -40,7 +41,7 @@ def validate(
     from tokonomics.measure.engine_log import is_engine_log
     from tokonomics.measure.measurements import read_measurements
     from tokonomics.measure.validate import validate as score
-    from tokonomics.report.charts import check_chart_path, save_chart, validation_chart
+    from tokonomics.report.charts import validation_chart
     from tokonomics.report.validate_view import validate_view
 
     if is_engine_log(file):
@@ -54,17 +55,18 @@ def validate(
             where="--fit-on" if fit_on is not None else "--steps-from",
             fix="The format: docs/validate.md.",
         )
-    if chart:
-        check_chart_path(chart)
+    check_files(chart)
     rows = read_measurements(file)
     splits = {row.split for row in rows if row.split}
     if split is not None and split not in splits:
         raise UnknownName("split", split, splits, fix=f"The file has: {', '.join(sorted(splits)) or 'none'}.")
     result, predictions = score([row for row in rows if split is None or row.split == split])
-    if chart and predictions:
-        save_chart(validation_chart(predictions), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    show_json(result) if json else show(validate_view(result))
+    charts = {"Predicted over measured": lambda: validation_chart(predictions)} if predictions else {}
+    give(
+        Answer(result, lambda: validate_view(result), f"Predictions against {file.name}", charts),
+        json=json,
+        chart=chart,
+    )
 
 
 def _replay(file: Path, fit_on: str | None, steps_from: Path | None, json: bool) -> None:
@@ -75,4 +77,4 @@ def _replay(file: Path, fit_on: str | None, steps_from: Path | None, json: bool)
     patterns = [each.strip() for each in fit_on.split(",") if each.strip()] if fit_on is not None else None
     source = read_engine_log(steps_from) if steps_from else None
     result = replay(read_engine_log(file), str(file), patterns, source, str(steps_from))
-    show_json(result) if json else show(replay_view(result))
+    give(Answer(result, lambda: replay_view(result), f"Replay of {file.name}"), json=json)
