@@ -10,6 +10,7 @@ import typer
 from tokonomics.cli.answer import HtmlFile
 from tokonomics.cli.imports import Chart, EngineName, Ep, Gpu, Gpus, Kv, Pp, Tp, Weights
 from tokonomics.cli.output import Json, console
+from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import SloText, UsdPerHour
 from tokonomics.cli.traffic_flags import Seed, Speed
 from tokonomics.errors import BadInput, shorten
@@ -51,6 +52,7 @@ def bench(
     save: Annotated[Path | None, typer.Option(help="Keep the result with every request (.json), for import.")] = None,
     chart: Chart = None,
     html: HtmlFile = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """Load an OpenAI-compatible server and say what its tokens cost, latency and knee included.

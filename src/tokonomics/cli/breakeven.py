@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokonomics.cli.output import Json, console, show, show_json
+from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import Model, ModelArgument
 from tokonomics.errors import BadInput, shorten
 
@@ -83,6 +84,7 @@ def breakeven(
     quick: Annotated[bool, typer.Option("--quick", help="Closed form only: means instead of percentiles.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Of made-up requests.", show_default="0")] = None,
     chart: Annotated[Path | None, typer.Option(help="Save the bills against volume: .svg, .png, .html, .json.")] = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """From which volume on hosting a model oneself is cheaper than an API: whole machines against a price per token.

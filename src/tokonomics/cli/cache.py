@@ -8,6 +8,7 @@ import typer
 
 from tokonomics.cli.answer import ChartFile
 from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import EngineName, Ep, Kv, Model, ModelArgument, Pp, SloText, Tp, UsdPerHour, Weights
 from tokonomics.cli.simulate import TraceName
 from tokonomics.cli.traffic_flags import (
@@ -90,6 +91,7 @@ def cache(
         Path | None, typer.Option(help="Labelled pairs (text_a, text_b, label): shows false hits.")
     ] = None,
     chart: ChartFile = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """What caching saves: shared prompt beginnings on the GPU and behind it, similar prompts, fixed templates.

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tokonomics.cli.output import Json, console, show, show_json
+from tokonomics.cli.profile_flag import ProfileFile
 
 
 def compare(
@@ -43,6 +44,7 @@ def compare(
     kv: Annotated[list[str] | None, typer.Option(help="Precisions of the KV cache.", show_default="bf16,fp8")] = None,
     engine: Annotated[list[str] | None, typer.Option(help="Serving engines, or all.", show_default="vllm")] = None,
     chart: Annotated[Path | None, typer.Option(help="Save the grid: .svg, .png, .html, .json.")] = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """Several models on several GPUs under the same traffic and promise: dollars per million tokens, side by side.

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.profile_flag import ProfileFile
 
 
 def fit(
@@ -20,6 +21,7 @@ def fit(
     engine: Annotated[str, typer.Option(help="Serving engine, for its memory share and limits.")] = "vllm",
     lora_rank: Annotated[int, typer.Option(help="Rank of LoRA adapters served beside the base model.")] = 0,
     lora_adapters: Annotated[int, typer.Option(help="How many adapters are loaded.")] = 0,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """Does a model fit a GPU: weights, KV cache, workspace, the largest batch.

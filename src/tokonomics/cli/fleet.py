@@ -7,6 +7,7 @@ import typer
 
 from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give, working
 from tokonomics.cli.output import Json
+from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import EngineName, Kv, Model, ModelArgument, Weights
 from tokonomics.cli.traffic_flags import Columns, InputText, OutputText, Seed
 from tokonomics.errors import BadInput, shorten
@@ -103,6 +104,7 @@ def fleet(
     seed: Seed = 0,
     chart: ChartFile = None,
     html: HtmlFile = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """The cheapest fleet for a demand that changes over time: reserved, on demand and spot, hour by hour.

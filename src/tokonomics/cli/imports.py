@@ -8,6 +8,7 @@ import typer
 
 from tokonomics.cli.answer import Answer, HtmlFile, check_files, give
 from tokonomics.cli.output import Json
+from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import SloText, UsdPerHour
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def import_results(
     slo: SloText = None,
     chart: Chart = None,
     html: HtmlFile = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """What a benchmark you already ran costs per million tokens, and how far our prediction was off.

@@ -35,6 +35,7 @@ from tokonomics.cli.lever_flags import (
     Without,
 )
 from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import EngineName, Kv, MaxSequences, NoPrefixCache, Pp, Tp, Weights
 
 
@@ -77,6 +78,7 @@ def levers(
         bool, typer.Option("--utilization", help="Also: the bill against batch limit, load and burstiness.")
     ] = False,
     chart: ChartFile = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """What to change first: every lever on your traffic, its saving simulated, alone and together.
@@ -176,6 +178,7 @@ def stack(
         str | None, typer.Option(help="Steps first to last: batch,weights,kv,hardware,cache …", show_default="that")
     ] = None,
     chart: ChartFile = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """From one request at a time on the GPU you name to the best deployment found: each step's saving, simulated.

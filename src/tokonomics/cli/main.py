@@ -13,6 +13,7 @@ from tokonomics.cli import (
     bench,
     breakeven,
     cache,
+    calibrate,
     catalog,
     compare,
     cost,
@@ -24,6 +25,7 @@ from tokonomics.cli import (
     own_hardware,
     plan,
     predict,
+    probe,
     simulate,
     tenants,
     trace,
@@ -59,6 +61,8 @@ app.command("compare")(compare.compare)
 app.command("cost")(cost.cost)
 app.command("bench")(bench.bench)
 app.command("import")(imports.import_results)
+app.command("probe")(probe.probe)
+app.command("calibrate")(calibrate.calibrate)
 app.command("models")(catalog.models)
 app.command("gpus")(catalog.gpus)
 app.command("offers")(catalog.offers)

@@ -8,6 +8,7 @@ import typer
 
 from tokonomics.cli.answer import Answer, HtmlFile, check_files, give, working
 from tokonomics.cli.output import Json
+from tokonomics.cli.profile_flag import ProfileFile
 
 if TYPE_CHECKING:
     from tokonomics.planner.plan import Question, Study
@@ -92,6 +93,7 @@ def plan(
     deploy_to: Annotated[
         Path | None, typer.Option(help="A folder to save them in.", show_default="they are printed")
     ] = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """The cheapest ways to serve a model: every offer × layout × precision, sized by simulation to keep the promise.

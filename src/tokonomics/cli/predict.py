@@ -6,6 +6,7 @@ import typer
 
 from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give
 from tokonomics.cli.output import Json
+from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import EngineName, Ep, GpuName, Kv, Pp, Tp, Weights
 
 Model = Annotated[str, typer.Argument(help="A catalogue name (see `tokonomics models`) or a config.json.")]
@@ -27,6 +28,7 @@ def predict(
     engine: EngineName = "vllm",
     lora_rank: LoraRank = 0,
     lora_adapters: LoraAdapters = 0,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """How long a decode step and a prompt take, with an interval, and where the time goes.
@@ -62,6 +64,7 @@ def curve(
     ] = None,
     chart: ChartFile = None,
     html: HtmlFile = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """What batching buys: throughput, time per token and price against the batch, up to the KV limit.

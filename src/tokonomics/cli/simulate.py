@@ -9,6 +9,7 @@ import typer
 
 from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give, working
 from tokonomics.cli.output import Json, console
+from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import (
     AutoscaleText,
     ByPriority,
@@ -111,6 +112,7 @@ def simulate(
     save: Annotated[Path | None, typer.Option(help="Save what became of each request as .parquet.")] = None,
     chart: ChartFile = None,
     html: HtmlFile = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """Serve a request log on a deployment, request by request: latency, throughput, utilisation, cost.
@@ -233,6 +235,7 @@ def capacity(
     usd_per_hour: UsdPerHour = None,
     chart: ChartFile = None,
     html: HtmlFile = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """The highest rate one replica holds under a promise, and the replicas a request log needs; by simulation.

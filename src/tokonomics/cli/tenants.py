@@ -8,6 +8,7 @@ import typer
 
 from tokonomics.cli.answer import ChartFile, working
 from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import (
     ByPriority,
     EngineName,
@@ -90,6 +91,7 @@ def tenants(
     lora_adapters: LoraAdapters = None,
     usd_per_hour: UsdPerHour = None,
     chart: ChartFile = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """One fleet for all tenants, or one for each: replicas, latency, a noisy neighbour, and who pays what.

@@ -7,6 +7,7 @@ import typer
 
 from tokonomics.cli.answer import Answer, check_files, give
 from tokonomics.cli.output import Json
+from tokonomics.cli.profile_flag import ProfileFile
 
 
 def validate(
@@ -23,6 +24,7 @@ def validate(
     steps_from: Annotated[
         Path | None, typer.Option(help="Another log of the same engine to fit step times on.")
     ] = None,
+    profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
     """Score predictions against a file of measurements: errors, bias, coverage, ranking; no row dropped silently.

@@ -270,13 +270,19 @@ def value_of(row: Measurement, steps: StepModel) -> float:
         return float(steps.prefill((row.batch or 1) * row.input_tokens, prompts=row.batch or 1))
     if row.mode is Mode.fixed_batch:
         return _static(row, steps, row.batch or 1, input_tokens, output_tokens)
-    curve = ReplicaCurve(steps.deployment, input_tokens, output_tokens, steps=steps, most_sequences=_most(row))
+    curve = _replica(steps, input_tokens, output_tokens, _most(row))
     if row.rate is not None:
         capacity = curve.capacity()
         return _of(row.metric, curve.at_rate(min(row.rate, capacity.rate), capacity))
     if row.batch is None:
         return _of(row.metric, curve.saturated())
     return _of(row.metric, curve.at_concurrency(row.batch))
+
+
+@lru_cache(maxsize=8)
+def _replica(steps: StepModel, input_tokens: int, output_tokens: int, most: int | None) -> ReplicaCurve:
+    """Kept for a moment: the figures of a run are all of one curve."""
+    return ReplicaCurve(steps.deployment, input_tokens, output_tokens, steps=steps, most_sequences=most)
 
 
 def _most(row: Measurement) -> int | None:

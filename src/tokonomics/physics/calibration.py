@@ -186,6 +186,13 @@ class Correction(Noun):
             and self.tp in (None, deployment.tp)
         )
 
+    def summary(self) -> str:
+        """In a few words, with the sizes it has seen."""
+        batch = self.seen.get("batch")
+        loads = f" of {batch.low:,.0f} to {batch.high:,.0f} at once" if batch else ""
+        what = "bare steps" if self.engine == BARE else self.engine
+        return f"{what} on {self.gpu}{f' ({self.model})' if self.model else ''} corrected on {self.loads} loads{loads}"
+
     def factor(self, tokens: Any) -> Any:
         """Of a step's token-wise part, by its tokens: from the decode factor to that of prompts."""
         import numpy as np
@@ -252,7 +259,7 @@ class Profile(Noun):
     def summary(self) -> str:
         """In one line."""
         parts = [f"kernels of {self.kernels.gpu} probed"] if self.kernels else []
-        parts += [f"{each.engine} on {each.gpu} corrected on {each.loads} loads" for each in self.corrections]
+        parts += [each.summary() for each in self.corrections]
         return f"profile {self.name} of {self.made}: {'; '.join(parts) or 'empty'}"
 
 
@@ -357,21 +364,33 @@ def _rows(rows: object) -> str:
     return "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]"
 
 
-def beyond(deployment: Deployment, **sizes: float) -> list[str]:
-    """What of a prediction lies outside the sizes that the profile in use has seen; empty without one."""
-    profile = active()
-    if profile is None:
-        return []
-    correction = profile.correction_of(deployment, deployment.engine.key)
-    seen = dict(correction.seen) if correction else {}
-    kernels = profile.kernels_of(deployment.gpu)
-    if kernels and kernels.gemm and "batch" not in seen:
-        seen["batch"] = kernels.gemm.seen["m"]
+def outside(
+    profile: Profile, gpus: Iterable[str], engines: Iterable[str], models: Iterable[str], sizes: Mapping[str, float]
+) -> list[str]:
+    """What of a question lies outside what a profile knows; by the catalogue's names."""
+    asked, served, wanted = list(gpus), list(engines), list(models)
+    said = []
+    unknown = [each for each in asked if each not in profile.gpus]
+    if unknown:
+        known = ", ".join(profile.gpus) or "no GPU"
+        said.append(f"the profile is of {known}: predictions for {', '.join(unknown)} are as without it")
+    for each in wanted if profile.corrections else ():
+        here = [one for one in profile.corrections if (not asked or one.gpu in asked) and one.engine != BARE]
+        fitting = [one for one in here if one.model in (None, each) and (not served or one.engine in served)]
+        if here and not fitting:
+            seen = ", ".join(dict.fromkeys(f"{one.model or 'all models'} under {one.engine}" for one in here))
+            said.append(f"the profile was calibrated on {seen}: {each} is not corrected by it")
+        for one in fitting:
+            said += _beyond(one, sizes)
+    return said
+
+
+def _beyond(correction: Correction, sizes: Mapping[str, float]) -> list[str]:
     said = []
     for name, value in sizes.items():
-        known = seen.get(name)
+        known = correction.seen.get(name)
         if known is None or known.holds(value):
             continue
-        side = f"beyond {known.high:,.4g}" if value > known.high else f"below {known.low:,.4g}"
-        said.append(f"extrapolates: {name.replace('_', ' ')} {value:,.4g} {side} calibrated")
+        side = f"beyond the {known.high:,.4g}" if value > known.high else f"below the {known.low:,.4g}"
+        said.append(f"extrapolates: {name.replace('_', ' ')} {value:,.4g} is {side} it was calibrated on")
     return said

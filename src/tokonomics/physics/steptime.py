@@ -26,7 +26,7 @@ from tokonomics.catalog.models import (
     Mixer,
     MoeMlp,
 )
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.precision import Precision, kv_bytes_per_element
 from tokonomics.nouns import Noun
 from tokonomics.physics.attention_kernels import (
     decode_attention_s,
@@ -39,7 +39,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.efficiency import efficiency
 from tokonomics.physics.matrix_kernels import GemmCurve, all_reduce_s, experts_s, gemm_s
 from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
-from tokonomics.physics.sharding import dense_products, step_weight_bytes
+from tokonomics.physics.sharding import dense_products, kv_elements_per_token, step_weight_bytes
 
 Array = NDArray[np.float64]
 
@@ -77,10 +77,7 @@ class StepModel:
         self.deployment = deployment
         profile = active()
         self.own = profile.kernels_of(gpu) if profile else None
-        self.correction = profile.correction_of(deployment, engine_of(deployment, bool(engine))) if profile else None
-        if engine and self.correction and self.correction.step_s is not None:
-            added = {"step_s": self.correction.step_s, "sequence_s": self.correction.sequence_s or 0.0}
-            engine = engine.model_copy(update=added | {"overlapped": False})
+        self.correction: Correction | None = None
         self.engine = engine
         self.between = between or _between(self.own)
         self.backend = deployment.engine.key if engine else BARE_ATTENTION
@@ -92,18 +89,34 @@ class StepModel:
         self._small = sum((_small_ops_s(group, deployment, self.between, _TOKENS, own) for group in groups), nothing)
         self._communication = _communication_s(deployment, _TOKENS, own)
         self._head = gemm_s(gpu, Precision.bf16, _TOKENS, model.vocab / tp, model.hidden, kernels, _bf16(own))
-        if self.correction:
-            self._correct(self.correction)
         self._per_token = self._matrices + self._small + self._communication
         drafter = deployment.draft
         self.draft = StepModel(drafter, engine, between) if drafter else None
+        found = profile.correction_of(deployment, engine_of(deployment, bool(engine))) if profile else None
+        if found:
+            self._correct(found)
+
+    def corrected(self, correction: Correction) -> "StepModel":
+        """The same kernels, as a server's results correct them; of a model that is not corrected yet."""
+        other = copy(self)
+        other._correct(correction)
+        return other
 
     def _correct(self, correction: Correction) -> None:
-        """Scale what depends on the number of tokens; a factor that falls must not make more tokens faster."""
+        """Scale what the GPU takes, and put the host's time in place of the engine's own.
+
+        A factor that falls must not make more tokens faster, and none beats the datasheet.
+        """
+        self.correction = correction
         factor = correction.factor(_TOKENS)
+        self._head = self._head * correction.decode
         for name in ("_matrices", "_small", "_communication"):
             setattr(self, name, np.maximum.accumulate(getattr(self, name) * factor))
-        self._head = self._head * correction.decode
+        self._matrices = np.maximum(self._matrices, _least_s(self.deployment) - self._head[0])
+        self._per_token = self._matrices + self._small + self._communication
+        if self.engine and correction.step_s is not None:
+            added = {"step_s": correction.step_s, "sequence_s": correction.sequence_s or 0.0, "overlapped": False}
+            self.engine = self.engine.model_copy(update=added)
 
     def with_engine(self, engine: Overhead | None) -> "StepModel":
         """The same kernels under another engine's overhead."""
@@ -207,9 +220,10 @@ class StepModel:
         """Attention of the running sequences, on the GPU; ``batch`` is that of one pass."""
         total = np.zeros(np.broadcast_shapes(np.shape(batch), np.shape(context)))
         for count, mixer in self.mixers:
-            total = total + count * _decode_attention_s(mixer, self.deployment, self.backend, batch, context, self.own)
-        if self.correction:
-            total = total * self.correction.decode
+            taken = _decode_attention_s(mixer, self.deployment, self.backend, batch, context, self.own)
+            if self.correction:
+                taken = np.maximum(taken * self.correction.decode, _kv_read_s(mixer, self.deployment, batch, context))
+            total = total + count * taken
         return np.where(np.asarray(batch) > 0, total, 0.0)
 
     def prompt_attention_s(self, prompt: Array, past: Array, prompts: Array) -> Array:
@@ -297,6 +311,31 @@ def _matrices_s(group: LayerGroup, deployment: Deployment, backend: str, tokens:
             )
         )
     return group.count * total
+
+
+@lru_cache(maxsize=64)
+def _least_s(deployment: Deployment) -> Array:
+    """What the datasheet allows: weights read once at full bandwidth, dense products at peak FLOP/s."""
+    gpu = deployment.gpu
+    read = np.array([step_weight_bytes(deployment, each) for each in _TOKENS]) / gpu.bandwidth_bytes_per_s
+    flops_s = sum(
+        group.count * 2.0 * n * k / gpu.peak_flops(weights)
+        for group in deployment.model.groups
+        for n, k, weights in dense_products(group, deployment)
+    )
+    return np.maximum(read, _TOKENS * flops_s)
+
+
+def _kv_read_s(
+    mixer: Mixer, deployment: Deployment, batch: Array | np.float64, context: Array | np.float64
+) -> Array | float:
+    """The cached keys and values of one layer, read once at full bandwidth."""
+    if not isinstance(mixer, GroupedAttention | LatentAttention):
+        return 0.0
+    window = mixer.window if isinstance(mixer, GroupedAttention) else None
+    seen = np.minimum(context, window) if window else context
+    width = kv_elements_per_token(mixer, deployment.tp) * kv_bytes_per_element(deployment.kv)
+    return np.asarray(batch * seen * width / deployment.gpu.bandwidth_bytes_per_s)
 
 
 def _adapters_s(

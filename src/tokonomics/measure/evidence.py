@@ -1,0 +1,194 @@
+"""What files say about a machine, for ``calibrate``: figures that can be predicted, and kernels that were probed.
+
+A file is told by what is in it: a profile, the probe's timings, a table of results or a JSON of step times
+(``measurements``), or any result of a load generator (``importers``). Whatever else measures a server (a meter's
+history) needs no file: it hands rows of ``Measurement`` to ``calibrate`` itself.
+
+Users of a closed loop who never pause are always on their way: by Little's law requests a second × seconds an answer
+is their number. A window that ends in the middle of a round counts fewer, so that its throughput is too low; there the
+throughput is taken from the answers' own times, and that is said.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
+from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint
+from tokonomics.measure.importers.recognise import read_run
+from tokonomics.measure.measurements import Measurement, Unread, read_measurements, read_text, steps_from
+from tokonomics.measure.priced_run import machine_of, measurements_of
+from tokonomics.measure.probe.fit_profile import is_timings, profile_from
+from tokonomics.physics.calibration import Correction, HeldOut, Kernels, Machine, Profile, is_profile, read_profile
+from tokonomics.units import plural
+
+ROUNDED = 0.95
+"""Share of the users whom Little's law must find for a window to count whole rounds."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the user says of the machine, in place of what files say."""
+
+    gpu: str | None = None
+    gpus: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    engine: str | None = None
+    weights: str | None = None
+    kv: str | None = None
+    model: str | None = None
+
+
+@dataclass
+class Evidence:
+    """All files together."""
+
+    rows: list[Measurement] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+    kernels: Kernels | None = None
+    machine: Machine | None = None
+    timings: dict[str, Any] = field(default_factory=dict)
+    check: tuple[HeldOut, ...] = ()
+    corrections: tuple[Correction, ...] = ()
+    """Of a profile among the files: kept where no new ones take their place."""
+    notes: list[str] = field(default_factory=list)
+
+
+def read_evidence(paths: Sequence[Path], said: Said, command: str) -> Evidence:
+    """Every file, in the order given."""
+    found = Evidence()
+    for path in paths:
+        where = shorten(str(path), 200)
+        document = _json(path)
+        if is_profile(document):
+            _add_profile(found, read_profile(path), where)
+        elif is_timings(document):
+            _add_timings(found, document, said, command, where)  # type: ignore[arg-type]
+        elif (isinstance(document, dict) and "rows" in document and "gpu" in document) or _is_table(path):
+            _add_rows(found, read_measurements(path), said)
+        else:
+            _add_run(found, read_run(path), said, where)
+    return found
+
+
+def _json(path: Path) -> object:
+    """The document of a JSON file; None for anything else."""
+    text = read_text(path)
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_table(path: Path) -> bool:
+    return path.name.lower().endswith((".csv", ".csv.gz"))
+
+
+def _add_timings(found: Evidence, timings: Mapping[str, Any], said: Said, command: str, where: str) -> None:
+    """Curves from the kernels; whole models that were timed for validation are steps like any other."""
+    steps = timings.get("validate") or ()
+    if timings.get("gemm") or not steps:
+        _add_profile(found, profile_from(timings, command, where, said.gpu), where)
+    device = str((timings.get("machine") or {}).get("device"))
+    _add_rows(found, steps_from(steps, said.gpu or device, {}), said)
+
+
+def _add_profile(found: Evidence, profile: Profile, where: str) -> None:
+    if profile.kernels:
+        if found.kernels and found.kernels.gpu != profile.kernels.gpu:
+            raise BadInput(
+                f"kernels of {found.kernels.gpu} and of {profile.kernels.gpu}: a profile holds those of one GPU",
+                where=where,
+                fix="Calibrate each GPU by itself.",
+            )
+        found.kernels, found.machine = profile.kernels, profile.machine
+        found.timings, found.check = dict(profile.timings), profile.check
+    found.corrections += profile.corrections
+
+
+def _add_rows(found: Evidence, rows: Sequence[Measurement | Unread], said: Said) -> None:
+    """Rows of a table; of the GPU asked for, where one is."""
+    wanted = find_gpu(said.gpu).key if said.gpu else None
+    for row in rows:
+        if isinstance(row, Unread):
+            found.unread.append(row)
+        elif wanted is None or _gpu_key(row.gpu) == wanted:
+            found.rows.append(row.model_copy(update=_changes(row, said)))
+
+
+def _changes(row: Measurement, said: Said) -> dict[str, object]:
+    """What the user says stands for what we do not know."""
+    changes: dict[str, object] = {}
+    if said.model:
+        changes["model"] = said.model
+    if said.weights:
+        changes["weights"] = said.weights
+    if said.engine and row.engine and not _known_engine(row.engine):
+        changes["engine"] = said.engine
+    return changes
+
+
+def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None:
+    engine = said.engine
+    if engine is None and run.stated.engine and not _known_engine(run.stated.engine):
+        raise BadInput(
+            f"the engine '{shorten(run.stated.engine)}' is none of ours",
+            where=where,
+            fix="Say with --engine which of ours stands for it; its host's time is then fitted.",
+        )
+    machine = machine_of(run.stated, said.gpu, said.gpus, said.tp, said.pp, said.ep, engine, said.weights, said.kv)
+    if machine is None:
+        raise BadInput("does not say which GPU it ran on", where=where, fix="Give --gpu.")
+    if said.model or run.model is None:
+        if not said.model:
+            raise BadInput("names no model", where=where, fix="Give --model.")
+        run = run.model_copy(update={"model": said.model})
+    points = tuple(_whole_rounds(point) for point in run.points)
+    changed = sum(one is not other for one, other in zip(points, run.points, strict=True))
+    if changed:
+        found.notes.append(
+            f"{shorten(Path(where).name, 60)}: throughput of {plural(changed, 'load')} taken from users ÷ answer time, "
+            "as the window ended in the middle of a round"
+        )
+    found.rows += measurements_of(run.model_copy(update={"points": points}), machine)
+
+
+def _whole_rounds(point: LoadPoint) -> LoadPoint:
+    """The same point with its throughput by Little's law, where its window counted too few answers."""
+    took = point.e2e.mean if point.e2e else None
+    if not took or not point.concurrency or point.failed:
+        return point
+    on_their_way = point.requests_per_s * took
+    if on_their_way >= ROUNDED * point.concurrency:
+        return point
+    more = point.concurrency / on_their_way
+    rates = ("requests_per_s", "input_tokens_per_s", "output_tokens_per_s")
+    return point.model_copy(update={name: getattr(point, name) * more for name in rates})
+
+
+def _gpu_key(name: str) -> str:
+    try:
+        return find_gpu(name).key
+    except UnknownName:
+        return name
+
+
+def _known_engine(name: str) -> bool:
+    from tokonomics.measure.validate import ENGINES
+
+    plain = name.strip().lower().split()[0] if name.strip() else ""
+    if any(plain.startswith(theirs) for theirs in ENGINES):
+        return True
+    try:
+        find_engine(plain)
+    except TokonomicsError:
+        return False
+    return True
