@@ -70,6 +70,8 @@ class NotServed:
     """Why a setup cannot keep its promises, or cannot be bought."""
 
     reason: str
+    fix: str | None = None
+    """What to change, in flags, where it is known."""
 
 
 class SetupBill(Noun):
