@@ -16,6 +16,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.money.levers.cache_tiers import parse_tiers
 from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
+from tokonomics.planner.load import ENOUGH_REQUESTS
 from tokonomics.planner.plan import Candidate, Limits, Question, study
 from tokonomics.planner.setup import Bills, Setup, SetupBill
 from tokonomics.planner.sizing import changes_over_time
@@ -26,9 +27,8 @@ _SMALLER = 4
 """A draft has at most a quarter of the weights that a token visits: a larger one costs more than it proposes."""
 _VARIES = 1.2
 """Busiest hour over mean from which replicas that come and go can save anything worth a cold start."""
-LONG = 40_000
-"""Requests beyond which GPUs are screened on the busiest window: simulating a day on every GPU takes minutes. Twice
-what a p99 rests on."""
+LONG = ENOUGH_REQUESTS
+"""Requests beyond which GPUs are screened on the busiest window: simulating a day on every GPU takes minutes."""
 _CHECKED = 3
 _NEAR = 1.25
 """Of those screened on a window, how many are then simulated on the whole traffic, and up to how much above the least
@@ -202,7 +202,13 @@ def right_size(
         kv=kv or (now.kv,),
         limits=Limits(spare=setup.spare),
     )
-    made = study(question)
+    # What else a setup has, such as replicas that come and go, is not asked of the plan.
+    asked = question.weights, question.kv, setup.promises, setup.spare, setup.offers
+    key = now.model.key, now.engine.key, id(setup.load.trace), asked
+    if key not in bills.studies:
+        # The load is kept with it: the key names it by its place in memory.
+        bills.studies[key] = setup.load, study(question)
+    _, made = bills.studies[key]
     if made.plan.best is None:
         return NotApplicable("no other machine keeps the promises")
     if not (weights or kv) and _hardware(made.plan.best) == (now.gpu.key, now.tp, now.pp, now.ep):

@@ -10,15 +10,15 @@ the promises, cold starts included.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.catalog.gpus import Gpu, all_gpus
 from tokonomics.errors import TokonomicsError
-from tokonomics.physics.deployment import Deployment, valid_tp
+from tokonomics.physics.deployment import valid_tp
 from tokonomics.planner.candidates import Reason, why_not
 from tokonomics.planner.fleet_offers import startup_seconds
 from tokonomics.planner.load import ENOUGH_REQUESTS, Load
@@ -77,13 +77,51 @@ class _Trial:
     simulation: Simulation
 
 
-def size(setup: Setup) -> Sizing | NotServed:
-    """The fewest replicas that hold, or what breaks however many there are."""
+@dataclass
+class Sized:
+    """Sizings, each made once; setups that differ in how replicas come and go share the fleet they start from."""
+
+    made: dict[object, tuple[Load, Sizing | NotServed]] = field(default_factory=dict)
+    fixed: dict[object, _Trial | NotServed] = field(default_factory=dict)
+
+    def of(self, setup: Setup, say: Callable[[str], None] = lambda what: None) -> Sizing | NotServed:
+        key = _served_as(setup)
+        if key not in self.made:
+            say(str(setup.deployment))
+            # The load is kept with it: the key names it by its place in memory.
+            self.made[key] = setup.load, size(setup, self.fixed)
+        return self.made[key][1]
+
+
+def _served_as(setup: Setup) -> object:
+    """What the simulator sees of a setup."""
+    return _fleet_as(setup), setup.disaggregated, setup.autoscale
+
+
+def _fleet_as(setup: Setup) -> object:
+    return (
+        setup.deployment,
+        id(setup.load.trace),
+        setup.load.share,
+        setup.promises,
+        setup.max_sequences,
+        setup.prefix_cache,
+        setup.router,
+        setup.tiers,
+    )
+
+
+def size(setup: Setup, known: dict[object, _Trial | NotServed] | None = None) -> Sizing | NotServed:
+    """The fewest replicas that hold, or what breaks however many there are; ``known`` fleets are not searched again."""
+    known = {} if known is None else known
     refusal = why_not(setup.deployment, setup.load.longest)
     if refusal:
         return NotServed(refusal.reason, _what_fits(setup) if refusal.kind is Reason.does_not_fit else None)
     try:
-        fixed = _fewest(setup, lambda count: _better(setup, count))
+        key = _fleet_as(setup)
+        if key not in known:
+            known[key] = _fewest(setup, lambda count: _better(setup, count))
+        fixed = known[key]
         if isinstance(fixed, NotServed):
             return fixed
         setup = replace(setup, router=fixed.router)
@@ -322,40 +360,47 @@ def _splits(replicas: int, share: float) -> Sequence[int]:
 def _autoscaled(setup: Setup, fixed: _Trial) -> Sizing | NotServed:
     if setup.load.share < 1:
         return NotServed("only a slice of this traffic is simulated: an autoscaler would see the wrong number")
-    breaks: str | None = ""
-    for rule in _rules(setup.deployment, fixed):
-        made = serve(setup, 1, autoscale=rule, max_sequences=fixed.max_sequences)
-        summed = outcome(made, setup.promises)
-        breaks = what_breaks(made, summed)
-        if breaks is None:
-            return Sizing(
-                replicas=summed.replicas_peak,
-                prefill_replicas=0,
-                replicas_mean=_mean_of(made.history, made.end_s),
-                by_time=made.history,
-                span_s=made.end_s,
-                max_sequences=fixed.max_sequences or setup.max_sequences,
-                router=fixed.router,
-                outcome=summed,
-            )
-    return NotServed(f"no rule tried keeps the promises through cold starts: {breaks}")
+    broken = ""
+    for share in _TARGETS:
+        # What one replica that always stays does not save, none that does will.
+        staying = _scaled(setup, fixed, share, 1)
+        if isinstance(staying, str):
+            broken = staying
+            continue
+        leaving = _scaled(setup, fixed, share, 0)
+        ways = [each for each in (leaving, staying) if isinstance(each, Sizing)]
+        return min(ways, key=lambda each: each.replicas_mean)
+    return NotServed(f"no rule tried keeps the promises through cold starts: {broken}")
+
+
+def _scaled(setup: Setup, fixed: _Trial, share: float, fewest: int) -> Sizing | str:
+    """Under one rule; or what breaks."""
+    fullest = _outstanding(fixed.simulation) / fixed.replicas
+    rule = Autoscale(
+        min_replicas=fewest,
+        max_replicas=_GROWTH * fixed.replicas,
+        target=max(1e-3, fullest * share),
+        cold_start_s=startup_seconds(setup.deployment),
+    )
+    made = serve(setup, 1, autoscale=rule, max_sequences=fixed.max_sequences)
+    summed = outcome(made, setup.promises)
+    if breaks := what_breaks(made, summed):
+        return breaks
+    return Sizing(
+        replicas=summed.replicas_peak,
+        prefill_replicas=0,
+        replicas_mean=_mean_of(made.history, made.end_s),
+        by_time=made.history,
+        span_s=made.end_s,
+        max_sequences=fixed.max_sequences or setup.max_sequences,
+        router=fixed.router,
+        outcome=summed,
+    )
 
 
 def _mean_of(by_time: Floats, end_s: float) -> float:
     lasts = np.diff(np.append(by_time[:, 0], end_s))
     return float(np.dot(by_time[:, 1], lasts) / lasts.sum())
-
-
-def _rules(deployment: Deployment, fixed: _Trial) -> Iterator[Autoscale]:
-    fullest = _outstanding(fixed.simulation) / fixed.replicas
-    for share in _TARGETS:
-        for fewest in (0, 1):
-            yield Autoscale(
-                min_replicas=fewest,
-                max_replicas=_GROWTH * fixed.replicas,
-                target=max(1e-3, fullest * share),
-                cold_start_s=startup_seconds(deployment),
-            )
 
 
 def _outstanding(simulation: Simulation) -> float:
