@@ -58,6 +58,7 @@ def own_hardware(
     from tokonomics.clock import today
     from tokonomics.money.own_hardware import Purchase, own_offer
     from tokonomics.money.own_hardware import own_hardware as price
+    from tokonomics.planner.wishes import dollars
     from tokonomics.report.own_hardware_view import own_hardware_view
 
     needed = {
@@ -70,11 +71,11 @@ def own_hardware(
         raise BadInput(given, where=", ".join(missing), fix=f"Such as: {_EXAMPLE}")
     spec = find_gpu(gpu)
     values = {
-        "gpus": gpus, "purchase_usd": _dollars(purchase_usd, "--purchase-usd"), "years": years,
+        "gpus": gpus, "purchase_usd": dollars(purchase_usd, "--purchase-usd"), "years": years,
         "residual_share": residual, "cost_of_capital": cost_of_capital, "usd_per_kwh": usd_per_kwh, "pue": pue,
         "gpu_load": gpu_load, "host_watts": host_watts, "maintenance_share": maintenance,
-        "hosting_usd_per_month": _dollars(hosting_usd_per_month, "--hosting-usd-per-month"),
-        "staff_usd_per_year": _dollars(staff_usd_per_year, "--staff-usd-per-year"),
+        "hosting_usd_per_month": dollars(hosting_usd_per_month, "--hosting-usd-per-month"),
+        "staff_usd_per_year": dollars(staff_usd_per_year, "--staff-usd-per-year"),
     }  # fmt: skip
     try:
         bought = Purchase.model_validate({name: value for name, value in values.items() if value is not None})
@@ -96,16 +97,6 @@ def own_hardware(
         show_json(found)
     else:
         show(own_hardware_view(found, today()))
-
-
-def _dollars(text: str | None, flag: str) -> float | None:
-    """``250000``, ``250,000``, ``$250k``, ``1.2M``."""
-    from tokonomics.planner.wishes import amount
-
-    if text is None:
-        return None
-    plain = text.strip().removeprefix("$").replace(",", "").replace("_", "")
-    return 0.0 if plain == "0" else amount(plain, flag, "250000, 250k or 1.2M")
 
 
 def _is_like_owned(offer: "Offer", gpu: "Gpu") -> bool:

@@ -150,6 +150,14 @@ def amount(text: str, flag: str, such_as: str = "500M, 2B or 2000000000") -> flo
     return float(found[1]) * _SCALES[found[2].lower()]
 
 
+def dollars(text: str | None, flag: str) -> float | None:
+    """``250000``, ``250,000``, ``$250k``, ``1.2M``."""
+    if text is None:
+        return None
+    plain = text.strip().removeprefix("$").replace(",", "").replace("_", "")
+    return 0.0 if plain == "0" else amount(plain, flag, "15000, 250k or 1.2M")
+
+
 _FLAGS = {
     "rate": ("--rate", "above 0 requests a second, and at most a billion"),
     "input_tokens": ("--input", "from 1 to 100,000,000 tokens"),
