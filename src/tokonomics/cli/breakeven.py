@@ -46,7 +46,7 @@ def breakeven(
         bool, typer.Option("--batch-api", help="The hosts' batch prices as well (answers within a day).")
     ] = False,
     engineers: Annotated[float | None, typer.Option(help="People who run it, such as 0.5.")] = None,
-    engineer_usd_per_month: Annotated[float | None, typer.Option(help="What one of them costs.")] = None,
+    engineer_usd_per_month: Annotated[str | None, typer.Option(help="What one of them costs: 15k.")] = None,
     overhead: Annotated[
         list[str] | None,
         typer.Option(help="Another line of the bill: monitoring=500 ($/month) or network=8% (of the machines)."),
@@ -246,13 +246,13 @@ def _apis(names: list[str] | None) -> "list[ApiPrice]":
     return [find_api(name) for name in dict.fromkeys(listed(names, "--api") or ())]
 
 
-def extras_from(
-    number: float | None, engineer_usd_per_month: float | None, overhead: list[str] | None
-) -> "tuple[Extra, ...]":
+def extras_from(number: float | None, usd_per_month: str | None, overhead: list[str] | None) -> "tuple[Extra, ...]":
     """Lines beside the machines: none unless asked for."""
     from tokonomics.money.breakeven import engineers
+    from tokonomics.planner.wishes import dollars
 
     made = []
+    engineer_usd_per_month = dollars(usd_per_month, "--engineer-usd-per-month")
     if (number is None) != (engineer_usd_per_month is None):
         missing = "--engineer-usd-per-month" if number is not None else "--engineers"
         raise BadInput("is missing", where=missing, fix="Such as --engineers 0.5 --engineer-usd-per-month 15000.")

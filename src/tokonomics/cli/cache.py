@@ -127,6 +127,8 @@ def cache(
         )
     if semantic is not None and prompts is None:
         raise BadInput("needs the texts of prompts", where="--semantic", fix="Give --prompts FILE.")
+    if tiers is not None and not served:
+        raise BadInput("needs the traffic that it serves", where="--tiers", fix="Give --trace with --model and --gpu.")
     if pairs is not None and semantic is None:
         raise BadInput("needs something that embeds", where="--pairs", fix="Give --semantic.")
     texts = read_prompts(prompts, prompt_column) if prompts else None
@@ -167,7 +169,7 @@ def cache(
             replicas=lever.rows[0].replicas,
             cached_share=lever.rows[1].cached_share,
         )
-        if texts and hits and hits.means:
+        if texts and hits and hits.means and lever.rows[0].bill:
             share = hits.at(threshold).hit_share
             saved = semantic_cache_lever(
                 deployment,

@@ -60,6 +60,9 @@ Without = Annotated[
 ]
 ChartFile = Annotated[Path | None, typer.Option("--chart", help="Save a chart: .svg, .png, .html or .json.")]
 
+_TAKES_A_WHILE = 200_000
+"""Requests from which thirty simulations of them take more than a quarter of a minute."""
+
 
 def setup_from(
     model: str,
@@ -159,6 +162,21 @@ def choices_from(
         min_weights=parse_precision(min_weights, WEIGHT_PRECISIONS, "--min-weights") if min_weights else None,
         without=frozenset(names),
     )
+
+
+def check_tiers(tiers: str | None, setup: "Setup") -> None:
+    """Refuse memories that are none, also where no lever will ask for them."""
+    from tokonomics.money.levers.cache_tiers import parse_tiers
+
+    if tiers is not None:
+        parse_tiers(tiers, setup.deployment)
+
+
+def say_if_long(setup: "Setup") -> None:
+    """A day of requests, simulated again and again, takes its time."""
+    many = len(setup.load.trace)
+    if many > _TAKES_A_WHILE:
+        typer.echo(f"{many:,} requests are simulated some thirty times; --from and --to take a part of a log", err=True)
 
 
 @contextmanager

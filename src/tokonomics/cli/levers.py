@@ -88,7 +88,7 @@ def levers(
       tokonomics levers llama-3.1-8b --gpu H100 --trace mooncake-conversation --no-prefix-cache --chart levers.png
       tokonomics levers llama-3.1-8b --gpu H100 --rate 5 --input 1000 --output 300 --utilization
     """
-    from tokonomics.cli.lever_flags import choices_from, setup_from, telling
+    from tokonomics.cli.lever_flags import check_tiers, choices_from, say_if_long, setup_from, telling
     from tokonomics.cli.serving_flags import say_if_compiling
     from tokonomics.errors import BadInput
     from tokonomics.planner.lever_list import all_levers
@@ -110,14 +110,16 @@ def levers(
         model, gpu, traffic, tp=tp, pp=pp, weights=weights, kv=kv, engine=engine, usd_per_hour=usd_per_hour,
         spare=spare, max_sequences=max_sequences, prefix_cache=not no_prefix_cache,
     )  # fmt: skip
+    check_tiers(tiers, setup)
     say_if_compiling()
+    say_if_long(setup)
     with telling("simulating") as say:
         bills = Bills(progress=say)
         found = rank_levers(setup, all_levers(choices, bills), bills)
         if isinstance(found, NotServed):
             raise BadInput(
                 f"what runs today cannot be simulated: {found.reason}",
-                fix="Loosen --slo, or name the GPUs (--gpu, --tp) and the price (--usd-per-hour) it runs on.",
+                fix=found.fix or "Name the GPUs (--gpu, --tp) and the price (--usd-per-hour) it runs on.",
             )
         used = utilisation(setup, bills) if utilization else None
     if chart:
@@ -131,7 +133,7 @@ def levers(
             | {"utilization": used.model_dump(mode="json") if used else None}
             | {
                 "workload": setup.load.workload.model_dump(mode="json"),
-                "promises": [str(each) for each in setup.promises],
+                "promises": [each.model_dump(mode="json") for each in setup.promises],
             }
         )
         return
@@ -187,7 +189,7 @@ def stack(
       tokonomics stack llama-3.1-8b --gpu H100 --trace mooncake-conversation --provider aws --without hardware
       tokonomics stack llama-3.1-8b --gpu A100-80GB --rate 20 --input 1000 --output 300 --order hardware,weights
     """
-    from tokonomics.cli.lever_flags import choices_from, setup_from, telling
+    from tokonomics.cli.lever_flags import check_tiers, choices_from, say_if_long, setup_from, telling
     from tokonomics.cli.serving_flags import say_if_compiling
     from tokonomics.planner.setup import Bills
     from tokonomics.planner.stack import order_from
@@ -216,7 +218,9 @@ def stack(
         usd_per_hour=usd_per_hour,
         spare=spare,
     )
+    check_tiers(tiers, setup)
     say_if_compiling()
+    say_if_long(setup)
     with telling("simulating") as say:
         found = stacked(setup, choices, steps, Bills(progress=say))
     if chart:
@@ -229,7 +233,7 @@ def stack(
             found.waterfall.model_dump(mode="json")
             | {
                 "workload": setup.load.workload.model_dump(mode="json"),
-                "promises": [str(each) for each in setup.promises],
+                "promises": [each.model_dump(mode="json") for each in setup.promises],
             }
         )
         return
