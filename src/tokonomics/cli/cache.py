@@ -1,13 +1,14 @@
 """``tokonomics cache``: what keeping KV, answers and templates saves on the user's traffic and prompts."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.answer import ChartFile
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give
+from tokonomics.cli.output import Json
 from tokonomics.cli.serving_flags import EngineName, Ep, Kv, Model, ModelArgument, Pp, SloText, Tp, UsdPerHour, Weights
 from tokonomics.cli.simulate import TraceName
 from tokonomics.cli.traffic_flags import (
@@ -90,6 +91,7 @@ def cache(
         Path | None, typer.Option(help="Labelled pairs (text_a, text_b, label): shows false hits.")
     ] = None,
     chart: ChartFile = None,
+    html: HtmlFile = None,
     json: Json = False,
 ) -> None:
     """What caching saves: shared prompt beginnings on the GPU and behind it, similar prompts, fixed templates.
@@ -110,13 +112,12 @@ def cache(
     from tokonomics.money.levers.prefix_cache import prefix_cache_lever
     from tokonomics.money.levers.semantic_cache import semantic_cache_lever
     from tokonomics.money.levers.templates import template_lever, text_templates
+    from tokonomics.report.cache_charts import cache_chart
     from tokonomics.report.cache_view import cache_view
-    from tokonomics.report.charts import check_chart_path, save_chart
     from tokonomics.traffic.promises import parse_promises
     from tokonomics.traffic.prompts import read_prompts
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     ttl_s = read_time(ttl, "--ttl")
     if ttl_s is not None and not ttl_s > 0:
         raise BadInput("must be above 0", where="--ttl")
@@ -181,24 +182,17 @@ def cache(
                 promises=promises,
                 seed=seed,
             )
-    if chart:
-        from tokonomics.report.cache_charts import cache_chart
-
-        save_chart(cache_chart(lever, hits, threshold), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    if json:
-        show_json(
-            {
-                "prefix_cache": lever.model_dump(mode="json") if lever else None,
-                "templates": fixed.model_dump(mode="json") if fixed else None,
-                "text_templates": [each.model_dump(mode="json") for each in in_texts],
-                "semantic": hits.model_dump(mode="json") if hits else None,
-                "semantic_bill": saved.model_dump(mode="json") if saved else None,
-                "price_from": price_from,
-            }
-        )
-    else:
-        show(cache_view(lever, fixed, in_texts, hits, saved, threshold, price_from))
+    shown = {
+        "prefix_cache": lever.model_dump(mode="json") if lever else None,
+        "templates": fixed.model_dump(mode="json") if fixed else None,
+        "text_templates": [each.model_dump(mode="json") for each in in_texts],
+        "semantic": hits.model_dump(mode="json") if hits else None,
+        "semantic_bill": saved.model_dump(mode="json") if saved else None,
+        "price_from": price_from,
+    }
+    charts = {"What caching saves": lambda: cache_chart(lever, hits, threshold)}
+    view = partial(cache_view, lever, fixed, in_texts, hits, saved, threshold, price_from)
+    give(Answer(shown, view, "What caching saves", charts), json=json, chart=chart, html=html)
 
 
 def _prices(

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.answer import Answer, give
+from tokonomics.cli.output import Json
 from tokonomics.errors import BadInput, shorten
 
 if TYPE_CHECKING:
@@ -93,10 +94,7 @@ def own_hardware(
             raise BadInput(f"the folder {shorten(str(save.parent), 200)} does not exist", where="--save")
         write_offers(save, [own_offer(bought, spec, today(), memory_gb)])
         typer.echo(f"saved to {save}: use it with --offers {save}", err=True)
-    if json:
-        show_json(found)
-    else:
-        show(own_hardware_view(found, today()))
+    give(Answer(found, lambda: own_hardware_view(found, today()), f"A {spec.name} of your own"), json=json)
 
 
 def _is_like_owned(offer: "Offer", gpu: "Gpu") -> bool:
