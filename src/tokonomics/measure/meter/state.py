@@ -3,6 +3,8 @@
 A tally adds up spans; every figure on the screen, in JSON and on our own ``/metrics`` is read off one.
 """
 
+from pydantic import Field, computed_field
+
 from tokonomics.nouns import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
@@ -46,58 +48,70 @@ class Tally(Noun):
         mine, its = self.__dict__, other.__dict__
         return Tally.model_construct(**{name: mine[name] + its[name] for name in mine})
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def input_computed(self) -> float:
         return max(0.0, self.input_total - self.input_cached)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def billed_tokens(self) -> float:
         """Input and output, as an API would bill them."""
         return self.input_total + self.output
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def usd_per_mtok(self) -> float | None:
         """Reservation basis: every paid hour, over input and output tokens."""
         return _per_mtok(self.usd, self.billed_tokens)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def usd_per_mtok_output(self) -> float | None:
         """Reservation basis, over output tokens alone."""
         return _per_mtok(self.usd, self.output)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def usd_per_mtok_usage(self) -> float | None:
         """Usage basis: busy time alone, over the tokens counted while it was watched."""
         return _per_mtok(self.busy_usd, self.billed_tokens - self.unseen_tokens)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def usd_per_mtok_output_usage(self) -> float | None:
         share = 1 - self.unseen_tokens / self.billed_tokens if self.billed_tokens else 0.0
         return _per_mtok(self.busy_usd, self.output * share)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def idle_share(self) -> float | None:
         """Of the time that was watched."""
         watched = self.busy_s + self.idle_s
         return self.idle_s / watched if watched > 0 else None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def batch(self) -> float | None:
         """Requests running, in the mean over busy time."""
         return self.running_s / self.running_seen_s if self.running_seen_s > 0 else None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def cache_share(self) -> float | None:
         return self.input_cached / self.input_total if self.input_total > 0 else None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def tokens_per_s(self) -> float | None:
         return self.billed_tokens / self.seconds if self.seconds > 0 else None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def output_per_s(self) -> float | None:
         return self.output / self.seconds if self.seconds > 0 else None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def usd_per_hour(self) -> float | None:
         return self.usd / self.seconds * SECONDS_PER_HOUR if self.seconds > 0 else None
@@ -161,7 +175,7 @@ class GpuState(Noun):
     memory_total_bytes: float | None = None
     dram_active: float | None = None
     tensor_active: float | None = None
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
 
 
 class Factor(Noun):
@@ -204,3 +218,9 @@ class MeterState(Noun):
     """What a person should know: servers that do not answer, a disk that is full, a clock that jumped."""
     held_spans: int = 0
     """Not yet written to the ledger, because it cannot be."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def tokens_per_s(self) -> float:
+        """Input and output, all servers together."""
+        return sum(group.now.tokens_per_s or 0.0 for group in self.groups)
