@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from tokonomics.cli.meter_files import files
 from tokonomics.cli.output import Json, console, show, show_json
 from tokonomics.errors import BadInput, shorten
 
 if TYPE_CHECKING:
+    from datetime import date
+
+    from tokonomics.measure.meter.readings import GpuSource
     from tokonomics.measure.meter.session import Show
     from tokonomics.measure.meter.state import MeterState, Planned
-    from tokonomics.measure.priced_run import Price
 
 LedgerFile = Annotated[
     Path | None,
@@ -49,6 +52,7 @@ app = typer.Typer(
       tokonomics meter http://localhost:8000 --usd-per-hour 2.49
       tokonomics meter http://gpu1:8000 http://gpu2:8000 --gpu H100 --gpus 2 --plan plan.json
       tokonomics meter http://localhost:8000 --usd-per-hour 2.49 --once --every 10s --json
+      tokonomics meter --prometheus http://prometheus:9090 --query 'namespace="prod"' --gpu H100 --listen 9464
       tokonomics meter report --since 7d --by model,day --chart week.png
     """,
 )
@@ -72,6 +76,19 @@ def watch(
     plan: PlanFile = None,
     planned_usd_per_mtok: PlannedUsd = None,
     planned_batch: PlannedBatch = None,
+    prometheus: Annotated[
+        str | None, typer.Option(help="Read engines through the Prometheus that scrapes them.")
+    ] = None,
+    query: Annotated[str | None, typer.Option(help='Of its series: namespace="prod",job=~"vllm.*".')] = None,
+    keep_label: Annotated[list[str] | None, typer.Option(help="Its label to group reports by: team. Repeat.")] = None,
+    since: Annotated[str | None, typer.Option(help="Read its past first, from: 1d, 2026-11-08.")] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Serve our own /metrics: 9464, 0.0.0.0:9464; see `meter files`.")
+    ] = None,
+    gpu_metrics: Annotated[
+        str | None, typer.Option(help="GPUs too: nvml for this machine's, or a DCGM exporter's address.")
+    ] = None,
+    usd_per_kwh: Annotated[float | None, typer.Option(help="Price of electricity, for what the GPUs draw.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object an interval, or the last with --once.")] = False,
 ) -> None:
     """What the tokens of these servers cost now, this hour and today, until Ctrl-C.
@@ -84,23 +101,38 @@ def watch(
       tokonomics meter http://gpu1:8000 http://gpu2:8000 --gpu H100 --gpus 2 --label team=search
       tokonomics meter http://localhost:8000 --usd-per-hour 2.49 --planned-usd-per-mtok 0.35 --planned-batch 48
     """
-    from tokonomics.measure.meter.bill import duration
+    from tokonomics.measure.meter.bill import duration, instant
+    from tokonomics.measure.meter.clocks import SystemClock
+    from tokonomics.measure.meter.exposition import listen_address
     from tokonomics.measure.meter.ledger import Ledger, default_ledger
     from tokonomics.measure.meter.session import Asked, meter_servers
+    from tokonomics.money.cost import require_positive
 
     every_s = _in_range("--every", duration(every, "--every"), 0.1, 3600)
     for_s = _in_range("--for", duration(for_, "--for"), every_s, 10**9) if for_ is not None else None
-    price = _price(usd_per_hour, gpu, gpus, provider)
+    for flag, value in (("--query", query), ("--keep-label", keep_label), ("--since", since)):
+        if value and prometheus is None:
+            raise BadInput("is for a Prometheus", where=flag, fix="Add --prometheus http://prometheus:9090.")
+    server_usd, price_from, price_date = _price(usd_per_hour, gpu, gpus, provider)
     path = ledger or default_ledger()
     asked = Asked(
         urls=tuple(urls or ()),
-        usd_per_hour=price.usd_per_hour,
-        price_from=price.price_from,
+        usd_per_hour=server_usd,
+        price_from=price_from,
         every_s=every_s,
         beats=1 if once else round(for_s / every_s) if for_s is not None else None,
         labels=_labels(label or []),
         planned=_planned(plan, planned_usd_per_mtok, planned_batch),
         from_now=from_now,
+        prometheus=prometheus,
+        match=query,
+        keep_labels=tuple(keep_label or ()),
+        since=instant(since, SystemClock().wall(), "--since") if since is not None else None,
+        gpus=_gpu_source(gpu_metrics),
+        listen=listen_address(listen) if listen is not None else None,
+        gpus_per_server=gpus,
+        price_date=price_date,
+        usd_per_kwh=require_positive("--usd-per-kwh", usd_per_kwh) if usd_per_kwh is not None else None,
     )
     with Ledger(path) as book, _shown(json, once) as show_state:
         last = meter_servers(asked, book, show_state)
@@ -168,21 +200,35 @@ def report(
     show_json(made) if json else show(bill_view(made))
 
 
-def _price(usd_per_hour: float | None, gpu: str | None, gpus: int, provider: str | None) -> "Price":
+app.command("files")(files)
+
+
+def _price(
+    usd_per_hour: float | None, gpu: str | None, gpus: int, provider: str | None
+) -> "tuple[float, str, date | None]":
+    """Of all GPUs behind an address, an hour, and where it comes from."""
     from tokonomics.catalog.gpus import find_gpu
     from tokonomics.catalog.offers import cheapest_offer, load_offers, machines_usd_per_hour, select_offers
     from tokonomics.clock import today
-    from tokonomics.measure.priced_run import Price
     from tokonomics.money.cost import require_positive
 
     if usd_per_hour is not None:
         each = require_positive("--usd-per-hour", usd_per_hour)
-        return Price(usd_per_hour=each * gpus, price_from="as given")
+        return each * gpus, "as given", None
     if gpu is None:
         raise BadInput("no price is given", where="--usd-per-hour", fix="Give --usd-per-hour 2.49, or --gpu H100.")
     sold = load_offers() if provider is None else select_offers(load_offers(), provider=provider)
     offer = cheapest_offer(find_gpu(gpu).name, gpus, offers=sold)
-    return Price(usd_per_hour=machines_usd_per_hour(offer, gpus), price_from=offer.quoted(today()))
+    return machines_usd_per_hour(offer, gpus), offer.quoted(today()), offer.date
+
+
+def _gpu_source(text: str | None) -> "GpuSource | None":
+    from tokonomics.measure.meter.gpu import DcgmSource, NvmlSource
+    from tokonomics.measure.meter.scrape import address_of
+
+    if text is None:
+        return None
+    return NvmlSource() if text == "nvml" else DcgmSource(address_of(text))
 
 
 def _planned(path: Path | None, usd_per_mtok: float | None, batch: float | None) -> "Planned | None":

@@ -42,7 +42,7 @@ def bill_over_time(made: Bill, over: str) -> "alt.VConcatChart":
         .mark_bar()
         .encode(
             x=x,
-            y=alt.Y("usd:Q", title=f"dollars each {over}", stack="zero", axis=alt.Axis(format="$~s")),
+            y=alt.Y("usd:Q", title=f"dollars each {over}", stack="zero", axis=alt.Axis(format="$,.4~f")),
             color=alt.Color(
                 "part:N",
                 title="paid for",
@@ -58,7 +58,7 @@ def bill_over_time(made: Bill, over: str) -> "alt.VConcatChart":
         .mark_line(point=True)
         .encode(
             x=x,
-            y=alt.Y("$/Mtok:Q", title="dollars per million tokens", axis=alt.Axis(format="$~r")),
+            y=alt.Y("$/Mtok:Q", title="dollars per million tokens", axis=alt.Axis(format="$,.4~f")),
             color=alt.Color(
                 "basis:N",
                 title="over",

@@ -134,7 +134,13 @@ TENSORRT_LLM = EngineWords(
         Counted.input_cached: _one("trtllm_prompt_cached_tokens_total"),
         Counted.output: _one("trtllm_generation_tokens_total"),
         Counted.answered: [[Pick("trtllm_request_success_total", "finished_reason", but=_GIVEN_UP)]],
-        Counted.failed: [[Pick("trtllm_request_error_total"), Pick("trtllm_num_aborted_requests_total")]],
+        Counted.failed: [
+            [
+                Pick("trtllm_request_success_total", "finished_reason", _GIVEN_UP),
+                Pick("trtllm_request_error_total"),
+                Pick("trtllm_num_aborted_requests_total"),
+            ]
+        ],
         Counted.work: [
             [Pick("trtllm_iteration_latency_seconds_count"), Pick("trtllm_num_requests_completed_total")],
         ],

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from tokonomics.measure.meter.against_plan import compare
 from tokonomics.measure.meter.clocks import Clock
 from tokonomics.measure.meter.engines import UnknownEngine
+from tokonomics.measure.meter.gpu import electricity_usd, energy_used
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.readings import GpuReading, GpuSource, Missed, Reading, Source
 from tokonomics.measure.meter.spans import Span, Watched, cut_every, tally
@@ -73,6 +74,7 @@ class Meter:
         every_s: float = 15.0,
         planned: Planned | None = None,
         gpus: GpuSource | None = None,
+        usd_per_kwh: float | None = None,
         from_now: bool = False,
     ) -> None:
         self._sources, self._ledger, self._clock, self._gpus = sources, ledger, clock, gpus
@@ -86,6 +88,9 @@ class Meter:
         self._never: dict[str, Missed] = {}
         self._sums: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
         self._unwritten: str | None = None
+        self._gpus_before: Sequence[GpuReading] = ()
+        self._energy_j: float | None = None
+        self._usd_per_kwh = usd_per_kwh
         for source in sources:
             if not source.discovers:
                 self._watch(source.name)
@@ -95,12 +100,24 @@ class Meter:
         """Read everything once, and say what is known then."""
         asked = [self._ask(source) for source in self._sources]
         answers, gpus = await asyncio.gather(asyncio.gather(*asked), self._read_gpus())
-        spans = [span for place, answer in enumerate(answers) for span in self._take(place, *answer)]
+        self._draw(gpus)
+        self._book([span for place, answer in enumerate(answers) for span in self._take(place, *answer)])
+        return self._state(self._clock.wall(), gpus)
+
+    def backfill(self, source: Source, readings: Sequence[Reading]) -> None:
+        """Scrapes of the past, oldest first; what the book has already is left out."""
+        self._book(self._take_scrapes(self._sources.index(source), readings, None))
+
+    def _book(self, spans: Sequence[Span]) -> None:
         for span in spans:
             self._add(span)
         marks = [mark for watch in self._watches.values() if (mark := self._mark(watch)) is not None]
         self._unwritten = self._ledger.record(spans, marks)
-        return self._state(self._clock.wall(), gpus)
+
+    def _draw(self, gpus: Sequence[GpuReading]) -> None:
+        if gpus and self._gpus_before:
+            self._energy_j = (self._energy_j or 0.0) + energy_used(self._gpus_before, gpus).joules
+        self._gpus_before = gpus or self._gpus_before
 
     async def _ask(self, source: Source) -> tuple[Sequence[Reading] | Missed, float, float]:
         """The answer and when it came: others may take longer."""
@@ -125,28 +142,33 @@ class Meter:
             return self._take_scrapes(place, answer, wall)
         return self._came(self._watches[source.name], answer, wall, steady)
 
-    def _take_scrapes(self, place: int, answer: Sequence[Reading], wall: float) -> list[Span]:
-        """Readings with times of their own: all that were made since the last were taken, target by target."""
+    def _take_scrapes(self, place: int, answer: Sequence[Reading], wall: float | None) -> list[Span]:
+        """Readings with times of their own: all that were made since the last were taken, target by target.
+
+        Of the past (without a time) nobody can say which targets are gone, and which are only late.
+        """
         by_target: dict[str, dict[float, list[Reading]]] = defaultdict(lambda: defaultdict(list))
         for reading in answer:
             by_target[reading.target][reading.at].append(reading)
         mine, asked_before = self._of_source[place], self._asked_before.get(place)
-        for target in mine - by_target.keys():
-            # Gone, and not paid for any more.
+        gone = mine - by_target.keys() if wall is not None else set()
+        for target in gone:
+            # Not paid for any more.
             del self._watches[target]
         fresh = by_target.keys() - self._watches.keys()
         for target in fresh:
             self._watch(target, Watched.gap)
-        self._seed(fresh, wall)
-        self._of_source[place] = set(by_target)
-        self._asked_before[place] = wall
+        newest = max((reading.at for reading in answer), default=0.0) if wall is None else wall
+        self._seed(fresh, newest)
+        self._of_source[place] = (mine - gone) | by_target.keys()
+        self._asked_before[place] = newest
         spans: list[Span] = []
         for target, scrapes in by_target.items():
             watch = self._watches[target]
             for at, readings in sorted(scrapes.items()):
                 if at > watch.last_at:
                     spans += self._came(watch, readings, at, at, _born(readings, asked_before))
-            if watch.until is not None and wall - LATE_S - watch.until > LONG_S:
+            if wall is not None and watch.until is not None and wall - LATE_S - watch.until > LONG_S:
                 spans += watch.missed(Missed("was not scraped lately"), wall - LATE_S, wall - LATE_S)
         return spans
 
@@ -201,12 +223,19 @@ class Meter:
             price_from=self._price_from,
             groups=groups,
             gpus=tuple(_gpu(each) for each in gpus),
+            energy_j=self._energy_j,
+            electricity_usd=self._electricity_usd(),
             planned=self._planned,
             against_plan=compare(sums["today"], self._planned) if self._planned else None,
             notes=self._notes(),
             held_spans=self._ledger.held,
             **sums,
         )
+
+    def _electricity_usd(self) -> float | None:
+        if self._usd_per_kwh is None or self._energy_j is None:
+            return None
+        return electricity_usd(self._energy_j, self._usd_per_kwh)
 
     def _group(self, watch: Watch, reading: Reading, wall: float) -> GroupState:
         sums = self._sums[watch.target, reading.model]
@@ -237,6 +266,8 @@ class Meter:
             for watch in self._watches.values()
             if watch.said and watch.target not in self._never
         ]
+        notes += [warning for source in self._sources for warning in source.warnings]
+        notes += [self._gpus.why] if self._gpus is not None and self._gpus.why else []
         if self._unwritten is not None:
             held = plural(self._ledger.held, "span")
             notes.append(f"the ledger cannot be written ({self._unwritten}): {held} held in memory, tried again")

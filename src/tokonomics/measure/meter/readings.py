@@ -108,12 +108,23 @@ class Source(Protocol):
     def discovers(self) -> bool:
         """Whether targets come and go by themselves: one that is not reported any more is not paid for any more."""
 
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What was odd about the last reading."""
+
     async def read(self) -> Sequence[Reading]:
-        """All there is now; raises ``Missed`` when nothing can be had."""
+        """All there is now; raises ``Missed`` when nothing can be had.
+
+        Of a source that discovers: every scrape of each living target since the last call, with its own time.
+        """
 
 
 class GpuSource(Protocol):
     """Where GPU readings come from."""
+
+    @property
+    def why(self) -> str | None:
+        """Why the last reading gave nothing."""
 
     async def gpus(self) -> Sequence[GpuReading]:
         """All there are now; none where none can be had."""

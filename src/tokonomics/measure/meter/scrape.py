@@ -60,6 +60,7 @@ class EngineSource:
     """One engine's address."""
 
     discovers = False
+    warnings: Sequence[str] = ()
 
     def __init__(
         self,

@@ -6,9 +6,11 @@ of who asked and ends the run. From then on nothing that a server does ends it.
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.clocks import Clock, SystemClock
@@ -17,6 +19,9 @@ from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.readings import GpuSource, Source
 from tokonomics.measure.meter.scrape import EngineSource, address_of, authorization
 from tokonomics.measure.meter.state import MeterState, Planned
+
+if TYPE_CHECKING:
+    from tokonomics.measure.meter.prometheus_source import PrometheusSource
 
 Show = Callable[[MeterState], None]
 
@@ -34,9 +39,19 @@ class Asked:
     labels: Mapping[str, str] = field(default_factory=dict)
     planned: Planned | None = None
     from_now: bool = False
-    others: Sequence[Source] = ()
-    """Such as a Prometheus."""
+    prometheus: str | None = None
+    """The address of one that scrapes engines already."""
+    match: str | None = None
+    """Of its series: label matchers."""
+    keep_labels: Sequence[str] = ()
+    since: float | None = None
+    """Unix seconds: read its past from here on first."""
     gpus: GpuSource | None = None
+    listen: tuple[str, int] | None = None
+    """Where our own metrics are served."""
+    gpus_per_server: int = 1
+    price_date: date | None = None
+    usd_per_kwh: float | None = None
 
 
 def meter_servers(asked: Asked, ledger: Ledger, show: Show, clock: Clock | None = None) -> MeterState | None:
@@ -48,13 +63,14 @@ async def _run(asked: Asked, ledger: Ledger, show: Show, clock: Clock) -> MeterS
     import aiohttp
 
     addresses = list(dict.fromkeys(address_of(url) for url in asked.urls))
-    if not addresses and not asked.others:
+    if not addresses and asked.prometheus is None:
         raise BadInput("no server is given", where="URL", fix="Such as: tokonomics meter http://localhost:8000")
     connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=max(15.0, 2 * asked.every_s))
     async with aiohttp.ClientSession(connector=connector, headers=authorization()) as session:
         sources: list[Source] = [EngineSource(each, session, clock, asked.labels) for each in addresses]
+        fleet = _fleet(asked, clock)
         meter = Meter(
-            [*sources, *asked.others],
+            [*sources, *([fleet] if fleet else [])],
             ledger,
             clock,
             asked.usd_per_hour,
@@ -62,9 +78,41 @@ async def _run(asked: Asked, ledger: Ledger, show: Show, clock: Clock) -> MeterS
             every_s=asked.every_s,
             planned=asked.planned,
             gpus=asked.gpus,
+            usd_per_kwh=asked.usd_per_kwh,
             from_now=asked.from_now,
         )
-        return await _beat(meter, asked, show, clock)
+        if fleet is not None and asked.since is not None:
+            async for readings in fleet.history(asked.since, clock.wall()):
+                meter.backfill(fleet, readings)
+        async with _exposed(asked, show) as show_too:
+            return await _beat(meter, asked, show_too, clock)
+
+
+def _fleet(asked: Asked, clock: Clock) -> "PrometheusSource | None":
+    from tokonomics.measure.meter.prometheus_source import PrometheusSource
+
+    if asked.prometheus is None:
+        return None
+    return PrometheusSource(asked.prometheus, asked.match, asked.keep_labels, clock=clock.wall)
+
+
+@asynccontextmanager
+async def _exposed(asked: Asked, show: Show) -> AsyncIterator[Show]:
+    """Also keeps each state for whoever scrapes us, where that is asked for."""
+    if asked.listen is None:
+        yield show
+        return
+    from tokonomics.measure.meter.exposition import Told, serve_exposition
+
+    latest: list[MeterState] = []
+
+    def show_and_keep(state: MeterState) -> None:
+        latest[:] = [state]
+        show(state)
+
+    told = Told(gpus_per_target=asked.gpus_per_server, price_date=asked.price_date, usd_per_kwh=asked.usd_per_kwh)
+    async with serve_exposition(*asked.listen, lambda: latest[0] if latest else None, told):
+        yield show_and_keep
 
 
 async def _beat(meter: Meter, asked: Asked, show: Show, clock: Clock) -> MeterState | None:

@@ -211,6 +211,10 @@ class MeterState(Noun):
     today: Tally
     total: Tally
     gpus: tuple[GpuState, ...] = ()
+    energy_j: float | None = None
+    """Drawn by the GPUs since the meter started; None where none is read."""
+    electricity_usd: float | None = None
+    """Of that energy, where a price of it is given; not part of the bill."""
     planned: Planned | None = None
     against_plan: Verdict | None = None
     """Of today."""
