@@ -59,6 +59,8 @@ def state(*groups: GroupState, **changed: Any) -> MeterState:
         "groups": groups,
         "planned": Planned(usd_per_mtok=1.5),
         "gpus": (gpu(),),
+        "energy_j": 3.6e5,
+        "electricity_usd": 0.015,
         **sums,
     }
     return MeterState(**(known | changed))

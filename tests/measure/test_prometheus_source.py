@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,9 +16,12 @@ from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, sgla
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.increase import increases
+from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.prometheus_api import Series
 from tokonomics.measure.meter.prometheus_source import PrometheusSource, scrapes_of
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
+from tokonomics.measure.meter.state import MeterState, Tally
 
 STARTED = 1.7e9
 
@@ -177,6 +181,60 @@ def test_history_counts_the_same_tokens_as_reading_it_live(fleet: Fleet) -> None
 
 
 @needs_prometheus
+def test_the_meter_books_a_fleet_live_and_from_history_alike(fleet: Fleet, tmp_path: Path) -> None:
+    """Tokens are the servers' own; dollars are the price over the time from each one's first to its last scrape."""
+    source, truth = PrometheusSource(fleet.prometheus.url, fleet.match), dict.fromkeys("abc", 0.0)
+
+    class Clock:
+        wall = staticmethod(time.time)
+        steady = staticmethod(time.monotonic)
+
+    async def live(book: Ledger) -> MeterState:
+        meter = Meter([source], book, Clock(), usd_per_hour=3600.0, every_s=0.2)
+        first = await meter.tick()
+        assert first.total == Tally()
+        for step in range(4):
+            for name, counts in fleet.counts.items():
+                if step == 2 and name == "b":
+                    counts |= {"input": 0, "cached": 0, "output": 0, "started": time.time()}
+                counts["output"] += 5 + step
+                truth[name] += 5 + step
+            fleet.seen()
+            await meter.tick()
+        return await meter.tick()
+
+    with Ledger(tmp_path / "live.db") as book:
+        state = asyncio.run(live(book))
+        marks = book.marks()
+    by_target = {group.target[-1]: group for group in state.groups}
+    assert {name: group.total.output for name, group in by_target.items()} == truth
+    begins = {}
+    for name, group in by_target.items():
+        assert group.up
+        until = marks[group.target].until
+        assert group.total.usd == pytest.approx(group.total.seconds), "a dollar a second"
+        begins[name] = until - group.total.seconds
+    since, until = min(begins.values()) - 0.001, max(mark.until for mark in marks.values())
+
+    async def past(book: Ledger) -> None:
+        source = PrometheusSource(fleet.prometheus.url, fleet.match)
+        meter = Meter([source], book, Clock(), usd_per_hour=3600.0)
+        async for readings in source.history(since, until):
+            meter.backfill(source, readings)
+
+    with Ledger(tmp_path / "past.db") as book:
+        asyncio.run(past(book))
+        asyncio.run(past(book))  # What is booked already is not booked again.
+        booked = {
+            target[-1]: mark.totals["qwen" if target[-1] == "c" else "llama"] for target, mark in book.marks().items()
+        }
+    assert {name: total.output for name, total in booked.items()} == truth
+    # The same spans but for the scrapes of the others before each one's first live reading, and after its last.
+    for name, total in booked.items():
+        assert total.usd == pytest.approx(until - begins[name], abs=1.0)
+
+
+@needs_prometheus
 def test_a_pod_that_is_gone_is_not_reported_and_one_that_does_not_answer_still_is(fleet: Fleet) -> None:
     source = PrometheusSource(fleet.prometheus.url, fleet.match)
     read(source)
@@ -265,14 +323,14 @@ def series(labels: Mapping[str, str]) -> tuple[int, str]:
 
 
 @contextmanager
-def canned(answers: Sequence[tuple[int, str]], get_only: bool = False) -> Iterator[str]:
+def canned(answers: Sequence[tuple[int, str]], get_only: bool = False, asked: list[str] | None = None) -> Iterator[str]:
     """A server that gives these answers in turn, the last one for good."""
-    left = list(answers)
+    left, questions = list(answers), asked if asked is not None else []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             length = int(self.headers["Content-Length"])
-            self.rfile.read(length)
+            questions.append(self.rfile.read(length).decode())
             if get_only:
                 self.send_error(405)
             else:
@@ -358,23 +416,21 @@ def test_warnings_of_the_server_are_kept_to_be_shown() -> None:
 
 
 def test_history_that_is_too_much_at_once_is_asked_for_in_smaller_pieces() -> None:
-    """An hour is refused, and so is half an hour; a quarter of one is not."""
+    """Ten minutes are refused, and so are five; two and a half are not."""
     refused = (
         422,
         json.dumps({"status": "error", "error": "query processing would load too many samples into memory"}),
     )
-    with canned([refused, refused, (200, EMPTY)]) as url:
+    asked: list[str] = []
+    with canned([refused, refused, (200, EMPTY)], asked=asked) as url:
         source = PrometheusSource(url)
 
-        pieces = []
-
-        async def whole() -> None:
-            async for piece in source.history(0.0, 3600.0):
-                pieces.append(len(piece))  # noqa: PERF401 - an error ends it, and what came before counts
+        async def whole() -> int:
+            return len([piece async for piece in source.history(0.0, 600.0)])
 
         with pytest.raises(BadInput, match="no sample"):
             asyncio.run(whole())
-        assert len(pieces) == 4
+    assert len(asked) == 2 + 4
 
 
 @pytest.mark.parametrize("url", ["localhost:9090", "ftp://x", "http://", "http://x:0"])

@@ -99,6 +99,12 @@ GPUS = Family("llm_gpu_allocation", False, ("target",), "GPUs of the server (Ope
 PRICE_DATE = Family("llm_price_timestamp_seconds", False, (), "The day from which the price is, as unix time.")
 POWER = Family("llm_gpu_power_watts", False, _GPU, "What the board draws now; each physical GPU once.")
 ENERGY = Family("llm_gpu_energy_joules", True, _GPU, "Energy since the driver was loaded; each physical GPU once.")
+ELECTRICITY = Family(
+    "llm_electricity_usd",
+    True,
+    (),
+    "Of the GPU boards since the meter started, at the price given; not part of the bill.",
+)
 KWH_PRICE = Family("llm_electricity_usd_per_kwh", False, (), "The price of electricity that the meter was given.")
 UTILISATION = Family(
     "llm_gpu_utilisation_ratio", False, _SLICE, "Share of time in which any kernel ran: near 1 even at batch 1."
@@ -116,8 +122,8 @@ HELD = Family(
 
 FAMILIES = (
     COST, PLANNED_COST, TOKENS, DOLLARS, SECONDS, FAILED_DOLLARS, REQUESTS, PREEMPTIONS, MISSES, RUNNING, WAITING,
-    KV_USE, BATCH, UP, BUSY, INFO, TOTAL_PRICE, GPU_PRICE, GPUS, PRICE_DATE, POWER, ENERGY, KWH_PRICE, UTILISATION,
-    DRAM, TENSOR, MEMORY, LAST, EVERY, HELD,
+    KV_USE, BATCH, UP, BUSY, INFO, TOTAL_PRICE, GPU_PRICE, GPUS, PRICE_DATE, POWER, ENERGY, ELECTRICITY, KWH_PRICE,
+    UTILISATION, DRAM, TENSOR, MEMORY, LAST, EVERY, HELD,
 )  # fmt: skip
 """Everything on the page, in its order."""
 
@@ -153,6 +159,7 @@ def metrics(state: MeterState, told: Told) -> Iterator[Metric]:
         found[PLANNED_COST].append(({"basis": "reservation", "kind": "blended"}, state.planned.usd_per_mtok))
     if told.price_date is not None:
         found[PRICE_DATE].append(({}, datetime.combine(told.price_date, time(), UTC).timestamp()))
+    found[ELECTRICITY].append(({}, state.electricity_usd))
     found[KWH_PRICE].append(({}, told.usd_per_kwh))
     found[LAST].append(({}, state.at))
     found[EVERY].append(({}, state.every_s))

@@ -3,7 +3,7 @@
 All samples of one scrape carry the same time, so samples are put back together by target and time: each group is the
 page that the engine showed then, and is read as if we had scraped it ourselves. Restarts between two of our questions
 are seen, since every scrape is read and not only the last; a pod that is gone gives no more pages.
-History is read the same way, hour by hour, as far back as Prometheus keeps it.
+History is read the same way, ten minutes at a time, as far back as Prometheus keeps it.
 """
 
 import time
@@ -28,8 +28,9 @@ PLACE_LABELS = (*TARGET_LABELS, "container", "endpoint", "service", "node", "pro
 
 LATEST_WINDOW_S = 300.0
 """How far back the newest scrape is looked for: Prometheus's own default lookback."""
-HISTORY_CHUNK_S = 3600.0
-_SMALLEST_CHUNK_S = 60.0
+PIECE_S = 600.0
+"""A choice: ten minutes of 300 replicas at 15 s are 230,000 samples, 10 MB of JSON."""
+_SMALLEST_PIECE_S = 10.0
 _OVERLAP_S = 60.0
 """Read again at each question: samples that reach a central store by remote write come some seconds late."""
 
@@ -69,6 +70,7 @@ class PrometheusSource:
         """What the server warned of at the last read, such as stores that did not answer."""
         self._keep = (*PLACE_LABELS, *keep_labels)
         self._clock = clock
+        self._jobs: set[str] = set()
         self._newest: dict[TargetKey, Sequence[Reading]] = {}
         self._seen_until: dict[TargetKey, float] = {}
         self._read_until_s: float | None = None
@@ -83,71 +85,87 @@ class PrometheusSource:
         A target that is still there but was not scraped anew is reported again as it was, with the same time.
         """
         now_s = self._clock()
-        window_s = LATEST_WINDOW_S if self._read_until_s is None else now_s - self._read_until_s + _OVERLAP_S
+        since_s = now_s - LATEST_WINDOW_S if self._read_until_s is None else self._read_until_s - _OVERLAP_S
         try:
             async with aiohttp.ClientSession() as session:
-                scrapes, jobs = await self._scrapes(session, window_s, now_s)
-                living = await self._living(session, jobs, now_s)
+                pieces = [piece async for piece in self._pieces(session, since_s, now_s)]
+                living = await self._living(session, now_s)
         except BadInput as error:
             if self._read_until_s is None:
                 raise
             # It worked before: a proxy's error page, say, is no reason to end a meter.
             raise Missed(error.what, where=error.where, fix=error.fix) from None
-        except TooManySamples as error:
-            raise Missed(error.what, where=error.where) from None
+        scrapes = [scrape for piece in pieces for scrape in piece]
         if self._read_until_s is None:
             if not scrapes:
                 raise self._nothing(LATEST_WINDOW_S)
             scrapes = sorted({scrape.target: scrape for scrape in scrapes}.values(), key=lambda scrape: scrape.at)
         self._read_until_s = now_s
-        new = self._unseen(scrapes)
-        came = {(reading.target, reading.model) for reading in new}
-        self._forget_all_but(living, before=now_s - _OVERLAP_S)
-        again = [each for last in self._newest.values() for each in last if (each.target, each.model) not in came]
-        return [*again, *new]
+        return self._reported(scrapes, living, now_s)
 
     async def history(self, since_s: float, until_s: float) -> AsyncIterator[Sequence[Reading]]:
-        """Every scrape of a stretch of the past, oldest first, in pieces that the server can load."""
-        chunk_s, start_s, found = HISTORY_CHUNK_S, since_s, False
+        """Every scrape of a stretch of the past, as ``read`` would have given them, piece by piece.
+
+        A piece in which nothing at all was scraped, as while Prometheus was down, is passed over.
+        """
+        found = False
         async with aiohttp.ClientSession() as session:
-            while start_s < until_s:
-                end_s = min(start_s + chunk_s, until_s)
-                try:
-                    scrapes, _ = await self._scrapes(session, end_s - start_s, end_s)
-                except TooManySamples as error:
-                    if chunk_s / 2 < _SMALLEST_CHUNK_S:
-                        raise BadInput(error.what, where=error.where, fix="Choose fewer targets: --query.") from None
-                    chunk_s /= 2
+            async for scrapes in self._pieces(session, since_s, until_s):
+                if not scrapes:
                     continue
-                found = found or bool(scrapes)
-                yield self._unseen(scrapes)
-                start_s = end_s
+                found = True
+                living = await self._living(session, scrapes[-1].at)
+                yield self._reported(scrapes, living, scrapes[-1].at)
         self._read_until_s = until_s
         if not found:
             raise self._nothing(until_s - since_s)
 
-    async def _scrapes(
-        self, session: aiohttp.ClientSession, window_s: float, until_s: float
-    ) -> tuple[list[Scrape], set[str]]:
-        """Pages of the engines, and the jobs that scrape them.
+    async def _pieces(
+        self, session: aiohttp.ClientSession, since_s: float, until_s: float
+    ) -> AsyncIterator[list[Scrape]]:
+        """Scrapes oldest first, in pieces that the server can load and we can hold."""
+        piece_s, start_s = PIECE_S, since_s
+        while start_s < until_s:
+            end_s = min(start_s + piece_s, until_s)
+            try:
+                scrapes = await self._scrapes(session, end_s - start_s, end_s)
+            except TooManySamples as error:
+                if piece_s / 2 < _SMALLEST_PIECE_S:
+                    raise BadInput(error.what, where=error.where, fix="Choose fewer targets: --query.") from None
+                piece_s /= 2
+                continue
+            yield scrapes
+            start_s = end_s
 
-        The second question is for what carries the labels of a target alone: ``up`` tells those apart from the
-        engine's own, and only of the engines' jobs, since everything that is scraped has it.
+    def _reported(self, scrapes: Iterable[Scrape], living: Container[TargetKey], at_s: float) -> list[Reading]:
+        """What is new, after what is still there as it was."""
+        new = self._unseen(scrapes)
+        came = {(reading.target, reading.model) for reading in new}
+        self._forget_all_but(living, before=at_s - _OVERLAP_S)
+        again = [each for last in self._newest.values() for each in last if (each.target, each.model) not in came]
+        return [*again, *new]
+
+    async def _scrapes(self, session: aiohttp.ClientSession, window_s: float, until_s: float) -> list[Scrape]:
+        """Pages of the engines, and what carries the labels of a target alone.
+
+        ``up`` tells those apart from the engine's own. It is asked for the engines' jobs only, since everything that is
+        scraped has it.
         """
         engines = await self.api.raw_samples(session, _selector(WANTED - {STARTED}, self.match), window_s, until_s)
-        jobs = {series.labels.get("job", "") for series in engines.series}
         self.warnings = list(engines.warnings)
-        if not jobs:
-            return [], jobs
+        if not engines.series:
+            return []
+        jobs = {series.labels.get("job", "") for series in engines.series}
+        self._jobs |= jobs
         targets = await self.api.raw_samples(session, _selector((STARTED, "up"), _among(jobs)), window_s, until_s)
-        return scrapes_of(engines.series, targets.series, self._keep), jobs
+        return scrapes_of(engines.series, targets.series, self._keep)
 
-    async def _living(self, session: aiohttp.ClientSession, jobs: Iterable[str], at_s: float) -> set[TargetKey]:
+    async def _living(self, session: aiohttp.ClientSession, at_s: float) -> set[TargetKey]:
         """Targets that Prometheus still knows, whether they answer or not."""
-        known = {dict(target).get("job", "") for target in self._newest} | set(jobs)
-        if not known:
+        if not self._jobs:
             return set()
-        return {_target(labels) for labels in await self.api.living(session, _selector(("up",), _among(known)), at_s)}
+        selector = _selector(("up",), _among(self._jobs))
+        return {_target(labels) for labels in await self.api.living(session, selector, at_s)}
 
     def _unseen(self, scrapes: Iterable[Scrape]) -> list[Reading]:
         readings: list[Reading] = []
