@@ -25,6 +25,7 @@ def bill_over_time(made: Bill, over: str) -> "alt.VConcatChart":
         for line in made.lines
         for order, (part, (name, _)) in enumerate(_PARTS.items())
     ]
+    # A time without tokens has no price: the line breaks there.
     prices = [
         {"at": line.group[0], "$/Mtok": value, "basis": basis}
         for line in made.lines
@@ -32,16 +33,16 @@ def bill_over_time(made: Bill, over: str) -> "alt.VConcatChart":
             ("every paid hour", line.sums.usd_per_mtok),
             ("busy time alone", line.sums.usd_per_mtok_usage),
         )
-        if value is not None
     ]
     each = [line.group[0] for line in made.lines]
-    axis = alt.Axis(labelAngle=-40 if len(each) > 6 else 0, labelOverlap=True, title=None)
-    x = alt.X("at:O", axis=axis, scale=alt.Scale(domain=each))
+    shown = alt.Axis(labelAngle=-40 if len(each) > 6 else 0, labelOverlap=True, title=None)
+    hidden = alt.Axis(labels=False, ticks=False, title=None)
+    above, below = (alt.X("at:O", axis=axis, scale=alt.Scale(domain=each)) for axis in (hidden, shown))
     bars = (
         alt.Chart(alt.InlineData(values=dollars))
         .mark_bar()
         .encode(
-            x=x,
+            x=above,
             y=alt.Y("usd:Q", title=f"dollars each {over}", stack="zero", axis=alt.Axis(format="$,.4~f")),
             color=alt.Color(
                 "part:N",
@@ -57,7 +58,7 @@ def bill_over_time(made: Bill, over: str) -> "alt.VConcatChart":
         alt.Chart(alt.InlineData(values=prices))
         .mark_line(point=True)
         .encode(
-            x=x,
+            x=below,
             y=alt.Y("$/Mtok:Q", title="dollars per million tokens", axis=alt.Axis(format="$,.4~f")),
             color=alt.Color(
                 "basis:N",
@@ -79,5 +80,5 @@ def bill_over_time(made: Bill, over: str) -> "alt.VConcatChart":
         offset=10,
     )
     panels = [each.properties(width=620, height=height) for each, height in ((bars, 220), (lines, 160))]
-    chart = alt.vconcat(*panels, title=title).resolve_scale(color="independent").configure_view(stroke=None)
+    chart = alt.vconcat(*panels, title=title, spacing=12).resolve_scale(color="independent").configure_view(stroke=None)
     return cast("alt.VConcatChart", chart)

@@ -2,7 +2,8 @@
 
 Dollars per token = dollars an hour ÷ (busy share × requests running while busy × computed tokens a second of each ×
 billed tokens per computed one). Each of the five is set against the plan's; what the plan does not say is one factor
-with the rest. The factors hang together (a smaller batch makes each request faster), but their product is exact.
+with the rest. Their product is exact. A smaller batch makes each request faster, so these two weigh together when the
+largest reason is named.
 """
 
 import json
@@ -25,9 +26,7 @@ def compare(actual: Tally, planned: Planned) -> Verdict | None:
         return None
     ratio = price / planned.usd_per_mtok
     factors = _factors(actual, planned, ratio)
-    largest = max(factors, key=lambda each: each.times, default=None)
-    if largest is not None and largest.times <= _NO_NEWS:
-        largest = None
+    largest = _largest(factors)
     return Verdict(
         usd_per_mtok=price,
         planned_usd_per_mtok=planned.usd_per_mtok,
@@ -52,9 +51,7 @@ def _factors(actual: Tally, planned: Planned, ratio: float) -> list[Factor]:
         )
     busy = actual.busy_s / actual.seconds if actual.seconds > 0 else 0.0
     if busy > 0:
-        made.append(
-            Factor(name="idle hours", times=1 / busy, said=f"{percent(1 - busy)} of the paid time is without work")
-        )
+        made.append(Factor(name="idle hours", times=1 / busy, said=f"{percent(1 - busy)} of the paid time saw no work"))
     batch = actual.batch
     if planned.batch and batch and busy > 0:
         made.append(
@@ -84,6 +81,18 @@ def _factors(actual: Tally, planned: Planned, ratio: float) -> list[Factor]:
     if missing:
         said = f"{', '.join((*missing, 'speed'))}: the plan does not say, or nothing was measured yet"
     return [*made, Factor(name=name, times=rest, said=said)]
+
+
+def _largest(factors: list[Factor]) -> Factor | None:
+    """The one to name. A small batch makes each request fast, so that batch and speed weigh together."""
+    *others, rest = factors
+    batch = next((each for each in others if each.name == "batch"), None)
+    weights = [(each.times, each) for each in others if each is not batch]
+    weights.append(
+        (rest.times * batch.times, max(batch, rest, key=lambda each: each.times)) if batch else (rest.times, rest)
+    )
+    weight, largest = max(weights, key=lambda each: each[0])
+    return largest if weight > _NO_NEWS else None
 
 
 def _said(ratio: float, largest: Factor | None, actual: Tally, planned: Planned) -> str:

@@ -190,7 +190,7 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
             "there is no ledger yet", where=where, fix="Meter first: tokonomics meter http://… --usd-per-hour 2.49"
         )
     try:
-        db = sqlite3.connect(path, isolation_level=None, timeout=5)
+        db = _connect(path, read_only)
     except sqlite3.Error as error:
         raise BadInput(f"cannot be opened: {error}", where=where) from None
     try:
@@ -207,7 +207,6 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
                 fix="Upgrade tokonomics, or name another file.",
             )
         if read_only:
-            db.execute("PRAGMA query_only = 1")
             return db
         db.execute("PRAGMA journal_mode = WAL")
         # A commit that power loss undoes takes its counters along: the next meter counts the same tokens again, once.
@@ -219,6 +218,23 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
         db.close()
         raise BadInput(f"cannot be used as a ledger: {error}", where=where) from None
     except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
+    if not read_only:
+        return sqlite3.connect(path, isolation_level=None, timeout=5)
+    address = f"{path.resolve().as_uri()}?mode=ro"
+    db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=5)
+    try:
+        db.execute("PRAGMA user_version")
+    except sqlite3.OperationalError:
+        # In a folder that may not be written there is no place for what readers share with a writer; nor is there one.
+        db.close()
+        return sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
+    except sqlite3.Error:
         db.close()
         raise
     return db
