@@ -95,6 +95,8 @@ class PrometheusApi:
                 return response.status, await self._body(response)
         except TimeoutError:
             raise PrometheusAway(f"did not answer within {self._timeout.total:g} s", where=self.shown) from None
+        except aiohttp.ClientConnectorError as error:
+            raise PrometheusAway(f"cannot be reached: {error.os_error.strerror or error}", where=self.shown) from None
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
             reason = shorten(str(error) or type(error).__name__, 160)
             raise PrometheusAway(f"cannot be reached: {reason}", where=self.shown) from None

@@ -6,6 +6,7 @@ are seen, since every scrape is read and not only the last; a pod that is gone g
 History is read the same way, ten minutes at a time, as far back as Prometheus keeps it.
 """
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
@@ -253,8 +254,9 @@ def _selector(names: Iterable[str], match: str) -> str:
 
 
 def _among(jobs: Iterable[str]) -> str:
-    escaped = sorted("".join(f"\\\\{char}" if char in r"\.+*?()|[]{}^$" else char for char in job) for job in jobs)
-    return 'job=~"' + "|".join(escaped).replace('"', '\\"') + '"'
+    """A matcher for these jobs and no others, whatever characters they are written with."""
+    literal = "|".join(re.sub(r"[\\.+*?()|\[\]{}^$]", r"\\\g<0>", job) for job in sorted(jobs))
+    return 'job=~"' + literal.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _matchers(match: str) -> str:
