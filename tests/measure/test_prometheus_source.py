@@ -19,6 +19,7 @@ from tokonomics.measure.meter.increase import increases
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.prometheus_api import Series
+from tokonomics.measure.meter.prometheus_gpus import PrometheusGpuSource
 from tokonomics.measure.meter.prometheus_source import PrometheusSource, scrapes_of
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
 from tokonomics.measure.meter.state import MeterState, Tally
@@ -26,6 +27,14 @@ from tokonomics.measure.meter.state import MeterState, Tally
 STARTED = 1.7e9
 ODD_JOB = r'the "new" one (1.5|2) \d+'
 """A name that must be quoted in a query, and is no pattern."""
+GPU = "".join(
+    f'{name}{{gpu="0",UUID="GPU-1",modelName="H100",hostname="node-1",pod="llama-0"}} {value}\n'
+    for name, value in (
+        ("DCGM_FI_DEV_POWER_USAGE", 350.5),
+        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 7_200_000),
+        ("DCGM_FI_DEV_GPU_UTIL", 9223372036854775794),
+    )
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +57,7 @@ class Fleet:
         }
         self.pages: dict[str, FaultyPage] = {
             "a": stack.enter_context(faulty_page(lambda: vllm_page(self.counts["a"], engines=(0, 1)))),
-            "b": stack.enter_context(faulty_page(lambda: vllm_page(self.counts["b"]))),
+            "b": stack.enter_context(faulty_page(lambda: vllm_page(self.counts["b"]) + GPU)),
             "c": stack.enter_context(faulty_page(lambda: sglang_page(self.counts["c"]))),
         }
         self.there = ["a", "b", "c"]
@@ -236,6 +245,18 @@ def test_the_meter_books_a_fleet_live_and_from_history_alike(fleet: Fleet, tmp_p
     # The same spans but for the scrapes of the others before each one's first live reading, and after its last.
     for name, total in booked.items():
         assert total.usd == pytest.approx(until - begins[name], abs=1.0)
+
+
+@needs_prometheus
+def test_gpus_are_read_through_the_same_prometheus_with_the_pods_they_work_for(fleet: Fleet) -> None:
+    """The exporter's own pod has the label pod, so Prometheus calls that of the workload exported_pod."""
+    (gpu,) = asyncio.run(PrometheusGpuSource(fleet.prometheus.url, 'pod="pod-b"').gpus())
+    assert (gpu.power_w, gpu.energy_j, gpu.utilisation) == (350.5, 7200.0, None)
+    assert (gpu.labels["pod"], gpu.labels["hostname"]) == ("llama-0", "node-1")
+    nothing = PrometheusGpuSource(fleet.prometheus.url, 'pod="nobody"')
+    assert list(asyncio.run(nothing.gpus())) == []
+    assert nothing.why is not None
+    assert "no GPU of a DCGM exporter" in nothing.why
 
 
 @needs_prometheus

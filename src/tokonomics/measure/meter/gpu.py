@@ -38,6 +38,7 @@ _DCGM: dict[str, tuple[str, float]] = {
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("tensor_active", 1.0),
     "DCGM_FI_PROF_DRAM_ACTIVE": ("dram_active", 1.0),
 }
+DCGM_NAMES = frozenset(_DCGM)
 _LABELS = {
     "hostname": ("hostname", "Hostname", "node", "instance"),
     "gpu": ("gpu",),

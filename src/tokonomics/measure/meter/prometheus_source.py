@@ -248,6 +248,11 @@ def _target(labels: Mapping[str, str]) -> TargetKey:
     return tuple((name, labels[name]) for name in TARGET_LABELS if labels.get(name))
 
 
+def selector_of(names: Iterable[str], match: str | None) -> str:
+    """A selector for these names, with a user's matchers checked."""
+    return _selector(names, _matchers(match or ""))
+
+
 def _selector(names: Iterable[str], match: str) -> str:
     wanted = f'__name__=~"{"|".join(sorted(names))}"'
     return f"{{{wanted},{match}}}" if match else f"{{{wanted}}}"
