@@ -10,10 +10,12 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import platform
 import resource
 import tempfile
 import time
+from datetime import date
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -111,7 +113,16 @@ def main() -> None:
     print(f"{'peak memory':24}{found['peak_mb']:>9.0f} MB{f'{MEMORY_MB:.0f} MB' if budget else '':>12}")
     print(f"{'CPU a reading':24}{each_ms:>9.1f} ms")
     print(f"{'ledger':24}{found['ledger_bytes'] / 1e3:>9.0f} KB")
-    result = {"servers": asked.servers, "every_s": asked.every, "beats": asked.beats, "core_share": share, **found}
+    result = {
+        "command": "python benchmarks/bench_meter.py",
+        "date": str(date.today()),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "servers": asked.servers,
+        "every_s": asked.every,
+        "beats": asked.beats,
+        "core_share": share,
+        **found,
+    }
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
     if budget and (share > CORE_SHARE or found["peak_mb"] > MEMORY_MB):
         raise SystemExit("over budget")

@@ -98,6 +98,27 @@ def test_an_address_may_leave_out_the_scheme() -> None:
     assert address_of("gpu1:8000") == "http://gpu1:8000"
 
 
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/", "/metrics", "/prometheus/metrics"])
+def test_one_server_has_one_name_however_it_is_written(path: str) -> None:
+    assert address_of(f"http://gpu1:8000{path}") == "http://gpu1:8000"
+
+
+def test_another_engine_that_comes_to_the_address_is_found(server: MetricsServer) -> None:
+    other = (Path(__file__).parent / "pages" / "tgi-3.prom").read_text()
+
+    async def reads() -> Sequence[Reading]:
+        async with aiohttp.ClientSession() as session:
+            source = EngineSource(address_of(f"{server.address}/good"), session, HandClock())
+            await source.read()
+            server.process.page = lambda: other  # type: ignore[method-assign]
+            return await source.read()
+
+    try:
+        assert asyncio.run(reads())[0].engine == "tgi"
+    finally:
+        del server.process.page
+
+
 def test_a_run_goes_on_when_one_of_its_servers_is_bad_from_the_start(server: MetricsServer, tmp_path: Path) -> None:
     shown: list[MeterState] = []
     urls = [f"{server.address}/good", f"{server.address}/broken"]

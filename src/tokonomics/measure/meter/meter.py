@@ -201,7 +201,7 @@ class Meter:
         if watch.until is None:
             return None
         totals = {model: self._sums[watch.target, model].total for model in watch.readings}
-        return Mark(watch.target, watch.until, watch.readings, totals)
+        return Mark(watch.target, watch.until, dict(watch.readings), totals)
 
     def _add(self, span: Span) -> None:
         sums = self._sums[span.target, span.model]
@@ -260,7 +260,7 @@ class Meter:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        notes = [f"{name}: {str(miss).splitlines()[0]}" for name, miss in self._never.items()]
+        notes = [f"{name}: {miss.what}" for name, miss in self._never.items()]
         notes += [
             f"{watch.target}: {watch.said}"
             for watch in self._watches.values()

@@ -27,6 +27,7 @@ MOST_BYTES = 20_000_000
 """A vLLM page has 50 KB; of a large data-parallel server perhaps a hundred times that."""
 TIMEOUT_S = 10.0
 _AT_ONCE = 32
+_ASK_MODEL_TIMES = 3
 _PATHS = ("/metrics", "/prometheus/metrics")
 
 
@@ -46,7 +47,10 @@ def address_of(text: str) -> str:
             where="URL",
             fix="Set TOKONOMICS_METER_AUTHORIZATION to the header's value instead.",
         )
-    path = parts.path.rstrip("/").removesuffix("/v1")
+    path = parts.path.rstrip("/")
+    for ending in ("/v1", *reversed(_PATHS)):
+        # One server must have one name, or its tokens would count twice.
+        path = path.removesuffix(ending)
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 
@@ -77,20 +81,21 @@ class EngineSource:
         self._at_once = at_once or asyncio.Semaphore(_AT_ONCE)
         self._page: str | None = None
         self._finder: re.Pattern[str] = FINDER
-        self._model = ""
+        self._model, self._asked_model = "", 0
 
     async def read(self) -> Sequence[Reading]:
         async with self._at_once:
             readings = self._readings(await self._get(self._page)) if self._page else await self._first()
             if len(readings) > 1 or readings[0].model:
                 return readings
-            self._model = self._model or await self._ask_model()
+            if not self._model and self._asked_model < _ASK_MODEL_TIMES:
+                self._asked_model += 1
+                self._model = await self._ask_model()
             return [replace(readings[0], model=self._model)]
 
     async def _first(self) -> Sequence[Reading]:
         """Try the places where a page can be; the first that is an engine's is kept."""
-        path = urlsplit(self.name).path
-        pages = [self.name] if path.endswith("/metrics") else [f"{self.name}{each}" for each in _PATHS]
+        pages = [f"{self.name}{path}" for path in _PATHS] + ([self.name] if urlsplit(self.name).path else [])
         misses: list[Missed] = []
         for page in pages:
             try:
@@ -110,17 +115,20 @@ class EngineSource:
     async def _ask_model(self) -> str:
         """The name of the only model of a server whose metrics do not say it."""
         try:
-            root = self.name.removesuffix("/metrics").removesuffix("/prometheus")
-            answer = json.loads(await self._get(f"{root}/v1/models", metrics=False))
+            answer = json.loads(await self._get(f"{self.name}/v1/models", metrics=False))
             (only,) = answer["data"]
             return shorten(str(only["id"]), 200)
         except (Missed, ValueError, KeyError, TypeError):
             return ""
 
     def _readings(self, page: str) -> Sequence[Reading]:
-        readings = readings_of(
-            samples_of(page, self._finder), self.name, self._clock.wall(), self._labels, prefixes_of(page[:20_000])
-        )
+        samples = samples_of(page, self._finder)
+        if not samples and self._finder is not FINDER:
+            # Another engine has come to this address.
+            self._finder = FINDER
+            samples = samples_of(page, FINDER)
+        found = () if samples else prefixes_of(page[:20_000])
+        readings = readings_of(samples, self.name, self._clock.wall(), self._labels, found)
         if not readings:
             raise Missed("the page has no figures of the engine yet")
         return readings
@@ -129,7 +137,7 @@ class EngineSource:
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        accept = {"Accept": "text/plain;version=0.0.4"}
+        accept = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
         try:
             async with self._session.get(page, timeout=timeout, headers=accept) as response:
                 if response.status != 200:

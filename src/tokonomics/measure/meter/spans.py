@@ -216,6 +216,7 @@ def tally(span: Span, planned_batch: float | None = None) -> Tally:
         input_cached=span.input_cached,
         output=span.output,
         unseen_tokens=0.0 if seen else span.input_total + span.output,
+        unseen_output=0.0 if seen else span.output,
         answered=span.answered,
         failed=span.failed,
         preempted=span.preempted,

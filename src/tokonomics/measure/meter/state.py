@@ -31,6 +31,8 @@ class Tally(Noun):
     output: float = 0.0
     unseen_tokens: float = 0.0
     """Of input and output: counted over time in which the server or the meter was away."""
+    unseen_output: float = 0.0
+    """Of ``unseen_tokens``: output."""
     answered: float = 0.0
     failed: float = 0.0
     preempted: float = 0.0
@@ -80,8 +82,7 @@ class Tally(Noun):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def usd_per_mtok_output_usage(self) -> float | None:
-        share = 1 - self.unseen_tokens / self.billed_tokens if self.billed_tokens else 0.0
-        return _per_mtok(self.busy_usd, self.output * share)
+        return _per_mtok(self.busy_usd, self.output - self.unseen_output)
 
     @computed_field  # type: ignore[prop-decorator]
     @property

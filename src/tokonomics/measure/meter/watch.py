@@ -64,7 +64,7 @@ class Watch:
     def missed(self, why: Missed, wall: float, steady: float) -> list[Span]:
         """Spans up to a reading that did not come: paid, and not known."""
         self.misses += 1
-        self.up, self.said = False, str(why).splitlines()[0]
+        self.up, self.said = False, why.what
         if self.until is None:
             return []
         start, seconds, watched = self._stretch(wall, steady)
