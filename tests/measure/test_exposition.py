@@ -223,6 +223,10 @@ def expressions() -> list[str]:
 METRIC = re.compile(r"\bllm[_:][a-zA-Z0-9_:]+")
 
 
+BLOCKS = re.findall(r"```promql\n(.*?)```", DOC.read_text(encoding="utf-8"), re.DOTALL)
+DOCUMENTED = [line for block in BLOCKS for line in block.splitlines()]
+
+
 def exposed() -> set[str]:
     return {name for name, _ in samples()}
 
@@ -285,6 +289,12 @@ def test_every_query_of_the_dashboard_gives_an_answer(prometheus: RealPrometheus
 
 
 @needs_prometheus
+@pytest.mark.parametrize("expression", DOCUMENTED)
+def test_every_query_of_the_guide_gives_an_answer(prometheus: RealPrometheus, expression: str) -> None:
+    assert prometheus.query(expression)
+
+
+@needs_prometheus
 def test_prometheus_sees_the_same_price_as_we_do(prometheus: RealPrometheus) -> None:
     """Both servers' counters grew by half: the price of what was added is the price before."""
     query = "1e6 * sum(increase(llm_cost_usd_total[5m])) / sum(increase(llm_tokens_total[5m]))"
@@ -318,5 +328,5 @@ def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
 
 
 def test_the_guide_explains_every_metric_in_the_words_of_the_page() -> None:
-    rows = dict(re.findall(r"^\| `(llm_\w+)` \| (.+?) \| .+? \|$", DOC.read_text(), re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(llm_\w+)` \| (.+?) \| .+? \|$", DOC.read_text(encoding="utf-8"), re.MULTILINE))
     assert rows == {family.sample_name: family.help for family in FAMILIES}

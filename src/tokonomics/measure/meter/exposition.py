@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder, generate_latest
+from prometheus_client.exposition import choose_encoder
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.meter.state import GpuState, GroupState, MeterState, Tally
@@ -134,7 +134,7 @@ def page(state: MeterState | None, told: Told | None = None, accept: str = "") -
     """The page and its content type, in the format that the reader asks for."""
     registry = CollectorRegistry()
     registry.register(_Once(list(metrics(state, told or Told())) if state is not None else []))
-    encode, content_type = choose_encoder(accept) if accept else (generate_latest, "text/plain; charset=utf-8")
+    encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
