@@ -426,6 +426,19 @@ def test_an_error_page_in_the_middle_of_a_run_is_missed_and_does_not_end_it() ->
         assert [reading.at for reading in read(source)] == [1.0], "still there; NaN is no sample"
 
 
+def test_a_store_without_up_keeps_a_target_as_long_as_prometheus_would_show_it() -> None:
+    name = {"__name__": "vllm:generation_tokens_total", "instance": "a:1", "job": "j"}
+    now = [10.0]
+    found, nothing = [series(name), (200, EMPTY), (200, NONE_LIVING)], [(200, EMPTY), (200, NONE_LIVING)]
+    with canned([*found, *nothing, *nothing]) as url:
+        source = PrometheusSource(url, clock=lambda: now[0])
+        assert [reading.at for reading in read(source)] == [1.0]
+        now[0] = 300.0
+        assert [reading.at for reading in read(source)] == [1.0]
+        now[0] = 302.0
+        assert list(read(source)) == []
+
+
 def test_a_proxy_that_lets_only_get_pass_is_asked_by_get() -> None:
     with canned([(200, EMPTY)], get_only=True) as url, pytest.raises(BadInput, match="no sample of an engine"):
         read(PrometheusSource(url))

@@ -9,7 +9,7 @@ History is read the same way, ten minutes at a time, as far back as Prometheus k
 import re
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Container, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -138,10 +138,13 @@ class PrometheusSource:
             yield scrapes
             start_s = end_s
 
-    def _reported(self, scrapes: Iterable[Scrape], living: Container[TargetKey], at_s: float) -> list[Reading]:
+    def _reported(self, scrapes: Iterable[Scrape], living: Collection[TargetKey], at_s: float) -> list[Reading]:
         """What is new, after what is still there as it was."""
         new = self._unseen(scrapes)
         came = {(reading.target, reading.model) for reading in new}
+        if not living:
+            # A store that keeps no ``up``: a target is there as long as Prometheus itself would show its last sample.
+            living = {target for target, at in self._seen_until.items() if at >= at_s - LATEST_WINDOW_S}
         self._forget_all_but(living, before=at_s - _OVERLAP_S)
         again = [each for last in self._newest.values() for each in last if (each.target, each.model) not in came]
         return [*again, *new]
