@@ -162,14 +162,13 @@ def _day_cells(today: Tally) -> list[str]:
 
 _BILL: dict[str, Callable[[Tally], str]] = {
     "paid": lambda sums: usd(sums.usd),
-    "busy": lambda sums: usd(sums.busy_usd),
     "idle": lambda sums: usd(sums.idle_usd),
-    "gap": lambda sums: usd(sums.gap_usd),
-    "away": lambda sums: usd(sums.away_usd),
+    "gap": lambda sums: usd(sums.gap_usd) if sums.gap_usd else "–",
+    "away": lambda sums: usd(sums.away_usd) if sums.away_usd else "–",
     "in": lambda sums: count(sums.input_total),
     "cached": lambda sums: _share(sums.cache_share),
     "out": lambda sums: count(sums.output),
-    "requests": lambda sums: count(sums.answered),
+    "req": lambda sums: count(sums.answered),
     "batch": lambda sums: _number(sums.batch),
     "$/Mtok": lambda sums: _usd(sums.usd_per_mtok),
     "of output": lambda sums: _usd(sums.usd_per_mtok_output),
@@ -179,7 +178,7 @@ _BILL: dict[str, Callable[[Tally], str]] = {
 
 def _bill_columns(total: Tally) -> list[str]:
     """Columns that would be empty are left out."""
-    empty = {"gap": not total.gap_s, "away": not total.away_s, "requests": not total.answered, "batch": not total.batch}
+    empty = {"gap": not total.gap_s, "away": not total.away_s, "req": not total.answered, "batch": not total.batch}
     return [name for name in _BILL if not empty.get(name)]
 
 
