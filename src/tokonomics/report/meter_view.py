@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.measure.meter.bill import Bill
+from tokonomics.measure.meter.gpu import JOULES_PER_KWH
 from tokonomics.measure.meter.state import GpuState, GroupState, MeterState, Tally, Verdict
 from tokonomics.report.tables import bar, legend, pairs, table
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
@@ -22,6 +23,9 @@ def meter_view(state: MeterState) -> RenderableType:
         parts += ["", *_dollars(state.today, "today's")]
     if state.gpus:
         parts += ["", _gpus(state.gpus)]
+    if state.energy_j is not None:
+        cost = f", {usd(state.electricity_usd)} of electricity" if state.electricity_usd is not None else ""
+        parts.append(Text(f"The GPUs drew {state.energy_j / JOULES_PER_KWH:.3g} kWh since the meter started{cost}."))
     if state.against_plan is not None:
         parts += ["", *_verdict(state.against_plan)]
     if state.notes:
@@ -107,19 +111,8 @@ def _headline(state: MeterState) -> Text:
 
 
 def _servers(state: MeterState) -> RenderableType:
-    columns = [
-        "!server",
-        "!model",
-        "!engine",
-        "!",
-        ">$/Mtok now",
-        ">hour",
-        ">today",
-        ">out tok/s",
-        ">batch",
-        ">waiting",
-    ]
-    columns += [">KV", ">idle today", ">cached", ">failed", ">paid today"]
+    columns = ["!server", "model", "!", ">$/Mtok", ">hour", ">today", ">out/s", ">batch", ">KV"]
+    columns += [">idle", ">cached", ">paid"]
     shown = sorted(state.groups, key=lambda group: -group.today.usd)[:_MOST_ROWS]
     rows: list[list[str | Text]] = [_server(group) for group in shown]
     if len(state.groups) > 1:
@@ -127,26 +120,20 @@ def _servers(state: MeterState) -> RenderableType:
         name = f"all {len(state.groups)}" + (f" ({left} not shown)" if left else "")
         rate = sum(group.now.output_per_s or 0 for group in state.groups)
         prices = _prices(state.now, state.hour, state.today)
-        gauges = [count(rate), _number(state.now.batch), "", ""]
-        rows.append([name, "", "", "", *prices, *gauges, *_day_cells(state.today)])
+        rows.append([name, "", "", *prices, count(rate), _number(state.now.batch), "", *_day_cells(state.today)])
     return table(columns, rows)
 
 
 def _server(group: GroupState) -> list[str | Text]:
-    doing = (
-        Text("away", style="red")
-        if not group.up
-        else Text("busy" if group.busy else "idle" if group.busy is False else "–")
-    )
+    doing = "away" if not group.up else "–" if group.busy is None else "busy" if group.busy else "idle"
+    queue = f"+{group.waiting:g}" if group.waiting else ""
     return [
         _short(group.target),
-        group.model or "–",
-        group.engine,
-        doing,
+        group.model.rsplit("/", 1)[-1] or "–",
+        Text(doing, style="" if group.up else "red"),
         *_prices(group.now, group.hour, group.today),
         _number(group.now.output_per_s),
-        _number(group.running),
-        _number(group.waiting),
+        f"{_number(group.running)}{queue}",
         _share(group.kv_use),
         *_day_cells(group.today),
     ]
@@ -157,7 +144,7 @@ def _prices(*windows: Tally) -> list[str]:
 
 
 def _day_cells(today: Tally) -> list[str]:
-    return [_share(today.idle_share), _share(today.cache_share), count(today.failed), usd(today.usd)]
+    return [_share(today.idle_share), _share(today.cache_share), usd(today.usd)]
 
 
 _BILL: dict[str, Callable[[Tally], str]] = {
@@ -240,9 +227,11 @@ def _gpus(gpus: Sequence[GpuState]) -> RenderableType:
 def _basis(state: MeterState) -> str:
     hourly = {group.usd_per_hour for group in state.groups}
     price = " / ".join(usd(each) for each in sorted(hourly)) or "–"
+    engines = ", ".join(sorted({group.engine for group in state.groups}))
     return (
-        f"$/Mtok: every paid hour, idle too, over input and output tokens. A server costs {price} an hour "
-        f"({state.price_from}). Read every {seconds(state.every_s)}; days are UTC; last at {_clock(state.at)}."
+        "$/Mtok: every paid hour, idle too, over input and output tokens. KV, out/s: now; idle, cached, paid: today; batch: running +waiting.\n"
+        f"A server costs {price} an hour ({state.price_from}). {engines}, read every {seconds(state.every_s)}; "
+        f"days are UTC; last at {_clock(state.at)}."
     )
 
 
