@@ -90,7 +90,7 @@ def test_what_was_produced_while_the_meter_was_away_is_an_absence_of_its_own(ben
     group = bench.only()
     assert group.total.away_s == pytest.approx(1000)
     assert group.total.unseen_tokens == 150
-    assert [each.watched for each in bench.spans()].count(Watched.away) == len(bench.spans()) - 1
+    assert [each.watched for each in bench.spans()] == [Watched.seen, Watched.away]
 
 
 def test_from_now_leaves_the_absence_out(bench: Bench) -> None:
@@ -289,6 +289,43 @@ def test_a_pod_is_paid_from_its_first_breath_to_its_last_scrape(tmp_path: Path) 
         source.scrape("prod/a", first)
         assert [group.target for group in run(meter).groups] == ["prod/a"]
         assert sum(each.seconds for each in book.spans() if each.target == "prod/b") == pytest.approx(20)
+
+
+def test_a_pod_that_left_and_came_back_keeps_its_tokens_and_is_not_paid_for_the_time_between(tmp_path: Path) -> None:
+    clock = HandClock()
+    process, source = Process(clock), Scraper(clock)
+    with Ledger(tmp_path / "meter.db") as book:
+        meter = Meter([source], book, clock, 3.6)
+        for _ in range(2):
+            process.work(10, 5)
+            source.scrape("prod/a", process)
+            run(meter)
+            clock.passed += 30
+        source.living.clear()
+        assert run(meter).groups == ()
+        process.work(10, 7)
+        clock.passed += 3600
+        source.scrape("prod/a", process)
+        run(meter)
+        clock.passed += 30
+        source.scrape("prod/a", process)
+        state = run(meter)
+        assert state.total.output == 5 + 7
+        assert state.total.seconds == pytest.approx(30 + 30)
+        assert state.today.output == state.total.output == sum(each.output for each in book.spans())
+
+
+def test_after_more_than_a_month_counting_starts_anew_and_says_so(bench: Bench) -> None:
+    bench.tick()
+    bench.process.work(1, 1)
+    bench.tick()
+    bench.clock.passed += 56 * 365 * 86_400
+    bench.process.work(100, 50)
+    bench.again()
+    group = bench.only()
+    assert group.said is not None
+    assert "starts anew" in group.said
+    assert (group.total.output, group.total.away_s) == (1, 0)
 
 
 def test_a_pod_that_is_there_but_not_scraped_is_a_gap(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def _basis(state: MeterState) -> str:
     price = " / ".join(usd(each) for each in sorted(hourly)) or "–"
     engines = ", ".join(sorted({group.engine for group in state.groups}))
     return (
-        "$/Mtok: every paid hour, idle too, over input and output tokens. KV, out/s: now; idle, cached, paid: today; batch: running +waiting.\n"
+        "$/Mtok: every paid hour, idle too, over input and output tokens. Batch: running +waiting.\n"
         f"A server costs {price} an hour ({state.price_from}). {engines}, read every {seconds(state.every_s)}; "
         f"days are UTC; last at {_clock(state.at)}."
     )

@@ -2,8 +2,8 @@
 
 A tick's spans and the last counters of every server go into one transaction. Whatever ends the meter, the counters in
 the book are those that its spans add up to, so the next meter goes on from there: nothing is lost or counted twice.
-Spans that follow each other at the same price and in the same state are one row of at most five minutes. While the
-disk is full, spans are kept in memory, joined where they can be, and written when there is room.
+Spans that follow each other at the same price and in the same state, and start within the same five minutes, are one
+row. While the disk is full, spans are kept in memory, joined where they can be, and written when there is room.
 """
 
 import fcntl
@@ -18,14 +18,14 @@ from typing import IO
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.meter.readings import Counted, Reading
-from tokonomics.measure.meter.spans import SUMS, Span, Watched, cut_every
+from tokonomics.measure.meter.spans import SUMS, Span, Watched
 from tokonomics.measure.meter.state import Tally
 
 APPLICATION = 0x746F6B6F
 """``toko``: marks the file as ours, in SQLite's own field for it."""
 SCHEMA = 1
 ROW_S = 300.0
-"""The longest row: a report's edge inside a row moves its tokens by at most this."""
+"""Spans are joined over so long: a report's edge inside a row moves its tokens by at most this and an interval."""
 MOST_HELD = 50_000
 """Spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes."""
 
@@ -36,7 +36,7 @@ CREATE TABLE spans (
   id INTEGER PRIMARY KEY, target TEXT NOT NULL, model TEXT NOT NULL, engine TEXT NOT NULL, watched TEXT NOT NULL,
   usd_per_hour REAL NOT NULL, labels TEXT NOT NULL, start REAL NOT NULL,
   {", ".join(f"{name} REAL NOT NULL" for name in SUMS)});
-CREATE INDEX spans_by_start ON spans (start);
+CREATE INDEX spans_by_end ON spans (start + seconds);
 CREATE INDEX spans_by_server ON spans (target, model, id);
 CREATE TABLE servers (target TEXT PRIMARY KEY, until REAL NOT NULL, readings TEXT NOT NULL, totals TEXT NOT NULL);
 """
@@ -91,8 +91,7 @@ class Ledger:
 
     def record(self, spans: Iterable[Span], marks: Iterable[Mark]) -> str | None:
         """Write a tick, with whatever is held from before; None, or why it could not be written."""
-        for span in spans:
-            _join(self._held, cut_every(span, ROW_S), ROW_S)
+        _join(self._held, spans, ROW_S)
         self._held_marks |= {mark.target: mark for mark in marks}
         try:
             self._write()
@@ -120,7 +119,7 @@ class Ledger:
         }
 
     def spans(self, since: float = float("-inf"), until: float = float("inf")) -> Iterator[Span]:
-        """Those that reach into the window, oldest first; a row reaches at most as far as its seconds."""
+        """Those that reach into the window, oldest first."""
         rows = self._db.execute(
             f"SELECT {', '.join(_COLUMNS)} FROM spans WHERE start < ? AND start + seconds >= ? ORDER BY start, id",
             (until, since),
@@ -240,7 +239,7 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
     return db
 
 
-def _join(into: list[Span], pieces: Sequence[Span], row_s: float) -> None:
+def _join(into: list[Span], pieces: Iterable[Span], row_s: float) -> None:
     """Add pieces, each to the last span of its server and model where it goes on with it."""
     last = {(span.target, span.model): place for place, span in enumerate(into)}
     for piece in pieces:

@@ -86,6 +86,7 @@ class Meter:
         self._of_source: dict[int, set[str]] = defaultdict(set)
         self._asked_before: dict[int, float] = {}
         self._never: dict[str, Missed] = {}
+        self._left: dict[str, dict[str, Reading]] = {}
         self._sums: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
         self._unwritten: str | None = None
         self._gpus_before: Sequence[GpuReading] = ()
@@ -153,8 +154,8 @@ class Meter:
         mine, asked_before = self._of_source[place], self._asked_before.get(place)
         gone = mine - by_target.keys() if wall is not None else set()
         for target in gone:
-            # Not paid for any more.
-            del self._watches[target]
+            # Not paid for any more; should it come back, its counters go on from where they were.
+            self._left[target] = self._watches.pop(target).readings
         fresh = by_target.keys() - self._watches.keys()
         for target in fresh:
             self._watch(target, Watched.gap)
@@ -184,9 +185,12 @@ class Meter:
         patience_s = max(LONG_S, 3 * self._every_s)
         mark = self._marks.pop(target, None)
         self._watches[target] = Watch(target, self._usd_per_hour, mark, patience_s, after_patience)
+        if target in self._left:
+            self._watches[target].readings = self._left.pop(target)
 
     def _seed(self, targets: Collection[str], wall: float) -> None:
-        """Begin the sums with what the book has."""
+        """Begin the sums with what the book has; those of a server that came back are here already."""
+        targets = set(targets) - {target for target, _ in self._sums}
         if not targets:
             return
         for span in self._ledger.spans(since=wall // DAY_S * DAY_S):

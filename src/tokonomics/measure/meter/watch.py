@@ -16,6 +16,8 @@ CLOCK_SLACK_S = 2.0
 """By which labels and the wall clock may differ before labels skip: clocks are slewed all the time."""
 LONG_S = 120.0
 """Longer than this without a reading, or a miss, nobody looked: a machine that slept, or a scraper that was down."""
+MOST_AWAY_S = 31 * 86_400.0
+"""After a longer absence the machine was hardly paid for all the while, or a clock was wrong: counting starts anew."""
 STRANGERS_BELIEVED = 3
 """After so many readings in a row of one other process, it is the server now, counted from here on."""
 
@@ -49,8 +51,14 @@ class Watch:
         readings = self._named(readings)
         self._refuse_strangers(readings)
         spans: list[Span] = []
+        anew = self.until is not None and self._steady is None and wall - self.until > MOST_AWAY_S
+        if anew:
+            self.readings, self.until = {}, None
         if self.until is None and born is not None:
             self.until, self._steady = born, steady - max(0.0, wall - born)
+        elif self.until is None and self.readings:
+            # It had left and is back: what it counted meanwhile is ours, the time is not.
+            self.until, self._steady, self._missing = wall, steady, True
         if self.until is not None:
             start, seconds, watched = self._stretch(wall, steady)
             spans = spans_between(self.readings, readings, start, seconds, watched, self.usd_per_hour)
@@ -58,14 +66,15 @@ class Watch:
         else:
             self.until = wall
         self.readings |= {each.model: carried(self.readings.get(each.model), each) for each in readings}
-        self._steady, self._missing, self.up, self.said = steady, False, True, None
+        self._steady, self._missing, self.up = steady, False, True
+        self.said = "the last meter ended more than a month ago: counting starts anew" if anew else None
         return spans
 
     def missed(self, why: Missed, wall: float, steady: float) -> list[Span]:
         """Spans up to a reading that did not come: paid, and not known."""
         self.misses += 1
         self.up, self.said = False, why.what
-        if self.until is None:
+        if self.until is None or (self._steady is None and wall - self.until > MOST_AWAY_S):
             return []
         start, seconds, watched = self._stretch(wall, steady)
         watched = Watched.gap if watched is Watched.seen else watched
