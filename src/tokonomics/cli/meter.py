@@ -86,7 +86,7 @@ def watch(
         str | None, typer.Option(help="Serve our own /metrics: 9464, 0.0.0.0:9464; see `meter files`.")
     ] = None,
     gpu_metrics: Annotated[
-        str | None, typer.Option(help="GPUs too: nvml for this machine's, or a DCGM exporter's address.")
+        str | None, typer.Option(help="GPUs too: nvml (this machine's), a DCGM exporter's address, or prometheus.")
     ] = None,
     usd_per_kwh: Annotated[float | None, typer.Option(help="Price of electricity, for what the GPUs draw.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object an interval, or the last with --once.")] = False,
@@ -128,14 +128,14 @@ def watch(
         match=query,
         keep_labels=tuple(keep_label or ()),
         since=instant(since, SystemClock().wall(), "--since") if since is not None else None,
-        gpus=_gpu_source(gpu_metrics),
+        gpus=_gpu_source(gpu_metrics, prometheus),
         listen=listen_address(listen) if listen is not None else None,
         gpus_per_server=gpus,
         price_date=price_date,
         usd_per_kwh=require_positive("--usd-per-kwh", usd_per_kwh) if usd_per_kwh is not None else None,
     )
     with Ledger(path) as book, _shown(json, once) as show_state:
-        last = meter_servers(asked, book, show_state)
+        last = meter_servers(asked, book, show_state, say=lambda text: typer.echo(text, err=True))
     if last is None:
         return
     if once and json:
@@ -222,12 +222,17 @@ def _price(
     return machines_usd_per_hour(offer, gpus), offer.quoted(today()), offer.date
 
 
-def _gpu_source(text: str | None) -> "GpuSource | None":
+def _gpu_source(text: str | None, prometheus: str | None) -> "GpuSource | None":
     from tokonomics.measure.meter.gpu import DcgmSource, NvmlSource
+    from tokonomics.measure.meter.prometheus_gpus import PrometheusGpuSource
     from tokonomics.measure.meter.scrape import address_of
 
     if text is None:
         return None
+    if text == "prometheus":
+        if prometheus is None:
+            raise BadInput("needs its address", where="--gpu-metrics", fix="Add --prometheus http://prometheus:9090.")
+        return PrometheusGpuSource(prometheus)
     return NvmlSource() if text == "nvml" else DcgmSource(address_of(text))
 
 

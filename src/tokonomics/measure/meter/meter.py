@@ -146,14 +146,13 @@ class Meter:
     def _take_scrapes(self, place: int, answer: Sequence[Reading], wall: float | None) -> list[Span]:
         """Readings with times of their own: all that were made since the last were taken, target by target.
 
-        Of the past (without a time) nobody can say which targets are gone, and which are only late.
+        Of the past (without a time) nobody can say yet which targets are late.
         """
         by_target: dict[str, dict[float, list[Reading]]] = defaultdict(lambda: defaultdict(list))
         for reading in answer:
             by_target[reading.target][reading.at].append(reading)
         mine, asked_before = self._of_source[place], self._asked_before.get(place)
-        gone = mine - by_target.keys() if wall is not None else set()
-        for target in gone:
+        for target in mine - by_target.keys():
             # Not paid for any more; should it come back, its counters go on from where they were.
             self._left[target] = self._watches.pop(target).readings
         fresh = by_target.keys() - self._watches.keys()
@@ -161,7 +160,7 @@ class Meter:
             self._watch(target, Watched.gap)
         newest = max((reading.at for reading in answer), default=0.0) if wall is None else wall
         self._seed(fresh, newest)
-        self._of_source[place] = (mine - gone) | by_target.keys()
+        self._of_source[place] = set(by_target)
         self._asked_before[place] = newest
         spans: list[Span] = []
         for target, scrapes in by_target.items():
@@ -221,6 +220,11 @@ class Meter:
         sums = {
             name: sum((getattr(each, name) for each in groups), _NOTHING) for name in ("now", "hour", "today", "total")
         }
+        for (target, _), left in self._sums.items():
+            if target not in self._watches:
+                sums["hour"] += _current(left.hour, wall, SECONDS_PER_HOUR)
+                sums["today"] += _current(left.today, wall, DAY_S)
+                sums["total"] += left.total
         return MeterState(
             at=wall,
             every_s=self._every_s,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tokonomics.measure.meter.prometheus_source import PrometheusSource
 
 Show = Callable[[MeterState], None]
+_LAST_MINUTES_S = 600.0
+"""Not all servers were scraped at the same time: read again what may be new of some; the book leaves the rest out."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,14 @@ class Asked:
     usd_per_kwh: float | None = None
 
 
-def meter_servers(asked: Asked, ledger: Ledger, show: Show, clock: Clock | None = None) -> MeterState | None:
+def meter_servers(
+    asked: Asked, ledger: Ledger, show: Show, clock: Clock | None = None, say: Callable[[str], None] = lambda text: None
+) -> MeterState | None:
     """Run to the end, or to Ctrl-C or a termination; the last state, or None when there is none."""
-    return asyncio.run(_run(asked, ledger, show, clock or SystemClock()))
+    return asyncio.run(_run(asked, ledger, show, clock or SystemClock(), say))
 
 
-async def _run(asked: Asked, ledger: Ledger, show: Show, clock: Clock) -> MeterState | None:
+async def _run(asked: Asked, ledger: Ledger, show: Show, clock: Clock, say: Callable[[str], None]) -> MeterState | None:
     import aiohttp
 
     addresses = list(dict.fromkeys(address_of(url) for url in asked.urls))
@@ -81,11 +85,20 @@ async def _run(asked: Asked, ledger: Ledger, show: Show, clock: Clock) -> MeterS
             usd_per_kwh=asked.usd_per_kwh,
             from_now=asked.from_now,
         )
-        if fleet is not None and asked.since is not None:
-            async for readings in fleet.history(asked.since, clock.wall()):
+        since = _past_from(asked, ledger) if fleet is not None else None
+        if fleet is not None and since is not None:
+            async for readings in fleet.history(since, clock.wall()):
                 meter.backfill(fleet, readings)
-        async with _exposed(asked, show) as show_too:
+        async with _exposed(asked, show, say) as show_too:
             return await _beat(meter, asked, show_too, clock)
+
+
+def _past_from(asked: Asked, ledger: Ledger) -> float | None:
+    """Where a Prometheus is read from: as asked, or else where the last meter ended, which it has scraped through."""
+    if asked.since is not None or asked.from_now:
+        return asked.since
+    booked = [mark.until for target, mark in ledger.marks().items() if "://" not in target]
+    return max(booked) - _LAST_MINUTES_S if booked else None
 
 
 def _fleet(asked: Asked, clock: Clock) -> "PrometheusSource | None":
@@ -97,7 +110,7 @@ def _fleet(asked: Asked, clock: Clock) -> "PrometheusSource | None":
 
 
 @asynccontextmanager
-async def _exposed(asked: Asked, show: Show) -> AsyncIterator[Show]:
+async def _exposed(asked: Asked, show: Show, say: Callable[[str], None]) -> AsyncIterator[Show]:
     """Also keeps each state for whoever scrapes us, where that is asked for."""
     if asked.listen is None:
         yield show
@@ -111,7 +124,8 @@ async def _exposed(asked: Asked, show: Show) -> AsyncIterator[Show]:
         show(state)
 
     told = Told(gpus_per_target=asked.gpus_per_server, price_date=asked.price_date, usd_per_kwh=asked.usd_per_kwh)
-    async with serve_exposition(*asked.listen, lambda: latest[0] if latest else None, told):
+    async with serve_exposition(*asked.listen, lambda: latest[0] if latest else None, told) as address:
+        say(f"our own metrics: {address}")
         yield show_and_keep
 
 

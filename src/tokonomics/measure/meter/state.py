@@ -207,7 +207,7 @@ class MeterState(Noun):
     price_from: str
     groups: tuple[GroupState, ...]
     now: Tally
-    """Sums over the groups."""
+    """Sum over the groups; of the other windows also over servers that have left since."""
     hour: Tally
     today: Tally
     total: Tally
