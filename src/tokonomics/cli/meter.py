@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from tokonomics.cli.answer import Answer, HtmlFile, check_files, give
 from tokonomics.cli.meter_files import files
 from tokonomics.cli.output import Json, console, show, show_json
 from tokonomics.errors import BadInput, shorten
@@ -161,6 +162,7 @@ def report(
     chart: Annotated[
         Path | None, typer.Option(help="Save dollars and $/Mtok over time: .svg, .png, .html, .json.")
     ] = None,
+    html: HtmlFile = None,
     json: Json = False,
 ) -> None:
     """What tokens have cost, by model, server, day, hour or label, from the meter's ledger.
@@ -175,12 +177,10 @@ def report(
 
     from tokonomics.measure.meter.bill import bill, bill_csv, instant
     from tokonomics.measure.meter.ledger import Ledger, default_ledger
-    from tokonomics.report.charts import check_chart_path, save_chart
     from tokonomics.report.meter_charts import bill_over_time
     from tokonomics.report.meter_view import bill_view
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     now = time.time()
     first = instant(since, now, "--since")
     last = instant(until, now, "--until") if until is not None else now
@@ -190,14 +190,14 @@ def report(
     planned = _planned(plan, planned_usd_per_mtok, planned_batch)
     with Ledger(ledger or default_ledger(), read_only=True) as book:
         made = bill(book.spans(first, last), first, last, keys, planned)
-        if chart:
-            over = "hour" if last - first <= 2 * 86_400 else "day"
-            save_chart(bill_over_time(bill(book.spans(first, last), first, last, (over,)), over), chart)
-            typer.echo(f"chart saved to {chart}", err=True)
+        over = "hour" if last - first <= 2 * 86_400 else "day"
+        in_time = bill(book.spans(first, last), first, last, (over,))
     if csv:
         bill_csv(made, csv)
         typer.echo(f"table saved to {csv}", err=True)
-    show_json(made) if json else show(bill_view(made))
+    charts = {"Dollars over time": lambda: bill_over_time(in_time, over)}
+    answer = Answer(made, lambda: bill_view(made), "What the metered tokens cost", charts)
+    give(answer, json=json, chart=chart, html=html)
 
 
 app.command("files")(files)
