@@ -40,10 +40,10 @@ lint: $(VENV)/dev
 	@$(BIN)/lint-imports --no-logo
 
 test: lint
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --dist worksteal
 
 quick: $(VENV)/dev
-	@$(BIN)/python -m pytest -m 'not slow'
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow'
 
 bench: $(VENV)/run
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

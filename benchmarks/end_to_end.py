@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--input", type=int, default=512)
     parser.add_argument("--output", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=25)
-    parser.add_argument("--warm-up", type=float, default=8, help="seconds of each load before any is measured")
+    parser.add_argument("--warm-up", type=float, default=0, help="seconds of each load before any is measured")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--name", default=None, help="of the result file")
     given, extra = parser.parse_known_args()
@@ -80,8 +80,8 @@ def main() -> None:
             run = run.model_copy(update={"points": run.points + found.points}) if run else found
             save_run(run, given.out / f"{name}.json")
             point = found.points[0]
-            tpot_ms = point.tpot.typical * 1e3 if point.tpot else float("nan")
-            print(f"{point.load}: {point.output_tokens_per_s:.0f} tok/s, TPOT {tpot_ms:.2f} ms", flush=True)
+            tpot_s = (point.tpot.typical if point.tpot else None) or 0.0
+            print(f"{point.load}: {point.output_tokens_per_s:.0f} tok/s, TPOT {tpot_s * 1e3:.2f} ms", flush=True)
     finally:
         server.terminate()
         server.wait(20)

@@ -39,12 +39,12 @@ def make_model(key: str) -> Any:
     return model.eval()
 
 
-def make_manager(model: Any, batched_tokens: int, blocks: int | None) -> Any:
+def make_manager(model: Any, batched_tokens: int, blocks: int | None, graphs: bool) -> Any:
     """The engine, started."""
     from transformers import GenerationConfig
     from transformers.generation import ContinuousBatchingConfig
 
-    wishes: dict[str, Any] = {"max_batch_tokens": batched_tokens}
+    wishes: dict[str, Any] = {"max_batch_tokens": batched_tokens, "use_cuda_graph": graphs}
     if blocks:
         wishes["num_blocks"] = blocks
     manager = model.init_continuous_batching(
@@ -129,10 +129,11 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--batched-tokens", type=int, default=1024, help="tokens of one step")
     parser.add_argument("--blocks", type=int, default=None, help="of the KV cache; the engine's own choice without it")
+    parser.add_argument("--graphs", action="store_true", help="CUDA graphs, captured when a shape is first met")
     given = parser.parse_args()
     began = time.perf_counter()
     model = make_model(given.model)
-    manager = make_manager(model, given.batched_tokens, given.blocks)
+    manager = make_manager(model, given.batched_tokens, given.blocks, given.graphs)
     print(f"ready after {time.perf_counter() - began:.0f} s", flush=True)
     try:
         asyncio.run(serve(given.model, manager, model.config.vocab_size, given.port))

@@ -17,6 +17,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ PAGES = (
     "docs/traffic.md",
     "docs/validate.md",
     "docs/bench.md",
+    "docs/meter.md",
+    "docs/meter-fleet.md",
 )
 CHARTS = {
     "plan.svg": "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms",
@@ -55,6 +58,8 @@ CHARTS = {
     "--provider aws",
     "curve.svg": "curve llama-2-7b --gpu H100 --context 1024",
     "bench.svg": f"import {ROOT / 'tests' / 'measure' / 'results' / 'inferencex.json'} --slo ttft_p50=0.5",
+    "meter.svg": f"meter report --ledger {ROOT / 'tests' / 'measure' / 'pages' / 'week.db'} --since 2026-11-09 "
+    "--until 2026-11-14 --by day",
     "accuracy.png": f"validate {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
 BLOCK = re.compile(
@@ -68,9 +73,10 @@ WIDTH = 122
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; say which pages are out of date")
+    parser.add_argument("names", nargs="*", help="only these pages, such as docs/plan.md, and no charts")
     options = parser.parse_args()
     _fix_surroundings()
-    made = pages()
+    made = pages(options.names)
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if options.check:
         for path in stale:
@@ -79,24 +85,28 @@ def main() -> int:
     for path in stale:
         path.write_text(made[path], encoding="utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
-    for name, command in CHARTS.items():
+    for name, command in [] if options.names else CHARTS.items():
         run(f"{command} --chart {ROOT / 'docs' / 'img' / name}")
     return 0
 
 
-def pages() -> dict[Path, str]:
-    """Every generated page, as it should be now."""
+def pages(names: Sequence[str] = ()) -> dict[Path, str]:
+    """Every generated page, or those named, as it should be now."""
     sys.path.insert(0, str(ROOT / "docs"))
+    wanted = names or (*WHOLE, *PAGES)
+    return {ROOT / name: _made(name) for name in wanted}
+
+
+def _made(name: str) -> str:
+    if name in WHOLE:
+        return WHOLE[name]()
+    return BLOCK.sub(_fill, (ROOT / name).read_text(encoding="utf-8"))
+
+
+def _claims() -> str:
     from claims import claims_page
 
-    as_of = _as_of()
-    made = {ROOT / "docs" / "claims.md": f"{claims_page()}\nMade by `make docs`, prices as of {as_of}.\n"}
-    made[ROOT / "docs" / "commands.md"] = commands_page()
-    made[ROOT / "docs" / "accuracy.md"] = accuracy_page()
-    for name in PAGES:
-        path = ROOT / name
-        made[path] = BLOCK.sub(_fill, path.read_text(encoding="utf-8"))
-    return made
+    return f"{claims_page()}\nMade by `make docs`, prices as of {_as_of()}.\n"
 
 
 def run(command: str) -> str:
@@ -133,6 +143,10 @@ def commands_page() -> str:
         "cost",
         "bench",
         "import",
+        "meter",
+        "meter watch",
+        "meter report",
+        "meter files",
         "validate",
         "models",
         "gpus",
@@ -268,6 +282,10 @@ def _fill(block: re.Match[str]) -> str:
         return f"{block[1]}{document_bills()}\n{block[4]}"
     command = block["command"]
     return f"{block[1]}```console\n$ tokonomics {command}\n{run(command)}\n```\n{block[4]}"
+
+
+WHOLE = {"docs/claims.md": _claims, "docs/commands.md": commands_page, "docs/accuracy.md": accuracy_page}
+"""Pages that are generated from their first line to their last."""
 
 
 def _as_of() -> str:

@@ -4,7 +4,7 @@ A verb makes an ``Answer`` and gives it away. On the command line that prints it
 ``taking`` the same answer goes to whoever asked instead, so that the page shows what the command line shows.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -47,6 +47,13 @@ class Answer:
         from pydantic import BaseModel
 
         return self.result.model_dump(mode="json") if isinstance(self.result, BaseModel) else self.result
+
+
+def below_each_other(views: Sequence[Any]) -> Any:
+    """Several views as one."""
+    from rich.console import Group
+
+    return Group(*views)
 
 
 def check_files(chart: Path | None, html: Path | None = None) -> None:

@@ -1,13 +1,13 @@
 """``tokonomics breakeven``: from which volume on hosting a model oneself is cheaper than an API."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, console, show, show_json
+from tokonomics.cli.answer import Answer, HtmlFile, check_files, give, working
+from tokonomics.cli.output import Json
 from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import Model, ModelArgument
 from tokonomics.errors import BadInput, shorten
@@ -15,7 +15,7 @@ from tokonomics.errors import BadInput, shorten
 if TYPE_CHECKING:
     from tokonomics.catalog.apis import ApiPrice
     from tokonomics.money.breakeven import Extra
-    from tokonomics.planner.breakeven import BreakEvenReport
+    from tokonomics.planner.breakeven import BreakEvenReport, NothingFits
 
 
 def breakeven(
@@ -47,7 +47,7 @@ def breakeven(
         bool, typer.Option("--batch-api", help="The hosts' batch prices as well (answers within a day).")
     ] = False,
     engineers: Annotated[float | None, typer.Option(help="People who run it, such as 0.5.")] = None,
-    engineer_usd_per_month: Annotated[float | None, typer.Option(help="What one of them costs.")] = None,
+    engineer_usd_per_month: Annotated[str | None, typer.Option(help="What one of them costs: 15k.")] = None,
     overhead: Annotated[
         list[str] | None,
         typer.Option(help="Another line of the bill: monitoring=500 ($/month) or network=8% (of the machines)."),
@@ -84,6 +84,7 @@ def breakeven(
     quick: Annotated[bool, typer.Option("--quick", help="Closed form only: means instead of percentiles.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Of made-up requests.", show_default="0")] = None,
     chart: Annotated[Path | None, typer.Option(help="Save the bills against volume: .svg, .png, .html, .json.")] = None,
+    html: HtmlFile = None,
     profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
@@ -98,11 +99,11 @@ def breakeven(
       tokonomics breakeven --tokens-per-second 2400 --usd-per-hour 2.21 --replica-gpus 4 --max-utilization 0.7 \\
         --api openai:gpt-4o --input 1000 --output 1000
     """
+    from tokonomics.planner.breakeven import NothingFits
+    from tokonomics.report.breakeven_charts import breakeven_chart
     from tokonomics.report.breakeven_view import breakeven_view
-    from tokonomics.report.charts import check_chart_path
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     extras = extras_from(engineers, engineer_usd_per_month, overhead)
     flags = {
         "tokens_per_month": tokens_per_month, "input": input, "output": output, "arrivals": arrivals, "trace": trace,
@@ -117,17 +118,14 @@ def breakeven(
         given = (tokens_per_second, usd_per_hour, replica_gpus, max_utilization)
         found = _given(given, flags, api, cached_share, batch_api, extras)
     else:
-        found = _planned(model_name, model, flags, api, cached_share, batch_api, extras, json)
-    if chart:
-        from tokonomics.report.breakeven_charts import breakeven_chart
-        from tokonomics.report.charts import save_chart
-
-        save_chart(breakeven_chart(found), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    if json:
-        show_json(found)
-    else:
-        show(breakeven_view(found))
+        try:
+            found = _planned(model_name, model, flags, api, cached_share, batch_api, extras)
+        except NothingFits as nothing:
+            give(_blamed(nothing), json=json, html=html)
+            return
+    charts = {"Bills against volume": lambda: breakeven_chart(found)}
+    answer = Answer(found, lambda: breakeven_view(found), f"Host {found.model} or call an API", charts)
+    give(answer, json=json, chart=chart, html=html)
 
 
 _PLANNED = ("slo", "offline", "gpu", "provider", "region", "terms", "discount", "offers", "max_age", "weights",
@@ -148,19 +146,16 @@ def _planned(
     cached_share: float | None,
     batch_api: bool,
     extras: "tuple[Extra, ...]",
-    json: bool,
 ) -> "BreakEvenReport":
     """The self-hosted side as the planner would buy it."""
     from tokonomics.catalog.load_models import find_model
     from tokonomics.cli.serving_flags import model_from, say_if_compiling
     from tokonomics.clock import today
     from tokonomics.money.api_bill import api_bills
-    from tokonomics.planner.blame import blame
     from tokonomics.planner.breakeven import (
         SECONDS_PER_MONTH,
         TRICKLE,
         Hosting,
-        NothingFits,
         report,
         self_hosted,
         share_of_api,
@@ -168,7 +163,6 @@ def _planned(
     )
     from tokonomics.planner.scenario import Scenario, offers_of, promises_of
     from tokonomics.planner.wishes import amount
-    from tokonomics.report.plan_view import blame_view
 
     name = model_from(model_name, model)
     spec = find_model(name)
@@ -181,22 +175,26 @@ def _planned(
     bills, left_out = api_bills(_apis(api), load.trace, share, batch_api, replayed=cached_share is None)
     if not scenario.quick:
         say_if_compiling()
-    try:
-        with _working() as say:
-            prices = [each.usd_per_mtok for each in bills]
-            own_rate = own / tokens_per_request(load) / SECONDS_PER_MONTH if own else None
-            hosted, hardware = self_hosted(hosting, prices, extras, own_rate, say)
-    except NothingFits as nothing:
-        blames = blame(nothing.study)
-        if json:
-            show_json({"blame": [each.model_dump(mode="json") for each in blames]})
-        else:
-            show(blame_view(nothing.study.plan, spec.name, blames))
-        raise typer.Exit(1) from None
+    with working("planning") as say:
+        prices = [each.usd_per_mtok for each in bills]
+        own_rate = own / tokens_per_request(load) / SECONDS_PER_MONTH if own else None
+        hosted, hardware = self_hosted(hosting, prices, extras, own_rate, say)
     return report(
         spec.name, load.trace, hosted, hardware, bills, left_out, cached_share=share,
         promises=promises_of(scenario), own_tokens_per_month=own,
     )  # fmt: skip
+
+
+def _blamed(nothing: "NothingFits") -> Answer:
+    """Why nothing can be hosted."""
+    from tokonomics.planner.blame import blame
+    from tokonomics.report.plan_view import blame_view
+
+    study = nothing.study
+    blames = blame(study)
+    shown = {"blame": [each.model_dump(mode="json") for each in blames]}
+    name = study.question.model.name
+    return Answer(shown, lambda: blame_view(study.plan, name, blames), f"Nothing hosts {name}", exit_code=1)
 
 
 def _given(
@@ -248,13 +246,13 @@ def _apis(names: list[str] | None) -> "list[ApiPrice]":
     return [find_api(name) for name in dict.fromkeys(listed(names, "--api") or ())]
 
 
-def extras_from(
-    number: float | None, engineer_usd_per_month: float | None, overhead: list[str] | None
-) -> "tuple[Extra, ...]":
+def extras_from(number: float | None, usd_per_month: str | None, overhead: list[str] | None) -> "tuple[Extra, ...]":
     """Lines beside the machines: none unless asked for."""
     from tokonomics.money.breakeven import engineers
+    from tokonomics.planner.wishes import dollars
 
     made = []
+    engineer_usd_per_month = dollars(usd_per_month, "--engineer-usd-per-month")
     if (number is None) != (engineer_usd_per_month is None):
         missing = "--engineer-usd-per-month" if number is not None else "--engineers"
         raise BadInput("is missing", where=missing, fix="Such as --engineers 0.5 --engineer-usd-per-month 15000.")
@@ -281,14 +279,3 @@ def _overhead(text: str) -> "Extra":
     if value.endswith("%"):
         return Extra(name=name, share_of_machines=amount / 100)
     return Extra(name=name, usd_per_month=amount)
-
-
-@contextmanager
-def _working() -> Iterator[Callable[[str], None]]:
-    """Says on a terminal what is being done."""
-    screen = console(stderr=True)
-    if not screen.is_terminal:
-        yield lambda what: None
-        return
-    with screen.status("planning …") as status:
-        yield lambda what: status.update(f"{what} …")

@@ -1,13 +1,14 @@
 """``tokonomics cache``: what keeping KV, answers and templates saves on the user's traffic and prompts."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.answer import ChartFile
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give
+from tokonomics.cli.output import Json
 from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import EngineName, Ep, Kv, Model, ModelArgument, Pp, SloText, Tp, UsdPerHour, Weights
 from tokonomics.cli.simulate import TraceName
@@ -91,6 +92,7 @@ def cache(
         Path | None, typer.Option(help="Labelled pairs (text_a, text_b, label): shows false hits.")
     ] = None,
     chart: ChartFile = None,
+    html: HtmlFile = None,
     profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
@@ -112,13 +114,12 @@ def cache(
     from tokonomics.money.levers.prefix_cache import prefix_cache_lever
     from tokonomics.money.levers.semantic_cache import semantic_cache_lever
     from tokonomics.money.levers.templates import template_lever, text_templates
+    from tokonomics.report.cache_charts import cache_chart
     from tokonomics.report.cache_view import cache_view
-    from tokonomics.report.charts import check_chart_path, save_chart
     from tokonomics.traffic.promises import parse_promises
     from tokonomics.traffic.prompts import read_prompts
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     ttl_s = read_time(ttl, "--ttl")
     if ttl_s is not None and not ttl_s > 0:
         raise BadInput("must be above 0", where="--ttl")
@@ -129,6 +130,8 @@ def cache(
         )
     if semantic is not None and prompts is None:
         raise BadInput("needs the texts of prompts", where="--semantic", fix="Give --prompts FILE.")
+    if tiers is not None and not served:
+        raise BadInput("needs the traffic that it serves", where="--tiers", fix="Give --trace with --model and --gpu.")
     if pairs is not None and semantic is None:
         raise BadInput("needs something that embeds", where="--pairs", fix="Give --semantic.")
     texts = read_prompts(prompts, prompt_column) if prompts else None
@@ -169,7 +172,7 @@ def cache(
             replicas=lever.rows[0].replicas,
             cached_share=lever.rows[1].cached_share,
         )
-        if texts and hits and hits.means:
+        if texts and hits and hits.means and lever.rows[0].bill:
             share = hits.at(threshold).hit_share
             saved = semantic_cache_lever(
                 deployment,
@@ -181,24 +184,17 @@ def cache(
                 promises=promises,
                 seed=seed,
             )
-    if chart:
-        from tokonomics.report.cache_charts import cache_chart
-
-        save_chart(cache_chart(lever, hits, threshold), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    if json:
-        show_json(
-            {
-                "prefix_cache": lever.model_dump(mode="json") if lever else None,
-                "templates": fixed.model_dump(mode="json") if fixed else None,
-                "text_templates": [each.model_dump(mode="json") for each in in_texts],
-                "semantic": hits.model_dump(mode="json") if hits else None,
-                "semantic_bill": saved.model_dump(mode="json") if saved else None,
-                "price_from": price_from,
-            }
-        )
-    else:
-        show(cache_view(lever, fixed, in_texts, hits, saved, threshold, price_from))
+    shown = {
+        "prefix_cache": lever.model_dump(mode="json") if lever else None,
+        "templates": fixed.model_dump(mode="json") if fixed else None,
+        "text_templates": [each.model_dump(mode="json") for each in in_texts],
+        "semantic": hits.model_dump(mode="json") if hits else None,
+        "semantic_bill": saved.model_dump(mode="json") if saved else None,
+        "price_from": price_from,
+    }
+    charts = {"What caching saves": lambda: cache_chart(lever, hits, threshold)}
+    view = partial(cache_view, lever, fixed, in_texts, hits, saved, threshold, price_from)
+    give(Answer(shown, view, "What caching saves", charts), json=json, chart=chart, html=html)
 
 
 def _prices(

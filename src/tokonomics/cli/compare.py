@@ -1,13 +1,12 @@
 """``tokonomics compare``: several models on several GPUs, side by side."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, console, show, show_json
+from tokonomics.cli.answer import Answer, HtmlFile, check_files, give, working
+from tokonomics.cli.output import Json
 from tokonomics.cli.profile_flag import ProfileFile
 
 
@@ -44,6 +43,7 @@ def compare(
     kv: Annotated[list[str] | None, typer.Option(help="Precisions of the KV cache.", show_default="bf16,fp8")] = None,
     engine: Annotated[list[str] | None, typer.Option(help="Serving engines, or all.", show_default="vllm")] = None,
     chart: Annotated[Path | None, typer.Option(help="Save the grid: .svg, .png, .html, .json.")] = None,
+    html: HtmlFile = None,
     profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
@@ -59,12 +59,10 @@ def compare(
     from tokonomics.planner.compare import compare as side_by_side
     from tokonomics.planner.compare import parse_quality
     from tokonomics.planner.scenario import Scenario, questions_of
-    from tokonomics.report.charts import check_chart_path, save_chart
     from tokonomics.report.compare_charts import compare_chart
     from tokonomics.report.compare_view import compare_view
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     scenario = Scenario().over({
         "model": tuple(models), "gpu": gpu, "rate": rate, "tokens_per_month": tokens_per_month, "input": input,
         "output": output, "trace": trace, "slo": slo, "quick": not simulate, "provider": provider, "region": region,
@@ -77,25 +75,13 @@ def compare(
         from tokonomics.cli.serving_flags import say_if_compiling
 
         say_if_compiling()
-    with _working() as say:
+    with working("comparing") as say:
         found = side_by_side(questions, scores, say)
-    if chart and found.gpus:
-        save_chart(compare_chart(found), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    if json:
-        show_json(found)
-    else:
-        show(compare_view(found))
-    if not found.gpus:
-        raise typer.Exit(1)
-
-
-@contextmanager
-def _working() -> Iterator[Callable[[str], None]]:
-    """Says on a terminal what is being done."""
-    screen = console(stderr=True)
-    if not screen.is_terminal:
-        yield lambda what: None
-        return
-    with screen.status("comparing …") as status:
-        yield lambda what: status.update(f"{what} …")
+    answer = Answer(
+        found,
+        lambda: compare_view(found),
+        "Models and GPUs side by side",
+        {"Dollars per million tokens": lambda: compare_chart(found)} if found.gpus else {},
+        exit_code=0 if found.gpus else 1,
+    )
+    give(answer, json=json, chart=chart, html=html)

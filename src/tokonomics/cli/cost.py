@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.answer import Answer, below_each_other, give
+from tokonomics.cli.output import Json
 
 
 def cost(
@@ -52,20 +53,17 @@ def cost(
     result = money.cost(price, tokens_per_second, share, gpus)
     per_request = money.usd_per_request(result.usd_per_mtok, input or 0, output or 0) if input or output else None
     needs = money.needed_for(target, price, tokens_per_second, share, gpus) if target is not None else None
-    if json:
-        show_json(
-            result.model_dump(mode="json")
-            | {"gpus": gpus, "price": quoted, "usd_per_request": per_request}
-            | {"target": needs.model_dump() if needs else None, "loads": [each.model_dump() for each in loads]}
-        )
-        return
-    show(cost_view.cost_view(result, gpus=gpus, price_note=price_note, usd_per_request=per_request))
+    shown = (
+        result.model_dump(mode="json")
+        | {"gpus": gpus, "price": quoted, "usd_per_request": per_request}
+        | {"target": needs.model_dump() if needs else None, "loads": [each.model_dump() for each in loads]}
+    )
+    views = [cost_view.cost_view(result, gpus=gpus, price_note=price_note, usd_per_request=per_request)]
     if loads:
-        show("")
-        show(cost_view.loads_view(loads, gpus))
+        views += ["", cost_view.loads_view(loads, gpus)]
     if needs:
-        show("")
-        show(cost_view.target_view(needs))
+        views += ["", cost_view.target_view(needs)]
+    give(Answer(shown, lambda: below_each_other(views), "What a million tokens costs"), json=json)
 
 
 def _price(

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.answer import Answer, give
+from tokonomics.cli.output import Json
 
 
 def diff(
@@ -36,9 +37,7 @@ def diff(
         (study,) = studied(questions_of(scenario, today()))
         sides.append((path.name, scenario, study.plan))
     made = compare(*sides)
-    if json:
-        show_json(made)
-    elif markdown:
+    if markdown and not json:
         typer.echo(diff_markdown(made))
-    else:
-        show(diff_view(made))
+        return
+    give(Answer(made, lambda: diff_view(made), f"{before.name} against {after.name}"), json=json)

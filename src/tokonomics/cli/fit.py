@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.answer import Answer, give
+from tokonomics.cli.output import Json
 from tokonomics.cli.profile_flag import ProfileFile
 
 
@@ -37,4 +38,4 @@ def fit(
     from tokonomics.report.fit_view import fit_view
 
     result = fit_memory(deployment_from(model, gpu, engine, tp, pp, 1, weights, kv, lora_rank, lora_adapters), context)
-    show_json(result.summary()) if json else show(fit_view(result))
+    give(Answer(result.summary(), lambda: fit_view(result), f"Does {model} fit {gpu}?"), json=json)

@@ -1,13 +1,10 @@
 """The flags that ``levers`` and ``stack`` share, and the setup that they say."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from tokonomics.cli.output import console
 
 if TYPE_CHECKING:
     from tokonomics.catalog.offers import Offer
@@ -58,7 +55,9 @@ MinWeights = Annotated[str | None, typer.Option(help="No precision of the weight
 Without = Annotated[
     list[str] | None, typer.Option(help="Leave these alone: weights, kv, hardware, speculation, spot …")
 ]
-ChartFile = Annotated[Path | None, typer.Option("--chart", help="Save a chart: .svg, .png, .html or .json.")]
+
+_TAKES_A_WHILE = 200_000
+"""Requests from which thirty simulations of them take more than a quarter of a minute."""
 
 
 def setup_from(
@@ -161,12 +160,16 @@ def choices_from(
     )
 
 
-@contextmanager
-def telling(what: str) -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal what is being simulated."""
-    screen = console(stderr=True)
-    if not screen.is_terminal:
-        yield lambda text: None
-        return
-    with screen.status(f"{what} …") as status:
-        yield lambda text: status.update(f"{what}: {text} …")
+def check_tiers(tiers: str | None, setup: "Setup") -> None:
+    """Refuse memories that are none, also where no lever will ask for them."""
+    from tokonomics.money.levers.cache_tiers import parse_tiers
+
+    if tiers is not None:
+        parse_tiers(tiers, setup.deployment)
+
+
+def say_if_long(setup: "Setup") -> None:
+    """A day of requests, simulated again and again, takes its time."""
+    many = len(setup.load.trace)
+    if many > _TAKES_A_WHILE:
+        typer.echo(f"{many:,} requests are simulated some thirty times; --from and --to take a part of a log", err=True)

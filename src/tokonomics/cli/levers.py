@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
+from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, below_each_other, check_files, give, working
 from tokonomics.cli.lever_flags import (
     Acceptance,
     ArrivalsText,
-    ChartFile,
     ColumnsText,
     Discount,
     Draft,
@@ -34,7 +34,7 @@ from tokonomics.cli.lever_flags import (
     UsdPerHour,
     Without,
 )
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.output import Json
 from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import EngineName, Kv, MaxSequences, NoPrefixCache, Pp, Tp, Weights
 
@@ -78,6 +78,7 @@ def levers(
         bool, typer.Option("--utilization", help="Also: the bill against batch limit, load and burstiness.")
     ] = False,
     chart: ChartFile = None,
+    html: HtmlFile = None,
     profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
@@ -90,18 +91,17 @@ def levers(
       tokonomics levers llama-3.1-8b --gpu H100 --trace mooncake-conversation --no-prefix-cache --chart levers.png
       tokonomics levers llama-3.1-8b --gpu H100 --rate 5 --input 1000 --output 300 --utilization
     """
-    from tokonomics.cli.lever_flags import choices_from, setup_from, telling
+    from tokonomics.cli.lever_flags import check_tiers, choices_from, say_if_long, setup_from
     from tokonomics.cli.serving_flags import say_if_compiling
     from tokonomics.errors import BadInput
     from tokonomics.planner.lever_list import all_levers
     from tokonomics.planner.levers import rank_levers
     from tokonomics.planner.setup import Bills, NotServed
     from tokonomics.planner.utilisation import utilisation
-    from tokonomics.report.charts import check_chart_path, save_chart
+    from tokonomics.report.levers_charts import levers_chart
     from tokonomics.report.levers_view import levers_view, utilisation_view
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     traffic = {
         "rate": rate, "tokens_per_month": tokens_per_month, "input": input, "output": output, "arrivals": arrivals,
         "trace": trace, "columns": columns, "start": start, "end": end, "seed": seed, "slo": slo, "offline": offline,
@@ -112,35 +112,29 @@ def levers(
         model, gpu, traffic, tp=tp, pp=pp, weights=weights, kv=kv, engine=engine, usd_per_hour=usd_per_hour,
         spare=spare, max_sequences=max_sequences, prefix_cache=not no_prefix_cache,
     )  # fmt: skip
+    check_tiers(tiers, setup)
     say_if_compiling()
-    with telling("simulating") as say:
+    say_if_long(setup)
+    with working("simulating") as say:
         bills = Bills(progress=say)
         found = rank_levers(setup, all_levers(choices, bills), bills)
         if isinstance(found, NotServed):
             raise BadInput(
                 f"what runs today cannot be simulated: {found.reason}",
-                fix="Loosen --slo, or name the GPUs (--gpu, --tp) and the price (--usd-per-hour) it runs on.",
+                fix=found.fix or "Name the GPUs (--gpu, --tp) and the price (--usd-per-hour) it runs on.",
             )
         used = utilisation(setup, bills) if utilization else None
-    if chart:
-        from tokonomics.report.levers_charts import levers_chart
-
-        save_chart(levers_chart(found.ranking, setup), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    if json:
-        show_json(
-            found.ranking.model_dump(mode="json")
-            | {"utilization": used.model_dump(mode="json") if used else None}
-            | {
-                "workload": setup.load.workload.model_dump(mode="json"),
-                "promises": [str(each) for each in setup.promises],
-            }
-        )
-        return
-    show(levers_view(found.ranking, setup))
+    shown = found.ranking.model_dump(mode="json") | {
+        "utilization": used.model_dump(mode="json") if used else None,
+        "workload": setup.load.workload.model_dump(mode="json"),
+        "promises": [each.model_dump(mode="json") for each in setup.promises],
+    }
+    views = [levers_view(found.ranking, setup)]
     if used:
-        show("")
-        show(utilisation_view(used))
+        views += ["", utilisation_view(used)]
+    charts = {"What each lever saves": lambda: levers_chart(found.ranking, setup)}
+    title = f"What to change first for {setup.deployment.model.name}"
+    give(Answer(shown, lambda: below_each_other(views), title, charts), json=json, chart=chart, html=html)
 
 
 def stack(
@@ -178,6 +172,7 @@ def stack(
         str | None, typer.Option(help="Steps first to last: batch,weights,kv,hardware,cache …", show_default="that")
     ] = None,
     chart: ChartFile = None,
+    html: HtmlFile = None,
     profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
@@ -190,16 +185,15 @@ def stack(
       tokonomics stack llama-3.1-8b --gpu H100 --trace mooncake-conversation --provider aws --without hardware
       tokonomics stack llama-3.1-8b --gpu A100-80GB --rate 20 --input 1000 --output 300 --order hardware,weights
     """
-    from tokonomics.cli.lever_flags import choices_from, setup_from, telling
+    from tokonomics.cli.lever_flags import check_tiers, choices_from, say_if_long, setup_from
     from tokonomics.cli.serving_flags import say_if_compiling
     from tokonomics.planner.setup import Bills
     from tokonomics.planner.stack import order_from
     from tokonomics.planner.stack import stack as stacked
-    from tokonomics.report.charts import check_chart_path, save_chart
+    from tokonomics.report.levers_charts import stack_chart
     from tokonomics.report.levers_view import stack_view
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     traffic = {
         "rate": rate, "tokens_per_month": tokens_per_month, "input": input, "output": output, "arrivals": arrivals,
         "trace": trace, "columns": columns, "start": start, "end": end, "seed": seed, "slo": slo, "offline": offline,
@@ -219,21 +213,16 @@ def stack(
         usd_per_hour=usd_per_hour,
         spare=spare,
     )
+    check_tiers(tiers, setup)
     say_if_compiling()
-    with telling("simulating") as say:
+    say_if_long(setup)
+    with working("simulating") as say:
         found = stacked(setup, choices, steps, Bills(progress=say))
-    if chart:
-        from tokonomics.report.levers_charts import stack_chart
-
-        save_chart(stack_chart(found.waterfall, setup), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    if json:
-        show_json(
-            found.waterfall.model_dump(mode="json")
-            | {
-                "workload": setup.load.workload.model_dump(mode="json"),
-                "promises": [str(each) for each in setup.promises],
-            }
-        )
-        return
-    show(stack_view(found.waterfall, setup))
+    shown = found.waterfall.model_dump(mode="json") | {
+        "workload": setup.load.workload.model_dump(mode="json"),
+        "promises": [each.model_dump(mode="json") for each in setup.promises],
+    }
+    charts = {"From naive to best": lambda: stack_chart(found.waterfall, setup)}
+    title = f"All optimisations of {setup.deployment.model.name}, in order"
+    answer = Answer(shown, lambda: stack_view(found.waterfall, setup), title, charts)
+    give(answer, json=json, chart=chart, html=html)

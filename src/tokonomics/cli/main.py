@@ -22,6 +22,7 @@ from tokonomics.cli import (
     fleet,
     imports,
     levers,
+    meter,
     own_hardware,
     plan,
     predict,
@@ -68,6 +69,7 @@ app.command("gpus")(catalog.gpus)
 app.command("offers")(catalog.offers)
 app.command("apis")(catalog.apis)
 app.command("validate")(validate.validate)
+app.add_typer(meter.app, name="meter")
 app.add_typer(catalog.prices, name="prices")
 
 

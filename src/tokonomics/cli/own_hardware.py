@@ -2,20 +2,31 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.answer import Answer, give
+from tokonomics.cli.output import Json
 from tokonomics.errors import BadInput, shorten
+
+if TYPE_CHECKING:
+    from tokonomics.catalog.gpus import Gpu
+    from tokonomics.catalog.offers import Offer
+
+_EXAMPLE = (
+    "tokonomics own-hardware --gpu H100 --gpus 8 --purchase-usd 250k --years 4 --usd-per-kwh 0.12 --host-watts 4600"
+)
 
 
 def own_hardware(
-    gpu: Annotated[str, typer.Option(help="Which GPU the machine has.")],
-    purchase_usd: Annotated[float, typer.Option(help="Price of the whole machine.")],
-    years: Annotated[float, typer.Option(help="Over which it is written off.")],
-    usd_per_kwh: Annotated[float, typer.Option(help="Your price of a kilowatt-hour.")],
-    host_watts: Annotated[float, typer.Option(help="What it draws beside the GPUs; a DGX H100: 4600 of its 10,200.")],
+    gpu: Annotated[str | None, typer.Option(help="Which GPU the machine has. Needed.")] = None,
+    purchase_usd: Annotated[str | None, typer.Option(help="Price of the whole machine: 250000, 250k. Needed.")] = None,
+    years: Annotated[float | None, typer.Option(help="Over which it is written off. Needed.")] = None,
+    usd_per_kwh: Annotated[float | None, typer.Option(help="Your price of a kilowatt-hour. Needed.")] = None,
+    host_watts: Annotated[
+        float | None, typer.Option(help="What it draws beside the GPUs; a DGX H100: 4600 of its 10,200. Needed.")
+    ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs in the machine.")] = 1,
     pue: Annotated[
         float | None, typer.Option(help="Power of the site over that of the machines.", show_default="1.58, mean 2023")
@@ -25,9 +36,9 @@ def own_hardware(
     ] = None,
     residual: Annotated[float | None, typer.Option(help="Share of the price it still sells for.")] = None,
     cost_of_capital: Annotated[float | None, typer.Option(help="A year: 0.08.")] = None,
-    hosting_usd_per_month: Annotated[float | None, typer.Option(help="Space, or a colocation's fee.")] = None,
+    hosting_usd_per_month: Annotated[str | None, typer.Option(help="Space, or a colocation's fee.")] = None,
     maintenance: Annotated[float | None, typer.Option(help="Share of the price a year: 0.05.")] = None,
-    staff_usd_per_year: Annotated[float | None, typer.Option(help="People, for this machine.")] = None,
+    staff_usd_per_year: Annotated[str | None, typer.Option(help="People, for this machine: 60k.")] = None,
     memory_gb: Annotated[float | None, typer.Option(min=1, help="The host's memory: checked against weights.")] = None,
     offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV) to compare with.")] = None,
     save: Annotated[Path | None, typer.Option(help="Save it as a price list for --offers: mine.csv.")] = None,
@@ -48,14 +59,24 @@ def own_hardware(
     from tokonomics.clock import today
     from tokonomics.money.own_hardware import Purchase, own_offer
     from tokonomics.money.own_hardware import own_hardware as price
+    from tokonomics.planner.wishes import dollars
     from tokonomics.report.own_hardware_view import own_hardware_view
 
+    needed = {
+        "--gpu": gpu, "--purchase-usd": purchase_usd, "--years": years, "--usd-per-kwh": usd_per_kwh,
+        "--host-watts": host_watts,
+    }  # fmt: skip
+    missing = [flag for flag, value in needed.items() if value is None]
+    if missing or gpu is None:
+        given = "is missing" if len(missing) == 1 else "are missing"
+        raise BadInput(given, where=", ".join(missing), fix=f"Such as: {_EXAMPLE}")
     spec = find_gpu(gpu)
     values = {
-        "gpus": gpus, "purchase_usd": purchase_usd, "years": years, "residual_share": residual,
-        "cost_of_capital": cost_of_capital, "usd_per_kwh": usd_per_kwh, "pue": pue, "gpu_load": gpu_load,
-        "host_watts": host_watts, "hosting_usd_per_month": hosting_usd_per_month, "maintenance_share": maintenance,
-        "staff_usd_per_year": staff_usd_per_year,
+        "gpus": gpus, "purchase_usd": dollars(purchase_usd, "--purchase-usd"), "years": years,
+        "residual_share": residual, "cost_of_capital": cost_of_capital, "usd_per_kwh": usd_per_kwh, "pue": pue,
+        "gpu_load": gpu_load, "host_watts": host_watts, "maintenance_share": maintenance,
+        "hosting_usd_per_month": dollars(hosting_usd_per_month, "--hosting-usd-per-month"),
+        "staff_usd_per_year": dollars(staff_usd_per_year, "--staff-usd-per-year"),
     }  # fmt: skip
     try:
         bought = Purchase.model_validate({name: value for name, value in values.items() if value is not None})
@@ -66,14 +87,16 @@ def own_hardware(
         raise BadInput(f"{said}, got {shorten(str(problem['input']))}", where=f"--{flag}") from None
     rented = None
     with suppress(NoOffer):
-        rented = cheapest_offer(spec.key, offers=load_offers(offers))
+        rented = cheapest_offer(spec.key, offers=[each for each in load_offers(offers) if _is_like_owned(each, spec)])
     found = price(bought, spec, rented)
     if save:
         if not save.parent.is_dir():
             raise BadInput(f"the folder {shorten(str(save.parent), 200)} does not exist", where="--save")
         write_offers(save, [own_offer(bought, spec, today(), memory_gb)])
         typer.echo(f"saved to {save}: use it with --offers {save}", err=True)
-    if json:
-        show_json(found)
-    else:
-        show(own_hardware_view(found, today()))
+    give(Answer(found, lambda: own_hardware_view(found, today()), f"A {spec.name} of your own"), json=json)
+
+
+def _is_like_owned(offer: "Offer", gpu: "Gpu") -> bool:
+    """A host with as much memory as its GPUs, as machines that are bought have; cheaper ones with 4 GB are no rival."""
+    return offer.memory_gb is None or offer.memory_gb >= gpu.memory_gb * offer.gpus

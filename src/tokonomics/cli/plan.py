@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokonomics.cli.answer import Answer, HtmlFile, check_files, give, working
+from tokonomics.cli.answer import Answer, HtmlFile, below_each_other, check_files, give, working
 from tokonomics.cli.output import Json
 from tokonomics.cli.profile_flag import ProfileFile
 
@@ -146,7 +146,7 @@ def plan(
     names = ", ".join(dict.fromkeys(study.question.model.name for study in studies))
     answer = Answer(
         result,
-        lambda: _below_each_other(views),
+        lambda: below_each_other(views),
         f"What serving {names} costs",
         charts,
         exit_code=0 if all(study.plan.best for study in studies) else 1,
@@ -156,12 +156,6 @@ def plan(
 
 Shown = tuple[dict[str, Any], list[Any], dict[str, Callable[[], Any]]]
 """The result for programs, its views for people, and its charts."""
-
-
-def _below_each_other(views: list[Any]) -> Any:
-    from rich.console import Group
-
-    return Group(*views)
 
 
 def _one(scenario: "Scenario", study: "Study", top: int | None, why: bool, explain: bool) -> Shown:

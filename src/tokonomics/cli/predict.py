@@ -77,10 +77,11 @@ def curve(
     """
     from contextlib import suppress
 
-    from tokonomics.catalog.offers import NoOffer, cheapest_offer, machines_usd_per_hour
+    from tokonomics.catalog.offers import NoOffer, cheapest_offer, load_offers, machines_usd_per_hour
     from tokonomics.cli.choices import deployment_from
     from tokonomics.clock import today
     from tokonomics.money.cost import require_positive
+    from tokonomics.planner.machines import offers_with_room
     from tokonomics.planner.predict import batch_curve
     from tokonomics.report.charts import curve_chart
     from tokonomics.report.predict_view import curve_view
@@ -93,7 +94,8 @@ def curve(
     else:
         # Without an offer the curve is shown without prices.
         with suppress(NoOffer):
-            offer = cheapest_offer(deployment.gpu.key, deployment.gpus, together=deployment.tp)
+            roomy = offers_with_room(deployment, load_offers())
+            offer = cheapest_offer(deployment.gpu.key, deployment.gpus, offers=roomy, together=deployment.tp)
             price = machines_usd_per_hour(offer, deployment.gpus) / deployment.gpus
             price_from = offer.quoted(today())
     made = batch_curve(deployment, context, price, price_from if price else None)

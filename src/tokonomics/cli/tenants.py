@@ -1,13 +1,14 @@
 """``tokonomics tenants``: what sharing a fleet among tenants saves, does to each of them, and who pays what."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.answer import ChartFile, working
-from tokonomics.cli.output import Json, show, show_json
+from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give, working
+from tokonomics.cli.output import Json
 from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import (
     ByPriority,
@@ -91,6 +92,7 @@ def tenants(
     lora_adapters: LoraAdapters = None,
     usd_per_hour: UsdPerHour = None,
     chart: ChartFile = None,
+    html: HtmlFile = None,
     profile: ProfileFile = None,
     json: Json = False,
 ) -> None:
@@ -111,13 +113,12 @@ def tenants(
     from tokonomics.money.levers.lora import lora_lever
     from tokonomics.money.levers.noisy_neighbour import noisy_neighbour
     from tokonomics.money.levers.tenancy import Sharing, pool
-    from tokonomics.report.charts import check_chart_path, save_chart
+    from tokonomics.report.tenants_charts import tenants_chart
     from tokonomics.report.tenants_view import tenants_view
     from tokonomics.traffic.promises import parse_promises
     from tokonomics.traffic.tenants import joined, present
 
-    if chart:
-        check_chart_path(chart)
+    check_files(chart, html)
     if lora_adapters and not lora_rank:
         raise BadInput("needs a rank as well", where="--lora-adapters", fix="Give --lora-rank 16.")
     promises = parse_promises(slo) if slo is not None else ()
@@ -175,24 +176,17 @@ def tenants(
         pooling = pool(sharing, say)
         noisy = noisy_neighbour(sharing, pooling, say=say)
     adapters = lora_lever(sharing, pooling) if lora_rank else None
-    if chart:
-        from tokonomics.report.tenants_charts import tenants_chart
-
-        save_chart(tenants_chart(pooling, noisy, promises), chart)
-        typer.echo(f"chart saved to {chart}", err=True)
-    if json:
-        show_json(
-            {
-                **pooling.model_dump(mode="json"),
-                "gain": pooling.gain,
-                "saved_share": pooling.bill.saved_share,
-                "noisy_neighbour": noisy.model_dump(mode="json"),
-                "lora": adapters.model_dump(mode="json") if adapters else None,
-                "price_from": price_from,
-            }
-        )
-    else:
-        show(tenants_view(pooling, noisy, adapters, price_from))
+    shown = {
+        **pooling.model_dump(mode="json"),
+        "gain": pooling.gain,
+        "saved_share": pooling.bill.saved_share,
+        "noisy_neighbour": noisy.model_dump(mode="json"),
+        "lora": adapters.model_dump(mode="json") if adapters else None,
+        "price_from": price_from,
+    }
+    charts = {"Shared or apart": lambda: tenants_chart(pooling, noisy, promises)}
+    view = partial(tenants_view, pooling, noisy, adapters, price_from)
+    give(Answer(shown, view, "One fleet for all tenants", charts), json=json, chart=chart, html=html)
 
 
 def _file_names(paths: list[str]) -> list[str]:

@@ -2,13 +2,14 @@
 of the load when the fleet is fullest, but never more than a fleet of its own would cost.
 
 *Usage* is the GPU time of a tenant's prompts and answers in full batches. The unused rest is there because of the
-fullest hours, so it follows the load in them (coincident peak: NARUC, Electric Utility Cost Allocation Manual, 1992):
-who comes at night pays for no readiness. The cap is the stand-alone test (Faulhaber, Cross-Subsidization, American
-Economic Review 65, 1975): a steady tenant is not charged for the peaks of others beyond what it would pay alone, or it
-would leave; what the cap takes off falls to the others. Shares sum to the bill, and nobody pays more than alone as long
-as the pool costs no more than the fleets apart. Sharing everything by usage would break the last, sharing by the bills
-alone would charge small tenants for the whole replica they would need. The Shapley value (1953), what a tenant adds on
-average over every order of joining, is the check; it needs a simulation for every group of tenants.
+fullest hours, so it follows the load in them (coincident peak: NARUC, Electric Utility Cost Allocation Manual, January
+1992, chapter 4): who comes at night pays for no readiness. The cap is the stand-alone test (Faulhaber,
+Cross-Subsidization: Pricing in Public Enterprises, American Economic Review 65(5), 1975, 966-977): a steady tenant is
+not charged for the peaks of others beyond what it would pay alone, or it would leave; what the cap takes off falls to
+the others. Shares sum to the bill, and nobody pays more than alone as long as the pool costs no more than the fleets
+apart. Sharing everything by usage would break the last, sharing by the bills alone would charge small tenants for the
+whole replica they would need. The Shapley value (1953), what a tenant adds on average over every order of joining, is
+the check; it needs a simulation for every group of tenants.
 """
 
 import math

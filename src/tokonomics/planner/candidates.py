@@ -37,7 +37,7 @@ class Reason(StrEnum):
     does_not_fit = "does not fit"
     too_slow = "misses the promise"
     instance_too_small = "needs more GPUs than the instance has"
-    host_too_small = "host memory below one GPU's weights"
+    host_too_small = "host memory below the weights and a process for each GPU"
     too_many_gpus = "takes more GPUs than allowed"
     dearer = "dearer than the pick"
 

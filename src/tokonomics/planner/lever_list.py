@@ -16,6 +16,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.money.levers.cache_tiers import parse_tiers
 from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
+from tokonomics.planner.load import ENOUGH_REQUESTS
 from tokonomics.planner.plan import Candidate, Limits, Question, study
 from tokonomics.planner.setup import Bills, Setup, SetupBill
 from tokonomics.planner.sizing import changes_over_time
@@ -26,10 +27,12 @@ _SMALLER = 4
 """A draft has at most a quarter of the weights that a token visits: a larger one costs more than it proposes."""
 _VARIES = 1.2
 """Busiest hour over mean from which replicas that come and go can save anything worth a cold start."""
-LONG = 100_000
+LONG = ENOUGH_REQUESTS
 """Requests beyond which GPUs are screened on the busiest window: simulating a day on every GPU takes minutes."""
 _CHECKED = 3
-"""Of those screened on a window, how many are then simulated on the whole traffic."""
+_NEAR = 1.25
+"""Of those screened on a window, how many are then simulated on the whole traffic, and up to how much above the least
+of their bills: the window asks a little more of some than of others."""
 _HOST_SHARE = 0.5
 """Of the host's memory that is given to KV (assumed: the rest is the engine's and the system's)."""
 _HOST_GB = 200.0
@@ -44,8 +47,8 @@ QUALITY_INT4 = (
     "arXiv:2411.02355). Check your own task."
 )
 QUALITY_KV8 = (
-    "Even 3-bit caches cost less than 0.1 of perplexity on LLaMA (KVQuant, NeurIPS 2024, arXiv:2401.18079); 8-bit ones "
-    "were not the subject there. Check long contexts of your own."
+    "Llama-3-8B with weights and KV cache in FP8 scored 77.6 ± 1.2 % on GSM8K, 76.0 % in 16 bit (Neural Magic's model "
+    "cards, 2024). Check long contexts of your own."
 )
 QUALITY_NONE = "The answers do not change."
 QUALITY_DRAFT = "Same distribution as without a draft, by construction (Leviathan et al. 2023, arXiv:2211.17192)."
@@ -199,12 +202,21 @@ def right_size(
         kv=kv or (now.kv,),
         limits=Limits(spare=setup.spare),
     )
-    made = study(question)
+    # What else a setup has, such as replicas that come and go, is not asked of the plan.
+    asked = question.weights, question.kv, setup.promises, setup.spare, setup.offers
+    key = now.model.key, now.engine.key, id(setup.load.trace), asked
+    if key not in bills.studies:
+        # The load is kept with it: the key names it by its place in memory.
+        bills.studies[key] = setup.load, study(question)
+    _, made = bills.studies[key]
     if made.plan.best is None:
         return NotApplicable("no other machine keeps the promises")
     if not (weights or kv) and _hardware(made.plan.best) == (now.gpu.key, now.tp, now.pp, now.ep):
         return NotApplicable("it is on the cheapest GPUs already")
-    rows = [made.plan.best] if screened is setup.load else made.plan.leaders(_CHECKED)
+    rows = [made.plan.best]
+    if screened is not setup.load:
+        near = made.plan.best.usd_per_month * _NEAR
+        rows = [each for each in made.plan.leaders(_CHECKED) if each.usd_per_month <= near]
     picks = [setup.deployed(**_changes(made.of(row).deployment)) for row in rows]
     billed = [(bill.usd_per_month, place) for place, each in enumerate(picks)
               if isinstance(bill := bills.of(each), SetupBill)]  # fmt: skip

@@ -5,7 +5,7 @@ every GPU.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -15,10 +15,13 @@ from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.sharding import shard
 from tokonomics.planner.candidates import NETWORKED, Reason, Refusal
-from tokonomics.units import BYTES_PER_GB, HOURS_PER_MONTH, usd
+from tokonomics.units import GIB, HOURS_PER_MONTH, usd
 
 UNUSED = "unused GPUs"
 """GPUs of a paid machine on which no replica runs."""
+PROCESS_GIB = 3.0
+"""Of the host, for the process behind each GPU, beside the weights: what 64 GiB leave beside the 61 GiB of
+Qwen1.5-32B, which vLLM loads with 64 and not with 32 (vllm-project/vllm#5269, 2024-06-05)."""
 
 
 @dataclass(frozen=True)
@@ -83,19 +86,17 @@ def hosts_of(
     deployment: Deployment, machines: Sequence[Machine], max_gpus: int | None = None
 ) -> tuple["Hosts", list[tuple[int, Refusal]]]:
     """The machines that a deployment can stand on; for the others how many of them there are, and why not."""
-    shard_gb = shard(deployment).total / BYTES_PER_GB
     # Stages on machines of their own: only where each is a whole networked node.
     whole = deployment.tp if deployment.pp > 1 and deployment.tp == deployment.gpu.gpus_per_node >= NETWORKED else None
     kept: list[Machine] = []
     small: list[int] = []
-    thin: list[float] = []
+    thin: list[tuple[float, int]] = []
     for machine in machines:
         offer = machine.offer
         if deployment.gpus > offer.gpus != whole:
             small.append(offer.gpus)
-        elif offer.memory_gb is not None and offer.memory_gb < shard_gb:
-            # Weights pass through the host on their way to the GPU, a rank's share at a time.
-            thin.append(offer.memory_gb)
+        elif offer.memory_gb is not None and offer.memory_gb < host_gib(deployment, offer.gpus):
+            thin.append((offer.memory_gb, offer.gpus))
         else:
             kept.append(machine)
     refused = []
@@ -103,9 +104,27 @@ def hosts_of(
         reason = f"a replica needs {deployment.gpus}, the instance has {max(small)}"
         refused.append((len(small), Refusal(Reason.instance_too_small, reason)))
     if thin:
-        reason = f"the host has {max(thin):g} GB, one GPU's weights take {shard_gb:.1f}"
+        most, gpus = max(thin)
+        needs = host_gib(deployment, gpus)
+        reason = f"the host has {most:g} GB, weights and a process for each GPU take {needs:.1f}"
         refused.append((len(thin), Refusal(Reason.host_too_small, reason)))
     return Hosts(deployment, tuple(kept), max_gpus), refused
+
+
+def offers_with_room(deployment: Deployment, offers: Iterable[Offer]) -> list[Offer]:
+    """Those whose host has memory enough, or does not tell."""
+    return [each for each in offers if each.memory_gb is None or each.memory_gb >= host_gib(deployment, each.gpus)]
+
+
+def host_gib(deployment: Deployment, gpus: int) -> float:
+    """Memory a host of so many GPUs needs: the weights that its GPUs load, and a process for each GPU in use.
+
+    Engines read a checkpoint through the host's page cache, which replicas on one machine share. In GiB, as providers
+    sell a host's memory.
+    """
+    of_a_replica = min(deployment.gpus, gpus)
+    replicas = max(1, gpus // deployment.gpus)
+    return shard(deployment).total * of_a_replica / GIB + PROCESS_GIB * of_a_replica * replicas
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.workload import Workload
-from tokonomics.units import SECONDS_PER_HOUR
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 KV_CHOICES = (Precision.bf16, Precision.fp8)
 
@@ -308,7 +308,8 @@ def _row(sized: Sized, machine: Machine, load: Load, limits: Limits, today: date
         utilization=utilization,
         capacity_requests_per_s=capacity.rate,
         limited_by=capacity.limited_by,
-        usd_per_month=bill.usd,
+        # Not the sum of its parts, whose last digit differs between equal bills.
+        usd_per_month=instances * machine.usd_per_hour * HOURS_PER_MONTH,
         usd_per_mtok=prices,
         usd_per_mtok_usage=prices.blended * used,
         below_checkpoint=not each.is_faithful,

@@ -19,6 +19,7 @@ from tokonomics.money.demand import EVERY_SIZE, Demand
 from tokonomics.money.fleet import FleetOffer, Wishes
 from tokonomics.money.fleet_program import optimal_fleet
 from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
+from tokonomics.planner.candidates import Reason
 from tokonomics.planner.fleet_offers import spot_markets, startup_seconds
 from tokonomics.planner.machines import hosts_of, machines_for, usable
 from tokonomics.planner.setup import NotServed, Setup
@@ -72,14 +73,17 @@ def _on_demand(setup: Setup, sizing: Sizing) -> Bought | NotServed:
     deployment = setup.deployment
     offers = [offer for offer in setup.offers if offer.gpu == deployment.gpu.key]
     machines, _ = usable(offers, (Terms.on_demand,), None, None, setup.today)
-    hosts, _ = hosts_of(deployment, machines)
+    hosts, refused = hosts_of(deployment, machines)
     found = []
     for machine in hosts.machines:
         mean = _mean_machines(setup, sizing, machine.offer)
         usd = mean * machine.usd_per_hour * HOURS_PER_MONTH
         found.append((usd, machine.offer.provider, machine.offer.instance, machine.offer.region, mean, machine))
     if not found:
-        return NotServed(f"no on-demand machine is known for {deployment.gpus}×{deployment.gpu.key}")
+        reason = f"no on-demand machine is known for {deployment.gpus}×{deployment.gpu.key}"
+        if small := [each for number, each in refused if each.kind is Reason.host_too_small]:
+            reason = f"{reason}: {small[0].reason}"
+        return NotServed(reason, "Give its price: --usd-per-hour, or --offers with your own list.")
     usd, provider, instance, region, mean, machine = min(found, key=lambda each: (round(each[0], 6), *each[1:4]))
     number = f"{mean:.0f}" if math.isclose(mean, round(mean)) else f"{mean:.2f}"
     return Bought(

@@ -25,7 +25,8 @@ from tokonomics.traffic.promises import Promise
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 if TYPE_CHECKING:
-    from tokonomics.planner.sizing import Sizing
+    from tokonomics.planner.plan import Study
+    from tokonomics.planner.sizing import Sized
 
 IN_VAIN = "done in vain"
 """Work done again after a preemption, or for clients that hung up."""
@@ -70,6 +71,8 @@ class NotServed:
     """Why a setup cannot keep its promises, or cannot be bought."""
 
     reason: str
+    fix: str | None = None
+    """What to change, in flags, where it is known."""
 
 
 class SetupBill(Noun):
@@ -111,19 +114,17 @@ class Bills:
     """Makes bills; the simulations of setups that differ only in how they are bought are made once."""
 
     progress: Callable[[str], None] = lambda what: None
-    _sized: "dict[object, tuple[Load, Sizing | NotServed]]" = field(default_factory=dict)
+    studies: "dict[object, tuple[Load, Study]]" = field(default_factory=dict)
+    """Plans made on the way, for whoever asks the same again."""
+    _sized: "Sized | None" = None
 
     def of(self, setup: Setup) -> SetupBill | NotServed:
         """The bill of a setup, or why it has none."""
         from tokonomics.planner.purchase import buy
-        from tokonomics.planner.sizing import size
+        from tokonomics.planner.sizing import Sized
 
-        key = _served_as(setup)
-        if key not in self._sized:
-            self.progress(str(setup.deployment))
-            # The load is kept with it: the key names it by its place in memory.
-            self._sized[key] = setup.load, size(setup)
-        _, sizing = self._sized[key]
+        self._sized = self._sized or Sized()
+        sizing = self._sized.of(setup, self.progress)
         if isinstance(sizing, NotServed):
             return sizing
         bought = buy(setup, sizing)
@@ -187,19 +188,3 @@ class Bills:
 def bill_of(setup: Setup) -> SetupBill | NotServed:
     """The bill of one setup, or why it has none."""
     return Bills().of(setup)
-
-
-def _served_as(setup: Setup) -> object:
-    """What the simulator sees of a setup."""
-    return (
-        setup.deployment,
-        id(setup.load.trace),
-        setup.load.share,
-        setup.promises,
-        setup.max_sequences,
-        setup.prefix_cache,
-        setup.router,
-        setup.tiers,
-        setup.disaggregated,
-        setup.autoscale,
-    )

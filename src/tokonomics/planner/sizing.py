@@ -1,41 +1,50 @@
 """The replicas that a setup takes: simulated on more and more until every promise holds.
 
-Numbers of replicas are those of the planner's grid (``trials``), found by doubling steps and halving. Where the time
-per token is what breaks, the same replicas are tried with no more sequences at a time than the closed form allows. Of a
-disaggregated setup, prompts get the share of the replicas that they took of the working time, give or take one. An
-autoscaled setup is tried with a few rules on how many outstanding requests call for a replica; the cheapest that keeps
-the promises, cold starts included, is taken.
+Numbers of replicas are found by doubling steps and halving. Of long traffic the busiest part is simulated first: where
+it alone is late more often than the promise allows of the whole, the rest need not be. Where the time per token is what
+breaks, the same replicas are tried with no more sequences at a time than the closed form allows. Of a disaggregated
+setup, prompts get the share of the replicas that they took of the working time, give or take one. An autoscaled setup
+is tried with a few rules on how many outstanding requests call for a replica, from greedy to careful, until one keeps
+the promises, cold starts included.
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokonomics.catalog.gpus import Gpu, all_gpus
 from tokonomics.errors import TokonomicsError
-from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import why_not
+from tokonomics.physics.deployment import valid_tp
+from tokonomics.planner.candidates import Reason, why_not
 from tokonomics.planner.fleet_offers import startup_seconds
-from tokonomics.planner.load import Load
+from tokonomics.planner.load import ENOUGH_REQUESTS, Load
 from tokonomics.planner.screen import curve_for, tpot_limit
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.planner.trials import APART_S, MOST_REPLICAS
 from tokonomics.serving.capacity import BEHIND, what_breaks
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
-from tokonomics.serving.outcome import Outcome, outcome
+from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import MissesPromise, ReplicaCurve
 from tokonomics.serving.tiers import plan_fetches
 from tokonomics.traffic.promises import Latency
 
-_TARGETS = (0.4, 0.6, 0.8)
+_TARGETS = (0.8, 0.6, 0.4)
 """Of the requests outstanding at a replica of the fixed fleet in its fullest hundredth of the time: when one more is
-called for. From careful to greedy; a cold start needs room for what arrives meanwhile."""
+called for. From greedy to careful; a cold start needs room for what arrives meanwhile."""
 _GROWTH = 2
 """Times the fixed fleet that an autoscaler may reach: a backlog that a cold start left calls for more."""
+
+LONG = 60_000
+"""Requests beyond which the busiest part is simulated before the whole: three times what a p99 rests on."""
+_BUSIEST = 1 / 8
+"""Of long traffic: three hours of a day."""
+
+_FASTER = "Loosen --slo, or name more or faster GPUs (--tp, --gpu)."
 
 Floats = NDArray[np.float64]
 
@@ -68,13 +77,51 @@ class _Trial:
     simulation: Simulation
 
 
-def size(setup: Setup) -> Sizing | NotServed:
-    """The fewest replicas that hold, or what breaks however many there are."""
+@dataclass
+class Sized:
+    """Sizings, each made once; setups that differ in how replicas come and go share the fleet they start from."""
+
+    made: dict[object, tuple[Load, Sizing | NotServed]] = field(default_factory=dict)
+    fixed: dict[object, _Trial | NotServed] = field(default_factory=dict)
+
+    def of(self, setup: Setup, say: Callable[[str], None] = lambda what: None) -> Sizing | NotServed:
+        key = _served_as(setup)
+        if key not in self.made:
+            say(str(setup.deployment))
+            # The load is kept with it: the key names it by its place in memory.
+            self.made[key] = setup.load, size(setup, self.fixed)
+        return self.made[key][1]
+
+
+def _served_as(setup: Setup) -> object:
+    """What the simulator sees of a setup."""
+    return _fleet_as(setup), setup.disaggregated, setup.autoscale
+
+
+def _fleet_as(setup: Setup) -> object:
+    return (
+        setup.deployment,
+        id(setup.load.trace),
+        setup.load.share,
+        setup.promises,
+        setup.max_sequences,
+        setup.prefix_cache,
+        setup.router,
+        setup.tiers,
+    )
+
+
+def size(setup: Setup, known: dict[object, _Trial | NotServed] | None = None) -> Sizing | NotServed:
+    """The fewest replicas that hold, or what breaks however many there are; ``known`` fleets are not searched again."""
+    known = {} if known is None else known
     refusal = why_not(setup.deployment, setup.load.longest)
     if refusal:
-        return NotServed(refusal.reason)
+        return NotServed(refusal.reason, _what_fits(setup) if refusal.kind is Reason.does_not_fit else None)
     try:
-        fixed = _fewest(setup, lambda count: _better(setup, count))
+        key = _fleet_as(setup)
+        if key not in known:
+            known[key] = _fewest(setup, lambda count: _better(setup, count))
+        fixed = known[key]
         if isinstance(fixed, NotServed):
             return fixed
         setup = replace(setup, router=fixed.router)
@@ -82,7 +129,24 @@ def size(setup: Setup) -> Sizing | NotServed:
             return _sized(setup, _disaggregated(setup, fixed))
         return _autoscaled(setup, fixed) if setup.autoscale else _sized(setup, fixed)
     except TokonomicsError as error:
-        return NotServed(error.what)
+        return NotServed(error.what, error.fix)
+
+
+def _what_fits(setup: Setup) -> str:
+    """GPUs of this kind that hold it in one machine; where none do, the smallest kind of which they do."""
+    now, longest = setup.deployment, setup.load.longest
+
+    def degree(gpu: Gpu) -> int | None:
+        degrees = valid_tp(now.model, gpu.gpus_per_node)
+        ways = (now.model_copy(update={"gpu": gpu, "tp": tp, "pp": 1, "ep": 1}) for tp in degrees)
+        return next((each.tp for each in ways if why_not(each, longest) is None), None)
+
+    if tp := degree(now.gpu):
+        return f"Give --tp {tp}, a larger GPU (--gpu), or fewer bits (--weights)."
+    sold = {each.gpu for each in setup.offers}
+    larger = sorted((each for each in all_gpus() if each.key in sold), key=lambda each: (each.memory_gb, each.key))
+    found = next(((gpu.key, tp) for gpu in larger if (tp := degree(gpu))), None)
+    return f"Give --gpu {found[0]} --tp {found[1]}, or fewer bits (--weights)." if found else "Choose a smaller model."
 
 
 def serve(
@@ -109,6 +173,42 @@ def serve(
 
 
 def _try(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> _Trial:
+    hopeless = _hopeless(setup, replicas, max_sequences, prefill_replicas)
+    return hopeless or _whole(setup, replicas, max_sequences, prefill_replicas)
+
+
+def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int) -> _Trial | None:
+    """The busiest part alone, where in it more requests are late than the promise allows of all of them.
+
+    It begins with idle replicas, which the whole does not, so it is late no more often. With a prefix cache it begins
+    cold, which proves nothing.
+    """
+    load, busiest = setup.load, _busiest(setup)
+    if busiest is load or load.trace.prefix is not None:
+        return None
+    made = _whole(replace(setup, load=busiest), replicas, max_sequences, prefill_replicas)
+    if made.breaks is None:
+        return None
+    latencies = request_latencies(made.simulation)
+    unserved = np.isnan(latencies[Latency.e2e])
+    for promise in setup.promises:
+        if promise.statistic == "mean":
+            continue
+        late = np.count_nonzero(unserved | (latencies[promise.latency] > promise.seconds))
+        if late > (1 - float(promise.statistic[1:]) / 100) * len(load.trace) + 1:
+            return made
+    return None
+
+
+def _busiest(setup: Setup) -> Load:
+    """The part of long traffic that decides whether promises are kept; all of it where it is short or even."""
+    load = setup.load
+    if load.is_stationary or len(load.trace) <= LONG or not setup.promises:
+        return load
+    return load.busiest(max(ENOUGH_REQUESTS, round(len(load.trace) * _BUSIEST)))
+
+
+def _whole(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int) -> _Trial:
     if prefill_replicas:
         made = serve(setup, replicas - prefill_replicas, prefill_replicas=prefill_replicas, max_sequences=max_sequences)
     else:
@@ -183,9 +283,9 @@ def _fewest(setup: Setup, tried: Callable[[int], _Trial], start: int = 1) -> _Tr
         while low < len(grid) - 1 and not holds(min(low + step, len(grid) - 1)):
             low, step = min(low + step, len(grid) - 1), step * 2
             if alone := _alone(setup):
-                return NotServed(f"even a request that is alone on a replica: {alone}")
+                return NotServed(f"even a request that is alone on a replica: {alone}", _FASTER)
         if low == len(grid) - 1:
-            return NotServed(f"on {MOST_REPLICAS:,} replicas {made[low].breaks}")
+            return NotServed(f"on {MOST_REPLICAS:,} replicas {made[low].breaks}", _FASTER)
         high = min(low + step, len(grid) - 1)
     while high - low > 1:
         middle = (low + high) // 2
@@ -195,7 +295,7 @@ def _fewest(setup: Setup, tried: Callable[[int], _Trial], start: int = 1) -> _Tr
 
 def _guess(setup: Setup) -> int:
     """Replicas by the closed form: where to begin, whatever comes out."""
-    workload = setup.load.workload
+    workload = _busiest(setup).workload
     curve = ReplicaCurve(
         setup.deployment,
         max(1, round(workload.input_tokens)),
@@ -260,22 +360,36 @@ def _splits(replicas: int, share: float) -> Sequence[int]:
 def _autoscaled(setup: Setup, fixed: _Trial) -> Sizing | NotServed:
     if setup.load.share < 1:
         return NotServed("only a slice of this traffic is simulated: an autoscaler would see the wrong number")
-    held = []
     broken = ""
-    for rule in _rules(setup.deployment, fixed):
-        made = serve(setup, 1, autoscale=rule, max_sequences=fixed.max_sequences)
-        summed = outcome(made, setup.promises)
-        breaks = what_breaks(made, summed)
-        if breaks is None:
-            held.append((_mean_of(made.history, made.end_s), rule.min_replicas, made, summed))
-        broken = breaks or broken
-    if not held:
-        return NotServed(f"no rule tried keeps the promises through cold starts: {broken}")
-    mean, _, made, summed = min(held, key=lambda each: each[:2])
+    for share in _TARGETS:
+        # What one replica that always stays does not save, none that does will.
+        staying = _scaled(setup, fixed, share, 1)
+        if isinstance(staying, str):
+            broken = staying
+            continue
+        leaving = _scaled(setup, fixed, share, 0)
+        ways = [each for each in (leaving, staying) if isinstance(each, Sizing)]
+        return min(ways, key=lambda each: each.replicas_mean)
+    return NotServed(f"no rule tried keeps the promises through cold starts: {broken}")
+
+
+def _scaled(setup: Setup, fixed: _Trial, share: float, fewest: int) -> Sizing | str:
+    """Under one rule; or what breaks."""
+    fullest = _outstanding(fixed.simulation) / fixed.replicas
+    rule = Autoscale(
+        min_replicas=fewest,
+        max_replicas=_GROWTH * fixed.replicas,
+        target=max(1e-3, fullest * share),
+        cold_start_s=startup_seconds(setup.deployment),
+    )
+    made = serve(setup, 1, autoscale=rule, max_sequences=fixed.max_sequences)
+    summed = outcome(made, setup.promises)
+    if breaks := what_breaks(made, summed):
+        return breaks
     return Sizing(
         replicas=summed.replicas_peak,
         prefill_replicas=0,
-        replicas_mean=mean,
+        replicas_mean=_mean_of(made.history, made.end_s),
         by_time=made.history,
         span_s=made.end_s,
         max_sequences=fixed.max_sequences or setup.max_sequences,
@@ -287,18 +401,6 @@ def _autoscaled(setup: Setup, fixed: _Trial) -> Sizing | NotServed:
 def _mean_of(by_time: Floats, end_s: float) -> float:
     lasts = np.diff(np.append(by_time[:, 0], end_s))
     return float(np.dot(by_time[:, 1], lasts) / lasts.sum())
-
-
-def _rules(deployment: Deployment, fixed: _Trial) -> Iterator[Autoscale]:
-    fullest = _outstanding(fixed.simulation) / fixed.replicas
-    for fewest in (0, 1):
-        for share in _TARGETS:
-            yield Autoscale(
-                min_replicas=fewest,
-                max_replicas=_GROWTH * fixed.replicas,
-                target=max(1e-3, fullest * share),
-                cold_start_s=startup_seconds(deployment),
-            )
 
 
 def _outstanding(simulation: Simulation) -> float:

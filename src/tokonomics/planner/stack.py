@@ -119,7 +119,7 @@ def stack(
     if isinstance(first, NotServed):
         raise BadInput(
             f"the naive baseline cannot be served: {first.reason}",
-            fix="Loosen --slo, or name a GPU (--gpu, --tp) on which the 16-bit model fits.",
+            fix=first.fix or "Loosen --slo, or name a GPU (--gpu, --tp) on which the 16-bit model fits.",
         )
     end, left_out = optimised(naive, choices, bills)
     return walk(naive, end, order, bills, left_out)
@@ -236,7 +236,7 @@ def walk(
 def _must(bills: Bills, setup: Setup) -> SetupBill:
     made = bills.of(setup)
     if isinstance(made, NotServed):
-        raise BadInput(f"{setup.deployment} cannot be served: {made.reason}")
+        raise BadInput(f"{setup.deployment} cannot be served: {made.reason}", fix=made.fix)
     return made
 
 

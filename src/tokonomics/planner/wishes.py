@@ -142,14 +142,20 @@ def limits_from(**given: object) -> Limits:
     return checked(Limits, **{name: value for name, value in given.items() if value is not None})
 
 
-def amount(text: str, flag: str) -> float:
+def amount(text: str, flag: str, such_as: str = "500M, 2B or 2000000000") -> float:
     """``2000000``, ``2M``, ``1.5B``."""
     found = re.fullmatch(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,2})?)\s*([kKmMbBgGtT]?)", text.strip())
     if not found or not float(found[1]) > 0:
-        raise BadInput(
-            f"'{shorten(text)}' is not an amount above 0", where=flag, fix="Write such as 500M, 2B or 2000000000."
-        )
+        raise BadInput(f"'{shorten(text)}' is not an amount above 0", where=flag, fix=f"Write such as {such_as}.")
     return float(found[1]) * _SCALES[found[2].lower()]
+
+
+def dollars(text: str | None, flag: str) -> float | None:
+    """``250000``, ``250,000``, ``$250k``, ``1.2M``."""
+    if text is None:
+        return None
+    plain = text.strip().removeprefix("$").replace(",", "").replace("_", "")
+    return 0.0 if plain == "0" else amount(plain, flag, "15000, 250k or 1.2M")
 
 
 _FLAGS = {

@@ -63,13 +63,13 @@ def _settings(lever: PrefixCacheLever) -> "alt.LayerChart":
         {
             "setting": row.setting.name.strip(),
             "prefill": row.prefill_replicas,
-            "label": f"{usd(row.bill.usd)}/h on {row.needs}",
+            "label": f"{usd(row.bill.usd)}/h on {row.needs}" if row.bill else "keeps no promise",
         }
         for row in lever.rows
     ]
     data = alt.InlineData(values=rows)
     most = max(row.prefill_replicas for row in lever.rows) or 1.0
-    y = alt.Y("setting:N", title=None, sort=order, axis=alt.Axis(labelLimit=220, ticks=False, domain=False))
+    y = alt.Y("setting:N", title=None, sort=order, axis=alt.Axis(labelLimit=320, ticks=False, domain=False))
     x = alt.X("prefill:Q", title="replicas busy with prompts", scale=alt.Scale(domain=[0, most * 1.45], nice=False))
     bars = alt.Chart(data).mark_bar(color=_BLUE, height={"band": 0.6}).encode(x=x, y=y)
     labels = alt.Chart(data).mark_text(align="left", dx=5).encode(x=x, y=y, text="label:N")

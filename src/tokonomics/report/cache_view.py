@@ -10,7 +10,7 @@ from tokonomics.money.levers.prefix_cache import CacheRow, PrefixCacheLever
 from tokonomics.money.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.money.levers.templates import TemplateLever, TextTemplate
 from tokonomics.report.tables import pairs, table
-from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
+from tokonomics.units import HOURS_PER_MONTH, count, gigabytes, percent, plural, seconds, usd
 
 
 def cache_view(
@@ -36,14 +36,8 @@ def cache_view(
 
 
 def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableType]:
-    bill, rows = lever.bill, lever.rows
-    verdict = f"{usd(bill.before.usd)} → {usd(bill.after.usd)} an hour"
-    if bill.saved_usd > 0:
-        headline = Text.assemble((verdict, "bold green"), f" with {lever.best.strip()}: {lever.deployment}")
-    else:
-        later = " without later first tokens" if lever.slower else ""
-        headline = Text.assemble(("no replica saved", "bold yellow"), f" by any of these{later}: {lever.deployment}")
-    parts: list[RenderableType] = [headline]
+    rows = lever.rows
+    parts: list[RenderableType] = [_headline(lever)]
     if lever.slower:
         late = lever.slower
         parts.append(
@@ -52,10 +46,11 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableT
                 "nothing is promised, say with --slo what may not get worse."
             )
         )
-    own = all(row.replicas == row.needs for row in rows)
+    parts += [Text(f"{row.setting.name.strip()}: {row.breaks}", style="yellow") for row in rows if row.breaks]
+    own = all(row.replicas == row.needs or row.needs is None for row in rows)
     fleet = "On the fewest replicas" if own else f"On {plural(rows[0].replicas, 'replica')}; TTFT on the fewest"
     parts += ["", Text(f"{fleet} that keep up", style="bold")]
-    heads = ["!", ">found", ">computed/h", ">prefill", ">TTFT p50", ">p99", ">batch", ">needs", ">bill/h", ">$/Mtok"]
+    heads = ["!", ">found", ">computed/h", ">prefill", ">TTFT p50", ">p99", ">batch", ">needs", ">$/hour", ">$/Mtok"]
     parts += [table(heads, [_row(row) for row in rows]), ""]
     if lever.break_evens:
         parts += [Text("Fetch a block, or compute it?", style="bold"), _break_evens(lever), ""]
@@ -63,13 +58,31 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableT
     notes = [
         f"{lever.source}: {plural(lever.requests, 'request')}, {count(lever.input_tokens)} prompt tokens.",
         "found: share of prompt tokens not computed. prefill: replicas' worth of time. needs: replicas that keep up"
-        " and keep the promises (--slo).",
+        " and keep the promises (--slo); $/hour: the bill of those.",
         f"The GPU's own memory for KV is {gigabytes(lever.gpu_cache_bytes)} a replica, running requests included.",
     ]
+    if any(row.needs is None for row in rows):
+        notes.append("never: not even a replica for every request under way does; figures of the fewest that keep up.")
     if price_from:
         notes.append(f"Price of a replica: {price_from}. Tier speeds and prices: docs/caching.md.")
     parts.append(Text("\n".join(notes), style="dim"))
     return parts
+
+
+def _headline(lever: PrefixCacheLever) -> Text:
+    bill = lever.bill
+    if lever.best is None:
+        return Text.assemble(("no setting keeps the promises", "bold yellow"), f" on any number: {lever.deployment}")
+    if bill is None:
+        kept = next(row for row in lever.rows if row.setting.name == lever.best)
+        cost = f"{usd(kept.bill.usd if kept.bill else 0.0)} an hour"
+        return Text.assemble((cost, "bold green"), f" with {lever.best.strip()}; never without: {lever.deployment}")
+    if bill.saved_usd > 0:
+        before, after = (each.usd * HOURS_PER_MONTH for each in (bill.before, bill.after))
+        verdict = f"{usd(bill.before.usd)} → {usd(bill.after.usd)} an hour ({usd(before)} → {usd(after)} a month)"
+        return Text.assemble((verdict, "bold green"), f" with {lever.best.strip()}: {lever.deployment}")
+    later = " without later first tokens" if lever.slower else ""
+    return Text.assemble(("no replica saved", "bold yellow"), f" by any of these{later}: {lever.deployment}")
 
 
 def _row(row: CacheRow) -> list[str]:
@@ -82,8 +95,8 @@ def _row(row: CacheRow) -> list[str]:
         f"{row.prefill_replicas:.2f}",
         *("–" if each is None else seconds(each) for each in first),
         f"{made.batch:.1f}",
-        f"{row.needs}",
-        usd(row.bill.usd),
+        "never" if row.needs is None else f"{row.needs}",
+        "–" if row.bill is None else usd(row.bill.usd),
         "–" if row.usd_per_mtok is None else usd(row.usd_per_mtok),
     ]
 
@@ -105,12 +118,6 @@ def _break_evens(lever: PrefixCacheLever) -> RenderableType:
     block = lever.break_evens[0].block_tokens
     heads = ["!tier", f">fetch {block} tokens", ">compute: first", ">last", "fetching is quicker", "a block pays if"]
     return table(heads, rows)
-
-
-def _pays(each: BreakEven) -> str:
-    if each.pays_within_s is None:
-        return "it is ever read again"
-    return f"read again within {_span(each.pays_within_s)}"
 
 
 def _where(each: BreakEven) -> str:

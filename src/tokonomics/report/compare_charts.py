@@ -10,6 +10,14 @@ if TYPE_CHECKING:
     import altair as alt
 
 
+_WIDTH = 620
+_LEAST_STEP = 84
+_UPRIGHT = 6
+"""Names that stand side by side without touching."""
+_ACROSS = 8
+"""GPUs side by side on a page."""
+
+
 def compare_chart(found: Comparison) -> "alt.TopLevelMixin":
     """A heat map of dollars per million tokens, with the front of price and quality below it."""
     import altair as alt
@@ -39,8 +47,14 @@ def _grid(found: Comparison) -> Any:
         for each in cells
     ]
     names = [next(each.model_name for each in found.cells if each.model == model) for model in found.models]
-    x = alt.X("gpu:N", sort=list(found.gpus), title=None, axis=alt.Axis(orient="top", labelAngle=-30, ticks=False))
-    y = alt.Y("model:N", sort=names, title=None, axis=alt.Axis(labelLimit=220, ticks=False, domain=False))
+    # The longer list goes down the page.
+    models_across = len(found.gpus) > _ACROSS
+    across, down = ("model:N", "gpu:N") if models_across else ("gpu:N", "model:N")
+    orders = {"model:N": names, "gpu:N": list(found.gpus)}
+    angle = 0 if len(orders[across]) <= _UPRIGHT else -30
+    axis = alt.Axis(orient="top", labelAngle=angle, labelLimit=220, ticks=False)
+    x = alt.X(across, sort=orders[across], title=None, axis=axis)
+    y = alt.Y(down, sort=orders[down], title=None, axis=alt.Axis(labelLimit=220, ticks=False, domain=False))
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y, tooltip=["model:N", "gpu:N", "label:N", "how:N"])
     colour = alt.Color("usd:Q", scale=alt.Scale(type="log", scheme="tealblues"), legend=None)
     filled = base.transform_filter("datum.usd != null").mark_rect(stroke="white", strokeWidth=2).encode(color=colour)
@@ -58,7 +72,9 @@ def _grid(found: Comparison) -> Any:
         subtitleFontSize=12,
         offset=10,
     )
-    return alt.layer(filled, words).properties(width=alt.Step(84), height=alt.Step(36), title=title)
+    step = max(_LEAST_STEP, _WIDTH / len(orders[across]))
+    height = alt.Step(22 if models_across else 36)
+    return alt.layer(filled, words).properties(width=alt.Step(step), height=height, title=title)
 
 
 def _front(found: Comparison) -> Any:
@@ -78,7 +94,9 @@ def _front(found: Comparison) -> Any:
     ]
     scores = [row["quality"] for row in rows]
     room = (max(scores) - min(scores)) * 0.15 or max(scores) * 0.1
-    x = alt.X("usd:Q", scale=alt.Scale(type="log"), title="dollars per million tokens", axis=alt.Axis(format="$~g"))
+    prices = [row["usd"] for row in rows]
+    scale = alt.Scale(type="log", domain=[min(prices) / 1.3, max(prices) * 2.5], nice=False)
+    x = alt.X("usd:Q", scale=scale, title="dollars per million tokens", axis=alt.Axis(format="$~g", tickCount=6))
     y = alt.Y("quality:Q", scale=alt.Scale(domain=[min(scores) - room, max(scores) + room]), title="your quality score")
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y, tooltip=["label:N", "usd:Q", "quality:Q"])
     best = base.transform_filter("datum.front")
@@ -89,4 +107,4 @@ def _front(found: Comparison) -> Any:
     title = alt.TitleParams(
         "Price against quality", subtitle=["Blue: nothing is both better and cheaper."], anchor="start", fontSize=14
     )
-    return alt.layer(line, dots, words).properties(width=620, height=260, title=title)
+    return alt.layer(line, dots, words).properties(width=_WIDTH, height=260, title=title)

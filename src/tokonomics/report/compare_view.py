@@ -4,6 +4,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.planner.compare import Cell, Comparison
+from tokonomics.planner.plan import Candidate
 from tokonomics.report.plan_view import layout_text, promises_text, workload_text
 from tokonomics.report.tables import quoted_text, table
 from tokonomics.units import percent, usd
@@ -56,13 +57,14 @@ def _picks(found: Comparison) -> RenderableType:
         cell = _best(found, model)
         if cell is None or cell.pick is None:
             name = next(each.model_name for each in found.cells if each.model == model)
-            rows.append((name, "nothing fits", *["–"] * (6 if with_quality else 4)))
+            rows.append((name, "nothing fits", *["–"] * (7 if with_quality else 5)))
             continue
         pick = cell.pick
         row = (
             cell.model_name,
             f"{layout_text(pick)}{'*' if pick.below_checkpoint else ''}",
             f"{pick.provider} {pick.instance}{'†' if pick.price_stale else ''}",
+            _gpus(pick),
             usd(pick.usd_per_month),
             usd(pick.usd_per_mtok.blended),
             percent(pick.utilization),
@@ -70,8 +72,13 @@ def _picks(found: Comparison) -> RenderableType:
         score = f"{cell.quality:g}" if cell.quality else "–"
         weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else "–"
         rows.append((*row, score, weighted) if with_quality else row)
-    columns = ["!model", "cheapest on", "offer", ">$/month", ">$/Mtok", ">util."]
+    columns = ["!model", "cheapest on", "offer", ">GPUs", ">$/month", ">$/Mtok", ">util."]
     return table([*columns, ">quality", ">$/Mtok ÷ quality"] if with_quality else columns, rows)
+
+
+def _gpus(pick: Candidate) -> str:
+    used = pick.replicas * pick.gpus_per_replica
+    return f"{used}" if used == pick.gpus_paid else f"{used} of {pick.gpus_paid}"
 
 
 def _front(found: Comparison) -> RenderableType:
@@ -102,6 +109,7 @@ def _notes(found: Comparison) -> str:
         "Whole machines: at little traffic a large GPU waits, and its price per token shows it. "
         "Tokenizers differ by some percent.",
     ]
+    lines.append("util.: of the GPUs in use. GPUs: in use, and paid for where the machines have more.")
     picks = [each.pick for each in found.cells if each.pick]
     lines.append(quoted_text([each.price_date for each in picks], any(each.price_stale for each in picks)))
     if any(each.pick and each.pick.below_checkpoint for each in found.cells):

@@ -11,7 +11,10 @@ from tokonomics.units import percent, usd
 if TYPE_CHECKING:
     import altair as alt
 
-_TOTAL, _SAVED, _ADDED, _PLAIN = "#3b6fb6", "#5aa9a4", "#b33", "#857c6d"
+_TOTAL, _SAVED, _ALL_SAVED, _ADDED, _PLAIN = "#3b6fb6", "#8cc5c1", "#2f6f6b", "#b33", "#857c6d"
+"""Blue is a bill, green what is saved (dark: by all together), red what is added: in both charts, and in grey too."""
+_DWARFED = 8
+"""First bill over the last from which the bars stand on a logarithmic axis: later steps would not be seen."""
 _START, _END = "one request at a time", "what is left"
 
 
@@ -19,26 +22,39 @@ def stack_chart(made: Waterfall, setup: Setup) -> "alt.HConcatChart":
     """Dollars a month step by step, and on a logarithmic axis what a million tokens costs after each."""
     import altair as alt
 
-    bars: list[dict[str, Any]] = [_bar(_START, 0.0, made.naive.usd_per_month, "bill", usd(made.naive.usd_per_month))]
+    top, least = made.naive.usd_per_month, made.end.usd_per_month
+    top = max(top, *(step.bill.usd_per_month for step in made.steps)) if made.steps else top
+    logarithmic = top > _DWARFED * least
+    floor = least / 2 if logarithmic else 0.0
+    bars: list[dict[str, Any]] = [_bar(_START, floor, made.naive.usd_per_month, "bill", usd(made.naive.usd_per_month))]
     prices = [{"step": _START, "usd": made.naive.usd_per_mtok, "label": usd(made.naive.usd_per_mtok)}]
     before = made.naive.usd_per_month
     for place, step in enumerate(made.steps, 1):
         after, name = step.bill.usd_per_month, f"{place}. {step.name}"
         kind = "saved" if after <= before else "added"
         share = abs(step.saved_share) * 100
-        label = "0 %" if share < 0.05 else f"{'−' if after < before else '+'}{share:.1f} %"
+        label = "0 %" if share < 0.05 else f"{'−' if after < before else '+'}{share:.1f} %, {usd(after)} left"
         bars.append(_bar(name, min(before, after), max(before, after), kind, label))
         prices.append({"step": name, "usd": step.bill.usd_per_mtok, "label": usd(step.bill.usd_per_mtok)})
         before = after
-    bars.append(_bar(_END, 0.0, made.end.usd_per_month, "bill", usd(made.end.usd_per_month)))
+    bars.append(_bar(_END, floor, least, "bill", usd(least)))
     order = [each["step"] for each in bars]
     y = alt.Y("step:N", title=None, sort=order, axis=alt.Axis(labelLimit=280, ticks=False, domain=False))
-    top = max(each["high"] for each in bars)
+    scale = (
+        alt.Scale(type="log", domain=[floor, top * (top / floor) ** 0.45], nice=False)
+        if logarithmic
+        else alt.Scale(domain=[0, top * 1.4], nice=False)
+    )
     x = alt.X(
         "low:Q",
-        title="dollars a month",
-        scale=alt.Scale(domain=[0, top * 1.15], nice=False),
-        axis=alt.Axis(format="$~s", tickCount=5),
+        title=f"dollars a month{' (logarithmic)' if logarithmic else ''}",
+        scale=scale,
+        axis=alt.Axis(
+            format="$~s",
+            tickCount=5,
+            grid=not logarithmic,
+            labelExpr=f"datum.value > {top * 1.2:.6g} ? '' : datum.label",
+        ),
     )
     data = alt.InlineData(values=bars)
     colour = alt.Color(
@@ -94,8 +110,8 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
         {
             "lever": each.name,
             "share": each.saved_share,
-            "kind": "alone",
-            "label": f"{_signed(each.saved_share)}  {usd(each.bill.usd_per_month)} a month",
+            "kind": "alone" if each.saved_share >= 0 else "added",
+            "label": f"{_signed(each.saved_share)}, {usd(each.bill.usd_per_month)} a month",
         }
         for each in ranking.levers
         if each.bill
@@ -106,7 +122,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
                 "lever": "the sum of those taken",
                 "share": ranking.sum_of_shares,
                 "kind": "sum",
-                "label": f"{_signed(ranking.sum_of_shares)}  (not what happens)",
+                "label": f"{_signed(ranking.sum_of_shares)} (not what happens)",
             }
         )
     rows.append(
@@ -114,7 +130,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
             "lever": "together",
             "share": ranking.saved_share,
             "kind": "together",
-            "label": f"{_signed(ranking.saved_share)}  {usd(ranking.together.usd_per_month)} a month",
+            "label": f"{_signed(ranking.saved_share)}, {usd(ranking.together.usd_per_month)} a month",
         }
     )
     order = [each["lever"] for each in rows]
@@ -125,14 +141,19 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
     x = alt.X(
         "share:Q",
         title="saved of the monthly bill",
-        axis=alt.Axis(format="%", tickCount=6),
+        axis=alt.Axis(format="%", tickCount=6, labelExpr="datum.value > 1 ? '' : datum.label"),
         scale=alt.Scale(domain=[low - span * 0.02, high + span * 0.45], nice=False),
     )
-    colour = alt.Color(
-        "kind:N", legend=None, scale=alt.Scale(domain=["alone", "sum", "together"], range=[_SAVED, "#d9d3c7", _TOTAL])
-    )
+    kinds = {"alone": _SAVED, "added": _ADDED, "sum": "#ffffff", "together": _ALL_SAVED}
+    colour = alt.Color("kind:N", legend=None, scale=alt.Scale(domain=list(kinds), range=list(kinds.values())))
     data = alt.InlineData(values=rows)
-    bars = alt.Chart(data).mark_bar(height={"band": 0.66}).encode(x=x, y=y, color=colour)
+    # The sum is only an outline: nobody saves it.
+    outline = alt.condition("datum.kind == 'sum'", alt.value(_PLAIN), alt.value(None))
+    bars = (
+        alt.Chart(data)
+        .mark_bar(height={"band": 0.66}, strokeDash=[4, 3])
+        .encode(x=x, y=y, color=colour, stroke=outline)
+    )
     edge = alt.Chart(alt.InlineData(values=[{**each, "share": max(0.0, each["share"])} for each in rows]))
     labels = edge.mark_text(align="left", dx=5).encode(x=x, y=y, text="label:N")
     zero = alt.Chart(alt.InlineData(values=[{"share": 0}])).mark_rule(color=_PLAIN).encode(x="share:Q")

@@ -196,7 +196,7 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
         said = f"−{made.saved_share_of_batched * 100:.1f} %"
         fair = f"From a start that batches already: {said}, {usd(made.batched.usd_per_month)} a month before."
         headline.append(f"\n{fair}")
-    heads = ["step", ">saves/month", ">of the start", ">$/month", ">$/Mtok", ">replicas", ">full", ">TTFT p99",
+    heads = ["step", ">saves $/month", ">of the start", ">$/month", ">$/Mtok", ">replicas", ">full", ">TTFT p99",
              ">TPOT p99"]  # fmt: skip
     rows = [["one request at a time, 16 bit", "", "", *_figures(naive)], *(_step(step) for step in made.steps)]
     parts: list[RenderableType] = [Text(asked(setup)), *_unpromised(setup), "", headline, "", table(heads, rows), ""]

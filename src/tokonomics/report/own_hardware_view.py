@@ -21,7 +21,7 @@ def own_hardware_view(found: OwnHardware, today: date) -> RenderableType:
     rows = [
         (
             line.name,
-            f"{line.quantity:.3g} {line.unit}" if line.unit == "kWh" else "",
+            f"{line.quantity:.3g} kW" if line.unit == "kWh" else "",
             f"{usd(line.usd_per_unit)}" if line.unit == "kWh" else "",
             usd(line.usd),
             usd(line.usd * HOURS_PER_MONTH),
@@ -29,7 +29,7 @@ def own_hardware_view(found: OwnHardware, today: date) -> RenderableType:
         )
         for line in found.hour.lines
     ]
-    columns = ["!an hour of the machine", ">quantity", ">price", ">$/hour", ">$/month", ">share"]
+    columns = ["!what the machine costs", ">power", ">$/kWh", ">$/hour", ">$/month", ">share"]
     return Group(head, "", table(columns, rows), "", _rent(found, today), Text(_notes(found), style="dim"))
 
 
@@ -37,7 +37,8 @@ def _rent(found: OwnHardware, today: date) -> Text:
     if not found.rented or found.hours_share is None:
         return Text(f"No rent of {found.gpu} is known to compare with.")
     offer = found.rented[0]
-    rent = f"Rented on demand from {usd(offer.usd_per_gpu_hour() or 0)} a GPU-hour ({offer.quoted(today)}): "
+    price = usd(offer.usd_per_gpu_hour() or 0)
+    rent = f"Rented on demand from {price} a GPU-hour with as much memory in the host ({offer.quoted(today)}): "
     if found.hours_share >= 1:
         return Text(f"{rent}owning is dearer even if it is needed in every hour.")
     return Text(f"{rent}owning is cheaper if it is needed in more than {percent(found.hours_share)} of all hours.")

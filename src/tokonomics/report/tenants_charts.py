@@ -85,7 +85,7 @@ def _noisy(noisy: NoisyNeighbour, promises: Sequence[Promise]) -> "alt.LayerChar
             y=y,
             yOffset=alt.YOffset("who:N", sort=who),
             color=alt.Color("who:N", title=None, scale=alt.Scale(domain=who, range=[_RED, _GREEN]), legend=legend),
-            shape=alt.Shape("who:N", scale=marks, legend=None),
+            shape=alt.Shape("who:N", title=None, scale=marks, legend=legend),
         )
     )
     layers: list[alt.Chart] = [points]

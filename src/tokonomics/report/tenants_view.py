@@ -7,7 +7,7 @@ from tokonomics.money.levers.lora import LoraLever
 from tokonomics.money.levers.noisy_neighbour import NoisyNeighbour, NoisyRow
 from tokonomics.money.levers.tenancy import FleetRow, Pooling, TenantRow
 from tokonomics.report.tables import pairs, table
-from tokonomics.units import gigabytes, percent, plural, seconds, usd
+from tokonomics.units import HOURS_PER_MONTH, gigabytes, percent, plural, seconds, usd
 
 SHOWN = 12
 """Tenants on the screen; the rest as one line (all of them with --json)."""
@@ -26,7 +26,8 @@ def tenants_view(
 
 def _headline(pooling: Pooling) -> Text:
     bill, many = pooling.bill, plural(len(pooling.tenants), "tenant")
-    change = f"{usd(bill.before.usd)} → {usd(bill.after.usd)} an hour"
+    before, after = (each.usd * HOURS_PER_MONTH for each in (bill.before, bill.after))
+    change = f"{usd(bill.before.usd)} → {usd(bill.after.usd)} an hour ({usd(before)} → {usd(after)} a month)"
     replicas = f"{pooling.apart.replicas} replicas apart, {pooling.together.replicas} together"
     if bill.saved_usd > 0:
         return Text.assemble(
@@ -38,7 +39,7 @@ def _headline(pooling: Pooling) -> Text:
 def _fleets(pooling: Pooling) -> list[RenderableType]:
     promised = f", keeping {', '.join(pooling.promises)} for each" if pooling.promises else ""
     rows = [_fleet(row, pooling) for row in (pooling.apart, pooling.together, *pooling.what_if)]
-    heads = ["!", ">replicas", ">bill/h", ">against apart", ">utilisation", ">busy", ">correlation"]
+    heads = ["!", ">replicas", ">$/hour", ">against apart", ">utilisation", ">busy", ">correlation"]
     return [Text(f"The fewest replicas{promised}", style="bold"), table(heads, rows)]
 
 
@@ -68,8 +69,17 @@ def _tenants(pooling: Pooling) -> list[RenderableType]:
     total = [usd(sum(getattr(row, name) for row in pooling.tenants)) for name in ("usage_usd", "unused_usd", "usd")]
     every = f"{pooling.apart.replicas}"
     rows.append(["all", f"{pooling.requests:,}", every, "", "", "", *total, usd(pooling.apart.usd_per_hour), ""])
-    heads = ["!tenant", ">requests", ">alone", ">TTFT p99 alone", ">shared", ">within", ">used/h", ">unused/h"]
-    heads += [">pays/h", ">alone/h", ">$/Mtok", *([">Shapley/h"] if checked else [])]
+    heads = [
+        "!tenant",
+        ">requests",
+        ">own replicas",
+        ">TTFT p99 alone",
+        ">shared",
+        ">within",
+        ">used $/h",
+        ">unused $/h",
+    ]
+    heads += [">pays $/h", ">alone $/h", ">$/Mtok", *([">Shapley $/h"] if checked else [])]
     rows = [[*row, *[""] * (len(heads) - len(row))] for row in rows]
     return [Text("What each tenant sees and pays", style="bold"), table(heads, rows)]
 

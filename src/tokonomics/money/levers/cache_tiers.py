@@ -104,8 +104,10 @@ def parse_tiers(text: str, deployment: Deployment, ttl_s: float | None = None) -
             gb, usd = float(gigabytes), float(price) if at else None
         except ValueError:
             gb, usd = -1.0, None
-        if not 0 < gb <= 1e9 or (usd is not None and not 0 <= usd <= 1e3) or name in made:
-            raise BadInput(f"'{shorten(part.strip())}' is not understood", where="--tiers", fix=TIERS_HELP)
+        if not 0 < gb <= 1e9 or (usd is not None and not 0 <= usd <= 1e3):
+            raise BadInput(f"'{shorten(part.strip())}' is no size above 0", where="--tiers", fix=TIERS_HELP)
+        if name in made:
+            raise BadInput(f"{name} is given twice", where="--tiers", fix=TIERS_HELP)
         made[name] = _tier(name, gb, usd, deployment, ttl_s)
     return tuple(made[name] for name in TIER_NAMES if name in made)
 

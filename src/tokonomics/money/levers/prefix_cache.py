@@ -1,12 +1,16 @@
 """What keeping the KV of shared prompt beginnings saves: the user's trace served with and without it.
 
-Each setting (no cache, the GPU's own, with prefix-aware routing, with slower memories behind it) is simulated on as few
-replicas as keep up and keep the promises: the bill and the latencies are of the same fleet. Where nothing is promised,
-fewer replicas that answer later than today are no saving, and are told apart. How the hits depend on size and time
-to live is a replay of the trace through one LRU cache (``traffic.prefix_reuse``).
+Each setting (no cache, the GPU's own, with prefix-aware routing, with every choice of the slower memories behind it) is
+simulated on as few replicas as keep up and keep the promises: the bill and the latencies are of the same fleet. One
+that keeps them on no number of replicas has no bill, and says what breaks. Where nothing is promised, fewer replicas
+that answer later than today are no saving, and are told apart. How the hits depend on size and time to live is a replay
+of the trace through one LRU cache (``traffic.prefix_reuse``).
 """
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -18,7 +22,7 @@ from tokonomics.money.levers.cache_tiers import BreakEven, TierPrice, break_even
 from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes
-from tokonomics.serving.capacity import replicas_needed
+from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, Spread, outcome
 from tokonomics.serving.simulator import Simulation, simulate
@@ -49,7 +53,8 @@ class CacheRow(Noun):
 
     setting: CacheSetting
     replicas: PositiveInt
-    """Which the figures up to ``outcome`` are of: those it needs, or as many as were asked for."""
+    """Which the figures up to ``outcome`` are of: those it needs, or as many as were asked for; the fewest that keep up
+    where no number keeps the promises."""
     cached_share: NonNegativeFloat
     """Of the prompt tokens of answered requests."""
     computed_tokens_per_hour: NonNegativeFloat
@@ -58,11 +63,13 @@ class CacheRow(Noun):
     """Replicas' worth of time that prompts take."""
     tier_hits: tuple[TierHits, ...]
     outcome: Outcome
-    needs: PositiveInt
-    """The fewest replicas that keep up and keep the promises."""
+    needs: PositiveInt | None
+    """The fewest replicas that keep up and keep the promises; None: no number of them does."""
+    breaks: str | None
+    """The promise that breaks then, in words."""
     ttft_s: Spread
-    """On those."""
-    bill: CostTree
+    """On those; on the fewest that keep up where there are none."""
+    bill: CostTree | None
     """Of an hour of those, memories included."""
     usd_per_mtok: float | None
 
@@ -103,10 +110,11 @@ class PrefixCacheLever(Noun):
     """Memory left for KV on all GPUs of a replica: running requests and cache share it."""
     kv_bytes_per_token: NonNegativeInt
     rows: tuple[CacheRow, ...]
-    bill: LeverBill
+    bill: LeverBill | None
     """From the first row to the cheapest; of equals the quickest to the first token. Where nothing is promised, only to
-    one whose TTFT p99 is no worse than without a cache."""
-    best: str
+    one whose TTFT p99 is no worse than without a cache. None where one of the two keeps no promise."""
+    best: str | None
+    """None where no setting keeps the promises."""
     slower: Slower | None
     """Cheaper still, but later."""
     sizes: tuple[SizePoint, ...]
@@ -137,31 +145,24 @@ def prefix_cache_lever(
         CacheSetting(name="GPU cache, prefix-aware router", router=Router.prefix_aware),
     )
 
-    def needed(setting: CacheSetting) -> int:
+    def needed(setting: CacheSetting) -> _Fleet:
         say(f"the replicas it takes: {setting.name}")
-        return replicas_needed(lambda count: serve_with(deployment, trace, setting, count)[0], promises).replicas
+        return _fewest(lambda count: serve_with(deployment, trace, setting, count)[0], promises)
 
-    def row(setting: CacheSetting, needs: int) -> CacheRow:
-        say(f"{setting.name} on {needs} replicas")
-        return _row(deployment, trace, setting, replicas or needs, needs, usd_per_replica_hour, promises)
+    def row(setting: CacheSetting, fleet: _Fleet) -> CacheRow:
+        say(f"{setting.name} on {fleet.replicas} replicas")
+        return _row(deployment, trace, setting, replicas or fleet.replicas, fleet, usd_per_replica_hour, promises)
 
-    needs = [needed(setting) for setting in plain]
-    if (replicas or 1) == max(needs) == 1:
-        plain, needs = plain[:2], needs[:2]  # one replica needs no router
-    rows = [row(setting, fewest) for setting, fewest in zip(plain, needs, strict=True)]
+    fleets = [needed(setting) for setting in plain]
+    if (replicas or 1) == max(fleet.replicas for fleet in fleets) == 1:
+        plain, fleets = plain[:2], fleets[:2]  # one replica needs no router
+    rows = [row(setting, fleet) for setting, fleet in zip(plain, fleets, strict=True)]
     # Slower memories come behind the router that does better: following prefixes can make the load uneven.
     base = min(rows[1:], key=_cost_then_wait).setting
     rows += [row(setting, needed(setting)) for setting in _with_tiers(base, tiers)]
-    prompt = [row for row in rows if promises or _ttft_times(row, rows[0]) <= 1 + _SAME]
-    best, cheapest = min(prompt, key=_cost_then_wait), min(rows, key=_cost_then_wait)
-    slower = None
-    if cheapest.bill.usd < best.bill.usd * (1 - _SAME):
-        slower = Slower(
-            name=cheapest.setting.name.strip(),
-            saved_usd_per_hour=rows[0].bill.usd - cheapest.bill.usd,
-            ttft_times=_ttft_times(cheapest, rows[0]),
-        )
-    per_replica = usd_per_replica_hour(replicas or needs[0])
+    prompt = [row for row in rows if row.bill and (promises or _ttft_times(row, rows[0]) <= 1 + _SAME)]
+    best = min(prompt, key=_cost_then_wait, default=None)
+    per_replica = usd_per_replica_hour(replicas or fleets[0].replicas)
     per_token = kv_bytes_per_token(deployment)
     return PrefixCacheLever(
         deployment=str(deployment),
@@ -171,9 +172,9 @@ def prefix_cache_lever(
         gpu_cache_bytes=max(0, kv_budget_bytes(deployment)) * deployment.gpus,
         kv_bytes_per_token=per_token,
         rows=tuple(rows),
-        bill=LeverBill(before=rows[0].bill, after=best.bill),
-        best=best.setting.name,
-        slower=slower,
+        bill=LeverBill(before=rows[0].bill, after=best.bill) if rows[0].bill and best and best.bill else None,
+        best=best.setting.name if best else None,
+        slower=_slower(rows, best),
         sizes=hits_by_size(trace, per_token),
         ttls=hits_by_ttl(trace, per_token),
         break_evens=tuple(break_even(deployment, price, per_replica) for price in tiers),
@@ -223,8 +224,57 @@ def hits_by_ttl(trace: Trace, bytes_per_token: int, ttls_s: Sequence[float] = TT
     return tuple(made)
 
 
+@dataclass(frozen=True)
+class _Fleet:
+    """The fewest replicas that hold, or that at least keep up, with the promise that breaks on any number of them."""
+
+    replicas: int
+    breaks: str | None = None
+
+
+def _fewest(on: Callable[[int], Simulation], promises: Sequence[Promise]) -> _Fleet:
+    """More replicas than requests are ever under way change nothing: there the search ends."""
+    broken = ""
+
+    def seen(count: int) -> Simulation:
+        nonlocal broken
+        made = on(count)
+        breaks = what_breaks(made, outcome(made, promises))
+        if promises and breaks and count >= _most_under_way(made):
+            broken = breaks
+            raise NeverHolds(broken)
+        return made
+
+    try:
+        return _Fleet(replicas_needed(seen, promises).replicas)
+    except NeverHolds:
+        if not broken:
+            raise
+        return _Fleet(replicas_needed(on, ()).replicas, broken)
+
+
+def _most_under_way(simulation: Simulation) -> int:
+    """Requests that have arrived and not finished, at the most."""
+    finish_s = simulation.served.finish_s
+    ends = np.sort(finish_s[~np.isnan(finish_s)])
+    arrival_s = simulation.trace.arrival_s
+    return int((np.arange(1, len(arrival_s) + 1) - np.searchsorted(ends, arrival_s, side="right")).max())
+
+
+def _slower(rows: Sequence[CacheRow], best: CacheRow | None) -> Slower | None:
+    """The cheapest of all, where it is not the best because its first tokens come later."""
+    cheapest, now = min(rows, key=_cost_then_wait), rows[0].bill
+    if not (best and best.bill and cheapest.bill and now) or cheapest.bill.usd >= best.bill.usd * (1 - _SAME):
+        return None
+    return Slower(
+        name=cheapest.setting.name.strip(),
+        saved_usd_per_hour=now.usd - cheapest.bill.usd,
+        ttft_times=_ttft_times(cheapest, rows[0]),
+    )
+
+
 def _cost_then_wait(row: CacheRow) -> tuple[float, float]:
-    return round(row.bill.usd, 6), row.ttft_s.mean or 0.0
+    return round(row.bill.usd, 6) if row.bill else math.inf, row.ttft_s.mean or 0.0
 
 
 def _ttft_times(row: CacheRow, plain: CacheRow) -> float:
@@ -234,16 +284,13 @@ def _ttft_times(row: CacheRow, plain: CacheRow) -> float:
 
 
 def _with_tiers(base: CacheSetting, tiers: Sequence[TierPrice]) -> tuple[CacheSetting, ...]:
-    """Each adds one memory to the one before."""
-    return tuple(
-        base.model_copy(
-            update={
-                "name": f"  + {price.tier.name} {price.tier.size_bytes / BYTES_PER_GB:g} GB",
-                "tiers": tuple(tiers[:count]),
-            }
-        )
-        for count, price in enumerate(tiers, 1)
-    )
+    """Every choice of the memories: which of them pay is not known before."""
+    choices = [chosen for count in range(1, len(tiers) + 1) for chosen in combinations(tiers, count)]
+    return tuple(base.model_copy(update={"name": _tiers_name(chosen), "tiers": chosen}) for chosen in choices)
+
+
+def _tiers_name(tiers: Sequence[TierPrice]) -> str:
+    return "  + " + " + ".join(f"{each.tier.name} {each.tier.size_bytes / BYTES_PER_GB:g} GB" for each in tiers)
 
 
 def _row(
@@ -251,16 +298,19 @@ def _row(
     trace: Trace,
     setting: CacheSetting,
     replicas: int,
-    needs: int,
+    fleet: _Fleet,
     usd_per_replica_hour: Callable[[int], float],
     promises: Sequence[Promise],
 ) -> CacheRow:
+    needs = fleet.replicas
     simulation, hits = serve_with(deployment, trace, setting, replicas)
     made = outcome(simulation, promises)
     fewest = made if needs == replicas else outcome(serve_with(deployment, trace, setting, needs)[0], promises)
     hours = made.duration_s / SECONDS_PER_HOUR
-    lines = [CostLine(name="replicas", quantity=needs, unit="hour", usd_per_unit=usd_per_replica_hour(needs))]
-    bill = CostTree(name=setting.name.strip(), lines=(*lines, *(price.line(needs) for price in setting.tiers)))
+    bill = None
+    if fleet.breaks is None:
+        line = CostLine(name="replicas", quantity=needs, unit="hour", usd_per_unit=usd_per_replica_hour(needs))
+        bill = CostTree(name=setting.name.strip(), lines=(line, *(price.line(needs) for price in setting.tiers)))
     tokens = made.input_tokens + made.output_tokens
     span_hours = trace.duration_s / SECONDS_PER_HOUR
     return CacheRow(
@@ -271,8 +321,9 @@ def _row(
         prefill_replicas=made.shares.prefill * made.replicas_mean,
         tier_hits=hits,
         outcome=made,
-        needs=needs,
+        needs=needs if bill else None,
+        breaks=fleet.breaks,
         ttft_s=fewest.ttft_s,
         bill=bill,
-        usd_per_mtok=bill.usd * span_hours / tokens * TOKENS_PER_MTOK if tokens and span_hours else None,
+        usd_per_mtok=bill.usd * span_hours / tokens * TOKENS_PER_MTOK if bill and tokens and span_hours else None,
     )

@@ -190,7 +190,12 @@ def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
     trace = sharing.trace
     senders = present(trace)
     if len(senders) < 2:
-        raise BadInput("one tenant has nobody to share with", where=trace.source)
+        many = f"all {len(trace):,} requests are" if len(trace) > 1 else "the one request is"
+        raise BadInput(
+            f"{many} of one tenant, who has nobody to share with",
+            where=trace.source,
+            fix="Take more of the log, name another column (--columns tenant=customer), or give --trace once for each.",
+        )
     if len(senders) > _MOST_TENANTS:
         raise BadInput(f"has {len(senders):,} tenants; at most {_MOST_TENANTS:,} are compared", where=trace.source)
     own: dict[int, tuple[int, Simulation]] = {}

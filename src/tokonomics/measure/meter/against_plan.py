@@ -1,0 +1,135 @@
+"""The price that is paid against the one that was planned, as factors that multiply to the ratio.
+
+Dollars per token = dollars an hour ÷ (busy share × requests running while busy × computed tokens a second of each ×
+billed tokens per computed one). Each of the five is set against the plan's; what the plan does not say is one factor
+with the rest. Their product is exact. A smaller batch makes each request faster, so these two weigh together when the
+largest reason is named.
+"""
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from tokonomics.errors import BadInput, from_validation, shorten
+from tokonomics.measure.meter.state import Factor, Planned, Tally, Verdict
+from tokonomics.units import HOURS_PER_MONTH, TOKENS_PER_MTOK, percent, usd
+
+_NO_NEWS = 1.05
+"""A factor or ratio this close to 1 is the plan kept: predictions are not closer."""
+
+
+def compare(actual: Tally, planned: Planned) -> Verdict | None:
+    """None while there is no price yet."""
+    price = actual.usd_per_mtok
+    if price is None or price <= 0:
+        return None
+    ratio = price / planned.usd_per_mtok
+    factors = _factors(actual, planned, ratio)
+    largest = _largest(factors)
+    return Verdict(
+        usd_per_mtok=price,
+        planned_usd_per_mtok=planned.usd_per_mtok,
+        ratio=ratio,
+        factors=tuple(factors),
+        largest=largest,
+        said=_said(ratio, largest, actual, planned),
+    )
+
+
+def _factors(actual: Tally, planned: Planned, ratio: float) -> list[Factor]:
+    made: list[Factor] = []
+    hourly = actual.usd_per_hour
+    if planned.usd_per_hour and hourly:
+        times = hourly / planned.usd_per_hour
+        made.append(
+            Factor(
+                name="price",
+                times=times,
+                said=f"a server costs {usd(hourly)} an hour, planned {usd(planned.usd_per_hour)}",
+            )
+        )
+    busy = actual.busy_s / actual.seconds if actual.seconds > 0 else 0.0
+    if busy > 0:
+        made.append(Factor(name="idle hours", times=1 / busy, said=f"{percent(1 - busy)} of the paid time saw no work"))
+    batch = actual.batch
+    if planned.batch and batch and busy > 0:
+        made.append(
+            Factor(name="batch", times=planned.batch / batch, said=f"batch is {batch:.3g}, planned {planned.batch:.3g}")
+        )
+    computed = actual.input_computed + actual.output
+    reach = actual.billed_tokens / computed if computed > 0 else None
+    if reach:
+        # In the plan's mix, of which only the share of cached prompt tokens is known: the one of these prompts.
+        tokens = actual.input_total * (1 - planned.cache_share) + actual.output
+        times = actual.billed_tokens / tokens / reach if tokens > 0 else 1.0
+        hits = actual.cache_share or 0.0
+        made.append(
+            Factor(
+                name="cache hits",
+                times=times,
+                said=f"{percent(hits)} of the prompts come from the cache, planned {percent(planned.cache_share)}",
+            )
+        )
+    rest = ratio
+    for each in made:
+        rest /= each.times
+    known = {each.name for each in made}
+    missing = [name for name in ("price", "idle hours", "batch", "cache hits") if name not in known]
+    name = "speed" if not missing else "the rest"
+    said = "each running request is slower than planned" if rest > 1 else "each running request is faster than planned"
+    if missing:
+        said = f"{', '.join((*missing, 'speed'))}: the plan does not say, or nothing was measured yet"
+    return [*made, Factor(name=name, times=rest, said=said)]
+
+
+def _largest(factors: list[Factor]) -> Factor | None:
+    """The one to name. A small batch makes each request fast, so that batch and speed weigh together."""
+    *others, rest = factors
+    batch = next((each for each in others if each.name == "batch"), None)
+    weights = [(each.times, each) for each in others if each is not batch]
+    weights.append(
+        (rest.times * batch.times, max(batch, rest, key=lambda each: each.times)) if batch else (rest.times, rest)
+    )
+    weight, largest = max(weights, key=lambda each: each[0])
+    return largest if weight > _NO_NEWS else None
+
+
+def _said(ratio: float, largest: Factor | None, actual: Tally, planned: Planned) -> str:
+    if 1 / _NO_NEWS <= ratio <= _NO_NEWS:
+        return "you pay what was planned"
+    if ratio < 1:
+        return f"you pay {ratio:.2g}× the plan: less than was planned"
+    load = ""
+    if planned.tokens_per_s and actual.tokens_per_s and actual.tokens_per_s < planned.tokens_per_s / _NO_NEWS:
+        load = f"; the load is {percent(actual.tokens_per_s / planned.tokens_per_s)} of the planned one"
+    return f"you pay {ratio:.2g}× the plan" + (f": {largest.said}" if largest else "") + load
+
+
+def read_plan(path: Path) -> Planned:
+    """The pick of ``tokonomics plan … --json``, of one replica."""
+    where = f"--plan {shorten(path.name)}"
+    try:
+        document = json.loads(path.read_text())
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
+    except ValueError:
+        raise BadInput("is not JSON", where=where, fix="Make it with: tokonomics plan … --json > plan.json") from None
+    try:
+        best, load = document["best"], document["workload"]
+        if best is None:
+            raise BadInput("nothing in this plan keeps its promises", where=where)
+        replicas = best["replicas"]
+        tokens_per_s = load["rate"] * (load["input_tokens"] + load["output_tokens"]) / replicas
+        usd_per_hour = best["usd_per_month"] / HOURS_PER_MONTH / replicas
+        return Planned(
+            usd_per_mtok=usd_per_hour / (tokens_per_s * 3600) * TOKENS_PER_MTOK,
+            batch=best["batch"],
+            usd_per_hour=usd_per_hour,
+            tokens_per_s=tokens_per_s,
+            requests_per_s=load["rate"] / replicas,
+        )
+    except ValidationError as error:
+        raise from_validation(error, where) from None
+    except (KeyError, TypeError, ZeroDivisionError, AttributeError):
+        raise BadInput("is not a plan", where=where, fix="Make it with: tokonomics plan … --json > plan.json") from None

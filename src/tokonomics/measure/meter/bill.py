@@ -1,0 +1,135 @@
+"""What was paid and what came of it over any stretch of the past, by model, server, day, hour or label.
+
+Rows of the ledger are cut at the edges of the window and of the days or hours asked for: time and dollars by length,
+tokens where they were counted. So the parts always add up to the whole. Days and hours are UTC, as cloud bills are.
+"""
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.measure.meter.against_plan import compare
+from tokonomics.measure.meter.spans import Span, cut, cut_every, tally
+from tokonomics.measure.meter.state import Planned, Tally, Verdict
+from tokonomics.nouns import Noun
+from tokonomics.units import SECONDS_PER_HOUR
+
+_PERIODS = {"day": 24 * SECONDS_PER_HOUR, "hour": SECONDS_PER_HOUR}
+_FIELDS = ("model", "target", "engine")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+class BillLine(Noun):
+    """One group and its sums."""
+
+    group: tuple[str, ...]
+    """A value for each of the bill's keys; "" where there is none."""
+    sums: Tally
+
+
+class Bill(Noun):
+    """A stretch of the past."""
+
+    since: float
+    until: float
+    by: tuple[str, ...]
+    lines: tuple[BillLine, ...]
+    total: Tally
+    planned: Planned | None = None
+    against_plan: Verdict | None = None
+
+
+def bill(spans: Iterable[Span], since: float, until: float, by: Sequence[str], planned: Planned | None = None) -> Bill:
+    """Sums by group, in the order of the groups."""
+    period_s = min((_PERIODS[key] for key in by if key in _PERIODS), default=None)
+    batch = planned.batch if planned else None
+    groups: dict[tuple[str, ...], Tally] = defaultdict(Tally)
+    labels: set[str] = set()
+    first, last = until, since
+    for span in spans:
+        inside = _inside(span, since, until)
+        if inside is None:
+            continue
+        first, last = min(first, inside.start), max(last, inside.end)
+        labels |= span.labels.keys()
+        for piece in cut_every(inside, period_s) if period_s else [inside]:
+            key = tuple(_value(piece, name) for name in by)
+            groups[key] = groups[key] + tally(piece, batch)
+    _known(by, labels)
+    total = sum(groups.values(), Tally())
+    return Bill(
+        since=min(first, last),
+        until=last,
+        by=tuple(by),
+        lines=tuple(BillLine(group=key, sums=sums) for key, sums in sorted(groups.items())),
+        total=total,
+        planned=planned,
+        against_plan=compare(total, planned) if planned else None,
+    )
+
+
+def _inside(span: Span, since: float, until: float) -> Span | None:
+    _, rest = cut(span, since)
+    return cut(rest, until)[0] if rest is not None else None
+
+
+def _value(span: Span, key: str) -> str:
+    if key in _PERIODS:
+        at = datetime.fromtimestamp(span.start, UTC)
+        return at.strftime("%Y-%m-%d" if key == "day" else "%Y-%m-%d %H:00")
+    return str(getattr(span, key)) if key in _FIELDS else span.labels.get(key, "")
+
+
+def _known(by: Sequence[str], labels: set[str]) -> None:
+    for key in by:
+        if key not in _PERIODS and key not in _FIELDS and key not in labels:
+            known = ", ".join((*_FIELDS, *_PERIODS, *sorted(labels)))
+            raise BadInput(
+                f"nothing in this stretch has a '{shorten(key)}'",
+                where="--by",
+                fix=f"There are: {known}. Give servers labels with: tokonomics meter … --label team=search",
+            )
+
+
+def instant(text: str, now: float, flag: str) -> float:
+    """``7d``, ``90m`` (before now), ``2026-11-08``, ``2026-11-08T12:30`` (UTC), as unix seconds."""
+    ago = duration(text, flag, may_be_date=True)
+    if ago is not None:
+        return now - ago
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(
+            f"'{shorten(text)}' is neither a time nor how long ago", where=flag, fix="Such as 7d, 90m or 2026-11-08."
+        ) from None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def duration(text: str, flag: str, may_be_date: bool = False) -> float | None:
+    """``15``, ``15s``, ``10m``, ``7d`` as seconds; None for a date where that may be."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", text.strip())
+    if match is None or (may_be_date and not match[2]):
+        if may_be_date:
+            return None
+        raise BadInput(f"'{shorten(text)}' is not how long", where=flag, fix="Such as 15s, 10m, 2h or 7d.")
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def bill_csv(made: Bill, path: Path) -> None:
+    """The lines as a table for a spreadsheet; whole or not at all."""
+    sums = list(Tally().model_dump())
+    unfinished = path.with_name(f".{path.name}.part")
+    try:
+        with unfinished.open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow([*made.by, *sums])
+            for line in made.lines:
+                figures = line.sums.model_dump()
+                rows.writerow([*line.group, *(figures[name] for name in sums)])
+        unfinished.replace(path)
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", where=f"--csv {shorten(path.name)}") from None

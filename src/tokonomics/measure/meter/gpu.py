@@ -1,0 +1,275 @@
+"""What do the GPUs draw, and what does that electricity cost?
+
+Each GPU is read by NVML on this machine, or from the page of a DCGM exporter. Energy is the difference of two readings
+of the GPU's own counter (millijoules since the driver was loaded), and power × time only where a GPU has no counter.
+Power and energy belong to the physical GPU: the slices of a MIG GPU and the pods that share one repeat the same
+number, so sums count each GPU once. Names and units are those of NVML 13 and of the DCGM exporter's default page.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tokonomics.errors import BadInput, TokonomicsError, shorten
+from tokonomics.measure.meter.readings import GpuReading
+from tokonomics.nouns import Noun
+
+JOULES_PER_KWH = 3.6e6
+_PER_MILLI = 1e-3
+_PERCENT = 0.01
+_MIB = 2**20
+_ENERGY_BLANK = 2.0**62
+_BLANK = float(0x7FFFFFF0)
+"""DCGM writes "no value" as a number at the top of its type's range (dcgm_structs.h: DCGM_INT32_BLANK 0x7ffffff0,
+DCGM_INT64_BLANK 0x7ffffffffffffff0, DCGM_FP64_BLANK 2^47), and the reason as a small number added to it. No GPU draws
+2 GW or holds 2 PiB, so all from the smallest of them is no value; only the energy counter can rightly pass it."""
+_MAX_PAGE_BYTES = 16_000_000
+"""A choice: 8 GPUs of 7 MIG slices with 30 fields each are 1,700 lines, half a megabyte."""
+
+_DCGM: dict[str, tuple[str, float]] = {
+    "DCGM_FI_DEV_GPU_UTIL": ("utilisation", _PERCENT),
+    "DCGM_FI_DEV_POWER_USAGE": ("power_w", 1.0),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("energy_j", _PER_MILLI),
+    "DCGM_FI_DEV_FB_USED": ("memory_used_bytes", _MIB),
+    "DCGM_FI_DEV_FB_FREE": ("memory_free_bytes", _MIB),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("engine_active", 1.0),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("tensor_active", 1.0),
+    "DCGM_FI_PROF_DRAM_ACTIVE": ("dram_active", 1.0),
+}
+DCGM_NAMES = frozenset(_DCGM)
+_LABELS = {
+    "hostname": ("hostname", "Hostname", "node", "instance"),
+    "gpu": ("gpu",),
+    "mig_profile": ("GPU_I_PROFILE",),
+    "mig_id": ("GPU_I_ID",),
+    "pod": ("exported_pod", "pod"),
+    "namespace": ("exported_namespace", "namespace"),
+    "container": ("exported_container", "container"),
+}
+"""Our labels, and where they are found: older exporters write Hostname, and Prometheus renames the labels of a pod that
+clash with those of the exporter's own pod."""
+
+
+class NoGpuSeen(TokonomicsError):
+    """Why no GPU can be read here; a meter shows the reason and goes on without electricity."""
+
+
+class EnergyUsed(Noun):
+    """What the GPUs drew between two readings, each physical GPU counted once."""
+
+    joules: float = 0.0
+    gpus_counted: int = 0
+    """By their own counters."""
+    gpus_estimated: int = 0
+    """From power × time."""
+    gpus_unknown: int = 0
+    """Nothing of them is in ``joules``."""
+
+
+def energy_used(before: Iterable[GpuReading], after: Iterable[GpuReading]) -> EnergyUsed:
+    """Between two readings. A counter that fell began again with its driver: what it shows since then is known."""
+    earlier, later = physical_gpus(before), physical_gpus(after)
+    joules, counted, estimated, unknown = 0.0, 0, 0, len(earlier.keys() - later.keys())
+    for key, now in later.items():
+        then = earlier.get(key)
+        if then is not None and now.energy_j is not None and then.energy_j is not None:
+            joules += now.energy_j - then.energy_j if now.energy_j >= then.energy_j else now.energy_j
+            counted += 1
+        elif then is not None and now.power_w is not None and then.power_w is not None:
+            joules += (now.power_w + then.power_w) / 2 * max(0.0, now.at - then.at)
+            estimated += 1
+        else:
+            unknown += 1
+    return EnergyUsed(joules=joules, gpus_counted=counted, gpus_estimated=estimated, gpus_unknown=unknown)
+
+
+def electricity_usd(joules: float, usd_per_kwh: float) -> float:
+    """Dollars of what the GPUs drew: the boards alone, without host, power supply and cooling."""
+    return joules / JOULES_PER_KWH * usd_per_kwh
+
+
+def physical_gpus(readings: Iterable[GpuReading]) -> dict[tuple[str, str], GpuReading]:
+    """One reading for each physical GPU: of several, one that knows its energy, else one that knows its power."""
+    chosen: dict[tuple[str, str], GpuReading] = {}
+    for reading in readings:
+        key = (reading.labels.get("hostname", ""), reading.uuid)
+        if key not in chosen or _knows(reading) > _knows(chosen[key]):
+            chosen[key] = reading
+    return chosen
+
+
+def _knows(reading: GpuReading) -> tuple[bool, bool]:
+    return reading.energy_j is not None, reading.power_w is not None
+
+
+class NvmlSource:
+    """The GPUs of this machine; ``why`` says why the last reading gave none."""
+
+    def __init__(self, nvml: Any = None, clock: Callable[[], float] = time.time) -> None:
+        self.why: str | None = None
+        self._nvml = nvml
+        self._clock = clock
+
+    async def gpus(self) -> Sequence[GpuReading]:
+        try:
+            found, self.why = read_nvml(self._clock(), self._nvml), None
+        except NoGpuSeen as error:
+            found, self.why = [], str(error)
+        return found
+
+
+class DcgmSource:
+    """The GPUs on the page of a DCGM exporter; ``why`` says why the last reading gave none."""
+
+    def __init__(self, url: str, timeout_s: float = 10.0, clock: Callable[[], float] = time.time) -> None:
+        self.why: str | None = None
+        self._url = url if url.rstrip("/").endswith("/metrics") else f"{url.rstrip('/')}/metrics"
+        self._timeout_s = timeout_s
+        self._clock = clock
+
+    async def gpus(self) -> Sequence[GpuReading]:
+        import aiohttp
+
+        found: list[GpuReading] = []
+        self.why = None
+        try:
+            timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(self._url) as response:
+                if response.status != 200:
+                    raise BadInput(f"answered status {response.status}", where="the DCGM exporter")
+                body = bytearray()
+                async for chunk in response.content.iter_any():
+                    body += chunk
+                    if len(body) > _MAX_PAGE_BYTES:
+                        raise BadInput("sent more than 16 MB", where="the DCGM exporter")
+            found = read_dcgm_page(body.decode(errors="replace"), self._clock())
+        except TimeoutError:
+            self.why = f"the DCGM exporter did not answer within {self._timeout_s:g} s"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            self.why = f"the DCGM exporter cannot be read: {shorten(str(error) or type(error).__name__, 160)}"
+        except TokonomicsError as error:
+            self.why = str(error)
+        return found
+
+
+def read_nvml(at: float, nvml: Any = None) -> list[GpuReading]:
+    """Every NVIDIA GPU of this machine now; ``NoGpuSeen`` says why there is none."""
+    with _started(nvml) as lib:
+        return [_read_device(lib, index, at) for index in range(lib.nvmlDeviceGetCount())]
+
+
+@contextmanager
+def _started(given: Any) -> Iterator[Any]:
+    nvml: Any = given
+    if nvml is None:
+        import pynvml
+
+        nvml = pynvml
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise NoGpuSeen(
+            f"no GPU seen here: {str(error).rstrip('.')}",
+            fix="Run the meter on the GPU machine, or give it a DCGM exporter's page.",
+        ) from None
+    try:
+        if nvml.nvmlDeviceGetCount() == 0:
+            raise NoGpuSeen("no GPU seen here: the driver is loaded but shows no device")
+        yield nvml
+    except nvml.NVMLError as error:
+        raise NoGpuSeen(f"no GPU seen here: {str(error).rstrip('.')}") from None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _read_device(nvml: Any, index: int, at: float) -> GpuReading:
+    """One GPU; what it does not support, or does not tell this user, is None."""
+
+    def ask(question: Callable[[], float]) -> float | None:
+        try:
+            return float(question())
+        except nvml.NVMLError:
+            return None
+
+    labels = {"gpu": str(index)}
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid, name = _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle))
+    except nvml.NVMLError as error:
+        # A GPU that fell off the bus is still paid for: it stays in the list, with nothing known of it.
+        return GpuReading(uuid=f"gpu-{index}", name=f"unreadable: {error}", at=at, labels=labels)
+    return GpuReading(
+        uuid=uuid,
+        name=name,
+        at=at,
+        utilisation=ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu * _PERCENT),
+        power_w=ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) * _PER_MILLI),
+        energy_j=ask(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) * _PER_MILLI),
+        memory_used_bytes=ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
+        memory_total_bytes=ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        labels=labels,
+    )
+
+
+def _text(name: str | bytes) -> str:
+    """Older releases of nvidia-ml-py answer in bytes."""
+    return name.decode(errors="replace") if isinstance(name, bytes) else name
+
+
+def read_dcgm_page(page: str, at: float, where: str = "the DCGM exporter") -> list[GpuReading]:
+    """Every GPU, MIG slice and pod's share on an exporter's page."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    try:
+        samples = [
+            (sample.name, sample.labels, float(sample.value))
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+        ]
+    except (ValueError, KeyError, IndexError):
+        raise BadInput("does not show a page of Prometheus metrics", where=where) from None
+    readings = dcgm_readings(samples, at)
+    if not readings:
+        raise BadInput("shows no GPU", where=where, fix=f"Expected samples such as {min(_DCGM)}.")
+    return readings
+
+
+def dcgm_readings(samples: Iterable[tuple[str, Mapping[str, str], float]], at: float) -> list[GpuReading]:
+    """Readings from samples that are parsed already; those of other exporters are passed over."""
+    values: dict[tuple[str, str, tuple[tuple[str, str], ...]], dict[str, float]] = defaultdict(dict)
+    for name, labels, value in samples:
+        # The parser of prometheus_client adds _total to the name of what the page declares to be a counter.
+        known = _DCGM.get(name.removesuffix("_total"))
+        if known is None:
+            continue
+        field, scale = known
+        ours = {ours: found for ours, theirs in _LABELS.items() if (found := _first(labels, theirs))}
+        uuid = _first(labels, ("UUID", "uuid")) or f"gpu-{ours.get('gpu', '?')}"
+        fields = values[uuid, labels.get("modelName") or "GPU", tuple(ours.items())]
+        if 0 <= value < (_ENERGY_BLANK if field == "energy_j" else _BLANK):
+            fields[field] = value * scale
+    return [_dcgm_reading(uuid, name, dict(ours), fields, at) for (uuid, name, ours), fields in values.items()]
+
+
+def _first(labels: Mapping[str, str], names: Iterable[str]) -> str | None:
+    return next((labels[name] for name in names if labels.get(name)), None)
+
+
+def _dcgm_reading(uuid: str, name: str, labels: dict[str, str], fields: Mapping[str, float], at: float) -> GpuReading:
+    used, free = fields.get("memory_used_bytes"), fields.get("memory_free_bytes")
+    return GpuReading(
+        uuid=uuid,
+        name=name,
+        at=at,
+        # A MIG slice has no utilisation of its own; the share of time in which its engine was active says the same.
+        utilisation=fields.get("utilisation", fields.get("engine_active")),
+        power_w=fields.get("power_w"),
+        energy_j=fields.get("energy_j"),
+        memory_used_bytes=used,
+        memory_total_bytes=used + free if used is not None and free is not None else None,
+        dram_active=fields.get("dram_active"),
+        tensor_active=fields.get("tensor_active"),
+        labels=labels,
+    )

@@ -1,0 +1,284 @@
+"""The meter's book: spans of paid time and the counters they end with, in one SQLite file.
+
+A tick's spans and the last counters of every server go into one transaction. Whatever ends the meter, the counters in
+the book are those that its spans add up to, so the next meter goes on from there: nothing is lost or counted twice.
+Spans that follow each other at the same price and in the same state, and start within the same five minutes, are one
+row. While the disk is full, spans are kept in memory, joined where they can be, and written when there is room.
+"""
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.measure.meter.readings import Counted, Reading
+from tokonomics.measure.meter.spans import SUMS, Span, Watched
+from tokonomics.measure.meter.state import Tally
+
+APPLICATION = 0x746F6B6F
+"""``toko``: marks the file as ours, in SQLite's own field for it."""
+SCHEMA = 1
+ROW_S = 300.0
+"""Spans are joined over so long: a report's edge inside a row moves its tokens by at most this and an interval."""
+MOST_HELD = 50_000
+"""Spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes."""
+
+_WHO = ("target", "model", "engine", "watched", "usd_per_hour", "labels")
+_COLUMNS = (*_WHO, "start", *SUMS)
+_CREATE = f"""
+CREATE TABLE spans (
+  id INTEGER PRIMARY KEY, target TEXT NOT NULL, model TEXT NOT NULL, engine TEXT NOT NULL, watched TEXT NOT NULL,
+  usd_per_hour REAL NOT NULL, labels TEXT NOT NULL, start REAL NOT NULL,
+  {", ".join(f"{name} REAL NOT NULL" for name in SUMS)});
+CREATE INDEX spans_by_end ON spans (start + seconds);
+CREATE INDEX spans_by_server ON spans (target, model, id);
+CREATE TABLE servers (target TEXT PRIMARY KEY, until REAL NOT NULL, readings TEXT NOT NULL, totals TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Up to when a server's time is in the book, and the counters that it ends with, by model."""
+
+    target: str
+    until: float
+    readings: Mapping[str, Reading]
+    totals: Mapping[str, Tally]
+    """What all spans of each model add up to."""
+
+
+def default_ledger() -> Path:
+    """Where the book is kept unless a file is named."""
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "tokonomics" / "meter.db"
+
+
+class Ledger:
+    """An open book: one meter writes; any number of reports read."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self._held: list[Span] = []
+        self._held_marks: dict[str, Mark] = {}
+        self._last: dict[tuple[str, str], tuple[int, Span]] = {}
+        self._lock = None if read_only else _locked(path)
+        try:
+            self._db = _open(path, read_only)
+        except BaseException:
+            self._unlock()
+            raise
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+        self._unlock()
+
+    @property
+    def held(self) -> int:
+        """Spans that could not be written yet."""
+        return len(self._held)
+
+    def record(self, spans: Iterable[Span], marks: Iterable[Mark]) -> str | None:
+        """Write a tick, with whatever is held from before; None, or why it could not be written."""
+        _join(self._held, spans, ROW_S)
+        self._held_marks |= {mark.target: mark for mark in marks}
+        try:
+            self._write()
+        except sqlite3.Error as error:
+            self._forget_transaction()
+            if len(self._held) > MOST_HELD:
+                joined: list[Span] = []
+                _join(joined, self._held, float("inf"))
+                self._held = joined
+            return str(error)
+        self._held, self._held_marks = [], {}
+        return None
+
+    def marks(self) -> dict[str, Mark]:
+        """Every server's, as of the last tick that was written."""
+        rows = self._db.execute("SELECT target, until, readings, totals FROM servers")
+        return {
+            target: Mark(
+                target,
+                until,
+                {each["model"]: _reading(each) for each in json.loads(readings)},
+                {model: Tally(**sums) for model, sums in json.loads(totals).items()},
+            )
+            for target, until, readings, totals in rows
+        }
+
+    def spans(self, since: float = float("-inf"), until: float = float("inf")) -> Iterator[Span]:
+        """Those that reach into the window, oldest first."""
+        rows = self._db.execute(
+            f"SELECT {', '.join(_COLUMNS)} FROM spans WHERE start < ? AND start + seconds >= ? ORDER BY start, id",
+            (until, since),
+        )
+        return map(_span, rows)
+
+    def _write(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        last = dict(self._last)
+        for span in self._held:
+            key = span.target, span.model
+            row, open_span = last.get(key, (0, None))
+            joined = _joined(open_span, span, ROW_S) if open_span else None
+            if joined is not None:
+                sets = ", ".join(f"{name} = ?" for name in SUMS)
+                values = [getattr(joined, name) for name in SUMS]
+                self._db.execute(f"UPDATE spans SET {sets} WHERE id = ?", (*values, row))
+                last[key] = row, joined
+            else:
+                marks = ", ".join("?" for _ in _COLUMNS)
+                done = self._db.execute(f"INSERT INTO spans ({', '.join(_COLUMNS)}) VALUES ({marks})", _row(span))
+                last[key] = done.lastrowid or 0, span
+        for mark in self._held_marks.values():
+            readings = json.dumps([_plain(each) for each in mark.readings.values()], separators=(",", ":"))
+            totals = json.dumps({model: sums.__dict__ for model, sums in mark.totals.items()}, separators=(",", ":"))
+            self._db.execute(
+                "INSERT OR REPLACE INTO servers (target, until, readings, totals) VALUES (?, ?, ?, ?)",
+                (mark.target, mark.until, readings, totals),
+            )
+        self._db.execute("COMMIT")
+        self._last = last
+
+    def _forget_transaction(self) -> None:
+        if self._db.in_transaction:
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def _locked(path: Path) -> IO[str]:
+    """The right to write, which ends with the process, however it ends."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = Path(f"{path}.lock").open("w")  # noqa: SIM115 - held as long as the book is open
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", where=f"--ledger {shorten(str(path), 200)}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise BadInput(
+            "another meter is writing to this ledger",
+            where=f"--ledger {shorten(str(path), 200)}",
+            fix="Give that meter all the addresses, or this one a file of its own with --ledger FILE.",
+        ) from None
+    return lock
+
+
+def _open(path: Path, read_only: bool) -> sqlite3.Connection:
+    where = f"--ledger {shorten(str(path), 200)}"
+    if read_only and not path.exists():
+        raise BadInput(
+            "there is no ledger yet", where=where, fix="Meter first: tokonomics meter http://… --usd-per-hour 2.49"
+        )
+    try:
+        db = _connect(path, read_only)
+    except sqlite3.Error as error:
+        raise BadInput(f"cannot be opened: {error}", where=where) from None
+    try:
+        application, version = (
+            db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+        )
+        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if application != APPLICATION and (tables or read_only):
+            raise BadInput("is not a ledger of tokonomics", where=where, fix="Name another file.")
+        if version > SCHEMA:
+            raise BadInput(
+                f"was written by a newer tokonomics (ledger version {version}, this one reads up to {SCHEMA})",
+                where=where,
+                fix="Upgrade tokonomics, or name another file.",
+            )
+        if read_only:
+            return db
+        db.execute("PRAGMA journal_mode = WAL")
+        # A commit that power loss undoes takes its counters along: the next meter counts the same tokens again, once.
+        db.execute("PRAGMA synchronous = NORMAL")
+        if not tables:
+            header = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
+            db.executescript(f"BEGIN IMMEDIATE; {_CREATE} {header} COMMIT;")
+    except sqlite3.Error as error:
+        db.close()
+        raise BadInput(f"cannot be used as a ledger: {error}", where=where) from None
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
+    if not read_only:
+        return sqlite3.connect(path, isolation_level=None, timeout=5)
+    address = f"{path.resolve().as_uri()}?mode=ro"
+    db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=5)
+    try:
+        db.execute("PRAGMA user_version")
+    except sqlite3.OperationalError:
+        # In a folder that may not be written there is no place for what readers share with a writer; nor is there one.
+        db.close()
+        return sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
+
+
+def _join(into: list[Span], pieces: Iterable[Span], row_s: float) -> None:
+    """Add pieces, each to the last span of its server and model where it goes on with it."""
+    last = {(span.target, span.model): place for place, span in enumerate(into)}
+    for piece in pieces:
+        place = last.get((piece.target, piece.model))
+        joined = _joined(into[place], piece, row_s) if place is not None else None
+        if place is not None and joined is not None:
+            into[place] = joined
+        else:
+            last[piece.target, piece.model] = len(into)
+            into.append(piece)
+
+
+def _joined(first: Span, then: Span, row_s: float) -> Span | None:
+    if any(getattr(first, name) != getattr(then, name) for name in _WHO):
+        return None
+    # A hole between them (the clock was set) may not become part of the row.
+    apart = first.start // row_s != then.start // row_s or abs(then.start - first.end) > 1e-3
+    if apart and row_s != float("inf"):
+        return None
+    return replace(first, **{name: getattr(first, name) + getattr(then, name) for name in SUMS})
+
+
+def _row(span: Span) -> tuple[object, ...]:
+    labels = json.dumps(dict(sorted(span.labels.items())))
+    return tuple(labels if name == "labels" else getattr(span, name) for name in _COLUMNS)
+
+
+def _span(row: Sequence[object]) -> Span:
+    values = dict(zip(_COLUMNS, row, strict=True))
+    values["labels"] = json.loads(str(values["labels"]))
+    values["watched"] = Watched(str(values["watched"]))
+    return Span(**values)  # type: ignore[arg-type]
+
+
+def _plain(reading: Reading) -> dict[str, object]:
+    return {name: getattr(reading, name) for name in Reading.__dataclass_fields__}
+
+
+def _reading(plain: dict[str, object]) -> Reading:
+    counters = plain["counters"]
+    assert isinstance(counters, dict)
+    return Reading(**{**plain, "counters": {Counted(kind): series for kind, series in counters.items()}})  # type: ignore[arg-type]

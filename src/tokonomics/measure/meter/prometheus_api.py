@@ -1,0 +1,156 @@
+"""Raw samples out of a Prometheus, or anything that speaks its HTTP API (Thanos, Mimir, VictoriaMetrics).
+
+Values are asked for by range selectors (``metric[5m]``): they give each sample with the time at which it was scraped,
+where a plain instant query would put the time of the query beside a number that is up to five minutes old.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+
+from tokonomics.errors import BadInput, TokonomicsError, shorten
+from tokonomics.measure.meter.readings import Missed
+
+MAX_ANSWER_BYTES = 512_000_000
+"""A choice: an hour of 300 replicas, 15 series each, scraped every 15 s is 1.1 million samples, some 30 MB of JSON."""
+
+
+class Series(NamedTuple):
+    """One time series: labels with ``__name__``, and (time, value) pairs as scraped, oldest first."""
+
+    labels: Mapping[str, str]
+    samples: list[tuple[float, float]]
+
+
+class Answer(NamedTuple):
+    """Series, and what the server says may be wrong with them."""
+
+    series: list[Series]
+    warnings: list[str]
+
+
+class PrometheusAway(Missed):
+    """It does not answer, or not in time: worth another try, unlike a query that it refuses."""
+
+
+class TooManySamples(TokonomicsError):
+    """It refuses to load as much at once."""
+
+
+class PrometheusApi:
+    """The address of a Prometheus, checked; ``shown`` leaves out what may be secret."""
+
+    def __init__(self, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> None:
+        try:
+            parts = urlsplit(url.strip())
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+            raise BadInput(
+                "is no address of a Prometheus", where="--prometheus", fix="Write such as http://localhost:9090."
+            )
+        # People paste the address of a page; the API lies beside it.
+        path = parts.path.rstrip("/").removesuffix("/api/v1/query").removesuffix("/graph").removesuffix("/query")
+        self._query_url = urlunsplit((parts.scheme, parts.netloc, f"{path}/api/v1/query", "", ""))
+        self.shown = urlunsplit((parts.scheme, f"{parts.hostname}{f':{port}' if port else ''}", path, "", ""))
+        self._headers = dict(headers or {})
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+
+    async def raw_samples(
+        self, session: aiohttp.ClientSession, selector: str, window_s: float, until_s: float
+    ) -> Answer:
+        """Samples of the series selected in the ``window_s`` before ``until_s``."""
+        query = f"{selector}[{max(1, math.ceil(window_s * 1000))}ms]"
+        result, warnings = await self._query(session, query, until_s, "matrix")
+        return Answer([Series(each["metric"], list(_numbers(each.get("values", ())))) for each in result], warnings)
+
+    async def living(self, session: aiohttp.ClientSession, selector: str, at_s: float) -> list[Mapping[str, str]]:
+        """Labels of the series that are not stale: those of a target that is gone end with its next missed scrape."""
+        result, _ = await self._query(session, selector, at_s, "vector")
+        return [each["metric"] for each in result]
+
+    async def _query(
+        self, session: aiohttp.ClientSession, query: str, at_s: float, kind: str
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        status, body = await self._ask(session, {"query": query, "time": f"{at_s:.3f}"})
+        data = self._checked(status, body)
+        if data["data"].get("resultType") != kind:
+            raise self._not_prometheus(f"it answered with a {data['data'].get('resultType')} where a {kind} was due")
+        return data["data"]["result"], [str(each) for each in data.get("warnings", ())]
+
+    async def _ask(self, session: aiohttp.ClientSession, form: dict[str, str]) -> tuple[int, bytes]:
+        """POST, since a list of names outgrows an address; some proxies in front of it only let GET pass."""
+        common: dict[str, Any] = {"headers": self._headers, "timeout": self._timeout}
+        try:
+            async with session.post(self._query_url, data=form, **common) as response:
+                if response.status != 405:
+                    return response.status, await self._body(response)
+            async with session.get(self._query_url, params=form, **common) as response:
+                return response.status, await self._body(response)
+        except TimeoutError:
+            raise PrometheusAway(f"did not answer within {self._timeout.total:g} s", where=self.shown) from None
+        except aiohttp.ClientConnectorError as error:
+            raise PrometheusAway(f"cannot be reached: {error.os_error.strerror or error}", where=self.shown) from None
+        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
+            reason = shorten(str(error) or type(error).__name__, 160)
+            raise PrometheusAway(f"cannot be reached: {reason}", where=self.shown) from None
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        body = bytearray()
+        async for chunk in response.content.iter_chunked(1 << 20):
+            body += chunk
+            if len(body) > MAX_ANSWER_BYTES:
+                raise TooManySamples("sent more than 512 MB", where=self.shown)
+        return bytes(body)
+
+    def _checked(self, status: int, body: bytes) -> dict[str, Any]:
+        """The answer's document; what the server itself says is wrong is passed on."""
+        try:
+            data = json.loads(body)
+        except ValueError:
+            data = None
+        if not isinstance(data, dict) or data.get("status") not in ("success", "error"):
+            if status in (401, 403):
+                raise BadInput(
+                    f"refuses us: status {status}",
+                    where=self.shown,
+                    fix="Set TOKONOMICS_METER_AUTHORIZATION, such as 'Bearer …'.",
+                )
+            if status >= 500:
+                raise PrometheusAway(f"answered status {status}: {_opening(body)}", where=self.shown)
+            raise self._not_prometheus(f"status {status}: {_opening(body)}")
+        if data["status"] == "error" or status != 200:
+            said = shorten(str(data.get("error") or data.get("errorType") or "no reason given"), 300)
+            if "too many samples" in said:
+                raise TooManySamples(f"says: {said}", where=self.shown)
+            if status >= 500 and status != 501:
+                raise PrometheusAway(f"answered status {status}: {said}", where=self.shown)
+            raise BadInput(f"refuses the query: {said}", where=self.shown, fix="Check --query.")
+        if not isinstance(data.get("data"), dict) or not isinstance(data["data"].get("result"), list):
+            raise self._not_prometheus("its answer has no data")
+        return data
+
+    def _not_prometheus(self, why: str) -> BadInput:
+        return BadInput(
+            f"is not a Prometheus: {why}",
+            where=self.shown,
+            fix="Expected the address under which /api/v1/query answers, such as http://localhost:9090.",
+        )
+
+
+def _numbers(values: Iterable[tuple[float, str]]) -> Iterable[tuple[float, float]]:
+    """NaN and infinity are no counts: a sample that is one is as good as not there."""
+    for at, text in values:
+        value = float(text)
+        if math.isfinite(value):
+            yield float(at), value
+
+
+def _opening(body: bytes) -> str:
+    return f"'{shorten(' '.join(body[:400].decode(errors='replace').split()), 80)}'"

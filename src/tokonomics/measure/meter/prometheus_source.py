@@ -1,0 +1,304 @@
+"""What did every replica count, according to the Prometheus that scrapes them already?
+
+All samples of one scrape carry the same time, so samples are put back together by target and time: each group is the
+page that the engine showed then, and is read as if we had scraped it ourselves. Restarts between two of our questions
+are seen, since every scrape is read and not only the last; a pod that is gone gives no more pages.
+History is read the same way, ten minutes at a time, as far back as Prometheus keeps it.
+"""
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Container, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import aiohttp
+
+from tokonomics.errors import BadInput
+from tokonomics.measure.meter.engines import STARTED, WANTED, readings_of, supported
+from tokonomics.measure.meter.pages import Sample
+from tokonomics.measure.meter.prometheus_api import PrometheusApi, Series, TooManySamples
+from tokonomics.measure.meter.readings import Missed, Reading
+from tokonomics.measure.meter.scrape import authorization
+
+TARGET_LABELS = ("cluster", "namespace", "job", "pod", "instance")
+"""Who was scraped, by the names that Prometheus and its Kubernetes operator use."""
+PLACE_LABELS = (*TARGET_LABELS, "container", "endpoint", "service", "node", "prometheus", "prometheus_replica")
+"""Of the scrape and not of the engine: kept with the reading, to group by."""
+
+LATEST_WINDOW_S = 300.0
+"""How far back the newest scrape is looked for: Prometheus's own default lookback."""
+PIECE_S = 600.0
+"""A choice: ten minutes of 300 replicas at 15 s are 230,000 samples, 10 MB of JSON."""
+_SMALLEST_PIECE_S = 10.0
+_OVERLAP_S = 60.0
+"""Read again at each question: samples that reach a central store by remote write come some seconds late."""
+
+TargetKey = tuple[tuple[str, str], ...]
+
+
+class Scrape(NamedTuple):
+    """The page of one target at one time, as far as it was asked for."""
+
+    target: TargetKey
+    at: float
+    labels: dict[str, str]
+    samples: list[Sample]
+
+
+class PrometheusSource:
+    """Reads engines through a Prometheus; remembers the last scrape of each target, so that each is counted once.
+
+    ``match`` are the user's own label matchers; ``keep_labels`` further labels to group by, such as team or tenant.
+    """
+
+    discovers = True
+
+    def __init__(
+        self,
+        url: str,
+        match: str | None = None,
+        keep_labels: Sequence[str] = (),
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.api = PrometheusApi(url, headers=authorization() if headers is None else headers, timeout_s=timeout_s)
+        self.match = _matchers(match or "")
+        self.warnings: list[str] = []
+        """What the server warned of at the last read, such as stores that did not answer."""
+        self._keep = (*PLACE_LABELS, *keep_labels)
+        self._clock = clock
+        self._jobs: set[str] = set()
+        self._newest: dict[TargetKey, Sequence[Reading]] = {}
+        self._seen_until: dict[TargetKey, float] = {}
+        self._read_until_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.api.shown
+
+    async def read(self) -> Sequence[Reading]:
+        """Every scrape since the last call, oldest first; at the first call only the newest of each target.
+
+        A target that is still there but was not scraped anew is reported again as it was, with the same time.
+        """
+        now_s = self._clock()
+        since_s = now_s - LATEST_WINDOW_S if self._read_until_s is None else self._read_until_s - _OVERLAP_S
+        try:
+            async with aiohttp.ClientSession() as session:
+                pieces = [piece async for piece in self._pieces(session, since_s, now_s)]
+                living = await self._living(session, now_s)
+        except BadInput as error:
+            if self._read_until_s is None:
+                raise
+            # It worked before: a proxy's error page, say, is no reason to end a meter.
+            raise Missed(error.what, where=error.where, fix=error.fix) from None
+        scrapes = [scrape for piece in pieces for scrape in piece]
+        if self._read_until_s is None:
+            if not scrapes:
+                raise self._nothing(LATEST_WINDOW_S)
+            scrapes = sorted({scrape.target: scrape for scrape in scrapes}.values(), key=lambda scrape: scrape.at)
+        self._read_until_s = now_s
+        return self._reported(scrapes, living, now_s)
+
+    async def history(self, since_s: float, until_s: float) -> AsyncIterator[Sequence[Reading]]:
+        """Every scrape of a stretch of the past, as ``read`` would have given them, piece by piece.
+
+        A piece in which nothing at all was scraped, as while Prometheus was down, is passed over.
+        """
+        found = False
+        async with aiohttp.ClientSession() as session:
+            async for scrapes in self._pieces(session, since_s, until_s):
+                if not scrapes:
+                    continue
+                found = True
+                living = await self._living(session, scrapes[-1].at)
+                yield self._reported(scrapes, living, scrapes[-1].at)
+        self._read_until_s = until_s
+        if not found:
+            raise self._nothing(until_s - since_s)
+
+    async def _pieces(
+        self, session: aiohttp.ClientSession, since_s: float, until_s: float
+    ) -> AsyncIterator[list[Scrape]]:
+        """Scrapes oldest first, in pieces that the server can load and we can hold."""
+        piece_s, start_s = PIECE_S, since_s
+        while start_s < until_s:
+            end_s = min(start_s + piece_s, until_s)
+            try:
+                scrapes = await self._scrapes(session, end_s - start_s, end_s)
+            except TooManySamples as error:
+                if piece_s / 2 < _SMALLEST_PIECE_S:
+                    raise BadInput(error.what, where=error.where, fix="Choose fewer targets: --query.") from None
+                piece_s /= 2
+                continue
+            yield scrapes
+            start_s = end_s
+
+    def _reported(self, scrapes: Iterable[Scrape], living: Collection[TargetKey], at_s: float) -> list[Reading]:
+        """What is new, after what is still there as it was."""
+        new = self._unseen(scrapes)
+        came = {(reading.target, reading.model) for reading in new}
+        if not living:
+            # A store that keeps no ``up``: a target is there as long as Prometheus itself would show its last sample.
+            living = {target for target, at in self._seen_until.items() if at >= at_s - LATEST_WINDOW_S}
+        self._forget_all_but(living, before=at_s - _OVERLAP_S)
+        again = [each for last in self._newest.values() for each in last if (each.target, each.model) not in came]
+        return [*again, *new]
+
+    async def _scrapes(self, session: aiohttp.ClientSession, window_s: float, until_s: float) -> list[Scrape]:
+        """Pages of the engines, and what carries the labels of a target alone.
+
+        ``up`` tells those apart from the engine's own. It is asked for the engines' jobs only, since everything that is
+        scraped has it.
+        """
+        engines = await self.api.raw_samples(session, _selector(WANTED - {STARTED}, self.match), window_s, until_s)
+        self.warnings = list(engines.warnings)
+        if not engines.series:
+            return []
+        jobs = {series.labels.get("job", "") for series in engines.series}
+        self._jobs |= jobs
+        targets = await self.api.raw_samples(session, _selector((STARTED, "up"), _among(jobs)), window_s, until_s)
+        return scrapes_of(engines.series, targets.series, self._keep)
+
+    async def _living(self, session: aiohttp.ClientSession, at_s: float) -> set[TargetKey]:
+        """Targets that Prometheus still knows, whether they answer or not."""
+        if not self._jobs:
+            return set()
+        selector = _selector(("up",), _among(self._jobs))
+        return {_target(labels) for labels in await self.api.living(session, selector, at_s)}
+
+    def _unseen(self, scrapes: Iterable[Scrape]) -> list[Reading]:
+        readings: list[Reading] = []
+        for scrape in scrapes:
+            if scrape.at <= self._seen_until.get(scrape.target, 0.0):
+                continue
+            self._seen_until[scrape.target] = scrape.at
+            name = target_name(scrape.target)
+            try:
+                page = readings_of(scrape.samples, name, scrape.at, scrape.labels)
+            except Missed as error:
+                # One server that cannot be read must not hide the others.
+                self.warnings.append(f"{name}: {error.what}")
+                continue
+            self._newest[scrape.target] = page
+            readings += page
+        return readings
+
+    def _forget_all_but(self, living: Container[TargetKey], before: float) -> None:
+        """Targets that are gone are not reported again; their times are kept while the overlap can bring them back."""
+        self._newest = {target: last for target, last in self._newest.items() if target in living}
+        self._seen_until = {key: at for key, at in self._seen_until.items() if key in living or at >= before}
+
+    def _nothing(self, window_s: float) -> BadInput:
+        looked_for = f" with {self.match}" if self.match else ""
+        return BadInput(
+            f"has no sample of an engine in {window_s:,.0f} s{looked_for}; looked for {', '.join(_TELLING)}",
+            where=self.api.shown,
+            fix=f"Is the engine scraped, and told to count? Supported: {supported()}.",
+        )
+
+
+_TELLING = sorted(name for name in WANTED if "generat" in name or "predicted_total" in name)
+_TELLING = [name for name in _TELLING if not name.endswith("_created")]
+
+
+def scrapes_of(
+    engines: Iterable[Series], targets: Iterable[Series], keep_labels: Sequence[str] = PLACE_LABELS
+) -> list[Scrape]:
+    """Pages put back together, oldest first. A server that two jobs scrape would be counted twice: that is refused."""
+    of_targets: dict[TargetKey, set[str]] = defaultdict(set)
+    started: dict[tuple[TargetKey, float], float] = {}
+    for labels, samples in targets:
+        of_targets[_target(labels)] |= labels.keys()
+        if labels["__name__"] == STARTED:
+            started |= {(_target(labels), at): value for at, value in samples}
+    pages: dict[tuple[TargetKey, float], Scrape] = {}
+    for labels, samples in engines:
+        target, name = _target(labels), labels["__name__"]
+        # A label of the target may change while its process runs on: as part of a series' name it would begin anew.
+        dropped = {"__name__", *PLACE_LABELS, *of_targets.get(target, ())}
+        own = {label: value for label, value in labels.items() if label not in dropped}
+        kept = {label: labels[label] for label in keep_labels if labels.get(label)}
+        for at, value in samples:
+            page = pages.setdefault((target, at), Scrape(target, at, kept, []))
+            page.samples.append(Sample(name, own, value))
+    for key, page in pages.items():
+        if key in started:
+            page.samples.append(Sample(STARTED, {}, started[key]))
+    scrapes = sorted(pages.values(), key=lambda scrape: scrape.at)
+    _refuse_two_scrapers(scrapes)
+    return scrapes
+
+
+def target_name(target: TargetKey) -> str:
+    """A target as people call it: its pod, else its instance, with what is above it."""
+    labels = dict(target)
+    for names in (("cluster", "namespace", "pod"), ("cluster", "instance")):
+        if names[-1] in labels:
+            return "/".join(labels[name] for name in names if name in labels)
+    raise BadInput(
+        "the series of engines carry neither pod nor instance",
+        where="--prometheus",
+        fix="Sums over servers hide their restarts: ask a Prometheus that keeps the label instance.",
+    )
+
+
+def _target(labels: Mapping[str, str]) -> TargetKey:
+    return tuple((name, labels[name]) for name in TARGET_LABELS if labels.get(name))
+
+
+def selector_of(names: Iterable[str], match: str | None) -> str:
+    """A selector for these names, with a user's matchers checked."""
+    return _selector(names, _matchers(match or ""))
+
+
+def _selector(names: Iterable[str], match: str) -> str:
+    wanted = f'__name__=~"{"|".join(sorted(names))}"'
+    return f"{{{wanted},{match}}}" if match else f"{{{wanted}}}"
+
+
+def _among(jobs: Iterable[str]) -> str:
+    """A matcher for these jobs and no others, whatever characters they are written with."""
+    literal = "|".join(re.sub(r"[\\.+*?()|\[\]{}^$]", r"\\\g<0>", job) for job in sorted(jobs))
+    return 'job=~"' + literal.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _matchers(match: str) -> str:
+    """``namespace="prod", job=~"vllm.*"``, with or without braces."""
+    bare = match.strip().removeprefix("{").removesuffix("}").strip().strip(",")
+    before_values = bare.split('"')[0].split("'")[0]
+    if bare and (not any(sign in before_values for sign in ("=", "!~")) or set(before_values) & set("[](){}")):
+        raise BadInput(
+            "is not a list of label matchers",
+            where="--query",
+            fix='Write such as namespace="prod",job=~"vllm.*"; which metrics are read is decided here.',
+        )
+    return bare
+
+
+def _refuse_two_scrapers(scrapes: Iterable[Scrape]) -> None:
+    spans: dict[tuple[str, ...], dict[TargetKey, tuple[float, float]]] = defaultdict(dict)
+    for scrape in scrapes:
+        labels = dict(scrape.target)
+        if "instance" in labels:
+            targets = spans[labels.get("cluster", ""), labels["instance"]]
+            first, _ = targets.get(scrape.target, (scrape.at, scrape.at))
+            targets[scrape.target] = (first, scrape.at)
+    for (_, instance), targets in spans.items():
+        ordered = sorted(targets.items(), key=lambda item: item[1])
+        for (one, (_, end)), (other, (start, _)) in pairwise(ordered):
+            if start < end:
+                raise BadInput(
+                    f"{instance} is scraped twice, as {_words(one, other)} and as {_words(other, one)}: "
+                    "its tokens would count twice",
+                    where="--prometheus",
+                    fix=f"Choose one: --query '{_words(one, other)}'.",
+                )
+
+
+def _words(labels: TargetKey, unlike: TargetKey) -> str:
+    return ",".join(f'{name}="{value}"' for name, value in labels if (name, value) not in unlike)

@@ -1,0 +1,41 @@
+"""Files for the tools that read our /metrics: a Grafana dashboard, Prometheus rules and alerts, and what to scrape."""
+
+from importlib.resources import files
+from pathlib import Path
+
+from tokonomics.errors import BadInput, shorten
+
+NAMES = ("tokonomics-dashboard.json", "tokonomics-rules.yml", "prometheus-scrape.yml")
+
+
+def text_of(name: str) -> str:
+    """One of the files, as shipped."""
+    return files("tokonomics.measure.meter").joinpath("files", name).read_text(encoding="utf-8")
+
+
+def write_files(directory: Path, overwrite: bool = False) -> list[Path]:
+    """Write them all; a file of that name with other content, such as changed thresholds, is kept unless told."""
+    kept = [name for name in NAMES if _differs(directory / name)]
+    if kept and not overwrite:
+        raise BadInput(
+            f"{', '.join(kept)} there differs from what we ship",
+            where=shorten(str(directory)),
+            fix="Give --overwrite to replace what you changed, or another directory.",
+        )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        written = []
+        for name in NAMES:
+            unfinished = directory / f".{name}.unfinished"
+            unfinished.write_text(text_of(name), encoding="utf-8")
+            written.append(unfinished.replace(directory / name))
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror or error}", where=shorten(str(directory))) from None
+    return written
+
+
+def _differs(path: Path) -> bool:
+    try:
+        return path.exists() and path.read_text(encoding="utf-8") != text_of(path.name)
+    except (OSError, UnicodeDecodeError):
+        return True

@@ -1,0 +1,171 @@
+"""Reads an engine's own metrics page over HTTP.
+
+A page that is late, too large, cut off, of another kind or an error is a reading that did not come: it is said and
+counted, and the next one is tried as if nothing had been. The path is found once: as given, or where engines have it.
+"""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from tokonomics.errors import BadInput, shorten
+from tokonomics.measure.meter.engines import ENGINES, FINDER, UnknownEngine, created_names, readings_of
+from tokonomics.measure.meter.pages import finder, prefixes_of, samples_of
+from tokonomics.measure.meter.readings import Missed, Reading
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from tokonomics.measure.meter.clocks import Clock
+
+MOST_BYTES = 20_000_000
+"""A vLLM page has 50 KB; of a large data-parallel server perhaps a hundred times that."""
+TIMEOUT_S = 10.0
+_AT_ONCE = 32
+_ASK_MODEL_TIMES = 3
+_PATHS = ("/metrics", "/prometheus/metrics")
+
+
+def address_of(text: str) -> str:
+    """A server's address as the meter writes it, or a complaint."""
+    address = text if "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise BadInput(f"'{shorten(text)}' is not an address", where="URL", fix="Such as http://localhost:8000")
+    if parts.username or parts.password:
+        raise BadInput(
+            "an address with a password would be written to the ledger",
+            where="URL",
+            fix="Set TOKONOMICS_METER_AUTHORIZATION to the header's value instead.",
+        )
+    path = parts.path.rstrip("/")
+    for ending in ("/v1", *reversed(_PATHS)):
+        # One server must have one name, or its tokens would count twice.
+        path = path.removesuffix(ending)
+    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+
+
+def authorization() -> dict[str, str]:
+    """The header that a server may want; from the environment alone, so that it is in no list of processes."""
+    value = os.environ.get("TOKONOMICS_METER_AUTHORIZATION")
+    return {"Authorization": value} if value else {}
+
+
+class EngineSource:
+    """One engine's address."""
+
+    discovers = False
+    warnings: Sequence[str] = ()
+
+    def __init__(
+        self,
+        address: str,
+        session: "aiohttp.ClientSession",
+        clock: "Clock",
+        labels: Mapping[str, str] | None = None,
+        at_once: asyncio.Semaphore | None = None,
+    ) -> None:
+        self.name = address
+        self._session = session
+        self._clock = clock
+        self._labels = labels or {}
+        self._at_once = at_once or asyncio.Semaphore(_AT_ONCE)
+        self._page: str | None = None
+        self._finder: re.Pattern[str] = FINDER
+        self._model, self._asked_model = "", 0
+
+    async def read(self) -> Sequence[Reading]:
+        async with self._at_once:
+            readings = self._readings(await self._get(self._page)) if self._page else await self._first()
+            if len(readings) > 1 or readings[0].model:
+                return readings
+            if not self._model and self._asked_model < _ASK_MODEL_TIMES:
+                self._asked_model += 1
+                self._model = await self._ask_model()
+            return [replace(readings[0], model=self._model)]
+
+    async def _first(self) -> Sequence[Reading]:
+        """Try the places where a page can be; the first that is an engine's is kept."""
+        pages = [f"{self.name}{path}" for path in _PATHS] + ([self.name] if urlsplit(self.name).path else [])
+        misses: list[Missed] = []
+        for page in pages:
+            try:
+                readings = self._readings(await self._get(page))
+            except Missed as miss:
+                misses.append(miss)
+                if miss.where == "refused":
+                    break
+                continue
+            self._page = page
+            words = next(each for each in ENGINES if each.name == readings[0].engine)
+            names = {pick.name for pick in words.picks()}
+            self._finder = finder(names | created_names(names))
+            return readings
+        raise next((miss for miss in misses if isinstance(miss, UnknownEngine)), misses[0])
+
+    async def _ask_model(self) -> str:
+        """The name of the only model of a server whose metrics do not say it."""
+        try:
+            answer = json.loads(await self._get(f"{self.name}/v1/models", metrics=False))
+            (only,) = answer["data"]
+            return shorten(str(only["id"]), 200)
+        except (Missed, ValueError, KeyError, TypeError):
+            return ""
+
+    def _readings(self, page: str) -> Sequence[Reading]:
+        samples = samples_of(page, self._finder)
+        if not samples and self._finder is not FINDER:
+            # Another engine has come to this address.
+            self._finder = FINDER
+            samples = samples_of(page, FINDER)
+        found = () if samples else prefixes_of(page[:20_000])
+        readings = readings_of(samples, self.name, self._clock.wall(), self._labels, found)
+        if not readings:
+            raise Missed("the page has no figures of the engine yet")
+        return readings
+
+    async def _get(self, page: str, metrics: bool = True) -> str:
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        accept = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
+        try:
+            async with self._session.get(page, timeout=timeout, headers=accept) as response:
+                if response.status != 200:
+                    raise Missed(f"answers {response.status} at {urlsplit(page).path}", fix=_switches(response.status))
+                if metrics and response.content_type in ("text/html", "application/json", "text/event-stream"):
+                    raise Missed(f"answers {response.content_type} at {urlsplit(page).path}, not metrics")
+                body = bytearray()
+                async for piece in response.content.iter_chunked(1 << 16):
+                    body += piece
+                    if len(body) > MOST_BYTES:
+                        raise Missed(f"the page is larger than {MOST_BYTES // 10**6} MB")
+        except TimeoutError:
+            raise Missed(f"no answer in {TIMEOUT_S:g} s", where="refused") from None
+        except aiohttp.ClientConnectorError as error:
+            raise Missed(f"cannot be reached: {error.strerror or error.os_error}", where="refused") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise Missed(f"the answer broke off: {shorten(str(error) or type(error).__name__)}") from None
+        try:
+            return body.decode()
+        except UnicodeDecodeError:
+            raise Missed("the page is not text") from None
+
+
+def _switches(status: int) -> str | None:
+    if status in (401, 403):
+        return "Set TOKONOMICS_METER_AUTHORIZATION, such as 'Bearer …'."
+    if status in (404, 501):
+        return "Its metrics may be off: " + "; ".join(
+            f"{words.name}: {words.switch}" for words in ENGINES if "on" not in words.switch.split()
+        )
+    return None

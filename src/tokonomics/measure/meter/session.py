@@ -1,0 +1,171 @@
+"""A run of the meter: its sources opened, ticks on the beat until it is told to stop, and a last word.
+
+The first tick decides: an address whose page is of no engine that we know, or none that answers at all, is a mistake
+of who asked and ends the run. From then on nothing that a server does ends it.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING
+
+from tokonomics.errors import BadInput
+from tokonomics.measure.meter.clocks import Clock, SystemClock
+from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.meter import Meter
+from tokonomics.measure.meter.readings import GpuSource, Source
+from tokonomics.measure.meter.scrape import EngineSource, address_of, authorization
+from tokonomics.measure.meter.state import MeterState, Planned
+
+if TYPE_CHECKING:
+    from tokonomics.measure.meter.prometheus_source import PrometheusSource
+
+Show = Callable[[MeterState], None]
+_LAST_MINUTES_S = 600.0
+"""Not all servers were scraped at the same time: read again what may be new of some; the book leaves the rest out."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to meter, and how."""
+
+    urls: Sequence[str]
+    usd_per_hour: float
+    price_from: str
+    every_s: float = 15.0
+    beats: int | None = None
+    """Intervals after which it ends; None: when it is told to."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    planned: Planned | None = None
+    from_now: bool = False
+    prometheus: str | None = None
+    """The address of one that scrapes engines already."""
+    match: str | None = None
+    """Of its series: label matchers."""
+    keep_labels: Sequence[str] = ()
+    since: float | None = None
+    """Unix seconds: read its past from here on first."""
+    gpus: GpuSource | None = None
+    listen: tuple[str, int] | None = None
+    """Where our own metrics are served."""
+    gpus_per_server: int = 1
+    price_date: date | None = None
+    usd_per_kwh: float | None = None
+
+
+def meter_servers(
+    asked: Asked, ledger: Ledger, show: Show, clock: Clock | None = None, say: Callable[[str], None] = lambda text: None
+) -> MeterState | None:
+    """Run to the end, or to Ctrl-C or a termination; the last state, or None when there is none."""
+    return asyncio.run(_run(asked, ledger, show, clock or SystemClock(), say))
+
+
+async def _run(asked: Asked, ledger: Ledger, show: Show, clock: Clock, say: Callable[[str], None]) -> MeterState | None:
+    import aiohttp
+
+    addresses = list(dict.fromkeys(address_of(url) for url in asked.urls))
+    if not addresses and asked.prometheus is None:
+        raise BadInput("no server is given", where="URL", fix="Such as: tokonomics meter http://localhost:8000")
+    connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=max(15.0, 2 * asked.every_s))
+    async with aiohttp.ClientSession(connector=connector, headers=authorization()) as session:
+        sources: list[Source] = [EngineSource(each, session, clock, asked.labels) for each in addresses]
+        fleet = _fleet(asked, clock)
+        meter = Meter(
+            [*sources, *([fleet] if fleet else [])],
+            ledger,
+            clock,
+            asked.usd_per_hour,
+            price_from=asked.price_from,
+            every_s=asked.every_s,
+            planned=asked.planned,
+            gpus=asked.gpus,
+            usd_per_kwh=asked.usd_per_kwh,
+            from_now=asked.from_now,
+        )
+        since = _past_from(asked, ledger) if fleet is not None else None
+        if fleet is not None and since is not None:
+            async for readings in fleet.history(since, clock.wall()):
+                meter.backfill(fleet, readings)
+        async with _exposed(asked, show, say) as show_too:
+            return await _beat(meter, asked, show_too, clock)
+
+
+def _past_from(asked: Asked, ledger: Ledger) -> float | None:
+    """Where a Prometheus is read from: as asked, or else where the last meter ended, which it has scraped through."""
+    if asked.since is not None or asked.from_now:
+        return asked.since
+    booked = [mark.until for target, mark in ledger.marks().items() if "://" not in target]
+    return max(booked) - _LAST_MINUTES_S if booked else None
+
+
+def _fleet(asked: Asked, clock: Clock) -> "PrometheusSource | None":
+    from tokonomics.measure.meter.prometheus_source import PrometheusSource
+
+    if asked.prometheus is None:
+        return None
+    return PrometheusSource(asked.prometheus, asked.match, asked.keep_labels, clock=clock.wall)
+
+
+@asynccontextmanager
+async def _exposed(asked: Asked, show: Show, say: Callable[[str], None]) -> AsyncIterator[Show]:
+    """Also keeps each state for whoever scrapes us, where that is asked for."""
+    if asked.listen is None:
+        yield show
+        return
+    from tokonomics.measure.meter.exposition import Told, serve_exposition
+
+    latest: list[MeterState] = []
+
+    def show_and_keep(state: MeterState) -> None:
+        latest[:] = [state]
+        show(state)
+
+    told = Told(gpus_per_target=asked.gpus_per_server, price_date=asked.price_date, usd_per_kwh=asked.usd_per_kwh)
+    async with serve_exposition(*asked.listen, lambda: latest[0] if latest else None, told) as address:
+        say(f"our own metrics: {address}")
+        yield show_and_keep
+
+
+async def _beat(meter: Meter, asked: Asked, show: Show, clock: Clock) -> MeterState | None:
+    """A tick that takes longer than a beat skips those it missed."""
+    stop = asyncio.Event()
+    with _told_to_stop(stop):
+        began, beat = clock.steady(), 0
+        state = await meter.tick()
+        _refuse(meter, state)
+        show(state)
+        while not stop.is_set() and (asked.beats is None or beat < asked.beats):
+            beat = max(beat + 1, int((clock.steady() - began) / asked.every_s))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), max(0.0, began + beat * asked.every_s - clock.steady()))
+            state = await meter.tick()
+            show(state)
+    return state
+
+
+def _refuse(meter: Meter, state: MeterState) -> None:
+    for name, miss in meter.unreachable().items():
+        if name in meter.unknown_engines():
+            raise BadInput(miss.what, where=name, fix=miss.fix)
+    if not state.groups:
+        name, miss = next(iter(meter.unreachable().items()))
+        raise BadInput(miss.what, where=name, fix=miss.fix or "Is the server up, and the address right?")
+
+
+@contextmanager
+def _told_to_stop(stop: asyncio.Event) -> Iterator[None]:
+    """Ctrl-C and termination set the event, so that the last tick is still written and shown."""
+    loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+    # Outside the main thread there are no signals to be had.
+    with suppress(ValueError, RuntimeError):
+        for each in signals:
+            loop.add_signal_handler(each, stop.set)
+    try:
+        yield
+    finally:
+        with suppress(ValueError, RuntimeError):
+            for each in signals:
+                loop.remove_signal_handler(each)

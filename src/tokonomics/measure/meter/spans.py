@@ -1,0 +1,229 @@
+"""A stretch of paid time on one server: how long, at what price, what was counted in it, and whether it worked.
+
+Time is **seen** between two readings that came; a **gap** while the server did not answer; **away** while the meter did
+not run. Seen time is busy when anything was counted or requests are there at either end, and idle when nothing moved;
+an engine that keeps its own idle seconds is believed within a busy stretch. What was counted over a gap is known only
+when the server is back: it stays with the last part of the gap, and is never spread.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from tokonomics.measure.meter.increase import increases
+from tokonomics.measure.meter.readings import Counted, Reading
+from tokonomics.measure.meter.state import Tally
+from tokonomics.units import SECONDS_PER_HOUR
+
+STARVED_BELOW = 0.5
+"""Of the planned batch: the planned one is a mean, so that less than it is no news (assumed)."""
+
+
+class Watched(StrEnum):
+    """Who was there."""
+
+    seen = "seen"
+    gap = "gap"
+    away = "away"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Paid time of one model on one server. ``end`` is ``start`` plus ``seconds``, in unix seconds."""
+
+    target: str
+    model: str
+    engine: str
+    watched: Watched
+    start: float
+    seconds: float
+    usd_per_hour: float
+    """Of the server, as it was priced then."""
+    usd: float
+    """This model's part of the server's price."""
+    busy_s: float = 0.0
+    input_total: float = 0.0
+    input_cached: float = 0.0
+    output: float = 0.0
+    answered: float = 0.0
+    failed: float = 0.0
+    preempted: float = 0.0
+    running_s: float = 0.0
+    running_seen_s: float = 0.0
+    ttft_s: float = 0.0
+    ttft_count: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds
+
+
+_COUNTS = ("input_total", "input_cached", "output", "answered", "failed", "preempted", "ttft_s", "ttft_count")
+_SHARED = ("seconds", "usd", "busy_s", "running_s", "running_seen_s")
+SUMS = (*_SHARED, *_COUNTS)
+"""What is added when two stretches become one."""
+
+
+def spans_between(
+    before: Mapping[str, Reading],
+    now: Sequence[Reading],
+    start: float,
+    seconds: float,
+    watched: Watched,
+    usd_per_hour: float,
+) -> list[Span]:
+    """The spans of a server's models up to readings that came; its price is split by the tokens of each."""
+    counted = [(reading, increases(before.get(reading.model), reading)) for reading in now]
+    tokens = [each.get(Counted.input_total, 0.0) + each.get(Counted.output, 0.0) for _, each in counted]
+    shares = _shares(usd_per_hour * seconds / SECONDS_PER_HOUR, tokens)
+    return [
+        _span(before.get(reading.model), reading, each, start, seconds, watched, usd_per_hour, usd)
+        for (reading, each), usd in zip(counted, shares, strict=True)
+    ]
+
+
+def empty_spans(
+    last: Sequence[Reading], start: float, seconds: float, watched: Watched, usd_per_hour: float
+) -> list[Span]:
+    """Paid time of which nothing is known."""
+    shares = _shares(usd_per_hour * seconds / SECONDS_PER_HOUR, [0.0] * len(last))
+    return [
+        Span(
+            target=each.target,
+            model=each.model,
+            engine=each.engine,
+            watched=watched,
+            start=start,
+            seconds=seconds,
+            usd_per_hour=usd_per_hour,
+            usd=usd,
+            labels=each.labels,
+        )
+        for each, usd in zip(last, shares, strict=True)
+    ]
+
+
+def is_busy(before: Reading | None, now: Reading, counted: Mapping[Counted, float]) -> bool:
+    """Whether there was work between two readings, as far as the page can tell."""
+    if not now.tells_idle:
+        return True
+    if any(counted.get(kind, 0.0) > 0 for kind in _WORK):
+        return True
+    ends = (now.running, now.waiting, before.running if before else None, before.waiting if before else None)
+    return any(gauge for gauge in ends)
+
+
+_WORK = (Counted.work, Counted.input_total, Counted.output, Counted.answered, Counted.failed, Counted.preempted)
+
+
+def _span(
+    before: Reading | None,
+    now: Reading,
+    counted: Mapping[Counted, float],
+    start: float,
+    seconds: float,
+    watched: Watched,
+    usd_per_hour: float,
+    usd: float,
+) -> Span:
+    busy_s = _busy_s(before, now, counted, seconds) if watched is Watched.seen else 0.0
+    gauges = [each.running for each in (before, now) if each is not None and each.running is not None]
+    known = busy_s > 0 and bool(gauges)
+    return Span(
+        target=now.target,
+        model=now.model,
+        engine=now.engine,
+        watched=watched,
+        start=start,
+        seconds=seconds,
+        usd_per_hour=usd_per_hour,
+        usd=usd,
+        busy_s=busy_s,
+        # A gauge read at random times has the mean of the whole stretch, so it weighs with all of it.
+        running_s=sum(gauges) / len(gauges) * seconds if known else 0.0,
+        running_seen_s=busy_s if known else 0.0,
+        labels=now.labels,
+        **{name: counted.get(Counted(name), 0.0) for name in _COUNTS},
+    )
+
+
+def _busy_s(before: Reading | None, now: Reading, counted: Mapping[Counted, float], seconds: float) -> float:
+    if not is_busy(before, now, counted):
+        return 0.0
+    ranks = len(now.counters.get(Counted.idle_s, {}))
+    idle_s = counted.get(Counted.idle_s, 0.0) / ranks if ranks else 0.0
+    # More idle seconds than passed were added late, for time that is in the books already.
+    return seconds - idle_s if idle_s <= seconds else seconds
+
+
+def _shares(usd: float, weights: Sequence[float]) -> list[float]:
+    """Dollars by weight, or evenly without any; they add up."""
+    total = sum(weights)
+    shares = [usd * weight / total if total > 0 else usd / len(weights) for weight in weights[:-1]]
+    return [*shares, usd - sum(shares)] if weights else []
+
+
+def cut(span: Span, at: float) -> tuple[Span | None, Span | None]:
+    """The parts before and from an instant: time and dollars by length, counts in the last part, where they came in."""
+    if at <= span.start:
+        return None, span
+    if at > span.end or (at == span.end and span.seconds > 0):
+        return span, None
+    share = (at - span.start) / span.seconds if span.seconds else 0.0
+    first = {name: getattr(span, name) * share for name in _SHARED}
+    rest = {name: getattr(span, name) - first[name] for name in _SHARED}
+    return _with(span, first | dict.fromkeys(_COUNTS, 0.0)), _with(span, rest | {"start": at})
+
+
+def _with(span: Span, sums: dict[str, float]) -> Span:
+    return replace(span, **sums)  # type: ignore[arg-type]
+
+
+def cut_every(span: Span, period_s: float) -> list[Span]:
+    """The span in pieces that do not cross a multiple of the period."""
+    pieces = []
+    rest: Span | None = span
+    while rest is not None:
+        edge = (rest.start // period_s + 1) * period_s
+        piece, rest = cut(rest, edge)
+        if piece is not None:
+            pieces.append(piece)
+    return pieces
+
+
+def tally(span: Span, planned_batch: float | None = None) -> Tally:
+    """A span as sums."""
+    seen = span.watched is Watched.seen
+    busy_share = span.busy_s / span.seconds if span.seconds > 0 else 0.0
+    busy_usd = span.usd * busy_share if seen else 0.0
+    ended = span.answered + span.failed
+    batch = span.running_s / span.running_seen_s if span.running_seen_s > 0 else None
+    starved = planned_batch is not None and batch is not None and batch < STARVED_BELOW * planned_batch
+    return Tally.model_construct(
+        seconds=span.seconds,
+        busy_s=span.busy_s if seen else 0.0,
+        idle_s=span.seconds - span.busy_s if seen else 0.0,
+        gap_s=span.seconds if span.watched is Watched.gap else 0.0,
+        away_s=span.seconds if span.watched is Watched.away else 0.0,
+        usd=span.usd,
+        busy_usd=busy_usd,
+        idle_usd=span.usd - busy_usd if seen else 0.0,
+        gap_usd=span.usd if span.watched is Watched.gap else 0.0,
+        away_usd=span.usd if span.watched is Watched.away else 0.0,
+        failed_usd=busy_usd * span.failed / ended if ended > 0 else 0.0,
+        input_total=span.input_total,
+        input_cached=span.input_cached,
+        output=span.output,
+        unseen_tokens=0.0 if seen else span.input_total + span.output,
+        unseen_output=0.0 if seen else span.output,
+        answered=span.answered,
+        failed=span.failed,
+        preempted=span.preempted,
+        running_s=span.running_s,
+        running_seen_s=span.running_seen_s,
+        starved_s=span.busy_s if starved else 0.0,
+        starved_usd=busy_usd if starved else 0.0,
+        ttft_s=span.ttft_s,
+        ttft_count=span.ttft_count,
+    )

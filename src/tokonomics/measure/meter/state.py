@@ -1,0 +1,231 @@
+"""What the meter knows now: for each server and model, and in all, what the tokens of three windows cost.
+
+A tally adds up spans; every figure on the screen, in JSON and on our own ``/metrics`` is read off one.
+"""
+
+from pydantic import Field, computed_field
+
+from tokonomics.nouns import Noun
+from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
+
+
+class Tally(Noun):
+    """Sums over spans. Seconds and dollars are those of the machines, tokens those that were counted in them."""
+
+    seconds: float = 0.0
+    busy_s: float = 0.0
+    idle_s: float = 0.0
+    gap_s: float = 0.0
+    """The server did not answer; it is paid for all the same."""
+    away_s: float = 0.0
+    """The meter did not run; likewise."""
+    usd: float = 0.0
+    busy_usd: float = 0.0
+    idle_usd: float = 0.0
+    gap_usd: float = 0.0
+    away_usd: float = 0.0
+    failed_usd: float = 0.0
+    """Of ``busy_usd``: the share of failed among all ended requests, as if each cost the same."""
+    input_total: float = 0.0
+    input_cached: float = 0.0
+    output: float = 0.0
+    unseen_tokens: float = 0.0
+    """Of input and output: counted over time in which the server or the meter was away."""
+    unseen_output: float = 0.0
+    """Of ``unseen_tokens``: output."""
+    answered: float = 0.0
+    failed: float = 0.0
+    preempted: float = 0.0
+    running_s: float = 0.0
+    """Requests running × seconds, over the time in which the gauge was seen."""
+    running_seen_s: float = 0.0
+    """Busy seconds for which ``running_s`` is known."""
+    starved_s: float = 0.0
+    """Of ``busy_s``: with less than half of the planned batch running."""
+    starved_usd: float = 0.0
+    ttft_s: float = 0.0
+    ttft_count: float = 0.0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        mine, its = self.__dict__, other.__dict__
+        return Tally.model_construct(**{name: mine[name] + its[name] for name in mine})
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def input_computed(self) -> float:
+        return max(0.0, self.input_total - self.input_cached)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def billed_tokens(self) -> float:
+        """Input and output, as an API would bill them."""
+        return self.input_total + self.output
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def usd_per_mtok(self) -> float | None:
+        """Reservation basis: every paid hour, over input and output tokens."""
+        return _per_mtok(self.usd, self.billed_tokens)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def usd_per_mtok_output(self) -> float | None:
+        """Reservation basis, over output tokens alone."""
+        return _per_mtok(self.usd, self.output)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def usd_per_mtok_usage(self) -> float | None:
+        """Usage basis: busy time alone, over the tokens counted while it was watched."""
+        return _per_mtok(self.busy_usd, self.billed_tokens - self.unseen_tokens)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def usd_per_mtok_output_usage(self) -> float | None:
+        return _per_mtok(self.busy_usd, self.output - self.unseen_output)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def idle_share(self) -> float | None:
+        """Of the time that was watched."""
+        watched = self.busy_s + self.idle_s
+        return self.idle_s / watched if watched > 0 else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def batch(self) -> float | None:
+        """Requests running, in the mean over busy time."""
+        return self.running_s / self.running_seen_s if self.running_seen_s > 0 else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def cache_share(self) -> float | None:
+        return self.input_cached / self.input_total if self.input_total > 0 else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def tokens_per_s(self) -> float | None:
+        return self.billed_tokens / self.seconds if self.seconds > 0 else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def output_per_s(self) -> float | None:
+        return self.output / self.seconds if self.seconds > 0 else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def usd_per_hour(self) -> float | None:
+        return self.usd / self.seconds * SECONDS_PER_HOUR if self.seconds > 0 else None
+
+
+def _per_mtok(usd: float, tokens: float) -> float | None:
+    return usd / tokens * TOKENS_PER_MTOK if tokens > 0 else None
+
+
+class Planned(Noun):
+    """What was meant to be: of one replica."""
+
+    usd_per_mtok: float
+    """Reservation basis, input and output tokens."""
+    batch: float | None = None
+    usd_per_hour: float | None = None
+    tokens_per_s: float | None = None
+    """Input and output."""
+    cache_share: float = 0.0
+    requests_per_s: float | None = None
+
+
+class GroupState(Noun):
+    """One model on one server, as the meter sees it now."""
+
+    target: str
+    model: str
+    engine: str
+    labels: dict[str, str]
+    up: bool
+    """Whether the last reading came."""
+    busy: bool | None
+    """In the last span; None while nothing is known."""
+    usd_per_hour: float
+    running: float | None
+    waiting: float | None
+    kv_use: float | None
+    now: Tally
+    """The last minute; longer where the engine counts tokens only as requests end."""
+    hour: Tally
+    """This hour by the clock, UTC."""
+    today: Tally
+    """This day, UTC."""
+    total: Tally
+    """All that the ledger holds of it."""
+    misses: int
+    """Readings that did not come, since the meter started."""
+    said: str | None = None
+    """Why the last reading did not come, or what is odd about it."""
+
+
+class GpuState(Noun):
+    """One GPU as it was last read."""
+
+    uuid: str
+    name: str
+    utilisation: float | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    memory_used_bytes: float | None = None
+    memory_total_bytes: float | None = None
+    dram_active: float | None = None
+    tensor_active: float | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class Factor(Noun):
+    """One reason for which the price is not the planned one: above 1 dearer, below 1 cheaper."""
+
+    name: str
+    times: float
+    said: str
+
+
+class Verdict(Noun):
+    """The price against the plan; the factors multiply to the ratio."""
+
+    usd_per_mtok: float
+    planned_usd_per_mtok: float
+    ratio: float
+    factors: tuple[Factor, ...]
+    largest: Factor | None
+    said: str
+
+
+class MeterState(Noun):
+    """All the meter knows at an instant."""
+
+    at: float
+    """Unix seconds."""
+    every_s: float
+    price_from: str
+    groups: tuple[GroupState, ...]
+    now: Tally
+    """Sum over the groups; of the other windows also over servers that have left since."""
+    hour: Tally
+    today: Tally
+    total: Tally
+    gpus: tuple[GpuState, ...] = ()
+    energy_j: float | None = None
+    """Drawn by the GPUs since the meter started; None where none is read."""
+    electricity_usd: float | None = None
+    """Of that energy, where a price of it is given; not part of the bill."""
+    planned: Planned | None = None
+    against_plan: Verdict | None = None
+    """Of today."""
+    notes: tuple[str, ...] = ()
+    """What a person should know: servers that do not answer, a disk that is full, a clock that jumped."""
+    held_spans: int = 0
+    """Not yet written to the ledger, because it cannot be."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def tokens_per_s(self) -> float:
+        """Input and output, all servers together."""
+        return sum(group.now.tokens_per_s or 0.0 for group in self.groups)

@@ -1,0 +1,128 @@
+"""One server over time: readings that come or do not, turned into spans that follow each other without overlap.
+
+The time of the spans is that of the steady clock. Their labels follow the wall clock while it agrees; when it is set
+forward they skip, when it is set back they go on from where they were until it has caught up.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tokonomics.measure.meter.increase import carried, is_stranger
+from tokonomics.measure.meter.ledger import Mark
+from tokonomics.measure.meter.readings import Missed, Reading
+from tokonomics.measure.meter.spans import Span, Watched, empty_spans, spans_between
+
+CLOCK_SLACK_S = 2.0
+"""By which labels and the wall clock may differ before labels skip: clocks are slewed all the time."""
+LONG_S = 120.0
+"""Longer than this without a reading, or a miss, nobody looked: a machine that slept, or a scraper that was down."""
+MOST_AWAY_S = 31 * 86_400.0
+"""After a longer absence the machine was hardly paid for all the while, or a clock was wrong: counting starts anew."""
+STRANGERS_BELIEVED = 3
+"""After so many readings in a row of one other process, it is the server now, counted from here on."""
+
+
+class Watch:
+    """What is known of a server."""
+
+    def __init__(
+        self,
+        target: str,
+        usd_per_hour: float,
+        mark: Mark | None = None,
+        patience_s: float = LONG_S,
+        after_patience: Watched = Watched.away,
+    ) -> None:
+        self.target = target
+        self._patience_s = patience_s
+        self._after_patience = after_patience
+        self.usd_per_hour = usd_per_hour
+        self.readings: dict[str, Reading] = dict(mark.readings) if mark else {}
+        self.until: float | None = mark.until if mark else None
+        self.misses = 0
+        self.up = False
+        self.said: str | None = None
+        self._steady: float | None = None
+        self._missing = False
+        self._strangers: tuple[float | None, int] = (None, 0)
+
+    def came(self, readings: Sequence[Reading], wall: float, steady: float, born: float | None = None) -> list[Span]:
+        """Spans up to readings that came. ``born``: when the server began, where that was watched for."""
+        readings = self._named(readings)
+        self._refuse_strangers(readings)
+        spans: list[Span] = []
+        anew = self.until is not None and self._steady is None and wall - self.until > MOST_AWAY_S
+        if anew:
+            self.readings, self.until = {}, None
+        if self.until is None and born is not None:
+            self.until, self._steady = born, steady - max(0.0, wall - born)
+        elif self.until is None and self.readings:
+            # It had left and is back: what it counted meanwhile is ours, the time is not.
+            self.until, self._steady, self._missing = wall, steady, True
+        if self.until is not None:
+            start, seconds, watched = self._stretch(wall, steady)
+            spans = spans_between(self.readings, readings, start, seconds, watched, self.usd_per_hour)
+            self.until = start + seconds
+        else:
+            self.until = wall
+        self.readings |= {each.model: carried(self.readings.get(each.model), each) for each in readings}
+        self._steady, self._missing, self.up = steady, False, True
+        self.said = "the last meter ended more than a month ago: counting starts anew" if anew else None
+        return spans
+
+    def missed(self, why: Missed, wall: float, steady: float) -> list[Span]:
+        """Spans up to a reading that did not come: paid, and not known."""
+        self.misses += 1
+        self.up, self.said = False, why.what
+        if self.until is None or (self._steady is None and wall - self.until > MOST_AWAY_S):
+            return []
+        start, seconds, watched = self._stretch(wall, steady)
+        watched = Watched.gap if watched is Watched.seen else watched
+        spans = empty_spans(list(self.readings.values()), start, seconds, watched, self.usd_per_hour)
+        self.until, self._steady, self._missing = start + seconds, steady, True
+        return spans
+
+    @property
+    def last_at(self) -> float:
+        """When the newest of its readings was made."""
+        return max((each.at for each in self.readings.values()), default=float("-inf"))
+
+    def _stretch(self, wall: float, steady: float) -> tuple[float, float, Watched]:
+        assert self.until is not None
+        if self._steady is None:
+            return self.until, max(0.0, wall - self.until), Watched.away
+        seconds = max(0.0, steady - self._steady)
+        skipped = wall - seconds - self.until
+        start = self.until + skipped if skipped > CLOCK_SLACK_S else self.until
+        if self._missing:
+            return start, seconds, Watched.gap
+        return start, seconds, Watched.seen if seconds <= self._patience_s else self._after_patience
+
+    def _named(self, readings: Sequence[Reading]) -> Sequence[Reading]:
+        """A server that names its model on another page may fail to: its counters are still the same ones."""
+        if len(readings) != 1 or len(self.readings) != 1:
+            return readings
+        (now,), (known,) = readings, self.readings
+        if not now.model:
+            return [replace(now, model=known)]
+        if not known:
+            self.readings = {now.model: replace(self.readings[""], model=now.model)}
+        return readings
+
+    def _refuse_strangers(self, readings: Sequence[Reading]) -> None:
+        before: Mapping[str, Reading] = self.readings
+        strange = [each for each in readings if each.model in before and is_stranger(before[each.model], each)]
+        if not strange:
+            self._strangers = (None, 0)
+            return
+        who, times = self._strangers
+        times = times + 1 if who == strange[0].started else 1
+        self._strangers = (strange[0].started, times)
+        if times < STRANGERS_BELIEVED:
+            raise Missed(
+                "another process answers at this address, beside the one before: a load balancer?",
+                fix="Give the address of each server, so that its counters can be told apart.",
+            )
+        # Its counters become the base without anything counted: what it did before is not known to be ours.
+        self.readings |= {each.model: each for each in readings}
+        self._strangers = (None, 0)

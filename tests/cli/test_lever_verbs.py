@@ -1,0 +1,112 @@
+"""``levers``, ``stack``, ``own-hardware``, ``compare``: what they say to a person who has not read the manual."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+TRAFFIC = ("--rate=5", "--input=1000", "--output=300")
+OWN = ("own-hardware", "--gpu=H100", "--gpus=8", "--years=4", "--usd-per-kwh=0.12", "--host-watts=4600")
+
+
+@pytest.mark.parametrize("verb", ["levers", "stack"])
+def test_a_model_that_does_not_fit_says_on_how_many_it_does(tokonomics: Call, verb: str) -> None:
+    done = tokonomics(verb, "llama-3.3-70b", "--gpu=L4", *TRAFFIC, "--slo=ttft_p99=1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--tp 8" in done.stderr
+    assert "--slo" not in done.stderr
+
+
+def test_a_promise_that_is_too_tight_says_so(tokonomics: Call) -> None:
+    done = tokonomics("levers", "llama-3.1-8b", "--gpu=L4", *TRAFFIC, "--slo=ttft_p99=1ms")
+    assert done.returncode == 2
+    assert "Loosen --slo" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["levers", "stack"])
+def test_a_memory_below_nothing_is_refused_though_nothing_would_be_kept_in_it(tokonomics: Call, verb: str) -> None:
+    done = tokonomics(verb, "llama-3.1-8b", "--gpu=H100", *TRAFFIC, "--tiers=dram=-4")
+    assert done.returncode == 2
+    assert "--tiers: 'dram=-4'" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_json_of_levers_says_what_is_promised(tokonomics: Call) -> None:
+    quick = "--without=hardware,speculation,disaggregation,weights,kv,autoscale,spot,commit"
+    done = tokonomics(
+        "levers", "llama-3.1-8b", "--gpu=H100", *TRAFFIC, "--slo=ttft_p99=0.8,tpot_mean=40ms", quick, "--json"
+    )
+    promises = json.loads(done.stdout)["promises"]
+    assert [(each["latency"], each["statistic"], each["seconds"]) for each in promises] == [
+        ("ttft", "p99", 0.8),
+        ("tpot", "mean", 0.04),
+    ]
+
+
+def test_every_missing_flag_is_named_at_once_with_an_example(tokonomics: Call) -> None:
+    done = tokonomics("own-hardware", "--gpu=H100")
+    assert done.returncode == 2
+    for flag in ("--purchase-usd", "--years", "--usd-per-kwh", "--host-watts"):
+        assert flag in done.stderr.splitlines()[0]
+    assert "tokonomics own-hardware --gpu H100" in done.stderr
+
+
+@pytest.mark.parametrize("price", ["250k", "250,000", "$250K", "0.25M", "2.5e5"])
+def test_dollars_are_read_as_people_write_them(tokonomics: Call, price: str) -> None:
+    made = [json.loads(tokonomics(*OWN, f"--purchase-usd={each}", "--json").stdout) for each in (price, "250000")]
+    assert made[0] == made[1]
+    assert made[0]["purchase"]["purchase_usd"] == 250_000
+
+
+def test_a_price_that_is_none_is_refused(tokonomics: Call) -> None:
+    done = tokonomics(*OWN, "--purchase-usd=much")
+    assert done.returncode == 2
+    assert "250k" in done.stderr
+
+
+def test_an_engineer_may_cost_15k(tokonomics: Call) -> None:
+    given = (
+        "breakeven",
+        "--tokens-per-second=2400",
+        "--usd-per-hour=2",
+        "--max-utilization=0.7",
+        "--api=openai:gpt-4o",
+    )
+    flags = (*given, *TRAFFIC[1:], "--engineers=0.5", "--json")
+    short, long = (tokonomics(*flags, f"--engineer-usd-per-month={each}") for each in ("15k", "15000"))
+    assert short.returncode == 0, short.stderr
+    assert json.loads(short.stdout) == json.loads(long.stdout)
+
+
+def test_rent_is_of_a_machine_like_the_one_bought(tokonomics: Call) -> None:
+    rented = json.loads(tokonomics(*OWN, "--purchase-usd=250k", "--json").stdout)["rented"][0]
+    assert rented["memory_gb"] >= 80 * rented["gpus"]
+
+
+def test_compare_tells_gpus_that_are_paid_for_and_not_used(tokonomics: Call) -> None:
+    flags = (
+        "compare",
+        "llama-3.3-70b",
+        "--gpu=A100-80GB",
+        "--provider=aws",
+        "--weights=bf16",
+        "--rate=1",
+        *TRAFFIC[1:],
+    )
+    pick = json.loads(tokonomics(*flags, "--json").stdout)["cells"][0]["pick"]
+    used = pick["replicas"] * pick["gpus_per_replica"]
+    assert used < pick["gpus_paid"]
+    assert f"{used} of {pick['gpus_paid']}" in tokonomics(*flags).stdout
+
+
+def test_one_tenant_alone_is_told_what_to_give(tokonomics: Call, tmp_path: Path) -> None:
+    file = tmp_path / "one.csv"
+    file.write_text("at,input,output,who\n0,100,10,a\n", encoding="utf-8")
+    columns = "--columns=arrival=at,input=input,output=output,tenant=who"
+    done = tokonomics("tenants", "llama-3.1-8b", "--gpu=H100", f"--trace={file}", columns)
+    assert done.returncode == 2
+    assert "the one request is of one tenant" in done.stderr
+    assert "--trace once for each" in done.stderr

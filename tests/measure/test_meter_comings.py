@@ -1,0 +1,59 @@
+"""Servers of a fleet that leave and come back under their old names, as the pods of a StatefulSet do."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.measure.metered import HandClock, PageSource, Process
+
+from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.meter import Meter
+from tokonomics.measure.meter.readings import Reading
+from tokonomics.measure.meter.state import MeterState
+
+
+@dataclass
+class Discovered(PageSource):
+    """A Prometheus with one target, which may not be there."""
+
+    discovers: bool = True
+    gone: bool = False
+
+    async def read(self) -> Sequence[Reading]:
+        return [] if self.gone else await PageSource.read(self)
+
+
+def test_a_pod_that_comes_back_under_its_name_counts_once(tmp_path: Path) -> None:
+    """A dollar a second: a minute, ten minutes scaled to zero and not paid for, three quarters of a minute."""
+    clock = HandClock()
+    process = Process(clock)
+    source = Discovered(process, "prod/llama-0")
+
+    async def play(book: Ledger) -> MeterState:
+        meter = Meter([source], book, clock, 3600.0, every_s=15.0)
+
+        async def ticks(count: int) -> MeterState:
+            for _ in range(count):
+                clock.passed += 15
+                process.work(100, 10)
+                state = await meter.tick()
+            return state
+
+        await meter.tick()
+        await ticks(4)
+        source.gone = True
+        clock.passed += 600
+        await meter.tick()
+        source.gone = False
+        process.restart()
+        return await ticks(3)
+
+    with Ledger(tmp_path / "meter.db") as book:
+        state = asyncio.run(play(book))
+        booked = sum(span.usd for span in book.spans())
+        (mark,) = book.marks().values()
+    assert booked == pytest.approx(60 + 45)
+    assert state.total.usd == pytest.approx(booked)
+    assert state.today.output == mark.totals["tiny"].output == process.true_output

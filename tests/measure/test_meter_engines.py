@@ -1,0 +1,182 @@
+"""Metrics pages of every engine come out as the same words; the traps of each are known."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tokonomics.measure.meter.engines import FINDER, WANTED, UnknownEngine, readings_of
+from tokonomics.measure.meter.pages import Sample, prefixes_of, samples_of
+from tokonomics.measure.meter.readings import Counted, Missed, Reading
+
+PAGES = Path(__file__).parent / "pages"
+
+
+def read(page: str) -> Reading:
+    (reading,) = readings_of(samples_of(page, FINDER), "http://gpu:8000", 100.0, found=prefixes_of(page))
+    return reading
+
+
+def recorded(name: str) -> str:
+    return (PAGES / name).read_text()
+
+
+def figures(reading: Reading) -> dict[str, float]:
+    kinds = (Counted.input_total, Counted.input_cached, Counted.output, Counted.answered, Counted.failed)
+    return {kind.value: reading.total(kind) for kind in kinds}
+
+
+@pytest.mark.parametrize(
+    ("page", "engine", "model", "expected"),
+    [
+        # The same 224-token prompt twice, 16 tokens out each: 128 of the second were cached (pages/README.md).
+        ("vllm-0.32.prom", "vllm", "tiny", (448, 128, 32, 2, 0)),
+        # One prompt of 55 tokens (51 letters, the first space in 3 bytes, the start) twice, 16 out each; all
+        # but one token of the second prompt come from the cache.
+        ("llamacpp-2026.10.prom", "llama.cpp", "", (110, 54, 32, 0, 0)),
+        ("sglang-0.5.23.prom", "sglang", "glm", (10_000, 4000, 2000, 40, 2)),
+        ("tensorrt-llm.prom", "tensorrt-llm", "llama", (5000, 1000, 700, 9, 5)),
+        ("tgi-3.prom", "tgi", "", (2400, 0, 1500, 12, 3)),
+    ],
+)
+def test_every_engine_is_told_by_its_page_and_counts_in_the_same_words(
+    page: str, engine: str, model: str, expected: tuple[float, ...]
+) -> None:
+    reading = read(recorded(page))
+    assert (reading.engine, reading.model) == (engine, model)
+    assert tuple(figures(reading).values()) == expected
+
+
+def test_only_vllm_counts_tokens_as_they_come() -> None:
+    lumpy = {read(page.read_text()).engine: read(page.read_text()).lumpy for page in PAGES.glob("*.prom")}
+    assert lumpy == {"vllm": False, "llama.cpp": True, "sglang": True, "tensorrt-llm": True, "tgi": True}
+
+
+def test_data_parallel_ranks_add_up_and_of_tensor_ranks_one_speaks() -> None:
+    reading = read(recorded("sglang-0.5.23.prom"))
+    assert (reading.running, reading.waiting) == (3 + 4, 1 + 0)
+    assert reading.kv_use == pytest.approx((0.2 + 0.4) / 2)
+    assert reading.total(Counted.preempted) == 1 + 2
+    assert reading.total(Counted.idle_s) == 100 + 200
+
+
+def test_the_realtime_counter_of_sglang_shows_work_and_is_not_billed() -> None:
+    reading = read(recorded("sglang-0.5.23.prom"))
+    assert reading.total(Counted.work) == 1000 + 1100
+    assert reading.total(Counted.output) == 2000
+
+
+def test_engines_of_one_vllm_server_add_up() -> None:
+    one = recorded("vllm-0.32.prom")
+    both = one + "".join(
+        line.replace('engine="0"', 'engine="1"') + "\n" for line in one.splitlines() if 'engine="0"' in line
+    )
+    assert read(both).total(Counted.input_total) == 2 * 448
+    assert len(read(both).counters[Counted.output]) == 2
+
+
+def without(page: str, *names: str) -> str:
+    return "".join(line + "\n" for line in page.splitlines() if not any(name in line for name in names))
+
+
+def test_cached_tokens_are_found_under_their_older_names() -> None:
+    page = recorded("vllm-0.32.prom")
+    by_source = without(page, "prompt_tokens_cached")
+    assert read(by_source).total(Counted.input_cached) == 128
+    older = without(by_source, "prompt_tokens_by_source")
+    assert read(older).total(Counted.input_cached) == 128
+    assert "vllm:prefix_cache_hits_total{engine=0}" in read(older).counters[Counted.input_cached]
+
+
+def test_the_old_name_of_the_cache_use_is_understood() -> None:
+    page = recorded("vllm-0.32.prom")
+    renamed = page.replace("vllm:kv_cache_usage_perc{", "vllm:gpu_cache_usage_perc{").replace(
+        'gpu_cache_usage_perc{engine="0",model_name="tiny"} 0.0',
+        'gpu_cache_usage_perc{engine="0",model_name="tiny"} 0.4',
+    )
+    assert read(renamed).kv_use == 0.4
+
+
+def test_a_llama_cpp_without_a_count_of_cached_tokens_still_counts_the_computed_ones() -> None:
+    reading = read(without(recorded("llamacpp-2026.10.prom"), "prompt_tokens_cached"))
+    assert (reading.total(Counted.input_total), reading.total(Counted.input_cached)) == (56, 0)
+
+
+def test_the_start_of_the_process_and_of_each_series_are_known() -> None:
+    reading = read(recorded("vllm-0.32.prom"))
+    assert reading.started == 1.79470052531e09
+    assert reading.created["vllm:generation_tokens_total{engine=0}"] == 1.7947007071209996e09
+
+
+def test_sample_names_are_those_of_the_page_and_not_the_parsers() -> None:
+    page = recorded("llamacpp-2026.10.prom")
+    names = {sample.name for sample in samples_of(page, FINDER)}
+    assert "llamacpp:prompt_tokens_total" in names
+    assert names <= WANTED
+
+
+def test_a_label_that_holds_spaces_braces_and_quotes_is_read() -> None:
+    page = 'vllm:generation_tokens_total{engine="0",model_name="a \\"b\\" {c} 1"} 7.0\n'
+    assert read(page).model == 'a "b" {c} 1'
+
+
+def test_a_page_of_something_else_is_refused_with_what_it_has_and_what_we_know() -> None:
+    with pytest.raises(UnknownEngine) as refused:
+        read("node_cpu_seconds_total 1.0\ngo_threads 3\n")
+    assert "node, go" in refused.value.what
+    assert refused.value.fix is not None
+    assert "sglang (sglang:…)" in refused.value.fix
+    assert "--enable-metrics" in refused.value.fix
+
+
+def test_a_cut_page_is_not_read_as_a_restart() -> None:
+    page = recorded("vllm-0.32.prom")
+    with pytest.raises(Missed, match="cut off"):
+        read(page[: page.index("vllm:generation_tokens_total{") + len("vllm:generation_tokens_total{}") + 30])
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf"])
+def test_a_figure_that_is_none_is_left_out(value: str) -> None:
+    page = f'vllm:generation_tokens_total{{engine="0"}} 7.0\nvllm:kv_cache_usage_perc{{engine="0"}} {value}\n'
+    assert read(page).kv_use is None
+
+
+def test_a_counter_below_zero_is_not_believed() -> None:
+    with pytest.raises(Missed, match="below zero"):
+        read('vllm:generation_tokens_total{engine="0"} -7.0\n')
+
+
+@pytest.mark.parametrize("line", ["vllm:generation_tokens_total{engine= 7", "vllm:generation_tokens_total x"])
+def test_garbage_is_a_reading_that_did_not_come(line: str) -> None:
+    with pytest.raises(Missed):
+        read(f"{line}\n")
+
+
+def test_an_engine_that_answers_but_counts_no_tokens_is_too_old() -> None:
+    with pytest.raises(Missed, match="counts no tokens") as refused:
+        read('trtllm_request_success_total{finished_reason="stop"} 5.0\n')
+    assert "return_perf_metrics" in str(refused.value.fix)
+
+
+def test_an_engine_that_has_not_worked_yet_has_counted_nothing() -> None:
+    reading = read('sglang:num_running_reqs{model_name="glm",tp_rank="0"} 0.0\n')
+    assert sum(figures(reading).values()) == 0
+
+
+def test_silence_is_idleness_only_where_something_would_show() -> None:
+    page = recorded("tensorrt-llm.prom")
+    assert read(page).tells_idle
+    assert not read(without(page, "num_requests_running")).tells_idle
+    assert read(without(recorded("llamacpp-2026.10.prom"), "requests_processing")).tells_idle
+
+
+def test_each_model_of_a_server_has_its_reading() -> None:
+    samples = [
+        Sample("vllm:generation_tokens_total", {"engine": "0", "model_name": name}, value)
+        for name, value in (("a", 3.0), ("b", 4.0))
+    ]
+    unnamed = Sample("vllm:num_preemptions_total", {}, 2.0)
+    readings = readings_of([*samples, unnamed], "t", 0.0, {"pod": "p"})
+    assert [(each.model, each.total(Counted.output)) for each in readings] == [("a", 3.0), ("b", 4.0)]
+    assert sum(each.total(Counted.preempted) for each in readings) == 2.0
+    assert replace(readings[0], labels={}) != readings[0]

@@ -1,0 +1,152 @@
+"""No restart, rename or missing series loses a token that was seen, or makes one up."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.measure.metered import HandClock, Process
+
+from tokonomics.measure.meter.engines import FINDER, readings_of
+from tokonomics.measure.meter.increase import CLOCKS_APART_S, carried, increases, is_stranger
+from tokonomics.measure.meter.pages import samples_of
+from tokonomics.measure.meter.readings import Counted, Reading
+
+
+def read(process: Process) -> Reading:
+    (reading,) = readings_of(samples_of(process.page(), FINDER), "t", process.clock.wall())
+    return reading
+
+
+def output(before: Reading | None, now: Reading) -> float:
+    return increases(before, now)[Counted.output]
+
+
+def test_between_two_readings_the_difference_counts() -> None:
+    process = Process(HandClock())
+    process.work(10, 5)
+    before = read(process)
+    process.work(7, 3, cached=2)
+    counted = increases(before, read(process))
+    assert (counted[Counted.input_total], counted[Counted.input_cached], counted[Counted.output]) == (7, 2, 3)
+
+
+@pytest.mark.parametrize("says_start", [True, False])
+def test_after_a_restart_all_of_the_new_count_is_new(says_start: bool) -> None:
+    process = Process(HandClock(), says_start=says_start)
+    process.work(1000, 500)
+    before = read(process)
+    process.clock.passed += 60
+    process.restart()
+    process.work(10, 4)
+    assert output(before, read(process)) == 4
+
+
+def test_a_restart_that_overtook_the_old_count_is_found_by_its_start() -> None:
+    process = Process(HandClock())
+    process.work(10, 5)
+    before = read(process)
+    process.clock.passed += 60
+    process.restart()
+    process.work(100, 50)
+    assert output(before, read(process)) == 50
+
+
+def test_a_restart_that_overtook_the_old_count_is_found_by_its_series_too() -> None:
+    key = "vllm:generation_tokens_total{engine=0}"
+    before = Reading("t", "vllm", "m", 0.0, {Counted.output: {key: 5.0}}, created={key: 1000.0})
+    now = replace(before, counters={Counted.output: {key: 50.0}}, created={key: 1060.0})
+    assert output(before, now) == 50
+    assert output(before, replace(now, created={key: 1000.0})) == 45
+
+
+def test_one_engine_of_several_that_restarts_alone_does_not_touch_the_others() -> None:
+    process = Process(HandClock(), engines=2, says_start=False)
+    process.work(0, 1000, engine=0)
+    process.work(0, 1000, engine=1)
+    before = read(process)
+    process.counted[1]["output"] = 0.0
+    process.work(0, 30, engine=0)
+    process.work(0, 7, engine=1)
+    assert output(before, read(process)) == 30 + 7
+
+
+def test_a_series_that_appears_in_a_known_process_counts_from_zero() -> None:
+    process = Process(HandClock())
+    before = replace(read(process), counters={})
+    process.work(10, 5)
+    assert output(before, read(process)) == 5
+
+
+def test_a_series_that_is_away_for_a_while_counts_from_where_it_was() -> None:
+    process = Process(HandClock(), engines=2)
+    process.work(0, 100, engine=1)
+    first = read(process)
+    lacking = replace(first, counters={Counted.output: {"vllm:generation_tokens_total{engine=0}": 0.0}})
+    process.work(0, 11, engine=1)
+    assert output(first, lacking) == 0
+    assert output(carried(first, lacking), read(process)) == 11
+
+
+def test_the_same_process_under_another_name_counts_only_what_comes() -> None:
+    old = Reading("t", "vllm", "m", 0.0, {Counted.input_cached: {"a": 40.0}}, started=1.0)
+    new = replace(old, counters={Counted.input_cached: {"b": 100.0}})
+    assert increases(old, new) == {Counted.input_cached: 0.0}
+    assert increases(old, replace(new, started=99.0)) == {Counted.input_cached: 100.0}
+
+
+def test_two_processes_that_answer_in_turn_are_not_restarts() -> None:
+    clock = HandClock()
+    one = Process(clock)
+    clock.passed += 5000
+    two = Process(clock)
+    clock.passed += 5000
+    assert is_stranger(read(one), read(two))
+    assert is_stranger(read(two), read(one))
+    assert not is_stranger(read(one), read(one))
+
+
+def test_clocks_that_differ_a_little_do_not_make_a_restart_strange() -> None:
+    process = Process(HandClock())
+    before = read(process)
+    process.clock.passed += 60
+    process.restart()
+    process.started -= 60 + CLOCKS_APART_S / 2
+    assert not is_stranger(replace(before, started=before.started and before.started - 500), read(process))
+
+
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("work"), st.integers(0, 500), st.integers(0, 500)),
+        st.tuples(st.just("read"), st.just(0), st.just(0)),
+        st.tuples(st.just("restart"), st.just(0), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@given(history=events, says_start=st.booleans())
+def test_what_was_seen_is_counted_once_over_any_history(history: list[tuple[str, int, int]], says_start: bool) -> None:
+    """A restart is read before it happens, so that all work was seen; then the increases are all the work there was.
+
+    A process that does not say when it started must count less than the one before to be told from it.
+    """
+    process = Process(HandClock(), says_start=says_start)
+    last = read(process)
+    counted = 0.0
+    for what, tokens_in, tokens_out in history:
+        process.clock.passed += 10
+        if what == "work":
+            process.work(tokens_in, tokens_out)
+        else:
+            now = read(process)
+            counted += output(last, now)
+            last = carried(last, now)
+            if what == "restart":
+                process.restart()
+                if not says_start:
+                    now = read(process)
+                    counted += output(last, now)
+                    last = now
+    counted += output(last, read(process))
+    assert counted == process.true_output

@@ -1,0 +1,249 @@
+"""The book survives whatever ends the meter, refuses what is not its own, and waits out a full disk."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.measure.metered import BEGIN, HandClock, PageSource, Process
+from tests.measure.test_meter_spans import span
+
+from tokonomics.errors import BadInput
+from tokonomics.measure.meter import ledger as ledger_module
+from tokonomics.measure.meter.ledger import APPLICATION, SCHEMA, Ledger, default_ledger
+from tokonomics.measure.meter.meter import Meter
+from tokonomics.measure.meter.spans import Watched, tally
+from tokonomics.measure.meter.state import Tally
+
+
+def tick(meter: Meter, clock: HandClock, seconds: float = 15.0) -> Any:
+    clock.passed += seconds
+    return asyncio.run(meter.tick())
+
+
+def booked(path: Path) -> Tally:
+    with Ledger(path, read_only=True) as book:
+        return sum((tally(each) for each in book.spans()), Tally())
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing in the meter catches it."""
+
+
+class DiesAt:
+    """A database whose process ends before its n-th statement."""
+
+    def __init__(self, database: sqlite3.Connection, statements: int) -> None:
+        self._database, self._left = database, statements
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        if self._left == 0:
+            raise Killed
+        self._left -= 1
+        return self._database.execute(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+
+@pytest.mark.parametrize("statements", range(8))
+def test_killed_at_any_statement_the_book_and_the_next_meter_agree_with_the_server(
+    tmp_path: Path, statements: int
+) -> None:
+    clock = HandClock()
+    process, path = Process(clock), tmp_path / "meter.db"
+    process.work(1000, 1000)
+    unseen = process.true_output
+    book = Ledger(path)
+    meter = Meter([PageSource(process)], book, clock, 3.6)
+    tick(meter, clock)
+    for _ in range(3):
+        process.work(10, 5)
+        tick(meter, clock)
+    book._db = DiesAt(book._db, statements)  # type: ignore[assignment]
+    process.work(20, 7)
+    try:
+        tick(meter, clock)
+    except Killed:
+        pass
+    else:
+        assert statements > 3, "a tick takes BEGIN, the span, the counters and COMMIT"
+    book.close()
+    process.work(30, 11)
+    with Ledger(path) as again:
+        tick(Meter([PageSource(process)], again, clock, 3.6), clock)
+    made = booked(path)
+    assert made.output == process.true_output - unseen
+    assert made.input_total == process.true_input - unseen
+    assert made.seconds == pytest.approx(5 * 15)
+    assert made.usd == pytest.approx(5 * 15 * 3.6 / 3600)
+
+
+steps = st.lists(st.sampled_from(["work", "tick", "restart", "down", "up", "crash"]), max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(history=steps)
+def test_tokens_and_dollars_are_conserved_over_any_history(
+    tmp_path_factory: pytest.TempPathFactory, history: list[str]
+) -> None:
+    """Work that was readable before its process ended is booked once; every second is paid once."""
+    path, clock = tmp_path_factory.mktemp("book") / "meter.db", HandClock()
+    process = Process(clock)
+    book = Ledger(path)
+    meter = Meter([PageSource(process)], book, clock, 3.6)
+    tick(meter, clock)
+    began, lost, since_read = clock.passed, 0.0, 0.0
+    for what in history:
+        if what == "work" and process.up:
+            process.work(3, 2)
+            since_read += 2
+        elif what == "tick":
+            tick(meter, clock)
+            since_read = 0.0 if process.up else since_read
+        elif what == "restart":
+            clock.passed += 5
+            process.restart()
+            lost, since_read = lost + since_read, 0.0
+        elif what in ("down", "up"):
+            process.up = what == "up"
+        elif what == "crash":
+            book.close()
+            book = Ledger(path)
+            meter = Meter([PageSource(process)], book, clock, 3.6)
+    process.up = True
+    state = tick(meter, clock)
+    book.close()
+    made = booked(path)
+    assert made.output == state.total.output == process.true_output - lost
+    assert made.seconds == pytest.approx(clock.passed - began)
+    assert made.usd == pytest.approx(made.seconds * 3.6 / 3600)
+    assert state.total.usd == pytest.approx(made.usd)
+
+
+def test_spans_that_follow_each_other_are_one_row_of_at_most_five_minutes(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "meter.db") as book:
+        for place in range(60):
+            book.record([span(BEGIN + 15 * place, 15.0)], [])
+        rows = list(book.spans())
+    assert len(rows) == 60 * 15 / 300
+    assert [row.seconds for row in rows] == pytest.approx([300.0] * 3)
+    assert sum(row.output for row in rows) == 60 * 50
+
+
+def test_a_change_of_price_or_state_starts_a_row(tmp_path: Path) -> None:
+    changes = [span(), span(BEGIN + 15, usd_per_hour=9.9), span(BEGIN + 30, watched=Watched.gap), span(BEGIN + 100)]
+    with Ledger(tmp_path / "meter.db") as book:
+        for each in changes:
+            book.record([each], [])
+        assert list(book.spans()) == changes
+
+
+def fill(book: Ledger) -> int:
+    """Spans of another server, until SQLite itself says that there is no room: how many, of which the last is held."""
+    pages = book._db.execute("PRAGMA page_count").fetchone()[0]
+    book._db.execute(f"PRAGMA max_page_count = {pages}")
+    for place in range(10_000):
+        if book.record([span(BEGIN + 300 * place, 300.0, target="filler")], []) is not None:
+            return place + 1
+    raise AssertionError("there is always room")
+
+
+def test_while_the_disk_is_full_spans_are_held_and_written_later(tmp_path: Path) -> None:
+    clock = HandClock()
+    process = Process(clock)
+    with Ledger(tmp_path / "meter.db") as book:
+        meter = Meter([PageSource(process)], book, clock, 3.6)
+        tick(meter, clock)
+        fillers = fill(book)
+        for _ in range(400):
+            process.work(10, 5)
+            state = tick(meter, clock)
+        assert any("full" in note and "held in memory" in note for note in state.notes)
+        # 400 spans of 15 s are 20 rows of five minutes: the memory it takes does not grow with each tick.
+        assert 20 <= state.held_spans <= 22
+        assert state.total.output == process.true_output
+        book._db.execute("PRAGMA max_page_count = 1000000")
+        process.work(10, 5)
+        state = tick(meter, clock)
+        assert (state.held_spans, state.notes) == (0, ())
+    assert booked(tmp_path / "meter.db").output == process.true_output + fillers * span().output
+
+
+def test_a_full_disk_for_weeks_joins_spans_and_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "MOST_HELD", 10)
+    with Ledger(tmp_path / "meter.db") as book:
+        fillers = fill(book)
+        for place in range(100):
+            assert book.record([span(BEGIN + 300 * place, 300.0)], []) is not None
+        assert book.held <= 11
+        book._db.execute("PRAGMA max_page_count = 100000")
+        assert book.record([], []) is None
+        assert sum(row.output for row in book.spans()) == (100 + fillers) * 50
+        assert sum(row.seconds for row in book.spans()) == pytest.approx((100 + fillers) * 300)
+
+
+def test_a_second_meter_on_a_ledger_is_refused_and_a_report_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "meter.db"
+    with Ledger(path):
+        with pytest.raises(BadInput, match="another meter"):
+            Ledger(path)
+        Ledger(path, read_only=True).close()
+    Ledger(path).close()
+
+
+def foreign(path: Path) -> None:
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE cats (name)")
+    database.close()
+
+
+def newer(path: Path) -> None:
+    Ledger(path).close()
+    database = sqlite3.connect(path)
+    database.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    database.close()
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"not a database at all" * 100)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"), [(foreign, "not a ledger"), (newer, "newer tokonomics"), (garbage, "not a database")]
+)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_that_is_not_ours_is_refused_and_left_alone(
+    tmp_path: Path, make: Callable[[Path], None], said: str, read_only: bool
+) -> None:
+    path = tmp_path / "meter.db"
+    make(path)
+    before = path.read_bytes()
+    with pytest.raises(BadInput, match=said):
+        Ledger(path, read_only=read_only)
+    assert path.read_bytes() == before
+
+
+def test_a_report_without_a_ledger_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no ledger yet"):
+        Ledger(tmp_path / "none.db", read_only=True)
+
+
+def test_the_file_says_what_it_is(tmp_path: Path) -> None:
+    Ledger(tmp_path / "meter.db").close()
+    database = sqlite3.connect(tmp_path / "meter.db")
+    assert database.execute("PRAGMA application_id").fetchone() == (APPLICATION,)
+    assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    database.close()
+
+
+def test_the_ledger_is_kept_where_data_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_ledger() == tmp_path / "tokonomics" / "meter.db"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert default_ledger() == Path("/home/someone/.local/share/tokonomics/meter.db")

@@ -1,0 +1,176 @@
+"""What is paid against what was planned: factors that multiply to the ratio, and the largest one named."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokonomics.errors import BadInput
+from tokonomics.measure.meter.against_plan import compare, read_plan
+from tokonomics.measure.meter.state import Planned, Tally
+
+some = st.floats(0.01, 1e4)
+share = st.floats(0.01, 1)
+
+
+@given(
+    hours=some,
+    price=some,
+    busy=share,
+    batch=some,
+    input_tokens=st.floats(0, 1e9),
+    hits=st.floats(0, 0.99),
+    output_tokens=st.floats(1, 1e9),
+    planned_price=some,
+    planned_batch=st.none() | some,
+    planned_hourly=st.none() | some,
+    planned_hits=st.floats(0, 0.9),
+)
+def test_the_factors_multiply_to_the_ratio(
+    hours: float,
+    price: float,
+    busy: float,
+    batch: float,
+    input_tokens: float,
+    hits: float,
+    output_tokens: float,
+    planned_price: float,
+    planned_batch: float | None,
+    planned_hourly: float | None,
+    planned_hits: float,
+) -> None:
+    seconds = hours * 3600
+    actual = Tally(
+        seconds=seconds,
+        busy_s=busy * seconds,
+        idle_s=(1 - busy) * seconds,
+        usd=hours * price,
+        input_total=input_tokens,
+        input_cached=input_tokens * hits,
+        output=output_tokens,
+        running_s=batch * busy * seconds,
+        running_seen_s=busy * seconds,
+    )
+    planned = Planned(
+        usd_per_mtok=planned_price, batch=planned_batch, usd_per_hour=planned_hourly, cache_share=planned_hits
+    )
+    verdict = compare(actual, planned)
+    assert verdict is not None
+    expected = hours * price / (input_tokens + output_tokens) * 1e6 / planned_price
+    assert verdict.ratio == pytest.approx(expected)
+    assert math.prod(each.times for each in verdict.factors) == pytest.approx(verdict.ratio)
+    if verdict.largest is not None:
+        assert verdict.largest in verdict.factors
+        assert verdict.largest.times > 1
+
+
+def planned() -> Planned:
+    """A $3.60 server that works all the time: 48 requests at once, each 20 tokens a second, nothing cached."""
+    per_s = 48 * 20
+    return Planned(usd_per_mtok=3.60 / (per_s * 3600) * 1e6, batch=48, usd_per_hour=3.60, tokens_per_s=per_s)
+
+
+def served(
+    *, usd_per_hour: float = 3.60, busy: float = 1.0, batch: float = 48, each: float = 20, hits: float = 0
+) -> Tally:
+    """An hour in which each running request computes so many tokens a second, prompts and answers by half."""
+    computed = 3600 * busy * batch * each
+    # Computed tokens are the answers, and the prompts without their cached share.
+    answers = computed / (1 + (1 - hits))
+    return Tally(
+        seconds=3600,
+        busy_s=3600 * busy,
+        idle_s=3600 * (1 - busy),
+        usd=usd_per_hour,
+        input_total=answers,
+        input_cached=answers * hits,
+        output=answers,
+        running_s=3600 * busy * batch,
+        running_seen_s=3600 * busy,
+    )
+
+
+@pytest.mark.parametrize(
+    ("actual", "name", "times"),
+    [
+        (served(usd_per_hour=7.20), "price", 2.0),
+        (served(busy=0.25), "idle hours", 4.0),
+        (served(batch=12), "batch", 4.0),
+        (served(each=10), "speed", 2.0),
+    ],
+)
+def test_one_thing_that_differs_is_the_one_that_is_named(actual: Tally, name: str, times: float) -> None:
+    verdict = compare(actual, planned())
+    assert verdict is not None
+    assert verdict.ratio == pytest.approx(times)
+    assert verdict.largest is not None
+    assert verdict.largest.name == name
+    assert verdict.largest.times == pytest.approx(times)
+    others = [each.times for each in verdict.factors if each.name != name]
+    assert others == pytest.approx([1.0] * len(others))
+
+
+def test_fewer_cache_hits_than_planned_are_named() -> None:
+    hoped = served(hits=0.8)
+    assert hoped.usd_per_mtok is not None
+    assert hoped.tokens_per_s is not None
+    plan = Planned(
+        usd_per_mtok=hoped.usd_per_mtok, batch=48, usd_per_hour=3.60, tokens_per_s=hoped.tokens_per_s, cache_share=0.8
+    )
+    verdict = compare(served(hits=0), plan)
+    assert verdict is not None
+    assert verdict.largest is not None
+    assert verdict.largest.name == "cache hits"
+    # Half of the tokens are prompts, of which four fifths would not be computed: 2 tokens in the place of 1.2.
+    assert verdict.largest.times == pytest.approx(verdict.ratio) == pytest.approx(2 / 1.2)
+
+
+def test_the_sentence_says_how_much_and_why() -> None:
+    verdict = compare(served(batch=9, each=50), planned())
+    assert verdict is not None
+    assert verdict.said.startswith("you pay 2.1× the plan: batch is 9, planned 48; the load is 47 %")
+
+
+def test_a_small_batch_is_not_blamed_for_more_than_it_costs() -> None:
+    """Three times fewer at once, each three times as fast: the tokens are the same, the price is the reason."""
+    verdict = compare(served(usd_per_hour=5.40, batch=16, each=60), planned())
+    assert verdict is not None
+    assert verdict.ratio == pytest.approx(1.5)
+    assert verdict.largest is not None
+    assert verdict.largest.name == "price"
+
+
+def test_a_plan_that_is_kept_is_said_so() -> None:
+    verdict = compare(served(), planned())
+    assert verdict is not None
+    assert (verdict.said, verdict.largest) == ("you pay what was planned", None)
+
+
+def test_without_tokens_there_is_nothing_to_compare() -> None:
+    assert compare(Tally(seconds=60, usd=1.0), planned()) is None
+
+
+def plan_file(path: Path, **best: object) -> Path:
+    usual = {"replicas": 2, "usd_per_month": 7300.0, "batch": 20.5}
+    load = {"rate": 10.0, "input_tokens": 900.0, "output_tokens": 100.0}
+    path.write_text(json.dumps({"best": usual | best, "workload": load}))
+    return path
+
+
+def test_a_plan_is_read_as_one_replicas_share(tmp_path: Path) -> None:
+    plan = read_plan(plan_file(tmp_path / "plan.json"))
+    # 7300 $ a month are 10 $ an hour, 5 for each of two replicas, which take 5 of 10 requests a second each.
+    assert (plan.usd_per_hour, plan.tokens_per_s, plan.batch) == (5.0, 5000.0, 20.5)
+    assert plan.usd_per_mtok == pytest.approx(5 / (5000 * 3600) * 1e6)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"best": null, "workload": {}}', '{"best": {"replicas": 0}}', "null"]
+)
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(BadInput, match="plan"):
+        read_plan(tmp_path / "plan.json")

@@ -1,0 +1,209 @@
+"""Time, dollars and tokens of spans: split them anywhere, and nothing is lost."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.measure.metered import BEGIN, HandClock, Process
+from tests.measure.test_meter_engines import read as page_reading
+from tests.measure.test_meter_engines import recorded
+
+from tokonomics.measure.meter.bill import bill
+from tokonomics.measure.meter.engines import FINDER, readings_of
+from tokonomics.measure.meter.pages import samples_of
+from tokonomics.measure.meter.readings import Counted, Reading
+from tokonomics.measure.meter.spans import Span, Watched, cut, cut_every, empty_spans, spans_between, tally
+from tokonomics.measure.meter.state import Tally
+
+
+def span(start: float = BEGIN, seconds: float = 15.0, **given: object) -> Span:
+    usual: dict[str, object] = {
+        "target": "t",
+        "model": "m",
+        "engine": "vllm",
+        "watched": Watched.seen,
+        "usd_per_hour": 3.6,
+        "usd": seconds * 0.001,
+        "busy_s": seconds,
+        "input_total": 100.0,
+        "output": 50.0,
+    }
+    return Span(start=start, seconds=seconds, **(usual | given))  # type: ignore[arg-type]
+
+
+def between(before: Reading, now: Reading, seconds: float = 15.0, watched: Watched = Watched.seen) -> Span:
+    (made,) = spans_between({before.model: before}, [now], BEGIN, seconds, watched, 3.6)
+    return made
+
+
+def read(process: Process) -> Reading:
+    (reading,) = readings_of(samples_of(process.page(), FINDER), "t", process.clock.wall())
+    return reading
+
+
+def test_a_span_costs_its_time_at_the_price() -> None:
+    process = Process(HandClock())
+    before = read(process)
+    process.work(3000, 600)
+    made = tally(between(before, read(process), seconds=1800))
+    assert made.usd == pytest.approx(1.80)
+    assert made.usd_per_mtok == pytest.approx(1.80 / 3600 * 1e6)
+    assert made.usd_per_mtok_output == pytest.approx(1.80 / 600 * 1e6)
+
+
+def test_time_in_which_nothing_moves_and_nobody_runs_is_idle() -> None:
+    process = Process(HandClock())
+    made = tally(between(read(process), read(process)))
+    assert (made.idle_s, made.busy_s) == (15.0, 0.0)
+    assert made.idle_usd == pytest.approx(0.015)
+
+
+def test_a_burst_between_two_readings_is_work_though_no_gauge_saw_it() -> None:
+    process = Process(HandClock())
+    before = read(process)
+    process.work(1, 1)
+    assert tally(between(before, read(process))).busy_s == 15.0
+
+
+def test_an_engine_that_counts_at_the_end_is_busy_while_a_request_runs() -> None:
+    page = recorded("llamacpp-2026.10.prom")
+    before = page_reading(page)
+    decoding = page_reading(page.replace("llamacpp:n_decode_total 32", "llamacpp:n_decode_total 90"))
+    assert decoding.total(Counted.work) > before.total(Counted.work)
+    assert tally(between(before, decoding)).busy_s == 15.0
+    running = page_reading(page.replace("llamacpp:requests_processing 0", "llamacpp:requests_processing 1"))
+    assert tally(between(before, running)).busy_s == 15.0
+    assert tally(between(before, before)).busy_s == 0.0
+
+
+def test_an_engine_that_shows_nothing_while_it_works_is_never_called_idle() -> None:
+    page = "".join(
+        line + "\n" for line in recorded("tensorrt-llm.prom").splitlines() if "num_requests_running" not in line
+    )
+    before = page_reading(page)
+    assert tally(between(before, before)).busy_s == 15.0
+
+
+def test_an_engine_that_counts_its_own_idle_seconds_is_believed() -> None:
+    page = recorded("sglang-0.5.23.prom")
+    before = page_reading(page)
+    later = page.replace("} 100.0\n", "} 106.0\n").replace("} 200.0\n", "} 202.0\n").replace("} 1100.0", "} 1200.0")
+    # The two ranks were idle for 6 and 2 of the 15 seconds; the page's other 200.0 are tokens, which moved too.
+    assert tally(between(before, page_reading(later))).busy_s == pytest.approx(15 - (6 + 2) / 2)
+
+
+def test_idle_seconds_that_were_added_late_are_not_taken_twice() -> None:
+    page = recorded("sglang-0.5.23.prom")
+    later = page.replace("} 100.0\n", "} 900.0\n").replace("} 1100.0", "} 1200.0")
+    assert tally(between(page_reading(page), page_reading(later))).busy_s == 15.0
+
+
+def test_a_gap_has_its_tokens_as_unseen_ones_and_no_busy_time() -> None:
+    process = Process(HandClock())
+    before = read(process)
+    process.work(10, 5)
+    made = tally(between(before, read(process), watched=Watched.gap))
+    assert (made.unseen_tokens, made.gap_s, made.busy_s, made.idle_s) == (15, 15.0, 0.0, 0.0)
+    assert made.usd == made.gap_usd
+    assert made.usd_per_mtok_usage is None
+
+
+def test_failed_requests_take_their_share_of_the_busy_dollars() -> None:
+    made = tally(span(seconds=3600, usd=3.6, busy_s=1800, answered=9.0, failed=1.0))
+    assert made.failed_usd == pytest.approx(1.80 / 10)
+
+
+def test_starved_is_busy_with_less_than_half_of_the_planned_batch() -> None:
+    small = span(running_s=15 * 9.0, running_seen_s=15.0)
+    assert tally(small, planned_batch=48).starved_s == 15.0
+    assert tally(small, planned_batch=16).starved_s == 0.0
+    assert tally(small).starved_s == 0.0
+
+
+def test_models_of_one_server_share_its_price_by_their_tokens() -> None:
+    readings = {
+        name: Reading("t", "vllm", name, 0.0, {Counted.output: {"x": 0.0}}, running=0.0) for name in ("a", "b", "c")
+    }
+    now = [
+        replace(readings[name], counters={Counted.output: {"x": out}}) for name, out in (("a", 30), ("b", 10), ("c", 0))
+    ]
+    spans = spans_between(readings, now, BEGIN, 3600, Watched.seen, 4.0)
+    assert [each.usd for each in spans] == pytest.approx([3.0, 1.0, 0.0])
+    idle = spans_between(readings, list(readings.values()), BEGIN, 3600, Watched.seen, 4.0)
+    assert [each.usd for each in idle] == pytest.approx([4 / 3] * 3)
+    assert math.fsum(each.usd for each in empty_spans(now, BEGIN, 3600, Watched.gap, 4.0)) == pytest.approx(4.0)
+
+
+@given(
+    seconds=st.floats(0, 1e5),
+    offset=st.floats(0, 1e5),
+    watched=st.sampled_from(list(Watched)),
+    share=st.floats(0, 1),
+    period=st.sampled_from([300.0, 3600.0, 86_400.0]),
+)
+def test_pieces_of_a_span_add_up_to_it(
+    seconds: float, offset: float, watched: Watched, share: float, period: float
+) -> None:
+    whole = span(BEGIN + offset, seconds, watched=watched, busy_s=seconds * share)
+    pieces = cut_every(whole, period)
+    assert sum(each.input_total for each in pieces) == whole.input_total
+    for name in ("seconds", "usd", "busy_s"):
+        assert math.fsum(getattr(each, name) for each in pieces) == pytest.approx(getattr(whole, name))
+    for first, then in pairwise(pieces):
+        assert then.start == pytest.approx(first.end)
+        assert then.start % period == 0
+    assert all(each.seconds >= 0 and each.usd >= 0 for each in pieces)
+
+
+def test_tokens_stay_where_they_were_seen() -> None:
+    first, last = cut(span(BEGIN, 100.0), BEGIN + 60)
+    assert first is not None
+    assert last is not None
+    assert (first.output, last.output) == (0.0, 50.0)
+    assert (first.seconds, last.seconds) == (60.0, 40.0)
+
+
+tallied = st.lists(
+    st.tuples(st.floats(0.1, 5000), st.integers(0, 10**6), st.sampled_from(list(Watched))), min_size=1, max_size=20
+)
+
+
+@given(stretches=tallied, edges=st.lists(st.floats(-10, 1e5), max_size=5))
+def test_a_bill_is_the_sum_of_the_bills_of_its_parts(
+    stretches: list[tuple[float, int, Watched]], edges: list[float]
+) -> None:
+    """However the window is split: tokens exactly, dollars as close as floating point adds."""
+    spans, at = [], BEGIN
+    for seconds, tokens, watched in stretches:
+        spans.append(span(at, seconds, output=float(tokens), watched=watched, busy_s=0.0))
+        at = spans[-1].end
+    bounds = [BEGIN - 1, *sorted(BEGIN + edge for edge in edges if 0 < edge < at - BEGIN), at + 1]
+    whole = bill(spans, bounds[0], bounds[-1], ("day",)).total
+    parts = [bill(spans, start, end, ("hour",)).total for start, end in pairwise(bounds)]
+    together = sum(parts, Tally())
+    assert together.output == whole.output == sum(tokens for _, tokens, _ in stretches)
+    assert together.usd == pytest.approx(whole.usd)
+    assert together.gap_usd == pytest.approx(whole.gap_usd)
+    assert whole.seconds == pytest.approx(sum(seconds for seconds, _, _ in stretches))
+
+
+def test_every_dollar_is_busy_idle_gap_or_away() -> None:
+    spans = [span(watched=watched, busy_s=busy) for watched in Watched for busy in (0.0, 4.0, 15.0)]
+    made = sum((tally(each) for each in spans), Tally())
+    assert made.busy_usd + made.idle_usd + made.gap_usd + made.away_usd == pytest.approx(made.usd)
+    assert made.busy_s + made.idle_s + made.gap_s + made.away_s == pytest.approx(made.seconds)
+
+
+def test_doubling_the_price_doubles_what_a_token_costs() -> None:
+    process = Process(HandClock())
+    before = read(process)
+    process.work(10, 5)
+    costs = [
+        tally(spans_between({"tiny": before}, [read(process)], BEGIN, 60, Watched.seen, price)[0]).usd_per_mtok
+        for price in (1.5, 3.0)
+    ]
+    assert costs[0] is not None
+    assert costs[1] == pytest.approx(2 * costs[0])

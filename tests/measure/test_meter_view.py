@@ -1,0 +1,91 @@
+"""The meter's screen fits a terminal, and says what it does not know."""
+
+import pytest
+from rich.console import Console
+from tests.measure.meter_states import HOUR, group
+
+from tokonomics.measure.meter.state import GpuState, MeterState, Tally
+from tokonomics.report.meter_view import end_view, meter_line, meter_view
+
+WIDTH = 120
+
+
+def state(**changed: object) -> MeterState:
+    known: dict[str, object] = {
+        "at": 1_794_736_800.0,
+        "every_s": 15.0,
+        "price_from": "as given",
+        "groups": (group(),),
+        "now": HOUR,
+        "hour": HOUR,
+        "today": HOUR,
+        "total": HOUR,
+    }
+    return MeterState.model_validate(known | changed)
+
+
+def drawn(view: object, width: int = WIDTH) -> str:
+    shown = Console(width=width, color_system=None, highlight=False)
+    with shown.capture() as printed:
+        shown.print(view)
+    return printed.get()
+
+
+def test_the_price_now_leads_and_each_server_has_its_row() -> None:
+    said = drawn(meter_view(state()))
+    # 7.20 $ over 3 M tokens in and 1 M out.
+    assert said.splitlines()[0].startswith("$1.80 per million tokens now")
+    row = next(line for line in said.splitlines() if "gpu1:8000" in line)
+    assert "busy" in row
+    assert "12+2" in row, "running and waiting"
+    assert "40 %" in row, "1200 idle of 3000 watched seconds"
+
+
+def test_a_long_name_and_many_figures_fit_a_terminal() -> None:
+    wide = group(target="http://inference-7f9c.prod:8000", model="meta-llama/Llama-3.3-70B-Instruct-FP8", kv_use=0.9)
+    said = drawn(meter_view(state(groups=(wide, group()))))
+    assert "Llama-3.3-70B" in said
+    assert "paid" in said
+    assert "…" not in said.splitlines()[2]
+    assert all(len(line) <= WIDTH for line in said.splitlines())
+
+
+def test_a_hundred_servers_are_twenty_rows_and_their_sum() -> None:
+    many = tuple(group(target=f"http://gpu{place}:8000") for place in range(100))
+    said = drawn(meter_view(state(groups=many)))
+    assert sum("gpu" in line and ":8000" in line for line in said.splitlines()) == 20
+    assert "all 100 (80 not shown)" in said
+
+
+@pytest.mark.parametrize("seconds", [0.0, 15.0])
+def test_before_there_is_a_price_none_is_made_up(seconds: float) -> None:
+    nothing = Tally(seconds=seconds, idle_s=seconds, usd=seconds * 0.001, idle_usd=seconds * 0.001)
+    quiet = group(now=nothing, hour=nothing, today=nothing, total=nothing, running=None, waiting=None, kv_use=None)
+    unknown = state(groups=(quiet,), now=nothing, hour=nothing, today=nothing, total=nothing)
+    said = drawn(meter_view(unknown))
+    assert ("no tokens now" if seconds else "the next one gives a price") in said
+    assert "now –/Mtok" in meter_line(unknown)
+    assert "–/Mtok" in drawn(end_view(unknown))
+
+
+def test_gpus_show_what_they_say_and_no_more() -> None:
+    gpus = (GpuState(uuid="GPU-1", name="NVIDIA H200", power_w=412.0, utilisation=0.97),)
+    said = drawn(meter_view(state(gpus=gpus, energy_j=3.6e6, electricity_usd=0.12)))
+    row = next(line for line in said.splitlines() if "H200" in line)
+    assert "97 %" in row
+    assert "412 W" in row
+    assert "–" in row
+    assert "The GPUs drew 1 kWh since the meter started, $0.120 of electricity." in said
+
+
+def test_what_went_wrong_is_on_the_screen_and_in_the_pipe() -> None:
+    odd = state(groups=(group(up=False, said="answers 500"),), notes=("http://gpu1:8000: answers 500",))
+    assert "answers 500" in drawn(meter_view(odd))
+    assert "0/1 server up" in meter_line(odd)
+    assert "answers 500" in meter_line(odd)
+
+
+def test_failed_work_has_a_line_of_its_own() -> None:
+    said = drawn(meter_view(state()))
+    assert "about $0.360 went into 100 failed or given-up requests" in said
+    assert "3 preemptions" in said

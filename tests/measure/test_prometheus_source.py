@@ -1,0 +1,486 @@
+"""Engines read through a Prometheus: the same counts as from their own pages, restarts and departures included."""
+
+import asyncio
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from tests.measure.faulty import Fault, FaultyPage, faulty_page
+from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, sglang_page, vllm_page
+
+from tokonomics.errors import BadInput
+from tokonomics.measure.meter.increase import increases
+from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.meter import Meter
+from tokonomics.measure.meter.prometheus_api import Series
+from tokonomics.measure.meter.prometheus_gpus import PrometheusGpuSource
+from tokonomics.measure.meter.prometheus_source import PrometheusSource, scrapes_of
+from tokonomics.measure.meter.readings import Counted, Missed, Reading
+from tokonomics.measure.meter.state import MeterState, Tally
+
+STARTED = 1.7e9
+ODD_JOB = r'the "new" one (1.5|2) \d+'
+"""A name that must be quoted in a query, and is no pattern."""
+GPU = "".join(
+    f'{name}{{gpu="0",UUID="GPU-1",modelName="H100",hostname="node-1",pod="llama-0"}} {value}\n'
+    for name, value in (
+        ("DCGM_FI_DEV_POWER_USAGE", 350.5),
+        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 7_200_000),
+        ("DCGM_FI_DEV_GPU_UTIL", 9223372036854775794),
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealPrometheus]:
+    with RealPrometheus(tmp_path_factory.mktemp("prometheus")).running() as server:
+        yield server
+
+
+class Fleet:
+    """Three servers behind one Prometheus: two vLLM replicas and an SGLang one, with what each has counted."""
+
+    match = 'namespace="prod"'
+
+    def __init__(self, prometheus: RealPrometheus, stack: ExitStack) -> None:
+        self.prometheus = prometheus
+        self.counts: dict[str, dict[str, float]] = {
+            "a": {"input": 1000, "cached": 100, "output": 200, "started": STARTED},
+            "b": {"input": 5000, "cached": 0, "output": 700, "started": STARTED},
+            "c": {"input": 300, "cached": 30, "output": 40},
+        }
+        self.pages: dict[str, FaultyPage] = {
+            "a": stack.enter_context(faulty_page(lambda: vllm_page(self.counts["a"], engines=(0, 1)))),
+            "b": stack.enter_context(faulty_page(lambda: vllm_page(self.counts["b"]) + GPU)),
+            "c": stack.enter_context(faulty_page(lambda: sglang_page(self.counts["c"]))),
+        }
+        self.there = ["a", "b", "c"]
+        self.tell()
+
+    def tell(self) -> None:
+        self.prometheus.scrape(
+            {
+                self.pages[name].address.removeprefix("http://"): {
+                    "pod": f"pod-{name}",
+                    "namespace": "prod",
+                    "team": "search" if name == "c" else "chat",
+                    "job": ODD_JOB if name == "c" else "engines",
+                }
+                for name in self.there
+            }
+        )
+
+    def seen(self) -> None:
+        """Wait until Prometheus has scraped what every server that is there shows now."""
+        for name in self.there:
+            metric = "sglang:generation_tokens_total" if name == "c" else "vllm:generation_tokens_total"
+            total = f'sum({metric}{{pod="pod-{name}",{self.match}}}) == {self.counts[name]["output"]}'
+            self.prometheus.wait_for(total)
+
+
+@pytest.fixture(scope="module")
+def fleet(prometheus: RealPrometheus) -> Iterator[Fleet]:
+    with ExitStack() as stack:
+        fleet = Fleet(prometheus, stack)
+        fleet.seen()
+        yield fleet
+
+
+class Totals:
+    """What was counted from reading to reading, as the meter does it."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[tuple[str, Counted], float] = defaultdict(float)
+        self.last: dict[str, Reading] = {}
+
+    def add(self, readings: Sequence[Reading]) -> None:
+        for reading in readings:
+            before = self.last.get(reading.target)
+            assert before is None or reading.at >= before.at
+            if before is not None and reading.at > before.at:
+                for kind, amount in increases(before, reading).items():
+                    self.tokens[reading.target.rsplit("-", 1)[1], kind] += amount
+            self.last[reading.target] = reading
+
+
+def read(source: PrometheusSource) -> Sequence[Reading]:
+    return asyncio.run(source.read())
+
+
+@needs_prometheus
+def test_every_replica_is_a_reading_with_the_labels_of_its_pod(fleet: Fleet) -> None:
+    source = PrometheusSource(fleet.prometheus.url, fleet.match, keep_labels=["team"])
+    found = {reading.target: reading for reading in read(source)}
+    assert set(found) == {f"prod/pod-{name}" for name in "abc"}
+    a, c = found["prod/pod-a"], found["prod/pod-c"]
+    assert (a.engine, a.model, c.engine, c.model) == ("vllm", "llama", "sglang", "qwen")
+    kinds = (Counted.input_total, Counted.input_cached, Counted.output)
+    assert [a.total(kind) for kind in kinds] == [fleet.counts["a"][name] for name in ("input", "cached", "output")]
+    assert (a.labels["team"], c.labels["team"]) == ("chat", "search")
+    assert a.labels["instance"] == fleet.pages["a"].address.removeprefix("http://")
+    assert (a.started, a.kv_use) == (fleet.counts["a"]["started"], 0.25)
+    assert len(a.counters[Counted.output]) == 2, "each data-parallel engine stays a series of its own"
+    names = [*a.counters[Counted.output], *c.counters[Counted.output]]
+    assert not any("instance" in name or "team" in name for name in names)
+
+
+@needs_prometheus
+def test_totals_are_exact_though_servers_restart_between_two_questions(fleet: Fleet) -> None:
+    """a restarts twice, b runs on, c restarts without saying so, which its falling counters betray."""
+    source, totals = PrometheusSource(fleet.prometheus.url, fleet.match), Totals()
+    totals.add(read(source))
+    old = fleet.counts["c"]["output"]
+    grow = {"a": (600, 60), "b": (1000, 250), "c": (70, 10)}
+    for name, (more_input, more_output) in grow.items():
+        fleet.counts[name]["input"] += more_input
+        fleet.counts[name]["output"] += more_output
+    fleet.seen()
+    fleet.counts["a"] = {"input": 50, "cached": 5, "output": 6, "started": STARTED + 100}
+    fleet.seen()
+    fleet.counts["a"] = {"input": 90, "cached": 5, "output": 8, "started": STARTED + 200}
+    fleet.counts["c"] = {"input": 20, "cached": 2, "output": old - 3}
+    fleet.seen()
+    totals.add(read(source))
+    assert {(name, kind): value for (name, kind), value in totals.tokens.items() if kind in (
+        Counted.input_total, Counted.output)} == {
+        ("a", Counted.input_total): 600 + 50 + 90,
+        ("a", Counted.output): 60 + 6 + 8,
+        ("b", Counted.input_total): 1000,
+        ("b", Counted.output): 250,
+        ("c", Counted.input_total): 70 + 20,
+        ("c", Counted.output): 10 + old - 3,
+    }  # fmt: skip
+
+
+@needs_prometheus
+def test_a_sample_keeps_the_time_at_which_it_was_scraped(fleet: Fleet) -> None:
+    """Asked twice at the same instant, and then again later: the same scrape has the same time, not that of asking."""
+    (known,) = fleet.prometheus.query(f'timestamp(vllm:generation_tokens_total{{pod="pod-b",{fleet.match}}})')
+    at, scraped = float(known["value"][0]), float(known["value"][1])
+    source = PrometheusSource(fleet.prometheus.url, f'{fleet.match},pod="pod-b"', clock=lambda: at)
+    (first,) = read(source)
+    assert first.at == pytest.approx(scraped, abs=0.0015)
+    (again,) = read(source)
+    assert again.at == first.at
+
+
+@needs_prometheus
+def test_history_counts_the_same_tokens_as_reading_it_live(fleet: Fleet) -> None:
+    live, since = Totals(), PrometheusSource(fleet.prometheus.url, fleet.match)
+    live.add(read(since))
+    first = {target: reading.at for target, reading in live.last.items()}
+    for step in range(3):
+        for counts in fleet.counts.values():
+            counts["input"] += 10 + step
+            counts["output"] += 1 + step
+        fleet.seen()
+        live.add(read(since))
+    end = max(reading.at for reading in live.last.values())
+
+    async def whole() -> list[Reading]:
+        source = PrometheusSource(fleet.prometheus.url, fleet.match)
+        return [reading async for chunk in source.history(min(first.values()) - 1, end) for reading in chunk]
+
+    past = Totals()
+    past.add([reading for reading in asyncio.run(whole()) if reading.at >= first[reading.target]])
+    assert past.tokens["a", Counted.output] == live.tokens["a", Counted.output] == 1 + 2 + 3
+    assert past.tokens["c", Counted.input_total] == live.tokens["c", Counted.input_total] == 10 + 11 + 12
+
+
+@needs_prometheus
+def test_the_meter_books_a_fleet_live_and_from_history_alike(fleet: Fleet, tmp_path: Path) -> None:
+    """Tokens are the servers' own; dollars are the price over the time from each one's first to its last scrape."""
+    source, truth = PrometheusSource(fleet.prometheus.url, fleet.match), dict.fromkeys("abc", 0.0)
+
+    class Clock:
+        wall = staticmethod(time.time)
+        steady = staticmethod(time.monotonic)
+
+    async def live(book: Ledger) -> MeterState:
+        meter = Meter([source], book, Clock(), usd_per_hour=3600.0, every_s=0.2)
+        first = await meter.tick()
+        assert first.total == Tally()
+        for step in range(4):
+            for name, counts in fleet.counts.items():
+                if step == 2 and name == "b":
+                    counts |= {"input": 0, "cached": 0, "output": 0, "started": time.time()}
+                counts["output"] += 5 + step
+                truth[name] += 5 + step
+            fleet.seen()
+            await meter.tick()
+        return await meter.tick()
+
+    with Ledger(tmp_path / "live.db") as book:
+        state = asyncio.run(live(book))
+        marks = book.marks()
+    by_target = {group.target[-1]: group for group in state.groups}
+    assert {name: group.total.output for name, group in by_target.items()} == truth
+    begins = {}
+    for name, group in by_target.items():
+        assert group.up
+        until = marks[group.target].until
+        assert group.total.usd == pytest.approx(group.total.seconds), "a dollar a second"
+        begins[name] = until - group.total.seconds
+    since, until = min(begins.values()) - 0.001, max(mark.until for mark in marks.values())
+
+    async def past(book: Ledger) -> None:
+        source = PrometheusSource(fleet.prometheus.url, fleet.match)
+        meter = Meter([source], book, Clock(), usd_per_hour=3600.0)
+        async for readings in source.history(since, until):
+            meter.backfill(source, readings)
+
+    with Ledger(tmp_path / "past.db") as book:
+        asyncio.run(past(book))
+        asyncio.run(past(book))  # What is booked already is not booked again.
+        booked = {
+            target[-1]: mark.totals["qwen" if target[-1] == "c" else "llama"] for target, mark in book.marks().items()
+        }
+    assert {name: total.output for name, total in booked.items()} == truth
+    # The same spans but for the scrapes of the others before each one's first live reading, and after its last.
+    for name, total in booked.items():
+        assert total.usd == pytest.approx(until - begins[name], abs=1.0)
+
+
+@needs_prometheus
+def test_gpus_are_read_through_the_same_prometheus_with_the_pods_they_work_for(fleet: Fleet) -> None:
+    """The exporter's own pod has the label pod, so Prometheus calls that of the workload exported_pod."""
+    (gpu,) = asyncio.run(PrometheusGpuSource(fleet.prometheus.url, 'pod="pod-b"').gpus())
+    assert (gpu.power_w, gpu.energy_j, gpu.utilisation) == (350.5, 7200.0, None)
+    assert (gpu.labels["pod"], gpu.labels["hostname"]) == ("llama-0", "node-1")
+    nothing = PrometheusGpuSource(fleet.prometheus.url, 'pod="nobody"')
+    assert list(asyncio.run(nothing.gpus())) == []
+    assert nothing.why is not None
+    assert "no GPU of a DCGM exporter" in nothing.why
+
+
+@needs_prometheus
+def test_a_pod_that_is_gone_is_not_reported_and_one_that_does_not_answer_still_is(fleet: Fleet) -> None:
+    source = PrometheusSource(fleet.prometheus.url, fleet.match)
+    read(source)
+    fleet.pages["c"].fault = Fault.refused
+    fleet.there = ["a", "c"]
+    fleet.tell()
+    fleet.prometheus.wait_for(f'up{{{fleet.match}}} == 0 or absent(up{{pod="pod-b",{fleet.match}}})', 2)
+    assert {reading.target[-1] for reading in read(source)} >= {"a", "c"}
+    left = {reading.target[-1] for reading in read(source)}
+    assert left == {"a", "c"}
+    last = [reading for reading in read(source) if reading.target.endswith("c")]
+    assert len({reading.at for reading in last}) == 1, "no new page, so no new time"
+    fleet.pages["c"].fault = Fault.none
+    fleet.counts["c"]["output"] += 5
+    fleet.seen()
+    newer = max(reading.at for reading in read(source) if reading.target.endswith("c"))
+    assert newer > last[0].at
+
+
+@needs_prometheus
+def test_what_is_not_found_says_what_was_looked_for(prometheus: RealPrometheus) -> None:
+    with pytest.raises(BadInput, match=r"vllm:generation_tokens_total") as nothing:
+        read(PrometheusSource(prometheus.url, 'namespace="nowhere"'))
+    assert 'namespace="nowhere"' in str(nothing.value)
+    assert prometheus.url in str(nothing.value)
+
+
+@needs_prometheus
+def test_a_query_that_prometheus_refuses_comes_back_with_its_own_words(prometheus: RealPrometheus) -> None:
+    with pytest.raises(BadInput, match="missing closing") as refused:
+        read(PrometheusSource(prometheus.url, 'job=~"("'))
+    assert "refuses the query" in str(refused.value)
+
+
+@pytest.mark.parametrize("query", ["sum(rate(x[5m]))", "x[5m]", "prod", 'vllm:generation_tokens_total{job="a"}'])
+def test_a_query_where_matchers_are_meant_is_refused(query: str) -> None:
+    with pytest.raises(BadInput, match="label matchers"):
+        PrometheusSource("http://localhost:9090", query)
+
+
+@pytest.mark.parametrize("match", ['{namespace="prod"}', ' namespace="prod", ', 'namespace="prod"'])
+def test_matchers_may_come_with_braces(match: str) -> None:
+    assert PrometheusSource("http://localhost:9090", match).match == 'namespace="prod"'
+
+
+def one(job: str, times: Sequence[float], instance: str = "10.0.0.1:8000", **more: str) -> Series:
+    labels = {"__name__": "vllm:generation_tokens_total", "job": job, "instance": instance, **more}
+    return Series(labels, [(at, 1.0) for at in times])
+
+
+def test_a_server_that_two_jobs_scrape_is_refused_before_it_counts_twice() -> None:
+    with pytest.raises(BadInput, match="scraped twice") as twice:
+        scrapes_of([one("pods", [1, 3, 5]), one("services", [2, 4, 6])], [])
+    assert "--query 'job=\"pods\"'" in str(twice.value)
+
+
+def test_a_pod_that_takes_over_anothers_address_is_no_second_scraper() -> None:
+    found = scrapes_of([one("pods", [1, 3], pod="old"), one("pods", [5, 7], pod="new")], [])
+    assert [(dict(each.target)["pod"], each.at) for each in found] == [("old", 1), ("old", 3), ("new", 5), ("new", 7)]
+
+
+def test_the_same_address_in_two_clusters_is_two_servers() -> None:
+    found = scrapes_of([one("pods", [1, 3], cluster="east"), one("pods", [2, 4], cluster="west")], [])
+    assert len({each.target for each in found}) == 2
+
+
+def test_a_label_of_the_target_that_changes_does_not_begin_a_counter_anew() -> None:
+    """``up`` has the labels of the target and none of the engine: revision is one of them, engine is not."""
+    up = Series({"__name__": "up", "job": "pods", "instance": "10.0.0.1:8000", "revision": "2"}, [(1.0, 1.0)])
+    engines = [one("pods", [1], revision="1", engine="0"), one("pods", [2], revision="2", engine="0")]
+    found = scrapes_of(engines, [up])
+    assert [sample.labels for each in found for sample in each.samples] == [{"engine": "0"}] * 2
+
+
+def test_sums_without_an_instance_are_refused() -> None:
+    with (
+        canned([series({"__name__": "vllm:generation_tokens_total"}), (200, EMPTY), (200, NONE_LIVING)]) as url,
+        pytest.raises(BadInput, match="neither"),
+    ):
+        read(PrometheusSource(url, clock=lambda: 10.0))
+
+
+def series(labels: Mapping[str, str]) -> tuple[int, str]:
+    result = [{"metric": labels, "values": [[1.0, "1"], [2.0, "NaN"]]}]
+    return 200, json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
+
+
+@contextmanager
+def canned(answers: Sequence[tuple[int, str]], get_only: bool = False, asked: list[str] | None = None) -> Iterator[str]:
+    """A server that gives these answers in turn, the last one for good."""
+    left, questions = list(answers), asked if asked is not None else []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            questions.append(self.rfile.read(length).decode())
+            if get_only:
+                self.send_error(405)
+            else:
+                self.do_GET()
+
+        def do_GET(self) -> None:
+            status, body = left.pop(0) if len(left) > 1 else left[0]
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://user:secret@127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+NONE_LIVING = json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}})
+EMPTY = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": []}})
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said"),
+    [
+        ((200, "<html>Grafana</html>"), BadInput, "is not a Prometheus: status 200: '<html>Grafana</html>'"),
+        ((404, "404 page not found"), BadInput, "is not a Prometheus: status 404"),
+        ((200, '{"status": "success"}'), BadInput, "is not a Prometheus: its answer has no data"),
+        ((200, '{"hello": 1}'), BadInput, "is not a Prometheus"),
+        ((401, "who are you"), BadInput, "refuses us: status 401"),
+        ((400, '{"status":"error","error":"parse error: oops"}'), BadInput, "refuses the query: parse error: oops"),
+        ((503, '{"status":"error","error":"query timed out"}'), Missed, "query timed out"),
+        ((502, "bad gateway"), Missed, "status 502: 'bad gateway'"),
+    ],
+    ids=lambda value: str(value)[:30] if isinstance(value, tuple) else "",
+)
+def test_what_is_wrong_is_said_without_the_password(answer: tuple[int, str], kind: type[Exception], said: str) -> None:
+    with canned([answer]) as url, pytest.raises(kind) as wrong:
+        read(PrometheusSource(url))
+    assert said in str(wrong.value)
+    assert "secret" not in str(wrong.value)
+
+
+def test_a_prometheus_that_is_away_is_missed_and_not_waited_for() -> None:
+    with faulty_page(lambda: "") as page:
+        page.fault = Fault.refused
+        with pytest.raises(Missed, match="cannot be reached"):
+            read(PrometheusSource(page.address))
+
+
+def test_an_error_page_in_the_middle_of_a_run_is_missed_and_does_not_end_it() -> None:
+    name = {"__name__": "vllm:generation_tokens_total", "instance": "a:1", "job": "j"}
+    living = json.dumps({"status": "success", "data": {"resultType": "vector", "result": [{"metric": name}]}})
+    good = [series(name), (200, EMPTY), (200, living)]
+    with canned([*good, (200, "<html>Sign in</html>"), *good]) as url:
+        source = PrometheusSource(url, clock=lambda: 10.0)
+        assert len(read(source)) == 1
+        with pytest.raises(Missed, match="not a Prometheus"):
+            read(source)
+        assert [reading.at for reading in read(source)] == [1.0], "still there; NaN is no sample"
+
+
+def test_a_store_without_up_keeps_a_target_as_long_as_prometheus_would_show_it() -> None:
+    name = {"__name__": "vllm:generation_tokens_total", "instance": "a:1", "job": "j"}
+    now = [10.0]
+    found, nothing = [series(name), (200, EMPTY), (200, NONE_LIVING)], [(200, EMPTY), (200, NONE_LIVING)]
+    with canned([*found, *nothing, *nothing]) as url:
+        source = PrometheusSource(url, clock=lambda: now[0])
+        assert [reading.at for reading in read(source)] == [1.0]
+        now[0] = 300.0
+        assert [reading.at for reading in read(source)] == [1.0]
+        now[0] = 302.0
+        assert list(read(source)) == []
+
+
+def test_a_proxy_that_lets_only_get_pass_is_asked_by_get() -> None:
+    with canned([(200, EMPTY)], get_only=True) as url, pytest.raises(BadInput, match="no sample of an engine"):
+        read(PrometheusSource(url))
+
+
+def test_warnings_of_the_server_are_kept_to_be_shown() -> None:
+    partial = json.dumps(json.loads(EMPTY) | {"warnings": ["store gateway b did not answer"]})
+    with canned([(200, partial)]) as url:
+        source = PrometheusSource(url)
+        with pytest.raises(BadInput):
+            read(source)
+        assert source.warnings == ["store gateway b did not answer"]
+
+
+def test_history_that_is_too_much_at_once_is_asked_for_in_smaller_pieces() -> None:
+    """Ten minutes are refused, and so are five; two and a half are not."""
+    refused = (
+        422,
+        json.dumps({"status": "error", "error": "query processing would load too many samples into memory"}),
+    )
+    asked: list[str] = []
+    with canned([refused, refused, (200, EMPTY)], asked=asked) as url:
+        source = PrometheusSource(url)
+
+        async def whole() -> int:
+            return len([piece async for piece in source.history(0.0, 600.0)])
+
+        with pytest.raises(BadInput, match="no sample"):
+            asyncio.run(whole())
+    assert len(asked) == 2 + 4
+
+
+@pytest.mark.parametrize("url", ["localhost:9090", "ftp://x", "http://", "http://x:0"])
+def test_an_address_that_is_none_is_named(url: str) -> None:
+    with pytest.raises(BadInput, match="no address of a Prometheus"):
+        PrometheusSource(url)
+
+
+@pytest.mark.parametrize("path", ["", "/", "/graph", "/query", "/api/v1/query", "/graph/"])
+def test_the_address_of_a_page_is_taken_for_the_server_it_belongs_to(path: str) -> None:
+    assert PrometheusSource(f"http://prom:9090{path}").name == "http://prom:9090"
+
+
+def test_a_prometheus_under_a_path_keeps_it(tmp_path: Path) -> None:
+    assert PrometheusSource("https://host/prometheus/").name == "https://host/prometheus"

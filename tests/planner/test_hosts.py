@@ -1,0 +1,49 @@
+"""The memory of a host: weights pass through it, and every GPU has a process; a bill never stands on less."""
+
+import pytest
+from tests.planner.small_catalogue import PROMISES, TODAY, offer
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.precision import Precision
+from tokonomics.physics.deployment import deploy
+from tokonomics.planner.load import load_of_shape
+from tokonomics.planner.machines import PROCESS_GIB, Machine, host_gib, hosts_of, offers_with_room
+from tokonomics.planner.setup import Setup, SetupBill, bill_of
+
+SMALL = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+LARGE = deploy(find_model("llama-3.3-70b"), find_gpu("H100"), find_engine("vllm"), tp=4, weights=Precision.fp8)
+
+
+def test_a_host_holds_the_checkpoint_and_a_process_for_each_gpu() -> None:
+    """8.03 and 70.6 billion parameters; two replicas of four GPUs read the same files."""
+    small, large = 16.06e9 / 2**30, 72.6e9 / 2**30
+    assert host_gib(SMALL, 1) == pytest.approx(small + PROCESS_GIB, rel=0.01)
+    assert host_gib(SMALL, 8) == pytest.approx(small + 8 * PROCESS_GIB, rel=0.01)
+    assert host_gib(LARGE, 8) == pytest.approx(large + 8 * PROCESS_GIB, rel=0.03)
+    assert host_gib(LARGE, 4) == pytest.approx(large + 4 * PROCESS_GIB, rel=0.03)
+
+
+def test_the_one_report_of_what_loads_is_kept() -> None:
+    """vllm-project/vllm#5269: 32.5 billion parameters in 16 bit load on a host of 64 GiB and not on one of 32."""
+    assert 32 < 32.5e9 * 2 / 2**30 + PROCESS_GIB <= 64
+
+
+def test_fewer_bits_do_not_save_by_moving_to_a_host_without_memory() -> None:
+    thin, enough = offer("H100-SXM", 1, 1.0, memory_gb=8), offer("H100-SXM", 1, 2.0, memory_gb=24)
+    now = Setup(SMALL, load_of_shape(5, "1000", "300"), (thin, enough), TODAY, PROMISES)
+    bills = [bill_of(each) for each in (now, now.deployed(weights=Precision.int4))]
+    assert [each.usd_per_month for each in bills if isinstance(each, SetupBill)] == [2 * 730.0] * 2
+
+
+def test_a_host_too_small_is_refused_with_its_figures_and_one_that_does_not_tell_is_not() -> None:
+    machines = [
+        Machine(each, Terms.on_demand, 20.0)
+        for each in (offer("H100-SXM", 8, 20.0, memory_gb=64), offer("H100-SXM", 8, 22.0))
+    ]
+    hosts, refused = hosts_of(LARGE, machines)
+    assert [each.offer.usd_per_hour for each in hosts.machines] == [22.0]
+    assert "the host has 64 GB" in refused[0][1].reason
+    assert len(offers_with_room(LARGE, [each.offer for each in machines])) == 1
