@@ -57,9 +57,7 @@ def machine(noise: float = 0.0) -> dict[str, Any]:
         | {
             "us": us(
                 float(
-                    decode_time(
-                        TRUE_DECODE, BANDWIDTH, PEAK, np.float64(batch), np.float64(context), heads_work(one)
-                    )
+                    decode_time(TRUE_DECODE, BANDWIDTH, PEAK, np.float64(batch), np.float64(context), heads_work(one))
                 )
             )
         }
@@ -140,7 +138,9 @@ def test_attention_of_a_known_machine_is_found_within_5_percent(fitted: Any) -> 
     prompts = PrefillCurve(*fitted.prefill["grouped/128"].curve)
     for tokens in (700, 3000, 12000):
         parts = (BANDWIDTH, PEAK, np.float64(tokens), np.float64(0), work, None, 1.0)
-        assert float(prefill_time(prompts, *parts)) == pytest.approx(float(prefill_time(TRUE_PREFILL, *parts)), rel=0.05)
+        assert float(prefill_time(prompts, *parts)) == pytest.approx(
+            float(prefill_time(TRUE_PREFILL, *parts)), rel=0.05
+        )
 
 
 def test_what_lies_between_kernels_and_the_link_are_found(fitted: Any) -> None:

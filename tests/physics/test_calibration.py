@@ -134,9 +134,7 @@ def test_under_any_correction_more_work_takes_longer_and_none_beats_the_datashee
 
 
 def test_a_checked_server_has_the_interval_of_its_held_out_loads_and_is_measured() -> None:
-    checked = correcting(decode=1.1).corrections[0].model_copy(
-        update={"spreads": {"tpot": Spread(deviation=0.1, n=4)}}
-    )
+    checked = correcting(decode=1.1).corrections[0].model_copy(update={"spreads": {"tpot": Spread(deviation=0.1, n=4)}})
     profile = correcting().model_copy(update={"corrections": (checked,)})
     with using(profile):
         around = interval(1.0, "tpot", on())
@@ -172,6 +170,7 @@ def test_a_profile_survives_its_file(tmp_path: Path) -> None:
 def test_profiles_that_predict_the_same_share_a_key_and_others_do_not() -> None:
     one, other = correcting(decode=1.2), correcting(decode=1.3)
     assert one.key != other.key
+    assert one.model_copy(update={"corrections": other.corrections}).key == other.key
     assert one.key == one.model_copy(update={"name": "another", "made": date(2025, 1, 1)}).key
 
 

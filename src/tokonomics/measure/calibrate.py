@@ -3,9 +3,9 @@
 For each model served on a GPU by an engine, at most four numbers: a factor on what the GPU takes for steps of few
 tokens, one for prompts, and the host's seconds a step and a running sequence. They are fitted by least squares of
 log(predicted ÷ measured) over all figures, each weighed by how well its kind is predicted in general, with a pull
-towards no correction that a few good loads outweigh. Every second load (in order of size) teaches a first fit and the
-others judge it; what made a kind of figure worse there is left out. What is kept is then fitted on all loads, and
-its interval comes from the errors of the loads that judged.
+towards no correction that a few good loads outweigh. Every second load (in order of size) teaches a first fit, of the
+fewest numbers that explain it about as well as any; the others judge it, and what made a kind of figure worse there is
+left out. What is kept is then fitted on all loads, and its interval comes from the errors of the loads that judged.
 """
 
 import math
@@ -106,7 +106,7 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
     scopes = {_scope(each) for each in fitted}
     kept = [each for each in evidence.corrections if _scope(each) not in scopes]
     if not fitted and not kept and evidence.kernels is None:
-        refusals = [f"{each.what}: {each.refused}" for each in groups if each.refused]
+        refusals = ["; ".join([f"{each.what}: {each.refused}", *each.doubts]) for each in groups if each.refused]
         said = "; ".join(refusals) or _most_common(reasons)
         raise BadInput(f"nothing to calibrate on: {said}", fix="docs/calibrate.md says what is needed.")
     return Calibrated(
@@ -180,14 +180,13 @@ def _group(rows: list[Measurement], hold_out: float) -> GroupResult:
         return GroupResult(what=what, **counts, doubts=doubts, refused=enough)
     before = errors(judging, None)
     dropped: list[str] = []
-    for terms in _candidates(rows, counts["taught"]):
-        trial = _correction(taught, fit(taught, terms), terms)
+    for terms, trial in _trials(taught, _candidates(rows, counts["taught"])):
         figures = _figures(judging, before, errors(judging, trial))
         worse = [each for each in figures if each.worse]
         if not worse:
-            final = _correction(rows, fit(rows, terms), terms)
-            final = final.model_copy(update={"held_out": figures, "spreads": _spreads(judging, trial, steps)})
-            final = final.model_copy(update={"notes": tuple(dropped)})
+            final = _correction(rows, fit(rows, terms)).model_copy(
+                update={"held_out": figures, "spreads": _spreads(judging, trial, steps), "notes": tuple(dropped)}
+            )
             done = {"trial": trial, "correction": final, "held_out": figures, "dropped": tuple(dropped)}
             return GroupResult(what=what, **counts, doubts=doubts, **done)
         said = ", ".join(f"{each.figure} {percent(each.before)} → {percent(each.after)}" for each in worse)
@@ -200,6 +199,23 @@ def _group(rows: list[Measurement], hold_out: float) -> GroupResult:
         doubts=doubts,
         refused="every correction made the held-out loads worse: predictions stay as they are",
     )
+
+
+def _trials(
+    taught: Sequence[Measurement], candidates: Sequence[tuple[Term, ...]]
+) -> list[tuple[tuple[Term, ...], Correction]]:
+    """What to try on the loads that judge: the fewest numbers that explain those that teach about as well as any."""
+    trials = [(terms, _correction(taught, fit(taught, terms))) for terms in candidates]
+    off = {terms: _misfit(taught, trial) for terms, trial in trials}
+    enough = 1.15 * min(off.values()) + NOISE / 5
+    first = next(trial for trial in trials if off[trial[0]] <= enough)
+    rest = sorted((trial for trial in trials if trial[0] and trial is not first), key=lambda each: off[each[0]])
+    return [first, *rest]
+
+
+def _misfit(rows: Sequence[Measurement], correction: Correction) -> float:
+    trust = [_trust(row, steps_of(row)) for row in rows]
+    return float(np.average(np.abs(errors(rows, correction)), weights=trust))
 
 
 def _doubts(rows: Sequence[Measurement]) -> tuple[str, ...]:
@@ -229,19 +245,14 @@ def _words(row: Measurement, steps: StepModel) -> str:
 
 
 def _candidates(rows: Sequence[Measurement], taught: int) -> list[tuple[Term, ...]]:
-    """What may be fitted, most first; fewer numbers where fewer loads teach."""
-    served = rows[0].engine is not None
-    prompts = any(kind_of(row) in ("ttft", "prefill") for row in rows)
-    options: list[tuple[Term, ...]] = []
-    if served:
-        if taught >= FEWEST_FOR_ALL and prompts:
-            options.append(("decode", "prefill", "host"))
-        options += [("decode", "host"), ("host",), ("decode",)]
-    else:
-        steps = {kind_of(row) for row in rows}
-        options += [("decode", "prefill")] if steps == {"step", "prefill"} else []
-        options += [("decode",)] if "step" in steps else []
-        options += [("prefill",)] if "prefill" in steps else []
+    """What may be fitted, fewest numbers first; fewer of them where fewer loads teach."""
+    kinds = {kind_of(row) for row in rows}
+    if rows[0].engine is None:
+        options: list[tuple[Term, ...]] = [(), ("decode",)] if "step" in kinds else [(), ("prefill",)]
+        return [*options, ("decode", "prefill")] if {"step", "prefill"} <= kinds else options
+    options = [(), ("decode",), ("host",), ("decode", "host")]
+    if taught >= FEWEST_FOR_ALL and "ttft" in kinds:
+        options += [("decode", "prefill"), ("prefill", "host"), ("decode", "prefill", "host")]
     return options
 
 
@@ -249,6 +260,8 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
     """The numbers that explain the rows best, with a pull towards no correction."""
     from scipy.optimize import least_squares
 
+    if not terms:
+        return {}
     bases = [steps_of(row) for row in rows]
     measured = np.log([row.value for row in rows])
     trust = np.array([_trust(row, base) for row, base in zip(rows, bases, strict=True)])
@@ -309,7 +322,7 @@ def _trial(row: Measurement, numbers: Mapping[str, float]) -> Correction:
     )
 
 
-def _correction(rows: Sequence[Measurement], numbers: Mapping[str, float], terms: Sequence[Term]) -> Correction:
+def _correction(rows: Sequence[Measurement], numbers: Mapping[str, float]) -> Correction:
     """With the sizes that were seen."""
     short = {name: float(f"{value:.5g}") for name, value in numbers.items()}
     seen = {}

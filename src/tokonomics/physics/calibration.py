@@ -149,8 +149,8 @@ class HeldOut(Noun):
 
     @property
     def worse(self) -> bool:
-        """By more than a point that moved by chance: a tenth, and half a percent."""
-        return self.after > 1.1 * self.before + 0.005
+        """By more than chance moves it: a tenth, and one percent."""
+        return self.after > 1.1 * self.before + 0.01
 
 
 class Correction(Noun):
@@ -232,6 +232,12 @@ class Profile(Noun):
     """Whole steps that the probe predicted and timed."""
     timings: dict[str, Any] = Field(default_factory=dict)
     """As timed, so that the curves can be fitted again."""
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As any noun's; the copy may predict otherwise, so that it does not keep the key."""
+        made = super().model_copy(update=update, deep=deep)
+        made.__dict__.pop("key", None)
+        return made
 
     @cached_property
     def key(self) -> str:

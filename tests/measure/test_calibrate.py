@@ -1,0 +1,265 @@
+"""Calibrating finds what a made-up server does differently, judges itself on loads it has not seen, and says no."""
+
+import json
+import math
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tokonomics.cli.main import app
+from tokonomics.errors import BadInput
+from tokonomics.measure.calibrate import Calibrated, calibrate, held_out_loads, load_of
+from tokonomics.measure.evidence import Evidence, Said, read_evidence
+from tokonomics.measure.measurements import Measurement, Metric, Mode
+from tokonomics.measure.validate import steps_of, value_of
+from tokonomics.physics.calibration import Correction, read_profile, using
+from tokonomics.physics.intervals import prior_deviation
+
+DATA = Path(__file__).parents[2] / "benchmarks" / "data"
+RUN = DATA / "h200_transformers.json"
+COLD = (4, 16, 64)
+USERS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
+SERVED = (Metric.tpot_s, Metric.ttft_s, Metric.output_tok_s)
+
+
+def row(users: int, metric: Metric, value: float = 1.0, **changes: Any) -> Measurement:
+    kept: dict[str, Any] = {
+        "key": f"{users} {metric}",
+        "model": "llama-3.1-8b",
+        "gpu": "H200",
+        "gpus": 1,
+        "tp": 1,
+        "weights": "bf16",
+        "kv": None,
+        "engine": "vllm",
+        "year": 2026,
+        "input_tokens": 1000,
+        "output_tokens": 200,
+        "batch": users,
+        "mode": Mode.fixed_concurrency,
+        "metric": metric,
+        "value": value,
+        "source": "made up",
+    }
+    return Measurement(**kept | changes)
+
+
+def server(users: tuple[int, ...] = USERS, noise: float = 0.0, seed: int = 1, **numbers: float) -> list[Measurement]:
+    """What a server would measure that differs from our predictions by known numbers."""
+    chance = np.random.default_rng(seed)
+    rows = [row(each, metric) for each in users for metric in SERVED]
+    true = Correction(gpu="H200", engine="vllm", loads=1, rows=1, **numbers)  # type: ignore[arg-type]
+    steps = steps_of(rows[0]).corrected(true)
+    return [
+        each.model_copy(update={"value": value_of(each, steps) * math.exp(noise * chance.standard_normal())})
+        for each in rows
+    ]
+
+
+def made(rows: list[Measurement], **options: Any) -> Calibrated:
+    return calibrate(Evidence(rows=rows), made=date(2026, 11, 15), command="test", name="mine", **options)
+
+
+def test_a_server_a_third_slower_on_the_gpu_is_found_within_3_percent() -> None:
+    found = made(server(decode=1.3, noise=0.01)).groups[0].correction
+    assert found
+    assert found.decode == pytest.approx(1.3, rel=0.03)
+    assert (found.step_s or 0) < 0.5e-3
+
+
+def test_a_host_of_tens_of_milliseconds_is_found_within_3_percent() -> None:
+    found = made(server(step_s=0.03, sequence_s=0.3e-3, noise=0.01)).groups[0].correction
+    assert found
+    assert found.step_s == pytest.approx(0.03, rel=0.03)
+    assert found.sequence_s == pytest.approx(0.3e-3, rel=0.1)
+
+
+def test_slow_prompts_are_found_within_10_percent() -> None:
+    found = made(server(prefill=1.6, noise=0.01)).groups[0].correction
+    assert found
+    assert found.prefill == pytest.approx(1.6, rel=0.1)
+
+
+def test_a_server_as_predicted_is_left_as_predicted() -> None:
+    result = made(server(noise=0.01)).groups[0]
+    assert result.correction
+    assert result.correction.decode == pytest.approx(1.0, abs=0.03)
+    assert result.correction.prefill == pytest.approx(1.0, abs=0.06)
+    assert (result.correction.step_s or 0.0) < 0.3e-3
+
+
+def test_held_out_errors_fall_to_the_noise() -> None:
+    result = made(server(decode=1.3, step_s=0.004, noise=0.02)).groups[0]
+    by_name = {each.figure: each for each in result.held_out}
+    assert by_name["tpot"].before > 0.25
+    assert by_name["tpot"].after < 0.04
+    assert by_name["throughput"].after < 0.04
+
+
+def test_loads_that_judge_teach_nothing() -> None:
+    rows = server(decode=1.3, noise=0.02)
+    apart = held_out_loads((load_of(each) for each in rows), 0.5)
+    spoiled = [each.model_copy(update={"value": each.value * 1.1}) if load_of(each) in apart else each for each in rows]
+    one, other = made(rows).groups[0], made(spoiled).groups[0]
+    assert one.trial
+    assert other.trial
+    assert one.trial == other.trial
+    assert one.held_out != other.held_out
+
+
+def test_every_second_load_judges_whatever_its_order_and_the_smallest_teaches() -> None:
+    rows = server(users=(64, 1, 16, 4))
+    apart = held_out_loads((load_of(each) for each in rows), 0.5)
+    assert {each.batch for each in rows if load_of(each) in apart} == {4, 64}
+    fourth = held_out_loads((load_of(each) for each in server()), 0.25)
+    assert len(fourth) == 3  # of ten loads: the 2nd, 6th and 10th
+
+
+def test_what_makes_held_out_loads_worse_is_left_out_and_said() -> None:
+    rows = server(noise=0.0)
+    apart = held_out_loads((load_of(each) for each in rows), 0.5)
+
+    # Loads that teach are slow, those that judge are as predicted: nothing can be learned from one for the other.
+    def torn(each: Measurement) -> Measurement:
+        slower = 0.5 if each.metric is Metric.output_tok_s else 2.0
+        return each if load_of(each) in apart else each.model_copy(update={"value": each.value * slower})
+
+    with pytest.raises(BadInput, match="made the held-out loads worse"):
+        made([torn(each) for each in rows])
+
+
+def test_a_profile_keeps_what_it_saw_and_an_interval_no_narrower_than_its_data() -> None:
+    result = made(server(step_s=0.02, noise=0.05))
+    found = result.profile.corrections[0]
+    assert (found.seen["batch"].low, found.seen["batch"].high) == (1, 256)
+    assert found.seen["context"].low == 1000
+    assert found.seen["context"].high == 1200
+    deployment = steps_of(row(1, Metric.tpot_s)).deployment
+    prior = prior_deviation("tpot", deployment)
+    # Five held-out points of 5 % beside eight of the size known before.
+    assert 0.6 * prior < found.spreads["tpot"].deviation < prior
+
+
+def test_a_correction_is_used_where_it_was_learned() -> None:
+    rows = server(decode=1.3)
+    result = made(rows)
+    with using(result.profile):
+        slow = float(steps_of(rows[0]).decode(32, 1000))
+        other = float(steps_of(rows[0].model_copy(update={"model": "llama-3.2-1b"})).decode(32, 1000))
+    assert slow == pytest.approx(1.3 * float(steps_of(rows[0]).decode(32, 1000)), rel=0.05)
+    assert other == float(steps_of(rows[0].model_copy(update={"model": "llama-3.2-1b"})).decode(32, 1000))
+
+
+def test_what_cannot_be_calibrated_on_says_why() -> None:
+    with pytest.raises(BadInput, match="3 loads, and it takes 4"):
+        made(server(users=(1, 8, 64)))
+    with pytest.raises(BadInput, match="no-such-model"):
+        made([each.model_copy(update={"model": "no-such-model"}) for each in server()])
+    mixed = server() + [each.model_copy(update={"gpu": "H100"}) for each in server()]
+    with pytest.raises(BadInput, match="2 GPUs"):
+        made(mixed)
+
+
+def test_bare_steps_are_calibrated_without_a_host() -> None:
+    steps = [
+        row(batch, Metric.step_s, engine=None, mode=Mode.decode_step, input_tokens=context, output_tokens=1)
+        for batch in (1, 8, 64, 256)
+        for context in (512, 2048)
+    ]
+    base = steps_of(steps[0])
+    rows = [each.model_copy(update={"value": 1.2 * value_of(each, base)}) for each in steps]
+    found = made(rows).groups[0].correction
+    assert found
+    assert found.engine == "bare"
+    assert found.step_s is None
+    assert found.decode == pytest.approx(1.2, rel=0.02)
+
+
+def test_a_load_that_was_not_warm_is_named() -> None:
+    rows = server(noise=0.0)
+    cold = [
+        each.model_copy(update={"value": each.value * 3}) if each.batch == 4 and each.metric is Metric.tpot_s else each
+        for each in rows
+    ]
+    assert made(rows).groups[0].doubts == ()
+    try:
+        said = made(cold).groups[0].doubts[0]
+    except BadInput as refused:  # one load in ten may spoil every correction: then that is what it says
+        said = str(refused)
+    assert "4 users" in said
+
+
+def test_on_a_real_engine_half_of_the_loads_predict_the_other_half() -> None:
+    evidence = read_evidence([RUN], Said(gpu="H200", engine="vllm"), "test")
+    evidence.rows = [each for each in evidence.rows if each.batch not in COLD]
+    result = calibrate(evidence, made=date(2026, 11, 15), command="test", name="mine").groups[0]
+    by_name = {each.figure: each for each in result.held_out}
+    assert by_name["tpot"].after < 0.1
+    assert by_name["throughput"].after < 0.1
+    assert by_name["tpot"].before > 1
+    assert result.correction
+    assert 0.02 < (result.correction.step_s or 0) < 0.05
+
+
+def test_a_window_that_ends_in_the_middle_of_a_round_is_counted_by_littles_law() -> None:
+    evidence = read_evidence([RUN], Said(gpu="H200", engine="vllm"), "test")
+    points = {each["concurrency"]: each for each in json.loads(RUN.read_text())["points"]}
+    found = next(each for each in evidence.rows if each.batch == 32 and each.metric is Metric.output_tok_s)
+    assert points[32]["output_tokens_per_s"] < 0.7 * found.value
+    assert found.value == pytest.approx(32 * 64 / points[32]["e2e"]["mean"], rel=1e-3)
+    assert "Little" not in evidence.notes[0]
+    assert "answer time" in evidence.notes[0]
+
+
+def test_an_engine_we_do_not_know_needs_one_that_stands_for_it(tmp_path: Path) -> None:
+    whole = json.loads(RUN.read_text())
+    whole["stated"]["engine"] = "transformers"
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(whole))
+    with pytest.raises(BadInput, match="--engine"):
+        read_evidence([path], Said(gpu="H200"), "test")
+    assert read_evidence([path], Said(gpu="H200", engine="vllm"), "test").rows
+    with pytest.raises(BadInput, match="--gpu"):
+        read_evidence([RUN], Said(), "test")
+
+
+def test_calibrate_saves_a_profile_that_predict_uses_and_names(tmp_path: Path) -> None:
+    whole = json.loads(RUN.read_text())
+    whole["points"] = [each for each in whole["points"] if each["concurrency"] not in COLD]
+    run, out = tmp_path / "run.json", tmp_path / "mine.json"
+    run.write_text(json.dumps(whole))
+    asked = ["calibrate", str(run), "--gpu", "H200", "--engine", "vllm", "--out", str(out)]
+    said = CliRunner().invoke(app, asked, env={"COLUMNS": "140"})
+    assert said.exit_code == 0, said.output
+    assert "time per token" in said.stdout
+    assert "learned on all loads" in said.stdout
+    assert read_profile(out).corrections[0].model == "llama-3.1-8b"
+
+    def predict(*more: str) -> Any:
+        return CliRunner().invoke(app, ["predict", "llama-3.1-8b", "--context", "540", "--json", *more])
+
+    plain = json.loads(predict("--gpu", "H200").stdout)
+    used = predict("--gpu", "H200", "--profile", str(out))
+    assert json.loads(used.stdout)["decode_step_s"]["mid"] > 4 * plain["decode_step_s"]["mid"]
+    assert "profile H200" in used.stderr
+    assert "extrapolates" not in used.stderr
+    assert "extrapolates: batch 512" in predict("--gpu", "H200", "--batch", "512", "--profile", str(out)).stderr
+    elsewhere = predict("--gpu", "H100", "--profile", str(out))
+    assert "as without it" in elsewhere.stderr
+    assert json.loads(elsewhere.stdout) == json.loads(predict("--gpu", "H100").stdout)
+    # The profile was of that command alone.
+    assert json.loads(predict("--gpu", "H200").stdout) == plain
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [(["--hold-out", "0.9"], "--hold-out"), (["--out", "profile.txt"], ".json"), (["--gpu", "nothing"], "nothing")],
+)
+def test_what_is_asked_wrongly_is_said(more: list[str], says: str) -> None:
+    said = CliRunner().invoke(app, ["calibrate", str(RUN), "--gpu", "H200", *more])
+    assert isinstance(said.exception, BadInput | Exception)
+    assert says in str(said.exception)
