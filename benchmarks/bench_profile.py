@@ -34,13 +34,13 @@ STEPS = {
     "contexts of 1,000 and 3,000 tokens": HERE / "data" / "h200_held_out_steps.json",
     "contexts of 512 to 8,192, whole tiles": HERE / "data" / "h200_more_steps.json",
 }
-COLD = (4, 16, 64)
-"""Loads of the second run that met the engine's shapes for the first time, which takes it 50 to 100 ms each."""
+WARM, COLD, FIRST = (HERE / "data" / f"h200_transformers{name}.json" for name in ("", "_cold", "_first"))
 RUNS = {
-    "second run, its nine warm loads": (HERE / "data" / "h200_transformers.json", COLD),
-    "second run, all twelve": (HERE / "data" / "h200_transformers.json", ()),
-    "first run, ten loads met cold": (HERE / "data" / "h200_transformers_first.json", ()),
+    "second run, its nine warm loads": (WARM,),
+    "second run, with the three that met new shapes": (WARM, COLD),
+    "first run, ten loads met cold": (FIRST,),
 }
+"""Loads that meet an engine's shapes for the first time wait 50 to 100 ms for each: they are no steady state."""
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
         "python": platform.python_version(),
         "steps": {name: steps([path], profile) for name, path in STEPS.items()}
         | {"both": {name: each for name, each in steps(list(STEPS.values()), profile).items() if "all" in name}},
-        "loop": {name: loop(path, without) for name, (path, without) in RUNS.items()},
+        "loop": {name: loop(paths) for name, paths in RUNS.items()},
     }
     show(found)
     out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -87,34 +87,31 @@ def scores(kinds: dict[str, list[float]]) -> dict[str, object]:
     return made
 
 
-def loop(path: Path, without: Sequence[int]) -> dict[str, object]:
+def loop(paths: Sequence[Path]) -> dict[str, object]:
     """Predict, calibrate on every second load, predict the others."""
-    evidence = read_evidence([path], Said(gpu="H200", engine="vllm"), "bench")
-    evidence.rows = [row for row in evidence.rows if row.batch not in without]
+    evidence = read_evidence(paths, Said(gpu="H200", engine="vllm"), "bench")
     try:
         group = calibrate(evidence, made=today(), command="bench", name="bench").groups[0]
     except TokonomicsError as error:
         return {"refused": error.what}
     made: dict[str, object] = {"loads": group.loads, "taught": group.taught, "judged": group.judged}
-    made["left_out"] = sorted(without)
     made["doubts"] = list(group.doubts)
     made["dropped"] = list(group.dropped)
     made["held_out"] = [each.model_dump() for each in group.held_out]
     made["learned_on_half"] = group.trial.model_dump(mode="json", include=NUMBERS) if group.trial else None
-    made["throughput_as_counted"] = as_counted(path, group, without)
+    made["throughput_as_counted"] = as_counted(paths, group)
     return made
 
 
 NUMBERS = {"decode", "prefill", "step_s", "sequence_s"}
 
 
-def as_counted(path: Path, group: GroupResult, without: Sequence[int]) -> dict[str, float] | None:
+def as_counted(paths: Sequence[Path], group: GroupResult) -> dict[str, float] | None:
     """Held-out throughput as the run's window counted it, not by Little's law."""
     if group.trial is None:
         return None
-    run = read_run(path)
     machine = Machine(gpu="H200", gpus=1, tp=1)
-    rows = [row for row in measurements_of(run, machine) if row.batch not in without]
+    rows = [row for path in paths for row in measurements_of(read_run(path), machine)]
     apart = held_out_loads((load_of(row) for row in rows), 0.5)
     judging = [row for row in rows if load_of(row) in apart and row.metric is Metric.output_tok_s]
     return {

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -37,6 +38,7 @@ PAGES = (
     "docs/traffic.md",
     "docs/validate.md",
     "docs/bench.md",
+    "docs/calibrate.md",
     "docs/meter.md",
     "docs/meter-fleet.md",
 )
@@ -63,7 +65,7 @@ CHARTS = {
     "accuracy.png": f"validate {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
 BLOCK = re.compile(
-    r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|client|semantic|document-table|document-bills) -->\n)"
+    r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|client|profile|semantic|document-table|document-bills) -->\n)"
     r".*?(<!-- end -->)",
     re.DOTALL,
 )
@@ -143,6 +145,8 @@ def commands_page() -> str:
         "cost",
         "bench",
         "import",
+        "probe",
+        "calibrate",
         "meter",
         "meter watch",
         "meter report",
@@ -187,6 +191,46 @@ def client_table() -> str:
     said = f"The target, {target}, is {'met' if met else 'not met'} where tokens arrive glued together."
     made = f"Made by `{result['command']}` on {result['date']}, {result['machine']}."
     return "\n".join([*lines, "", f"{said} {made}"])
+
+
+def profile_table() -> str:
+    """Steps and a served model on the H200, with and without a profile."""
+    result = json.loads((ROOT / "benchmarks" / "results" / "profile.json").read_text(encoding="utf-8"))
+    lines = [
+        "| steps on one H200 | n | as shipped | bias | with the probe | bias | p90 |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, rows in result["steps"].items():
+        for what, score in rows.items():
+            kind, _, model = what.partition(", ")
+            if model == "all":
+                cells = [f"{score[each][key]:{sign}.1%}" for each, key, sign in _PROFILE_CELLS]
+                lines.append(f"| {kind}, {name} | {score['n']} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| served by a real engine, held-out loads | judged | time per token | throughput | as counted | time to first token |",
+    ]
+    lines.append("|---|--:|--:|--:|--:|--:|")
+    for name, run in result["loop"].items():
+        held = {each["figure"]: f"{_factor(each['before'])} → {_factor(each['after'])}" for each in run["held_out"]}
+        held["counted"] = " → ".join(_factor(run["throughput_as_counted"][each]) for each in ("before", "after"))
+        cells = " | ".join(held[each] for each in ("tpot", "throughput", "counted", "ttft"))
+        lines.append(f"| {name} | {run['judged']} of {run['loads']} | {cells} |")
+    return "\n".join([*lines, "", f"Made by `{result['command']}` on {result['date']}."])
+
+
+_PROFILE_CELLS = (
+    ("shipped", "median", ""),
+    ("shipped", "bias", "+"),
+    ("probed", "median", ""),
+    ("probed", "bias", "+"),
+    ("probed", "p90", ""),
+)
+
+
+def _factor(size: float) -> str:
+    """An error as a factor, up or down."""
+    return f"{math.expm1(size):.1%}" if size < 0.7 else f"{math.exp(size):.1f} ×"
 
 
 def accuracy_page() -> str:
@@ -274,6 +318,8 @@ def _fill(block: re.Match[str]) -> str:
         from document_plan import document_table
 
         return f"{block[1]}{document_table()}\n{block[4]}"
+    if block["what"] == "profile":
+        return f"{block[1]}{profile_table()}\n{block[4]}"
     if block["what"] == "client":
         return f"{block[1]}{client_table()}\n{block[4]}"
     if block["what"] == "document-bills":

@@ -36,6 +36,7 @@ DEMO = (
     OFFERS,
 )
 EXAMPLES = HERE.parents[1] / "docs" / "examples"
+LOADED = HERE.parents[1] / "benchmarks" / "data" / "h200_transformers.json"
 STEPS = HERE.parents[1] / "benchmarks" / "data" / "h200_steps.json"
 COST = ("cost", "--usd-per-hour", "2.21", "--gpus", "4", "--tokens-per-second", "2400")
 SERVED = ("--model=llama-3.1-8b", "--gpu=H100", "--usd-per-hour=3")
@@ -92,6 +93,7 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "predict-scaled": ("predict", "llama-3.1-8b", "--gpu", "MI300X", "--batch", "64"),
     "curve": ("curve", "llama-3.1-8b", "--gpu", "H100", "--context", "1024", "--usd-per-hour", "2.21"),
     "validate": ("validate", str(STEPS)),
+    "calibrate": ("calibrate", str(LOADED), "--gpu=H200", "--engine=vllm"),
     "import": ("import", str(RESULTS / "inferencex.json"), "--usd-per-hour=2.5", "--slo=ttft_p50=0.5"),
     "import-bench": ("import", str(RESULTS / "bench.json"), "--usd-per-hour=0.05"),
     "cost-machine": ("cost", "--gpu", "H100", "--gpus", "9", "--tokens-per-second", "2400", OFFERS),
@@ -157,6 +159,8 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "error-router": ("simulate", *SERVED, "--trace=azure-conv", "--router=round-robbin"),
     "error-outage": ("simulate", *SERVED, "--trace=azure-conv", "--outage=replica=0"),
     "error-no-traffic": ("simulate", *SERVED),
+    "error-calibrate": ("calibrate", str(LOADED.with_stem("h200_transformers_cold")), "--gpu=H200", "--engine=vllm"),
+    "error-profile": ("predict", "llama-3.1-8b", "--gpu=H200", "--profile=nowhere.json"),
     "error-bench": ("bench", "localhost:8000", "--concurrency=4"),
     "error-bench-loads": ("bench", "http://localhost:8000", "--concurrency=4", "--rate=2"),
     "error-arrivals": ("trace", "--arrivals", "poison:2", "--requests", "9", "--input", "512", "--output", "64"),

@@ -21,7 +21,6 @@ from tokonomics.physics.intervals import prior_deviation
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 RUN = DATA / "h200_transformers.json"
-COLD = (4, 16, 64)
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
 SERVED = (Metric.tpot_s, Metric.ttft_s, Metric.output_tok_s)
 
@@ -193,9 +192,15 @@ def test_a_load_that_was_not_warm_is_named() -> None:
     assert "4 users" in said
 
 
+def test_loads_that_a_real_engine_met_cold_are_named() -> None:
+    paths = [RUN, DATA / "h200_transformers_cold.json"]
+    evidence = read_evidence(paths, Said(gpu="H200", engine="vllm"), "test")
+    result = calibrate(evidence, made=date(2026, 11, 15), command="test", name="mine").groups[0]
+    assert [said.split(":")[0] for said in result.doubts] == ["4 users", "16 users"]
+
+
 def test_on_a_real_engine_half_of_the_loads_predict_the_other_half() -> None:
     evidence = read_evidence([RUN], Said(gpu="H200", engine="vllm"), "test")
-    evidence.rows = [each for each in evidence.rows if each.batch not in COLD]
     result = calibrate(evidence, made=date(2026, 11, 15), command="test", name="mine").groups[0]
     by_name = {each.figure: each for each in result.held_out}
     assert by_name["tpot"].after < 0.1
@@ -228,11 +233,8 @@ def test_an_engine_we_do_not_know_needs_one_that_stands_for_it(tmp_path: Path) -
 
 
 def test_calibrate_saves_a_profile_that_predict_uses_and_names(tmp_path: Path) -> None:
-    whole = json.loads(RUN.read_text())
-    whole["points"] = [each for each in whole["points"] if each["concurrency"] not in COLD]
-    run, out = tmp_path / "run.json", tmp_path / "mine.json"
-    run.write_text(json.dumps(whole))
-    asked = ["calibrate", str(run), "--gpu", "H200", "--engine", "vllm", "--out", str(out)]
+    out = tmp_path / "mine.json"
+    asked = ["calibrate", str(RUN), "--gpu", "H200", "--engine", "vllm", "--out", str(out)]
     said = CliRunner().invoke(app, asked, env={"COLUMNS": "140"})
     assert said.exit_code == 0, said.output
     assert "time per token" in said.stdout
