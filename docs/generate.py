@@ -214,8 +214,8 @@ def profile_table() -> str:
     for name, run in result["loop"].items():
         held = {each["figure"]: f"{_factor(each['before'])} → {_factor(each['after'])}" for each in run["held_out"]}
         held["counted"] = " → ".join(_factor(run["throughput_as_counted"][each]) for each in ("before", "after"))
-        cells = " | ".join(held[each] for each in ("tpot", "throughput", "counted", "ttft"))
-        lines.append(f"| {name} | {run['judged']} of {run['loads']} | {cells} |")
+        row = " | ".join(held[each] for each in ("tpot", "throughput", "counted", "ttft"))
+        lines.append(f"| {name} | {run['judged']} of {run['loads']} | {row} |")
     return "\n".join([*lines, "", f"Made by `{result['command']}` on {result['date']}."])
 
 

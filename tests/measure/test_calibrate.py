@@ -51,7 +51,7 @@ def server(users: tuple[int, ...] = USERS, noise: float = 0.0, seed: int = 1, **
     """What a server would measure that differs from our predictions by known numbers."""
     chance = np.random.default_rng(seed)
     rows = [row(each, metric) for each in users for metric in SERVED]
-    true = Correction(gpu="H200", engine="vllm", loads=1, rows=1, **numbers)  # type: ignore[arg-type]
+    true = Correction(gpu="H200", engine="vllm", loads=1, rows=1, **numbers)
     steps = steps_of(rows[0]).corrected(true)
     return [
         each.model_copy(update={"value": value_of(each, steps) * math.exp(noise * chance.standard_normal())})

@@ -38,7 +38,7 @@ def heads_work(heads: shapes.Heads) -> Work:
 
 
 def product_s(m: float, n: float, k: float) -> float:
-    return float(gemm_seconds(TRUE_GEMM, np.float64(m), n, k, PEAK, BANDWIDTH, 2.0, 0.0))
+    return float(gemm_seconds(TRUE_GEMM, np.array(m), n, k, PEAK, BANDWIDTH, 2.0, 0.0))
 
 
 def machine(noise: float = 0.0) -> dict[str, Any]:
@@ -56,9 +56,7 @@ def machine(noise: float = 0.0) -> dict[str, Any]:
         {"heads": one.heads, "kv_heads": one.kv_heads, "head_dim": one.head_dim, "batch": batch, "context": context}
         | {
             "us": us(
-                float(
-                    decode_time(TRUE_DECODE, BANDWIDTH, PEAK, np.float64(batch), np.float64(context), heads_work(one))
-                )
+                float(decode_time(TRUE_DECODE, BANDWIDTH, PEAK, np.array(batch), np.array(context), heads_work(one)))
             )
         }
         for one, batch, context in shapes.decode_points(quick=False, most_bytes=18e9)
@@ -73,8 +71,8 @@ def machine(noise: float = 0.0) -> dict[str, Any]:
                         TRUE_PREFILL,
                         BANDWIDTH,
                         PEAK,
-                        np.float64(tokens),
-                        np.float64(past),
+                        np.array(tokens),
+                        np.array(past),
                         heads_work(one),
                         None,
                         float(many),
@@ -85,7 +83,11 @@ def machine(noise: float = 0.0) -> dict[str, Any]:
         for one, many, tokens, past in shapes.prompt_points(quick=False, most_bytes=40e9)
     ]
     links = [
-        {"gpus": 2, "bytes": size, "us": us(float(all_reduce_seconds(TRUE_LINK, 2, size, GPU.link_among(2))))}
+        {
+            "gpus": 2,
+            "bytes": size,
+            "us": us(float(all_reduce_seconds(TRUE_LINK, 2, np.array(float(size)), GPU.link_among(2)))),
+        }
         for size in shapes.MESSAGES
     ]
     layers = []
@@ -125,7 +127,7 @@ def test_matrix_products_of_a_known_machine_are_found_within_3_percent(fitted: A
     curve = GemmCurve(*fitted.gemm.curve)
     # Sizes between those that were timed.
     for m, n, k in [(1, 5000, 5000), (48, 14336, 4096), (300, 4096, 14336), (3000, 6000, 4096)]:
-        found = float(gemm_seconds(curve, np.float64(m), n, k, PEAK, BANDWIDTH, 2.0, 0.0))
+        found = float(gemm_seconds(curve, np.array(m), n, k, PEAK, BANDWIDTH, 2.0, 0.0))
         assert found == pytest.approx(product_s(m, n, k), rel=0.03)
 
 
@@ -133,11 +135,11 @@ def test_attention_of_a_known_machine_is_found_within_5_percent(fitted: Any) -> 
     curve = DecodeCurve(*fitted.decode["grouped/128"].curve)
     work = heads_work(shapes.DECODE)
     for batch, context in [(2, 1000), (24, 3000), (96, 1000), (192, 3000)]:
-        sizes = (BANDWIDTH, PEAK, np.float64(batch), np.float64(context), work)
+        sizes = (BANDWIDTH, PEAK, np.array(batch), np.array(context), work)
         assert float(decode_time(curve, *sizes)) == pytest.approx(float(decode_time(TRUE_DECODE, *sizes)), rel=0.05)
     prompts = PrefillCurve(*fitted.prefill["grouped/128"].curve)
     for tokens in (700, 3000, 12000):
-        parts = (BANDWIDTH, PEAK, np.float64(tokens), np.float64(0), work, None, 1.0)
+        parts = (BANDWIDTH, PEAK, np.array(tokens), np.array(0), work, None, 1.0)
         assert float(prefill_time(prompts, *parts)) == pytest.approx(
             float(prefill_time(TRUE_PREFILL, *parts)), rel=0.05
         )
@@ -147,8 +149,10 @@ def test_what_lies_between_kernels_and_the_link_are_found(fitted: Any) -> None:
     assert fitted.layer_s == pytest.approx(LAYER_S, rel=0.25)  # what is left of ten times as much
     link = LinkCurve(*fitted.all_reduce[2].curve)
     for size in (2e4, 3e6, 1e8):
-        found = float(all_reduce_seconds(link, 2, size, GPU.link_among(2)))
-        assert found == pytest.approx(float(all_reduce_seconds(TRUE_LINK, 2, size, GPU.link_among(2))), rel=0.05)
+        found = float(all_reduce_seconds(link, 2, np.array(size), GPU.link_among(2)))
+        assert found == pytest.approx(
+            float(all_reduce_seconds(TRUE_LINK, 2, np.array(float(size)), GPU.link_among(2))), rel=0.05
+        )
     assert fitted.memory == pytest.approx(0.8)
 
 

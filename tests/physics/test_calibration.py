@@ -50,7 +50,7 @@ def correcting(**numbers: float) -> Profile:
         loads=8,
         rows=24,
         seen={"batch": Range(low=1, high=64), "context": Range(low=512, high=640)},
-        **numbers,  # type: ignore[arg-type]
+        **numbers,
     )
     return Profile(name="mine", made=date(2026, 11, 15), command="test", corrections=(correction,))
 
