@@ -153,6 +153,15 @@ def test_a_correction_is_used_where_it_was_learned() -> None:
     assert other == float(steps_of(rows[0].model_copy(update={"model": "llama-3.2-1b"})).decode(32, 1000))
 
 
+def test_other_precisions_share_the_host_until_they_are_measured() -> None:
+    rows = server(step_s=0.03)
+    narrow = rows[0].model_copy(update={"weights": "fp8"})
+    with using(made(rows).profile):
+        assert float(steps_of(narrow).decode(1, 1000)) > 0.03
+    both = rows + [each.model_copy(update={"weights": "fp8", "value": each.value}) for each in rows]
+    assert {each.weights for each in made(both).profile.corrections} == {"bf16", "fp8"}
+
+
 def test_what_cannot_be_calibrated_on_says_why() -> None:
     with pytest.raises(BadInput, match="3 loads, and it takes 4"):
         made(server(users=(1, 8, 64)))

@@ -45,6 +45,9 @@ def _say_outside(profile: "Profile", asked: dict[str, Any]) -> None:
     with suppress(TokonomicsError, OSError):  # a name that is wrong is the verb's to say
         gpus = [find_gpu(each).key for each in _texts(asked.get("gpu"))]
         models = [find_model(each).key for name in _MODELS for each in _texts(asked.get(name))]
+    if "gpu" in asked and not gpus and asked.get("files") is None and asked.get("url") is None:
+        named = ", ".join(profile.gpus)
+        typer.echo(f"only {named} is predicted with the profile, other GPUs as without it: compare with care", err=True)
     sizes = {}
     for name, size in _SIZES.items():
         with suppress(TypeError, ValueError):

@@ -102,7 +102,7 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
         with using(profile):
             members = _groups(evidence.rows, reasons)
             groups = [_group(rows, hold_out) for rows in members]
-    fitted = [each.correction for each in groups if each.correction]
+    fitted = _widened([each.correction for each in groups if each.correction])
     scopes = {_scope(each) for each in fitted}
     kept = [each for each in evidence.corrections if _scope(each) not in scopes]
     if not fitted and not kept and evidence.kernels is None:
@@ -115,6 +115,19 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
         not_predicted=dict(reasons.most_common()),
         notes=tuple(evidence.notes),
     )
+
+
+def _widened(fitted: Sequence[Correction]) -> list[Correction]:
+    """A model seen at one precision and split only is corrected so at the others too: a host is as slow there.
+
+    Else a plan would compare what is corrected with what is not, and pick what nobody measured.
+    """
+    seen = Counter((each.gpu, each.engine, each.model) for each in fitted)
+    alone = [seen[each.gpu, each.engine, each.model] == 1 for each in fitted]
+    return [
+        each.model_copy(update={"weights": None, "tp": None}) if one else each
+        for each, one in zip(fitted, alone, strict=True)
+    ]
 
 
 def _named(profile: Profile, name: str) -> Profile:
@@ -318,7 +331,15 @@ def _trial(row: Measurement, numbers: Mapping[str, float]) -> Correction:
     at = steps_of(row).deployment
     engine = engine_of(at, row.engine is not None)
     return Correction(
-        gpu=at.gpu.key, engine=engine, model=at.model.key, weights=at.weights, tp=at.tp, loads=1, rows=1, **numbers
+        gpu=at.gpu.key,
+        engine=engine,
+        model=at.model.key,
+        weights=at.weights,
+        tp=at.tp,
+        learned_at=f"{at.weights}, TP {at.tp}",
+        loads=1,
+        rows=1,
+        **numbers,
     )
 
 

@@ -162,6 +162,8 @@ class Correction(Noun):
     """Only this model, at this precision and split; None: all."""
     weights: Precision | None = None
     tp: PositiveInt | None = None
+    learned_at: str | None = None
+    """Precision and split that were measured, in words."""
     decode: PositiveFloat = 1.0
     """Times what the GPU takes for steps of few tokens."""
     prefill: PositiveFloat = 1.0
@@ -191,7 +193,8 @@ class Correction(Noun):
         batch = self.seen.get("batch")
         loads = f" of {batch.low:,.0f} to {batch.high:,.0f} at once" if batch else ""
         what = "bare steps" if self.engine == BARE else self.engine
-        return f"{what} on {self.gpu}{f' ({self.model})' if self.model else ''} corrected on {self.loads} loads{loads}"
+        of = ", ".join(each for each in (self.model, self.learned_at) if each)
+        return f"{what} on {self.gpu}{f' ({of})' if of else ''} corrected on {self.loads} loads{loads}"
 
     def factor(self, tokens: Any) -> Any:
         """Of a step's token-wise part, by its tokens: from the decode factor to that of prompts."""
