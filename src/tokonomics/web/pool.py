@@ -1,0 +1,198 @@
+"""A few worker processes and the queue before them; each task has a time limit, and can be cancelled at any moment.
+
+One thread minds one worker: it takes a task from the queue, sends it, and passes on what comes back. Cancelling and
+running out of time kill the process, which is the only way to stop compiled code; a new one takes its place. The queue
+is bounded: what does not fit is refused at once, so that work cannot pile up.
+"""
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokonomics.errors import TokonomicsError
+from tokonomics.web import worker
+
+Say = Callable[[str], None]
+
+
+class Busy(TokonomicsError):
+    """There is more work than the server takes on."""
+
+
+class Refused(TokonomicsError):
+    """What a verb said against its inputs."""
+
+
+class OutOfTime(TokonomicsError):
+    """The work took longer than it may."""
+
+
+class Cancelled(TokonomicsError):
+    """Whoever asked does not want it any more."""
+
+
+class Broken(Exception):
+    """A fault of ours: its text is for the log, never for the page."""
+
+
+@dataclass
+class Task:
+    """One piece of work: what is asked, how long it may take, and who hears of it."""
+
+    request: dict[str, Any]
+    limit_s: float
+    say: Say = lambda what: None
+    done: "Future[bytes]" = field(default_factory=Future)
+    on_start: Callable[[], None] = lambda: None
+    _kill: Callable[[], None] | None = None
+    _stopped: Exception | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def cancel(self) -> None:
+        """Stop it: a task in the queue is dropped, a running one loses its worker."""
+        self._stop(Cancelled("cancelled"))
+
+    def _stop(self, why: Exception) -> None:
+        with self._lock:
+            if self.done.done() or self._stopped:
+                return
+            self._stopped = why
+            if self._kill:
+                self._kill()
+                return
+        self._finish(error=why)
+
+    def _begin(self, kill: Callable[[], None]) -> bool:
+        with self._lock:
+            if self._stopped:
+                return False
+            self._kill = kill
+        self.on_start()
+        return True
+
+    def _finish(self, content: bytes = b"", error: Exception | None = None) -> None:
+        with self._lock:
+            self._kill = None
+            if self.done.done():
+                return
+            stopped = self._stopped or error
+        if stopped:
+            self.done.set_exception(stopped)
+        else:
+            self.done.set_result(content)
+
+
+class Pool:
+    """Workers of one kind, with a queue of their own."""
+
+    def __init__(self, workers: int, waiting: int, folder: str, memory_bytes: int, niceness: int = 0) -> None:
+        self._queue: queue.Queue[Task | None] = queue.Queue(waiting)
+        self._command = [sys.executable, "-m", "tokonomics.web.worker", folder, str(memory_bytes), str(niceness)]
+        self._closed = threading.Event()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self.ready = threading.Event()
+        self._threads = [threading.Thread(target=self._mind, daemon=True) for _ in range(workers)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, task: Task) -> None:
+        """Queue a task; refuses where the queue is full."""
+        try:
+            self._queue.put_nowait(task)
+        except queue.Full:
+            raise Busy("the server has as much work as it takes on", fix="Try again in a few seconds.") from None
+
+    def close(self) -> None:
+        """Kill the workers; what waits is cancelled."""
+        self._closed.set()
+        while True:
+            try:
+                task = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if task:
+                task.cancel()
+        for process in list(self._running):
+            process.kill()
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(10)
+
+    def _mind(self) -> None:
+        process: subprocess.Popen[bytes] | None = None
+        while not self._closed.is_set():
+            process = process or self._started()
+            task = self._queue.get()
+            if task is None:
+                break
+            if process is None or process.poll() is not None:
+                process = self._started()
+            if process is None:
+                task._finish(error=Broken("no worker could be started"))
+            elif not self._worked(process, task):
+                self._ended(process)
+                process = None
+        if process:
+            self._ended(process)
+
+    def _started(self) -> subprocess.Popen[bytes] | None:
+        """A worker that has imported the library."""
+        process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._running.add(process)
+        if self._closed.is_set():
+            process.kill()
+        assert process.stdout is not None
+        if worker.read_frame(process.stdout) is None:
+            self._ended(process)
+            return None
+        self.ready.set()
+        return process
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream:
+                stream.close()
+        self._running.discard(process)
+
+    def _worked(self, process: subprocess.Popen[bytes], task: Task) -> bool:
+        """Whether the worker is still there afterwards."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if not task._begin(process.kill):
+            return True
+        seconds = f"{task.limit_s:g} seconds"
+        over = OutOfTime(f"took longer than {seconds}", fix="Ask for less: fewer requests, models or GPUs.")
+        clock = threading.Timer(task.limit_s, task._stop, [over])
+        clock.daemon = True
+        clock.start()
+        try:
+            worker.write_frame(process.stdin, 0, json.dumps(task.request).encode())
+            while (frame := worker.read_frame(process.stdout)) is not None:
+                kind, content = frame
+                if kind == worker.PROGRESS:
+                    task.say(content.decode())
+                elif kind == worker.ANSWER:
+                    task._finish(content)
+                elif kind == worker.REFUSED:
+                    said = json.loads(content)
+                    task._finish(error=Refused(said["what"], where=said["where"], fix=said["fix"]))
+                else:
+                    task._finish(error=Broken(content.decode(errors="replace")))
+                if kind != worker.PROGRESS:
+                    return not task._stopped
+        except OSError:
+            pass
+        finally:
+            clock.cancel()
+        gone = Refused("the work ended early, most likely for want of memory", fix="Ask for fewer requests or rows.")
+        task._finish(error=gone)
+        return False
