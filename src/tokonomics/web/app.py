@@ -14,7 +14,6 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
-from starlette.types import ASGIApp
 
 from tokonomics import __version__
 from tokonomics.errors import BadInput, TokonomicsError
@@ -101,8 +100,8 @@ class UploadOut(BaseModel):
     kind: Literal["config", "benchmark", "trace", "unknown"]
 
 
-def make_app(settings: Settings | None = None) -> ASGIApp:
-    """The application with its gate; ``.service`` and ``.inner`` are for tests and the server."""
+def make_app(settings: Settings | None = None) -> Gate:
+    """The application behind its gate."""
     settings = settings or Settings()
     service = Service(settings)
     sessions = Sessions(settings.token)

@@ -37,8 +37,8 @@ PRESETS: tuple[dict[str, Any], ...] = (
     },
     {
         "key": "agents", "name": "Agents", "what": "Many turns over a growing context, tool calls between them.",
-        "inputs": {"model": "gpt-oss-120b", "rate": "3", "input": "lognormal:mean=12000,p99=60000",
-                   "output": "lognormal:mean=500,p99=3000", "slo": "ttft_p99=3,tpot_p99=40ms"},
+        "inputs": {"model": "gpt-oss-120b", "rate": "3", "input": "uniform:2000-30000",
+                   "output": "lognormal:mean=500,p99=2000", "slo": "ttft_p95=4,tpot_p95=50ms"},
     },
 )  # fmt: skip
 """Round numbers of our own to start from, not measurements; sample: takes the lengths of a public log."""

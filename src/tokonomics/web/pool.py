@@ -10,9 +10,10 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import TokonomicsError
@@ -88,12 +89,17 @@ class Task:
             self.done.set_result(content)
 
 
+def worker_command(folder: Path, memory_bytes: int, niceness: int = 0) -> list[str]:
+    """How a worker is started: it stands in an empty folder, and gives way to others where it is nice."""
+    return [sys.executable, "-P", "-m", "tokonomics.web.worker", str(folder), str(memory_bytes), str(niceness)]
+
+
 class Pool:
     """Workers of one kind, with a queue of their own."""
 
-    def __init__(self, workers: int, waiting: int, folder: str, memory_bytes: int, niceness: int = 0) -> None:
+    def __init__(self, workers: int, waiting: int, command: Sequence[str]) -> None:
         self._queue: queue.Queue[Task | None] = queue.Queue(waiting)
-        self._command = [sys.executable, "-m", "tokonomics.web.worker", folder, str(memory_bytes), str(niceness)]
+        self._command = command
         self._closed = threading.Event()
         self._running: set[subprocess.Popen[bytes]] = set()
         self.ready = threading.Event()

@@ -44,7 +44,8 @@ def ours(text: str) -> TokonomicsError:
 
 def of_validation(error: RequestValidationError, known: tuple[str, ...]) -> TokonomicsError:
     """The first thing pydantic found, as a sentence."""
-    problem = error.errors()[0]
+    found = error.errors()
+    problem = next((each for each in found if each["type"] == "extra_forbidden"), found[0])  # it explains a missing one
     place = [str(part) for part in problem["loc"] if part not in ("body", "query", "path")]
     field = ".".join(place) or "body"
     if problem["type"] == "extra_forbidden":

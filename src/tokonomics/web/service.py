@@ -18,7 +18,7 @@ from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.web.answering import as_json
 from tokonomics.web.inputs import checked_inputs
 from tokonomics.web.jobs import Job, Jobs, TooManyOfYours
-from tokonomics.web.pool import Broken, Pool, Refused, Task
+from tokonomics.web.pool import Broken, Pool, Refused, Task, worker_command
 from tokonomics.web.problems import ours
 from tokonomics.web.uploads import Limits, Upload, Uploads
 from tokonomics.web.verbs import UPLOAD, Verb
@@ -56,9 +56,9 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.uploads = Uploads(settings.uploads)
-        common = (str(self.uploads.empty), settings.memory_bytes)
-        self.quick = Pool(settings.quick_workers, settings.waiting, *common)
-        self.long = Pool(settings.long_workers, settings.waiting, *common, niceness=5)
+        common = (self.uploads.empty, settings.memory_bytes)
+        self.quick = Pool(settings.quick_workers, settings.waiting, worker_command(*common))
+        self.long = Pool(settings.long_workers, settings.waiting, worker_command(*common, niceness=5))
         self.jobs = Jobs(self.long, settings.jobs_at_once)
         self._asking: Counter[str] = Counter()
         self._remembered = Remembered()
@@ -161,8 +161,9 @@ Gone = Callable[[], Awaitable[object]]
 async def _unless_gone(task: Task, gone: Gone) -> bytes:
     done = asyncio.wrap_future(task.done)
     left = asyncio.ensure_future(gone())
+    either: list[asyncio.Future[Any]] = [done, left]
     try:
-        await asyncio.wait({done, left}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not done.done():
             task.cancel()
         return await done

@@ -183,7 +183,9 @@ def _parameter(each: inspect.Parameter, hint: Any) -> Parameter | None:
     plain = get_args(inner)[0] if is_list else inner
     kind = Kind.FILE if plain is Path else _KINDS.get(each.name, Kind.PLAIN) if plain is str else Kind.PLAIN
     by_flag = isinstance(info, OptionInfo)
-    flags = [flag for flag in info.param_decls or () if flag.startswith("--")]
+    # Inside Annotated, typer takes the first name of an option for its default, and sorts that out later.
+    written = (info.default, *(info.param_decls or ()))
+    flags = [flag for flag in written if isinstance(flag, str) and flag.startswith("--")]
     return Parameter(
         name=each.name,
         flag=(flags[0].split("/")[0] if flags else "--" + each.name.replace("_", "-")) if by_flag else None,
@@ -217,10 +219,10 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
     if parameter.is_list:
         made = Annotated[list[made], Field(max_length=MOST_ITEMS), BeforeValidator(_as_list)]
     note = _NOTES.get(parameter.kind, "")
-    about = {"description": " ".join(part for part in (parameter.help, note) if part)}
+    about = " ".join(part for part in (parameter.help, note) if part)
     if parameter.required:
-        return made, Field(**about)
-    return (made if parameter.default is not None else made | None), Field(default=parameter.default, **about)
+        return made, Field(description=about)
+    return (made if parameter.default is not None else made | None), Field(parameter.default, description=about)
 
 
 _NOTES = {

@@ -5,26 +5,29 @@ goes nowhere near them. ``python -m tokonomics.web.worker`` is started by ``pool
 says ``ready``.
 """
 
+import gc
 import json
 import os
 import resource
+import select
 import struct
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 READY, PROGRESS, ANSWER, REFUSED, FAILED = b"rpaef"
 HEAD = struct.Struct(">BI")
 
 
-def write_frame(out: BinaryIO, kind: int, content: bytes) -> None:
+def write_frame(out: IO[bytes], kind: int, content: bytes) -> None:
     out.write(HEAD.pack(kind, len(content)) + content)
     out.flush()
 
 
-def read_frame(source: BinaryIO) -> tuple[int, bytes] | None:
+def read_frame(source: IO[bytes]) -> tuple[int, bytes] | None:
     """The next message; None where the other side has gone."""
     head = source.read(HEAD.size)
     if len(head) < HEAD.size:
@@ -41,10 +44,16 @@ def main(folder: str, memory_bytes: int, niceness: int) -> None:
     os.dup2(2, 1)
     os.chdir(folder)  # an empty one: a relative path leads nowhere
     os.nice(niceness)
-    _warm()
+    gc.set_threshold(100_000, 20, 20)  # as on the command line: what is imported stays
+    warm_ups = [partial(_warm_up, *each) for each in (_QUICK, *(_LONG if niceness else ()))]
+    _import()
     _limit_memory(memory_bytes)
     write_frame(out, READY, b"{}")
-    while (frame := read_frame(source)) is not None:
+    while True:
+        while warm_ups and not select.select([source], [], [], 0.05)[0]:
+            warm_ups.pop(0)()
+        if (frame := read_frame(source)) is None:
+            return
         write_frame(out, *_handled(json.loads(frame[1]), lambda what: write_frame(out, PROGRESS, what.encode())))
 
 
@@ -58,8 +67,8 @@ def _handled(request: dict[str, Any], tell: Callable[[str], None]) -> tuple[int,
     except TokonomicsError as problem:
         return REFUSED, answering.as_json(answering.error_of(problem))
     except MemoryError:
-        problem = TokonomicsError("needs more memory than one request may take", fix="Ask for fewer requests or rows.")
-        return REFUSED, answering.as_json(answering.error_of(problem))
+        said = TokonomicsError("needs more memory than one request may take", fix="Ask for fewer requests or rows.")
+        return REFUSED, answering.as_json(answering.error_of(said))
     except Exception:
         return FAILED, traceback.format_exc().encode()
 
@@ -73,15 +82,23 @@ def _limit_memory(memory_bytes: int) -> None:
         return
 
 
-def _warm() -> None:
-    """Everything a closed form needs is imported and drawn once: the first visitor does not wait for it."""
+_CURVE = {"model": "llama-3.1-8b", "gpu": "H100"}
+_QUICK = ("plan", {"what": ["llama-3.1-8b"], "rate": "1", "input": "1000", "output": "300", "quick": True})
+_LONG = (("simulate", {**_CURVE, "arrivals": "poisson:1", "requests": 100, "input_text": "100", "output_text": "100"}),)
+"""What is done once while nobody asks, so that the first visitor does not wait for imports and compiled code."""
+
+
+def _import() -> None:
     from altair.utils import schemapi
 
+    schemapi.DEBUG_MODE = False  # checking each part of a chart takes longer than drawing it; the tests check them
+    _warm_up("curve", _CURVE)
+
+
+def _warm_up(verb: str, call: dict[str, Any]) -> None:
     from tokonomics.web.answering import answer
 
-    schemapi.DEBUG_MODE = False  # checking each part of a chart takes longer than drawing it; the tests check them
-    call = {"model": "llama-3.1-8b", "gpu": "H100"}
-    answer({"verb": "curve", "call": call, "inputs": {}, "command": "", "charts": True}, lambda what: None)
+    answer({"verb": verb, "call": call, "inputs": {}, "command": "", "charts": True}, lambda what: None)
 
 
 if __name__ == "__main__":
