@@ -4,8 +4,8 @@
 const FONT = 'ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
 
 const INK = {
-  light: { ink: "#1b2430", soft: "#565f6c", line: "#d8d4cb", grid: "#ece9e2", paper: "#ffffff" },
-  dark: { ink: "#e4e9ef", soft: "#9eaab8", line: "#3a4652", grid: "#26303a", paper: "#161d25" },
+  light: { ink: "#1b2430", soft: "#565f6c", line: "#d8d4cb", grid: "#ece9e2", paper: "#ffffff", series: "#3b6fb6" },
+  dark: { ink: "#e4e9ef", soft: "#9eaab8", line: "#3a4652", grid: "#26303a", paper: "#161d25", series: "#6d9fe6" },
 };
 
 // Colours of report/charts and their twins on dark ground: the same hue, lightness turned so that they stand out alike.
@@ -17,12 +17,13 @@ const DARK = {
 }; // prettier-ignore
 
 export function configFor(theme) {
-  const { ink, soft, line, grid, paper } = INK[theme];
+  const { ink, soft, line, grid, paper, series } = INK[theme];
   return {
     background: paper,
     font: FONT,
-    padding: 0,
+    padding: { left: 1, right: 4, top: 4, bottom: 4 },
     view: { stroke: null },
+    mark: { color: series },
     title: { color: ink, subtitleColor: soft, fontSize: 12, fontWeight: 600, anchor: "start" },
     axis: {
       labelColor: soft, titleColor: soft, domainColor: line, tickColor: line, gridColor: grid,
@@ -47,15 +48,22 @@ function darkened(node, name = "") {
   );
 }
 
-const LEAST_PANEL = 190;
+const NARROW = 480;
+const LEAST_PANEL = 250; // pixels for a panel with its axis
+
+// How many panels stand side by side: all, or even rows of as many as stay readable.
+export function columnsOf(spec, room) {
+  const panels = spec.hconcat?.length ?? spec.concat?.length ?? (spec.facet?.column ? Math.floor(room / LEAST_PANEL) : 1);
+  const most = Math.max(1, Math.floor(room / LEAST_PANEL));
+  return Math.max(1, Math.ceil(panels / Math.ceil(panels / most)));
+}
 
 // Panels next to each other break into rows when they would get too narrow; widths share out what the axes leave.
 function fitted(spec, room, gutter) {
   if (spec.vconcat) return { ...spec, vconcat: spec.vconcat.map((each) => fitted(each, room, gutter)) };
   const side = spec.hconcat ?? (spec.concat ? spec.concat : null);
   if (side) {
-    const rows = Math.ceil((side.length * (LEAST_PANEL + gutter)) / room);
-    const columns = Math.max(1, Math.ceil(side.length / rows));
+    const columns = columnsOf(spec, room);
     const { hconcat, concat, ...rest } = spec;
     const share = room / columns;
     const panels = side.map((each) => fitted(each, share - (columns > 1 ? (spec.spacing ?? 20) : 0), gutter));
@@ -64,7 +72,7 @@ function fitted(spec, room, gutter) {
   const width = Math.max(120, Math.round(room - gutter));
   if (spec.facet?.column) {
     const { column } = spec.facet;
-    const columns = Math.max(1, Math.floor(room / (LEAST_PANEL + gutter)));
+    const columns = columnsOf(spec, room);
     const each = Math.max(120, Math.round(room / columns - gutter));
     return { ...spec, facet: column, columns, spec: { ...spec.spec, width: each } };
   }
@@ -74,7 +82,21 @@ function fitted(spec, room, gutter) {
   return { ...spec, width, ...(title ? { title } : {}) };
 }
 
-const lines = (text) => (Array.isArray(text) ? text.join(" ") : (text ?? ""));
+// On a narrow screen legends stand in fewer columns, and long names leave room for the bars.
+function narrowed(node, room) {
+  if (Array.isArray(node)) return node.map((each) => narrowed(each, room));
+  if (node === null || typeof node !== "object") return node;
+  const made = {};
+  for (const [key, value] of Object.entries(node)) {
+    if (key === "data" || key === "datasets") made[key] = value;
+    else if (key === "legend" && value) made[key] = { ...value, columns: Math.max(1, Math.floor(room / 130)), labelLimit: room - 40 };
+    else if (key === "axis" && value?.labelLimit) made[key] = { ...value, labelLimit: Math.round(room * 0.4) };
+    else made[key] = narrowed(value, room);
+  }
+  return made;
+}
+
+const lines = (text) => (Array.isArray(text) ? text.join(" · ") : (text ?? ""));
 
 // The heading leaves the drawing: as text of the page it wraps, and screen readers meet it.
 export function headingOf(spec) {
@@ -84,15 +106,11 @@ export function headingOf(spec) {
 
 export function drawable(spec, theme, room, gutter) {
   const { title, ...rest } = spec;
-  const sized = fitted(rest, room, gutter);
+  const sized = fitted(room < NARROW ? narrowed(rest, room) : rest, room, gutter);
   const coloured = theme === "dark" ? darkened(sized) : sized;
   const { config = {}, ...bare } = coloured;
   const { view, ...own } = config;
   return { ...bare, config: own };
-}
-
-export function panelCount(spec) {
-  return Math.max(1, spec.hconcat?.length ?? spec.concat?.length ?? 1);
 }
 
 // The rows behind a chart: the longest list of plain data in it.

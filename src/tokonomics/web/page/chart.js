@@ -1,6 +1,6 @@
 // Charts: Vega-Lite specifications from the server, drawn by the library that the server carries, to the room there is.
 
-import { configFor, drawable, headingOf, panelCount, rowsOf } from "./chart-theme.js";
+import { columnsOf, configFor, drawable, headingOf, rowsOf } from "./chart-theme.js";
 import { download, h, refill } from "./dom.js";
 import { csvOf } from "./format.js";
 import { table } from "./table.js";
@@ -45,7 +45,8 @@ export function chart({ name, spec }) {
     const embed = await vega();
     if (turn !== state.turn) return;
     const theme = themeNow();
-    const key = `${state.name}|${panelCount(state.spec)}|${Math.round(room / 40)}`;
+    const columns = columnsOf(state.spec, room);
+    const key = `${state.name}|${columns}|${Math.round(room / 40)}`;
     const guess = GUTTERS.get(key) ?? 72;
     const place = h("div");
     // Drawn aside first, so that the old picture stays until the new one is whole.
@@ -54,8 +55,7 @@ export function chart({ name, spec }) {
     let made = await drawn(embed, place, theme, room, guess);
     const wide = () => place.querySelector("svg")?.getAttribute("width") ?? room;
     const over = Number(wide()) - room;
-    if (turn === state.turn && (over > 4 || over < -24) && !GUTTERS.has(key)) {
-      const columns = Math.max(1, Math.min(panelCount(state.spec), Math.floor(room / (190 + guess)) || 1));
+    if (turn === state.turn && (over > 0.5 || over < -24) && !GUTTERS.has(key)) {
       GUTTERS.set(key, Math.max(20, guess + over / columns + 2));
       made.finalize();
       made = await drawn(embed, place, theme, room, GUTTERS.get(key));

@@ -16,5 +16,5 @@ export function compared(view, { a, b }) {
     return h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }, show(value)), h("td", { class: "number" }, show(next)), h("td", { class: `number ${mood ?? ""}` }, said));
   });
   const head = h("tr", {}, h("th", { scope: "col" }, "Figure"), ["A", "B", "B against A"].map((each) => h("th", { scope: "col", class: "number" }, each)));
-  return [h("table", { class: "compared" }, h("caption", {}, "What scenario B changes"), h("thead", {}, head), h("tbody", {}, rows))];
+  return [h("div", { class: "compared" }, h("table", {}, h("caption", {}, "What scenario B changes"), h("thead", {}, head), h("tbody", {}, rows)))];
 }

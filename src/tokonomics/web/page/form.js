@@ -161,15 +161,15 @@ function searched(listed) {
       const found = known.find((each) => each.key === input.value);
       refill(about, found?.about ?? field.hint ?? "");
     };
-    const element = h("div", { class: "field" }, h("label", { for: id }, field.label), input, list, about);
+    const element = h("div", { class: "field" }, h("label", { for: id, class: field.bare ? "unseen" : null }, field.label), input, list, about);
     return { element, fill: (value) => ((input.value = value), tell()), blame: marker(input) };
   };
 }
 
 const LATENCIES = [
-  ["ttft", "First token within"],
-  ["tpot", "Each next token within"],
-  ["e2e", "Whole answer within"],
+  ["ttft", "First token ≤"],
+  ["tpot", "Next tokens ≤"],
+  ["e2e", "Whole answer ≤"],
 ];
 
 // The promise as three rows; in the address it is the text that the command line takes: ttft_p99=0.5,tpot_p99=0.05.

@@ -56,7 +56,7 @@ export function table({ caption, columns, rows, limit = Infinity, sort = null, m
         const value = valueOf(column, row);
         const plain = MISSING(value) ? NONE : typeof value === "number" ? figure(value) : String(value);
         const shown = column.show ? column.show(value, row) : plain;
-        const kind = { class: column.number ? "number" : null };
+        const kind = { class: column.number ? "number" : column.nowrap ? "nowrap" : null };
         return at === 0 ? h("th", { scope: "row", ...kind }, shown) : h("td", kind, shown);
       }),
     );
@@ -64,7 +64,7 @@ export function table({ caption, columns, rows, limit = Infinity, sort = null, m
 
   const whole = h(
     "div",
-    { class: "tabled" },
+    { class: columns.length <= 6 && columns.every((each) => each.number || each.nowrap || each.short !== false) ? "tabled few" : "tabled" },
     h(
       "div",
       { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
