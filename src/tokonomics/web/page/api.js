@@ -13,7 +13,11 @@ async function asked(path, options = {}) {
     reply = await fetch(path, { credentials: "same-origin", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refusal({ what: "The server does not answer", where: location.host, fix: "Start it again with `tokonomics web`, then reload." });
+    throw new Refusal({
+      what: "The server does not answer",
+      where: location.host,
+      fix: "Start it again with `tokonomics web`, then reload.",
+    });
   }
   if (reply.ok) return reply;
   let said = null;
@@ -22,7 +26,10 @@ async function asked(path, options = {}) {
   } catch {
     /* not JSON: the status says what there is to say */
   }
-  throw new Refusal(said ?? { what: `The server answered ${reply.status} ${reply.statusText}`, where: path }, reply.status);
+  throw new Refusal(
+    said ?? { what: `The server answered ${reply.status} ${reply.statusText}`, where: path },
+    reply.status,
+  );
 }
 
 const post = (path, body, signal) =>
@@ -33,7 +40,9 @@ export const accuracy = async () => (await asked("/api/v1/accuracy")).json();
 export const meter = async () => (await asked("/api/v1/meter")).json();
 
 export async function answer(verb, inputs, { charts = true, signal }) {
-  return (await post(`/api/v1/answers/${encodeURIComponent(verb)}${charts ? "" : "?charts=false"}`, inputs, signal)).json();
+  return (
+    await post(`/api/v1/answers/${encodeURIComponent(verb)}${charts ? "" : "?charts=false"}`, inputs, signal)
+  ).json();
 }
 
 export async function report(body) {
@@ -42,7 +51,9 @@ export async function report(body) {
 
 export async function upload(file) {
   const path = `/api/v1/uploads?name=${encodeURIComponent(file.name)}`;
-  return (await asked(path, { method: "POST", headers: { "content-type": "application/octet-stream" }, body: file })).json();
+  return (
+    await asked(path, { method: "POST", headers: { "content-type": "application/octet-stream" }, body: file })
+  ).json();
 }
 
 // Runs a job; `tell` hears what is being simulated. Aborting the signal cancels it on the server too.
@@ -64,13 +75,29 @@ export async function job(verb, inputs, { tell, signal }) {
     if (signal?.aborted) return stop();
     signal?.addEventListener("abort", stop, { once: true });
     events.addEventListener("progress", (event) => tell(JSON.parse(event.data)));
-    events.addEventListener("answer", over((event) => resolve({ ...JSON.parse(event.data), job: id })));
-    events.addEventListener("failed", over((event) => reject(new Refusal(JSON.parse(event.data).error))));
-    events.addEventListener("cancelled", over(() => reject(new DOMException("cancelled", "AbortError"))));
+    events.addEventListener(
+      "answer",
+      over((event) => resolve({ ...JSON.parse(event.data), job: id })),
+    );
+    events.addEventListener(
+      "failed",
+      over((event) => reject(new Refusal(JSON.parse(event.data).error))),
+    );
+    events.addEventListener(
+      "cancelled",
+      over(() => reject(new DOMException("cancelled", "AbortError"))),
+    );
     events.addEventListener("error", () => {
       // While it reconnects by itself there is nothing to say.
       if (events.readyState === EventSource.CLOSED)
-        over(() => reject(new Refusal({ what: "The connection to the server was lost", fix: "Start it again with `tokonomics web`, then reload." })))();
+        over(() =>
+          reject(
+            new Refusal({
+              what: "The connection to the server was lost",
+              fix: "Start it again with `tokonomics web`, then reload.",
+            }),
+          ),
+        )();
     });
   });
 }

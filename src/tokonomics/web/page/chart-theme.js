@@ -10,11 +10,27 @@ const INK = {
 
 // Colours of report/charts and their twins on dark ground: the same hue, lightness turned so that they stand out alike.
 const DARK = {
-  "#333": "#d5dbe3", "#1d1d1f": "#e4e9ef", "#444": "#b6c0cc", "#4d4d4d": "#c3cad3", "#999": "#7f8a97", black: "#e4e9ef",
-  "#b33": "#f08078", "#857c6d": "#a79d8c", "#e4efe9": "#1c3530", "#c9c3b8": "#5d584f", "#d9d3c7": "#57534b",
-  "#b9b2a6": "#6e685d", "#cfc9be": "#5d584f", "#d3dfef": "#27405f", "#d2e8e5": "#214a4b", "#9cb9de": "#47699a",
-  "#3b6fb6": "#6d9fe6", "#1f3f70": "#a8c8f5", "#b9c9e0": "#3d5578", "#b9bec6": "#59636e",
-}; // prettier-ignore
+  "#333": "#d5dbe3",
+  "#1d1d1f": "#e4e9ef",
+  "#444": "#b6c0cc",
+  "#4d4d4d": "#c3cad3",
+  "#999": "#7f8a97",
+  black: "#e4e9ef",
+  "#b33": "#f08078",
+  "#857c6d": "#a79d8c",
+  "#e4efe9": "#1c3530",
+  "#c9c3b8": "#5d584f",
+  "#d9d3c7": "#57534b",
+  "#b9b2a6": "#6e685d",
+  "#cfc9be": "#5d584f",
+  "#d3dfef": "#27405f",
+  "#d2e8e5": "#214a4b",
+  "#9cb9de": "#47699a",
+  "#3b6fb6": "#6d9fe6",
+  "#1f3f70": "#a8c8f5",
+  "#b9c9e0": "#3d5578",
+  "#b9bec6": "#59636e",
+};
 
 export function configFor(theme) {
   const { ink, soft, line, grid, paper, series } = INK[theme];
@@ -26,8 +42,17 @@ export function configFor(theme) {
     mark: { color: series },
     title: { color: ink, subtitleColor: soft, fontSize: 12, fontWeight: 600, anchor: "start" },
     axis: {
-      labelColor: soft, titleColor: soft, domainColor: line, tickColor: line, gridColor: grid,
-      labelFontSize: 11, titleFontSize: 11, titleFontWeight: "normal", titlePadding: 8, labelPadding: 5, tickSize: 4,
+      labelColor: soft,
+      titleColor: soft,
+      domainColor: line,
+      tickColor: line,
+      gridColor: grid,
+      labelFontSize: 11,
+      titleFontSize: 11,
+      titleFontWeight: "normal",
+      titlePadding: 8,
+      labelPadding: 5,
+      tickSize: 4,
     },
     legend: { labelColor: soft, titleColor: soft, labelFontSize: 11, titleFontSize: 11, titleFontWeight: "normal" },
     header: { labelColor: soft, titleColor: soft, labelFontSize: 11 },
@@ -44,7 +69,10 @@ function darkened(node, name = "") {
   if (Array.isArray(node)) return node.map((each) => darkened(each, name));
   if (node === null || typeof node !== "object") return node;
   return Object.fromEntries(
-    Object.entries(node).map(([key, value]) => [key, key === "data" || key === "datasets" ? value : darkened(value, key)]),
+    Object.entries(node).map(([key, value]) => [
+      key,
+      key === "data" || key === "datasets" ? value : darkened(value, key),
+    ]),
   );
 }
 
@@ -53,7 +81,8 @@ const LEAST_PANEL = 250; // pixels for a panel with its axis
 
 // How many panels stand side by side: all, or even rows of as many as stay readable.
 export function columnsOf(spec, room) {
-  const panels = spec.hconcat?.length ?? spec.concat?.length ?? (spec.facet?.column ? Math.floor(room / LEAST_PANEL) : 1);
+  const panels =
+    spec.hconcat?.length ?? spec.concat?.length ?? (spec.facet?.column ? Math.floor(room / LEAST_PANEL) : 1);
   const most = Math.max(1, Math.floor(room / LEAST_PANEL));
   return Math.max(1, Math.ceil(panels / Math.ceil(panels / most)));
 }
@@ -89,7 +118,8 @@ function narrowed(node, room) {
   const made = {};
   for (const [key, value] of Object.entries(node)) {
     if (key === "data" || key === "datasets") made[key] = value;
-    else if (key === "legend" && value) made[key] = { ...value, columns: Math.max(1, Math.floor(room / 130)), labelLimit: room - 40 };
+    else if (key === "legend" && value)
+      made[key] = { ...value, columns: Math.max(1, Math.floor(room / 130)), labelLimit: room - 40 };
     else if (key === "axis" && value?.labelLimit) made[key] = { ...value, labelLimit: Math.round(room * 0.4) };
     else made[key] = narrowed(value, room);
   }

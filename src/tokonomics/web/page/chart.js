@@ -28,7 +28,11 @@ export function warm() {
   vega().catch(() => {});
 }
 
-const fileName = (text) => text.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-").replaceAll(/^-|-$/g, "") || "chart";
+const fileName = (text) =>
+  text
+    .toLowerCase()
+    .replaceAll(/[^a-z0-9]+/g, "-")
+    .replaceAll(/^-|-$/g, "") || "chart";
 
 // A figure that can be given another specification later (`show`), so that a moving slider redraws in place.
 export function chart({ name, spec }) {
@@ -113,7 +117,11 @@ export function chart({ name, spec }) {
   function showData() {
     if (!data.open) return;
     data.querySelector(".tabled")?.remove();
-    const shown = columns().map((key) => ({ key, name: key, number: typeof rowsOf(state.spec)[0]?.[key] === "number" }));
+    const shown = columns().map((key) => ({
+      key,
+      name: key,
+      number: typeof rowsOf(state.spec)[0]?.[key] === "number",
+    }));
     data.append(table({ caption: `Data behind: ${state.name}`, columns: shown, rows: rowsOf(state.spec), limit: 50 }));
   }
 

@@ -12,9 +12,32 @@ export function compared(view, { a, b }) {
     const change = known ? next / value - 1 : null;
     const same = change !== null && Math.abs(change) < 0.0005;
     const mood = change === null || same ? null : change < 0 === (less === "better") ? "good" : "bad";
-    const said = change === null ? "–" : same ? "the same" : `${change > 0 ? "+" : "−"}${percent(Math.abs(change), Math.abs(change) < 0.1 ? 1 : 0)}`;
-    return h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }, show(value)), h("td", { class: "number" }, show(next)), h("td", { class: `number ${mood ?? ""}` }, said));
+    const said =
+      change === null
+        ? "–"
+        : same
+          ? "the same"
+          : `${change > 0 ? "+" : "−"}${percent(Math.abs(change), Math.abs(change) < 0.1 ? 1 : 0)}`;
+    return h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, name),
+      h("td", { class: "number" }, show(value)),
+      h("td", { class: "number" }, show(next)),
+      h("td", { class: `number ${mood ?? ""}` }, said),
+    );
   });
-  const head = h("tr", {}, h("th", { scope: "col" }, "Figure"), ["A", "B", "B against A"].map((each) => h("th", { scope: "col", class: "number" }, each)));
-  return [h("div", { class: "compared" }, h("table", {}, h("caption", {}, "What scenario B changes"), h("thead", {}, head), h("tbody", {}, rows)))];
+  const head = h(
+    "tr",
+    {},
+    h("th", { scope: "col" }, "Figure"),
+    ["A", "B", "B against A"].map((each) => h("th", { scope: "col", class: "number" }, each)),
+  );
+  return [
+    h(
+      "div",
+      { class: "compared" },
+      h("table", {}, h("caption", {}, "What scenario B changes"), h("thead", {}, head), h("tbody", {}, rows)),
+    ),
+  ];
 }

@@ -17,9 +17,15 @@ export function dropping({ goTo, now }) {
     veil.hidden = true;
     take([...event.dataTransfer.files]);
   });
-  const picker = h("input", { type: "file", multiple: true, hidden: true, onchange: () => (take([...picker.files]), (picker.value = "")) });
+  const picker = h("input", {
+    type: "file",
+    multiple: true,
+    hidden: true,
+    onchange: () => (take([...picker.files]), (picker.value = "")),
+  });
   document.body.append(picker);
-  for (const button of document.querySelectorAll("[data-open-file]")) button.addEventListener("click", () => picker.click());
+  for (const button of document.querySelectorAll("[data-open-file]"))
+    button.addEventListener("click", () => picker.click());
   addEventListener("open-file", () => picker.click());
 
   async function take(list) {
@@ -30,7 +36,11 @@ export function dropping({ goTo, now }) {
       for (const file of list) taken.push(await upload(file));
       const names = taken.map((each) => `upload:${each.id}`).join(",");
       const kinds = new Set(taken.map((each) => each.kind));
-      if (kinds.size > 1) throw new Refusal({ what: "These files are of different kinds", fix: "Drop the results of one benchmark, or one request log." });
+      if (kinds.size > 1)
+        throw new Refusal({
+          what: "These files are of different kinds",
+          fix: "Drop the results of one benchmark, or one request log.",
+        });
       say(null);
       route(taken[0], names);
     } catch (error) {
@@ -41,16 +51,30 @@ export function dropping({ goTo, now }) {
   function route(first, names) {
     const named = { file: first.name };
     if (first.kind === "benchmark") goTo("benchmark", { carried: { ...named, files: names } });
-    else if (first.kind === "trace") goTo(now().view === "fleet" || now().view === "levers" || now().view === "plan" ? now().view : "traffic", { carried: { ...named, trace: `upload:${first.id}` } });
-    else if (first.kind === "config") goTo(now().view === "batching" ? "batching" : "plan", { carried: { ...named, model: `upload:${first.id}` } });
-    else throw new Refusal({ what: `${first.name} is no file we know${first.why ? `: ${first.why}` : ""}`, fix: first.fix ?? "Drop results of vLLM bench serve, SGLang, guidellm, aiperf, genai-perf, InferenceX or llm-d; a request log; or a config.json." });
+    else if (first.kind === "trace")
+      goTo(now().view === "fleet" || now().view === "levers" || now().view === "plan" ? now().view : "traffic", {
+        carried: { ...named, trace: `upload:${first.id}` },
+      });
+    else if (first.kind === "config")
+      goTo(now().view === "batching" ? "batching" : "plan", { carried: { ...named, model: `upload:${first.id}` } });
+    else
+      throw new Refusal({
+        what: `${first.name} is no file we know${first.why ? `: ${first.why}` : ""}`,
+        fix:
+          first.fix ??
+          "Drop results of vLLM bench serve, SGLang, guidellm, aiperf, genai-perf, InferenceX or llm-d; a request log; or a config.json.",
+      });
     announce(`${first.name}: ${first.kind}`);
   }
 
   function say(what, fix) {
     const place = document.getElementById("notice");
     place.hidden = !what;
-    refill(place, what && h("p", {}, h("b", {}, what), fix && ` ${fix}`), what && h("button", { type: "button", class: "quiet", onclick: () => (place.hidden = true) }, "Close"));
+    refill(
+      place,
+      what && h("p", {}, h("b", {}, what), fix && ` ${fix}`),
+      what && h("button", { type: "button", class: "quiet", onclick: () => (place.hidden = true) }, "Close"),
+    );
   }
 }
 

@@ -54,7 +54,12 @@ export function percent(value, digits = 0) {
 
 export function tokens(value) {
   if (missing(value)) return NONE;
-  for (const [size, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]])
+  for (const [size, letter] of [
+    [1e12, "T"],
+    [1e9, "B"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ])
     if (value >= size) return `${Number((value / size).toPrecision(3))}${letter}`;
   return figure(value);
 }
@@ -78,5 +83,9 @@ export function csvOf(rows, columns) {
     const plain = /^[=+@\t\r]|^-(?![\d.])/.test(text) ? `'${text}` : text;
     return /[",\n\r]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
   };
-  return [columns, ...rows.map((row) => columns.map((name) => row[name]))].map((line) => line.map(cell).join(",")).join("\n") + "\n";
+  return (
+    [columns, ...rows.map((row) => columns.map((name) => row[name]))]
+      .map((line) => line.map(cell).join(","))
+      .join("\n") + "\n"
+  );
 }

@@ -11,12 +11,23 @@ import * as url from "./url.js";
 import { VIEWS } from "./views.js";
 
 const SHARED = ["model", "gpu", "rate", "input", "output", "slo", "trace", "tp", "weights", "kv", "engine"];
+const TRAFFIC = ["rate", "tokens_per_month", "input", "output", "slo", "offline", "trace", "arrivals"];
 const DRAG_MS = 40; // between two askings while a slider moves
 const SETTLED_MS = 250; // without a change, before charts that take long are asked for
 const KEPT = 24; // answers remembered, for back and forward
 
 const main = document.getElementById("main");
-const page = { catalog: null, view: null, state: null, editing: "a", form: null, panes: {}, runs: {}, answers: {}, leave: null };
+const page = {
+  catalog: null,
+  view: null,
+  state: null,
+  editing: "a",
+  form: null,
+  panes: {},
+  runs: {},
+  answers: {},
+  leave: null,
+};
 const remembered = new Map();
 
 const fallbacks = () => fallbacksOf(page.view.groups ?? []);
@@ -52,7 +63,11 @@ async function asked(which, final) {
     const { signal } = abort;
     const current = () => !signal.aborted && page.view === view;
     const whole = remembered.get(key);
-    const answer = whole ?? (await (long ? api.job(verb, inputs, { tell, signal }) : api.answer(verb, inputs, { charts: !slowCharts, signal })));
+    const answer =
+      whole ??
+      (await (long
+        ? api.job(verb, inputs, { tell, signal })
+        : api.answer(verb, inputs, { charts: !slowCharts, signal })));
     if (!current()) return;
     page.answers[which] = answer;
     page.form?.blame(null);
@@ -77,7 +92,10 @@ async function asked(which, final) {
     }
     page.answers[which] = null;
     if (!(error instanceof api.Refusal)) console.error(error);
-    place.refused(error instanceof api.Refusal ? error : { what: "The page could not show the answer", where: error.message }, { focus: final === "asked" });
+    place.refused(
+      error instanceof api.Refusal ? error : { what: "The page could not show the answer", where: error.message },
+      { focus: final === "asked" },
+    );
     page.form?.blame(error.where);
   }
 }
@@ -103,7 +121,9 @@ function changed(values, final) {
 
 function differing(values) {
   const base = page.editing === "b" ? { ...fallbacks(), ...page.state.a } : {};
-  return Object.fromEntries(Object.entries(values).filter(([name, value]) => page.editing === "a" || value !== base[name]));
+  return Object.fromEntries(
+    Object.entries(values).filter(([name, value]) => page.editing === "a" || value !== base[name]),
+  );
 }
 
 function submitted(values) {
@@ -116,9 +136,14 @@ function submitted(values) {
 function takePreset(preset) {
   const known = Object.keys(fallbacks());
   const inputs = page.view.fromPreset?.(preset.inputs) ?? preset.inputs;
-  const taken = Object.fromEntries(Object.entries(inputs).filter(([name]) => known.includes(name)).map(([name, value]) => [name, String(value === true ? "1" : value === false ? "" : value)]));
-  if (page.editing === "b") page.state.b = { ...page.state.b, ...taken };
-  else page.state.a = { ...page.state.a, ...taken };
+  const taken = Object.fromEntries(
+    Object.entries(inputs)
+      .filter(([name]) => known.includes(name))
+      .map(([name, value]) => [name, String(value === true ? "1" : value === false ? "" : value)]),
+  );
+  // A preset says the whole traffic: what the one before said of it is gone.
+  const rest = (values) => Object.fromEntries(Object.entries(values).filter(([name]) => !TRAFFIC.includes(name)));
+  page.state[page.editing] = { ...rest(page.state[page.editing]), ...taken };
   delete page.state.a.run;
   url.commit(page.state, fallbacks());
   page.form.fill(valuesOf(page.editing));
@@ -153,7 +178,12 @@ function build() {
     else link.removeAttribute("aria-current");
   }
   document.querySelector("#views [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
-  const heading = h("div", { class: "heading" }, h("div", {}, h("h1", {}, view.name), h("p", { class: "lede" }, view.lede)), view.groups && actions());
+  const heading = h(
+    "div",
+    { class: "heading" },
+    h("div", {}, h("h1", {}, view.name), h("p", { class: "lede" }, view.lede)),
+    view.groups && actions(),
+  );
   const answers = h("div", { class: "answers" });
   refill(main, heading, h("div", { class: view.groups ? "work" : "work wide" }, view.groups && side(), answers));
   main.dataset.view = view.key;
@@ -163,17 +193,40 @@ function build() {
 
 function actions() {
   const label = () => (page.state.b ? "Stop comparing" : "Compare with another");
-  return h("div", { class: "actions" }, page.view.comparable && h("button", { type: "button", class: "quiet", "aria-pressed": String(Boolean(page.state.b)), onclick: toggleCompare }, label()));
+  return h(
+    "div",
+    { class: "actions" },
+    page.view.comparable &&
+      h(
+        "button",
+        { type: "button", class: "quiet", "aria-pressed": String(Boolean(page.state.b)), onclick: toggleCompare },
+        label(),
+      ),
+  );
 }
 
 function side() {
-  page.form = form({ groups: page.view.groups, catalog: page.catalog, changed, submitted, submitLabel: page.view.submitLabel });
+  page.form = form({
+    groups: page.view.groups,
+    catalog: page.catalog,
+    changed,
+    submitted,
+    submitLabel: page.view.submitLabel,
+    submits: page.view.submits,
+  });
   page.form.fill(valuesOf("a"));
   const presets = page.view.presets === false ? [] : (page.catalog.presets ?? []);
   return h(
     "aside",
     { class: "side", "aria-label": "Scenario" },
-    presets.length > 0 && h("div", { class: "presets", role: "group", "aria-label": "Presets" }, presets.map((each) => h("button", { type: "button", title: each.what, onclick: () => takePreset(each) }, each.name))),
+    presets.length > 0 &&
+      h(
+        "div",
+        { class: "presets", role: "group", "aria-label": "Presets" },
+        presets.map((each) =>
+          h("button", { type: "button", title: each.what, onclick: () => takePreset(each) }, each.name),
+        ),
+      ),
     page.state.b && editing(),
     page.form.element,
   );
@@ -185,7 +238,17 @@ function editing() {
     for (const button of group.children) button.setAttribute("aria-pressed", String(button.dataset.which === which));
     page.form.fill(valuesOf(which));
   };
-  const group = h("div", { class: "editing", role: "group", "aria-label": "Which scenario the form changes" }, ["a", "b"].map((which) => h("button", { type: "button", "data-which": which, "aria-pressed": String(which === page.editing), onclick: choose(which) }, `Scenario ${which.toUpperCase()}`)));
+  const group = h(
+    "div",
+    { class: "editing", role: "group", "aria-label": "Which scenario the form changes" },
+    ["a", "b"].map((which) =>
+      h(
+        "button",
+        { type: "button", "data-which": which, "aria-pressed": String(which === page.editing), onclick: choose(which) },
+        `Scenario ${which.toUpperCase()}`,
+      ),
+    ),
+  );
   return group;
 }
 
@@ -205,7 +268,18 @@ function spread(answers) {
   answers.classList.toggle("two", Boolean(page.state.b));
   if (page.state.b) {
     page.panes.b = pane({ name: "Answer B" });
-    refill(answers, page.difference, ["a", "b"].map((which) => h("div", { class: "column" }, h("p", { class: "which" }, `Scenario ${which.toUpperCase()}`), page.panes[which].element)));
+    refill(
+      answers,
+      page.difference,
+      ["a", "b"].map((which) =>
+        h(
+          "div",
+          { class: "column" },
+          h("p", { class: "which" }, `Scenario ${which.toUpperCase()}`),
+          page.panes[which].element,
+        ),
+      ),
+    );
     ask("b", {});
   } else refill(answers, page.panes.a.element);
   ask("a", {});
@@ -215,7 +289,16 @@ function spread(answers) {
 
 function drawNavigation() {
   const links = VIEWS.filter((each) => !each.hidden).map((view) =>
-    h("a", { href: `/?view=${view.key}`, "data-view": view.key, onclick: (event) => event.metaKey || event.ctrlKey || event.shiftKey || (event.preventDefault(), goTo(view.key)) }, view.name),
+    h(
+      "a",
+      {
+        href: `/?view=${view.key}`,
+        "data-view": view.key,
+        onclick: (event) =>
+          event.metaKey || event.ctrlKey || event.shiftKey || (event.preventDefault(), goTo(view.key)),
+      },
+      view.name,
+    ),
   );
   refill(document.getElementById("views"), links);
 }
@@ -245,10 +328,19 @@ async function start() {
   try {
     page.catalog = await api.catalog();
   } catch (error) {
-    refill(main, h("div", { class: "trouble" }, h("h1", {}, error.what ?? "The page could not start"), h("p", {}, error.fix ?? error.message)));
+    refill(
+      main,
+      h(
+        "div",
+        { class: "trouble" },
+        h("h1", {}, error.what ?? "The page could not start"),
+        h("p", {}, error.fix ?? error.message),
+      ),
+    );
     return;
   }
-  document.getElementById("about").textContent = `tokonomics ${page.catalog.version}; prices from ${page.catalog.oldest_price} on; today ${page.catalog.today}`;
+  document.getElementById("about").textContent =
+    `tokonomics ${page.catalog.version}; prices from ${page.catalog.oldest_price} on; today ${page.catalog.today}`;
   addEventListener("popstate", restore);
   dropping({ goTo, now: () => page.state });
   restore();

@@ -18,10 +18,10 @@ export function origins({ speed, price_date, price_stale, simulated }) {
   ];
 }
 
-export function headline({ label, value, unit, detail, badges, next }) {
+export function headline({ label, value, unit, detail, badges, next, mood }) {
   return h(
     "div",
-    { class: "headline" },
+    { class: mood ? `headline ${mood}` : "headline" },
     h("p", { class: "label" }, label),
     h("p", { class: "value" }, h("strong", {}, value), unit && h("span", { class: "unit" }, unit)),
     detail && h("p", { class: "detail" }, detail),
@@ -34,9 +34,17 @@ export function tiles(...items) {
   return h(
     "dl",
     { class: "tiles" },
-    items.filter(Boolean).map(({ name, value, note, mood }) =>
-      h("div", { class: mood ?? null }, h("dt", {}, name), h("dd", {}, value), note && h("dd", { class: "note" }, note)),
-    ),
+    items
+      .filter(Boolean)
+      .map(({ name, value, note, mood }) =>
+        h(
+          "div",
+          { class: mood ?? null },
+          h("dt", {}, name),
+          h("dd", {}, value),
+          note && h("dd", { class: "note" }, note),
+        ),
+      ),
   );
 }
 
@@ -49,8 +57,18 @@ export function files(list) {
     h(
       "details",
       { class: "file" },
-      h("summary", {}, h("code", {}, name), fill_in?.length ? h("span", { class: "soft" }, ` fill in: ${fill_in.join(", ")}`) : null),
-      h("div", { class: "tools" }, copyButton(text), h("button", { type: "button", class: "quiet", onclick: () => download(name, text, "text/plain") }, "Save")),
+      h(
+        "summary",
+        {},
+        h("code", {}, name),
+        fill_in?.length ? h("span", { class: "soft" }, ` fill in: ${fill_in.join(", ")}`) : null,
+      ),
+      h(
+        "div",
+        { class: "tools" },
+        copyButton(text),
+        h("button", { type: "button", class: "quiet", onclick: () => download(name, text, "text/plain") }, "Save"),
+      ),
       h("pre", { tabindex: "0" }, text),
     ),
   );
@@ -64,7 +82,13 @@ export function pane({ name, fixed = false }) {
   const after = h("div", { class: "after" });
   const tail = h("div", { class: "tail" });
   const content = h("div", { class: "content" }, before, charts, after, tail);
-  const element = h("section", { class: "pane", "aria-label": name, "data-state": "empty" }, progress, trouble, content);
+  const element = h(
+    "section",
+    { class: "pane", "aria-label": name, "data-state": "empty" },
+    progress,
+    trouble,
+    content,
+  );
   let ticking = null;
 
   function state(next) {
@@ -90,7 +114,13 @@ export function pane({ name, fixed = false }) {
       const clock = h("span", { class: "clock" });
       const tick = () => (clock.textContent = seconds((performance.now() - began) / 1e3));
       ticking = setInterval(tick, 500);
-      refill(progress, h("span", { class: "bar" }), what, clock, h("button", { type: "button", class: "quiet", onclick: cancel }, "Cancel"));
+      refill(
+        progress,
+        h("span", { class: "bar" }),
+        what,
+        clock,
+        h("button", { type: "button", class: "quiet", onclick: cancel }, "Cancel"),
+      );
       element.dataset.state = "long";
       progress.hidden = false;
       return { tell: (said) => (what.textContent = said.what ?? String(said)) };
@@ -132,7 +162,11 @@ function ending(answer, made) {
   async function saveReport() {
     save.disabled = true;
     try {
-      download(`${name}.html`, await report(answer.job ? { job: answer.job } : { verb: answer.verb, inputs: answer.inputs }), "text/html");
+      download(
+        `${name}.html`,
+        await report(answer.job ? { job: answer.job } : { verb: answer.verb, inputs: answer.inputs }),
+        "text/html",
+      );
     } catch (error) {
       announce(error.message);
       save.textContent = `Not saved: ${error.message}`;
@@ -140,7 +174,8 @@ function ending(answer, made) {
       save.disabled = false;
     }
   }
-  const markdown = () => `### ${answer.title}\n\n\`\`\`console\n$ ${answer.command}\n${answer.text}\n\`\`\`\n\n${location.href}\n`;
+  const markdown = () =>
+    `### ${answer.title}\n\n\`\`\`console\n$ ${answer.command}\n${answer.text}\n\`\`\`\n\n${location.href}\n`;
   const rows = made.rows;
   const button = (label, act) => h("button", { type: "button", class: "quiet", onclick: act }, label);
   return [
@@ -160,7 +195,16 @@ function ending(answer, made) {
       rows?.length && button("CSV", () => download(`${name}.csv`, csvOf(rows, Object.keys(rows[0])), "text/csv")),
       button("JSON", () => download(`${name}.json`, JSON.stringify(answer.result, null, 1), "application/json")),
     ),
-    h("details", { class: "asText" }, h("summary", {}, "As the command line prints it"), h("pre", { tabindex: "0" }, answer.text)),
-    h("p", { class: "made" }, `Made ${String(answer.made ?? "").slice(0, 10)} by tokonomics ${answer.version ?? ""} in ${seconds(answer.seconds)}.`),
+    h(
+      "details",
+      { class: "asText" },
+      h("summary", {}, "As the command line prints it"),
+      h("pre", { tabindex: "0" }, answer.text),
+    ),
+    h(
+      "p",
+      { class: "made" },
+      `Made ${String(answer.made ?? "").slice(0, 10)} by tokonomics ${answer.version ?? ""} in ${seconds(answer.seconds)}.`,
+    ),
   ];
 }

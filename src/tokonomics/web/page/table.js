@@ -8,7 +8,9 @@ const MISSING = (value) => value === null || value === undefined || value === ""
 function compared(one, other) {
   if (MISSING(one)) return MISSING(other) ? 0 : 1;
   if (MISSING(other)) return -1;
-  return typeof one === "number" && typeof other === "number" ? one - other : String(one).localeCompare(String(other), "en", { numeric: true });
+  return typeof one === "number" && typeof other === "number"
+    ? one - other
+    : String(one).localeCompare(String(other), "en", { numeric: true });
 }
 
 // columns: {key, name, unit, number, show(value, row), value(row), hint}; `mark(row)` names a class for a row.
@@ -64,7 +66,12 @@ export function table({ caption, columns, rows, limit = Infinity, sort = null, m
 
   const whole = h(
     "div",
-    { class: columns.length <= 6 && columns.every((each) => each.number || each.nowrap || each.short !== false) ? "tabled few" : "tabled" },
+    {
+      class:
+        columns.length <= 6 && columns.every((each) => each.number || each.nowrap || each.short !== false)
+          ? "tabled few"
+          : "tabled",
+    },
     h(
       "div",
       { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },

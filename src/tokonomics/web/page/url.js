@@ -18,7 +18,8 @@ export function written({ view, a, b }, defaults = {}) {
   const query = new URLSearchParams();
   if (view) query.set("view", view);
   for (const [name, value] of Object.entries(a))
-    if (value !== "" && value !== null && value !== undefined && String(value) !== String(defaults[name] ?? "")) query.set(name, value);
+    if (value !== "" && value !== null && value !== undefined && String(value) !== String(defaults[name] ?? ""))
+      query.set(name, value);
     else if (value === "" && defaults[name]) query.set(name, "");
   if (b) {
     query.set("compare", "1");

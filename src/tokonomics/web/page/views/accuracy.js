@@ -19,7 +19,16 @@ export default {
     refill(place, body);
     accuracy().then(
       (found) => show(body, found),
-      (error) => refill(body, h("div", { class: "trouble" }, h("h2", {}, error.what ?? error.message), h("p", {}, error.fix ?? "docs/accuracy.md holds the tables."))),
+      (error) =>
+        refill(
+          body,
+          h(
+            "div",
+            { class: "trouble" },
+            h("h2", {}, error.what ?? error.message),
+            h("p", {}, error.fix ?? "docs/accuracy.md holds the tables."),
+          ),
+        ),
     );
   },
 };
@@ -47,22 +56,66 @@ function show(body, found) {
 }
 
 function tables(set) {
-  const groups = Object.entries(set.groups ?? {}).flatMap(([by, found]) => Object.entries(found).map(([name, each]) => ({ by: words(by), name: words(name), ...each })));
+  const groups = Object.entries(set.groups ?? {}).flatMap(([by, found]) =>
+    Object.entries(found).map(([name, each]) => ({ by: words(by), name: words(name), ...each })),
+  );
   const rows = [{ by: "all", name: "all", ...set.overall }, ...groups];
   const columns = [
     { key: "name", name: "Group" },
     { key: "by", name: "By" },
     { key: "n", name: "Rows", number: true, show: (value) => count(value) },
-    { key: "median", name: "Median error", unit: "%", number: true, value: (row) => share(row.median_abs_log_error), show: (value) => (value === null ? "–" : figure(value * 100, 2)) },
-    { key: "p90", name: "Nine of ten within", unit: "%", number: true, value: (row) => share(row.p90_abs_log_error), show: (value) => (value === null ? "–" : figure(value * 100, 2)) },
-    { key: "bias", name: "Bias", unit: "%", number: true, value: (row) => share(row.bias), show: (value) => (value === null ? "–" : figure(value * 100, 2)) },
-    { key: "inside_interval", name: "Inside our interval", unit: "%", number: true, show: (value) => (value === null || value === undefined ? "–" : figure(value * 100, 3)) },
+    {
+      key: "median",
+      name: "Median error",
+      unit: "%",
+      number: true,
+      value: (row) => share(row.median_abs_log_error),
+      show: (value) => (value === null ? "–" : figure(value * 100, 2)),
+    },
+    {
+      key: "p90",
+      name: "Nine of ten within",
+      unit: "%",
+      number: true,
+      value: (row) => share(row.p90_abs_log_error),
+      show: (value) => (value === null ? "–" : figure(value * 100, 2)),
+    },
+    {
+      key: "bias",
+      name: "Bias",
+      unit: "%",
+      number: true,
+      value: (row) => share(row.bias),
+      show: (value) => (value === null ? "–" : figure(value * 100, 2)),
+    },
+    {
+      key: "inside_interval",
+      name: "Inside our interval",
+      unit: "%",
+      number: true,
+      show: (value) => (value === null || value === undefined ? "–" : figure(value * 100, 3)),
+    },
   ];
   const left = Object.entries(set.not_predicted ?? {});
   return section(
     capital(set.name ?? set.title ?? "Measurements"),
     set.what && h("p", { class: "soft" }, set.what),
     table({ caption: `Errors by group: ${set.name ?? ""}`, columns, rows, limit: 24, noun: "group" }),
-    left.length > 0 && h("details", { class: "why" }, h("summary", {}, h("span", {}, "Rows not predicted"), h("span", { class: "soft number" }, count(left.reduce((sum, [, number]) => sum + number, 0)))), h("ul", {}, left.map(([reason, number]) => h("li", {}, `${reason}: ${count(number)}`)))),
+    left.length > 0 &&
+      h(
+        "details",
+        { class: "why" },
+        h(
+          "summary",
+          {},
+          h("span", {}, "Rows not predicted"),
+          h("span", { class: "soft number" }, count(left.reduce((sum, [, number]) => sum + number, 0))),
+        ),
+        h(
+          "ul",
+          {},
+          left.map(([reason, number]) => h("li", {}, `${reason}: ${count(number)}`)),
+        ),
+      ),
   );
 }

@@ -20,8 +20,28 @@ export default {
     {
       name: "Load",
       fields: [
-        { name: "context", label: "Context of a sequence", unit: "tokens", kind: "number", low: 128, high: 131_072, log: true, whole: true, fallback: "1024" },
-        { name: "pace", label: "Slowest pace you accept", unit: "ms per token", kind: "number", low: 5, high: 200, log: true, whole: true, fallback: "40" },
+        {
+          name: "context",
+          label: "Context of a sequence",
+          unit: "tokens",
+          kind: "number",
+          low: 128,
+          high: 131_072,
+          log: true,
+          whole: true,
+          fallback: "1024",
+        },
+        {
+          name: "pace",
+          label: "Slowest pace you accept",
+          unit: "ms per token",
+          kind: "number",
+          low: 5,
+          high: 200,
+          log: true,
+          whole: true,
+          fallback: "40",
+        },
       ],
     },
   ],
@@ -46,20 +66,45 @@ export default {
     const at = chosen ?? alone;
     return {
       headline: {
-        label: chosen ? `At batch ${count(at.batch)}, the largest shown that keeps ${values.pace} ms per token` : `Even one sequence takes ${figure(alone.tpot_s * 1e3)} ms per token`,
+        label: chosen
+          ? `At batch ${count(at.batch)}, the largest shown that keeps ${values.pace} ms per token`
+          : `Even one sequence takes ${figure(alone.tpot_s * 1e3)} ms per token`,
         value: priced ? usd(at.usd_per_mtok) : figure(at.tokens_per_s),
         unit: priced ? "per million output tokens" : "output tokens per second",
-        detail: [h("b", {}, result.deployment), result.price_from ? ` · ${usd(result.usd_per_hour)} an hour: ${result.price_from}` : " · no price known: give yours"],
-        badges: [badge("modelled", "speed modelled"), result.price_from && badge(/older/.test(result.price_from) ? "stale" : "quoted", "price quoted")],
-        next: chosen && priced ? `alone in the batch the same tokens cost ${figure(alone.usd_per_mtok / at.usd_per_mtok, 2)} times as much: keep the batch full, or see Traffic for the batch your requests reach.` : "allow a slower pace, or choose a faster GPU or lower precision.",
+        detail: [
+          h("b", {}, result.deployment),
+          result.price_from
+            ? ` · ${usd(result.usd_per_hour)} an hour: ${result.price_from}`
+            : " · no price known: give yours",
+        ],
+        badges: [
+          badge("modelled", "speed modelled"),
+          result.price_from && badge(/older/.test(result.price_from) ? "stale" : "quoted", "price quoted"),
+        ],
+        next:
+          chosen && priced
+            ? `alone in the batch the same tokens cost ${figure(alone.usd_per_mtok / at.usd_per_mtok, 2)} times as much: keep the batch full, or see Traffic for the batch your requests reach.`
+            : "allow a slower pace, or choose a faster GPU or lower precision.",
       },
       before: [
         tiles(
-          { name: "KV limit", value: count(result.max_sequences), note: `sequences of ${count(result.context)} tokens` },
+          {
+            name: "KV limit",
+            value: count(result.max_sequences),
+            note: `sequences of ${count(result.context)} tokens`,
+          },
           { name: "Throughput there", value: figure(last.tokens_per_s), note: "output tokens per second" },
-          { name: "Time per token there", value: `${milliseconds(last.tpot_s)} ms`, note: `${figure(last.tpot_s / alone.tpot_s, 2)} × that of one sequence` },
+          {
+            name: "Time per token there",
+            value: `${milliseconds(last.tpot_s)} ms`,
+            note: `${figure(last.tpot_s / alone.tpot_s, 2)} × that of one sequence`,
+          },
           priced && { name: "Price there", value: usd(last.usd_per_mtok), note: "per million output tokens" },
-          { name: "Share of linear", value: percent(last.share_of_linear), note: "of what the batch would give if steps stayed as short" },
+          {
+            name: "Share of linear",
+            value: percent(last.share_of_linear),
+            note: "of what the batch would give if steps stayed as short",
+          },
         ),
       ],
       after: [section("Points", listed(points, at, priced))],
@@ -76,5 +121,10 @@ function listed(points, chosen, priced) {
     priced && { key: "usd_per_mtok", name: "Output tokens", unit: "$/Mtok", number: true, show: (value) => usd(value) },
     { key: "share_of_linear", name: "Of linear", unit: "%", number: true, show: (value) => figure(value * 100, 3) },
   ].filter(Boolean);
-  return table({ caption: "Throughput and price by batch", columns, rows: points, mark: (row) => (row === chosen ? "best" : null) });
+  return table({
+    caption: "Throughput and price by batch",
+    columns,
+    rows: points,
+    mark: (row) => (row === chosen ? "best" : null),
+  });
 }

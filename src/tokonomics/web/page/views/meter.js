@@ -20,9 +20,21 @@ export default {
       (found) => {
         if (left) return;
         show(body, found);
-        if (found.state ?? found.now) close = meterEvents((next) => show(body, next.state || next.now ? next : { ...found, state: next }));
+        if (found.state ?? found.now)
+          close = meterEvents((next) => show(body, next.state || next.now ? next : { ...found, state: next }));
       },
-      (error) => refill(body, error.status === 404 || error.status === 503 ? none(error) : h("div", { class: "trouble", tabindex: "-1" }, h("h2", {}, error.what ?? error.message), error.fix && h("p", {}, error.fix))),
+      (error) =>
+        refill(
+          body,
+          error.status === 404 || error.status === 503
+            ? none(error)
+            : h(
+                "div",
+                { class: "trouble", tabindex: "-1" },
+                h("h2", {}, error.what ?? error.message),
+                error.fix && h("p", {}, error.fix),
+              ),
+        ),
     );
     return () => {
       left = true;
@@ -36,12 +48,26 @@ function none(error) {
     "div",
     { class: "empty" },
     h("h2", {}, "No meter is running"),
-    h("p", {}, error?.fix ?? "The meter reads the metrics page of your inference server and keeps a ledger. Start the page with one:"),
-    h("pre", {}, "tokonomics meter http://localhost:8000/metrics --gpu H100 --ledger ledger.sqlite\ntokonomics web --ledger ledger.sqlite"),
+    h(
+      "p",
+      {},
+      error?.fix ??
+        "The meter reads the metrics page of your inference server and keeps a ledger. Start the page with one:",
+    ),
+    h(
+      "pre",
+      {},
+      "tokonomics meter http://localhost:8000/metrics --gpu H100 --ledger ledger.sqlite\ntokonomics web --ledger ledger.sqlite",
+    ),
   );
 }
 
-const SPANS = [["now", "Now"], ["hour", "This hour"], ["today", "Today"], ["total", "Since the start"]]; // prettier-ignore
+const SPANS = [
+  ["now", "Now"],
+  ["hour", "This hour"],
+  ["today", "Today"],
+  ["total", "Since the start"],
+];
 
 function show(body, found) {
   const state = found.state ?? found;
@@ -69,14 +95,42 @@ function show(body, found) {
       value: usd(shown),
       unit: "per million tokens",
       detail: state.price_from && `Priced ${state.price_from}; read every ${seconds(state.every_s)}.`,
-      badges: [badge("measured"), state.at && badge("quoted", `read ${String(typeof state.at === "number" ? new Date(state.at * 1e3).toISOString() : state.at).slice(0, 19).replace("T", " ")} UTC`)],
-      next: now.idle_share > 0.5 ? "more than half of what you pay for idles: fewer replicas, or Fleet for the hours that need them." : (state.notes?.[0] ?? "hold it against the plan: Plan gives the figure to expect."),
+      badges: [
+        badge("measured"),
+        state.at &&
+          badge(
+            "quoted",
+            `read ${String(typeof state.at === "number" ? new Date(state.at * 1e3).toISOString() : state.at)
+              .slice(0, 19)
+              .replace("T", " ")} UTC`,
+          ),
+      ],
+      next:
+        now.idle_share > 0.5
+          ? "more than half of what you pay for idles: fewer replicas, or Fleet for the hours that need them."
+          : (state.notes?.[0] ?? "hold it against the plan: Plan gives the figure to expect."),
     }),
-    tiles({ name: "Idle burn", value: percent(state.hour?.idle_share ?? now.idle_share), note: "of the bill, this hour" }, { name: "Tokens a second", value: figure(now.tokens_per_s) }, { name: "Mean batch", value: figure(now.batch) }, state.against_plan && { name: "Against the plan", value: state.against_plan.said ?? percent(state.against_plan.share) }),
+    tiles(
+      { name: "Idle burn", value: percent(state.hour?.idle_share ?? now.idle_share), note: "of the bill, this hour" },
+      { name: "Tokens a second", value: figure(now.tokens_per_s) },
+      { name: "Mean batch", value: figure(now.batch) },
+      state.against_plan && {
+        name: "Against the plan",
+        value: state.against_plan.said ?? percent(state.against_plan.share),
+      },
+    ),
     section("Spans", table({ caption: "Dollars and tokens by span", columns, rows: spans })),
     old,
     state.groups?.length > 0 && section("Servers", servers(state.groups)),
-    state.notes?.length > 0 && section("Notes", h("ul", {}, state.notes.map((note) => h("li", {}, note)))),
+    state.notes?.length > 0 &&
+      section(
+        "Notes",
+        h(
+          "ul",
+          {},
+          state.notes.map((note) => h("li", {}, note)),
+        ),
+      ),
   );
   showCharts(old, found.charts ?? []);
   return body;
@@ -88,7 +142,14 @@ function servers(groups) {
     { key: "model", name: "Model" },
     { key: "engine", name: "Engine" },
     { key: "up", name: "State", show: (value) => badge(value ? "kept" : "broken", value ? "up" : "down") },
-    { key: "usd", name: "This hour", unit: "$/Mtok", number: true, value: (row) => row.hour?.usd_per_mtok, show: (value) => usd(value) },
+    {
+      key: "usd",
+      name: "This hour",
+      unit: "$/Mtok",
+      number: true,
+      value: (row) => row.hour?.usd_per_mtok,
+      show: (value) => usd(value),
+    },
     { key: "usd_per_hour", name: "Price", unit: "$/h", number: true, show: (value) => usd(value) },
     { key: "running", name: "Running", number: true },
     { key: "waiting", name: "Waiting", number: true },
