@@ -20,7 +20,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
         patch.setenv("TOKONOMICS_TODAY", "2026-11-15")
         patch.setenv("TOKONOMICS_CACHE", str(home / "prices"))
         patch.setenv("COLUMNS", "140")
-        made = make_app(Settings(quick_workers=1, long_workers=1))
+        made = make_app(Settings(quick_workers=1, long_workers=1, warm_up=False))
         yield made
         made.service.close()
 

@@ -4,6 +4,7 @@ import json
 import shlex
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,8 +32,8 @@ _CLOCKS = {"wall_s", "simulated_requests_per_s"}
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def asked(page: TestClient, verb: str, inputs: dict[str, Any], **query: object) -> dict[str, Any]:
-    reply = page.post(f"/api/v1/answers/{verb}", json=inputs, params=dict(query))
+def asked(page: TestClient, verb: str, inputs: dict[str, Any], charts: bool = True) -> dict[str, Any]:
+    reply = page.post(f"/api/v1/answers/{verb}", json=inputs, params={"charts": charts})
     assert reply.status_code == 200, reply.text
     made: dict[str, Any] = reply.json()
     return made
@@ -82,8 +83,16 @@ def test_charts_are_the_ones_the_command_line_saves(page: TestClient, tokonomics
 
 
 def test_what_nothing_satisfies_is_an_answer_that_says_so(page: TestClient) -> None:
-    made = asked(page, "plan", {"what": "llama-3.1-8b", "rate": 1, "input": 100, "output": 9, "quick": True, "gpus": "1",
-                                "gpu": "T4", "weights": "bf16"}, charts=False)  # fmt: skip
+    too_much = {
+        "what": "llama-3.1-8b",
+        "rate": 1,
+        "input": 99,
+        "output": 9,
+        "gpus": "1",
+        "gpu": "T4",
+        "weights": "bf16",
+    }
+    made = asked(page, "plan", {**too_much, "weights": "bf16", "quick": True}, charts=False)
     assert not made["found"]
     assert made["result"]["blame"]
 
@@ -137,6 +146,7 @@ def test_the_catalogue_has_what_the_command_line_lists(page: TestClient, tokonom
     assert known["today"] == "2026-11-15"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(5))
 def test_every_preset_is_a_scenario_that_has_an_answer(page: TestClient, place: int) -> None:
     preset = page.get("/api/v1/catalog").json()["presets"][place]
@@ -151,3 +161,8 @@ def test_a_report_is_one_file_without_foreign_addresses(page: TestClient) -> Non
     assert "attachment" in reply.headers["content-disposition"]
     assert "tokonomics predict llama-3.1-8b --gpu H100" in reply.text
     assert 'src="http' not in reply.text
+
+
+def test_the_accuracy_shown_is_the_one_the_benchmark_recorded(page: TestClient) -> None:
+    recorded = Path(__file__).parents[2] / "benchmarks" / "results" / "accuracy.json"
+    assert page.get("/api/v1/accuracy").json() == json.loads(recorded.read_text("utf-8"))

@@ -5,7 +5,6 @@
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -101,20 +100,14 @@ class UploadOut(BaseModel):
 
 
 def make_app(settings: Settings | None = None) -> Gate:
-    """The application behind its gate."""
+    """The application behind its gate; whoever makes it closes ``.service`` in the end."""
     settings = settings or Settings()
     service = Service(settings)
     sessions = Sessions(settings.token)
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        service.close()
-
     app = FastAPI(
         title="tokonomics", version=__version__, openapi_url=f"{API}/openapi.json", docs_url=None, redoc_url=None,
         description="What every million LLM tokens costs. Each answer is that of the command line's verb.",
-        lifespan=lifespan,
     )  # fmt: skip
     app.state.service = service
     _handle_problems(app)

@@ -37,6 +37,8 @@ def checked_inputs(verb: Verb, given: Mapping[str, Any], find_upload: FindUpload
 def _checked(value: Any, parameter: Parameter, find_upload: FindUpload) -> Any:
     if isinstance(value, list):
         parts = [part for each in value for part in _parts(each, parameter)]
+        if not parts and parameter.required:
+            raise BadInput("names nothing", where=parameter.flag or parameter.name)
         return [_checked(part, parameter, find_upload) for part in parts]
     if not isinstance(value, str):
         return value

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import threading
 from functools import lru_cache
+from importlib import resources
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -64,5 +65,6 @@ def prepare() -> None:
 
 
 def accuracy() -> Response:
-    """The validation tables, as the benchmark wrote them."""
-    raise HTTPException(404)
+    """The validation tables, as ``benchmarks/bench_accuracy.py`` wrote them."""
+    file = resources.files("tokonomics.measure") / "data" / "accuracy.json"
+    return Response(file.read_bytes(), media_type="application/json")

@@ -59,9 +59,13 @@ class Task:
         """Stop it: a task in the queue is dropped, a running one loses its worker."""
         self._stop(Cancelled("cancelled"))
 
-    def _stop(self, why: Exception) -> None:
+    def drop(self) -> None:
+        """Stop it only if it has not begun: a worker is worth more than the rest of a short task."""
+        self._stop(Cancelled("cancelled"), begun=False)
+
+    def _stop(self, why: Exception, begun: bool = True) -> None:
         with self._lock:
-            if self.done.done() or self._stopped:
+            if self.done.done() or self._stopped or (self._kill and not begun):
                 return
             self._stopped = why
             if self._kill:
@@ -89,9 +93,10 @@ class Task:
             self.done.set_result(content)
 
 
-def worker_command(folder: Path, memory_bytes: int, niceness: int = 0) -> list[str]:
+def worker_command(folder: Path, memory_bytes: int, niceness: int = 0, warm_ups: Sequence[str] = ()) -> list[str]:
     """How a worker is started: it stands in an empty folder, and gives way to others where it is nice."""
-    return [sys.executable, "-P", "-m", "tokonomics.web.worker", str(folder), str(memory_bytes), str(niceness)]
+    settings = [str(folder), str(memory_bytes), str(niceness), *warm_ups]
+    return [sys.executable, "-P", "-m", "tokonomics.web.worker", *settings]
 
 
 class Pool:
@@ -110,6 +115,8 @@ class Pool:
     def submit(self, task: Task) -> None:
         """Queue a task; refuses where the queue is full."""
         try:
+            if self._closed.is_set():
+                raise queue.Full
             self._queue.put_nowait(task)
         except queue.Full:
             raise Busy("the server has as much work as it takes on", fix="Try again in a few seconds.") from None

@@ -64,7 +64,10 @@ def web(
         app, log_level="warning", access_log=False, server_header=False, date_header=False, ws="none",
         timeout_graceful_shutdown=1, limit_concurrency=200, h11_max_incomplete_event_size=64_000,
     )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[listening])
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        app.service.close()
 
 
 def _listening(host: str, port: int) -> socket.socket:

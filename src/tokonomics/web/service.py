@@ -48,6 +48,8 @@ class Settings:
     jobs_at_once: int = 4
     """Jobs of one client, running or waiting."""
     uploads: Limits = field(default_factory=Limits)
+    warm_up: bool = True
+    """Whether idle workers draw a plan and simulate a little, so that the first visitor need not wait."""
 
 
 class Service:
@@ -56,9 +58,10 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.uploads = Uploads(settings.uploads)
+        warm_ups = ("plan", "simulate") if settings.warm_up else ()
         common = (self.uploads.empty, settings.memory_bytes)
-        self.quick = Pool(settings.quick_workers, settings.waiting, worker_command(*common))
-        self.long = Pool(settings.long_workers, settings.waiting, worker_command(*common, niceness=5))
+        self.quick = Pool(settings.quick_workers, settings.waiting, worker_command(*common, 0, warm_ups[:1]))
+        self.long = Pool(settings.long_workers, settings.waiting, worker_command(*common, 5, warm_ups))
         self.jobs = Jobs(self.long, settings.jobs_at_once)
         self._asking: Counter[str] = Counter()
         self._remembered = Remembered()
@@ -165,7 +168,7 @@ async def _unless_gone(task: Task, gone: Gone) -> bytes:
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not done.done():
-            task.cancel()
+            task.drop()
         return await done
     finally:
         left.cancel()

@@ -217,12 +217,22 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
         inner = Literal["hashed"]
     made: Any = Annotated[inner, Field(**limits)] if limits else inner
     if parameter.is_list:
-        made = Annotated[list[made], Field(max_length=MOST_ITEMS), BeforeValidator(_as_list)]
+        made = Annotated[
+            list[made], Field(min_length=int(parameter.required), max_length=MOST_ITEMS), BeforeValidator(_as_list)
+        ]
     note = _NOTES.get(parameter.kind, "")
     about = " ".join(part for part in (parameter.help, note) if part)
+    shown = [_EXAMPLES[parameter.name]] if parameter.name in _EXAMPLES and parameter.type is str else None
     if parameter.required:
-        return made, Field(description=about)
-    return (made if parameter.default is not None else made | None), Field(parameter.default, description=about)
+        return made, Field(description=about, examples=shown)
+    optional = made if parameter.default is not None else made | None
+    return optional, Field(parameter.default, description=about, examples=shown)
+
+
+_EXAMPLES = {
+    "model": "llama-3.1-8b", "model_name": "llama-3.1-8b", "models": ["llama-3.1-8b", "qwen3-8b"],
+    "what": ["llama-3.1-8b"], "gpu": "H100", "rate": "5", "input": "1000", "output": "300", "file": "azure-conv",
+}  # fmt: skip
 
 
 _NOTES = {

@@ -14,7 +14,6 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,7 +36,7 @@ def read_frame(source: IO[bytes]) -> tuple[int, bytes] | None:
     return (kind, content) if len(content) == length else None
 
 
-def main(folder: str, memory_bytes: int, niceness: int) -> None:
+def main(folder: str, memory_bytes: int, niceness: int, warm_ups: list[str]) -> None:
     """Answer until the server goes away."""
     source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -45,13 +44,12 @@ def main(folder: str, memory_bytes: int, niceness: int) -> None:
     os.chdir(folder)  # an empty one: a relative path leads nowhere
     os.nice(niceness)
     gc.set_threshold(100_000, 20, 20)  # as on the command line: what is imported stays
-    warm_ups = [partial(_warm_up, *each) for each in (_QUICK, *(_LONG if niceness else ()))]
     _import()
     _limit_memory(memory_bytes)
     write_frame(out, READY, b"{}")
     while True:
         while warm_ups and not select.select([source], [], [], 0.05)[0]:
-            warm_ups.pop(0)()
+            _warm_up(warm_ups.pop(0))
         if (frame := read_frame(source)) is None:
             return
         write_frame(out, *_handled(json.loads(frame[1]), lambda what: write_frame(out, PROGRESS, what.encode())))
@@ -82,9 +80,12 @@ def _limit_memory(memory_bytes: int) -> None:
         return
 
 
-_CURVE = {"model": "llama-3.1-8b", "gpu": "H100"}
-_QUICK = ("plan", {"what": ["llama-3.1-8b"], "rate": "1", "input": "1000", "output": "300", "quick": True})
-_LONG = (("simulate", {**_CURVE, "arrivals": "poisson:1", "requests": 100, "input_text": "100", "output_text": "100"}),)
+WARM_UPS: dict[str, dict[str, Any]] = {
+    "curve": {"model": "llama-3.1-8b", "gpu": "H100"},
+    "plan": {"what": ["llama-3.1-8b"], "rate": "1", "input": "1000", "output": "300", "quick": True},
+    "simulate": {"model": "llama-3.1-8b", "gpu": "H100", "arrivals": "poisson:1", "requests": 100,
+                 "input_text": "100", "output_text": "100"},
+}  # fmt: skip
 """What is done once while nobody asks, so that the first visitor does not wait for imports and compiled code."""
 
 
@@ -92,14 +93,14 @@ def _import() -> None:
     from altair.utils import schemapi
 
     schemapi.DEBUG_MODE = False  # checking each part of a chart takes longer than drawing it; the tests check them
-    _warm_up("curve", _CURVE)
+    _warm_up("curve")
 
 
-def _warm_up(verb: str, call: dict[str, Any]) -> None:
+def _warm_up(verb: str) -> None:
     from tokonomics.web.answering import answer
 
-    answer({"verb": verb, "call": call, "inputs": {}, "command": "", "charts": True}, lambda what: None)
+    answer({"verb": verb, "call": WARM_UPS[verb], "inputs": {}, "command": "", "charts": True}, lambda what: None)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
