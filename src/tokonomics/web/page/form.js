@@ -63,13 +63,14 @@ export function form({ groups, catalog, changed, submitted, submitLabel, submits
     reveal();
   }
 
-  // Points at the field an error speaks of: "--gpu", "rate", "--input, --output" …
-  function blame(where) {
-    for (const part of parts.values()) part.blame(false);
-    const named = String(where ?? "")
+  // Points at the field an error speaks of: by its flag ("--gpu", "--input, --output"), or by the value it quotes.
+  function blame(error) {
+    const named = String(error?.where ?? "")
       .split(/[\s,:]+/)
-      .map((each) => each.replace(/^-+/, "").replaceAll("-", "_"));
-    for (const [name, part] of parts) if (named.includes(name) || named.includes(part.field.flag)) part.blame(true);
+      .map((each) => each.replace(/^-+/, "").replaceAll("-", "_"))
+      .filter(Boolean);
+    const quoted = (value) => value !== "" && String(error?.what ?? "").includes(`'${value}'`);
+    for (const [name, part] of parts) part.blame(named.includes(name) || quoted(state[name]));
   }
 
   return { element, fill, blame, values: () => ({ ...state }) };

@@ -96,7 +96,7 @@ async function asked(which, final) {
       error instanceof api.Refusal ? error : { what: "The page could not show the answer", where: error.message },
       { focus: final === "asked" },
     );
-    page.form?.blame(error.where);
+    page.form?.blame(error);
   }
 }
 
@@ -177,7 +177,9 @@ function build() {
     if (link.dataset.view === view.key) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.querySelector("#views [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  // By hand: scrollIntoView would also move where the Tab key starts from.
+  const [bar, here] = [document.getElementById("views"), document.querySelector("#views [aria-current]")];
+  if (here) bar.scrollLeft = here.offsetLeft - (bar.clientWidth - here.clientWidth) / 2;
   const heading = h(
     "div",
     { class: "heading" },

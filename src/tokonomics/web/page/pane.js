@@ -126,8 +126,9 @@ export function pane({ name, fixed = false }) {
       return { tell: (said) => (what.textContent = said.what ?? String(said)) };
     },
     idle(text) {
-      state(before.children.length ? "shown" : "empty");
-      if (!before.children.length) refill(before, h("div", { class: "empty" }, h("p", {}, text)));
+      const there = before.querySelector(".headline");
+      state(there ? "shown" : "empty");
+      if (!there) refill(before, h("div", { class: "empty" }, h("p", {}, text)));
     },
     changedSince(is) {
       element.classList.toggle("outdated", is);

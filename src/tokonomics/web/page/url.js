@@ -30,12 +30,14 @@ export function written({ view, a, b }, defaults = {}) {
   return `?${query.toString().replaceAll("%2C", ",").replaceAll("%3A", ":").replaceAll("%3D", "=")}`;
 }
 
-export function commit(state, defaults) {
+// A drag is one step back: its first move makes an entry of the history, the others replace it.
+let dragging = false;
+
+function write(state, defaults, last) {
   const next = written(state, defaults);
-  if (next !== location.search) history.pushState(null, "", next);
+  if (next !== location.search) history[dragging ? "replaceState" : "pushState"](null, "", next);
+  dragging = !last;
 }
 
-export function drag(state, defaults) {
-  const next = written(state, defaults);
-  if (next !== location.search) history.replaceState(null, "", next);
-}
+export const commit = (state, defaults) => write(state, defaults, true);
+export const drag = (state, defaults) => write(state, defaults, false);
