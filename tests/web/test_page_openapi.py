@@ -35,6 +35,8 @@ OPERATIONS = [
     ("POST", "/api/v1/uploads"),
     ("DELETE", "/api/v1/uploads/{id}"),
     ("POST", "/api/v1/report"),
+    ("GET", "/api/v1/meter"),
+    ("GET", "/api/v1/meter/events"),
 ]
 
 

@@ -6,6 +6,7 @@
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import lru_cache
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Header, Path, Query, Request
@@ -16,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from tokonomics import __version__
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.web import login, pages
+from tokonomics.web import login, meter, pages
 from tokonomics.web.answering import as_json
 from tokonomics.web.catalogue import catalogue
 from tokonomics.web.jobs import Job, TooManyOfYours
@@ -118,8 +119,26 @@ def make_app(settings: Settings | None = None) -> Gate:
     _add_jobs(app, service)
     _add_uploads(app, service)
     _add_report(app, service)
+    _add_meter(app, settings.ledger)
     hosts = allowed_hosts(settings.host, settings.names)
     return Gate(app, hosts, sessions, service=service, any_ip=not is_loopback(settings.host))
+
+
+def _add_meter(app: FastAPI, ledger: FilePath | None) -> None:
+    @app.get(f"{API}/meter", responses=_NOT_THERE | _only(422), tags=["meter"], summary="What tokens cost now and did")
+    def read() -> dict[str, Any]:
+        return meter.state(ledger)
+
+    @app.get(
+        f"{API}/meter/events",
+        responses={200: {"content": {"text/event-stream": {}}}, **_NOT_THERE, **_only(422)},
+        response_class=StreamingResponse,
+        tags=["meter"],
+        summary="The same, whenever the ledger grows",
+    )
+    def watched() -> Response:
+        meter.state(ledger)  # what is wrong with the ledger is a refusal, not a stream that breaks off
+        return StreamingResponse(meter.events(ledger), media_type="text/event-stream")
 
 
 def _client(request: Request) -> str:
@@ -144,6 +163,8 @@ def _handle_problems(app: FastAPI) -> None:
                 return refusal_of(problem, 503, retry_s=5)
             case TooMuch():
                 return refusal_of(problem, 413)
+            case meter.NoLedger():
+                return refusal_of(problem, 404)
             case _ if type(problem) is TokonomicsError:
                 return refusal_of(problem, 500)
             case _:

@@ -45,13 +45,14 @@ def web(
     if given is not None and len(given) < LEAST_TOKEN:
         raise BadInput(f"has fewer than {LEAST_TOKEN} characters", where="TOKONOMICS_TOKEN")
     demanded = given or (secrets.token_urlsafe(32) if token or not is_loopback(host) else None)
-    listening = _listening(host, port)
-    taken = listening.getsockname()[1]
+    bound = listening(host, port)
+    taken = bound.getsockname()[1]
     if port not in (0, taken):
         typer.echo(f"port {port} is taken; using {taken}", err=True)
     prepare()
     app = make_app(Settings(host=host, token=demanded, names=tuple(name or ()), ledger=ledger))
-    shown = f"[{host}]" if ":" in host else host
+    everywhere = host in ("0.0.0.0", "::")
+    shown = socket.gethostname() if everywhere else f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{taken}/"
     typer.echo(f"tokonomics is at {address}  (Ctrl+C ends it)")
     if demanded:
@@ -59,25 +60,26 @@ def web(
     if not is_loopback(host):
         typer.echo("Others can reach this address. What they send is not encrypted: use a trusted network or a tunnel.")
     if not no_open:
-        _open_soon(address)
+        _open_soon(f"http://127.0.0.1:{taken}/" if everywhere else address)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, date_header=False, ws="none",
         timeout_graceful_shutdown=1, limit_concurrency=200, h11_max_incomplete_event_size=64_000,
     )  # fmt: skip
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(config).run(sockets=[bound])
     finally:
         app.service.close()
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """A bound socket: on the port asked for, or on the next that is free."""
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that takes connections: on the port asked for, or on the next that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in range(port, min(port + _PORTS, 65536)) if port else [0]:
         made = socket.socket(family, socket.SOCK_STREAM)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind((host, candidate))
+            made.listen(128)  # who comes before the server runs waits instead of being turned away
         except OSError as error:
             made.close()
             if error.errno not in _TAKEN:
