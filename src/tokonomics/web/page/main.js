@@ -1,6 +1,7 @@
 // The page: which view, which scenario (or two), and when to ask the server. The address is the only state that lasts.
 
 import * as api from "./api.js";
+import { asker } from "./asking.js";
 import { redrawAll, themeNow, warm } from "./chart.js";
 import { compared } from "./compared.js";
 import { announce, h, refill } from "./dom.js";
@@ -13,8 +14,6 @@ import { VIEWS } from "./views.js";
 const SHARED = ["model", "gpu", "rate", "input", "output", "slo", "trace", "tp", "weights", "kv", "engine"];
 const TRAFFIC = ["rate", "tokens_per_month", "input", "output", "slo", "offline", "trace", "arrivals"];
 const DRAG_MS = 40; // between two askings while a slider moves
-const SETTLED_MS = 250; // without a change, before charts that take long are asked for
-const KEPT = 24; // answers remembered, for back and forward
 
 const main = document.getElementById("main");
 const page = {
@@ -28,7 +27,6 @@ const page = {
   answers: {},
   leave: null,
 };
-const remembered = new Map();
 
 const fallbacks = () => fallbacksOf(page.view.groups ?? []);
 const valuesOf = (which) => ({ ...fallbacks(), ...page.state.a, ...(which === "b" ? page.state.b : {}) });
@@ -36,74 +34,25 @@ const valuesOf = (which) => ({ ...fallbacks(), ...page.state.a, ...(which === "b
 // ---- asking
 
 function ask(which, { final, wait = 0 }) {
-  const run = (page.runs[which] ??= {});
-  clearTimeout(run.timer);
-  run.timer = setTimeout(() => asked(which, final), wait);
+  page.runs[which]?.ask({ final, wait });
 }
 
-async function asked(which, final) {
-  const [view, place, run] = [page.view, page.panes[which], page.runs[which]];
-  if (!place || !view.request) return;
-  const values = valuesOf(which);
-  const request = view.request(values, page.catalog);
-  run.abort?.abort();
-  if (!request) {
-    place.empty(view.empty?.(values) ?? "Fill in the form.");
-    return;
-  }
-  const key = JSON.stringify([request.verb, request.inputs]);
-  if (request.waits && !remembered.has(key)) {
-    page.answers[which] ? place.changedSince(true) : place.empty(view.empty(values));
-    return;
-  }
-  const abort = (run.abort = new AbortController());
-  const { tell } = remembered.has(key) ? {} : place.working(request.long ? () => abort.abort() : null);
-  try {
-    const { verb, inputs, long, slowCharts } = request;
-    const { signal } = abort;
-    const current = () => !signal.aborted && page.view === view;
-    const whole = remembered.get(key);
-    const answer =
-      whole ??
-      (await (long
-        ? api.job(verb, inputs, { tell, signal })
-        : api.answer(verb, inputs, { charts: !slowCharts, signal })));
-    if (!current()) return;
-    page.answers[which] = answer;
-    page.form?.blame(null);
-    place.show(view, answer, values, { chartsFollow: slowCharts && !whole });
-    if (page.state.b) refill(page.difference, compared(view, page.answers));
-    if (slowCharts && !whole) {
-      // Numbers come first; charts follow once the reader has stopped dragging.
-      await new Promise((resolve) => setTimeout(resolve, SETTLED_MS));
-      if (!current()) return;
-      const drawn = await api.answer(verb, inputs, { signal });
-      if (!current()) return;
-      page.answers[which] = drawn;
-      place.draw(view, drawn, values);
-      remember(key, drawn);
-    } else remember(key, answer);
-  } catch (error) {
-    if (page.view !== view || run.abort !== abort) return;
-    if (error.name === "AbortError") {
-      announce("Cancelled");
-      place.idle("Cancelled. Change the scenario or run it again.");
-      return;
-    }
-    page.answers[which] = null;
-    if (!(error instanceof api.Refusal)) console.error(error);
-    place.refused(
-      error instanceof api.Refusal ? error : { what: "The page could not show the answer", where: error.message },
-      { focus: final === "asked" },
-    );
-    page.form?.blame(error);
-  }
-}
-
-function remember(key, answer) {
-  remembered.delete(key);
-  remembered.set(key, answer);
-  if (remembered.size > KEPT) remembered.delete(remembered.keys().next().value);
+function running(which) {
+  return asker({
+    view: page.view,
+    place: page.panes[which],
+    values: () => valuesOf(which),
+    catalog: page.catalog,
+    answered(answer) {
+      page.answers[which] = answer;
+      page.form?.blame(null);
+      if (page.state.b) refill(page.difference, compared(page.view, page.answers));
+    },
+    refused(error) {
+      page.answers[which] = null;
+      page.form?.blame(error);
+    },
+  });
 }
 
 // ---- the form changes the scenario
@@ -169,7 +118,7 @@ function restore() {
 
 function build() {
   page.leave?.();
-  for (const run of Object.values(page.runs)) run.abort?.abort();
+  for (const run of Object.values(page.runs)) run.stop();
   const view = VIEWS.find((each) => each.key === page.state.view);
   Object.assign(page, { view, editing: "a", panes: {}, runs: {}, answers: {}, form: null, leave: null });
   document.title = `${view.name} · tokonomics`;
@@ -282,8 +231,10 @@ function spread(answers) {
         ),
       ),
     );
+    page.runs.b = running("b");
     ask("b", {});
   } else refill(answers, page.panes.a.element);
+  page.runs.a = running("a");
   ask("a", {});
 }
 
