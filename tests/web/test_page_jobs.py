@@ -1,5 +1,6 @@
 """Long work: its events come in order, cancelling kills, limits hold, and the server outlives its workers."""
 
+import asyncio
 import json
 import sys
 import threading
@@ -21,6 +22,7 @@ source, out = sys.stdin.buffer, sys.stdout.buffer
 worker.write_frame(out, worker.READY, b"{}")
 while (frame := worker.read_frame(source)) is not None:
     what = json.loads(frame[1])["what"]
+    worker.write_frame(out, worker.BEGUN, b"")
     worker.write_frame(out, worker.PROGRESS, f"{what} in {os.getpid()}".encode())
     if what == "hang":
         threading.Event().wait()
@@ -171,6 +173,19 @@ def test_one_client_cannot_take_the_whole_queue(pool: Pool) -> None:
     started.task.cancel()
     other.task.done.result(LONG_ENOUGH_S)
     assert jobs.start("greedy", {"what": "answer"}, LONG_ENOUGH_S, Plainly())
+
+
+def test_a_job_that_everybody_left_is_stopped(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokonomics.web.jobs.ABANDONED_S", 0.0)
+    job = Jobs(pool, per_client=1).start("client", {"what": "hang"}, LONG_ENOUGH_S, Plainly())
+
+    async def look_once() -> None:
+        watching = job.watch()
+        assert await anext(watching)
+        await watching.aclose()
+
+    asyncio.run(look_once())
+    assert isinstance(job.task.done.exception(LONG_ENOUGH_S), Cancelled)
 
 
 def test_a_real_worker_stops_at_its_memory_limit(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -18,6 +18,9 @@ from tokonomics.web.pool import Busy, Cancelled, Pool, Task
 
 KEEP_ALIVE_S = 15.0
 """A comment so often: proxies close lines on which nothing comes."""
+
+ABANDONED_S = 60.0
+"""Whoever watched and left may come back for so long; then the work is for nobody."""
 
 
 class TooManyOfYours(Busy):
@@ -59,7 +62,7 @@ class Job:
             except RuntimeError:  # the listener's loop has ended
                 continue
 
-    async def watch(self, first: int = 0) -> AsyncIterator[tuple[int, Event] | None]:
+    async def watch(self, first: int = 0) -> AsyncGenerator[tuple[int, Event] | None, None]:
         """Every event from a place on, then those to come until the last; None when nothing came for a while."""
         heard = asyncio.Event()
         with self._lock:
@@ -80,6 +83,17 @@ class Job:
         finally:
             with self._lock:
                 self._listeners.pop(heard, None)
+                alone = not self._listeners and self.ended is None
+            if alone:
+                later = threading.Timer(ABANDONED_S, self._stop_if_alone)
+                later.daemon = True
+                later.start()
+
+    def _stop_if_alone(self) -> None:
+        with self._lock:
+            alone = not self._listeners
+        if alone:
+            self.task.cancel()
 
 
 class Jobs:

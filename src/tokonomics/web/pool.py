@@ -99,6 +99,17 @@ def worker_command(folder: Path, memory_bytes: int, niceness: int = 0, warm_ups:
     return [sys.executable, "-P", "-m", "tokonomics.web.worker", *settings]
 
 
+WARM_UP_S = 120.0
+"""A worker that has just started may still be compiling; that is not the task's time."""
+
+
+def _clock(limit_s: float, task: Task, over: OutOfTime) -> threading.Timer:
+    made = threading.Timer(limit_s, task._stop, [over])
+    made.daemon = True
+    made.start()
+    return made
+
+
 class Pool:
     """Workers of one kind, with a queue of their own."""
 
@@ -184,14 +195,15 @@ class Pool:
             return True
         seconds = f"{task.limit_s:g} seconds"
         over = OutOfTime(f"took longer than {seconds}", fix="Ask for less: fewer requests, models or GPUs.")
-        clock = threading.Timer(task.limit_s, task._stop, [over])
-        clock.daemon = True
-        clock.start()
+        clock = _clock(task.limit_s + WARM_UP_S, task, over)
         try:
             worker.write_frame(process.stdin, 0, json.dumps(task.request).encode())
             while (frame := worker.read_frame(process.stdout)) is not None:
                 kind, content = frame
-                if kind == worker.PROGRESS:
+                if kind == worker.BEGUN:
+                    clock.cancel()
+                    clock = _clock(task.limit_s, task, over)
+                elif kind == worker.PROGRESS:
                     task.say(content.decode())
                 elif kind == worker.ANSWER:
                     task._finish(content)
@@ -200,7 +212,7 @@ class Pool:
                     task._finish(error=Refused(said["what"], where=said["where"], fix=said["fix"]))
                 else:
                     task._finish(error=Broken(content.decode(errors="replace")))
-                if kind != worker.PROGRESS:
+                if kind not in (worker.BEGUN, worker.PROGRESS):
                     return not task._stopped
         except OSError:
             pass

@@ -63,7 +63,7 @@ def web(
         _open_soon(f"http://127.0.0.1:{taken}/" if everywhere else address)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, date_header=False, ws="none",
-        timeout_graceful_shutdown=1, limit_concurrency=200, h11_max_incomplete_event_size=64_000,
+        proxy_headers=False, timeout_graceful_shutdown=1, limit_concurrency=200, h11_max_incomplete_event_size=64_000,
     )  # fmt: skip
     try:
         uvicorn.Server(config).run(sockets=[bound])

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-READY, PROGRESS, ANSWER, REFUSED, FAILED = b"rpaef"
+READY, BEGUN, PROGRESS, ANSWER, REFUSED, FAILED = b"rbpaef"
 HEAD = struct.Struct(">BI")
 
 
@@ -52,6 +52,7 @@ def main(folder: str, memory_bytes: int, niceness: int, warm_ups: list[str]) -> 
             _warm_up(warm_ups.pop(0))
         if (frame := read_frame(source)) is None:
             return
+        write_frame(out, BEGUN, b"")
         write_frame(out, *_handled(json.loads(frame[1]), lambda what: write_frame(out, PROGRESS, what.encode())))
 
 
