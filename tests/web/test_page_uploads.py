@@ -103,6 +103,18 @@ def test_no_reply_says_where_a_file_lies(page: TestClient, gate: Gate) -> None:
         assert str(gate.service.uploads.root) not in reply.text
 
 
+def test_an_uploaded_scenario_cannot_name_files_of_the_server(page: TestClient, tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text(LOG)
+    scenario = f'model = "llama-3.1-8b"\ntrace = "{tmp_path}/secret.csv"\nquick = true\n'
+    for name in ("scenario.toml", "x.TOML", "config.json.toml"):
+        id = upload(page, name, scenario.encode())["id"]
+        reply = page.post("/api/v1/answers/plan", json={"what": f"upload:{id}", "quick": True})
+        assert reply.status_code == 422
+        assert "secret" not in reply.text
+    id = upload(page, "config.json", scenario.encode())["id"]
+    assert page.post("/api/v1/answers/plan", json={"what": f"upload:{id}", "quick": True}).status_code == 422
+
+
 def test_a_deleted_file_is_gone(page: TestClient, gate: Gate) -> None:
     id = upload(page, "log.csv", LOG.encode())["id"]
     assert page.post("/api/v1/answers/trace", json={"file": f"upload:{id}"}).status_code == 200

@@ -67,7 +67,11 @@ def _parts(value: Any, parameter: Parameter) -> list[Any]:
 
 def _model(text: str, where: str, find_upload: FindUpload) -> str:
     if text.startswith(UPLOAD):
-        return str(_file(text, where, find_upload))
+        file = _file(text, where, find_upload)
+        # The planner takes a scenario file in a model's place, and such a file names others: it stays outside.
+        if not file.endswith(".json"):
+            raise BadInput("is no config.json", where=where, fix="Upload the model's config.json under that name.")
+        return file
     known = known_models(_stamp())
     found = known.get(spelling(text)) if _MODEL_NAME.fullmatch(text) else None
     if found is None:
@@ -79,7 +83,7 @@ def _model(text: str, where: str, find_upload: FindUpload) -> str:
 
 def _log(text: str, where: str, find_upload: FindUpload) -> str:
     if text.startswith(UPLOAD):
-        return str(_file(text, where, find_upload))
+        return _file(text, where, find_upload)
     if text not in sample_names():
         raise UnknownName("sample", text, sample_names(), fix="Or upload your log and give upload:ID.")
     return text
