@@ -24,7 +24,8 @@ MOVE = """async (place) => {
   const slider = document.querySelector('input[aria-label="Context of a sequence, slider"]');
   const [number, figure] = [document.querySelector(".pane .before"), document.querySelector("figure.chart")];
   const seen = (target, options) => new Promise((resolve) => {
-    const watch = new MutationObserver(() => { watch.disconnect(); requestAnimationFrame(() => resolve(performance.now())); });
+    const painted = () => requestAnimationFrame(() => resolve(performance.now()));
+    const watch = new MutationObserver(() => { watch.disconnect(); painted(); });
     watch.observe(target, options);
   });
   const began = performance.now();

@@ -19,7 +19,9 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Route, expect, sync_playwright
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt install chromium"),
@@ -262,7 +264,9 @@ def test_keys_alone_reach_the_answer(window: Visit) -> None:
     seen = []
     for _ in range(60):
         page.keyboard.press("Tab")
-        seen.append(page.evaluate("document.activeElement.name || document.activeElement.textContent.trim().slice(0, 20)"))
+        seen.append(
+            page.evaluate("document.activeElement.name || document.activeElement.textContent.trim().slice(0, 20)")
+        )
     for name in ("model", "gpu", "context", "Save report", "Copy link"):
         assert name in seen, seen
 
@@ -277,7 +281,7 @@ def test_everything_that_can_be_used_has_a_name_for_screen_readers(window: Visit
     )
     assert nameless == []
     for landmark in ("banner", "main", "navigation", "contentinfo", "complementary"):
-        assert page.get_by_role(landmark).count() == 1, landmark  # type: ignore[arg-type]
+        assert page.get_by_role(landmark).count() == 1, landmark
     assert page.locator("table:not(:has(caption))").count() == 0
     assert page.locator("th:not([scope])").count() == 0
 

@@ -1,36 +1,47 @@
-// Meter: what the live server costs now, how much of it is idle, and how that went; new readings as they come.
+// Meter: what the running servers cost now, how much of it is idle, and how that went; new sums as the ledger grows.
 
 import { meter, meterEvents } from "../api.js";
-import { h, refill } from "../dom.js";
-import { figure, percent, seconds, usd } from "../format.js";
 import { showCharts } from "../chart.js";
+import { h, refill } from "../dom.js";
+import { figure, percent, plural, seconds, tokens, usd } from "../format.js";
 import { badge, headline, section, tiles } from "../pane.js";
 import { table } from "../table.js";
 
 export default {
   key: "meter",
   name: "Meter",
-  lede: "What the running server costs per million tokens, now, this hour, today.",
+  lede: "What the running servers cost per million tokens: now, this hour, today.",
   open(place) {
-    const body = h("section", { class: "pane", "aria-label": "Meter" });
+    const charts = h("div", { class: "charts" });
+    const [above, below] = [h("div", { class: "before" }), h("div", { class: "after" })];
+    const body = h(
+      "section",
+      { class: "pane", "aria-label": "Meter" },
+      h("div", { class: "content" }, above, charts, below),
+    );
     refill(place, body);
+    refill(above, h("p", { class: "soft" }, "Reading …"));
     let close = () => {};
     let left = false;
+    const show = (state) => {
+      refill(above, head(state), table5(state));
+      showCharts(charts, history(state));
+      refill(below, servers(state));
+    };
     meter().then(
-      (found) => {
+      (state) => {
         if (left) return;
-        show(body, found);
-        if (found.state ?? found.now)
-          close = meterEvents((next) => show(body, next.state || next.now ? next : { ...found, state: next }));
+        show(state);
+        close = meterEvents(show);
       },
       (error) =>
         refill(
-          body,
-          error.status === 404 || error.status === 503
+          above,
+          error.status === 404
             ? none(error)
             : h(
                 "div",
-                { class: "trouble", tabindex: "-1" },
+                { class: "trouble" },
                 h("h2", {}, error.what ?? error.message),
                 error.fix && h("p", {}, error.fix),
               ),
@@ -43,117 +54,156 @@ export default {
   },
 };
 
-function none(error) {
+function none({ what }) {
   return h(
     "div",
     { class: "empty" },
-    h("h2", {}, "No meter is running"),
+    h("h2", {}, "Nothing is metered yet"),
     h(
       "p",
       {},
-      error?.fix ??
-        "The meter reads the metrics page of your inference server and keeps a ledger. Start the page with one:",
+      `${what}. The meter reads the metrics page of your inference servers, prices what they do, and writes it into a ledger; this page shows it as it grows. In two terminals:`,
     ),
-    h(
-      "pre",
-      {},
-      "tokonomics meter http://localhost:8000/metrics --gpu H100 --ledger ledger.sqlite\ntokonomics web --ledger ledger.sqlite",
-    ),
+    h("pre", {}, "tokonomics meter http://localhost:8000 --gpu H100\ntokonomics web --ledger FILE"),
   );
 }
 
-const SPANS = [
-  ["now", "Now"],
-  ["hour", "This hour"],
-  ["today", "Today"],
-  ["total", "Since the start"],
-];
-
-function show(body, found) {
-  const state = found.state ?? found;
-  if (!state?.now && !state?.groups) return refill(body, none());
-  const [now, total] = [state.now ?? {}, state.total ?? {}];
-  const spans = SPANS.filter(([key]) => state[key]).map(([key, name]) => ({ name, ...state[key] }));
-  const columns = [
-    { key: "name", name: "Over" },
-    { key: "usd_per_mtok", name: "Tokens", unit: "$/Mtok", number: true, show: (value) => usd(value) },
-    { key: "usd_per_mtok_output", name: "Output", unit: "$/Mtok", number: true, show: (value) => usd(value) },
-    { key: "usd_per_mtok_usage", name: "If always busy", unit: "$/Mtok", number: true, show: (value) => usd(value) },
-    { key: "usd", name: "Bill", unit: "$", number: true, show: (value) => usd(value) },
-    { key: "idle_share", name: "Idle", unit: "%", number: true, show: (value) => percent(value) },
-    { key: "tokens_per_s", name: "Tokens", unit: "per second", number: true, show: (value) => figure(value) },
-    { key: "batch", name: "Batch", unit: "mean", number: true, show: (value) => figure(value) },
-    { key: "cache_share", name: "From cache", unit: "%", number: true, show: (value) => percent(value) },
-  ].filter((column) => column.key === "name" || spans.some((span) => span[column.key] !== undefined));
-  const shown = state.hour?.usd_per_mtok ?? now.usd_per_mtok ?? total.usd_per_mtok;
-  const charts = h("div", { class: "charts" });
-  const old = body.querySelector(".charts") ?? charts;
-  refill(
-    body,
+function head({ now, hour, today, total, read, at, ledger }) {
+  const [best, span] = [
+    [hour, "this hour"],
+    [today, "today"],
+    [total, "since the start"],
+  ].find(([sums]) => sums.usd_per_mtok !== null) ?? [now, "now"];
+  const late = read === null ? null : at - read;
+  return [
     headline({
-      label: "What a million tokens costs, this hour",
-      value: usd(shown),
+      label: `What a million tokens costs, ${span}`,
+      value: usd(best.usd_per_mtok),
       unit: "per million tokens",
-      detail: state.price_from && `Priced ${state.price_from}; read every ${seconds(state.every_s)}.`,
+      detail: `${usd(best.usd)} for ${tokens(best.billed_tokens)} tokens; were the machines never idle, ${usd(best.usd_per_mtok_usage)}.`,
       badges: [
         badge("measured"),
-        state.at &&
-          badge(
-            "quoted",
-            `read ${String(typeof state.at === "number" ? new Date(state.at * 1e3).toISOString() : state.at)
-              .slice(0, 19)
-              .replace("T", " ")} UTC`,
-          ),
+        late !== null && badge(late > 120 ? "stale" : "quoted", `read ${seconds(late)} ago from ${ledger}`),
       ],
       next:
-        now.idle_share > 0.5
-          ? "more than half of what you pay for idles: fewer replicas, or Fleet for the hours that need them."
-          : (state.notes?.[0] ?? "hold it against the plan: Plan gives the figure to expect."),
+        best.idle_share > 0.5
+          ? `${percent(best.idle_share)} of the time nothing runs: Fleet finds machines for the hours that need them.`
+          : "hold it against what Plan expects for this traffic; Levers says what to change first.",
     }),
     tiles(
-      { name: "Idle burn", value: percent(state.hour?.idle_share ?? now.idle_share), note: "of the bill, this hour" },
-      { name: "Tokens a second", value: figure(now.tokens_per_s) },
-      { name: "Mean batch", value: figure(now.batch) },
-      state.against_plan && {
-        name: "Against the plan",
-        value: state.against_plan.said ?? percent(state.against_plan.share),
+      {
+        name: "Idle burn today",
+        value: usd(today.idle_usd),
+        note: `${percent(today.idle_share)} of the time`,
+        mood: today.idle_share > 0.5 ? "bad" : null,
+      },
+      { name: "Burning now", value: `${usd(now.usd_per_hour)}/h`, note: `${figure(now.tokens_per_s)} tokens a second` },
+      { name: "Mean batch", value: figure(hour.batch ?? today.batch), note: "while busy" },
+      { name: "From cache", value: percent(today.cache_share), note: "of prompt tokens, today" },
+      today.failed > 0 && {
+        name: "Failed requests",
+        value: figure(today.failed),
+        note: `${usd(today.failed_usd)} of work`,
+        mood: "bad",
       },
     ),
-    section("Spans", table({ caption: "Dollars and tokens by span", columns, rows: spans })),
-    old,
-    state.groups?.length > 0 && section("Servers", servers(state.groups)),
-    state.notes?.length > 0 &&
-      section(
-        "Notes",
-        h(
-          "ul",
-          {},
-          state.notes.map((note) => h("li", {}, note)),
-        ),
-      ),
-  );
-  showCharts(old, found.charts ?? []);
-  return body;
+  ];
 }
 
-function servers(groups) {
+function table5({ now, hour, today, total }) {
+  const spans = [
+    ["Last 5 minutes", now],
+    ["This hour", hour],
+    ["Today", today],
+    ["All", total],
+  ].map(([name, sums]) => ({ name, ...sums }));
+  return section(
+    "Sums",
+    table({
+      caption: "Dollars and tokens by span (UTC)",
+      columns: [{ key: "name", name: "Over", nowrap: true }, ...SUMS],
+      rows: spans,
+    }),
+  );
+}
+
+const SUMS = [
+  { key: "usd_per_mtok", name: "Tokens", unit: "$/Mtok", number: true, show: (value) => usd(value) },
+  { key: "usd_per_mtok_output", name: "Output", unit: "$/Mtok", number: true, show: (value) => usd(value) },
+  { key: "usd_per_mtok_usage", name: "If never idle", unit: "$/Mtok", number: true, show: (value) => usd(value) },
+  { key: "usd", name: "Bill", unit: "$", number: true, show: (value) => usd(value) },
+  { key: "idle_usd", name: "Idle", unit: "$", number: true, show: (value) => usd(value) },
+  { key: "idle_share", name: "Idle", unit: "% of time", number: true, show: (value) => percent(value) },
+  { key: "billed_tokens", name: "Tokens", number: true, show: (value) => tokens(value) },
+  { key: "tokens_per_s", name: "Rate", unit: "tokens/s", number: true, show: (value) => figure(value) },
+  { key: "batch", name: "Batch", unit: "mean", number: true, show: (value) => figure(value) },
+];
+
+function servers({ groups }) {
+  if (!groups.length) return null;
+  const rows = groups.map(({ group: [target, model, engine], sums }) => ({ target, model, engine, ...sums }));
   const columns = [
-    { key: "target", name: "Server" },
+    { key: "target", name: "Server", nowrap: true },
     { key: "model", name: "Model" },
     { key: "engine", name: "Engine" },
-    { key: "up", name: "State", show: (value) => badge(value ? "kept" : "broken", value ? "up" : "down") },
-    {
-      key: "usd",
-      name: "This hour",
-      unit: "$/Mtok",
-      number: true,
-      value: (row) => row.hour?.usd_per_mtok,
-      show: (value) => usd(value),
-    },
-    { key: "usd_per_hour", name: "Price", unit: "$/h", number: true, show: (value) => usd(value) },
-    { key: "running", name: "Running", number: true },
-    { key: "waiting", name: "Waiting", number: true },
-    { key: "kv_use", name: "KV in use", unit: "%", number: true, show: (value) => percent(value) },
+    ...SUMS,
   ];
-  return table({ caption: "Servers that are read", columns, rows: groups });
+  return section(
+    "Servers today",
+    table({
+      caption: `${plural(rows.length, "server and model", "servers and models")}, today`,
+      columns,
+      rows,
+      limit: 20,
+      noun: "row",
+    }),
+  );
+}
+
+// The only chart the page makes itself: it changes with every reading, and holds nothing but the ledger's own sums.
+function history({ hours, days }) {
+  const lines = hours.length > 1 ? hours : days;
+  if (lines.length < 2) return [];
+  const values = lines.flatMap(({ group: [at], sums }) => [
+    { at, part: "busy", usd: sums.usd - sums.idle_usd, price: sums.usd_per_mtok },
+    { at, part: "idle", usd: sums.idle_usd, price: sums.usd_per_mtok },
+  ]);
+  const x = {
+    field: "at",
+    type: "ordinal",
+    title: null,
+    axis: { labelAngle: 0, labelOverlap: true, labelExpr: "slice(datum.label, 5)" },
+  };
+  const colour = {
+    field: "part",
+    type: "nominal",
+    title: "paid for",
+    scale: { domain: ["busy", "idle"], range: ["#5aa9a4", "#d9d3c7"] },
+    legend: { orient: "top" },
+  };
+  const bars = {
+    title: { text: "Dollars, busy and idle" },
+    mark: "bar",
+    height: 150,
+    encoding: { x, y: { field: "usd", type: "quantitative", title: "dollars", aggregate: "sum" }, color: colour },
+  };
+  const line = {
+    title: { text: "Dollars per million tokens" },
+    mark: { type: "line", point: true },
+    height: 150,
+    encoding: { x, y: { field: "price", type: "quantitative", title: "$/Mtok", aggregate: "mean" } },
+  };
+  return [
+    {
+      name: "The meter's history",
+      spec: {
+        title: {
+          text: `The last ${plural(lines.length, hours.length > 1 ? "hour" : "day")}`,
+          subtitle: "UTC; reservation basis: every paid hour counts",
+        },
+        data: { values },
+        vconcat: [line, bars],
+      },
+    },
+  ];
 }
