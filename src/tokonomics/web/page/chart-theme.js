@@ -40,6 +40,7 @@ export function configFor(theme) {
     padding: { left: 1, right: 4, top: 4, bottom: 4 },
     view: { stroke: null },
     mark: { color: series },
+    numberFormat: ",.4~r",
     title: { color: ink, subtitleColor: soft, fontSize: 12, fontWeight: 600, anchor: "start" },
     axis: {
       labelColor: soft,

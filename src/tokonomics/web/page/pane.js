@@ -3,7 +3,7 @@
 import { report } from "./api.js";
 import { showCharts } from "./chart.js";
 import { announce, copyButton, download, h, refill } from "./dom.js";
-import { csvOf, seconds } from "./format.js";
+import { capital, csvOf, seconds } from "./format.js";
 
 export function badge(kind, text = kind) {
   return h("span", { class: `badge ${kind}` }, text);
@@ -135,7 +135,7 @@ export function pane({ name, fixed = false }) {
     },
     refused({ what, where, fix }, { focus }) {
       state("refused");
-      refill(trouble, h("h2", {}, what), where && h("p", {}, "At ", h("code", {}, where)), fix && h("p", {}, fix));
+      refill(trouble, h("h2", {}, capital(what)), where && h("p", {}, "At ", h("code", {}, where)), fix && h("p", {}, fix));
       announce(`${what}. ${fix ?? ""}`);
       if (focus) trouble.focus();
     },

@@ -105,7 +105,7 @@ export function ranking(result) {
       show: (_, row) => [
         row.provider,
         " ",
-        h("span", { class: "soft" }, row.region, row.others ? ` +${count(row.others)}` : ""),
+        h("span", { class: "soft", title: row.region }, row.others ? `+${count(row.others)} more` : row.region),
       ],
     },
     {

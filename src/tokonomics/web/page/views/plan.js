@@ -136,7 +136,12 @@ function nextSimulated({ deploy, headroom }) {
   const room = headroom
     ? `It holds up to ${figure(headroom.rate)} requests a second (${percent(headroom.share)} more). `
     : "";
-  return `${room}${deploy?.length ? "Start it with the files below, then measure it with `tokonomics bench` and drop the result here." : ""}`;
+  const start = [
+    "Start it with the files below, measure it with ",
+    h("code", {}, "tokonomics bench"),
+    " and drop the result here.",
+  ];
+  return [room, deploy?.length ? start : null];
 }
 
 function facts({ promises, headroom, bill_range: range }, best) {
