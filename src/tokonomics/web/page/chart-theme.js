@@ -32,7 +32,7 @@ const DARK = {
   "#b9bec6": "#59636e",
 };
 
-export function configFor(theme) {
+export function configFor(theme, room) {
   const { ink, soft, line, grid, paper, series } = INK[theme];
   return {
     background: paper,
@@ -55,7 +55,14 @@ export function configFor(theme) {
       labelPadding: 5,
       tickSize: 4,
     },
-    legend: { labelColor: soft, titleColor: soft, labelFontSize: 11, titleFontSize: 11, titleFontWeight: "normal" },
+    legend: {
+      labelColor: soft,
+      titleColor: soft,
+      labelFontSize: 11,
+      titleFontSize: 11,
+      titleFontWeight: "normal",
+      ...(room < NARROW ? BELOW : {}),
+    },
     header: { labelColor: soft, titleColor: soft, labelFontSize: 11 },
     text: { color: ink, font: FONT },
     rule: { color: soft },
@@ -78,6 +85,7 @@ function darkened(node, name = "") {
 }
 
 const NARROW = 480;
+const BELOW = { orient: "bottom", direction: "horizontal", columns: 2, labelLimit: 200 };
 const LEAST_PANEL = 250; // pixels for a panel with its axis
 
 // How many panels stand side by side: all, or even rows of as many as stay readable.
@@ -108,7 +116,7 @@ function fitted(spec, room, gutter) {
   }
   // A heat map says how wide a cell is; that stays.
   if (typeof spec.width === "object") return spec;
-  const title = typeof spec.title === "object" ? { ...spec.title, limit: width + gutter - 10 } : spec.title;
+  const title = typeof spec.title === "object" ? { ...spec.title, limit: width + 20 } : spec.title;
   return { ...spec, width, ...(title ? { title } : {}) };
 }
 
@@ -120,7 +128,11 @@ function narrowed(node, room) {
   for (const [key, value] of Object.entries(node)) {
     if (key === "data" || key === "datasets") made[key] = value;
     else if (key === "legend" && value)
-      made[key] = { ...value, columns: Math.max(1, Math.floor(room / 130)), labelLimit: room - 40 };
+      made[key] = {
+        ...value,
+        ...(/top|bottom/.test(value.orient) ? {} : BELOW),
+        columns: Math.max(1, Math.floor(room / 130)),
+      };
     else if (key === "axis" && value?.labelLimit) made[key] = { ...value, labelLimit: Math.round(room * 0.4) };
     else made[key] = narrowed(value, room);
   }

@@ -82,7 +82,7 @@ export function chart({ name, spec }) {
       mode: "vega-lite",
       actions: false,
       ast: true, // expressions are interpreted: the page's policy forbids making code from text
-      config: configFor(theme),
+      config: configFor(theme, room),
       defaultStyle: false,
       tooltip: { disableDefaultStyle: true, theme: "page" },
       renderer: "svg",

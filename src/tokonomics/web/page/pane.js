@@ -108,6 +108,8 @@ export function pane({ name, fixed = false }) {
     // A short wait shows nothing but the dimmed answer; a long one says what is done and can be stopped.
     working(cancel) {
       state("working");
+      if (!before.querySelector(".headline"))
+        refill(before, h("div", { class: "empty waiting" }, h("p", {}, "Computing …")));
       if (!cancel) return { tell: () => {} };
       const began = performance.now();
       const what = h("span", { class: "what" }, "starting");
@@ -135,7 +137,12 @@ export function pane({ name, fixed = false }) {
     },
     refused({ what, where, fix }, { focus }) {
       state("refused");
-      refill(trouble, h("h2", {}, capital(what)), where && h("p", {}, "At ", h("code", {}, where)), fix && h("p", {}, fix));
+      refill(
+        trouble,
+        h("h2", {}, capital(what)),
+        where && h("p", {}, "At ", h("code", {}, where)),
+        fix && h("p", {}, fix),
+      );
       announce(`${what}. ${fix ?? ""}`);
       if (focus) trouble.focus();
     },
