@@ -230,6 +230,12 @@ def test_a_fault_of_ours_tells_the_page_a_number_and_the_log_the_rest(
     assert f"error {number}" in capsys.readouterr().err
 
 
+def test_an_error_does_not_say_where_the_servers_home_is(page: TestClient) -> None:
+    reply = page.post("/api/v1/answers/curve", json={"model": "llama-3.1-8b", "gpu": "H1000"})
+    assert reply.status_code == 422
+    assert "~/.config/tokonomics" in reply.json()["error"]["fix"]
+
+
 def test_no_verb_fetches_an_address_or_reads_a_model_folder(page: TestClient) -> None:
     for embedder in ("http://127.0.0.1:9/v1", "/models/minilm", "minilm"):
         inputs = {"model": "llama-3.1-8b", "gpu": "H100", "trace": "azure-conv", "semantic": embedder}

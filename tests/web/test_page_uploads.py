@@ -115,6 +115,20 @@ def test_an_uploaded_scenario_cannot_name_files_of_the_server(page: TestClient, 
     assert page.post("/api/v1/answers/plan", json={"what": f"upload:{id}", "quick": True}).status_code == 422
 
 
+def test_a_benchmark_that_states_a_path_as_its_model_learns_nothing(page: TestClient, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    results = json.loads((Path(__file__).parents[1] / "measure" / "results" / "vllm.json").read_text())
+    replies = []
+    for stated in (tmp_path / "config.json", tmp_path / "nothing.json"):
+        content = json.dumps({**results, "model_id": str(stated)}).encode()
+        id = upload(page, "vllm.json", content)["id"]
+        inputs = {"files": [f"upload:{id}"], "gpu": "L4"}
+        reply = page.post("/api/v1/answers/import", json=inputs, params={"charts": False})
+        said = reply.text.replace(stated.name, "").replace(id, "").partition('"seconds"')[0]
+        replies.append((reply.status_code, said))
+    assert replies[0] == replies[1]
+
+
 def test_a_deleted_file_is_gone(page: TestClient, gate: Gate) -> None:
     id = upload(page, "log.csv", LOG.encode())["id"]
     assert page.post("/api/v1/answers/trace", json={"file": f"upload:{id}"}).status_code == 200
@@ -157,7 +171,7 @@ def keep(uploads: Uploads, *parts: bytes, said: int | None = None) -> str:
     return asyncio.run(uploads.keep("log.csv", _sent(*parts), said)).id
 
 
-def test_files_are_limited_in_size_lines_number_and_all_together() -> None:
+def test_files_are_limited_in_size_lines_and_all_together_and_the_oldest_makes_room() -> None:
     uploads = Uploads(Limits(file_bytes=100, all_bytes=150, files=3, rows=10))
     try:
         with pytest.raises(TooMuch):
@@ -167,10 +181,12 @@ def test_files_are_limited_in_size_lines_number_and_all_together() -> None:
         keep(uploads, b"x" * 90)
         with pytest.raises(TooMuch):
             keep(uploads, b"x" * 90)
+        first = keep(uploads, b"x")
         keep(uploads, b"x")
         keep(uploads, b"x")
-        with pytest.raises(TooMuch):
-            keep(uploads, b"x")
+        keep(uploads, b"x")
+        with pytest.raises(BadInput):
+            uploads.find(first)
         assert len(list(uploads.root.iterdir())) == 4, "three files and the workers' empty folder: nothing half-written"
     finally:
         uploads.close()

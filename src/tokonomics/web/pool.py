@@ -6,6 +6,7 @@ is bounded: what does not fit is refused at once, so that work cannot pile up.
 """
 
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -116,6 +117,7 @@ class Pool:
     def __init__(self, workers: int, waiting: int, command: Sequence[str]) -> None:
         self._queue: queue.Queue[Task | None] = queue.Queue(waiting)
         self._command = command
+        self._environment = dict(os.environ)  # every worker gets that of the start, whoever replaces whom later
         self._closed = threading.Event()
         self._running: set[subprocess.Popen[bytes]] = set()
         self.ready = threading.Event()
@@ -168,7 +170,7 @@ class Pool:
 
     def _started(self) -> subprocess.Popen[bytes] | None:
         """A worker that has imported the library."""
-        process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._environment)
         self._running.add(process)
         if self._closed.is_set():
             process.kill()

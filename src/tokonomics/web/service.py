@@ -65,6 +65,7 @@ class Service:
         self.jobs = Jobs(self.long, settings.jobs_at_once)
         self._asking: Counter[str] = Counter()
         self._remembered = Remembered()
+        self._home = os.path.expanduser("~")  # noqa: PTH111 - never raises
         self._where = re.compile(re.escape(str(self.uploads.root)) + r"/[\w-]+/", re.ASCII)
 
     def close(self) -> None:
@@ -136,7 +137,7 @@ class Service:
         if not isinstance(problem, TokonomicsError):
             return ours(str(problem))
         texts = {
-            name: self._where.sub("", text) if (text := getattr(problem, name)) else text
+            name: self._where.sub("", text).replace(self._home, "~") if (text := getattr(problem, name)) else text
             for name in ("what", "where", "fix")
         }
         if isinstance(problem, Refused):

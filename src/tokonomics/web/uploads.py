@@ -88,8 +88,6 @@ class Uploads:
         """Write a file as it arrives; whatever is too large is not kept."""
         self._drop_old()
         with self._lock:
-            if len(self._kept) >= self.limits.files:
-                raise TooMuch(f"{self.limits.files} files are kept already", fix="Delete some first.")
             room = min(self.limits.file_bytes, self.limits.all_bytes - sum(each.bytes for each in self._kept.values()))
         if said_bytes is not None and said_bytes > room:
             raise self._too_large(room)
@@ -104,6 +102,9 @@ class Uploads:
         made = Upload(id, safe_name(name), folder / safe_name(name), size, time.monotonic())
         with self._lock:
             self._kept[id] = made
+            too_many = list(self._kept)[: -self.limits.files]
+        for old in too_many:
+            self.drop(old)
         return made
 
     async def _written(self, path: Path, parts: AsyncIterator[bytes], room: int) -> int:
