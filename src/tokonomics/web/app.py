@@ -5,7 +5,6 @@
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
@@ -16,10 +15,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from tokonomics import __version__
+from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.web import login, meter, pages
-from tokonomics.web.answering import as_json
-from tokonomics.web.catalogue import catalogue
+from tokonomics.web.catalogue import catalogue_json
 from tokonomics.web.jobs import Job, TooManyOfYours
 from tokonomics.web.pool import Busy
 from tokonomics.web.problems import Refusal, of_validation, ours, problem_response, refusal_of
@@ -226,15 +225,9 @@ def _add_page(app: FastAPI, sessions: Sessions) -> None:
 
 
 def _add_catalogue(app: FastAPI) -> None:
-    @lru_cache(maxsize=1)
-    def known(day: str) -> bytes:
-        return as_json(catalogue())
-
     @app.get(f"{API}/catalog", summary="Models, GPUs, engines, providers, regions, samples, APIs, presets")
     def catalog() -> Response:
-        from tokonomics.clock import today
-
-        return Response(known(today().isoformat()), media_type="application/json")
+        return Response(catalogue_json(today()), media_type="application/json")
 
     @app.get(f"{API}/verbs", summary="The verbs, their inputs, and which of them take long")
     def listed() -> list[dict[str, Any]]:

@@ -1,5 +1,7 @@
 """What the page offers to choose from: the catalogue, the samples and scenarios to start with."""
 
+from datetime import date
+from functools import lru_cache
 from typing import Any
 
 from tokonomics import __version__
@@ -11,6 +13,7 @@ from tokonomics.catalog.offers import load_offers
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS
 from tokonomics.clock import today
 from tokonomics.traffic.samples import length_sample_names, sample_names
+from tokonomics.web.answering import as_json
 
 _B = 1e9
 
@@ -42,6 +45,12 @@ PRESETS: tuple[dict[str, Any], ...] = (
     },
 )  # fmt: skip
 """Round numbers of our own to start from, not measurements; sample: takes the lengths of a public log."""
+
+
+@lru_cache(maxsize=1)
+def catalogue_json(day: date) -> bytes:
+    """The same as JSON, put together once a day."""
+    return as_json(catalogue())
 
 
 def catalogue() -> dict[str, Any]:

@@ -10,7 +10,9 @@ from pathlib import Path
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from tokonomics.clock import today
 from tokonomics.web import vega as library
+from tokonomics.web.catalogue import catalogue_json
 
 FOLDER = Path(__file__).with_name("page")
 _TYPES = {
@@ -60,8 +62,8 @@ def _small() -> bytes:
 
 
 def prepare() -> None:
-    """Build the chart library while nobody waits for it."""
-    threading.Thread(target=library.bundle, daemon=True).start()
+    """Build the catalogue and the chart library while nobody waits for them."""
+    threading.Thread(target=lambda: (catalogue_json(today()), library.bundle()), daemon=True).start()
 
 
 def accuracy() -> Response:
