@@ -20,10 +20,23 @@ SCENARIOS: list[tuple[str, dict[str, Any]]] = [
     ("plan", {"what": ["llama-3.1-8b"], "rate": "5", "input": "1000", "output": "300", "quick": True, "top": 3}),
     ("plan", {"what": "llama-3.1-8b", "rate": 2, "input": 500, "output": 100, "quick": True, "gpu": ["L4,L40S"]}),
     ("trace", {"file": "azure-code"}),
+    ("compare", {"models": ["llama-3.1-8b"], "gpu": ["L4,H100"], "rate": "5", "input": "500", "output": "100"}),
+    ("cost", {"tokens_per_second": 2900, "gpu": "A100-80GB", "utilization": 0.5, "target": 0.2}),
+    ("fit", {"model": "llama-3.1-70b", "gpu": "H100", "tp": 4}),
+    (
+        "own-hardware",
+        {"gpu": "H100", "gpus": 8, "purchase_usd": "250k", "years": 4, "usd_per_kwh": 0.12, "host_watts": 4600},
+    ),
+    (
+        "breakeven",
+        {"model_name": "llama-3.1-8b", "api": ["openai:gpt-4o-mini"], "input": "900", "output": "99", "quick": True},
+    ),
     ("trace", {"arrivals": "gamma:2,cv=3", "requests": 500, "input_text": "sample:sharegpt", "seed": 7}),
 ]
 LONG: list[tuple[str, dict[str, Any]]] = [
     ("simulate", {**CURVE, "trace": "azure-conv", "requests": 300, "slo": "ttft_p99=0.5", "start": "10"}),
+    ("cache", {**CURVE, "trace": "mooncake-conversation", "requests": 200}),
+    ("levers", {**CURVE, "rate": "2", "input": "500", "output": "50", "slo": "ttft_p99=1", "without": ["hardware"]}),
     ("capacity", {**CURVE, "input_text": "500", "output_text": "50", "requests": 200, "slo": "ttft_p99=1"}),
 ]
 _CLOCKS = {"wall_s", "simulated_requests_per_s"}

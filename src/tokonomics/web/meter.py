@@ -7,11 +7,12 @@ nothing itself, so no address that a browser sends is ever asked for anything.
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput
+from tokonomics.measure.meter.bill import bill
+from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.web.answering import as_json
 
 EVERY_S = 5.0
@@ -31,18 +32,14 @@ def state(ledger: Path | None) -> dict[str, Any]:
             "no ledger is shown here",
             fix="Meter: tokonomics meter http://… --usd-per-hour 2.49. Then: tokonomics web --ledger FILE",
         )
-    try:
-        books, bills = (import_module(f"tokonomics.measure.meter.{name}") for name in ("ledger", "bill"))
-    except ModuleNotFoundError:
-        raise NoLedger("this version has no meter", fix="Upgrade tokonomics.") from None
     now = time.time()
 
     def sums(since: float, *by: str) -> dict[str, Any]:
-        made: dict[str, Any] = bills.bill(book.spans(since, now), since, now, by).model_dump(mode="json")
+        made: dict[str, Any] = bill(book.spans(since, now), since, now, by).model_dump(mode="json")
         return made
 
     today = now - now % _DAY_S
-    with books.Ledger(ledger, read_only=True) as book:
+    with Ledger(ledger, read_only=True) as book:
         return {
             "at": now,
             "ledger": ledger.name,

@@ -100,14 +100,9 @@ def _import() -> None:
 
 def _take_paths_of(root: Path) -> None:
     """A model is read from a file among the uploads alone: a benchmark's results may state a path of this machine."""
-    from tokonomics.catalog import load_models
+    from tokonomics.catalog.load_models import CONFIGS_IN
 
-    is_path = load_models._is_path
-
-    def is_upload(text: str) -> bool:
-        return text.startswith(f"{root}/") and ".." not in text and is_path(text)
-
-    load_models._is_path = is_upload
+    CONFIGS_IN.set(root)
 
 
 def _warm_up(verb: str) -> None:
