@@ -1,4 +1,5 @@
-// Numbers as people read them. The page formats what the server computed; it computes no price and no latency.
+// Numbers as people read them. The page formats what the server computed; of its own it only forms ratios,
+// differences and sums of those figures, such as tokens per dollar.
 
 const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 

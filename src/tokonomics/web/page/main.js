@@ -60,12 +60,16 @@ function running(which) {
 function changed(values, final) {
   const given = differing(values);
   delete given.run;
-  if (page.editing === "b") page.state.b = given;
-  else page.state.a = { ...given };
-  if (page.state.b && page.editing === "a") delete page.state.b.run;
+  page.state[page.editing] = given;
+  // What was simulated was another scenario: both go back to the quick answer until the reader asks again.
+  const simulated = page.editing === "b" && page.state.a.run;
+  delete page.state.a.run;
   (final ? url.commit : url.drag)(page.state, fallbacks());
-  ask(page.editing, { final: final && "changed", wait: final ? 0 : DRAG_MS });
-  if (page.state.b && page.editing === "a") ask("b", { wait: final ? 0 : DRAG_MS });
+  const wait = final ? 0 : DRAG_MS;
+  ask(page.editing, { final: final && "changed", wait });
+  // B says only how it differs, so a change of A is one of B too.
+  if (page.state.b && page.editing === "a") ask("b", { wait });
+  if (simulated) ask("a", { wait });
 }
 
 function differing(values) {
@@ -258,8 +262,6 @@ function drawNavigation() {
 
 function drawTheme() {
   const button = document.getElementById("theme");
-  const kept = localStorage.getItem("theme");
-  if (kept) document.documentElement.dataset.theme = kept;
   const label = () => {
     button.textContent = themeNow() === "dark" ? "Light" : "Dark";
     button.setAttribute("aria-label", `Switch to ${themeNow() === "dark" ? "light" : "dark"} colours`);
@@ -267,7 +269,11 @@ function drawTheme() {
   button.addEventListener("click", () => {
     const next = themeNow() === "dark" ? "light" : "dark";
     document.documentElement.dataset.theme = next;
-    localStorage.setItem("theme", next);
+    try {
+      localStorage.setItem("theme", next);
+    } catch {
+      /* no storage: the choice holds for this visit */
+    }
     label();
     redrawAll();
   });

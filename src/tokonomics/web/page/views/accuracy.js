@@ -69,14 +69,13 @@ function show(body, { date, machine, command, rows, by, spearman, spearman_group
       label: `Median error: ${main.name}, ${plural(main.n, "measurement")}`,
       value: percent(share(main.median_abs_log_error), 1),
       unit: "of the measured value",
-      detail: `Nine of ten are within ${percent(share(main.p90_abs_log_error))}; the bias is ${signed(share(main.bias))} %. Which of two deployments is faster is told right almost always: rank correlation ${figure(spearman)} over ${plural(groups, "group")}.`,
+      detail: `Nine of ten are within ${percent(share(main.p90_abs_log_error))}; the bias is ${signed(share(main.bias))} %. Rank correlation of deployments: ${figure(spearman)} over ${plural(groups, "group")}. Some kinds are far worse, such as time to first token and a drained burst: see below.`,
       badges: [badge("measured"), badge("quoted", `checked ${date}`)],
       next: "hold it against your own: drop the results of a load test anywhere on this page.",
     }),
     tiles(
       ...sets
-        .filter((each) => /decode|all metrics|TTFT/.test(each.name))
-        .slice(0, 4)
+        .filter((each) => /other models, decode|all metrics|TTFT|burst/.test(each.name))
         .map((each) => ({
           name: each.name,
           value: percent(share(each.median_abs_log_error), 1),

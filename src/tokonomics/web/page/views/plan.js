@@ -153,7 +153,8 @@ function facts({ promises, headroom, bill_range: range }, best) {
       name: `${NAMES[latency]}, ${which}`,
       value: seconds(value),
       note: `promised ${seconds(promised)} at ${statistic}`,
-      mood: value <= promised ? "good" : "bad",
+      // A mean below a promise of p99 has not kept it: only the simulated percentile is coloured.
+      mood: which !== statistic ? null : value <= promised ? "good" : "bad",
     };
   });
   const low = range && Math.min(range.fast.usd_per_month ?? Infinity, range.slow.usd_per_month ?? Infinity);
