@@ -17,6 +17,9 @@ from tokonomics.measure.validate import Prediction, Summary, summary, validate
 from tokonomics.report.validate_view import figures
 
 HERE = Path(__file__).parent
+RECORD = HERE / "results" / "accuracy.json"
+SHOWN = HERE.parent / "src" / "tokonomics" / "measure" / "data" / "accuracy.json"
+"""The same table, carried by the package: the page shows it."""
 BURST = "Lambda"
 """Sends all prompts at once and drains them: needs the simulator, so it is reported apart."""
 SHORTEST_PREFILL = 512
@@ -39,7 +42,7 @@ def main() -> None:
     parser.add_argument("--published", type=Path, default=HERE / "data" / "published.csv.gz")
     parser.add_argument("--steps", type=Path, default=HERE / "data" / "h200_steps.json")
     parser.add_argument("--more-steps", type=Path, default=HERE / "data" / "h200_more_steps.json")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "accuracy.json")
+    parser.add_argument("--out", type=Path, default=RECORD)
     options = parser.parse_args()
     _, steps = validate(read_measurements(options.steps))
     _, more = validate(read_measurements(options.more_steps))
@@ -86,7 +89,8 @@ def main() -> None:
         print(f"{name:52} {n:>5} {median:>7} {p90:>7} {bias:>7} {inside:>7}  {TARGETS[name]}")
     print(f"ranking of GPUs within a source: Spearman {score.ranking.spearman:.2f}, target ≥ 0.9")
     print(f"not predicted: {score.not_predicted}")
-    options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for file in (options.out, *([SHOWN] if options.out == RECORD else [])):
+        file.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _decode(scored: list[Prediction]) -> list[Prediction]:

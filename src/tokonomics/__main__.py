@@ -1,5 +1,9 @@
-"""``python -m tokonomics``."""
+"""``python -m tokonomics``, and the ``tokonomics`` command: the verbs of the command line, and the page."""
 
-from tokonomics.cli.main import main
+from tokonomics.cli.main import app, main
+from tokonomics.web.serve import web
 
-main()
+app.command("web")(web)
+
+if __name__ == "__main__":
+    main()

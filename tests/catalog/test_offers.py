@@ -194,8 +194,18 @@ def test_files_that_are_no_files_are_errors(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(BadInput):
             load_offers(path)
     monkeypatch.setattr("tokonomics.catalog.offers.MAX_FILE_BYTES", 10)
+    large = tmp_path / "large.csv"
+    large.write_bytes(SNAPSHOT.read_bytes())
     with pytest.raises(BadInput, match="not read"):
-        load_offers(SNAPSHOT)
+        load_offers(large)
+
+
+def test_a_price_list_that_changes_is_read_again(tmp_path: Path) -> None:
+    own = tmp_path / "own.csv"
+    lines = SNAPSHOT.read_text(encoding="utf-8").splitlines()
+    for many in (3, 2):
+        own.write_text("\n".join(lines[: many + 1]) + "\n", encoding="utf-8")
+        assert len(load_offers(own)) == many
 
 
 @settings(max_examples=150, deadline=None)

@@ -5,6 +5,7 @@ A name is looked up among the rows' spellings first, and only the row that was a
 
 import tomllib
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
@@ -86,8 +87,15 @@ def _expanded(text: str) -> Path:
         return Path(text)
 
 
+CONFIGS_IN: ContextVar[Path | None] = ContextVar("configs_in", default=None)
+"""The only folder that a config.json is read from, where names come from strangers; None: any."""
+
+
 def _is_path(text: str) -> bool:
     """Whether a path is meant: it ends in .json, or something lies there and no model has that name."""
+    only = CONFIGS_IN.get()
+    if only is not None and (".." in text or not text.startswith(f"{only}/")):
+        return False
     if not text or text.endswith(".json"):
         return bool(text)
     try:

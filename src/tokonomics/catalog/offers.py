@@ -14,13 +14,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Annotated
 
 from pydantic import Field
 
+from tokonomics.catalog.user_file import user_tables
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.nouns import Noun
@@ -284,7 +285,20 @@ def load_offers(path: Path | None = None) -> tuple[Offer, ...]:
 
 
 def read_offers(path: Path) -> tuple[Offer, ...]:
-    """Every row of an offers CSV; the first thing wrong in it is an error that names the line and the column."""
+    """Every row of an offers CSV; the first thing wrong in it is an error that names the line and the column.
+
+    A file that has not changed since is not read again.
+    """
+    own = repr(user_tables("gpus"))
+    try:
+        stamp = path.stat()
+    except (OSError, ValueError):
+        return _parse(path, 0, 0, own, today())  # says what is wrong
+    return _parse(path, stamp.st_mtime_ns, stamp.st_size, own, today())
+
+
+@lru_cache(maxsize=8)
+def _parse(path: Path, changed: int, size: int, own_gpus: str, day: dt.date) -> tuple[Offer, ...]:
     table = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
     try:
         header = next((row for row in table if any(cell.strip() for cell in row)), None)
@@ -292,7 +306,7 @@ def read_offers(path: Path) -> tuple[Offer, ...]:
             raise BadInput("the file is empty", where=str(path), fix=_EXAMPLE)
         columns = _columns(header, f"{path}:{table.line_num}")
         written = dt.date.fromtimestamp(path.stat().st_mtime)
-        defaults = {"date": min(written, today()), "source": path.name}
+        defaults = {"date": min(written, day), "source": path.name}
         key = cache(gpu_key)  # A few dozen GPUs in thousands of rows: look each up once.
         offers = tuple(
             _offer(row, columns, defaults, key, f"{path}:{table.line_num}")

@@ -10,6 +10,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -42,16 +43,13 @@ _DRAW = (
 
 def report_page(title: str, view: object, charts: "Mapping[str, alt.TopLevelMixin]", result: Any, command: str) -> str:
     """The whole file as text."""
-    import vl_convert
-
     figures, specs = [], []
     for place, (name, chart) in enumerate(charts.items()):
         figures.append(f'<h2>{html.escape(name)}</h2><figure data-spec="spec{place}"></figure>')
         specs.append(f'<script type="application/json" id="spec{place}">{_inside_script(chart.to_dict())}</script>')
     drawing = ""
     if charts:
-        library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
-        drawing = f"<script>{library}</script><script>{_DRAW}</script>"
+        drawing = f"<script>{_library()}</script><script>{_DRAW}</script>"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -66,6 +64,14 @@ def report_page(title: str, view: object, charts: "Mapping[str, alt.TopLevelMixi
         "</footer>"
         f"{''.join(specs)}{drawing}</body></html>\n"
     )
+
+
+@cache
+def _library() -> str:
+    """The chart library as one script; made once, for it takes seconds."""
+    import vl_convert
+
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")
 
 
 def check_html_path(path: Path) -> None:

@@ -1,0 +1,385 @@
+"""The routes: the page, the catalogue, answers, jobs, uploads, reports; documented by OpenAPI.
+
+``make_app`` builds the application around one ``Service``; ``safety.Gate`` stands before all of it.
+"""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Header, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
+
+from tokonomics import __version__
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.web import login, meter, pages
+from tokonomics.web.catalogue import catalogue_json
+from tokonomics.web.jobs import Job, TooManyOfYours
+from tokonomics.web.pool import Busy
+from tokonomics.web.problems import Refusal, of_validation, ours, problem_response, refusal_of
+from tokonomics.web.safety import Gate, Sessions, allowed_hosts, is_loopback
+from tokonomics.web.service import Service, Settings
+from tokonomics.web.uploads import TooMuch
+from tokonomics.web.verbs import Verb, find_verb, verbs
+
+API = "/api/v1"
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Refusal, "description": "The body cannot be read."},
+    413: {"model": Refusal, "description": "The body is too large."},
+    415: {"model": Refusal, "description": "The body is not JSON."},
+    422: {"model": Refusal, "description": "An input cannot be used; it says which, why, and what to do."},
+    429: {"model": Refusal, "description": "This client asks for too much at once."},
+    503: {"model": Refusal, "description": "The server has as much work as it takes on."},
+}
+_NOT_THERE: dict[int | str, dict[str, Any]] = {404: {"model": Refusal, "description": "There is no such thing."}}
+Id = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9_-]+$")]
+Charts = Annotated[bool, Query(description="Whether the charts are drawn as well.")]
+
+
+class ChartOut(BaseModel):
+    """A Vega-Lite spec, as ``--chart`` saves it."""
+
+    name: str
+    spec: dict[str, Any]
+
+
+class AnswerOut(BaseModel):
+    """What a verb answers: ``result`` is what ``--json`` prints."""
+
+    verb: str
+    inputs: dict[str, Any]
+    command: str = Field(description="The line that asks the same of the command line.")
+    title: str
+    result: Any
+    text: str = Field(description="What the terminal shows.")
+    charts: list[ChartOut]
+    found: bool = Field(description="False where nothing does what was asked: exit code 1 of the command line.")
+    notes: list[str] = Field(description="What the command line says beside the answer, such as rows left out.")
+    seconds: float
+    made: str
+    version: str
+
+
+class JobIn(BaseModel):
+    """Long work: a verb and its inputs, as for answers."""
+
+    model_config = ConfigDict(extra="forbid")
+    verb: str = Field(max_length=40, examples=["plan"])
+    inputs: dict[str, Any]
+
+
+class ReportIn(BaseModel):
+    """The answer to be put into one file: that of a finished job, or of a quick verb."""
+
+    model_config = ConfigDict(extra="forbid")
+    job: str | None = Field(default=None, max_length=64)
+    verb: str | None = Field(default=None, max_length=40)
+    inputs: dict[str, Any] = Field(default_factory=dict)
+
+
+class JobOut(BaseModel):
+    """A job."""
+
+    id: str
+    state: Literal["running", "answer", "failed", "cancelled"]
+
+
+class UploadOut(BaseModel):
+    """A kept file, and what it was found to be."""
+
+    model_config = ConfigDict(extra="allow")
+    id: str
+    name: str
+    bytes: int
+    kind: Literal["config", "benchmark", "trace", "unknown"]
+
+
+def make_app(settings: Settings | None = None) -> Gate:
+    """The application behind its gate; whoever makes it closes ``.service`` in the end."""
+    settings = settings or Settings()
+    service = Service(settings)
+    sessions = Sessions(settings.token)
+
+    app = FastAPI(
+        title="tokonomics", version=__version__, openapi_url=f"{API}/openapi.json", docs_url=None, redoc_url=None,
+        description="What every million LLM tokens costs. Each answer is that of the command line's verb.",
+    )  # fmt: skip
+    app.state.service = service
+    _handle_problems(app)
+    _add_page(app, sessions)
+    _add_catalogue(app)
+    for verb in verbs().values():
+        _add_answers(app, service, verb)
+    _add_jobs(app, service)
+    _add_uploads(app, service)
+    _add_report(app, service)
+    _add_meter(app, settings.ledger)
+    hosts = allowed_hosts(settings.host, settings.names)
+    return Gate(app, hosts, sessions, service=service, any_ip=not is_loopback(settings.host))
+
+
+def _add_meter(app: FastAPI, ledger: FilePath | None) -> None:
+    @app.get(f"{API}/meter", responses=_NOT_THERE | _only(422), tags=["meter"], summary="What tokens cost now and did")
+    def read() -> dict[str, Any]:
+        return meter.state(ledger)
+
+    @app.get(
+        f"{API}/meter/events",
+        responses={200: {"content": {"text/event-stream": {}}}, **_NOT_THERE, **_only(422)},
+        response_class=StreamingResponse,
+        tags=["meter"],
+        summary="The same, whenever the ledger grows",
+    )
+    def watched() -> Response:
+        meter.state(ledger)  # what is wrong with the ledger is a refusal, not a stream that breaks off
+        return StreamingResponse(meter.events(ledger), media_type="text/event-stream")
+
+
+def _client(request: Request) -> str:
+    return request.client.host if request.client else "?"
+
+
+def _gone(request: Request) -> Callable[[], Awaitable[object]]:
+    async def left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            continue
+
+    return left
+
+
+def _handle_problems(app: FastAPI) -> None:
+    def refused(_: Request, problem: Exception) -> Response:
+        assert isinstance(problem, TokonomicsError)
+        match problem:
+            case TooManyOfYours():
+                return refusal_of(problem, 429, retry_s=2)
+            case Busy():
+                return refusal_of(problem, 503, retry_s=5)
+            case TooMuch():
+                return refusal_of(problem, 413)
+            case meter.NoLedger():
+                return refusal_of(problem, 404)
+            case _ if type(problem) is TokonomicsError:
+                return refusal_of(problem, 500)
+            case _:
+                return refusal_of(problem, 422)
+
+    def invalid(request: Request, problem: Exception) -> Response:
+        assert isinstance(problem, RequestValidationError)
+        name = request.url.path.rpartition("/")[2]
+        known = tuple(verbs()[name].inputs.model_fields) if name in verbs() else ()
+        return refusal_of(of_validation(problem, known), 422)
+
+    def http(_: Request, problem: Exception) -> Response:
+        assert isinstance(problem, HTTPException)
+        said = {404: "there is nothing at this address", 405: "this address does not take that method"}
+        made = problem_response(problem.status_code, said.get(problem.status_code, str(problem.detail)))
+        made.headers.update(problem.headers or {})
+        return made
+
+    def broken(_: Request, problem: Exception) -> Response:
+        import traceback
+
+        return refusal_of(ours("".join(traceback.format_exception(problem))), 500)
+
+    app.add_exception_handler(TokonomicsError, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, broken)
+
+
+def _add_page(app: FastAPI, sessions: Sessions) -> None:
+    @app.get("/", include_in_schema=False)
+    def page() -> Response:
+        return pages.index()
+
+    @app.get("/static/{name:path}", include_in_schema=False)
+    def static(name: str, request: Request) -> Response:
+        return pages.static(name, request.headers.get("if-none-match"))
+
+    @app.get("/vega.js", include_in_schema=False)
+    def vega(request: Request, v: str = "") -> Response:
+        return pages.vega(v, request.headers.get("accept-encoding", ""))
+
+    @app.get("/login", include_in_schema=False)
+    def log_in() -> Response:
+        return login.form()
+
+    @app.get("/login.css", include_in_schema=False)
+    def login_style() -> Response:
+        return Response(login.STYLE, media_type="text/css")
+
+    @app.post("/login", include_in_schema=False)
+    async def logged_in(request: Request) -> Response:
+        return await login.logged_in(request, sessions)
+
+    @app.post("/logout", include_in_schema=False)
+    def log_out(request: Request) -> Response:
+        sessions.logout(request.headers)
+        return Response(status_code=204)
+
+
+def _add_catalogue(app: FastAPI) -> None:
+    @app.get(f"{API}/catalog", summary="Models, GPUs, engines, providers, regions, samples, APIs, presets")
+    def catalog() -> Response:
+        return Response(catalogue_json(today()), media_type="application/json")
+
+    @app.get(f"{API}/verbs", summary="The verbs, their inputs, and which of them take long")
+    def listed() -> list[dict[str, Any]]:
+        return [
+            {
+                "name": verb.name,
+                "summary": verb.summary,
+                "quick_when": verb.quick_when
+                if isinstance(verb.quick_when, bool)
+                else {verb.quick_when[0]: verb.quick_when[1]},
+                "parameters": [each.described() for each in verb.parameters.values()],
+            }
+            for verb in verbs().values()
+        ]
+
+    @app.get(f"{API}/accuracy", summary="How far predictions lie from measurements")
+    def accuracy() -> Response:
+        return pages.accuracy()
+
+
+def _add_answers(app: FastAPI, service: Service, verb: Verb) -> None:
+    """One route for each verb, so that the OpenAPI document has its inputs."""
+    if verb.quick_when is False:
+        return
+    inputs: Any = verb.inputs
+
+    @app.post(
+        f"{API}/answers/{verb.name}",
+        summary=verb.summary,
+        operation_id=f"answer_{verb.name.replace('-', '_')}",
+        responses={200: {"model": AnswerOut}, **_REFUSALS},
+        tags=["answers"],
+    )
+    async def answers(given: inputs, request: Request, charts: Charts = True) -> Response:
+        values = given.model_dump(mode="json", exclude_unset=True)
+        made = await service.answer(verb, values, charts, _client(request), _gone(request))
+        return Response(made, media_type="application/json")
+
+
+def _given(verb: Verb, inputs: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return verb.inputs.model_validate(inputs).model_dump(mode="json", exclude_unset=True)
+    except ValidationError as error:
+        said = of_validation(RequestValidationError(error.errors()), tuple(verb.inputs.model_fields))
+        raise BadInput(said.what, where=said.where, fix=said.fix) from None
+
+
+def _add_jobs(app: FastAPI, service: Service) -> None:
+    @app.post(f"{API}/jobs", status_code=202, responses=_REFUSALS, tags=["jobs"], summary="Start long work")
+    async def start(asked: JobIn, request: Request, charts: Charts = True) -> JobOut:
+        verb = find_verb(asked.verb)
+        job = service.start(verb, _given(verb, asked.inputs), charts, _client(request))
+        return JobOut(id=job.id, state="running")
+
+    @app.get(f"{API}/jobs/{{id}}", responses=_NOT_THERE | _only(422), tags=["jobs"], summary="How a job stands")
+    def stands(id: Id) -> JobOut:
+        job = _found(service, id)
+        last = job.events[-1] if job.events else None
+        state: Any = last.name if last and last.is_last else "running"
+        return JobOut(id=job.id, state=state)
+
+    @app.get(
+        f"{API}/jobs/{{id}}/events",
+        responses={200: {"content": {"text/event-stream": {}}}, **_NOT_THERE, **_only(422)},
+        response_class=StreamingResponse,
+        tags=["jobs"],
+        summary="What a job says: progress, then answer, failed or cancelled",
+    )
+    async def events(id: Id, last_event_id: Annotated[str | None, Header(max_length=20)] = None) -> Response:
+        job = _found(service, id)
+        seen = int(last_event_id) + 1 if last_event_id and last_event_id.isascii() and last_event_id.isdigit() else 0
+        return StreamingResponse(_stream(job, seen), media_type="text/event-stream")
+
+    @app.delete(
+        f"{API}/jobs/{{id}}", status_code=204, responses=_NOT_THERE | _only(422), tags=["jobs"], summary="Cancel a job"
+    )
+    def cancel(id: Id) -> None:
+        _found(service, id).task.cancel()
+
+
+def _only(status: int) -> dict[int | str, dict[str, Any]]:
+    return {status: _REFUSALS[status]}
+
+
+def _found(service: Service, id: str) -> Job:
+    job = service.jobs.find(id)
+    if job is None:
+        raise HTTPException(404)
+    return job
+
+
+async def _stream(job: Job, seen: int) -> AsyncIterator[bytes]:
+    async for told in job.watch(seen):
+        if told is None:
+            yield b": still here\n\n"
+        else:
+            place, event = told
+            yield f"id: {place}\nevent: {event.name}\ndata: ".encode() + event.data + b"\n\n"
+
+
+def _add_uploads(app: FastAPI, service: Service) -> None:
+    body = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
+
+    @app.post(
+        f"{API}/uploads",
+        status_code=201,
+        responses=_REFUSALS,
+        openapi_extra=body,
+        tags=["uploads"],
+        summary="Keep a file for a while: a request log, a benchmark's results, a model's config.json",
+    )
+    async def upload(request: Request, name: Annotated[str, Query(min_length=1, max_length=300)]) -> UploadOut:
+        length = request.headers.get("content-length", "")
+        said = int(length) if length.isascii() and length.isdigit() else None
+        kept = await service.uploads.keep(name, request.stream(), said)
+        return UploadOut.model_validate(await service.look(kept, _client(request), _gone(request)))
+
+    @app.delete(
+        f"{API}/uploads/{{id}}",
+        status_code=204,
+        responses=_NOT_THERE | _only(422),
+        tags=["uploads"],
+        summary="Forget a file",
+    )
+    def forget(id: Id) -> None:
+        if not service.uploads.drop(id):
+            raise HTTPException(404)
+
+
+def _add_report(app: FastAPI, service: Service) -> None:
+    @app.post(
+        f"{API}/report",
+        responses={200: {"content": {"text/html": {}}}, **_NOT_THERE, **_REFUSALS},
+        response_class=Response,
+        tags=["answers"],
+        summary="An answer as one HTML file that opens offline",
+    )
+    async def report(asked: ReportIn, request: Request) -> Response:
+        client, gone = _client(request), _gone(request)
+        if (asked.job is None) == (asked.verb is None):
+            raise BadInput("give a job or a verb with its inputs", where="body")
+        if asked.job is not None:
+            last = _found(service, asked.job).events[-1]
+            if last.name != "answer":
+                raise BadInput("this job has no answer", where="job")
+            made = last.data
+        else:
+            verb = find_verb(asked.verb or "")
+            made = await service.answer(verb, _given(verb, asked.inputs), True, client, gone)
+        built = await service.quickly({"work": "report", "answer": json.loads(made)}, client, gone)
+        return Response(
+            json.loads(built)["html"],
+            media_type="text/html",
+            headers={"content-disposition": 'attachment; filename="tokonomics.html"'},
+        )

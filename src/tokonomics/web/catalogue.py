@@ -1,0 +1,113 @@
+"""What the page offers to choose from: the catalogue, the samples and scenarios to start with."""
+
+from datetime import date
+from functools import lru_cache
+from typing import Any
+
+from tokonomics import __version__
+from tokonomics.catalog.apis import list_apis
+from tokonomics.catalog.engines import all_engines
+from tokonomics.catalog.gpus import all_gpus
+from tokonomics.catalog.load_models import all_models
+from tokonomics.catalog.offers import load_offers
+from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS
+from tokonomics.clock import today
+from tokonomics.traffic.samples import length_sample_names, sample_names
+from tokonomics.web.answering import as_json
+
+_B = 1e9
+
+PRESETS: tuple[dict[str, Any], ...] = (
+    {
+        "key": "chat", "name": "Chat", "what": "People talk to it: short prompts, answers read as they come.",
+        "inputs": {"model": "llama-3.1-8b", "rate": "5", "input": "lognormal:mean=1000,p99=6000",
+                   "output": "lognormal:mean=250,p99=900", "slo": "ttft_p99=1,tpot_p99=50ms"},
+    },
+    {
+        "key": "rag", "name": "Retrieval (RAG)", "what": "Long prompts full of found text, short answers.",
+        "inputs": {"model": "llama-3.3-70b", "rate": "2", "input": "lognormal:mean=6000,p99=16000",
+                   "output": "lognormal:mean=300,p99=1000", "slo": "ttft_p99=2,tpot_p99=60ms"},
+    },
+    {
+        "key": "code", "name": "Code completion", "what": "Long prompts, a line or two of answer, at once.",
+        "inputs": {"model": "qwen2.5-coder-7b", "rate": "10", "input": "sample:azure-code",
+                   "output": "sample:azure-code", "slo": "e2e_p95=1.5"},
+    },
+    {
+        "key": "batch", "name": "Batch work", "what": "Documents overnight: nothing is promised, price is all.",
+        "inputs": {"model": "qwen3-30b-a3b", "tokens_per_month": "20B", "input": "2000", "output": "400",
+                   "offline": True},
+    },
+    {
+        "key": "agents", "name": "Agents", "what": "Many turns over a growing context, tool calls between them.",
+        "inputs": {"model": "gpt-oss-120b", "rate": "3", "input": "uniform:2000-30000",
+                   "output": "lognormal:mean=500,p99=2000", "slo": "ttft_p95=4,tpot_p95=50ms"},
+    },
+)  # fmt: skip
+"""Round numbers of our own to start from, not measurements; sample: takes the lengths of a public log."""
+
+
+@lru_cache(maxsize=1)
+def catalogue_json(day: date) -> bytes:
+    """The same as JSON, put together once a day."""
+    return as_json(catalogue())
+
+
+def catalogue() -> dict[str, Any]:
+    """Everything the page's menus hold."""
+    offers = load_offers()
+    sold: dict[str, int] = {}
+    for offer in offers:
+        sold[offer.gpu] = sold.get(offer.gpu, 0) + 1
+    return {
+        "models": [
+            {
+                "key": model.key,
+                "name": model.name,
+                "family": model.family,
+                "params_b": model.parameters / _B,
+                "active_b": model.active_parameters / _B,
+                "context": model.max_context,
+                "is_moe": model.is_moe,
+                "precision": model.served.value,
+            }
+            for model in all_models()
+        ],
+        "gpus": [
+            {
+                "key": gpu.key,
+                "name": gpu.name,
+                "memory_gb": gpu.memory_gb,
+                "architecture": gpu.architecture,
+                "bandwidth_tb_per_s": gpu.bandwidth_bytes_per_s / 1e12,
+                "watts": gpu.watts,
+                "year": gpu.year,
+                "offers": sold.get(gpu.key, 0),
+            }
+            for gpu in all_gpus()
+        ],
+        "engines": [{"key": each.key, "name": each.name, "version": each.version} for each in all_engines()],
+        "providers": sorted({offer.provider for offer in offers}),
+        "regions": sorted({offer.region for offer in offers}),
+        "samples": list(sample_names()),
+        "length_samples": list(length_sample_names()),
+        "apis": [
+            {
+                "key": each.key,
+                "host": each.host,
+                "model": each.model,
+                "input_usd_per_mtok": each.input_usd_per_mtok,
+                "output_usd_per_mtok": each.output_usd_per_mtok,
+            }
+            for each in list_apis()
+        ],
+        "precisions": {
+            "weights": [each.value for each in WEIGHT_PRECISIONS],
+            "kv": [each.value for each in KV_PRECISIONS],
+        },
+        "presets": list(PRESETS),
+        "version": __version__,
+        "today": today().isoformat(),
+        "oldest_price": min(offer.date for offer in offers).isoformat(),
+        "newest_price": max(offer.date for offer in offers).isoformat(),
+    }

@@ -1,0 +1,128 @@
+"""No path of the server's disk gets in: every text of a request is checked before a verb sees it.
+
+The verbs take paths where the page has uploads. Here a model is a name of the catalogue, a log is a shipped sample, and
+a file is ``upload:ID``, each looked up in a list of what is allowed; whatever is not on the list is refused, whether it
+exists or not, so that nothing can be learned of the disk either. Other texts may hold nothing that looks like a path
+or an address; that is a second wall, as no verb opens them.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tokonomics.catalog.load_models import all_models
+from tokonomics.catalog.names import spelling, spellings
+from tokonomics.catalog.user_file import user_path
+from tokonomics.errors import BadInput, UnknownName, shorten
+from tokonomics.traffic.samples import sample_names
+from tokonomics.web.verbs import UPLOAD, Kind, Parameter, Verb
+
+FindUpload = Callable[[str], Path]
+"""The file of an upload's id; raises BadInput where there is none."""
+
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.+ -]*(/[A-Za-z0-9][\w.+ -]*)?", re.ASCII)
+_LIKE_A_PATH = re.compile(r"(^|[\s,;=:|@])(~|/|\\|\.{1,2}[/\\]|[A-Za-z]:[/\\])|[/\\]\.\.|\.\.[/\\]|://|\bfile:", re.I)
+_LENGTHS_OF_A_LOG = re.compile(r"trace\s*:\s*(?P<log>.*)", re.I | re.S)
+
+
+def checked_inputs(verb: Verb, given: Mapping[str, Any], find_upload: FindUpload) -> dict[str, Any]:
+    """What the verb's function is called with: names as the catalogue has them, uploads as their files."""
+    return {
+        name: _checked(value, verb.parameters[name], find_upload) for name, value in given.items() if value is not None
+    }
+
+
+def _checked(value: Any, parameter: Parameter, find_upload: FindUpload) -> Any:
+    if isinstance(value, list):
+        parts = [part for each in value for part in _parts(each, parameter)]
+        if not parts and parameter.required:
+            raise BadInput("names nothing", where=parameter.flag or parameter.name)
+        return [_checked(part, parameter, find_upload) for part in parts]
+    if not isinstance(value, str):
+        return value
+    where = parameter.flag or parameter.name
+    if any(ord(char) < 32 or ord(char) == 127 or 0xD800 <= ord(char) < 0xE000 for char in value):
+        raise BadInput("holds a character that is not text", where=where)
+    match parameter.kind:
+        case Kind.MODEL:
+            return _model(value, where, find_upload)
+        case Kind.TRACE:
+            return _log(value, where, find_upload)
+        case Kind.FILE:
+            return _file(value, where, find_upload)
+        case Kind.LENGTHS:
+            return _lengths(value, where, find_upload)
+        case _:
+            return _plain(value, where)
+
+
+def _parts(value: Any, parameter: Parameter) -> list[Any]:
+    """Names of models may be written with commas between them; each is looked at alone."""
+    if parameter.kind is Kind.MODEL and isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return [value]
+
+
+def _model(text: str, where: str, find_upload: FindUpload) -> str:
+    if text.startswith(UPLOAD):
+        file = _file(text, where, find_upload)
+        # The planner takes a scenario file in a model's place, and such a file names others: it stays outside.
+        if not file.endswith(".json"):
+            raise BadInput("is no config.json", where=where, fix="Upload the model's config.json under that name.")
+        return file
+    known = known_models(_stamp())
+    found = known.get(spelling(text)) if _MODEL_NAME.fullmatch(text) else None
+    if found is None:
+        raise UnknownName(
+            "model", text, sorted(set(known.values())), fix="Or upload its config.json and give upload:ID."
+        )
+    return found
+
+
+def _log(text: str, where: str, find_upload: FindUpload) -> str:
+    if text.startswith(UPLOAD):
+        return _file(text, where, find_upload)
+    if text not in sample_names():
+        raise UnknownName("sample", text, sample_names(), fix="Or upload your log and give upload:ID.")
+    return text
+
+
+def _file(text: str, where: str, find_upload: FindUpload) -> str:
+    if not text.startswith(UPLOAD):
+        raise BadInput(f"'{shorten(text)}' is no upload", where=where, fix="Upload the file and give upload:ID.")
+    return str(find_upload(text.removeprefix(UPLOAD)))
+
+
+def _lengths(text: str, where: str, find_upload: FindUpload) -> str:
+    log = _LENGTHS_OF_A_LOG.fullmatch(text.strip())
+    if log:
+        return f"trace:{_log(log['log'].strip(), where, find_upload)}"
+    if re.search(r"trace\s*:", text, re.I):
+        raise BadInput(f"'{shorten(text)}' is not understood", where=where, fix="Such as trace:azure-conv.")
+    return _plain(text, where)
+
+
+def _plain(text: str, where: str) -> str:
+    if _LIKE_A_PATH.search(text):
+        raise BadInput(
+            f"'{shorten(text)}' looks like a path or an address, which the page does not take",
+            where=where,
+            fix="Upload the file and give upload:ID where a file is taken.",
+        )
+    return text
+
+
+def _stamp() -> int:
+    """Changes when the user's own catalogue does."""
+    try:
+        return user_path().stat().st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+@lru_cache(maxsize=2)
+def known_models(stamp: int) -> Mapping[str, str]:
+    """Every spelling of every model of the catalogue, and its key."""
+    return {each: model.key for model in reversed(all_models()) for each in spellings(model)}

@@ -1,0 +1,156 @@
+"""Long work: started by one request, watched by another, cancelled by a third.
+
+A job keeps its events in order, so that whoever looks later, or looks again after the line broke, sees all of them.
+"""
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from tokonomics.errors import TokonomicsError
+from tokonomics.web.answering import as_json, error_of
+from tokonomics.web.pool import Busy, Cancelled, Pool, Task
+
+KEEP_ALIVE_S = 15.0
+"""A comment so often: proxies close lines on which nothing comes."""
+
+ABANDONED_S = 60.0
+"""Whoever watched and left may come back for so long; then the work is for nobody."""
+
+
+class TooManyOfYours(Busy):
+    """One client has as many jobs as it may."""
+
+
+class Event(NamedTuple):
+    """One line of a job's story; the last is an answer, a failure or that it was cancelled."""
+
+    name: str
+    data: bytes
+
+    @property
+    def is_last(self) -> bool:
+        return self.name in ("answer", "failed", "cancelled")
+
+
+@dataclass
+class Job:
+    """One piece of long work and all that was heard of it."""
+
+    id: str
+    client: str
+    task: Task
+    events: list[Event] = field(default_factory=list)
+    ended: float | None = None
+    _listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def tell(self, event: Event) -> None:
+        with self._lock:
+            self.events.append(event)
+            if event.is_last:
+                self.ended = time.monotonic()
+            listeners = list(self._listeners.items())
+        for heard, loop in listeners:
+            try:
+                loop.call_soon_threadsafe(heard.set)
+            except RuntimeError:  # the listener's loop has ended
+                continue
+
+    async def watch(self, first: int = 0) -> AsyncGenerator[tuple[int, Event] | None, None]:
+        """Every event from a place on, then those to come until the last; None when nothing came for a while."""
+        heard = asyncio.Event()
+        with self._lock:
+            self._listeners[heard] = asyncio.get_running_loop()
+        try:
+            place = first
+            while True:
+                heard.clear()
+                while place < len(self.events):
+                    yield place, self.events[place]
+                    if self.events[place].is_last:
+                        return
+                    place += 1
+                try:
+                    await asyncio.wait_for(heard.wait(), KEEP_ALIVE_S)
+                except TimeoutError:
+                    yield None
+        finally:
+            with self._lock:
+                self._listeners.pop(heard, None)
+                alone = not self._listeners and self.ended is None
+            if alone:
+                later = threading.Timer(ABANDONED_S, self._stop_if_alone)
+                later.daemon = True
+                later.start()
+
+    def _stop_if_alone(self) -> None:
+        with self._lock:
+            alone = not self._listeners
+        if alone:
+            self.task.cancel()
+
+
+class Jobs:
+    """The jobs of now and of a while ago."""
+
+    def __init__(self, pool: Pool, per_client: int, kept: int = 40, kept_s: float = 1800.0) -> None:
+        self._pool = pool
+        self._per_client = per_client
+        self._kept = kept
+        self._kept_s = kept_s
+        self._jobs: dict[str, Job] = {}
+        self._lock = threading.Lock()
+
+    def start(self, client: str, request: dict[str, object], limit_s: float, say: "Telling") -> Job:
+        """Queue a job; refuses a client that has too many."""
+        began = time.monotonic()
+        task = Task(request, limit_s)
+        job = Job(secrets.token_urlsafe(12), client, task)
+        task.say = lambda what: job.tell(
+            Event("progress", as_json({"what": what, "seconds": time.monotonic() - began}))
+        )
+        with self._lock:
+            self._forget_old()
+            if sum(each.client == client and each.ended is None for each in self._jobs.values()) >= self._per_client:
+                raise TooManyOfYours(
+                    f"you have {self._per_client} jobs running or waiting", fix="Cancel one, or wait for it."
+                )
+            job.tell(Event("progress", as_json({"what": "waiting for a worker", "seconds": 0.0})))
+            task.on_start = lambda: task.say("started")
+            self._pool.submit(task)
+            self._jobs[job.id] = job
+        task.done.add_done_callback(lambda done: job.tell(_last(done, say)))
+        return job
+
+    def find(self, id: str) -> Job | None:
+        with self._lock:
+            return self._jobs.get(id)
+
+    def _forget_old(self) -> None:
+        ended = sorted((each for each in self._jobs.values() if each.ended is not None), key=lambda job: job.ended or 0)
+        too_many = len(self._jobs) - self._kept
+        for place, job in enumerate(ended):
+            if place < too_many or (job.ended or 0) < time.monotonic() - self._kept_s:
+                del self._jobs[job.id]
+
+
+class Telling(Protocol):
+    """How results and faults are put to people."""
+
+    def said(self, content: bytes) -> bytes: ...
+    def said_of(self, problem: BaseException) -> TokonomicsError: ...
+
+
+def _last(done: "Future[bytes]", say: Telling) -> Event:
+    problem = done.exception()
+    if problem is None:
+        return Event("answer", say.said(done.result()))
+    if isinstance(problem, Cancelled):
+        return Event("cancelled", b"{}")
+    return Event("failed", as_json({"error": error_of(say.said_of(problem))}))

@@ -1,0 +1,46 @@
+"""The form in which the token is given, where one is demanded."""
+
+import html
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from tokonomics.web.safety import COOKIE, SESSION_S, Sessions
+
+STYLE = """:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
+body{max-width:26rem;margin:15vh auto;padding:0 1.25rem}
+label,input,button{display:block;width:100%;box-sizing:border-box;font:inherit}
+input,button{padding:.6rem;margin:.4rem 0 1rem;border-radius:6px;border:1px solid #8894a2}
+button{background:#1559a8;color:#fff;border-color:#1559a8;cursor:pointer}
+.wrong{color:#b3261e;font-weight:600}@media(prefers-color-scheme:dark){.wrong{color:#ff8a80}}
+"""
+
+
+def form(wrong: str | None = None, status: int = 200) -> Response:
+    said = f'<p class="wrong" role="alert">{html.escape(wrong)}</p>' if wrong else ""
+    return HTMLResponse(
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>tokonomics: log in</title>'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<link rel="stylesheet" href="/login.css"></head><body><h1>tokonomics</h1>'
+        "<p>The command that started this page printed a token.</p>"
+        f'{said}<form method="post" action="/login"><label for="token">Token</label>'
+        '<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>'
+        "<button>Log in</button></form></body></html>",
+        status,
+    )
+
+
+async def logged_in(request: Request, sessions: Sessions) -> Response:
+    """A cookie for the right token; the token itself is in no address and no cookie."""
+    if sessions.too_many_tries():
+        made = form("Too many tries; wait a minute.", 429)
+        made.headers["retry-after"] = "60"
+        return made
+    given = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
+    session = sessions.login(given.strip())
+    if session is None:
+        return form("That is not the token.", 401)
+    made = RedirectResponse("/", 303)
+    made.set_cookie(COOKIE, session, max_age=SESSION_S, httponly=True, samesite="strict", path="/")
+    return made

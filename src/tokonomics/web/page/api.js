@@ -1,0 +1,111 @@
+// The server, as functions. Every failure becomes a Refusal with what, where and what to do.
+
+export class Refusal extends Error {
+  constructor({ what, where = null, fix = null }, status = 0) {
+    super(what);
+    Object.assign(this, { what, where, fix, status });
+  }
+}
+
+async function asked(path, options = {}) {
+  let reply;
+  try {
+    reply = await fetch(path, { credentials: "same-origin", ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refusal({
+      what: "The server does not answer",
+      where: location.host,
+      fix: "Start it again with `tokonomics web`, then reload.",
+    });
+  }
+  if (reply.ok) return reply;
+  let said = null;
+  try {
+    said = (await reply.json()).error;
+  } catch {
+    /* not JSON: the status says what there is to say */
+  }
+  throw new Refusal(
+    said ?? { what: `The server answered ${reply.status} ${reply.statusText}`, where: path },
+    reply.status,
+  );
+}
+
+const post = (path, body, signal) =>
+  asked(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
+
+export const catalog = async () => (await asked("/api/v1/catalog")).json();
+export const accuracy = async () => (await asked("/api/v1/accuracy")).json();
+export const meter = async () => (await asked("/api/v1/meter")).json();
+
+export async function answer(verb, inputs, { charts = true, signal }) {
+  return (
+    await post(`/api/v1/answers/${encodeURIComponent(verb)}${charts ? "" : "?charts=false"}`, inputs, signal)
+  ).json();
+}
+
+export async function report(body) {
+  return (await post("/api/v1/report", body)).blob();
+}
+
+export async function upload(file) {
+  const path = `/api/v1/uploads?name=${encodeURIComponent(file.name)}`;
+  return (
+    await asked(path, { method: "POST", headers: { "content-type": "application/octet-stream" }, body: file })
+  ).json();
+}
+
+// Runs a job; `tell` hears what is being simulated. Aborting the signal cancels it on the server too.
+export async function job(verb, inputs, { tell, signal }) {
+  const { id } = await (await post("/api/v1/jobs", { verb, inputs }, signal)).json();
+  const path = `/api/v1/jobs/${encodeURIComponent(id)}`;
+  return new Promise((resolve, reject) => {
+    const events = new EventSource(`${path}/events`);
+    const stop = () => {
+      events.close();
+      fetch(path, { method: "DELETE", credentials: "same-origin", keepalive: true }).catch(() => {});
+      reject(new DOMException("cancelled", "AbortError"));
+    };
+    const over = (settle) => (event) => {
+      events.close();
+      signal?.removeEventListener("abort", stop);
+      settle(event);
+    };
+    if (signal?.aborted) return stop();
+    signal?.addEventListener("abort", stop, { once: true });
+    events.addEventListener("progress", (event) => tell(JSON.parse(event.data)));
+    events.addEventListener(
+      "answer",
+      over((event) => resolve({ ...JSON.parse(event.data), job: id })),
+    );
+    events.addEventListener(
+      "failed",
+      over((event) => reject(new Refusal(JSON.parse(event.data).error))),
+    );
+    events.addEventListener(
+      "cancelled",
+      over(() => reject(new DOMException("cancelled", "AbortError"))),
+    );
+    events.addEventListener("error", () => {
+      // While it reconnects by itself there is nothing to say.
+      if (events.readyState === EventSource.CLOSED)
+        over(() =>
+          reject(
+            new Refusal({
+              what: "The connection to the server was lost",
+              fix: "Start it again with `tokonomics web`, then reload.",
+            }),
+          ),
+        )();
+    });
+  });
+}
+
+export function meterEvents(hear) {
+  const events = new EventSource("/api/v1/meter/events");
+  const listen = (event) => hear(JSON.parse(event.data));
+  events.addEventListener("message", listen);
+  events.addEventListener("state", listen);
+  return () => events.close();
+}

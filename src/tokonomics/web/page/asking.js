@@ -1,0 +1,103 @@
+// When to ask the server. A slider asks far more often than anyone can answer: one quick request is in flight at a
+// time, and when it is back the latest scenario follows, so that the answer keeps moving and nothing piles up.
+// A long one is a job: a newer one, or the reader, cancels it. Answers are remembered for back and forward.
+
+import * as api from "./api.js";
+import { announce } from "./dom.js";
+
+const SETTLED_MS = 250; // without a change, before charts that take long are asked for
+const KEPT = 24;
+const remembered = new Map();
+
+function remember(key, answer) {
+  remembered.delete(key);
+  remembered.set(key, answer);
+  if (remembered.size > KEPT) remembered.delete(remembered.keys().next().value);
+}
+
+export function asker({ view, place, values, catalog, answered, refused }) {
+  let timer = null;
+  let flight = null; // {abort, long}: what is being asked
+  let again = null; // the scenario changed meanwhile
+  let shown = false;
+
+  function ask({ final = null, wait = 0 }) {
+    clearTimeout(timer);
+    timer = setTimeout(() => start(final), wait);
+  }
+
+  function stop() {
+    clearTimeout(timer);
+    again = null;
+    flight?.abort.abort();
+    flight = null;
+  }
+
+  async function start(final) {
+    if (flight?.draws || flight?.long) stop();
+    if (flight) {
+      again = { final };
+      return;
+    }
+    const given = values();
+    const request = view.request(given, catalog);
+    if (!request) return place.empty(view.empty?.(given) ?? "Fill in the form.");
+    const key = JSON.stringify([request.verb, request.inputs]);
+    if (request.waits && !remembered.has(key)) return shown ? place.changedSince(true) : place.empty(view.empty(given));
+    const mine = (flight = { abort: new AbortController(), long: request.long });
+    try {
+      await fly(request, key, given, mine);
+    } catch (error) {
+      if (flight === mine && !again) fail(error, final);
+      else if (mine.cancelled) fail(error, final);
+    }
+    if (flight !== mine) return;
+    flight = null;
+    if (again) {
+      const { final: next } = again;
+      again = null;
+      start(next);
+    }
+  }
+
+  async function fly({ verb, inputs, long, slowCharts }, key, given, mine) {
+    const { signal } = mine.abort;
+    const kept = remembered.get(key);
+    const cancel = () => ((mine.cancelled = true), mine.abort.abort());
+    const { tell } = kept ? {} : place.working(long ? cancel : null);
+    const asked = () =>
+      long ? api.job(verb, inputs, { tell, signal }) : api.answer(verb, inputs, { charts: !slowCharts, signal });
+    const answer = kept ?? (await asked());
+    if (flight !== mine) return;
+    shown = true;
+    place.show(view, answer, given, { chartsFollow: slowCharts && !kept });
+    answered(answer);
+    if (kept || !slowCharts) return remember(key, answer);
+    // Numbers come first; charts follow once the reader has stopped dragging, and give way to the next question.
+    mine.draws = true;
+    await new Promise((resolve) => setTimeout(resolve, again ? 0 : SETTLED_MS));
+    if (flight !== mine || again) return;
+    const whole = await api.answer(verb, inputs, { signal });
+    if (flight !== mine) return;
+    place.draw(view, whole, given);
+    answered(whole);
+    remember(key, whole);
+  }
+
+  function fail(error, final) {
+    if (error.name === "AbortError") {
+      announce("Cancelled");
+      place.idle("Cancelled. Change the scenario or run it again.");
+      return;
+    }
+    const known = error instanceof api.Refusal;
+    if (!known) console.error(error);
+    shown = false;
+    place.refused(known ? error : { what: "The page could not show the answer", where: error.message }, {
+      focus: final === "asked",
+    });
+    refused(error);
+  }
+
+  return { ask, stop };
+}

@@ -1,0 +1,147 @@
+// Charts: Vega-Lite specifications from the server, drawn by the library that the server carries, to the room there is.
+
+import { columnsOf, configFor, drawable, headingOf, rowsOf } from "./chart-theme.js";
+import { download, h, refill } from "./dom.js";
+import { csvOf } from "./format.js";
+import { table } from "./table.js";
+
+let library = null;
+const vega = () => (library ??= load());
+
+async function load() {
+  const address = document.querySelector('meta[name="vega"]')?.content || "/vega.js";
+  const found = await import(address);
+  return found.vegaEmbed ?? found.default ?? window.vegaEmbed;
+}
+
+const GUTTERS = new Map(); // what axes and legends take, by chart: known after the first drawing
+const LIVE = new Set();
+
+export const themeNow = () =>
+  document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+
+export function redrawAll() {
+  for (const chart of LIVE) chart.isConnected ? chart.redraw() : LIVE.delete(chart);
+}
+
+export function warm() {
+  vega().catch(() => {});
+}
+
+const fileName = (text) =>
+  text
+    .toLowerCase()
+    .replaceAll(/[^a-z0-9]+/g, "-")
+    .replaceAll(/^-|-$/g, "") || "chart";
+
+// A figure that can be given another specification later (`show`), so that a moving slider redraws in place.
+export function chart({ name, spec }) {
+  const drawing = h("div", { class: "drawing", role: "img" });
+  const caption = h("figcaption");
+  const data = h("details", { class: "data", ontoggle: showData }, h("summary", {}, "Data as a table"));
+  const figure = h("figure", { class: "chart" }, caption, drawing, data);
+  const state = { name, spec, view: null, turn: 0, width: 0 };
+
+  async function redraw() {
+    const turn = ++state.turn;
+    const room = drawing.clientWidth;
+    if (!room) return;
+    const embed = await vega();
+    if (turn !== state.turn) return;
+    const theme = themeNow();
+    const columns = columnsOf(state.spec, room);
+    const key = `${state.name}|${columns}|${Math.round(room / 40)}`;
+    const guess = GUTTERS.get(key) ?? 72;
+    const place = h("div");
+    // Drawn aside first, so that the old picture stays until the new one is whole.
+    place.className = "aside";
+    drawing.append(place);
+    let made = await drawn(embed, place, theme, room, guess);
+    const wide = () => place.querySelector("svg")?.getAttribute("width") ?? room;
+    const over = Number(wide()) - room;
+    if (turn === state.turn && (over > 0.5 || over < -24) && !GUTTERS.has(key)) {
+      GUTTERS.set(key, Math.max(20, guess + over / columns + 2));
+      made.finalize();
+      made = await drawn(embed, place, theme, room, GUTTERS.get(key));
+    }
+    if (turn !== state.turn) {
+      made.finalize();
+      place.remove();
+      return;
+    }
+    state.view?.finalize();
+    state.view = made.view;
+    state.width = room;
+    place.className = "";
+    drawing.replaceChildren(place);
+    figure.dataset.drawn = String(turn);
+  }
+
+  function drawn(embed, place, theme, room, gutter) {
+    return embed(place, drawable(state.spec, theme, room, gutter), {
+      mode: "vega-lite",
+      actions: false,
+      ast: true, // expressions are interpreted: the page's policy forbids making code from text
+      config: configFor(theme, room),
+      defaultStyle: false,
+      tooltip: { disableDefaultStyle: true, theme: "page" },
+      renderer: "svg",
+      hover: false,
+    });
+  }
+
+  function label() {
+    const { title, subtitle } = headingOf(state.spec);
+    drawing.setAttribute("aria-label", `Chart: ${state.name}. ${title}. ${subtitle}`);
+    refill(
+      caption,
+      h("div", {}, h("h3", {}, title || state.name), subtitle && h("p", {}, subtitle)),
+      h(
+        "div",
+        { class: "tools" },
+        h("button", { type: "button", class: "quiet", onclick: savePng }, "PNG"),
+        h("button", { type: "button", class: "quiet", onclick: saveSvg }, "SVG"),
+        h("button", { type: "button", class: "quiet", onclick: saveCsv }, "CSV"),
+      ),
+    );
+  }
+
+  async function savePng() {
+    const canvas = await state.view.toCanvas(2);
+    canvas.toBlob((blob) => download(`${fileName(state.name)}.png`, blob));
+  }
+  const saveSvg = async () => download(`${fileName(state.name)}.svg`, await state.view.toSVG(), "image/svg+xml");
+  const columns = () => [...new Set(rowsOf(state.spec).flatMap(Object.keys))].filter((key) => typeof key === "string");
+  const saveCsv = () => download(`${fileName(state.name)}.csv`, csvOf(rowsOf(state.spec), columns()), "text/csv");
+
+  function showData() {
+    if (!data.open) return;
+    data.querySelector(".tabled")?.remove();
+    const shown = columns().map((key) => ({
+      key,
+      name: key,
+      number: typeof rowsOf(state.spec)[0]?.[key] === "number",
+    }));
+    data.append(table({ caption: `Data behind: ${state.name}`, columns: shown, rows: rowsOf(state.spec), limit: 50 }));
+  }
+
+  figure.show = (next) => {
+    Object.assign(state, next);
+    label();
+    return redraw();
+  };
+  figure.redraw = redraw;
+  label();
+  LIVE.add(figure);
+  new ResizeObserver(() => {
+    if (Math.abs(drawing.clientWidth - state.width) > 12) redraw();
+  }).observe(drawing);
+  return figure;
+}
+
+// Draws the charts of an answer into a place, reusing the figures already there.
+export function showCharts(place, charts) {
+  const there = [...place.children];
+  charts.forEach((each, at) => (there[at]?.show ? there[at].show(each) : place.append(chart(each))));
+  there.slice(charts.length).forEach((each) => each.remove());
+}

@@ -1,0 +1,190 @@
+// Fields that several views ask for, and what the server takes: empty values are left out, a ticked box is true.
+
+export const model = { name: "model", label: "Model", kind: "model", fallback: "llama-3.1-8b" };
+export const gpu = { name: "gpu", label: "GPU", kind: "gpu", fallback: "H100-SXM" };
+export const rate = {
+  name: "rate",
+  label: "Requests",
+  unit: "per second",
+  kind: "number",
+  low: 0.1,
+  high: 500,
+  log: true,
+  fallback: "5",
+};
+export const tokensPerMonth = {
+  name: "tokens_per_month",
+  label: "Or by volume",
+  unit: "tokens a month",
+  kind: "text",
+  fallback: "",
+  placeholder: "such as 2B",
+};
+export const input = {
+  name: "input",
+  label: "Prompt",
+  unit: "tokens",
+  kind: "number",
+  low: 16,
+  high: 32_000,
+  log: true,
+  whole: true,
+  fallback: "1000",
+};
+export const output = {
+  name: "output",
+  label: "Answer",
+  unit: "tokens",
+  kind: "number",
+  low: 1,
+  high: 8_000,
+  log: true,
+  whole: true,
+  fallback: "300",
+};
+export const slo = {
+  name: "slo",
+  label: "Promise",
+  kind: "promise",
+  when: (values) => values.offline !== "1",
+  fallback: "ttft_p99=500ms,tpot_p99=50ms",
+};
+export const trace = {
+  name: "trace",
+  label: "Request log",
+  kind: "sample",
+  fallback: "",
+  placeholder: "none: made-up requests",
+  hint: "A shipped sample; or drop your own log anywhere on the page.",
+};
+export const arrivals = {
+  name: "arrivals",
+  label: "Arrivals",
+  kind: "text",
+  fallback: "",
+  placeholder: "Poisson",
+  hint: "gamma:5,cv=3 for bursts; diurnal:5,peak=3 for days and nights.",
+};
+export const weights = {
+  name: "weights",
+  label: "Weights",
+  kind: "choice",
+  wide: false,
+  fallback: "",
+  options: (catalog) => [
+    ["", "its own"],
+    ...names(catalog.precisions?.weights ?? catalog.precisions ?? ["bf16", "fp8", "int8", "int4"]),
+  ],
+};
+export const kv = {
+  name: "kv",
+  label: "KV cache",
+  kind: "choice",
+  wide: false,
+  fallback: "bf16",
+  options: ["bf16", "fp8"],
+};
+export const tp = {
+  name: "tp",
+  label: "GPUs each",
+  unit: "TP",
+  kind: "choice",
+  wide: false,
+  fallback: "1",
+  options: ["1", "2", "4", "8"],
+};
+export const engine = {
+  name: "engine",
+  label: "Engine",
+  kind: "choice",
+  wide: false,
+  fallback: "vllm",
+  options: (catalog) => names(catalog.engines ?? ["vllm"]),
+};
+export const usdPerHour = {
+  name: "usd_per_hour",
+  label: "Your price",
+  unit: "$/GPU-h",
+  kind: "text",
+  numeric: true,
+  wide: false,
+  fallback: "",
+  placeholder: "cheapest",
+};
+export const provider = {
+  name: "provider",
+  label: "Providers",
+  kind: "text",
+  fallback: "",
+  placeholder: "all",
+  hint: "Names with commas: aws, lambda, runpod.",
+};
+export const region = { name: "region", label: "Regions", kind: "text", fallback: "", placeholder: "all" };
+export const terms = {
+  name: "terms",
+  label: "Terms",
+  kind: "choice",
+  wide: false,
+  fallback: "",
+  options: [
+    ["", "on demand"],
+    ["spot", "spot"],
+    ["reserved", "reserved"],
+    ["all", "all"],
+  ],
+};
+export const minWeights = {
+  name: "min_weights",
+  label: "No precision below",
+  kind: "choice",
+  wide: false,
+  fallback: "",
+  options: [["", "no limit"], "bf16", "fp8", "int8"].map((each) => each),
+};
+export const offline = { name: "offline", label: "Batch work: nothing is promised", kind: "check", fallback: "" };
+
+export const named = (list) => list.map((each) => (typeof each === "string" ? { key: each, name: each } : each));
+const names = (list) => named(list).map(({ key, name }) => [key, name ?? key]);
+
+export function given(values, renamed = {}) {
+  const kept = {};
+  for (const [name, value] of Object.entries(values)) {
+    if (value === "" || value === null || value === undefined) continue;
+    const target = name in renamed ? renamed[name] : name;
+    if (target) kept[target] = value;
+  }
+  return kept;
+}
+
+const LISTS = ["provider", "region", "api", "discount", "without", "overhead"];
+
+// Lists are typed with commas; the server takes them apart as the command line does.
+export function asked(values, allowed, renamed = {}) {
+  const wanted = Object.fromEntries(Object.entries(values).filter(([name]) => allowed.includes(name)));
+  if (wanted.offline === "1") delete wanted.slo;
+  if (wanted.engine === engine.fallback) delete wanted.engine; // what every verb takes unasked
+  const inputs = given(wanted, renamed);
+  for (const name of LISTS)
+    if (inputs[name])
+      inputs[name] = inputs[name]
+        .split(",")
+        .map((each) => each.trim())
+        .filter(Boolean);
+  for (const [name, value] of Object.entries(inputs)) if (value === "1" && CHECKS.has(name)) inputs[name] = true;
+  return inputs;
+}
+
+const CHECKS = new Set([
+  "offline",
+  "quick",
+  "explain",
+  "no_spot",
+  "no_reserved",
+  "no_prefix_cache",
+  "anywhere",
+  "batch_api",
+  "utilization",
+  "priority",
+  "simulate",
+  "no_replay",
+]);

@@ -1,0 +1,310 @@
+// The page: which view, which scenario (or two), and when to ask the server. The address is the only state that lasts.
+
+import * as api from "./api.js";
+import { asker } from "./asking.js";
+import { redrawAll, themeNow, warm } from "./chart.js";
+import { compared } from "./compared.js";
+import { announce, h, refill } from "./dom.js";
+import { dropping } from "./drop.js";
+import { fallbacksOf, form } from "./form.js";
+import { pane } from "./pane.js";
+import * as url from "./url.js";
+import { VIEWS } from "./views.js";
+
+const SHARED = ["model", "gpu", "rate", "input", "output", "slo", "trace", "tp", "weights", "kv", "engine"];
+const TRAFFIC = ["rate", "tokens_per_month", "input", "output", "slo", "offline", "trace", "arrivals"];
+const DRAG_MS = 40; // between two askings while a slider moves
+
+const main = document.getElementById("main");
+const page = {
+  catalog: null,
+  view: null,
+  state: null,
+  editing: "a",
+  form: null,
+  panes: {},
+  runs: {},
+  answers: {},
+  leave: null,
+};
+
+const fallbacks = () => fallbacksOf(page.view.groups ?? []);
+const valuesOf = (which) => ({ ...fallbacks(), ...page.state.a, ...(which === "b" ? page.state.b : {}) });
+
+// ---- asking
+
+function ask(which, { final, wait = 0 }) {
+  page.runs[which]?.ask({ final, wait });
+}
+
+function running(which) {
+  return asker({
+    view: page.view,
+    place: page.panes[which],
+    values: () => valuesOf(which),
+    catalog: page.catalog,
+    answered(answer) {
+      page.answers[which] = answer;
+      page.form?.blame(null);
+      if (page.state.b) refill(page.difference, compared(page.view, page.answers));
+    },
+    refused(error) {
+      page.answers[which] = null;
+      page.form?.blame(error);
+    },
+  });
+}
+
+// ---- the form changes the scenario
+
+function changed(values, final) {
+  const given = differing(values);
+  delete given.run;
+  page.state[page.editing] = given;
+  // What was simulated was another scenario: both go back to the quick answer until the reader asks again.
+  const simulated = page.editing === "b" && page.state.a.run;
+  delete page.state.a.run;
+  (final ? url.commit : url.drag)(page.state, fallbacks());
+  const wait = final ? 0 : DRAG_MS;
+  ask(page.editing, { final: final && "changed", wait });
+  // B says only how it differs, so a change of A is one of B too.
+  if (page.state.b && page.editing === "a") ask("b", { wait });
+  if (simulated) ask("a", { wait });
+}
+
+function differing(values) {
+  const base = page.editing === "b" ? { ...fallbacks(), ...page.state.a } : {};
+  return Object.fromEntries(
+    Object.entries(values).filter(([name, value]) => page.editing === "a" || value !== base[name]),
+  );
+}
+
+function submitted(values) {
+  changed(values, true);
+  page.state.a.run = "1";
+  url.commit(page.state, fallbacks());
+  for (const which of page.state.b ? ["a", "b"] : ["a"]) ask(which, { final: "asked" });
+}
+
+function takePreset(preset) {
+  const known = Object.keys(fallbacks());
+  const inputs = page.view.fromPreset?.(preset.inputs) ?? preset.inputs;
+  const taken = Object.fromEntries(
+    Object.entries(inputs)
+      .filter(([name]) => known.includes(name))
+      .map(([name, value]) => [name, String(value === true ? "1" : value === false ? "" : value)]),
+  );
+  // A preset says the whole traffic: what the one before said of it is gone.
+  const rest = (values) => Object.fromEntries(Object.entries(values).filter(([name]) => !TRAFFIC.includes(name)));
+  page.state[page.editing] = { ...rest(page.state[page.editing]), ...taken };
+  delete page.state.a.run;
+  url.commit(page.state, fallbacks());
+  page.form.fill(valuesOf(page.editing));
+  announce(`${preset.name}: ${preset.what ?? ""}`);
+  ask(page.editing, { final: "changed" });
+}
+
+// ---- views
+
+function goTo(key, { carried = {}, push = true } = {}) {
+  const kept = Object.fromEntries(Object.entries({ ...page.state?.a }).filter(([name]) => SHARED.includes(name)));
+  page.state = { view: key, a: { ...kept, ...carried }, b: null };
+  build();
+  if (push) url.commit(page.state, fallbacks());
+  window.scrollTo(0, 0);
+}
+
+function restore() {
+  const found = url.read();
+  page.state = { view: VIEWS.some((each) => each.key === found.view) ? found.view : "plan", a: found.a, b: found.b };
+  build();
+}
+
+function build() {
+  page.leave?.();
+  for (const run of Object.values(page.runs)) run.stop();
+  const view = VIEWS.find((each) => each.key === page.state.view);
+  Object.assign(page, { view, editing: "a", panes: {}, runs: {}, answers: {}, form: null, leave: null });
+  document.title = `${view.name} · tokonomics`;
+  for (const link of document.querySelectorAll("#views a")) {
+    if (link.dataset.view === view.key) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  // By hand: scrollIntoView would also move where the Tab key starts from.
+  const [bar, here] = [document.getElementById("views"), document.querySelector("#views [aria-current]")];
+  if (here) bar.scrollLeft = here.offsetLeft - (bar.clientWidth - here.clientWidth) / 2;
+  const heading = h(
+    "div",
+    { class: "heading" },
+    h("div", {}, h("h1", {}, view.name), h("p", { class: "lede" }, view.lede)),
+    view.groups && actions(),
+  );
+  const answers = h("div", { class: "answers" });
+  refill(main, heading, h("div", { class: view.groups ? "work" : "work wide" }, view.groups && side(), answers));
+  main.dataset.view = view.key;
+  if (view.open) page.leave = view.open(answers, { catalog: page.catalog, goTo });
+  if (view.request) spread(answers);
+}
+
+function actions() {
+  const label = () => (page.state.b ? "Stop comparing" : "Compare with another");
+  return h(
+    "div",
+    { class: "actions" },
+    page.view.comparable &&
+      h(
+        "button",
+        { type: "button", class: "quiet", "aria-pressed": String(Boolean(page.state.b)), onclick: toggleCompare },
+        label(),
+      ),
+  );
+}
+
+function side() {
+  page.form = form({
+    groups: page.view.groups,
+    catalog: page.catalog,
+    changed,
+    submitted,
+    submitLabel: page.view.submitLabel,
+    submits: page.view.submits,
+  });
+  page.form.fill(valuesOf("a"));
+  const presets = page.view.presets === false ? [] : (page.catalog.presets ?? []);
+  return h(
+    "aside",
+    { class: "side", "aria-label": "Scenario" },
+    presets.length > 0 &&
+      h(
+        "div",
+        { class: "presets", role: "group", "aria-label": "Presets" },
+        presets.map((each) =>
+          h("button", { type: "button", title: each.what, onclick: () => takePreset(each) }, each.name),
+        ),
+      ),
+    page.state.b && editing(),
+    page.form.element,
+  );
+}
+
+function editing() {
+  const choose = (which) => () => {
+    page.editing = which;
+    for (const button of group.children) button.setAttribute("aria-pressed", String(button.dataset.which === which));
+    page.form.fill(valuesOf(which));
+  };
+  const group = h(
+    "div",
+    { class: "editing", role: "group", "aria-label": "Which scenario the form changes" },
+    ["a", "b"].map((which) =>
+      h(
+        "button",
+        { type: "button", "data-which": which, "aria-pressed": String(which === page.editing), onclick: choose(which) },
+        `Scenario ${which.toUpperCase()}`,
+      ),
+    ),
+  );
+  return group;
+}
+
+function toggleCompare() {
+  page.state.b = page.state.b ? null : {};
+  url.commit(page.state, fallbacks());
+  build();
+  if (page.state.b) {
+    [...document.querySelectorAll(".editing button")].at(1)?.click();
+    announce("Comparing: the form now changes scenario B.");
+  }
+}
+
+function spread(answers) {
+  page.difference = h("div", { class: "difference", "aria-live": "polite" });
+  page.panes.a = pane({ name: page.state.b ? "Answer A" : "Answer" });
+  answers.classList.toggle("two", Boolean(page.state.b));
+  if (page.state.b) {
+    page.panes.b = pane({ name: "Answer B" });
+    refill(
+      answers,
+      page.difference,
+      ["a", "b"].map((which) =>
+        h(
+          "div",
+          { class: "column" },
+          h("p", { class: "which" }, `Scenario ${which.toUpperCase()}`),
+          page.panes[which].element,
+        ),
+      ),
+    );
+    page.runs.b = running("b");
+    ask("b", {});
+  } else refill(answers, page.panes.a.element);
+  page.runs.a = running("a");
+  ask("a", {});
+}
+
+// ---- the frame
+
+function drawNavigation() {
+  const links = VIEWS.filter((each) => !each.hidden).map((view) =>
+    h(
+      "a",
+      {
+        href: `/?view=${view.key}`,
+        "data-view": view.key,
+        onclick: (event) =>
+          event.metaKey || event.ctrlKey || event.shiftKey || (event.preventDefault(), goTo(view.key)),
+      },
+      view.name,
+    ),
+  );
+  refill(document.getElementById("views"), links);
+}
+
+function drawTheme() {
+  const button = document.getElementById("theme");
+  const label = () => {
+    button.textContent = themeNow() === "dark" ? "Light" : "Dark";
+    button.setAttribute("aria-label", `Switch to ${themeNow() === "dark" ? "light" : "dark"} colours`);
+  };
+  button.addEventListener("click", () => {
+    const next = themeNow() === "dark" ? "light" : "dark";
+    document.documentElement.dataset.theme = next;
+    try {
+      localStorage.setItem("theme", next);
+    } catch {
+      /* no storage: the choice holds for this visit */
+    }
+    label();
+    redrawAll();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (label(), redrawAll()));
+  label();
+}
+
+async function start() {
+  drawTheme();
+  drawNavigation();
+  try {
+    page.catalog = await api.catalog();
+  } catch (error) {
+    refill(
+      main,
+      h(
+        "div",
+        { class: "trouble" },
+        h("h1", {}, error.what ?? "The page could not start"),
+        h("p", {}, error.fix ?? error.message),
+      ),
+    );
+    return;
+  }
+  document.getElementById("about").textContent =
+    `tokonomics ${page.catalog.version}; prices from ${page.catalog.oldest_price} on; today ${page.catalog.today}`;
+  addEventListener("popstate", restore);
+  dropping({ goTo, now: () => page.state });
+  restore();
+  // The chart library is large: it loads while the reader reads, not before the first paint.
+  warm();
+}
+
+start();

@@ -1,0 +1,14 @@
+// The views in the order of the navigation. A view: {key, name, lede, groups, request(values), render(answer, values)}.
+
+import accuracy from "./views/accuracy.js";
+import batching from "./views/batching.js";
+import benchmark from "./views/benchmark.js";
+import fleet from "./views/fleet.js";
+import levers from "./views/levers.js";
+import meter from "./views/meter.js";
+import own from "./views/own.js";
+import plan from "./views/plan.js";
+import rightsize from "./views/rightsize.js";
+import traffic from "./views/traffic.js";
+
+export const VIEWS = [plan, rightsize, batching, traffic, levers, own, fleet, meter, accuracy, benchmark];

@@ -1,0 +1,257 @@
+// Plan: the cheapest ways to serve a model under a promise. While the form moves, a closed form answers with means;
+// on request every candidate near the top is simulated and the promise is checked at its percentile.
+
+import { h } from "../dom.js";
+import * as field from "../fields.js";
+import { count, figure, percent, plural, seconds, usd } from "../format.js";
+import { files, origins, section, tiles } from "../pane.js";
+import { machines, ranking, runnersUp, whyNot } from "./plan-lists.js";
+
+const TAKEN = [
+  "rate",
+  "input",
+  "output",
+  "arrivals",
+  "trace",
+  "slo",
+  "offline",
+  "gpu",
+  "gpus",
+  "max_price",
+  "provider",
+  "region",
+  "terms",
+  "discount",
+  "weights",
+  "min_weights",
+  "engine",
+  "spare",
+  "explain",
+  "tokens_per_month",
+];
+
+const NAMES = { ttft: "First token", tpot: "Each next token", e2e: "Whole answer" };
+const leaderOf = ({ best, ranked }) => best ?? ranked?.[0] ?? null;
+export default {
+  key: "plan",
+  name: "Plan",
+  lede: "Model, traffic and promise in; the cheapest machines that keep it out.",
+  comparable: true,
+  submitLabel: "Check by simulation",
+  groups: [
+    { name: "Model", fields: [{ ...field.model, bare: true }] },
+    { name: "Traffic", fields: [field.rate, field.input, field.output] },
+    { name: "Promise", fields: [field.slo, field.offline] },
+    {
+      name: "Where and what to buy",
+      folded: true,
+      fields: [
+        { ...field.gpu, fallback: "", label: "Only this GPU", placeholder: "any" },
+        field.provider,
+        field.region,
+        field.terms,
+        {
+          name: "max_price",
+          label: "At most",
+          unit: "$/GPU-h",
+          kind: "text",
+          numeric: true,
+          wide: false,
+          fallback: "",
+        },
+        { name: "gpus", label: "At most", unit: "GPUs", kind: "text", numeric: true, wide: false, fallback: "" },
+        field.minWeights,
+        { name: "spare", label: "Spare replicas", kind: "text", numeric: true, wide: false, fallback: "" },
+        { name: "discount", label: "Discounts", kind: "text", fallback: "", placeholder: "aws=0.2" },
+      ],
+    },
+    { name: "Traffic in detail", folded: true, fields: [field.tokensPerMonth, field.trace, field.arrivals] },
+    {
+      name: "Deeper",
+      folded: true,
+      fields: [
+        { name: "explain", label: "Also: which traffic would flip the choice (slower)", kind: "check", fallback: "" },
+      ],
+    },
+  ],
+  request(values) {
+    const inputs = { what: [values.model], ...field.asked(values, TAKEN) };
+    if (inputs.tokens_per_month) delete inputs.rate;
+    if (inputs.trace) for (const name of ["rate", "input", "output", "arrivals"]) delete inputs[name];
+    if (values.run === "1")
+      return { verb: "plan", inputs: { ...inputs, deploy: ["vllm", "kubernetes", "skypilot"] }, long: true };
+    delete inputs.explain;
+    return { verb: "plan", inputs: { ...inputs, quick: true }, slowCharts: true };
+  },
+  figures({ result }) {
+    const best = leaderOf(result);
+    return [
+      { name: "Dollars per million tokens", value: best?.usd_per_mtok.blended, show: usd },
+      { name: "Bill a month", value: best?.usd_per_month, show: usd },
+      { name: "GPUs paid", value: best?.gpus_paid, show: count },
+      { name: "First token, mean", value: best?.ttft_s.mean, show: seconds },
+      { name: "Each next token, mean", value: best?.tpot_s.mean, show: seconds },
+      { name: "Utilisation", value: best?.utilization, show: (value) => percent(value), less: "worse" },
+    ];
+  },
+  render({ result }, values) {
+    const best = leaderOf(result);
+    return best ? shown(result, best, values) : nothing(result);
+  },
+};
+
+function shown(result, best, values) {
+  return {
+    headline: {
+      label: result.simulations
+        ? `Cheapest of ${plural(result.ranked.length, "way")} that keep the promise`
+        : `Cheapest estimate of ${plural(result.ranked.length, "way")}`,
+      value: usd(best.usd_per_mtok.blended),
+      unit: "per million tokens",
+      detail: [
+        h("b", {}, machines(best)),
+        ` · ${best.weights} weights, ${best.kv} KV · ${best.engine} · ${best.provider} ${best.instance}, ${best.region} at ${usd(best.instance_usd_per_hour)}/h`,
+      ],
+      badges: origins(best),
+      next: result.simulations
+        ? nextSimulated(result)
+        : [
+            "this is a closed form: it knows means, not percentiles. Press ",
+            h("b", {}, "Check by simulation"),
+            " to hold the promise against made-up traffic.",
+          ],
+    },
+    before: [facts(result, best), runnersUp(result.ranked, best), ranking(result)],
+    after: [
+      result.deploy?.length &&
+        section("Files to start it", h("p", { class: "soft" }, "Written for the pick above."), files(result.deploy)),
+      firmness(result),
+      whyNot(result),
+    ],
+    rows: result.ranked.map(flat),
+  };
+}
+
+function nextSimulated({ deploy, headroom }) {
+  const room = headroom
+    ? `It holds up to ${figure(headroom.rate)} requests a second (${percent(headroom.share)} more). `
+    : "";
+  const start = [
+    "Start it with the files below, measure it with ",
+    h("code", {}, "tokonomics bench"),
+    " and drop the result here.",
+  ];
+  return [room, deploy?.length ? start : null];
+}
+
+function facts({ promises, headroom, bill_range: range }, best) {
+  const kept = promises.map(({ latency, statistic, seconds: promised }) => {
+    const told = best[`${latency}_s`];
+    const value = told[statistic] ?? told.mean;
+    const which = told[statistic] === null || told[statistic] === undefined ? "mean" : statistic;
+    return {
+      name: `${NAMES[latency]}, ${which}`,
+      value: seconds(value),
+      note: `promised ${seconds(promised)} at ${statistic}`,
+      // A mean below a promise of p99 has not kept it: only the simulated percentile is coloured.
+      mood: which !== statistic ? null : value <= promised ? "good" : "bad",
+    };
+  });
+  const low = range && Math.min(range.fast.usd_per_month ?? Infinity, range.slow.usd_per_month ?? Infinity);
+  const high = range && Math.max(range.fast.usd_per_month ?? 0, range.slow.usd_per_month ?? 0);
+  return tiles(
+    {
+      name: "Bill a month",
+      value: usd(best.usd_per_month),
+      note: range && (low === high ? "also if speeds are off" : `${usd(low)} to ${usd(high)} if speeds are off`),
+    },
+    ...kept,
+    {
+      name: "Utilisation",
+      value: percent(best.utilization),
+      note: `mean batch ${figure(best.batch)}; limit: ${best.limited_by}`,
+    },
+    headroom && { name: "Headroom", value: `+${percent(headroom.share)}`, note: `then ${headroom.breaks}` },
+  );
+}
+
+function flat(row) {
+  return {
+    gpu: row.gpu,
+    replicas: row.replicas,
+    gpus_per_replica: row.gpus_per_replica,
+    tp: row.tp,
+    weights: row.weights,
+    kv: row.kv,
+    engine: row.engine,
+    provider: row.provider,
+    region: row.region,
+    instance: row.instance,
+    terms: row.terms,
+    usd_per_hour: row.instance_usd_per_hour * row.instances,
+    usd_per_month: row.usd_per_month,
+    usd_per_mtok: row.usd_per_mtok.blended,
+    ttft_mean_s: row.ttft_s.mean,
+    ttft_p99_s: row.ttft_s.p99,
+    tpot_mean_s: row.tpot_s.mean,
+    tpot_p99_s: row.tpot_s.p99,
+    utilization: row.utilization,
+    batch: row.batch,
+    speed: row.speed,
+    price_date: row.price_date,
+  };
+}
+
+function firmness({ flips, sensitivity }) {
+  if (!flips) return null;
+  const say = (flip, what) =>
+    flip &&
+    h(
+      "li",
+      {},
+      `${what}: ${flip.gpu} at ${flip.provider} (${flip.region}), ${usd(flip.usd_per_month)} a month; ${flip.pick_may_rise < 0.001 ? "the same price" : `it wins once the pick costs ${percent(flip.pick_may_rise)} more`}.`,
+    );
+  return section(
+    "How firm the choice is",
+    h(
+      "ul",
+      {},
+      say(flips.other_offer, "Next offer"),
+      say(flips.other_gpu, "Next GPU"),
+      sensitivity && h("li", {}, "What moves the bill is in the chart above."),
+    ),
+  );
+}
+
+function nothing(result) {
+  const blames = result.blame ?? [];
+  return {
+    headline: {
+      label: "Nothing keeps this promise at this traffic",
+      value: "No machine",
+      mood: "bad",
+      detail: `${plural(result.rejected?.length ?? 0, "candidate")} looked at, all left out.`,
+      next: "loosen the promise, allow more providers or lower precisions; what stands in the way is listed below.",
+    },
+    before: [
+      blames.length > 0 &&
+        section(
+          "What stands in the way",
+          h(
+            "ul",
+            {},
+            blames.map((each) =>
+              h(
+                "li",
+                {},
+                Object.values(each)
+                  .filter((value) => typeof value === "string")
+                  .join(": "),
+              ),
+            ),
+          ),
+        ),
+    ],
+    after: [whyNot(result)],
+  };
+}

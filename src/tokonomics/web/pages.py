@@ -1,0 +1,72 @@
+"""The files of the page, from the installed package, and the chart library; nothing else of the disk is served."""
+
+import gzip
+import hashlib
+import threading
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from tokonomics.clock import today
+from tokonomics.web import vega as library
+from tokonomics.web.catalogue import catalogue_json
+
+FOLDER = Path(__file__).with_name("page")
+_TYPES = {
+    ".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".png": "image/png",
+    ".woff2": "font/woff2", ".json": "application/json",
+}  # fmt: skip
+
+
+def index() -> Response:
+    """The front page; the chart library's address in it changes with the library."""
+    try:
+        text = (FOLDER / "index.html").read_text("utf-8")
+    except OSError:
+        raise HTTPException(404) from None
+    content = text.replace("/vega.js", f"/vega.js?v={library.name()}")
+    return Response(content, media_type="text/html", headers={"cache-control": "no-cache"})
+
+
+def static(name: str, known: str | None) -> Response:
+    """One file of the page: the name is looked up among those that are there, never joined to a path."""
+    files = {file.relative_to(FOLDER).as_posix(): file for file in FOLDER.rglob("*") if file.suffix in _TYPES}
+    if name not in files or not files[name].is_file():
+        raise HTTPException(404)
+    content = files[name].read_bytes()
+    tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+    headers = {"cache-control": "no-cache", "etag": tag}
+    if known == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=_TYPES[files[name].suffix], headers=headers)
+
+
+def vega(asked: str, encodings: str) -> Response:
+    """The chart library; under its own name it may be kept for good."""
+    lasting = asked == library.name()
+    headers = {
+        "cache-control": "public, max-age=31536000, immutable" if lasting else "no-cache",
+        "vary": "accept-encoding",
+    }
+    if "gzip" in encodings:
+        return Response(_small(), media_type="text/javascript", headers={**headers, "content-encoding": "gzip"})
+    return Response(library.bundle(), media_type="text/javascript", headers=headers)
+
+
+@lru_cache(maxsize=1)
+def _small() -> bytes:
+    return gzip.compress(library.bundle(), 6)
+
+
+def prepare() -> None:
+    """Build the catalogue and the chart library while nobody waits for them."""
+    threading.Thread(target=lambda: (catalogue_json(today()), library.bundle()), daemon=True).start()
+
+
+def accuracy() -> Response:
+    """The validation tables, as ``benchmarks/bench_accuracy.py`` wrote them."""
+    file = resources.files("tokonomics.measure") / "data" / "accuracy.json"
+    return Response(file.read_bytes(), media_type="application/json")

@@ -1,0 +1,60 @@
+"""Every refusal as JSON: ``{"error": {"what", "where", "fix"}}``, and never anything of the inside."""
+
+import secrets
+import sys
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.responses import JSONResponse
+
+from tokonomics.errors import TokonomicsError, nearest, shorten
+
+
+class Problem(BaseModel):
+    """What is wrong, where, and what to do about it."""
+
+    what: str
+    where: str | None = None
+    fix: str | None = None
+
+
+class Refusal(BaseModel):
+    """The body of every answer that is not what was asked for."""
+
+    error: Problem
+
+
+def problem_response(
+    status: int, what: str, *, where: str | None = None, fix: str | None = None, retry_s: int | None = None
+) -> JSONResponse:
+    body = {"error": {"what": what, "where": where, "fix": fix}}
+    return JSONResponse(body, status, {"retry-after": str(retry_s)} if retry_s is not None else None)
+
+
+def refusal_of(problem: TokonomicsError, status: int, retry_s: int | None = None) -> JSONResponse:
+    return problem_response(status, problem.what, where=problem.where, fix=problem.fix, retry_s=retry_s)
+
+
+def ours(text: str) -> TokonomicsError:
+    """A fault of ours: the log gets all of it, the page a number to find it by."""
+    number = secrets.token_hex(4)
+    sys.stderr.write(f"error {number}: {text}\n")
+    return TokonomicsError(f"something went wrong on our side (error {number})", fix="The server's log says what.")
+
+
+def of_validation(error: RequestValidationError, known: tuple[str, ...]) -> TokonomicsError:
+    """The first thing pydantic found, as a sentence."""
+    found = error.errors()
+    problem = next((each for each in found if each["type"] == "extra_forbidden"), found[0])  # it explains a missing one
+    place = [str(part) for part in problem["loc"] if part not in ("body", "query", "path")]
+    field = ".".join(place) or "body"
+    if problem["type"] == "extra_forbidden":
+        guesses = nearest(place[-1], known)
+        hint = f"Did you mean {' or '.join(guesses)}?" if guesses else f"It takes {', '.join(known)}."
+        return TokonomicsError(f"unknown input '{shorten(place[-1])}'", where=shorten(field), fix=hint)
+    if problem["type"] == "missing":
+        return TokonomicsError("is missing", where=shorten(field))
+    if problem["type"] == "json_invalid":
+        return TokonomicsError("the body is not JSON")
+    said = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return TokonomicsError(f"{said} (got {shorten(repr(problem.get('input')), 40)})", where=shorten(field))

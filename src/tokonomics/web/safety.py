@@ -1,0 +1,240 @@
+"""What stands before every request: who may ask, from which page, and what the browser may do with the answer.
+
+- Host: only names that mean this machine, so that a foreign site whose name is made to point here (DNS rebinding) is
+  turned away.
+- Origin and Sec-Fetch-Site: another site's page may not ask for anything but the front page (CSRF).
+- Token: demanded on every address but loopback, or where the user wants one; compared in constant time, given once in
+  a form, then replaced by a random session in a cookie that scripts cannot read.
+- Headers: no script but our own files, no frame, no foreign address, no sniffing.
+"""
+
+import hmac
+import ipaddress
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tokonomics.web.problems import problem_response
+
+if TYPE_CHECKING:
+    from tokonomics.web.service import Service
+
+COOKIE = "tokonomics_session"
+SESSION_S = 12 * 3600
+LEAST_TOKEN = 16
+"""Characters of a token that the user chose."""
+_TRIES_PER_MINUTE = 20
+"""Of the login, all clients together: a made token has 256 bits, so this only keeps the log short."""
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data: blob:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-embedder-policy": "require-corp",
+    "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=(), interest-cohort=()",
+    "x-robots-tag": "noindex",
+}
+MOST_BODY = 200_000
+"""Bytes of a request that is no upload."""
+UPLOADS = "/api/v1/uploads"
+_OPEN = {"/login", "/login.css"}
+"""What a browser without a session may load: the form and its looks."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to bind to can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def allowed_hosts(bind: str, extra: Iterable[str] = ()) -> frozenset[str]:
+    """The names under which the page may be asked for."""
+    names = {"localhost", "127.0.0.1", "::1", *(each.lower() for each in extra)}
+    if not is_loopback(bind):
+        names |= {bind.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+    return frozenset(names)
+
+
+@dataclass
+class Sessions:
+    """The token, and who has shown it."""
+
+    token: str | None
+    _open: dict[str, float] = field(default_factory=dict)
+    _failures: list[float] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def login(self, given: str) -> str | None:
+        """A new session for the right token."""
+        if not self._is_token(given):
+            with self._lock:
+                self._failures.append(time.monotonic())
+            return None
+        session = secrets.token_urlsafe(32)
+        with self._lock:
+            self._open = {each: until for each, until in self._open.items() if until > time.monotonic()}
+            self._open[session] = time.monotonic() + SESSION_S
+        return session
+
+    def too_many_tries(self) -> bool:
+        with self._lock:
+            self._failures = [at for at in self._failures if at > time.monotonic() - 60]
+            return len(self._failures) >= _TRIES_PER_MINUTE
+
+    def logout(self, headers: Headers) -> None:
+        with self._lock:
+            self._open.pop(_cookie(headers), None)
+
+    def admits(self, headers: Headers) -> bool:
+        """Whether a request carries a session or the token itself."""
+        if self.token is None:
+            return True
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self._is_token(given.strip())
+        session = _cookie(headers)
+        with self._lock:
+            return any(
+                hmac.compare_digest(session.encode(), each.encode()) and until > time.monotonic()
+                for each, until in self._open.items()
+            )
+
+    def _is_token(self, given: str) -> bool:
+        return self.token is not None and hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+
+
+def _cookie(headers: Headers) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The ASGI layer outside of the application."""
+
+    app: ASGIApp
+    hosts: frozenset[str]
+    sessions: Sessions
+    service: "Service"
+    """What it stands before; for whoever runs or tests it."""
+    any_ip: bool = False
+    """On every interface: an address written in digits cannot be rebound, so each is one of ours."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        headers = Headers(scope=scope)
+        refused = self._refusal(scope, headers)
+        if refused is None and scope["method"] not in ("GET", "HEAD") and scope["path"] != UPLOADS:
+            refused, receive = await _body(scope, headers, receive)
+        await (refused or self.app)(scope, receive, send_safely)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> ASGIApp | None:
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._is_ours(hosts[0]):
+            return problem_response(
+                421, "this name does not belong to the page", fix="Open the address that the command printed."
+            )
+        if not _same_site(scope, headers, hosts[0]):
+            return problem_response(403, "another site's page may not ask for this", fix="Open the page itself.")
+        path: str = scope["path"]
+        if path in _OPEN or self.sessions.admits(headers):
+            return None
+        if path == "/" and scope["method"] in ("GET", "HEAD"):
+            from starlette.responses import RedirectResponse
+
+            return RedirectResponse("/login", 303)
+        return problem_response(401, "a token is needed", fix="Log in at /login, or send Authorization: Bearer TOKEN.")
+
+    def _is_ours(self, host: str) -> bool:
+        found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:[0-9]{1,5})?", host.lower())
+        if not found:
+            return False
+        name = found[1].strip("[]").rstrip(".")
+        if name in self.hosts:
+            return True
+        try:
+            return self.any_ip and bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False
+
+
+def _same_site(scope: Scope, headers: Headers, host: str) -> bool:
+    """Our own page, the address bar, or no browser at all; links from elsewhere may open the front page."""
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    reads = scope["method"] in ("GET", "HEAD")
+    if origin is not None and origin.lower() != f"{scope['scheme']}://{host.lower()}":
+        return False
+    if site is None or site in ("same-origin", "none"):
+        return True
+    return reads and scope["path"] in ("/", "/login") and headers.get("sec-fetch-mode") == "navigate"
+
+
+async def _body(scope: Scope, headers: Headers, receive: Receive) -> tuple[ASGIApp | None, Receive]:
+    """The whole body, read up to what any of our requests needs; then it is handed on as if it just came."""
+    content, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            break
+        content += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(content) > MOST_BODY:
+            return problem_response(413, f"the body is larger than {MOST_BODY:,} bytes"), receive
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    wanted = "application/x-www-form-urlencoded" if scope["path"] == "/login" else "application/json"
+    if (content or scope["method"] == "POST") and scope["path"] != "/logout" and kind != wanted:
+        return problem_response(415, f"the body must be {wanted}", where="content-type"), receive
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    return None, again

@@ -1,0 +1,212 @@
+"""The work behind the routes: checks inputs, hands them to workers, remembers quick answers, counts what each asks."""
+
+import asyncio
+import json
+import os
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokonomics.catalog.offers import cache_file
+from tokonomics.catalog.user_file import user_path
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.web.answering import as_json
+from tokonomics.web.inputs import checked_inputs
+from tokonomics.web.jobs import Job, Jobs, TooManyOfYours
+from tokonomics.web.pool import Broken, Pool, Refused, Task, worker_command
+from tokonomics.web.problems import ours
+from tokonomics.web.uploads import Limits, Upload, Uploads
+from tokonomics.web.verbs import UPLOAD, Verb
+
+_CORES = os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the page is served; the defaults are those of ``tokonomics web``."""
+
+    host: str = "127.0.0.1"
+    token: str | None = None
+    names: tuple[str, ...] = ()
+    """Further names under which the page may be asked for."""
+    ledger: Path | None = None
+    quick_workers: int = max(2, min(4, _CORES // 2))
+    long_workers: int = max(1, min(4, _CORES // 2))
+    quick_s: float = 20.0
+    long_s: float = 900.0
+    memory_bytes: int = 6 * 2**30
+    """Of one worker, beyond what its imports take."""
+    waiting: int = 16
+    """Requests that wait for a worker, of each kind."""
+    at_once: int = 12
+    """Quick requests of one client."""
+    jobs_at_once: int = 4
+    """Jobs of one client, running or waiting."""
+    uploads: Limits = field(default_factory=Limits)
+    warm_up: bool = True
+    """Whether idle workers draw a plan and simulate a little, so that the first visitor need not wait."""
+
+
+class Service:
+    """What one running page has: workers, jobs, uploads, remembered answers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.uploads = Uploads(settings.uploads)
+        warm_ups = ("plan", "simulate") if settings.warm_up else ()
+        common = (self.uploads.empty, settings.memory_bytes)
+        self.quick = Pool(settings.quick_workers, settings.waiting, worker_command(*common, 0, warm_ups[:1]))
+        self.long = Pool(settings.long_workers, settings.waiting, worker_command(*common, 5, warm_ups))
+        self.jobs = Jobs(self.long, settings.jobs_at_once)
+        self._asking: Counter[str] = Counter()
+        self._remembered = Remembered()
+        self._home = os.path.expanduser("~")  # noqa: PTH111 - never raises
+        self._where = re.compile(re.escape(str(self.uploads.root)) + r"/[\w-]+/", re.ASCII)
+
+    def close(self) -> None:
+        """Kill the workers and remove what was uploaded."""
+        self.quick.close()
+        self.long.close()
+        self.uploads.close()
+
+    def request_of(self, verb: Verb, given: Mapping[str, Any], charts: bool) -> dict[str, Any]:
+        """What a worker is asked: inputs checked, uploads found."""
+        return {
+            "work": "answer",
+            "verb": verb.name,
+            "call": checked_inputs(verb, given, self.uploads.find),
+            "inputs": dict(given),
+            "command": verb.command(self._with_names(given)),
+            "charts": charts,
+        }
+
+    async def answer(self, verb: Verb, given: Mapping[str, Any], charts: bool, client: str, gone: "Gone") -> bytes:
+        """The answer of a closed form, from memory where it was given before."""
+        request = self.request_of(verb, given, charts)
+        if not verb.is_quick(given):
+            raise BadInput("this takes long: start a job", where=verb.name, fix=f"POST /api/v1/jobs{_quicker(verb)}")
+        key = as_json([today().isoformat(), *(_stamp(path) for path in (user_path(), cache_file())), request])
+        if (known := self._remembered.get(key)) is not None:
+            return known
+        made = await self.quickly(request, client, gone)
+        self._remembered.put(key, made)
+        return made
+
+    async def quickly(self, request: dict[str, Any], client: str, gone: "Gone") -> bytes:
+        """Have a quick worker do something; dropped where the client goes away."""
+        if self._asking[client] >= self.settings.at_once:
+            raise TooManyOfYours(f"you have {self.settings.at_once} requests waiting", fix="Wait for some of them.")
+        self._asking[client] += 1
+        task = Task(request, self.settings.quick_s)
+        try:
+            self.quick.submit(task)
+            return self.said(await _unless_gone(task, gone))
+        except (TokonomicsError, Broken) as problem:
+            raise self.said_of(problem) from None
+        finally:
+            self._asking[client] -= 1
+            if not self._asking[client]:
+                del self._asking[client]
+
+    def start(self, verb: Verb, given: Mapping[str, Any], charts: bool, client: str) -> Job:
+        """A job."""
+        request = self.request_of(verb, given, charts)
+        return self.jobs.start(client, request, self.settings.long_s, self)
+
+    async def look(self, upload: Upload, client: str, gone: "Gone") -> dict[str, Any]:
+        """What an upload is."""
+        try:
+            seen = await self.quickly({"work": "look", "path": str(upload.path)}, client, gone)
+        except TokonomicsError:
+            self.uploads.drop(upload.id)
+            raise
+        found: dict[str, Any] = json.loads(seen)
+        return {"id": upload.id, "name": upload.name, "bytes": upload.bytes, **found}
+
+    def said(self, content: bytes) -> bytes:
+        """Without where uploads lie: a file is called what its owner calls it."""
+        return self._where.sub("", content.decode()).encode()
+
+    def said_of(self, problem: BaseException) -> TokonomicsError:
+        """Likewise of a problem; one of ours goes to the log."""
+        if not isinstance(problem, TokonomicsError):
+            return ours(str(problem))
+        texts = {
+            name: self._where.sub("", text).replace(self._home, "~") if (text := getattr(problem, name)) else text
+            for name in ("what", "where", "fix")
+        }
+        if isinstance(problem, Refused):
+            return Refused(texts["what"], where=texts["where"], fix=texts["fix"])
+        return problem
+
+    def _with_names(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Uploads by the names of their files, as the command line would take them."""
+
+        def named(value: Any) -> Any:
+            if isinstance(value, list):
+                return [named(each) for each in value]
+            if not isinstance(value, str) or UPLOAD not in value:
+                return value
+            before, _, id = value.rpartition(UPLOAD)
+            return before + self.uploads.find(id).name
+
+        return {name: named(value) for name, value in given.items()}
+
+
+Gone = Callable[[], Awaitable[object]]
+"""Returns when the client has gone away."""
+
+
+async def _unless_gone(task: Task, gone: Gone) -> bytes:
+    done = asyncio.wrap_future(task.done)
+    left = asyncio.ensure_future(gone())
+    either: list[asyncio.Future[Any]] = [done, left]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not done.done():
+            task.drop()
+        return await done
+    finally:
+        left.cancel()
+        with suppress(asyncio.CancelledError):
+            await left
+
+
+def _quicker(verb: Verb) -> str:
+    if isinstance(verb.quick_when, bool):
+        return "."
+    name, value = verb.quick_when
+    return f"; with {name}={str(value).lower()} it is quick."
+
+
+def _stamp(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+class Remembered:
+    """Answers given before, the oldest forgotten first."""
+
+    def __init__(self, most: int = 200, most_bytes: int = 64_000_000) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._answers: OrderedDict[bytes, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self._answers:
+            self._answers.move_to_end(key)
+        return self._answers.get(key)
+
+    def put(self, key: bytes, answer: bytes) -> None:
+        self._bytes += len(answer) - len(self._answers.pop(key, b""))
+        self._answers[key] = answer
+        while len(self._answers) > self._most or self._bytes > self._most_bytes:
+            _, forgotten = self._answers.popitem(last=False)
+            self._bytes -= len(forgotten)

@@ -1,0 +1,73 @@
+"""The chart library for the page: built once from the installed vl-convert package, kept in the user's cache folder.
+
+Building takes seconds, so the file is kept by the version of vl-convert. It is an ES module that exports ``vegaEmbed``;
+with vega-embed's ``ast: true`` expressions are interpreted, and the page needs no ``unsafe-eval``.
+"""
+
+import hashlib
+import os
+import threading
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+_SNIPPET = "export { vegaEmbed, vega };"
+
+
+_LOCK = threading.Lock()
+
+
+def name() -> str:
+    """Changes with the library, and is known before it is built."""
+    return hashlib.sha256(f"{version('vl-convert-python')} {_SNIPPET}".encode()).hexdigest()[:16]
+
+
+def bundle() -> bytes:
+    """The library, from the cache where it is there."""
+    with _LOCK:
+        return _bundle()
+
+
+@lru_cache(maxsize=1)
+def _bundle() -> bytes:
+    folder = _folder()
+    kept = folder / f"vega-{name()}.js"
+    try:
+        code = kept.read_bytes()
+    except OSError:
+        code = b""
+    if not code.endswith(_END):
+        code = _built()
+        _keep(folder, kept, code)
+    return code
+
+
+_END = b"\n// whole\n"
+"""A file without it was cut short."""
+
+
+def _built() -> bytes:
+    import vl_convert
+
+    return str(vl_convert.javascript_bundle(_SNIPPET)).encode() + _END
+
+
+def _folder() -> Path:
+    shared = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(shared) if shared else Path.home() / ".cache") / "tokonomics"
+    except RuntimeError:  # a user without a home
+        return Path(os.devnull)
+
+
+def _keep(folder: Path, kept: Path, code: bytes) -> None:
+    """Written whole or not at all; without a place to write it is built each time."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder, prefix=".vega") as unfinished:
+            file = Path(unfinished) / "vega.js"
+            file.write_bytes(code)
+            file.replace(kept)
+    except OSError:
+        return

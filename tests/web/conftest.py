@@ -1,0 +1,31 @@
+"""One application with one worker of each kind for all tests of the page; each test asks it as a browser would."""
+
+from collections.abc import Iterator
+
+import pytest
+from starlette.testclient import TestClient
+
+from tokonomics.web.app import make_app
+from tokonomics.web.safety import Gate
+from tokonomics.web.service import Settings
+
+ADDRESS = "http://127.0.0.1:8321"
+
+
+@pytest.fixture(scope="session")
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
+    home = tmp_path_factory.mktemp("page-home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        patch.setenv("TOKONOMICS_TODAY", "2026-11-15")
+        patch.setenv("TOKONOMICS_CACHE", str(home / "prices"))
+        patch.setenv("COLUMNS", "140")
+        made = make_app(Settings(quick_workers=1, long_workers=1, warm_up=False))
+        yield made
+        made.service.close()
+
+
+@pytest.fixture
+def page(gate: Gate) -> TestClient:
+    """Asks as a page of ours does; no lifespan, so that the application outlives the test."""
+    return TestClient(gate, base_url=ADDRESS, raise_server_exceptions=False)

@@ -1,0 +1,452 @@
+"""The page in a real browser: every view with keyboard and mouse, its address, files dropped on it, dark and narrow.
+
+One server and one Chromium serve all tests. Whatever a test does, nothing may leave this machine, no script may fail,
+and the page's own policy (no inline script or style) may not be broken: each test ends by checking that.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Route, expect, sync_playwright
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt install chromium"),
+    pytest.mark.xdist_group("browser"),
+]
+
+RESULTS = Path(__file__).parents[1] / "measure" / "results"
+VIEWS = ("plan", "rightsize", "batching", "traffic", "levers", "own", "fleet", "meter", "accuracy")
+QUICK = "?view=batching"
+"""The view that answers fastest: what is tested of every view is tested there."""
+PATIENCE_MS = 60_000
+"""A worker's first answer compiles and loads; on a busy machine that takes a while."""
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of our own, as a user starts it."""
+    home = tmp_path_factory.mktemp("browser-home")
+    changed = {"HOME": str(home), "TOKONOMICS_TODAY": "2026-11-15", "TOKONOMICS_CACHE": str(home / "prices")}
+    command = [sys.executable, "-m", "tokonomics", "web", "--port", "0", "--no-open"]
+    with subprocess.Popen(command, env={**os.environ, **changed}, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        said = server.stdout.readline()
+        found = re.search(r"http://[\d.]+:\d+/", said)
+        assert found, said
+        yield found[0]
+        server.terminate()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield made
+        made.close()
+
+
+@dataclass
+class Visit:
+    """A fresh window, and what went wrong in it."""
+
+    page: Page
+    address: str
+    wrong: list[str] = field(default_factory=list)
+
+    def open(self, query: str = "") -> Page:
+        self.page.goto(self.address + query)
+        self.page.wait_for_selector("#main h1")
+        return self.page
+
+    def answered(self, query: str = "") -> Page:
+        page = self.open(query)
+        page.wait_for_selector(".pane[data-state=shown] .headline", timeout=PATIENCE_MS)
+        return page
+
+    def hear(self, message: ConsoleMessage) -> None:
+        # The browser itself notes every refused request; what the page makes of it is tested.
+        refused = "Failed to load resource" in message.text and "/api/v1/" in message.location.get("url", "")
+        if message.type == "error" and not refused:
+            self.wrong.append(f"console: {message.text}")
+
+    def guard(self, route: Route) -> None:
+        if urlsplit(route.request.url).hostname in ("127.0.0.1", "localhost"):
+            route.continue_()
+        else:
+            self.wrong.append(f"request to {route.request.url}")
+            route.abort()
+
+
+def visit(browser: Browser, address: str, **options: Any) -> Iterator[Visit]:
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
+    made = Visit(context.new_page(), address)
+    context.route("**/*", made.guard)
+    made.page.on("console", made.hear)
+    made.page.on("pageerror", lambda error: made.wrong.append(f"script: {error}"))
+    watch = "addEventListener('securitypolicyviolation', (e) => console.error('policy: ' + e.violatedDirective))"
+    made.page.add_init_script(watch)
+    yield made
+    context.close()
+    assert made.wrong == []
+
+
+@pytest.fixture
+def window(browser: Browser, address: str) -> Iterator[Visit]:
+    yield from visit(browser, address)
+
+
+@pytest.fixture
+def narrow(browser: Browser, address: str) -> Iterator[Visit]:
+    yield from visit(browser, address, viewport={"width": 380, "height": 800})
+
+
+@pytest.fixture
+def dark(browser: Browser, address: str) -> Iterator[Visit]:
+    yield from visit(browser, address, color_scheme="dark")
+
+
+def with_verb(window: Visit, query: str) -> Page:
+    """The view's answer; skipped as long as the server says that the verb behind it has none."""
+    page = window.open(query)
+    page.wait_for_selector(".pane[data-state=shown] .headline, .pane[data-state=refused]", timeout=PATIENCE_MS)
+    if page.get_by_text("This verb has no page yet").count():
+        pytest.skip("the verb gives no answer to the page yet")
+    return page
+
+
+def headline(page: Page) -> str:
+    return page.locator(".headline .value").first.inner_text()
+
+
+def settled(page: Page) -> Locator:
+    """The first chart, once it is drawn."""
+    chart = page.locator("figure.chart[data-drawn]").first
+    chart.wait_for(timeout=PATIENCE_MS)
+    return chart
+
+
+def background(page: Page) -> str:
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+def dropped(page: Page, *files: Path | tuple[str, str]) -> None:
+    """Lets files fall on the page, as a mouse would."""
+    named = [(each.name, each.read_text()) if isinstance(each, Path) else each for each in files]
+    page.evaluate(
+        """(files) => {
+          const data = new DataTransfer();
+          for (const [name, text] of files) data.items.add(new File([text], name));
+          for (const kind of ["dragenter", "dragover", "drop"])
+            document.body.dispatchEvent(new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true}));
+        }""",
+        [list(each) for each in named],
+    )
+
+
+def test_the_front_page_plans_at_once_and_shows_the_price_that_the_api_gives(window: Visit) -> None:
+    page = window.answered()
+    asked = {"what": "llama-3.1-8b", "rate": "5", "input": "1000", "output": "300", "quick": True}
+    reply = page.request.post(
+        f"{window.address}api/v1/answers/plan?charts=false",
+        data=json.dumps(asked | {"slo": "ttft_p99=500ms,tpot_p99=50ms"}),
+        headers={"content-type": "application/json", "origin": window.address.rstrip("/")},
+    )
+    best = reply.json()["result"]["best"]
+    shown = re.search(r"\$([\d.]+)", headline(page))
+    assert shown
+    assert float(shown[1]) == pytest.approx(best["usd_per_mtok"]["blended"], rel=0.005)
+    assert best["gpu"] in page.locator(".headline .detail").inner_text()
+    assert page.locator(".command code").inner_text().startswith("tokonomics plan llama-3.1-8b --rate 5")
+    settled(page)
+
+
+def test_every_view_opens_by_its_link_and_its_address_says_so(window: Visit) -> None:
+    page = window.open()
+    for view in VIEWS:
+        link = page.locator(f"#views a[data-view={view}]")
+        link.click()
+        name = link.inner_text()
+        expect(page.locator("#main h1")).to_have_text(name)
+        expect(link).to_have_attribute("aria-current", "page")
+        assert page.title() == f"{name} · tokonomics"
+        assert f"view={view}" in page.url
+        page.locator(".pane > *").first.wait_for(state="attached")
+
+
+def test_right_size_ranks_every_gpu_and_keeps_those_left_out_with_a_reason(window: Visit) -> None:
+    page = with_verb(window, "?view=rightsize")
+    names = page.locator(".part", has_text="GPUs at their").locator("tbody th").all_inner_texts()
+    prices = page.locator(".part", has_text="GPUs at their").locator("tbody tr td:nth-child(2)").all_inner_texts()
+    numbers = [float(text.strip("$").replace(",", "")) for text in prices]
+    assert numbers == sorted(numbers)
+    assert names[0].startswith(headline(page).split()[0])
+    assert "T4" in {name.split()[0] for name in names + page.locator("tbody th").all_inner_texts()}
+
+
+def test_the_break_even_lies_where_the_bills_cross(window: Visit) -> None:
+    page = with_verb(window, "?view=own")
+    rows = page.locator(".part", has_text="Bills by volume").locator("tbody tr")
+    for cells in [row.locator("td").all_inner_texts() for row in rows.all()]:
+        hosted, called = (float(text.strip("$").replace(",", "")) for text in cells[2:4])
+        assert (cells[4] == "self-hosted") == (hosted <= called)
+    settled(page)
+
+
+def test_levers_wait_for_the_reader_to_ask(window: Visit) -> None:
+    page = window.open("?view=levers")
+    expect(page.locator(".empty h2")).to_have_text("Say what runs today")
+    page.get_by_text("Waterfall").click()
+    expect(page.locator(".empty")).to_contain_text("from one request at a time")
+    assert "panel=stack" in page.url
+
+
+def test_a_moving_slider_changes_the_answer_and_the_address_but_not_the_history(window: Visit) -> None:
+    page = window.answered(QUICK)
+    settled(page)
+    before, entries = headline(page), page.evaluate("history.length")
+    slider = page.get_by_label("Context of a sequence, slider")
+    slider.focus()
+    for _ in range(20):
+        page.keyboard.press("ArrowRight")
+    expect(page.locator(".headline .value").first).not_to_have_text(before)
+    assert int(page.get_by_label("Context of a sequence", exact=False).first.input_value()) > 1024
+    assert "context=" in page.url
+    assert page.evaluate("history.length") - entries <= 20
+
+
+def test_a_dragged_slider_makes_one_entry_in_the_history(window: Visit) -> None:
+    page = window.answered(QUICK)
+    entries = page.evaluate("history.length")
+    box = page.get_by_label("Context of a sequence, slider").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    for share in (0.5, 0.6, 0.7, 0.8):
+        page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
+    page.mouse.up()
+    assert "context=" in page.url
+    assert page.evaluate("history.length") <= entries + 1
+
+
+def test_an_address_restores_the_whole_scenario(window: Visit) -> None:
+    query = "?view=batching&model=qwen3-8b&gpu=L40S&kv=fp8&context=4096&pace=60"
+    page = window.answered(query)
+    assert page.get_by_label("Model").input_value() == "qwen3-8b"
+    assert page.get_by_label("GPU", exact=True).input_value() == "L40S"
+    assert page.get_by_label("KV cache").input_value() == "fp8"
+    assert page.locator("input[name=context]").input_value() == "4096"
+    page.get_by_label("Weights").select_option("fp8")
+    expect(page.locator(".command code")).to_contain_text("--weights fp8")
+    first = headline(page)
+    page.reload()
+    page.wait_for_selector(".pane[data-state=shown] .headline")
+    assert "weights=fp8" in page.url
+    assert headline(page) == first
+
+
+def test_back_and_forward_walk_through_what_was_asked(window: Visit) -> None:
+    page = window.answered(QUICK)
+    first = headline(page)
+    gpu = page.get_by_label("GPU", exact=True)
+    gpu.fill("L4")
+    gpu.press("Enter")
+    expect(page.locator(".command code")).to_contain_text("--gpu L4")
+    second = headline(page)
+    page.go_back()
+    expect(page.get_by_label("GPU", exact=True)).to_have_value("H100-SXM")
+    expect(page.locator(".headline .value strong")).to_have_text(first.split()[0])
+    page.go_forward()
+    expect(page.get_by_label("GPU", exact=True)).to_have_value("L4")
+    expect(page.locator(".headline .value strong")).to_have_text(second.split()[0])
+
+
+def test_two_scenarios_stand_side_by_side_with_their_difference(window: Visit) -> None:
+    page = window.answered(QUICK)
+    page.get_by_role("button", name="Compare with another").click()
+    gpu = page.get_by_label("GPU", exact=True)
+    gpu.fill("L40S")
+    gpu.press("Enter")
+    expect(page.locator(".column").nth(1).locator(".command code")).to_contain_text("--gpu L40S")
+    expect(page.locator(".column").nth(0).locator(".command code")).not_to_contain_text("L40S")
+    assert "b.gpu=L40S" in page.url
+    cells = page.locator(".compared tbody tr", has_text="Sequences that fit").locator("td").all_inner_texts()
+    assert int(cells[0].replace(",", "")) > int(cells[1].replace(",", "")), "an H100 holds more than an L40S"
+    assert cells[2].startswith("−")
+    page.reload()
+    expect(page.locator(".column .headline")).to_have_count(2)
+
+
+def test_keys_alone_reach_the_answer(window: Visit) -> None:
+    page = window.answered(QUICK)
+    page.keyboard.press("Tab")
+    assert "skip" in page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
+    page.keyboard.press("Enter")
+    seen = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        seen.append(
+            page.evaluate("document.activeElement.name || document.activeElement.textContent.trim().slice(0, 20)")
+        )
+    for name in ("model", "gpu", "context", "Save report", "Copy link"):
+        assert name in seen, seen
+
+
+def test_everything_that_can_be_used_has_a_name_for_screen_readers(window: Visit) -> None:
+    page = window.answered("?view=plan")
+    settled(page)
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll("input, select, button, a, figure [role=img]")].filter((e) =>
+             !(e.labels?.length || e.getAttribute("aria-label") || e.textContent.trim() || e.hidden))
+             .map((e) => e.outerHTML)"""
+    )
+    assert nameless == []
+    for landmark in ("banner", "main", "navigation", "contentinfo", "complementary"):
+        assert page.get_by_role(landmark).count() == 1, landmark
+    assert page.locator("table:not(:has(caption))").count() == 0
+    assert page.locator("th:not([scope])").count() == 0
+
+
+def test_a_heading_sorts_its_column_up_and_down(window: Visit) -> None:
+    page = window.answered(QUICK)
+    head = page.locator("th", has_text="Batch")
+    column = page.locator("table tbody th")
+    button = head.get_by_role("button")
+    button.click()
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    up = [int(text.replace(",", "")) for text in column.all_inner_texts()]
+    button.press("Enter")
+    expect(head).to_have_attribute("aria-sort", "descending")
+    down = [int(text.replace(",", "")) for text in column.all_inner_texts()]
+    assert up == sorted(up)
+    assert down == sorted(up, reverse=True)
+
+
+def test_a_wrong_input_is_explained_where_it_was_made(window: Visit) -> None:
+    page = window.answered(QUICK)
+    gpu = page.get_by_label("GPU", exact=True)
+    gpu.fill("H1000")
+    gpu.press("Tab")
+    trouble = page.locator(".trouble")
+    expect(trouble).to_be_visible()
+    assert "H1000" in trouble.inner_text()
+    expect(gpu).to_have_attribute("aria-invalid", "true")
+    gpu.fill("H200")
+    gpu.press("Tab")
+    expect(trouble).to_be_hidden()
+    expect(gpu).not_to_have_attribute("aria-invalid", "true")
+
+
+def test_a_dropped_benchmark_becomes_dollars(window: Visit) -> None:
+    page = window.answered(QUICK)
+    dropped(page, RESULTS / "vllm.json")
+    page.wait_for_selector("#main[data-view=benchmark] .pane[data-state=shown] .headline", timeout=PATIENCE_MS)
+    assert "$" in headline(page)
+    measured = json.loads((RESULTS / "vllm.json").read_text())
+    shown = page.locator(".tiles div", has_text="Throughput").locator("dd").first.inner_text()
+    assert float(shown.replace(",", "")) == pytest.approx(measured["output_throughput"], rel=0.005)
+
+
+def test_a_dropped_log_becomes_traffic(window: Visit) -> None:
+    page = window.answered(QUICK)
+    rows = "".join(f"{second},{100 + second},{20}\n" for second in range(60))
+    dropped(page, ("log.csv", f"arrival_s,input_tokens,output_tokens\n{rows}"))
+    page.wait_for_selector("#main[data-view=traffic] .pane[data-state=shown] .headline", timeout=PATIENCE_MS)
+    assert "60 requests" in page.locator(".headline .label").inner_text()
+
+
+def test_a_dropped_file_that_is_nothing_we_know_says_what_to_drop(window: Visit) -> None:
+    page = window.answered(QUICK)
+    dropped(page, ("holiday.txt", "not a benchmark\n"))
+    notice = page.locator("#notice")
+    expect(notice).to_be_visible()
+    assert "holiday.txt" in notice.inner_text()
+
+
+def test_dark_is_what_the_system_says_until_the_reader_chooses(dark: Visit) -> None:
+    page = dark.answered(QUICK)
+    settled(page)
+    night = background(page)
+    assert max(int(part) for part in re.findall(r"\d+", night)[:3]) < 60
+    page.get_by_role("button", name="Switch to light colours").click()
+    day = background(page)
+    assert min(int(part) for part in re.findall(r"\d+", day)[:3]) > 200
+    page.reload()
+    page.wait_for_selector("#main h1")
+    assert background(page) == day, "the choice is remembered"
+    settled(page)
+
+
+def test_nothing_is_wider_than_a_narrow_screen(narrow: Visit) -> None:
+    page = narrow.open()
+    for view in VIEWS:
+        page.locator(f"#views a[data-view={view}]").click()
+        page.locator(".pane > *").first.wait_for(state="attached")
+        if view in ("plan", "batching", "traffic"):
+            page.wait_for_selector(".pane[data-state=shown] .headline", timeout=PATIENCE_MS)
+            settled(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 380, view
+
+
+def test_charts_and_tables_can_be_taken_away(window: Visit) -> None:
+    page = window.answered(QUICK)
+    chart = settled(page)
+    with page.expect_download() as taken:
+        chart.get_by_role("button", name="SVG").click()
+    assert taken.value.path().read_text().startswith("<svg")
+    with page.expect_download() as taken:
+        chart.get_by_role("button", name="PNG").click()
+    assert taken.value.path().read_bytes().startswith(b"\x89PNG")
+    with page.expect_download() as taken:
+        page.locator(".take").get_by_role("button", name="CSV").click()
+    lines = taken.value.path().read_text().splitlines()
+    assert lines[0].startswith("batch,")
+    assert len(lines) == 1 + page.locator(".part table tbody tr").count()
+    with page.expect_download(timeout=PATIENCE_MS) as taken:
+        page.get_by_role("button", name="Save report").click()
+    assert taken.value.path().read_text().startswith("<!doctype html>")
+
+
+def test_a_long_simulation_says_what_it_does_and_can_be_cancelled(window: Visit) -> None:
+    page = window.open("?view=fleet&demand=weekly:9,peak=2")
+    expect(page.locator(".empty h2")).to_have_text("Say how demand changes")
+    page.get_by_role("button", name="Find the fleet").click()
+    expect(page.locator(".progress")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".progress")).to_be_hidden()
+    expect(page.locator(".empty")).to_contain_text("Cancelled")
+
+
+def test_a_simulation_answers_and_its_address_is_a_link_to_the_answer(window: Visit) -> None:
+    page = window.answered("?view=traffic")
+    page.get_by_role("button", name="Simulate serving it").click()
+    page.wait_for_selector(".headline .badge.simulated", timeout=PATIENCE_MS)
+    assert "run=1" in page.url
+    price = headline(page)
+    page.goto(page.url)
+    page.wait_for_selector(".headline .badge.simulated", timeout=PATIENCE_MS)
+    assert headline(page) == price
+
+
+def test_a_preset_fills_the_form(window: Visit) -> None:
+    page = window.answered("?view=plan")
+    page.get_by_role("button", name="Batch work").click()
+    expect(page.get_by_label("Batch work: nothing is promised")).to_be_checked()
+    expect(page.locator(".command code")).to_contain_text("--offline")
+    page.go_back()
+    expect(page.get_by_label("Batch work: nothing is promised")).not_to_be_checked()

@@ -1,0 +1,181 @@
+"""The page's answers are those of the command line."""
+
+import json
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tokonomics.web.verbs import verbs
+
+CURVE = {"model": "llama-3.1-8b", "gpu": "H100"}
+SCENARIOS: list[tuple[str, dict[str, Any]]] = [
+    ("curve", CURVE),
+    ("curve", {"model": "mixtral-8x7b", "gpu": "H200", "tp": 2, "weights": "fp8", "kv": "fp8", "context": 8000}),
+    ("predict", {**CURVE, "batch": 64, "context": 2048}),
+    ("plan", {"what": ["llama-3.1-8b"], "rate": "5", "input": "1000", "output": "300", "quick": True, "top": 3}),
+    ("plan", {"what": "llama-3.1-8b", "rate": 2, "input": 500, "output": 100, "quick": True, "gpu": ["L4,L40S"]}),
+    ("trace", {"file": "azure-code"}),
+    ("compare", {"models": ["llama-3.1-8b"], "gpu": ["L4,H100"], "rate": "5", "input": "500", "output": "100"}),
+    ("cost", {"tokens_per_second": 2900, "gpu": "A100-80GB", "utilization": 0.5, "target": 0.2}),
+    ("fit", {"model": "llama-3.1-70b", "gpu": "H100", "tp": 4}),
+    (
+        "own-hardware",
+        {"gpu": "H100", "gpus": 8, "purchase_usd": "250k", "years": 4, "usd_per_kwh": 0.12, "host_watts": 4600},
+    ),
+    (
+        "breakeven",
+        {"model_name": "llama-3.1-8b", "api": ["openai:gpt-4o-mini"], "input": "900", "output": "99", "quick": True},
+    ),
+    ("trace", {"arrivals": "gamma:2,cv=3", "requests": 500, "input_text": "sample:sharegpt", "seed": 7}),
+]
+LONG: list[tuple[str, dict[str, Any]]] = [
+    ("simulate", {**CURVE, "trace": "azure-conv", "requests": 300, "slo": "ttft_p99=0.5", "start": "10"}),
+    ("cache", {**CURVE, "trace": "mooncake-conversation", "requests": 200}),
+    ("levers", {**CURVE, "rate": "2", "input": "500", "output": "50", "slo": "ttft_p99=1", "without": ["hardware"]}),
+    ("capacity", {**CURVE, "input_text": "500", "output_text": "50", "requests": 200, "slo": "ttft_p99=1"}),
+]
+_CLOCKS = {"wall_s", "simulated_requests_per_s"}
+"""How fast this machine was; everything else is equal to the last digit."""
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def asked(page: TestClient, verb: str, inputs: dict[str, Any], charts: bool = True) -> dict[str, Any]:
+    reply = page.post(f"/api/v1/answers/{verb}", json=inputs, params={"charts": charts})
+    assert reply.status_code == 200, reply.text
+    made: dict[str, Any] = reply.json()
+    return made
+
+
+def without_clocks(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name not in _CLOCKS}
+
+
+@pytest.mark.parametrize(("verb", "inputs"), SCENARIOS)
+def test_the_result_is_what_json_prints_for_the_command_it_names(
+    page: TestClient, tokonomics: Command, verb: str, inputs: dict[str, Any]
+) -> None:
+    made = asked(page, verb, inputs, charts=False)
+    printed = tokonomics(*shlex.split(made["command"])[1:], "--json")
+    assert printed.stdout, printed.stderr
+    assert made["result"] == json.loads(printed.stdout)
+    assert made["found"] == (printed.returncode == 0)
+
+
+@pytest.mark.parametrize(("verb", "inputs"), LONG)
+def test_the_result_of_a_job_is_what_json_prints(
+    page: TestClient, tokonomics: Command, verb: str, inputs: dict[str, Any]
+) -> None:
+    started = page.post("/api/v1/jobs", json={"verb": verb, "inputs": inputs}).json()
+    events = page.get(f"/api/v1/jobs/{started['id']}/events").text.strip().split("\n\n")
+    names = [event.split("\n")[1] for event in events]
+    assert names == ["event: progress"] * (len(names) - 1) + ["event: answer"]
+    made = json.loads(events[-1].partition("data: ")[2])
+    printed = json.loads(tokonomics(*shlex.split(made["command"])[1:], "--json").stdout)
+    assert without_clocks(made["result"]) == without_clocks(printed)
+
+
+def test_the_text_is_what_the_terminal_shows(page: TestClient, tokonomics: Command) -> None:
+    made = asked(page, "curve", CURVE)
+    assert made["text"] == tokonomics(*shlex.split(made["command"])[1:]).stdout.rstrip()
+
+
+def test_charts_are_the_ones_the_command_line_saves(page: TestClient, tokonomics: Command, tmp_path: Any) -> None:
+    made = asked(page, "curve", CURVE)
+    tokonomics("curve", "llama-3.1-8b", "--gpu", "H100", "--chart", tmp_path / "saved.json")
+    saved = json.loads((tmp_path / "saved.json").read_text())
+    (chart,) = made["charts"]
+    assert chart["spec"]["$schema"] == saved["$schema"]
+    assert list(chart["spec"]["datasets"].values()) == list(saved["datasets"].values())
+    assert asked(page, "curve", CURVE, charts=False)["charts"] == []
+
+
+def test_what_nothing_satisfies_is_an_answer_that_says_so(page: TestClient) -> None:
+    too_much = {
+        "what": "llama-3.1-8b",
+        "rate": 1,
+        "input": 99,
+        "output": 9,
+        "gpus": "1",
+        "gpu": "T4",
+        "weights": "bf16",
+    }
+    made = asked(page, "plan", {**too_much, "weights": "bf16", "quick": True}, charts=False)
+    assert not made["found"]
+    assert made["result"]["blame"]
+
+
+def test_a_wrong_name_gets_the_nearest_right_one(page: TestClient) -> None:
+    wrong = page.post("/api/v1/answers/curve", json={"model": "llama-3.1-8", "gpu": "H100"})
+    assert wrong.status_code == 422
+    assert "llama-3.1-8b" in wrong.json()["error"]["fix"]
+    misspelt = page.post("/api/v1/answers/curve", json={"modle": "llama-3.1-8b", "gpu": "H100"})
+    assert misspelt.status_code == 422
+    assert misspelt.json()["error"] == {
+        "what": "unknown input 'modle'", "where": "modle", "fix": "Did you mean model?"
+    }  # fmt: skip
+
+
+def test_a_missing_input_and_one_out_of_bounds_are_named(page: TestClient) -> None:
+    missing = page.post("/api/v1/answers/curve", json={"model": "llama-3.1-8b"}).json()["error"]
+    assert (missing["where"], missing["what"]) == ("gpu", "is missing")
+    beyond = page.post("/api/v1/answers/predict", json={**CURVE, "batch": 0}).json()["error"]
+    assert beyond["where"] == "batch"
+
+
+def test_what_takes_long_is_sent_to_the_jobs(page: TestClient) -> None:
+    refused = page.post("/api/v1/answers/plan", json={"what": "llama-3.1-8b", "rate": 1, "input": 9, "output": 9})
+    assert refused.status_code == 422
+    assert "/api/v1/jobs" in refused.json()["error"]["fix"]
+
+
+def test_equal_questions_are_answered_from_memory(page: TestClient) -> None:
+    first = asked(page, "curve", {**CURVE, "context": 777})
+    assert asked(page, "curve", {**CURVE, "context": 777}) == first
+
+
+def test_every_parameter_of_a_verb_is_documented(page: TestClient) -> None:
+    listed = {verb["name"]: verb for verb in page.get("/api/v1/verbs").json()}
+    document = page.get("/api/v1/openapi.json").json()
+    assert set(listed) == set(verbs())
+    for verb in verbs().values():
+        names = [each["name"] for each in listed[verb.name]["parameters"]]
+        assert names == list(verb.inputs.model_fields)
+        assert all(each["help"] for each in listed[verb.name]["parameters"]), verb.name
+        if verb.quick_when is not False:
+            assert f"/api/v1/answers/{verb.name}" in document["paths"]
+
+
+def test_the_catalogue_has_what_the_command_line_lists(page: TestClient, tokonomics: Command) -> None:
+    known = page.get("/api/v1/catalog").json()
+    listed = json.loads(tokonomics("models", "--json").stdout)
+    assert [each["key"] for each in known["models"]] == [each["key"] for each in listed]
+    assert {"H100-SXM", "H200", "L4"} <= {each["key"] for each in known["gpus"]}
+    assert known["today"] == "2026-11-15"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(5))
+def test_every_preset_is_a_scenario_that_has_an_answer(page: TestClient, place: int) -> None:
+    preset = page.get("/api/v1/catalog").json()["presets"][place]
+    inputs = {("what" if name == "model" else name): value for name, value in preset["inputs"].items()}
+    assert asked(page, "plan", {**inputs, "quick": True}, charts=False)["found"], preset["name"]
+
+
+def test_a_report_is_one_file_without_foreign_addresses(page: TestClient) -> None:
+    reply = page.post("/api/v1/report", json={"verb": "predict", "inputs": CURVE})
+    assert reply.status_code == 200
+    assert reply.headers["content-type"].startswith("text/html")
+    assert "attachment" in reply.headers["content-disposition"]
+    assert "tokonomics predict llama-3.1-8b --gpu H100" in reply.text
+    assert 'src="http' not in reply.text
+
+
+def test_the_accuracy_shown_is_the_one_the_benchmark_recorded(page: TestClient) -> None:
+    recorded = Path(__file__).parents[2] / "benchmarks" / "results" / "accuracy.json"
+    assert page.get("/api/v1/accuracy").json() == json.loads(recorded.read_text("utf-8"))

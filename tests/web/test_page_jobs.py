@@ -1,0 +1,246 @@
+"""Long work: its events come in order, cancelling kills, limits hold, and the server outlives its workers."""
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tokonomics.web.jobs import Jobs, TooManyOfYours
+from tokonomics.web.pool import Broken, Busy, Cancelled, OutOfTime, Pool, Refused, Task, worker_command
+from tokonomics.web.safety import Gate
+
+FAKE = """
+import json, os, sys, threading
+from tokonomics.web import worker
+source, out = sys.stdin.buffer, sys.stdout.buffer
+worker.write_frame(out, worker.READY, b"{}")
+while (frame := worker.read_frame(source)) is not None:
+    what = json.loads(frame[1])["what"]
+    worker.write_frame(out, worker.BEGUN, b"")
+    worker.write_frame(out, worker.PROGRESS, f"{what} in {os.getpid()}".encode())
+    if what == "hang":
+        threading.Event().wait()
+    elif what == "die":
+        os._exit(9)
+    elif what == "refuse":
+        worker.write_frame(out, worker.REFUSED, json.dumps({"what": "no", "where": "--x", "fix": "yes"}).encode())
+    elif what == "break":
+        worker.write_frame(out, worker.FAILED, b"Traceback: inside")
+    else:
+        worker.write_frame(out, worker.ANSWER, json.dumps({"pid": os.getpid()}).encode())
+"""
+LONG_ENOUGH_S = 60
+ENDLESS = {"model": "llama-3.1-8b", "gpu": "H100", "arrivals": "poisson:50", "requests": 20_000_000,
+           "input_text": "lognormal:mean=500,cv=1", "output_text": "lognormal:mean=200,cv=1"}  # fmt: skip
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    """One worker that does as it is told, and room for two tasks."""
+    (tmp_path / "fake.py").write_text(FAKE)
+    made = Pool(1, 2, [sys.executable, str(tmp_path / "fake.py")])
+    yield made
+    made.close()
+
+
+class Asked(Task):
+    """A task whose start can be waited for."""
+
+    def __init__(self, what: str, limit_s: float = LONG_ENOUGH_S) -> None:
+        self.heard: list[str] = []
+        self.began = threading.Event()
+        super().__init__({"what": what}, limit_s, say=self._hear)
+
+    def _hear(self, what: str) -> None:
+        self.heard.append(what)
+        self.began.set()
+
+
+def pid_of(pool: Pool) -> int:
+    task = Asked("answer")
+    pool.submit(task)
+    return int(json.loads(task.done.result(LONG_ENOUGH_S))["pid"])
+
+
+def test_a_worker_answers_one_task_after_the_other(pool: Pool) -> None:
+    assert pid_of(pool) == pid_of(pool)
+
+
+def test_cancelling_kills_the_worker_and_a_new_one_takes_its_place(pool: Pool) -> None:
+    before = pid_of(pool)
+    task = Asked("hang")
+    pool.submit(task)
+    task.began.wait(LONG_ENOUGH_S)
+    task.cancel()
+    assert isinstance(task.done.exception(LONG_ENOUGH_S), Cancelled)
+    assert pid_of(pool) != before
+    assert not Path(f"/proc/{before}").exists()
+
+
+def test_a_task_that_waits_is_cancelled_without_a_loss(pool: Pool) -> None:
+    before = pid_of(pool)
+    running, waiting = Asked("hang"), Asked("hang")
+    pool.submit(running)
+    running.began.wait(LONG_ENOUGH_S)
+    pool.submit(waiting)
+    waiting.cancel()
+    assert isinstance(waiting.done.exception(LONG_ENOUGH_S), Cancelled)
+    assert not running.done.done()
+    assert Path(f"/proc/{before}").exists()
+    running.cancel()
+
+
+def test_who_leaves_does_not_cost_a_worker_that_has_begun(pool: Pool) -> None:
+    before = pid_of(pool)
+    running, waiting = Asked("hang"), Asked("answer")
+    pool.submit(running)
+    running.began.wait(LONG_ENOUGH_S)
+    pool.submit(waiting)
+    waiting.drop()
+    running.drop()
+    assert isinstance(waiting.done.exception(LONG_ENOUGH_S), Cancelled)
+    assert not running.done.done()
+    assert Path(f"/proc/{before}").exists()
+    running.cancel()
+
+
+def test_what_takes_too_long_is_stopped(pool: Pool) -> None:
+    task = Asked("hang", limit_s=0.1)
+    pool.submit(task)
+    assert isinstance(task.done.exception(LONG_ENOUGH_S), OutOfTime)
+    assert pid_of(pool)
+
+
+def test_a_worker_that_dies_is_a_refusal_and_the_next_task_is_answered(pool: Pool) -> None:
+    task = Asked("die")
+    pool.submit(task)
+    assert isinstance(task.done.exception(LONG_ENOUGH_S), Refused)
+    assert pid_of(pool)
+
+
+def test_a_refusal_keeps_its_words_and_a_fault_is_no_refusal(pool: Pool) -> None:
+    refused, broken = Asked("refuse"), Asked("break")
+    pool.submit(refused)
+    pool.submit(broken)
+    problem = refused.done.exception(LONG_ENOUGH_S)
+    assert isinstance(problem, Refused)
+    assert (problem.what, problem.where, problem.fix) == ("no", "--x", "yes")
+    assert isinstance(broken.done.exception(LONG_ENOUGH_S), Broken)
+
+
+def test_a_full_queue_refuses_at_once(pool: Pool) -> None:
+    pid_of(pool)
+    running = Asked("hang")
+    pool.submit(running)
+    running.began.wait(LONG_ENOUGH_S)
+    pool.submit(Asked("answer"))
+    pool.submit(Asked("answer"))
+    with pytest.raises(Busy):
+        pool.submit(Asked("answer"))
+    running.cancel()
+
+
+def test_closing_ends_what_runs_and_what_waits(pool: Pool) -> None:
+    running, waiting = Asked("hang"), Asked("hang")
+    pool.submit(running)
+    running.began.wait(LONG_ENOUGH_S)
+    pool.submit(waiting)
+    pool.close()
+    assert running.done.exception(LONG_ENOUGH_S)
+    assert waiting.done.exception(LONG_ENOUGH_S)
+
+
+class Plainly:
+    def said(self, content: bytes) -> bytes:
+        return content
+
+    def said_of(self, problem: BaseException) -> Any:
+        return problem
+
+
+def test_one_client_cannot_take_the_whole_queue(pool: Pool) -> None:
+    jobs = Jobs(pool, per_client=1)
+    started = jobs.start("greedy", {"what": "hang"}, LONG_ENOUGH_S, Plainly())
+    with pytest.raises(TooManyOfYours):
+        jobs.start("greedy", {"what": "hang"}, LONG_ENOUGH_S, Plainly())
+    other = jobs.start("modest", {"what": "answer"}, LONG_ENOUGH_S, Plainly())
+    started.task.cancel()
+    other.task.done.result(LONG_ENOUGH_S)
+    assert jobs.start("greedy", {"what": "answer"}, LONG_ENOUGH_S, Plainly())
+
+
+def test_a_job_that_everybody_left_is_stopped(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokonomics.web.jobs.ABANDONED_S", 0.0)
+    job = Jobs(pool, per_client=1).start("client", {"what": "hang"}, LONG_ENOUGH_S, Plainly())
+
+    async def look_once() -> None:
+        watching = job.watch()
+        assert await anext(watching)
+        await watching.aclose()
+
+    asyncio.run(look_once())
+    assert isinstance(job.task.done.exception(LONG_ENOUGH_S), Cancelled)
+
+
+def test_a_real_worker_stops_at_its_memory_limit(tmp_path: Path) -> None:
+    pool = Pool(1, 1, worker_command(tmp_path, 150_000_000))
+    call = {**ENDLESS, "requests": 100_000_000}
+    task = Task({"work": "answer", "verb": "simulate", "call": call, "inputs": {}, "command": "", "charts": False}, 120)
+    pool.submit(task)
+    problem = task.done.exception(LONG_ENOUGH_S)
+    pool.close()
+    assert isinstance(problem, Refused)
+    assert "memory" in problem.what
+
+
+def events_of(page: TestClient, id: str) -> list[tuple[str, Any]]:
+    text = page.get(f"/api/v1/jobs/{id}/events").text
+    lines = [event.split("\n") for event in text.strip().split("\n\n")]
+    assert [line[0] for line in lines] == [f"id: {place}" for place in range(len(lines))]
+    return [(line[1].removeprefix("event: "), json.loads(line[2].removeprefix("data: "))) for line in lines]
+
+
+def test_cancelling_a_simulation_kills_it_and_the_server_answers_meanwhile(page: TestClient, gate: Gate) -> None:
+    id = page.post("/api/v1/jobs", json={"verb": "simulate", "inputs": ENDLESS}).json()["id"]
+    job = gate.service.jobs.find(id)
+    assert job
+    assert page.post("/api/v1/answers/curve", json={"model": "qwen3-8b", "gpu": "H100"}).status_code == 200
+    assert page.get(f"/api/v1/jobs/{id}").json() == {"id": id, "state": "running"}
+    assert page.delete(f"/api/v1/jobs/{id}").status_code == 204
+    events = events_of(page, id)
+    assert events[-1] == ("cancelled", {})
+    assert [name for name, _ in events[:-1]] == ["progress"] * (len(events) - 1)
+    assert page.get(f"/api/v1/jobs/{id}").json()["state"] == "cancelled"
+    assert page.delete(f"/api/v1/jobs/{id}").status_code == 204
+
+
+def test_who_looks_again_sees_what_came_since(page: TestClient) -> None:
+    wrong = {"model": "llama-3.1-8b", "gpu": "H100", "trace": "azure-conv", "arrivals": "poisson:1"}
+    id = page.post("/api/v1/jobs", json={"verb": "simulate", "inputs": wrong}).json()["id"]
+    everything = events_of(page, id)
+    assert everything[-1][0] == "failed"
+    assert everything[-1][1]["error"]["where"] == "--arrivals"
+    again = page.get(f"/api/v1/jobs/{id}/events", headers={"last-event-id": "0"}).text
+    assert again.startswith("id: 1\n")
+
+
+def test_a_job_nobody_started_is_not_there(page: TestClient) -> None:
+    for method, path in (("GET", "/api/v1/jobs/x"), ("GET", "/api/v1/jobs/x/events"), ("DELETE", "/api/v1/jobs/x")):
+        assert page.request(method, path).status_code == 404
+
+
+def test_wrong_inputs_are_refused_before_a_job_is_made(page: TestClient) -> None:
+    for body in (
+        {"verb": "simulte", "inputs": {}},
+        {"verb": "simulate", "inputs": {"gpu": 3, "x": 1}},
+        {"verb": "web"},
+    ):
+        reply = page.post("/api/v1/jobs", json=body)
+        assert reply.status_code == 422
+        assert reply.json()["error"]["what"]

@@ -1,0 +1,62 @@
+"""The meter's view: what the ledger says, and what to do where there is none."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tokonomics.errors import BadInput
+from tokonomics.web import meter
+
+
+def test_without_a_ledger_the_page_says_how_to_get_one(page: TestClient) -> None:
+    for path in ("/api/v1/meter", "/api/v1/meter/events"):
+        reply = page.get(path)
+        assert reply.status_code == 404
+        assert "tokonomics meter" in reply.json()["error"]["fix"]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    """Ten minutes of one busy server at 3.60 dollars an hour, ending now: a million tokens for 60 cents."""
+    books: Any = pytest.importorskip("tokonomics.measure.meter.ledger")
+    spans: Any = pytest.importorskip("tokonomics.measure.meter.spans")
+    file = tmp_path / "meter.db"
+    zeros = dict.fromkeys(spans.SUMS, 0.0)
+    filled = {"seconds": 600.0, "usd": 0.6, "busy_s": 600.0, "input_total": 400_000.0, "output": 600_000.0}
+    who = {"target": "a:8000", "model": "m", "engine": "vllm", "labels": {}, "watched": spans.Watched.seen}
+    span = spans.Span(**who, usd_per_hour=3.6, start=time.time() - 600, **{**zeros, **filled})
+    with books.Ledger(file) as book:
+        assert book.record([span], []) is None
+    return file
+
+
+def test_the_sums_are_those_of_the_ledger(ledger: Path) -> None:
+    made = meter.state(ledger)
+    assert made["total"]["usd"] == pytest.approx(0.6)
+    assert made["total"]["usd_per_mtok"] == pytest.approx(0.6)
+    assert made["now"]["usd"] == pytest.approx(0.3, rel=0.01)
+    assert sum(line["sums"]["usd"] for line in made["hours"]) == pytest.approx(0.6)
+    assert [line["group"] for line in made["groups"]] == [["a:8000", "m", "vllm"]]
+
+
+def test_the_first_event_is_the_state(ledger: Path) -> None:
+    async def first() -> bytes:
+        async for event in meter.events(ledger):
+            return event
+        raise AssertionError
+
+    said = asyncio.run(first())
+    assert said.startswith(b"event: state\ndata: ")
+    assert json.loads(said.partition(b"data: ")[2])["total"]["usd"] == pytest.approx(0.6)
+
+
+def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("tokonomics.measure.meter.ledger")
+    (tmp_path / "x.db").write_bytes(b"not a database at all" * 100)
+    with pytest.raises(BadInput):
+        meter.state(tmp_path / "x.db")

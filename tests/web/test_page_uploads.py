@@ -1,0 +1,213 @@
+"""Dropped files: recognised, limited, kept apart, forgotten."""
+
+import asyncio
+import json
+import shlex
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from starlette.testclient import TestClient
+
+from tokonomics.errors import BadInput
+from tokonomics.web.safety import Gate
+from tokonomics.web.uploads import Limits, TooMuch, Uploads, safe_name
+
+LOG = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2023-11-16 18:{minute:02d}:00.0000000,{100 + minute},{20 + minute}\n" for minute in range(60)
+)
+CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 8192,
+    "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 8192, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "head_dim": 64,
+}  # fmt: skip
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def upload(page: TestClient, name: str, content: bytes) -> dict[str, Any]:
+    reply = page.post("/api/v1/uploads", params={"name": name}, content=content)
+    assert reply.status_code == 201, reply.text
+    made: dict[str, Any] = reply.json()
+    return made
+
+
+def test_a_log_is_recognised_and_its_answer_is_that_of_the_command_line(
+    page: TestClient, tokonomics: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = upload(page, "log.csv", LOG.encode())
+    assert (kept["kind"], kept["name"], kept["bytes"]) == ("trace", "log.csv", len(LOG))
+    made = page.post("/api/v1/answers/trace", json={"file": f"upload:{kept['id']}"}).json()
+    assert made["command"] == "tokonomics trace log.csv"
+    (tmp_path / "log.csv").write_text(LOG)
+    monkeypatch.chdir(tmp_path)
+    printed = tokonomics(*shlex.split(made["command"])[1:], "--json")
+    assert made["result"] == json.loads(printed.stdout)
+
+
+def test_a_models_config_is_recognised_and_can_be_asked_about(page: TestClient) -> None:
+    kept = upload(page, "config.json", json.dumps(CONFIG).encode())
+    assert kept["kind"] == "config"
+    made = page.post("/api/v1/answers/curve", json={"model": f"upload:{kept['id']}", "gpu": "L4"})
+    assert made.status_code == 200, made.text
+    assert made.json()["result"]["max_sequences"] > 1
+
+
+def test_lengths_may_come_from_an_uploaded_log(page: TestClient) -> None:
+    id = upload(page, "log.csv", LOG.encode())["id"]
+    inputs = {"what": "llama-3.1-8b", "rate": 1, "input": f"trace:upload:{id}", "output": 50, "quick": True}
+    made = page.post("/api/v1/answers/plan", json=inputs, params={"charts": False})
+    assert made.status_code == 200, made.text
+    assert "trace:log.csv" in made.json()["command"]
+
+
+def test_what_is_nothing_we_know_says_so_and_is_kept_for_naming_its_columns(page: TestClient) -> None:
+    kept = upload(page, "mine.csv", b"when,in,out\n0,10,5\n1,20,5\n")
+    assert kept["kind"] == "unknown"
+    assert kept["fix"]
+    columns = "arrival=when,input=in,output=out"
+    made = page.post("/api/v1/answers/trace", json={"file": f"upload:{kept['id']}", "columns": columns})
+    assert made.json()["result"]["requests"] == 2
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x00" * 999, b"PAR1" + b"\xff" * 200 + b"PAR1", b"\x1f\x8b\x08junk", b"{" * 9999]
+)
+def test_rubbish_is_an_unknown_file_and_breaks_nothing(page: TestClient, content: bytes) -> None:
+    for name in ("x.json", "x.parquet", "x.csv.gz", "x.jsonl"):
+        assert upload(page, name, content)["kind"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("../../etc/passwd", "passwd"), ("..\\..\\boot.ini", "boot.ini"), ("/etc/cron.d/x", "x"), (".bashrc", "bashrc"),
+     ("a b\x00c\n.csv", "a_b_c_.csv"), ("...", "file"), ("-rf", "rf"), ("x" * 300 + ".jsonl", "x" * 94 + ".jsonl"),
+     ("größe.csv", "gr__e.csv"), ("/", "file")],
+)  # fmt: skip
+def test_a_name_cannot_choose_where_a_file_lies(name: str, kept: str) -> None:
+    assert safe_name(name) == kept
+
+
+def test_no_reply_says_where_a_file_lies(page: TestClient, gate: Gate) -> None:
+    id = upload(page, "mine.csv", b"when,in,out\n0,10,5\n")["id"]
+    replies = [
+        page.post("/api/v1/answers/trace", json={"file": f"upload:{id}"}),
+        page.post("/api/v1/answers/curve", json={"model": f"upload:{id}", "gpu": "L4"}),
+        page.post("/api/v1/answers/import", json={"files": [f"upload:{id}"]}),
+        page.post("/api/v1/answers/cost", json={"tokens_per_second": 9, "gpu": "L4", "offers": f"upload:{id}"}),
+    ]
+    for reply in replies:
+        assert reply.status_code == 422
+        assert str(gate.service.uploads.root) not in reply.text
+
+
+def test_an_uploaded_scenario_cannot_name_files_of_the_server(page: TestClient, tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text(LOG)
+    scenario = f'model = "llama-3.1-8b"\ntrace = "{tmp_path}/secret.csv"\nquick = true\n'
+    for name in ("scenario.toml", "x.TOML", "config.json.toml"):
+        id = upload(page, name, scenario.encode())["id"]
+        reply = page.post("/api/v1/answers/plan", json={"what": f"upload:{id}", "quick": True})
+        assert reply.status_code == 422
+        assert "secret" not in reply.text
+    id = upload(page, "config.json", scenario.encode())["id"]
+    assert page.post("/api/v1/answers/plan", json={"what": f"upload:{id}", "quick": True}).status_code == 422
+
+
+def test_a_benchmark_that_states_a_path_as_its_model_learns_nothing(page: TestClient, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    results = json.loads((Path(__file__).parents[1] / "measure" / "results" / "vllm.json").read_text())
+    replies = []
+    for stated in (tmp_path / "config.json", tmp_path / "nothing.json"):
+        content = json.dumps({**results, "model_id": str(stated)}).encode()
+        id = upload(page, "vllm.json", content)["id"]
+        inputs = {"files": [f"upload:{id}"], "gpu": "L4"}
+        reply = page.post("/api/v1/answers/import", json=inputs, params={"charts": False})
+        said = reply.text.replace(stated.name, "").replace(id, "").partition('"seconds"')[0]
+        replies.append((reply.status_code, said))
+    assert replies[0] == replies[1]
+
+
+def test_a_deleted_file_is_gone(page: TestClient, gate: Gate) -> None:
+    id = upload(page, "log.csv", LOG.encode())["id"]
+    assert page.post("/api/v1/answers/trace", json={"file": f"upload:{id}"}).status_code == 200
+    assert page.delete(f"/api/v1/uploads/{id}").status_code == 204
+    assert page.delete(f"/api/v1/uploads/{id}").status_code == 404
+    assert page.post("/api/v1/answers/trace", json={"file": f"upload:{id}"}).status_code == 422
+    assert not (gate.service.uploads.root / id).exists()
+
+
+def test_a_small_parquet_file_with_too_many_rows_is_refused(page: TestClient, tmp_path: Path) -> None:
+    rows = 3_000_000
+    frame = pl.select(
+        arrival_s=pl.lit(0.0).repeat_by(rows).explode(),
+        input_tokens=pl.lit(9).repeat_by(rows).explode(),
+        output_tokens=pl.lit(9).repeat_by(rows).explode(),
+    )
+    frame.write_parquet(tmp_path / "bomb.parquet", compression="zstd")
+    content = (tmp_path / "bomb.parquet").read_bytes()
+    assert len(content) < 1_000_000
+    reply = page.post("/api/v1/uploads", params={"name": "bomb.parquet"}, content=content)
+    assert reply.status_code == 422
+    assert "3,000,000 rows" in reply.json()["error"]["what"]
+
+
+def test_an_announced_size_beyond_the_limit_is_refused_before_it_is_read(page: TestClient) -> None:
+    reply = page.post("/api/v1/uploads?name=x", content=b"x", headers={"content-length": "99999999999"})
+    assert reply.status_code == 413
+
+
+def test_an_empty_file_is_refused(page: TestClient) -> None:
+    assert page.post("/api/v1/uploads?name=x", content=b"").status_code == 422
+
+
+async def _sent(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+def keep(uploads: Uploads, *parts: bytes, said: int | None = None) -> str:
+    return asyncio.run(uploads.keep("log.csv", _sent(*parts), said)).id
+
+
+def test_files_are_limited_in_size_lines_and_all_together_and_the_oldest_makes_room() -> None:
+    uploads = Uploads(Limits(file_bytes=100, all_bytes=150, files=3, rows=10))
+    try:
+        with pytest.raises(TooMuch):
+            keep(uploads, b"x" * 60, b"x" * 60)
+        with pytest.raises(TooMuch):
+            keep(uploads, b"\n" * 6, b"\n" * 6)
+        keep(uploads, b"x" * 90)
+        with pytest.raises(TooMuch):
+            keep(uploads, b"x" * 90)
+        first = keep(uploads, b"x")
+        keep(uploads, b"x")
+        keep(uploads, b"x")
+        keep(uploads, b"x")
+        with pytest.raises(BadInput):
+            uploads.find(first)
+        assert len(list(uploads.root.iterdir())) == 4, "three files and the workers' empty folder: nothing half-written"
+    finally:
+        uploads.close()
+    assert not uploads.root.exists()
+
+
+def test_old_files_go_by_themselves() -> None:
+    uploads = Uploads(Limits(age_s=0.0))
+    try:
+        id = keep(uploads, b"x")
+        with pytest.raises(BadInput):
+            uploads.find(id)
+        assert not (uploads.root / id).exists()
+    finally:
+        uploads.close()
+
+
+def test_a_slow_sender_is_cut_off() -> None:
+    uploads = Uploads(Limits(seconds=0.0))
+    try:
+        with pytest.raises(TooMuch):
+            keep(uploads, b"x", b"y")
+    finally:
+        uploads.close()

@@ -1,0 +1,106 @@
+"""``tokonomics web`` as it is typed: one address, a token where others can reach it, and nothing left behind."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tokonomics.web.serve import listening
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class Page:
+    """A running ``tokonomics web``."""
+
+    def __init__(self, tmp_path: Path, *flags: str, **environment: str) -> None:
+        self.left = tmp_path / "left"
+        self.left.mkdir()
+        command = [sys.executable, "-m", "tokonomics", "web", "--no-open", *flags]
+        env = {**os.environ, "TMPDIR": str(self.left), "PYTHONUNBUFFERED": "1", **environment}
+        self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.said = ""
+        assert self.process.stdout
+        while "tokonomics is at" not in self.said:
+            line = self.process.stdout.readline()
+            assert line, self.said
+            self.said += line
+        found = re.search(r"http://\S+/", self.said)
+        assert found
+        self.address = found[0]
+
+    def ended(self) -> tuple[int, str]:
+        """By Ctrl+C: the exit code, and all that was said."""
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.stdout
+        rest = self.process.stdout.read()
+        return self.process.wait(60), self.said + rest
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    started: list[Page] = []
+
+    def make(*flags: str, **environment: str) -> Page:
+        started.append(Page(tmp_path, *flags, **environment))
+        return started[-1]
+
+    yield make
+    for page in started:
+        page.process.kill()
+        page.process.wait()
+        if page.process.stdout:
+            page.process.stdout.close()
+
+
+def test_it_answers_on_loopback_and_leaves_nothing_behind(start: Callable[..., Page]) -> None:
+    page = start("--port", "0")
+    assert page.address.startswith("http://127.0.0.1:")
+    with urllib.request.urlopen(page.address + "api/v1/verbs", timeout=60) as reply:
+        assert reply.status == 200
+    code, said = page.ended()
+    assert "Traceback" not in said
+    assert code in (0, 130, -signal.SIGINT)
+    assert list(page.left.iterdir()) == []
+
+
+def test_elsewhere_it_demands_a_token_and_says_so(start: Callable[..., Page]) -> None:
+    page = start("--port", "0", "--host", "0.0.0.0")
+    port = page.address.rstrip("/").rpartition(":")[2]
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/verbs", timeout=60)
+    assert refused.value.code == 401
+    refused.value.close()
+    _, said = page.ended()
+    assert re.search(r"asks for a token: \S{40,}", said)
+    assert "not encrypted" in said
+
+
+def test_a_taken_port_gives_way_to_the_next() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with listening("127.0.0.1", port) as made:
+            assert port < made.getsockname()[1] < port + 20
+
+
+def test_a_short_token_is_refused(tokonomics_process: Command) -> None:
+    refused = tokonomics_process("web", "--no-open", env={"TOKONOMICS_TOKEN": "short"})
+    assert refused.returncode == 2
+    assert "TOKONOMICS_TOKEN" in refused.stderr
+
+
+def test_an_address_of_another_machine_is_refused(tokonomics_process: Command) -> None:
+    refused = tokonomics_process("web", "--no-open", "--host", "192.0.2.1")
+    assert refused.returncode == 2
+    assert "--host 192.0.2.1" in refused.stderr
+    assert "Traceback" not in refused.stderr
