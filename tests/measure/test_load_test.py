@@ -1,8 +1,10 @@
 """The load test against servers on loopback: what it counts is what the server sent; what goes wrong is counted."""
 
+import asyncio
 import json
 import random
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +17,7 @@ from tests.measure.loopback import Loopback, chunk, loopback
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.bench import client, stream
+from tokonomics.measure.bench.loads import Window, closed_loop
 from tokonomics.measure.bench.run import Asked, run_bench
 from tokonomics.measure.bench.stopping import Budget, Stopping, half_width
 from tokonomics.measure.bench.stream import AnswerStream, BadAnswer
@@ -358,3 +361,35 @@ def test_a_server_that_does_not_keep_up_is_said_to() -> None:
     with loopback() as server:
         point = bench(server, "stalls", users=[], rates=[100.0], budget=Budget(requests=30, seconds=20)).points[0]
     assert any("were answered" in note for note in point.notes)
+
+
+class _Rounds:
+    """A server that answers all users at once, every ten seconds: what a full batch of equal requests looks like."""
+
+    def __init__(self) -> None:
+        self.rounds: Counter[object] = Counter()
+
+    async def ask(self, body: bytes, due_s: float) -> client.Reply:
+        user = asyncio.current_task()
+        await asyncio.sleep(0)  # the others' turn: answers of a round follow each other
+        self.rounds[user] += 1
+        end_s = 10.0 * self.rounds[user]
+        return client.Reply(
+            due_s=end_s - 10, sent_s=end_s - 10, first_s=end_s - 9, last_s=end_s, end_s=end_s, output_tokens=7
+        )
+
+
+@pytest.mark.parametrize("seconds", [1.0, 22.0, 30.0, 95.0])
+def test_answers_that_come_in_rounds_are_counted_in_whole_rounds(seconds: float) -> None:
+    """By Little's law, 8 users with answers of ten seconds get 0.8 a second, wherever the window happens to end."""
+    window = Window(started_s=0.0)
+
+    async def load() -> None:
+        async with asyncio.timeout(5):
+            stopping = Stopping(Budget(precision=0.0, seconds=seconds), 8)
+            await closed_loop(_Rounds(), 8, lambda: b"", stopping, lambda: 0.0, window)  # type: ignore[arg-type]
+
+    asyncio.run(load())
+    assert window.opened_s is not None
+    assert window.closed_s is not None
+    assert len(window.replies) / (window.closed_s - window.opened_s) == pytest.approx(0.8)

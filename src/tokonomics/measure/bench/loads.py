@@ -1,10 +1,11 @@
 """Two ways to load a server, and what is kept of them.
 
 **Closed loop**: so many users, each sending the next request when the last is answered. The window that is measured
-opens when every user has had an answer and closes at the answer that ends it; what ends before or after is counted
-apart, so that neither start nor end dilutes the rates. **Open loop**: requests are due at given times whether or not
-the server keeps up, and latencies count from then: a server that stalls cannot slow down its own measurement
-(coordinated omission). The window runs from the first due time to the last answer.
+opens when every user has had an answer and closes when every user has had another since there was enough; what ends
+before or after is counted apart, so that neither start nor end dilutes the rates, also where all users wait for each
+other and answers come in rounds. A limit on requests or dollars closes it at once. **Open loop**: requests are due at
+given times whether or not the server keeps up, and latencies count from then: a server that stalls cannot slow down
+its own measurement (coordinated omission). The window runs from the first due time to the last answer.
 """
 
 import asyncio
@@ -69,8 +70,11 @@ class Window:
 async def closed_loop(client: Client, users: int, ask: Ask, stopping: Stopping, spent: Spent, window: Window) -> None:
     """Fills the window; returns when every request that was sent has ended."""
     warm: set[int] = set()
+    owed: set[int] = set()
+    closing = False
 
     async def user(number: int) -> None:
+        nonlocal closing
         while window.phase != "draining":
             reply = await client.ask(ask(), perf_counter())
             if window.phase == "warm-up":
@@ -80,8 +84,12 @@ async def closed_loop(client: Client, users: int, ask: Ask, stopping: Stopping, 
                     window.phase, window.opened_s = "measuring", reply.end_s
             elif window.phase == "measuring":
                 _measured(window, reply, stopping)
-                window.stopped = stopping.reason(reply.end_s - (window.opened_s or 0.0), spent())
-                if window.stopped:
+                elapsed_s = reply.end_s - (window.opened_s or 0.0)
+                if not closing and (reason := stopping.reason(elapsed_s, spent())) is not None:
+                    window.stopped, closing = reason, True
+                    owed.update(range(users))
+                owed.discard(number)
+                if closing and (not owed or stopping.is_spent(spent())):
                     window.phase, window.closed_s = "draining", reply.end_s
             else:
                 window.keep(reply, inside=False)

@@ -58,6 +58,11 @@ class Stopping:
             self._ttft.append(ttft_s)
             self._e2e.append(e2e_s)
 
+    def is_spent(self, spent_usd: float) -> bool:
+        """Whether a limit is reached that not one request may exceed."""
+        budget = self._budget
+        return self.seen >= budget.requests or (budget.usd is not None and spent_usd >= budget.usd)
+
     def reason(self, elapsed_s: float, spent_usd: float) -> str | None:
         """Why to stop now; None to go on."""
         budget = self._budget
