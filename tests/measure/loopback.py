@@ -180,6 +180,11 @@ def loopback() -> Iterator[Loopback]:
         ready.set()
         await done.wait()
         await runner.cleanup()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.sleep(0.01)  # a closed transport lets its socket go in a later turn of the loop
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
