@@ -25,6 +25,7 @@ class Loopback:
         self.address = ""
         self.stall_s = 0.4
         self._stalled: asyncio.Event | None = None
+        self.transports: set[Any] = set()
 
     def url(self, behaviour: str) -> str:
         return f"{self.address}/{behaviour}/v1"
@@ -33,6 +34,7 @@ class Loopback:
         body = json.loads(await request.read())
         behaviour = request.match_info["behaviour"]
         self.bodies.append(body)
+        self.transports.add(request.transport)
         self.seen[behaviour] += 1
         return await getattr(self, f"_{behaviour}")(request, body)  # type: ignore[no-any-return]
 
@@ -184,7 +186,9 @@ def loopback() -> Iterator[Loopback]:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        await asyncio.sleep(0.01)  # a closed transport lets its socket go in a later turn of the loop
+        for transport in filter(None, server.transports):
+            transport.abort()  # one that is full would wait for its reader for ever
+        await asyncio.sleep(0.01)  # an aborted transport lets its socket go in a later turn of the loop
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
