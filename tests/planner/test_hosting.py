@@ -1,5 +1,6 @@
 """The self-hosted side of a break-even: its stairs are the planner's own plans."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +10,19 @@ from tests.planner.small_catalogue import OFFERS, TODAY
 from tokonomics.money.breakeven import break_even
 from tokonomics.planner.breakeven import (
     SECONDS_PER_MONTH,
+    TRICKLE,
     Hosting,
     at_break_even,
     self_hosted,
+    share_of_api,
     tokens_per_request,
     with_shared_head,
 )
-from tokonomics.planner.load import load_of_shape
+from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.plan import study
 from tokonomics.planner.scenario import Scenario
 from tokonomics.traffic.prefix_reuse import reuse
+from tokonomics.traffic.trace import PrefixBlocks, make_trace
 
 ASKED = {
     "model": ("llama-3.1-8b",),
@@ -70,6 +74,24 @@ def test_a_shared_head_is_found_by_the_cache() -> None:
     # Whole blocks of 16 tokens, so a little less than half.
     assert 0.47 < share <= 0.5
     assert np.all(shared <= load.trace.input_tokens[1:])
+
+
+def test_an_api_forgets_after_five_minutes_and_each_use_begins_them_anew() -> None:
+    """Four prompts of two blocks, alike: at 0, 200 and 450 s the last use is near enough, at 800 s it is not."""
+    prefix = PrefixBlocks(
+        ids=np.tile(np.arange(2, dtype=np.int32), 4), starts=np.arange(0, 9, 2), block_tokens=16, distinct=2
+    )
+    trace = replace(make_trace([0, 200, 450, 800], [64] * 4, [10] * 4), prefix=prefix)
+    log = load_of_log(trace)
+    assert share_of_api(log, None) == pytest.approx(2 * 32 / (4 * 64))
+    assert share_of_api(log.at(log.workload.rate * 2), None) == pytest.approx(3 * 32 / (4 * 64))
+    assert share_of_api(log.at(log.workload.rate / 2), None) == 0
+
+
+def test_the_log_is_asked_at_its_own_pace() -> None:
+    asked = hosting(input=None, output=None, trace="mooncake-conversation", quick=True)
+    assert asked.recorded().workload.rate > 100 * TRICKLE
+    assert share_of_api(asked.recorded(), None) > 2 * share_of_api(asked.load(TRICKLE), None)
 
 
 def test_cached_prompts_never_make_hosting_dearer() -> None:
