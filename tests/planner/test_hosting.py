@@ -8,6 +8,7 @@ import pytest
 from tests.planner.small_catalogue import OFFERS, TODAY
 
 from tokonomics.money.breakeven import break_even
+from tokonomics.planner import breakeven
 from tokonomics.planner.breakeven import (
     SECONDS_PER_MONTH,
     TRICKLE,
@@ -64,6 +65,17 @@ def test_simulated_stairs_hold_what_the_planner_finds_to_hold() -> None:
         assert best.replicas <= replicas <= best.replicas + 1
     found = break_even(hosted, "api", 0.5)
     assert at_break_even(kinds, hosted, found).slow < 1 < at_break_even(kinds, hosted, found).fast
+
+
+def test_break_evens_beyond_the_planned_volumes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    prices = [0.05, 0.2, 1.0, 5.0]
+    all_asked, _ = self_hosted(hosting(quick=True), prices)
+    assert all_asked.not_planned_for == ()
+    monkeypatch.setattr(breakeven, "_MOST_STUDIES", 2)
+    few, _ = self_hosted(hosting(quick=True), prices)
+    met = {volume for price in prices for volume in (break_even(few, "", price).first, break_even(few, "", price).stays)}
+    assert few.not_planned_for
+    assert all(any(volume == pytest.approx(each) for each in met if each) for volume in few.not_planned_for)
 
 
 def test_a_shared_head_is_found_by_the_cache() -> None:

@@ -54,6 +54,7 @@ _CLOSE_ENOUGH = 1.02
 _BLOCK_TOKENS = 16
 """vLLM's block: shared prompts are found by whole ones."""
 _MOST_STUDIES = 12
+"""Volumes that are planned for, each a search of its own; those beyond are named in what is found."""
 _MOST_ROUNDS = 3
 _NEAR = 1.25
 """Two rates closer than this are planned for once."""
@@ -121,12 +122,16 @@ def self_hosted(
     """The staircase against these API prices, and the hardware it is made of."""
     found: dict[tuple[object, ...], HostedKind] = {}
     asked: list[float] = []
+    skipped: list[float] = []
     base = hosting.question(TRICKLE)
     tokens = tokens_per_request(base.load)
 
     def ask(rate: float) -> Study | None:
         """Plan for a rate, unless one near it was planned for."""
-        if len(asked) >= _MOST_STUDIES or any(1 / _NEAR < rate / each < _NEAR for each in asked):
+        if any(1 / _NEAR < rate / each < _NEAR for each in asked):
+            return None
+        if len(asked) >= _MOST_STUDIES:
+            skipped.append(rate)
             return None
         asked.append(rate)
         say(f"the cheapest hardware at {rate:.3g} requests/s")
@@ -155,7 +160,8 @@ def self_hosted(
             hosted = SelfHosted(kinds=tuple(each.kind for each in found.values()), extras=extras)
             if len(found) == known:
                 break
-    return hosted, list(found.values())
+    beyond = tuple(sorted({rate * tokens * SECONDS_PER_MONTH for rate in skipped}))
+    return hosted.model_copy(update={"not_planned_for": beyond}), list(found.values())
 
 
 def _picks(made: Study) -> list[Candidate]:

@@ -195,6 +195,9 @@ def _notes(found: BreakEvenReport) -> str:
                 f"Some hardware holds weights or KV cache at fewer bits than published ({', '.join(below)}): check "
                 "quality, or ask with --min-weights and --kv."
             )
+    if found.hosted.not_planned_for:
+        volumes = ", ".join(count(each) for each in found.hosted.not_planned_for)
+        lines.append(f"Not looked for anew: hardware for {volumes} tokens a month, where bills meet. Compare fewer APIs.")
     lines += _kept(found)
     lines += [f"Left out: {each.name}, {each.why}." for each in found.left_out]
     notes = {each.note for each in found.apis if each.note}
