@@ -266,7 +266,8 @@ def test_what_a_log_does_not_find_in_the_cache_is_written_at_the_price_of_writin
     trace = make_trace([0.0], [1000], [100])
     ((bill,), _) = api_bills([WRITES], trace, cached_share=0.6, replayed=True)
     assert bill.usd_per_request == pytest.approx((600 * 0.2 + 400 * 2.5 + 800) / 1e6)
-    assert (bill.cached_share, bill.written_share) == (0.6, pytest.approx(0.4))
+    assert bill.cached_share == 0.6
+    assert bill.written_share == pytest.approx(0.4)
     # A host without such a price charges the input's.
     free = WRITES.model_copy(update={"cache_write_usd_per_mtok": None})
     ((bill,), _) = api_bills([free], trace, cached_share=0.6, replayed=True)

@@ -73,7 +73,8 @@ def test_break_evens_beyond_the_planned_volumes_are_named(monkeypatch: pytest.Mo
     assert all_asked.not_planned_for == ()
     monkeypatch.setattr(breakeven, "_MOST_STUDIES", 2)
     few, _ = self_hosted(hosting(quick=True), prices)
-    met = {volume for price in prices for volume in (break_even(few, "", price).first, break_even(few, "", price).stays)}
+    meets = [break_even(few, "", price) for price in prices]
+    met = {volume for each in meets for volume in (each.first, each.stays)}
     assert few.not_planned_for
     assert all(any(volume == pytest.approx(each) for each in met if each) for volume in few.not_planned_for)
 

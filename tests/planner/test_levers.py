@@ -83,12 +83,22 @@ def test_each_lever_alone_is_a_direct_simulation_of_the_changed_setup() -> None:
         assert made.tpot_s == pulled.bill.tpot_s
 
 
-def test_saving_and_remaining_bill_are_the_old_bill() -> None:
-    now = ranked().ranking.now.usd_per_month
+def test_what_a_lever_saves_is_the_difference_of_two_bills_made_apart() -> None:
+    """Nothing that was remembered on the way to the ranking moves a bill."""
+    now = bill_of(NOW)
+    assert isinstance(now, SetupBill)
+    tried = 0
     for each in ranked().ranking.levers:
-        if each.bill:
-            assert each.saved_usd_per_month + each.bill.usd_per_month == pytest.approx(now)
-            assert each.saved_share == pytest.approx(each.saved_usd_per_month / now)
+        changed = next(lever for lever in all_levers() if lever.name == each.name).apply(NOW)
+        if each.bill is None or isinstance(changed, NotApplicable):
+            continue
+        alone = bill_of(changed)
+        assert isinstance(alone, SetupBill)
+        assert each.bill == alone
+        assert each.saved_usd_per_month == pytest.approx(now.usd_per_month - alone.usd_per_month)
+        assert each.saved_share == pytest.approx(1 - alone.usd_per_month / now.usd_per_month)
+        tried += 1
+    assert tried >= 4
 
 
 def test_the_largest_saving_comes_first() -> None:
@@ -161,6 +171,17 @@ def test_the_steps_add_up_to_the_whole() -> None:
     assert made.naive.usd_per_month - saved == pytest.approx(made.end.usd_per_month)
     assert sum(each.saved_share for each in made.steps) == pytest.approx(made.saved_share)
     assert made.steps[-1].bill == made.end
+
+
+def test_each_step_is_billed_as_the_setup_it_leads_to() -> None:
+    """Made apart, with nothing remembered."""
+    made = stacked()
+    here = made.naive
+    for step in made.waterfall.steps:
+        for knob in step.knobs:
+            here = moved(here, made.end, knob)
+        assert bill_of(here) == step.bill
+    assert here == made.end
 
 
 def test_the_order_changes_the_steps_and_not_the_end() -> None:
@@ -313,7 +334,10 @@ def drafting_stack(**said: object) -> Stacked:
     """One GPU for sale and a tight promise per token: a good draft needs fewer replicas."""
     alone = frozenset(KNOBS) - {"batch", "speculation"}
     lone = replace(
-        NOW, load=load_of_shape(5, "1000", "300"), offers=CHEAP[1:2], promises=parse_promises("ttft_p99=1,tpot_p99=13ms")
+        NOW,
+        load=load_of_shape(5, "1000", "300"),
+        offers=CHEAP[1:2],
+        promises=parse_promises("ttft_p99=1,tpot_p99=13ms"),
     )
     return stack(lone, Choices(without=alone, **said))  # type: ignore[arg-type]
 

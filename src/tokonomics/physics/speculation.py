@@ -13,14 +13,14 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.nouns import Noun
 
 ACCEPTANCE = 0.65
-"""Assumed where the user's own is not known; no table of pairs like those drafted here could be cited. Near it: 0.64 and
-0.71 for GPT-2 medium and large drafted by DistilGPT-2, greedy (hurjun/speculative-decoding-lab), and 0.74, 0.64, 0.65 for
-the first three tokens of Qwen3.6-27B's own draft head (vLLM's counters in noonghunna/club-3090#105, 2026-05-08); far from
-it: 0.98 on other texts (eugr/spark-vllm-docker#200). It is a property of the texts, the temperature and the pair:
-measure it."""
+"""Assumed where the user's own is not known: no table of pairs like those drafted here could be cited. Near it are 0.64
+and 0.71 for GPT-2 medium and large drafted by DistilGPT-2, greedy (hurjun/speculative-decoding-lab), and 0.74, 0.64 and
+0.65 for the first three tokens of Qwen3.6-27B's own draft head (vLLM's counters in noonghunna/club-3090#105,
+2026-05-08); far from it is 0.98 on other texts (eugr/spark-vllm-docker#200). It is a property of the texts, the
+temperature and the pair: measure it."""
 DRAFT_TOKENS = 3
-"""Assumed: as in vLLM's own example of a draft model (vllm-project/vllm#24322, 2025-09-05); few, since a full batch has no
-idle arithmetic to spend on proposals that fail."""
+"""Assumed: as in vLLM's own example of a draft model (vllm-project/vllm#24322, 2025-09-05); few, since a full batch has
+no idle arithmetic to spend on proposals that fail."""
 
 
 class Speculation(Noun):

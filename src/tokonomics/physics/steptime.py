@@ -167,12 +167,13 @@ class StepModel:
     def adapters_s(self, sequences: Array) -> Array:
         """Reading the LoRA adapters beyond the first: each sequence has one, however many tokens of it are computed."""
         others = np.clip(np.minimum(sequences, self.deployment.lora_adapters) - 1, 0.0, None)
-        return others * self._adapter_s
+        return np.asarray(others * self._adapter_s)
 
     def parts(self, batch: float, context: float) -> StepParts:
         """One decode step, taken apart."""
         share = np.float64(max(batch / self.deployment.pp, 1.0))
-        matrices = float(np.interp(share, _TOKENS, self._matrices) + self.head_s(share) + self.adapters_s(share))
+        matrices = float(np.interp(share, _TOKENS, self._matrices) + np.interp(share, _TOKENS, self._head))
+        matrices += float(self.adapters_s(np.asarray(share)))
         weights_s = min(matrices, step_weight_bytes(self.deployment, share) / self._stream_bytes_per_s())
         step_s = float(self.decode(batch, context))
         kv_s = float(self.decode_attention_s(share, np.float64(context)))

@@ -197,7 +197,7 @@ def _notes(found: BreakEvenReport) -> str:
             )
     if found.hosted.not_planned_for:
         volumes = ", ".join(count(each) for each in found.hosted.not_planned_for)
-        lines.append(f"Not looked for anew: hardware for {volumes} tokens a month, where bills meet. Compare fewer APIs.")
+        lines.append(f"No hardware was looked for at {volumes} tokens a month, where bills meet: compare fewer APIs.")
     lines += _kept(found)
     lines += [f"Left out: {each.name}, {each.why}." for each in found.left_out]
     notes = {each.note for each in found.apis if each.note}
@@ -210,7 +210,7 @@ def _kept(found: BreakEvenReport) -> list[str]:
     kept = next((each.cached_within_s for each in found.apis if each.cached_within_s), None)
     if kept is None:
         return []
-    lines = [f"Cached at the APIs: what the log repeats within {seconds(kept)}, at its own pace, as hosts keep prompts."]
+    lines = [f"Cached at the APIs: what the log repeats within {seconds(kept)} at its own pace, as hosts keep prompts."]
     paid = [each.name for each in found.apis if each.written_share]
     if paid:
         lines.append(f"The rest of each prompt is written into the cache, at the price of writing: {', '.join(paid)}.")

@@ -198,7 +198,8 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
         headline.append(f"\n{fair}")
     heads = ["step", ">saves $/month", ">of the start", ">$/month", ">$/Mtok", ">replicas", ">full", ">TTFT p99",
              ">TPOT p99"]  # fmt: skip
-    rows = [["one request at a time, 16 bit", "", "", *_figures(naive)], *(_step(step, made.drafted) for step in made.steps)]
+    rows = [["one request at a time, 16 bit", "", "", *_figures(naive)]]
+    rows += [_step(step, made.drafted) for step in made.steps]
     parts: list[RenderableType] = [Text(asked(setup)), *_unpromised(setup), "", headline, "", table(heads, rows), ""]
     parts += [Text.assemble("End: ", (end.deployment, "bold"), f"; {bought(end)}"), ""]
     if made.left_out:
