@@ -39,7 +39,8 @@ def test_capital_asks_what_a_loan_does() -> None:
 
 def test_an_annuity_without_interest_is_a_division() -> None:
     assert annuity(0, 5) == pytest.approx(0.2)
-    assert annuity(1e-9, 5) == pytest.approx(0.2)
+    for tiny in (1e-9, 1e-13, 5e-324):
+        assert annuity(tiny, 0.5) == pytest.approx(2)
 
 
 @given(some.floats(1e3, 1e6), some.floats(0.5, 10), some.floats(0, 0.9), some.floats(0, 0.3), some.floats(1, 2))

@@ -21,6 +21,8 @@ from tokonomics.units import HOURS_PER_MONTH
 HOURS_PER_YEAR = 12 * HOURS_PER_MONTH
 MEAN_PUE = 1.58
 """Industry mean of 2023: Uptime Institute, Intelligence Update 221, 2023-11-23; new large sites reach 1.3 and less."""
+_FREE = 1e-12
+"""A cost of capital a year below which it moves no digit."""
 POWER_UNIT = "kWh"
 """Of the lines that an idle machine, switched off, does without."""
 
@@ -53,9 +55,9 @@ class Purchase(Noun):
 
 def annuity(cost_of_capital: float, years: float) -> float:
     """Yearly payment for one dollar borrowed."""
-    if cost_of_capital == 0:
-        return 1 / years
-    return cost_of_capital / -math.expm1(-years * math.log1p(cost_of_capital))
+    left = -math.expm1(-years * math.log1p(cost_of_capital))
+    # Money that costs next to nothing: the smallest numbers round to none at all.
+    return cost_of_capital / left if cost_of_capital > _FREE else 1 / years
 
 
 def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
