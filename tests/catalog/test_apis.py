@@ -108,6 +108,34 @@ def test_every_shipped_price_agrees_with_the_package_it_comes_from() -> None:
             assert price_request(one, tokens, cached, 777) == pytest.approx(float(theirs)), one.key
 
 
+def test_tokens_written_into_a_cache_cost_what_the_package_says() -> None:
+    """Claude Sonnet: $3 in, $3.75 written, $0.30 read, $15 out."""
+    sonnet = find_api("anthropic:claude-sonnet-4-5")
+    assert price_request(sonnet, 100_000, 60_000, 1000, written_tokens=30_000) == pytest.approx(
+        (10_000 * 3 + 30_000 * 3.75 + 60_000 * 0.3 + 1000 * 15) / 1e6
+    )
+    anthropic = next(host for host in get_snapshot().providers if host.id == "anthropic")
+    noon = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    charged = [one for one in list_apis(host="anthropic") if one.cache_write_usd_per_mtok is not None]
+    assert len(charged) > 10
+    for one in charged:
+        model = next(each for each in anthropic.models if each.id == one.model)
+        usage = Usage(input_tokens=90_000, output_tokens=777, cache_read_tokens=50_000, cache_write_tokens=30_000)
+        theirs = model.calc_price(usage, anthropic, genai_request_timestamp=noon).total_price
+        assert price_request(one, 90_000, 50_000, 777, written_tokens=30_000) == pytest.approx(float(theirs)), one.key
+
+
+def test_writing_never_costs_less_than_the_input_and_no_more_is_written_than_is_computed() -> None:
+    cheap = api(cache_write_usd_per_mtok=0.5)
+    assert price_request(cheap, 1000, 0, 0, written_tokens=1000) == price_request(cheap, 1000, 0, 0)
+    assert price_request(api(), 1000, 0, 0, written_tokens=1000) == price_request(api(), 1000, 0, 0)
+    with pytest.raises(BadInput, match="not cached"):
+        price_request(api(cached_input_usd_per_mtok=1.0), 1000, 600, 0, written_tokens=500)
+    half = api(cache_write_usd_per_mtok=2.5, batch_input_usd_per_mtok=1.0, batch_output_usd_per_mtok=4.0)
+    with pytest.raises(BadInput, match="batch cache write price"):
+        price_request(half, 1000, 0, 0, batch=True, written_tokens=1000)
+
+
 def test_every_price_says_when_and_where_it_was_quoted() -> None:
     for one in list_apis(host="anthropic"):
         assert one.source.startswith("genai-prices ")

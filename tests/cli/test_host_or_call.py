@@ -110,8 +110,10 @@ def test_what_cannot_be_used_says_so(tokonomics: Call, flags: tuple[str, ...], s
 def test_a_log_that_repeats_itself_gets_the_cached_price_on_both_sides(tokonomics: Call) -> None:
     made = json.loads(tokonomics(*MOONCAKE, "--json").stdout)
     (api,) = made["apis"]
-    assert all(each["cached_share"] == pytest.approx(made["cached_share"]) for each in made["hardware"])
-    assert made["cached_share"] > 0.2
+    # The closed form gives our own cache no end; the API's forgets after five minutes.
+    assert all(each["cached_share"] > made["cached_share"] for each in made["hardware"])
+    assert made["cached_share"] > 0.1
+    assert api["cached_within_s"] == 300
     assert api["cached_share"] == made["cached_share"]
     # GPT-4o: $2.50 in, $1.25 cached, $10 out.
     cached = made["cached_share"]

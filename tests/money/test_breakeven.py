@@ -256,3 +256,40 @@ def test_a_price_nobody_quotes_leaves_the_host_out_and_says_so() -> None:
     bare = ApiPrice(host="x", model="y", input_usd_per_mtok=1, output_usd_per_mtok=1, date=None, source="test")
     with pytest.raises(BadInput, match="cached price of x:y is unknown"):
         api_bills([bare], trace, cached_share=0.5)
+
+
+WRITES = API.model_copy(update={"tiers": (), "cached_input_usd_per_mtok": 0.2, "cache_write_usd_per_mtok": 2.5})
+"""As Anthropic prices: reads at a tenth of the input, writes at five quarters."""
+
+
+def test_what_a_log_does_not_find_in_the_cache_is_written_at_the_price_of_writing() -> None:
+    trace = make_trace([0.0], [1000], [100])
+    ((bill,), _) = api_bills([WRITES], trace, cached_share=0.6, replayed=True)
+    assert bill.usd_per_request == pytest.approx((600 * 0.2 + 400 * 2.5 + 800) / 1e6)
+    assert bill.cached_share == 0.6
+    assert bill.written_share == pytest.approx(0.4)
+    # A host without such a price charges the input's.
+    free = WRITES.model_copy(update={"cache_write_usd_per_mtok": None})
+    ((bill,), _) = api_bills([free], trace, cached_share=0.6, replayed=True)
+    assert bill.usd_per_request == pytest.approx((600 * 0.2 + 400 * 2 + 800) / 1e6)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.22, 0.5])
+def test_a_cache_that_costs_more_than_it_saves_is_not_used(share: float) -> None:
+    """2 = 0.2 × s + 2.5 × (1 − s) at s = 0.5 ÷ 2.3 = 21.7 %."""
+    ((bill,), _) = api_bills([WRITES], make_trace([0.0], [1000], [100]), cached_share=share, replayed=True)
+    assert bill.cached_share == (share if share > 0.5 / 2.3 else 0)
+    assert bill.usd_per_request <= (1000 * 2 + 800) / 1e6 * (1 + 1e-12)
+    assert ("without its cache" in (bill.note or "")) == (share < 0.5 / 2.3)
+
+
+def test_a_head_that_all_prompts_share_is_written_too_rarely_to_count() -> None:
+    ((bill,), _) = api_bills([WRITES], make_trace([0.0], [1000], [100]), cached_share=0.6)
+    assert bill.usd_per_request == pytest.approx((600 * 0.2 + 400 * 2 + 800) / 1e6)
+
+
+def test_a_batch_whose_writes_have_no_quote_goes_without_the_cache() -> None:
+    half = {"batch_input_usd_per_mtok": 1.0, "batch_output_usd_per_mtok": 4.0, "batch_cached_input_usd_per_mtok": 0.1}
+    trace = make_trace([0.0], [1000], [100])
+    (_, batch), _ = api_bills([WRITES.model_copy(update=half)], trace, 0.6, batch=True, replayed=True)
+    assert batch.usd_per_request == pytest.approx((1000 * 1 + 400) / 1e6)

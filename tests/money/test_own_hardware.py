@@ -39,7 +39,8 @@ def test_capital_asks_what_a_loan_does() -> None:
 
 def test_an_annuity_without_interest_is_a_division() -> None:
     assert annuity(0, 5) == pytest.approx(0.2)
-    assert annuity(1e-9, 5) == pytest.approx(0.2)
+    for tiny in (1e-9, 1e-13, 5e-324):
+        assert annuity(tiny, 0.5) == pytest.approx(2)
 
 
 @given(some.floats(1e3, 1e6), some.floats(0.5, 10), some.floats(0, 0.9), some.floats(0, 0.3), some.floats(1, 2))
@@ -61,10 +62,28 @@ def test_every_line_counts_and_none_is_negative(
     assert dearer.usd > hour.usd + 1 - 1e-9
 
 
-def test_owning_beats_rent_from_a_share_of_the_hours_on() -> None:
-    rent = own_offer(BOUGHT.model_copy(update={"purchase_usd": 1e6}), H100, date(2026, 11, 1))
+@pytest.mark.parametrize("rent_usd", [1.3, 2.0, 5.0])
+def test_at_the_share_of_hours_the_month_owned_costs_the_month_rented(rent_usd: float) -> None:
+    """$10 an hour stand whether it runs or not; (8 × 0.7 + 4.6) kW × 1.5 at ten cents are drawn when it does."""
+    rent = own_offer(BOUGHT, H100, date(2026, 11, 1)).model_copy(update={"usd_per_hour": 8 * rent_usd})
     found = own_hardware(BOUGHT, H100, rent)
-    assert found.hours_share == pytest.approx(found.usd_per_gpu_hour / (rent.usd_per_gpu_hour() or 0))
+    assert found.hours_share is not None
+
+    def bills(share: float) -> tuple[float, float]:
+        needed = share * 730
+        return 730 * 10 + needed * 10.2 * 1.5 * 0.1, needed * 8 * rent_usd
+
+    owned, rented = bills(found.hours_share)
+    assert owned == pytest.approx(rented)
+    for off in (-0.01, 0.01):
+        owned, rented = bills(found.hours_share + off)
+        assert (owned < rented) == (off > 0)
+
+
+def test_rent_below_the_power_of_ones_own_is_never_beaten() -> None:
+    rent = own_offer(BOUGHT, H100, date(2026, 11, 1)).model_copy(update={"usd_per_hour": 1.5})
+    assert own_hardware(BOUGHT, H100, rent).hours_share is None
+    assert own_hardware(BOUGHT, H100).hours_share is None
 
 
 def test_the_offer_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
-from tokonomics.physics.speculation import Speculation
+from tokonomics.physics.speculation import Speculation, acceptance_for
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.step_table import step_s, step_table
 
@@ -31,6 +31,13 @@ def test_a_round_yields_what_drawing_it_token_by_token_yields(acceptance: float,
     assert Speculation(tokens=tokens, acceptance=acceptance, draft_share=0.1).tokens_per_round == pytest.approx(
         expected
     )
+
+
+@given(st.floats(0, 1), st.integers(1, 12))
+def test_the_acceptance_for_a_yield_is_the_one_that_yields_it(acceptance: float, tokens: int) -> None:
+    made = Speculation(tokens=tokens, acceptance=acceptance, draft_share=0.1)
+    assert acceptance_for(made.tokens_per_round, tokens) == pytest.approx(acceptance, abs=1e-6)
+    assert acceptance_for(tokens + 1.001, tokens) is None
 
 
 def test_a_draft_that_is_always_right_yields_all_it_proposes_and_one_more() -> None:

@@ -281,3 +281,38 @@ def test_an_architecture_without_an_efficiency_is_an_error_that_lists_those_with
     unknown = find_gpu("H100").model_copy(update={"architecture": "rubin"})
     with pytest.raises(BadInput, match="hopper"):
         efficiency(unknown)
+
+
+# --- LoRA -----------------------------------------------------------------------------------------------------------
+
+
+def _with_adapters(adapters: int, **options: object) -> StepModel:
+    made = on("llama-3.1-8b", "H100", **options)
+    return step_model(made.model_copy(update={"lora_rank": 16, "lora_adapters": adapters}))
+
+
+@pytest.mark.parametrize("tokens", [1, 128, 2048, 8192])
+def test_a_prompt_uses_one_adapter_however_many_are_loaded(tokens: int) -> None:
+    one, many = (float(_with_adapters(each).prefill(tokens)) for each in (1, 800))
+    assert many == one > float(step_model(on("llama-3.1-8b", "H100")).prefill(tokens))
+
+
+@pytest.mark.parametrize(("batch", "prompts", "read"), [(1, 0, 1), (8, 0, 8), (80, 0, 50), (8, 3, 11), (60, 3, 50)])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_step_reads_an_adapter_for_each_sequence_and_none_twice(batch: int, prompts: int, read: int, tp: int) -> None:
+    """Rank 16 beside the four products of 32 layers (QKV and gate with up are one each): 16 × (in + out) weights."""
+    mixed, alike = _with_adapters(50, tp=tp), _with_adapters(1, tp=tp)
+    beside = 512 if prompts else 0
+    step = beside, 0, batch, 1000, max(prompts, 1)
+    extra = _bare(mixed.deployment).step(*step) - _bare(alike.deployment).step(*step)
+    widths = 4 * 4096 + (6144 + 4096 + 2 * 14336 + 14336) / tp
+    gpu = mixed.deployment.gpu
+    moved = (read - 1) * 32 * 16 * widths * Precision.bf16.bytes_per_weight
+    assert float(extra) == pytest.approx(moved / (gpu.bandwidth_bytes_per_s * efficiency(gpu).memory), rel=1e-6)
+
+
+def test_the_parts_of_a_step_with_adapters_still_sum() -> None:
+    parts = _with_adapters(50).parts(32, 1000)
+    plain = _with_adapters(1).parts(32, 1000)
+    assert parts.overhead_s == pytest.approx(plain.overhead_s)
+    assert parts.step_s > plain.step_s

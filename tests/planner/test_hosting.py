@@ -1,5 +1,6 @@
 """The self-hosted side of a break-even: its stairs are the planner's own plans."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,18 +8,22 @@ import pytest
 from tests.planner.small_catalogue import OFFERS, TODAY
 
 from tokonomics.money.breakeven import break_even
+from tokonomics.planner import breakeven
 from tokonomics.planner.breakeven import (
     SECONDS_PER_MONTH,
+    TRICKLE,
     Hosting,
     at_break_even,
     self_hosted,
+    share_of_api,
     tokens_per_request,
     with_shared_head,
 )
-from tokonomics.planner.load import load_of_shape
+from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.plan import study
 from tokonomics.planner.scenario import Scenario
 from tokonomics.traffic.prefix_reuse import reuse
+from tokonomics.traffic.trace import PrefixBlocks, make_trace
 
 ASKED = {
     "model": ("llama-3.1-8b",),
@@ -62,6 +67,18 @@ def test_simulated_stairs_hold_what_the_planner_finds_to_hold() -> None:
     assert at_break_even(kinds, hosted, found).slow < 1 < at_break_even(kinds, hosted, found).fast
 
 
+def test_break_evens_beyond_the_planned_volumes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    prices = [0.05, 0.2, 1.0, 5.0]
+    all_asked, _ = self_hosted(hosting(quick=True), prices)
+    assert all_asked.not_planned_for == ()
+    monkeypatch.setattr(breakeven, "_MOST_STUDIES", 2)
+    few, _ = self_hosted(hosting(quick=True), prices)
+    meets = [break_even(few, "", price) for price in prices]
+    met = {volume for each in meets for volume in (each.first, each.stays)}
+    assert few.not_planned_for
+    assert all(any(volume == pytest.approx(each) for each in met if each) for volume in few.not_planned_for)
+
+
 def test_a_shared_head_is_found_by_the_cache() -> None:
     load = with_shared_head(load_of_shape(1, "lognormal:mean=800,p99=4000", "100"), 0.5)
     assert load.trace.prefix is not None
@@ -70,6 +87,24 @@ def test_a_shared_head_is_found_by_the_cache() -> None:
     # Whole blocks of 16 tokens, so a little less than half.
     assert 0.47 < share <= 0.5
     assert np.all(shared <= load.trace.input_tokens[1:])
+
+
+def test_an_api_forgets_after_five_minutes_and_each_use_begins_them_anew() -> None:
+    """Four prompts of two blocks, alike: at 0, 200 and 450 s the last use is near enough, at 800 s it is not."""
+    prefix = PrefixBlocks(
+        ids=np.tile(np.arange(2, dtype=np.int32), 4), starts=np.arange(0, 9, 2), block_tokens=16, distinct=2
+    )
+    trace = replace(make_trace([0, 200, 450, 800], [64] * 4, [10] * 4), prefix=prefix)
+    log = load_of_log(trace)
+    assert share_of_api(log, None) == pytest.approx(2 * 32 / (4 * 64))
+    assert share_of_api(log.at(log.workload.rate * 2), None) == pytest.approx(3 * 32 / (4 * 64))
+    assert share_of_api(log.at(log.workload.rate / 2), None) == 0
+
+
+def test_the_log_is_asked_at_its_own_pace() -> None:
+    asked = hosting(input=None, output=None, trace="mooncake-conversation", quick=True)
+    assert asked.recorded().workload.rate > 100 * TRICKLE
+    assert share_of_api(asked.recorded(), None) > 2 * share_of_api(asked.load(TRICKLE), None)
 
 
 def test_cached_prompts_never_make_hosting_dearer() -> None:

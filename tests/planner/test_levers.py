@@ -19,8 +19,10 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import deploy
+from tokonomics.physics.steptime import decode_step
 from tokonomics.planner import lever_list
 from tokonomics.planner.lever_list import (
+    KNOBS,
     Choices,
     NotApplicable,
     all_levers,
@@ -36,6 +38,7 @@ from tokonomics.report.levers_view import levers_view, stack_view
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
+from tokonomics.traffic.promises import parse_promises
 from tokonomics.units import usd
 
 A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
@@ -80,12 +83,22 @@ def test_each_lever_alone_is_a_direct_simulation_of_the_changed_setup() -> None:
         assert made.tpot_s == pulled.bill.tpot_s
 
 
-def test_saving_and_remaining_bill_are_the_old_bill() -> None:
-    now = ranked().ranking.now.usd_per_month
+def test_what_a_lever_saves_is_the_difference_of_two_bills_made_apart() -> None:
+    """Nothing that was remembered on the way to the ranking moves a bill."""
+    now = bill_of(NOW)
+    assert isinstance(now, SetupBill)
+    tried = 0
     for each in ranked().ranking.levers:
-        if each.bill:
-            assert each.saved_usd_per_month + each.bill.usd_per_month == pytest.approx(now)
-            assert each.saved_share == pytest.approx(each.saved_usd_per_month / now)
+        changed = next(lever for lever in all_levers() if lever.name == each.name).apply(NOW)
+        if each.bill is None or isinstance(changed, NotApplicable):
+            continue
+        alone = bill_of(changed)
+        assert isinstance(alone, SetupBill)
+        assert each.bill == alone
+        assert each.saved_usd_per_month == pytest.approx(now.usd_per_month - alone.usd_per_month)
+        assert each.saved_share == pytest.approx(1 - alone.usd_per_month / now.usd_per_month)
+        tried += 1
+    assert tried >= 4
 
 
 def test_the_largest_saving_comes_first() -> None:
@@ -158,6 +171,17 @@ def test_the_steps_add_up_to_the_whole() -> None:
     assert made.naive.usd_per_month - saved == pytest.approx(made.end.usd_per_month)
     assert sum(each.saved_share for each in made.steps) == pytest.approx(made.saved_share)
     assert made.steps[-1].bill == made.end
+
+
+def test_each_step_is_billed_as_the_setup_it_leads_to() -> None:
+    """Made apart, with nothing remembered."""
+    made = stacked()
+    here = made.naive
+    for step in made.waterfall.steps:
+        for knob in step.knobs:
+            here = moved(here, made.end, knob)
+        assert bill_of(here) == step.bill
+    assert here == made.end
 
 
 def test_the_order_changes_the_steps_and_not_the_end() -> None:
@@ -300,3 +324,50 @@ def test_the_ranking_names_the_gpus_it_moves_to_and_tells_effort_and_risk_below(
         if each.bill:
             assert f"{each.effort}; {each.risk}" in text
             assert usd(each.bill.usd_per_month) in text
+
+
+# --- what a draft rests on ------------------------------------------------------------------------------------------
+
+
+@cache
+def drafting_stack(**said: object) -> Stacked:
+    """One GPU for sale and a tight promise per token: a good draft needs fewer replicas."""
+    alone = frozenset(KNOBS) - {"batch", "speculation"}
+    lone = replace(
+        NOW,
+        load=load_of_shape(5, "1000", "300"),
+        offers=CHEAP[1:2],
+        promises=parse_promises("ttft_p99=1,tpot_p99=13ms"),
+    )
+    return stack(lone, Choices(without=alone, **said))  # type: ignore[arg-type]
+
+
+def test_a_stack_without_a_word_on_drafts_does_without_and_says_why() -> None:
+    made = drafting_stack().waterfall
+    assert made.drafted is None
+    assert all("speculation" not in each.knobs for each in made.steps)
+    assert next(each.reason for each in made.left_out if each.name == "speculative decoding").startswith("not tried")
+
+
+@pytest.mark.parametrize("said", [{}, {"acceptance": 0.9}])
+def test_a_draft_whose_acceptance_is_assumed_is_marked_in_the_stack(said: dict[str, float]) -> None:
+    made = drafting_stack(draft_share=0.02, **said)
+    drafted = made.waterfall.drafted
+    assert drafted
+    assert "speculation" in made.waterfall.steps[-1].knobs
+    text = " ".join(shown(stack_view(made.waterfall, NOW)).split())
+    assert drafted.assumed == (not said) == ("speculative decoding (assumed)" in text)
+    assert ("assumed, not measured" in text) == (not said)
+
+
+def test_a_draft_saves_time_from_the_acceptance_that_is_told() -> None:
+    made = drafting_stack(draft_share=0.02)
+    drafted, end = made.waterfall.drafted, made.end.deployment
+    assert drafted
+    assert drafted.pays_from
+    assert end.speculation
+    plain = float(decode_step(end.model_copy(update={"speculation": None}), drafted.batch, 1150))
+    for off in (-0.05, 0.05):
+        moved = end.speculation.model_copy(update={"acceptance": drafted.pays_from + off})
+        took = float(decode_step(end.model_copy(update={"speculation": moved}), drafted.batch, 1150))
+        assert (took < plain) == (off > 0)

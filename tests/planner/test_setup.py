@@ -15,7 +15,9 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
+from tokonomics.money.levers.cache_tiers import parse_tiers
 from tokonomics.physics.deployment import deploy
+from tokonomics.planner.breakeven import with_shared_head
 from tokonomics.planner.levers import Ranked, rank_levers
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import plan
@@ -194,3 +196,56 @@ def test_where_nothing_is_promised_the_levers_say_that_requests_may_wait_longer(
     assert shown(promises=()).count("Nothing is promised") == 1
     assert "Nothing is promised" not in shown()
     assert "Nothing is promised" not in shown(promises=(), offline=True)
+
+
+# --- the lines of a bill --------------------------------------------------------------------------------------------
+
+WITH_TERMS = (
+    offer("A100-80GB", 1, 2.0, spot_usd_per_hour=0.5, reserved_1yr_usd_per_hour=1.2),
+    offer("A100-80GB", 8, 15.0, spot_usd_per_hour=5.0),
+)
+FEW_LARGE = (offer("A100-80GB", 8, 15.0),)
+
+
+def a_day_with_a_peak() -> Load:
+    """Four busy hours and twenty quiet ones."""
+    rng = np.random.default_rng(1)
+    rates = np.where(np.arange(24) < 4, 12.0, 0.2)
+    times = np.concatenate([hour * 3600 + rng.uniform(0, 3600, int(rate * 3600)) for hour, rate in enumerate(rates)])
+    return load_of_log(make_trace(np.sort(times), np.full(len(times), 1000), np.full(len(times), 200)))
+
+
+def ways_to_buy() -> dict[str, Setup]:
+    plain = setup(offers=WITH_TERMS)
+    alike = replace(plain, load=with_shared_head(LOAD, 0.5))
+    day = setup(load=a_day_with_a_peak(), offers=FEW_LARGE, promises=parse_promises("ttft_p90=30"), autoscale=True)
+    return {
+        "on demand": plain,
+        "machines with GPUs to spare": setup(offers=FEW_LARGE),
+        "spare": replace(plain, spare=2),
+        "spot": replace(plain, spot=True),
+        "spot, with spare": replace(plain, spot=True, spare=1),
+        "committed": replace(plain, commit=True),
+        "memory that is paid for": replace(alike, tiers=parse_tiers("dram=200@0.004,ssd=2000@0.0001", A100)),
+        "memory and spare": replace(alike, spare=2, tiers=parse_tiers("dram=200@0.004", A100)),
+        "autoscaled, eight GPUs to the machine": day,
+        "autoscaled, with spare": replace(day, spare=1),
+        "apart": replace(plain, disaggregated=True),
+    }
+
+
+@pytest.mark.parametrize("way", ways_to_buy())
+def test_the_lines_of_a_bill_sum_to_it_and_its_gpu_hours_to_those_paid(way: str) -> None:
+    """However it is bought: no line is made up or cut off, also that of GPUs which no replica uses."""
+    asked_for = ways_to_buy()[way]
+    made = bill_of(asked_for)
+    assert isinstance(made, SetupBill)
+    assert math.fsum(line.usd for line in made.bill.lines) == pytest.approx(made.usd_per_month)
+    hours = math.fsum(line.quantity for line in made.bill.lines if line.unit == "GPU-hour")
+    # Were replicas to take more than is bought, the unused line would be cut at nothing and the hours exceed the paid.
+    assert hours == pytest.approx(made.gpus_paid * 730)
+    assert made.gpus_paid * 730 >= (made.replicas_mean + asked_for.spare) * A100.gpus * 730 * (1 - 1e-9)
+    paid_for_memory = math.fsum(line.usd for line in made.bill.lines if line.unit != "GPU-hour")
+    of_one = sum(each.usd_per_gb_hour * each.tier.size_bytes / 1e9 for each in asked_for.tiers) * 730
+    by_hand = of_one * (made.replicas + asked_for.spare)
+    assert paid_for_memory == pytest.approx(by_hand)

@@ -159,3 +159,16 @@ def test_the_context_table_reaches_beyond_the_longest_context(most: float) -> No
     assert (np.diff(points) > 0).all()
     # Eight pieces to the octave from sixteen tokens on: no piece is wider than an eighth of its start.
     assert (np.diff(points)[points[:-1] >= 16] <= points[:-1][points[:-1] >= 16] / 8).all()
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_adapters_are_counted_by_sequences_as_in_the_step_model(pp: int) -> None:
+    plain = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"), pp=pp)
+    steps = step_model(plain.model_copy(update={"lora_rank": 64, "lora_adapters": 40}))
+    table = compile_steps(steps, 64, 8192, 16_384)
+    for batch, tokens, prompts in ((1, 0, 0), (16, 0, 0), (64, 0, 0), (0, 2048, 1), (0, 8192, 1), (16, 2048, 2)):
+        passes = max(1, min(prompts, pp))
+        expected = steps.step(tokens / passes, 0, batch, 1000, max(prompts, 1) / passes)
+        pairs = tokens * (tokens / max(prompts, 1) + 1) / 2
+        found = step_s(table, batch, batch * 1000.0, tokens, prompts, pairs)
+        assert found == pytest.approx(float(expected), rel=0.01)

@@ -2,7 +2,8 @@
 
 Prices come from the package genai-prices (offline snapshot), from the user's own catalogue file, or from a file in
 litellm's format. A request is charged at the tier its whole input falls in. A price nobody quotes (batch, cached input)
-is unknown: asking for it is an error, never the full price in its place.
+is unknown: asking for it is an error, never the full price in its place. Where no price is quoted for writing into the
+host's cache, writing costs no more than the input.
 """
 
 import datetime as dt
@@ -39,6 +40,7 @@ class ApiRates(Noun):
     batch_input_usd_per_mtok: UsdPerMtok | None = None
     batch_output_usd_per_mtok: UsdPerMtok | None = None
     batch_cached_input_usd_per_mtok: UsdPerMtok | None = None
+    batch_cache_write_usd_per_mtok: UsdPerMtok | None = None
 
 
 class ApiTier(ApiRates):
@@ -77,14 +79,27 @@ class ApiPrice(ApiRates):
 
 
 def price_request(
-    api: ApiPrice, input_tokens: float, cached_tokens: float, output_tokens: float, batch: bool = False
+    api: ApiPrice,
+    input_tokens: float,
+    cached_tokens: float,
+    output_tokens: float,
+    batch: bool = False,
+    written_tokens: float = 0.0,
 ) -> float:
-    """USD of one request; ``cached_tokens`` are the part of ``input_tokens`` read from the host's prompt cache."""
-    for name, tokens in (("input", input_tokens), ("cached", cached_tokens), ("output", output_tokens)):
+    """USD of one request.
+
+    ``cached_tokens`` are the part of ``input_tokens`` read from the host's prompt cache, ``written_tokens`` the part
+    that is computed and written into it.
+    """
+    named = {"input": input_tokens, "cached": cached_tokens, "output": output_tokens, "written": written_tokens}
+    for name, tokens in named.items():
         if not (math.isfinite(tokens) and tokens >= 0):
             raise BadInput(f"{name} tokens cannot be {tokens}")
     if cached_tokens > input_tokens:
         raise BadInput(f"{cached_tokens:g} cached tokens are more than the {input_tokens:g} tokens of the whole input")
+    fresh = input_tokens - cached_tokens
+    if written_tokens > fresh * (1 + 1e-9):
+        raise BadInput(f"{written_tokens:g} written tokens are more than the {fresh:g} that are not cached")
     rates = api.rates(input_tokens)
     prompt, answer, cached = (
         (rates.batch_input_usd_per_mtok, rates.batch_output_usd_per_mtok, rates.batch_cached_input_usd_per_mtok)
@@ -93,13 +108,26 @@ def price_request(
     )
     kind = "batch_" if batch else ""
     parts = (
-        (input_tokens - cached_tokens, prompt, f"{kind}input"),
+        (max(0.0, fresh - written_tokens), prompt, f"{kind}input"),
         (cached_tokens, cached, f"{kind}cached"),
+        (written_tokens, _write_price(rates, batch), f"{kind}cache_write"),
         (output_tokens, answer, f"{kind}output"),
     )
     return sum(tokens * _quoted(api, usd, name) for tokens, usd, name in parts if tokens) / TOKENS_PER_MTOK + (
         api.usd_per_request
     )
+
+
+def _write_price(rates: ApiRates, batch: bool) -> float | None:
+    """Of a token computed and written; a host that charges for it and does not say what in a batch has no price then.
+
+    A quote below the input's is of what writing adds, or out of date: the token is computed all the same.
+    """
+    prompt = rates.batch_input_usd_per_mtok if batch else rates.input_usd_per_mtok
+    write = rates.batch_cache_write_usd_per_mtok if batch else rates.cache_write_usd_per_mtok
+    if write is None or prompt is None:
+        return prompt if rates.cache_write_usd_per_mtok is None else write
+    return max(write, prompt)
 
 
 def _quoted(api: ApiPrice, usd_per_mtok: float | None, name: str) -> float:
@@ -256,6 +284,7 @@ def _rates(standard: "ModelPrice", batch: "ModelPrice | None", input_tokens: int
         "batch_input_usd_per_mtok": _at(batch.input_mtok, input_tokens) if batch else None,
         "batch_output_usd_per_mtok": _at(batch.output_mtok, input_tokens) if batch else None,
         "batch_cached_input_usd_per_mtok": _at(batch.cache_read_mtok, input_tokens) if batch else None,
+        "batch_cache_write_usd_per_mtok": _at(batch.cache_write_mtok, input_tokens) if batch else None,
     }
 
 
@@ -300,6 +329,7 @@ class _UserTier(Noun):
     batch_input: UsdPerMtok | None = None
     batch_output: UsdPerMtok | None = None
     batch_cached: UsdPerMtok | None = None
+    batch_cache_write: UsdPerMtok | None = None
 
     def rates(self) -> dict[str, float]:
         return {_LONG_NAMES[name]: usd for name in _LONG_NAMES if (usd := getattr(self, name)) is not None}
@@ -324,6 +354,7 @@ _LONG_NAMES = {
     "batch_input": "batch_input_usd_per_mtok",
     "batch_output": "batch_output_usd_per_mtok",
     "batch_cached": "batch_cached_input_usd_per_mtok",
+    "batch_cache_write": "batch_cache_write_usd_per_mtok",
 }
 
 

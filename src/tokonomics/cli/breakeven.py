@@ -171,7 +171,7 @@ def _planned(
     scenario = Scenario().over({"model": (name,), **{key: each for key, each in flags.items() if each != volume}})
     hosting = Hosting(scenario, offers_of(scenario), today(), cached_share or 0.0)
     load = hosting.load(TRICKLE)
-    share = share_of_api(load, cached_share)
+    share = share_of_api(hosting.recorded(), cached_share)
     bills, left_out = api_bills(_apis(api), load.trace, share, batch_api, replayed=cached_share is None)
     if not scenario.quick:
         say_if_compiling()

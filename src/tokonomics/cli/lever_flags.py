@@ -137,7 +137,7 @@ def choices_from(
     """What was said of the levers."""
     from tokonomics.catalog.precision import WEIGHT_PRECISIONS, parse_precision
     from tokonomics.errors import BadInput, nearest, shorten
-    from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS
+    from tokonomics.physics.speculation import DRAFT_TOKENS
     from tokonomics.planner.lever_list import KNOBS, Choices
     from tokonomics.planner.wishes import listed
 
@@ -153,7 +153,7 @@ def choices_from(
         draft=draft,
         draft_share=draft_share,
         draft_tokens=DRAFT_TOKENS if draft_tokens is None else draft_tokens,
-        acceptance=ACCEPTANCE if acceptance is None else acceptance,
+        acceptance=acceptance,
         tiers=tiers,
         min_weights=parse_precision(min_weights, WEIGHT_PRECISIONS, "--min-weights") if min_weights else None,
         without=frozenset(names),

@@ -1,7 +1,8 @@
 """What an API would charge for the requests of a trace, by the million tokens, cached input and batch prices included.
 
 Every request is charged at the tier its own length falls in; a host that quotes no price for cached or batch tokens has
-none here either.
+none here either. Where a log says which prompts begin alike, what is not found in the host's cache is written into it,
+at the price of writing where one is quoted; a client for whom that is dearer than no cache at all does without.
 """
 
 import datetime as dt
@@ -14,6 +15,10 @@ from tokonomics.errors import BadInput
 from tokonomics.nouns import Noun
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import TOKENS_PER_MTOK
+
+HOST_TTL_S = 300.0
+"""How long a host keeps a prompt after its last use: Anthropic's five minutes, which each use begins anew (its prompt
+caching guide; an hour is sold as well, written at twice the input's price and not modelled). Others say minutes too."""
 
 
 class ApiBill(Noun):
@@ -31,12 +36,23 @@ class ApiBill(Noun):
     note: str | None = None
     cached_share: float = 0.0
     """Of the prompt tokens, read from the host's cache."""
+    written_share: float = 0.0
+    """Of the prompt tokens, written into the host's cache at a price of its own."""
+    cached_within_s: float | None = None
+    """How soon a log must repeat a prompt for the host to still have it; None: the share was given, or is none."""
 
 
-def api_bill(api: ApiPrice, trace: Trace, cached_share: float = 0.0, batch: bool = False) -> ApiBill:
-    """The mean request of the trace at the API's prices; ``cached_share`` of every prompt is read from its cache."""
+def api_bill(
+    api: ApiPrice, trace: Trace, cached_share: float = 0.0, batch: bool = False, write_rest: bool = False
+) -> ApiBill:
+    """The mean request of the trace at the API's prices; ``cached_share`` of every prompt is read from its cache.
+
+    ``write_rest``: what is not read is written, for later requests to read. Else all that is read is taken to be there,
+    as a head that every prompt begins with is: it is written once, and each use keeps it.
+    """
     if not 0 <= cached_share <= 1:
         raise BadInput(f"must be a share from 0 to 1, got {cached_share:g}", where="--cached-share")
+    written = 1 - cached_share if write_rest else 0.0
     inputs = trace.input_tokens.astype(np.float64)
     outputs = trace.output_tokens.astype(np.float64)
     bounds = sorted(tier.above_input_tokens for tier in api.tiers)
@@ -46,7 +62,8 @@ def api_bill(api: ApiPrice, trace: Trace, cached_share: float = 0.0, batch: bool
         # Within a tier the price is linear: the mean request stands for all.
         chosen = tier == each
         mean_in, mean_out = float(inputs[chosen].mean()), float(outputs[chosen].mean())
-        dollars += int(chosen.sum()) * price_request(api, mean_in, cached_share * mean_in, mean_out, batch)
+        each_usd = price_request(api, mean_in, cached_share * mean_in, mean_out, batch, written * mean_in)
+        dollars += int(chosen.sum()) * each_usd
     rates = api.rates(float(inputs.mean()))
     per_request = dollars / len(trace)
     shown = (
@@ -64,6 +81,8 @@ def api_bill(api: ApiPrice, trace: Trace, cached_share: float = 0.0, batch: bool
         source=api.source,
         note=api.note,
         cached_share=cached_share,
+        written_share=written if rates.cache_write_usd_per_mtok is not None else 0.0,
+        cached_within_s=HOST_TTL_S if write_rest else None,
     )
 
 
@@ -79,20 +98,34 @@ def api_bills(
 ) -> tuple[tuple[ApiBill, ...], tuple[LeftOut, ...]]:
     """Each API at its standard prices and, where asked for, at its batch prices; those without a quote are left out.
 
-    Where the cached share was ``replayed`` and not asked for, a host that quotes no cached price takes the list price.
+    Where the cached share was ``replayed`` and not asked for, a host that quotes no cached price takes the list price,
+    and one whose cache would cost more than it saves is used without.
     """
     made: list[ApiBill] = []
     missing: list[tuple[LeftOut, BadInput]] = []
     for api in apis:
         for at_batch in (False, True) if batch else (False,):
             try:
-                rates = api.rates(float(trace.input_tokens.mean()))
-                quoted = rates.batch_cached_input_usd_per_mtok if at_batch else rates.cached_input_usd_per_mtok
-                share = 0.0 if replayed and quoted is None else cached_share
-                made.append(api_bill(api, trace, share, at_batch))
+                if replayed and cached_share:
+                    made.append(_with_or_without_cache(api, trace, cached_share, at_batch))
+                else:
+                    made.append(api_bill(api, trace, cached_share, at_batch))
             except BadInput as error:
                 name = f"{api.key} (batch)" if at_batch else api.key
                 missing.append((LeftOut(name=name, why=error.what), error))
     if not made:
         raise missing[0][1]
     return tuple(made), tuple(each for each, _ in missing)
+
+
+def _with_or_without_cache(api: ApiPrice, trace: Trace, cached_share: float, batch: bool) -> ApiBill:
+    """The cheaper way to send a log whose prompts repeat; a host that quotes no price for its cache is used without."""
+    plain = api_bill(api, trace, 0.0, batch)
+    try:
+        cached = api_bill(api, trace, cached_share, batch, write_rest=True)
+    except BadInput:
+        return plain
+    if cached.usd_per_request <= plain.usd_per_request:
+        return cached
+    dear = "used without its cache: writing would cost more than reading saves"
+    return plain.model_copy(update={"note": f"{plain.note}; {dear}" if plain.note else dear})

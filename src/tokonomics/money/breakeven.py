@@ -133,6 +133,8 @@ class SelfHosted(Noun):
 
     kinds: tuple[FleetKind, ...] = Field(min_length=1)
     extras: tuple[Extra, ...] = ()
+    not_planned_for: tuple[PositiveFloat, ...] = ()
+    """Tokens a month for which no hardware was looked for, though bills meet there: some may be cheaper."""
 
     @property
     def fixed_usd(self) -> float:

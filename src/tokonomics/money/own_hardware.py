@@ -3,7 +3,7 @@
 Depreciation is the price less what the machine still sells for, over its years; capital is what the annuity at the
 cost of capital asks beyond that; power is the GPUs' watts (datasheet) at their load and the host's, times PUE, times
 the price of a kilowatt-hour. Hosting, maintenance and staff are lines of their own, off unless given. Hours are all
-hours of the year: a machine that stands idle costs the same, but for its power.
+hours of the year: a machine that stands idle, switched off, costs the same but for its power.
 """
 
 import datetime as dt
@@ -21,6 +21,10 @@ from tokonomics.units import HOURS_PER_MONTH
 HOURS_PER_YEAR = 12 * HOURS_PER_MONTH
 MEAN_PUE = 1.58
 """Industry mean of 2023: Uptime Institute, Intelligence Update 221, 2023-11-23; new large sites reach 1.3 and less."""
+_FREE = 1e-12
+"""A cost of capital a year below which it moves no digit."""
+POWER_UNIT = "kWh"
+"""Of the lines that an idle machine, switched off, does without."""
 
 
 class Purchase(Noun):
@@ -51,9 +55,9 @@ class Purchase(Noun):
 
 def annuity(cost_of_capital: float, years: float) -> float:
     """Yearly payment for one dollar borrowed."""
-    if cost_of_capital == 0:
-        return 1 / years
-    return cost_of_capital / -math.expm1(-years * math.log1p(cost_of_capital))
+    left = -math.expm1(-years * math.log1p(cost_of_capital))
+    # Money that costs next to nothing: the smallest numbers round to none at all.
+    return cost_of_capital / left if cost_of_capital > _FREE else 1 / years
 
 
 def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
@@ -76,7 +80,7 @@ def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
         return CostLine(name=name, quantity=1, unit="hour", usd_per_unit=usd)
 
     def power(name: str, kwh: float) -> CostLine:
-        return CostLine(name=name, quantity=kwh, unit="kWh", usd_per_unit=purchase.usd_per_kwh)
+        return CostLine(name=name, quantity=kwh, unit=POWER_UNIT, usd_per_unit=purchase.usd_per_kwh)
 
     lines = (
         hourly("depreciation", depreciation),
@@ -121,21 +125,31 @@ class OwnHardware(Noun):
     rented: tuple[Offer, ...]
     """The cheapest on demand, where one is known."""
     hours_share: NonNegativeFloat | None
-    """Of all hours in which a rented GPU would have to be needed for owning to be cheaper; above 1: never."""
+    """Of all hours in which a GPU would have to be needed for owning to be cheaper; above 1: never. None as well where
+    rent is no dearer than the power of one's own."""
+    standing_usd_per_hour: NonNegativeFloat
+    """Of the machine while it stands idle and switched off: its hour without power."""
 
 
 def own_hardware(purchase: Purchase, gpu: Gpu, rented: Offer | None = None) -> OwnHardware:
-    """The hour, the month, and from how many hours of need a month on owning beats that rent."""
+    """The hour, the month, and from how many hours of need a month on owning beats that rent.
+
+    Needed in a share s of the hours, a GPU of one's own costs what stands, and power for s of them; a rented one its
+    rent for s of them: they meet at s = standing ÷ (rent − power).
+    """
     hour = own_hour(purchase, gpu)
-    each = hour.usd / purchase.gpus
+    power = math.fsum(line.usd for line in hour.lines if line.unit == POWER_UNIT)
+    standing = hour.usd - power
     rent = rented.usd_per_gpu_hour() if rented else None
+    spared = rent * purchase.gpus - power if rent is not None else 0.0
     return OwnHardware(
         gpu=gpu.key,
         purchase=purchase,
         hour=hour,
         usd_per_hour=hour.usd,
-        usd_per_gpu_hour=each,
+        usd_per_gpu_hour=hour.usd / purchase.gpus,
         usd_per_month=hour.usd * HOURS_PER_MONTH,
         rented=(rented,) if rented else (),
-        hours_share=each / rent if rent else None,
+        hours_share=standing / spared if spared > 0 else None,
+        standing_usd_per_hour=standing,
     )

@@ -13,10 +13,14 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.nouns import Noun
 
 ACCEPTANCE = 0.65
-"""Assumed where the user's own is not known: two of three, about what T5 pairs reach in arXiv:2211.17192 (from memory:
-its tables were not read again). It is a property of the texts, the temperature and the pair: measure it."""
+"""Assumed where the user's own is not known: no table of pairs like those drafted here could be cited. Near it are 0.64
+and 0.71 for GPT-2 medium and large drafted by DistilGPT-2, greedy (hurjun/speculative-decoding-lab), and 0.74, 0.64 and
+0.65 for the first three tokens of Qwen3.6-27B's own draft head (vLLM's counters in noonghunna/club-3090#105,
+2026-05-08); far from it is 0.98 on other texts (eugr/spark-vllm-docker#200). It is a property of the texts, the
+temperature and the pair: measure it."""
 DRAFT_TOKENS = 3
-"""Assumed: few, since a full batch has no idle arithmetic to spend on proposals that fail."""
+"""Assumed: as in vLLM's own example of a draft model (vllm-project/vllm#24322, 2025-09-05); few, since a full batch has
+no idle arithmetic to spend on proposals that fail."""
 
 
 class Speculation(Noun):
@@ -43,3 +47,18 @@ class Speculation(Noun):
         if self.acceptance == 1:
             return self.tokens + 1.0
         return float((1 - self.acceptance ** (self.tokens + 1)) / (1 - self.acceptance))
+
+
+def acceptance_for(tokens_per_round: float, tokens: int) -> float | None:
+    """The acceptance at which a round of so many proposals yields that much; None where none does.
+
+    The yield 1 + a + … + a^k only rises with a: halved until it is found.
+    """
+    if tokens_per_round > tokens + 1:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        enough = sum(middle**each for each in range(tokens + 1)) >= tokens_per_round
+        low, high = (low, middle) if enough else (middle, high)
+    return high

@@ -5,7 +5,8 @@ the number of tokens: the matrix products of each layer, the experts those token
 activations. That part is tabulated once for a deployment (``StepModel``); attention is a formula in batch and context.
 A step is then two look-ups and one formula, whatever the model:
 
-    step = layers(tokens) + head(sequences) + attention(batch, context) + attention(prompt chunk) + overhead
+    step = layers(tokens) + head(sequences) + adapters(sequences) + attention(batch, context) + attention(prompt chunk)
+           + overhead
 
 Kernel times come from curves fitted on measured kernels (``matrix_kernels``, ``attention_kernels``). Arguments may be
 numpy arrays that broadcast. With pipeline stages, a step is one pass of a share of the batch through all of them.
@@ -39,7 +40,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.efficiency import efficiency
 from tokonomics.physics.matrix_kernels import GemmCurve, all_reduce_s, experts_s, gemm_s
 from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
-from tokonomics.physics.sharding import dense_products, kv_elements_per_token, step_weight_bytes
+from tokonomics.physics.sharding import adapter_bytes, dense_products, kv_elements_per_token, step_weight_bytes
 
 Array = NDArray[np.float64]
 
@@ -90,6 +91,7 @@ class StepModel:
         self._communication = _communication_s(deployment, _TOKENS, own)
         self._head = gemm_s(gpu, Precision.bf16, _TOKENS, model.vocab / tp, model.hidden, kernels, _bf16(own))
         self._per_token = self._matrices + self._small + self._communication
+        self._adapter_s = _adapter_s(deployment, own)
         drafter = deployment.draft
         self.draft = StepModel(drafter, engine, between) if drafter else None
         found = profile.correction_of(deployment, engine_of(deployment, bool(engine))) if profile else None
@@ -143,7 +145,8 @@ class StepModel:
         batch, context = np.broadcast_arrays(np.asarray(batch, np.float64), np.asarray(context, np.float64))
         batch = batch / self.deployment.pp
         rows = np.maximum(batch * tokens, 1.0)
-        return self.with_host(self.tokens_s(rows) + self.head_s(rows) + self.decode_attention_s(batch, context), batch)
+        kernels = self.tokens_s(rows) + self.head_s(rows) + self.adapters_s(batch)
+        return self.with_host(kernels + self.decode_attention_s(batch, context), batch)
 
     def prefill(self, tokens: ArrayLike, past: ArrayLike = 0, prompts: ArrayLike = 1) -> Array:
         """Seconds of a step that computes ``tokens`` tokens of one prompt after ``past`` cached ones.
@@ -166,7 +169,7 @@ class StepModel:
         )
         batch = batch / self.deployment.pp
         sequences = np.maximum(batch + np.where(prompt > 0, prompts, 0.0), 1.0)
-        kernels = self.head_s(sequences)
+        kernels = self.head_s(sequences) + self.adapters_s(sequences)
         for place, (share, model) in enumerate(self.beside_prompts()):
             computed = (
                 model.tokens_s(np.maximum(prompt + batch, 1.0))
@@ -191,10 +194,16 @@ class StepModel:
         """The vocabulary's product, for the last token of each sequence."""
         return np.interp(sequences, _TOKENS, self._head)
 
+    def adapters_s(self, sequences: Array) -> Array:
+        """Reading the LoRA adapters beyond the first: each sequence has one, however many tokens of it are computed."""
+        others = np.clip(np.minimum(sequences, self.deployment.lora_adapters) - 1, 0.0, None)
+        return np.asarray(others * self._adapter_s)
+
     def parts(self, batch: float, context: float) -> StepParts:
         """One decode step, taken apart."""
         share = np.float64(max(batch / self.deployment.pp, 1.0))
         matrices = float(np.interp(share, _TOKENS, self._matrices) + np.interp(share, _TOKENS, self._head))
+        matrices += float(self.adapters_s(np.asarray(share)))
         weights_s = min(matrices, step_weight_bytes(self.deployment, share) / self._stream_bytes_per_s())
         step_s = float(self.decode(batch, context))
         kv_s = float(self.decode_attention_s(share, np.float64(context)))
@@ -341,15 +350,19 @@ def _kv_read_s(
 def _adapters_s(
     deployment: Deployment, tokens: Array, n: float, k: float, backend: str, own: Kernels | None
 ) -> Array | float:
-    """LoRA beside one dense product: down to the rank and up again, and the weights of every adapter in the batch."""
+    """LoRA beside one dense product, with one adapter for all tokens: down to the rank and up again."""
     rank = deployment.lora_rank
     if not rank:
         return 0.0
     gpu, curve, bf16 = deployment.gpu, _bf16(own), Precision.bf16
-    thin = gemm_s(gpu, bf16, tokens, rank, k, backend, curve) + gemm_s(gpu, bf16, tokens, n, rank, backend, curve)
-    others = np.minimum(tokens, deployment.lora_adapters) - 1
-    moved = others * rank * (n + k) * Precision.bf16.bytes_per_weight
-    return thin + moved / (gpu.bandwidth_bytes_per_s * _memory_share(deployment, own))
+    return gemm_s(gpu, bf16, tokens, rank, k, backend, curve) + gemm_s(gpu, bf16, tokens, n, rank, backend, curve)
+
+
+def _adapter_s(deployment: Deployment, own: Kernels | None) -> float:
+    """Streaming the weights of one adapter more, over all layers."""
+    one = deployment.model_copy(update={"lora_adapters": 1})
+    bandwidth = deployment.gpu.bandwidth_bytes_per_s * _memory_share(deployment, own)
+    return adapter_bytes(one) * deployment.pp / bandwidth
 
 
 def _small_ops_s(

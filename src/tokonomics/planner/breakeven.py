@@ -16,7 +16,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput
-from tokonomics.money.api_bill import ApiBill, LeftOut
+from tokonomics.money.api_bill import HOST_TTL_S, ApiBill, LeftOut
 from tokonomics.money.breakeven import (
     FILLED,
     BillAt,
@@ -39,7 +39,7 @@ from tokonomics.planner.machines import machines_for
 from tokonomics.planner.plan import Candidate, Question, Study, layout, study
 from tokonomics.planner.scenario import Scenario, load_of, question_of
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
-from tokonomics.traffic.prefix_reuse import reuse
+from tokonomics.traffic.prefix_reuse import reuse_within
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import PrefixBlocks, Trace
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
@@ -54,6 +54,7 @@ _CLOSE_ENOUGH = 1.02
 _BLOCK_TOKENS = 16
 """vLLM's block: shared prompts are found by whole ones."""
 _MOST_STUDIES = 12
+"""Volumes that are planned for, each a search of its own; those beyond are named in what is found."""
 _MOST_ROUNDS = 3
 _NEAR = 1.25
 """Two rates closer than this are planned for once."""
@@ -90,6 +91,10 @@ class Hosting:
         written = self.scenario.model_copy(update={"rate": f"{rate:.9g}", "tokens_per_month": None})
         return with_shared_head(load_of(written), self.shared)
 
+    def recorded(self) -> Load:
+        """A log at its own pace, which decides what a cache with a clock still holds; else a trickle."""
+        return self.load(TRICKLE) if self.scenario.trace is None else load_of(self.scenario)
+
     def question(self, rate: float) -> Question:
         return question_of(self.scenario, self.scenario.model[0], self.load(rate), self.offers, self.today)
 
@@ -117,12 +122,16 @@ def self_hosted(
     """The staircase against these API prices, and the hardware it is made of."""
     found: dict[tuple[object, ...], HostedKind] = {}
     asked: list[float] = []
+    skipped: list[float] = []
     base = hosting.question(TRICKLE)
     tokens = tokens_per_request(base.load)
 
     def ask(rate: float) -> Study | None:
         """Plan for a rate, unless one near it was planned for."""
-        if len(asked) >= _MOST_STUDIES or any(1 / _NEAR < rate / each < _NEAR for each in asked):
+        if any(1 / _NEAR < rate / each < _NEAR for each in asked):
+            return None
+        if len(asked) >= _MOST_STUDIES:
+            skipped.append(rate)
             return None
         asked.append(rate)
         say(f"the cheapest hardware at {rate:.3g} requests/s")
@@ -151,7 +160,8 @@ def self_hosted(
             hosted = SelfHosted(kinds=tuple(each.kind for each in found.values()), extras=extras)
             if len(found) == known:
                 break
-    return hosted, list(found.values())
+    beyond = tuple(sorted({rate * tokens * SECONDS_PER_MONTH for rate in skipped}))
+    return hosted.model_copy(update={"not_planned_for": beyond}), list(found.values())
 
 
 def _picks(made: Study) -> list[Candidate]:
@@ -224,16 +234,19 @@ def _found(made: Study, row: Candidate, load: Load) -> float:
     return served.cached_tokens / served.input_tokens if served.input_tokens else 0.0
 
 
-def replayed_share(trace: Trace) -> float:
-    """Of a log's prompt tokens, those that came before: what a cache without an end finds."""
+def replayed_share(trace: Trace, ttl_s: float | None = None) -> float:
+    """Of a log's prompt tokens, those that came before, and not longer ago than ``ttl_s``: an endless cache's hits."""
     if trace.prefix is None:
         return 0.0
-    found = reuse(trace.prefix, trace.input_tokens).sum(dtype=np.int64)
-    return float(found / trace.input_tokens.sum(dtype=np.int64))
+    found, _ = reuse_within(trace.prefix, trace.input_tokens, trace.arrival_s, ttl_s=ttl_s)
+    return float(found.sum(dtype=np.int64) / trace.input_tokens.sum(dtype=np.int64))
 
 
 def share_of_api(load: Load, asked: float | None) -> float:
-    """The share of the prompts that an API reads from its cache: as asked, or what the log itself repeats."""
+    """The share of the prompts that an API reads from its cache: as asked, or what a log repeats soon enough.
+
+    ``load`` is the log at its own pace (``Hosting.recorded``): more volume means more people, not more haste.
+    """
     if not load.is_log or load.trace.prefix is None:
         return asked or 0.0
     if asked is not None:
@@ -242,7 +255,7 @@ def share_of_api(load: Load, asked: float | None) -> float:
             where="--cached-share",
             fix="Leave it out: both sides then get what the log repeats.",
         )
-    return replayed_share(load.trace)
+    return replayed_share(load.trace, HOST_TTL_S)
 
 
 def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakEven) -> HostedKind:

@@ -82,13 +82,19 @@ class Choices:
     """The model that drafts, by name; None: the smallest relative in the catalogue."""
     draft_share: float | None = None
     draft_tokens: int = DRAFT_TOKENS
-    acceptance: float = ACCEPTANCE
+    acceptance: float | None = None
+    """Of a drafted token; None: nobody measured it, and one is assumed."""
     tiers: str | None = None
     """Memories for KV behind the GPU's; None: half of the host's memory, which is paid for."""
     min_weights: Precision | None = None
     """No precision below this one."""
     without: frozenset[str] = field(default_factory=frozenset)
     """Knobs to leave alone."""
+
+    @property
+    def speaks_of_drafts(self) -> bool:
+        """Something of the user's own stands behind speculative decoding."""
+        return any(each is not None for each in (self.draft, self.draft_share, self.acceptance))
 
 
 def all_levers(choices: Choices | None = None, bills: Bills | None = None) -> tuple[Lever, ...]:
@@ -287,15 +293,16 @@ def _speculation(choices: Choices, setup: Setup) -> Setup | NotApplicable:
     if setup.deployment.speculation:
         return NotApplicable("it drafts already")
     model = setup.deployment.model
+    acceptance = ACCEPTANCE if choices.acceptance is None else choices.acceptance
     if choices.draft_share is not None:
-        made = Speculation(tokens=choices.draft_tokens, acceptance=choices.acceptance, draft_share=choices.draft_share)
+        made = Speculation(tokens=choices.draft_tokens, acceptance=acceptance, draft_share=choices.draft_share)
         return setup.deployed(speculation=made)
     draft = find_model(choices.draft) if choices.draft else smallest_relative(model)
     if draft is None:
         return NotApplicable("no much smaller model with its vocabulary is known: name one with --draft")
     if draft.vocab != model.vocab:
         return NotApplicable(f"{draft.name} has another vocabulary")
-    made = Speculation(tokens=choices.draft_tokens, acceptance=choices.acceptance, draft=draft)
+    made = Speculation(tokens=choices.draft_tokens, acceptance=acceptance, draft=draft)
     return setup.deployed(speculation=made)
 
 

@@ -20,8 +20,11 @@ from tokonomics.units import GIB, HOURS_PER_MONTH, usd
 UNUSED = "unused GPUs"
 """GPUs of a paid machine on which no replica runs."""
 PROCESS_GIB = 3.0
-"""Of the host, for the process behind each GPU, beside the weights: what 64 GiB leave beside the 61 GiB of
-Qwen1.5-32B, which vLLM loads with 64 and not with 32 (vllm-project/vllm#5269, 2024-06-05)."""
+"""Of the host, for the process behind each GPU, beside the weights. Assumed: the one report found brackets the whole
+need and no more. The 60.5 GiB of Qwen1.5-32B do not load with 32 GB and do with 64 (vllm-project/vllm#5269 of
+2024-06-05), so a process takes 3.5 GiB at the most if the weights are all held; for eight of them it is a guess on the
+safe side. Loaders map a file as a whole and fail where it is larger than the memory (turboderp/exllama#245,
+vllm-project/vllm#759); pages already copied can be let go, so less than this may do."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +122,9 @@ def offers_with_room(deployment: Deployment, offers: Iterable[Offer]) -> list[Of
 def host_gib(deployment: Deployment, gpus: int) -> float:
     """Memory a host of so many GPUs needs: the weights that its GPUs load, and a process for each GPU in use.
 
-    Engines read a checkpoint through the host's page cache, which replicas on one machine share. In GiB, as providers
-    sell a host's memory.
+    Engines read a checkpoint through the host's page cache, which replicas on one machine share. Assumed, and rather
+    too much than too little (``PROCESS_GIB``): a host below it may work, one below the weights alone should not be
+    counted on. In GiB, as providers sell a host's memory.
     """
     of_a_replica = min(deployment.gpus, gpus)
     replicas = max(1, gpus // deployment.gpus)

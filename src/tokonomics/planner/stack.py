@@ -4,6 +4,7 @@ The baseline is the document's: one request at a time, 16 bit, nothing cached, o
 names. Its end is the planner's pick for this traffic with the levers that lower its bill further. The end is found
 first; the steps then move one knob each to where the end has it, so their order changes what each one saves, not what
 they come to. A step that cannot be served alone (weights too large for the GPU it moves to) is taken with the next.
+Speculative decoding is a step only where the user says something of it: its saving is that of the acceptance.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,8 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, nearest, shorten
 from tokonomics.money.cost import saving
 from tokonomics.nouns import Noun
+from tokonomics.physics.speculation import acceptance_for
+from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.lever_list import (
     Choices,
@@ -47,6 +50,7 @@ NAMES = {
 _PLANNED = ("batch", "weights", "kv", "hardware")
 """What the planner decides at once."""
 _CENT = 0.005
+_UNMEASURED = "not tried: what it saves hangs on its acceptance. Give yours (--acceptance), or a --draft"
 
 
 class Step(Noun):
@@ -68,6 +72,17 @@ class LeftOut(Noun):
     reason: str
 
 
+class Drafted(Noun):
+    """What the step of speculative decoding rests on."""
+
+    acceptance: float
+    assumed: bool
+    """Nobody measured it."""
+    batch: float
+    pays_from: float | None
+    """The acceptance from which a token takes less time than without a draft, at that batch; None: none does."""
+
+
 class Waterfall(Noun):
     """From the naive bill to the optimised one."""
 
@@ -81,6 +96,7 @@ class Waterfall(Noun):
     """What published evaluations say of the steps that touch the answers."""
     saved_share: float
     saved_share_of_batched: float | None
+    drafted: Drafted | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +138,26 @@ def stack(
             fix=first.fix or "Loosen --slo, or name a GPU (--gpu, --tp) on which the 16-bit model fits.",
         )
     end, left_out = optimised(naive, choices, bills)
-    return walk(naive, end, order, bills, left_out)
+    made = walk(naive, end, order, bills, left_out)
+    drafted = _drafted(end, made.waterfall.end, choices.acceptance is None)
+    return replace(made, waterfall=made.waterfall.model_copy(update={"drafted": drafted}))
+
+
+def _drafted(end: Setup, bill: SetupBill, assumed: bool) -> Drafted | None:
+    speculation = end.deployment.speculation
+    if speculation is None:
+        return None
+    workload, batch = end.load.workload, max(bill.batch, 1.0)
+    context = workload.input_tokens + workload.output_tokens / 2
+    plain = end.deployment.model_copy(update={"speculation": None})
+    alone, drafting = (float(decode_step(each, batch, context)) for each in (plain, end.deployment))
+    needed = drafting * speculation.tokens_per_round / alone
+    return Drafted(
+        acceptance=speculation.acceptance,
+        assumed=assumed,
+        batch=batch,
+        pays_from=acceptance_for(needed, speculation.tokens),
+    )
 
 
 def order_from(text: str | None) -> tuple[str, ...]:
@@ -149,6 +184,9 @@ def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tupl
     best = bills.of(end)
     for lever in levers:
         if lever.knob in (*_PLANNED, "cache"):
+            continue
+        if lever.knob == "speculation" and not choices.speaks_of_drafts:
+            left_out.append(LeftOut(name=lever.name, reason=_UNMEASURED))
             continue
         changed, made, why = _tried(lever, end, bills)
         if changed and made and (not isinstance(best, SetupBill) or made.usd_per_month < best.usd_per_month - _CENT):

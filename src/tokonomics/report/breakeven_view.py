@@ -11,7 +11,7 @@ from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
 from tokonomics.planner.breakeven import SECONDS_PER_MONTH, BreakEvenReport
 from tokonomics.report.plan_view import promises_text
 from tokonomics.report.tables import table
-from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, usd
+from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
 _LETTERS = string.ascii_uppercase
 
@@ -195,10 +195,26 @@ def _notes(found: BreakEvenReport) -> str:
                 f"Some hardware holds weights or KV cache at fewer bits than published ({', '.join(below)}): check "
                 "quality, or ask with --min-weights and --kv."
             )
+    if found.hosted.not_planned_for:
+        volumes = ", ".join(count(each) for each in found.hosted.not_planned_for)
+        lines.append(f"No hardware was looked for at {volumes} tokens a month, where bills meet: compare fewer APIs.")
+    lines += _kept(found)
     lines += [f"Left out: {each.name}, {each.why}." for each in found.left_out]
     notes = {each.note for each in found.apis if each.note}
     lines += [f"{each.name}: {each.note}." for each in found.apis if each.note and each.note in notes]
     return "\n".join(lines)
+
+
+def _kept(found: BreakEvenReport) -> list[str]:
+    """What the APIs' caches are taken to hold, and what filling them costs."""
+    kept = next((each.cached_within_s for each in found.apis if each.cached_within_s), None)
+    if kept is None:
+        return []
+    lines = [f"Cached at the APIs: what the log repeats within {seconds(kept)} at its own pace, as hosts keep prompts."]
+    paid = [each.name for each in found.apis if each.written_share]
+    if paid:
+        lines.append(f"The rest of each prompt is written into the cache, at the price of writing: {', '.join(paid)}.")
+    return lines
 
 
 def _dates(dates: Sequence[object]) -> str:

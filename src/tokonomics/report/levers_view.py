@@ -7,7 +7,7 @@ from rich.text import Text
 
 from tokonomics.planner.levers import CHUNK, Effects, Pulled, Ranking
 from tokonomics.planner.setup import Setup, SetupBill
-from tokonomics.planner.stack import Step, Waterfall
+from tokonomics.planner.stack import Drafted, Step, Waterfall
 from tokonomics.planner.utilisation import Point, Utilisation
 from tokonomics.report.plan_view import promises_text, workload_text
 from tokonomics.report.tables import quoted_text, table
@@ -198,7 +198,8 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
         headline.append(f"\n{fair}")
     heads = ["step", ">saves $/month", ">of the start", ">$/month", ">$/Mtok", ">replicas", ">full", ">TTFT p99",
              ">TPOT p99"]  # fmt: skip
-    rows = [["one request at a time, 16 bit", "", "", *_figures(naive)], *(_step(step) for step in made.steps)]
+    rows = [["one request at a time, 16 bit", "", "", *_figures(naive)]]
+    rows += [_step(step, made.drafted) for step in made.steps]
     parts: list[RenderableType] = [Text(asked(setup)), *_unpromised(setup), "", headline, "", table(heads, rows), ""]
     parts += [Text.assemble("End: ", (end.deployment, "bold"), f"; {bought(end)}"), ""]
     if made.left_out:
@@ -207,6 +208,8 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
         parts += [Text.assemble(f"  {each.name:<{widest}}  ", (each.reason, "dim")) for each in made.left_out]
         parts.append("")
     parts += [Text(line, style="dim") for line in made.quality]
+    if made.drafted:
+        parts.append(Text(_drafted(made.drafted), style="yellow" if made.drafted.assumed else "dim"))
     parts.append(
         Text(
             "Every step is a simulated fleet that keeps the promises. The order changes what a step saves, not the end "
@@ -218,9 +221,19 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
     return Group(*parts)
 
 
-def _step(step: Step) -> list[str]:
+def _drafted(drafted: Drafted) -> str:
+    told = "assumed, not measured: give yours (--acceptance)" if drafted.assumed else "as you gave it"
+    pays = "at no acceptance" if drafted.pays_from is None else f"from an acceptance of {percent(drafted.pays_from)} on"
+    return (
+        f"Speculative decoding: the acceptance of {percent(drafted.acceptance)} is {told}. "
+        f"At a batch of {drafted.batch:.0f} a draft saves time {pays}."
+    )
+
+
+def _step(step: Step, drafted: Drafted | None) -> list[str]:
+    assumed = drafted is not None and drafted.assumed and "speculation" in step.knobs
     return [
-        step.name,
+        f"{step.name} (assumed)" if assumed else step.name,
         usd(step.saved_usd_per_month) if abs(step.saved_usd_per_month) >= 0.005 else "–",
         f"{step.saved_share * 100 + 0.0:.1f} %" if abs(step.saved_share) >= 5e-4 else "0 %",
         *_figures(step.bill),

@@ -34,14 +34,17 @@ def own_hardware_view(found: OwnHardware, today: date) -> RenderableType:
 
 
 def _rent(found: OwnHardware, today: date) -> Text:
-    if not found.rented or found.hours_share is None:
+    if not found.rented:
         return Text(f"No rent of {found.gpu} is known to compare with.")
     offer = found.rented[0]
     price = usd(offer.usd_per_gpu_hour() or 0)
     rent = f"Rented on demand from {price} a GPU-hour with as much memory in the host ({offer.quoted(today)}): "
-    if found.hours_share >= 1:
+    if found.hours_share is None or found.hours_share >= 1:
         return Text(f"{rent}owning is dearer even if it is needed in every hour.")
-    return Text(f"{rent}owning is cheaper if it is needed in more than {percent(found.hours_share)} of all hours.")
+    return Text(
+        f"{rent}owning is cheaper if it is needed in more than {percent(found.hours_share)} of all hours "
+        f"(switched off in the others, it still costs {usd(found.standing_usd_per_hour)} an hour)."
+    )
 
 
 def _notes(found: OwnHardware) -> str:

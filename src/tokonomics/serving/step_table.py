@@ -40,7 +40,7 @@ class StepTable(NamedTuple):
     tokens_s: Array
     """By tokens of a pass."""
     head_s: Array
-    """By sequences of a pass."""
+    """By sequences of a pass: the vocabulary's product, and the LoRA adapters that they use."""
     decode_s: Array
     """[batch, context]: a step without prompts, the host included."""
     attention_s: Array
@@ -71,7 +71,8 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     on_gpu = np.where(batches > 0, steps.decode_attention_s(passing, contexts), 0.0)
     sequences = np.arange(2 * most_sequences + 2, dtype=np.float64)
     tokens = np.arange(most_tokens + most_sequences + 2, dtype=np.float64)
-    gpu_s = steps.tokens_s(np.maximum(passing, 1.0)) + steps.head_s(np.maximum(passing, 1.0)) + on_gpu
+    passed = np.maximum(passing, 1.0)
+    gpu_s = steps.tokens_s(passed) + steps.head_s(passed) + steps.adapters_s(passed) + on_gpu
     prompts, chunks, past = prompt_axes(most_sequences, most_tokens, most_context)
     axes = np.broadcast_arrays(chunks[:, None], past, prompts[:, None, None])
     host = steps.engine
@@ -84,7 +85,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     running = sum((share * model.decode_attention_s(passing, contexts) for share, model in both), np.zeros(1))
     return StepTable(
         tokens_s=sum((share * model.tokens_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
-        head_s=steps.head_s(np.maximum(sequences, 1.0)),
+        head_s=steps.head_s(np.maximum(sequences, 1.0)) + steps.adapters_s(sequences),
         decode_s=np.where(batches > 0, decode_s, 0.0),
         attention_s=np.where(batches > 0, running, 0.0),
         prompt_log_s=np.log(np.maximum(inside, _NOTHING_S)),

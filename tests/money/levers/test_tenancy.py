@@ -13,6 +13,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.money.cost import saving
+from tokonomics.money.levers import tenancy
 from tokonomics.money.levers.lora import distinct_adapters, lora, lora_lever
 from tokonomics.money.levers.noisy_neighbour import noisy_neighbour
 from tokonomics.money.levers.tenancy import Sharing, pool
@@ -134,6 +135,20 @@ def test_twice_the_traffic_of_one_makes_the_others_wait_and_priorities_shield_th
     assert (made.rows[2].noisy.ttft_p99_s or 0.0) > (made.rows[1].noisy.ttft_p99_s or 0.0)
     assert enough <= 0.3
     assert made.needs > made.rows[0].replicas
+
+
+@pytest.mark.parametrize("guess", [0.0, 0.8, 3.0])
+def test_the_fleet_is_the_same_from_wherever_the_search_begins(
+    deployment: Deployment, guess: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also from a guess three times too high."""
+    trace = requests("poisson:40", "2")
+    monkeypatch.setattr(tenancy, "_SURELY_NEEDED", guess)
+    shared = sharing(deployment, trace)
+    found = shared.together(trace)[0], shared.alone(0)[0]
+    monkeypatch.setattr(tenancy, "least_replicas", lambda *_: 1)
+    assert found == (shared.together(trace)[0], shared.alone(0)[0])
+    assert found[0] > 1
 
 
 def test_mistakes_are_said(deployment: Deployment) -> None:

@@ -48,7 +48,8 @@ SHAPLEY_TENANTS = 4
 _FULLEST = 0.9
 """Of the highest load: what counts as the peak, so that one lucky stretch does not decide who pays."""
 _SURELY_NEEDED = 0.8
-"""Of the replicas that the closed form of a mean request asks for: those of unequal length may do a little better."""
+"""Of the replicas that the closed form of a mean request asks for: those of unequal length may do a little better. Only
+where a search begins: if it holds there, fewer are tried."""
 _MOST_TENANTS = 2_000
 """Each takes a search of its own: about a minute for so many small ones."""
 
@@ -158,7 +159,7 @@ class Sharing:
             return seen[count]
 
         try:
-            needed = replicas_needed(on, self.promises, least=least_replicas(self.own, requests)).replicas
+            needed = _fewest(on, self.promises, lambda made: None, least_replicas(self.own, requests))
         except NeverHolds as error:
             name = shorten(self.trace.tenants[tenant])
             raise NeverHolds(f"{name} cannot be served even alone: {error}") from None
@@ -173,12 +174,9 @@ class Sharing:
                 seen[count] = self.serve(trace, count)
             return seen[count]
 
-        of_each = replicas_needed(
-            on,
-            self.promises,
-            lambda made: tenant_breaks(made, self.promises),
-            least=least_replicas(self.shared, trace),
-        ).replicas
+        of_each = _fewest(
+            on, self.promises, lambda made: tenant_breaks(made, self.promises), least_replicas(self.shared, trace)
+        )
         over_all = of_each
         while over_all > 1 and what_breaks(on(over_all - 1), outcome(on(over_all - 1), self.promises)) is None:
             over_all -= 1
@@ -229,8 +227,24 @@ def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
     )
 
 
+def _fewest(
+    on: Callable[[int], Simulation],
+    promises: Sequence[Promise],
+    also_breaks: Callable[[Simulation], str | None],
+    least: int,
+) -> int:
+    """The fewest replicas that hold, searched from a guess; where the guess holds at once, those below it as well."""
+    needed = replicas_needed(on, promises, also_breaks, least=least).replicas
+    while 1 < needed <= least:
+        made = on(needed - 1)
+        if what_breaks(made, outcome(made, promises)) or also_breaks(made):
+            break
+        needed -= 1
+    return needed
+
+
 def least_replicas(deployment: Deployment, trace: Trace) -> int:
-    """Fewer cannot keep up: where the search begins, so that no hopeless fleet is simulated.
+    """Fewer hardly keep up: where the search begins, so that no hopeless fleet is simulated.
 
     Where prompts are shared, caching may halve the work: then from one.
     """
