@@ -1,9 +1,9 @@
 """The levers: each a pure function from a setup to a changed setup, or the reason why it does not apply.
 
 A lever moves one knob, so levers on different knobs compose, in any order, to the same setup; those that cannot be
-simulated together refuse each other in either order, and only the search for GPUs looks at where the others are. What a lever saves is
-never written here: it is measured by simulating the changed setup (``levers``). Notes on quality are what published
-evaluations found, with their source; they promise nothing about another model or task.
+simulated together refuse each other in either order, and only the search for GPUs looks at where the others are. What
+a lever saves is never written here: it is measured by simulating the changed setup (``levers``). Notes on quality are
+what published evaluations found, with their source; they promise nothing about another model or task.
 """
 
 import re

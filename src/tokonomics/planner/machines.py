@@ -136,7 +136,9 @@ def left_gb(deployment: Deployment, offer: Offer) -> float | None:
         return None
     left = (offer.memory_gb - host_gib(deployment, offer.gpus)) * GIB / BYTES_PER_GB
     # A replica has its part of a machine, or several machines to itself.
-    return left * deployment.gpus / offer.gpus if deployment.gpus > offer.gpus else left / (offer.gpus // deployment.gpus)
+    return (
+        left * deployment.gpus / offer.gpus if deployment.gpus > offer.gpus else left / (offer.gpus // deployment.gpus)
+    )
 
 
 @dataclass(frozen=True)

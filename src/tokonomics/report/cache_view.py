@@ -77,7 +77,9 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableT
         paid = "; ".join(f"{name}{_mark((each,))} {each.price_from}" for name, each in memories.items())
         notes.append(f"$/GB-hour of the memories: {paid}. Speeds: docs/caching.md.")
     if _mark(tuple(memories.values())):
-        notes.append(f"† price older than {STALE_AFTER_DAYS} days, or of no known date: give yours (--tiers ssd=2000@0).")
+        notes.append(
+            f"† price older than {STALE_AFTER_DAYS} days, or of no known date: give yours (--tiers ssd=2000@0)."
+        )
     parts.append(Text("\n".join(notes), style="dim"))
     return parts
 
@@ -183,10 +185,12 @@ def _templates(fixed: TemplateLever) -> list[RenderableType]:
         for each in fixed.templates[:5]
     ]
     heads = [">fixed tokens", ">requests", ">mean prompt", ">KV kept", ">once", ">saved a request"]
-    saved, now = usd(max(0.0, fixed.bill.saved_usd)), usd(fixed.bill.before.usd)
+    saved, now = fixed.bill.saved_usd, usd(fixed.bill.before.usd)
+    does = f"save {usd(saved)}" if saved >= 0 else f"cost {usd(-saved)} more than they save"
     change = (
-        f"Kept for good they save {saved} of {now} of prefill an hour beyond the GPU's cache, and cost "
-        f"{usd(fixed.once_usd)} once."
+        f"{plural(fixed.pinned, 'template')} kept for good in {percent(fixed.room_share)} of the GPU's room for KV: "
+        f"they {does} of {now} of prefill an hour beyond the GPU's cache, {usd(fixed.once_usd)} to compute them once "
+        "included."
     )
     return [Text(head, style="bold"), table(heads, rows), Text(change, style="dim")]
 
@@ -235,11 +239,21 @@ def _semantic(hits: SemanticHits, saved: SemanticLever | None, threshold: float)
         notes.append("Hashed words see spelling, not meaning: no bill is made of them. Give --semantic a model.")
     if not hits.labels:
         notes.append("How many hits are wrong is not known: give --pairs with labels from your own traffic.")
-    if saved:
+    if saved and saved.breaks:
+        notes.append(
+            f"Behind a look-up of {seconds(saved.wait_s)} no number of replicas keeps the promises: {saved.breaks}"
+        )
+    if saved and saved.bill:
         notes.append(
             f"The trace with so many fewer: {plural(saved.replicas_before, 'replica')} → {saved.replicas_after}, "
-            f"{usd(saved.bill.before.usd)} → {usd(saved.bill.after.usd)} an hour, embedding included."
+            f"{usd(saved.bill.before.usd)} → {usd(saved.bill.after.usd)} an hour, embedding and "
+            f"{gigabytes(saved.stored_bytes)} of stored vectors and answers included."
         )
+        if saved.ttft_before_s and saved.ttft_after_s:
+            first, then = (seconds(each.p99 or 0.0) for each in (saved.ttft_before_s, saved.ttft_after_s))
+            notes.append(
+                f"TTFT p99 of what is still computed: {first} → {then}, {seconds(saved.wait_s)} of it the look-up."
+            )
     heads = [">cosine ≥", ">hits", ">stored", ">false hits", ">same found"]
     return [head, table(heads, rows), Text("\n".join(notes), style="dim")]
 

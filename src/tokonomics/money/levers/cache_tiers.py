@@ -1,8 +1,9 @@
 """What a slower memory for KV costs, how fast it is, and when a block in it pays for its place.
 
 Fetching a block instead of computing it frees the GPU for the time the block would have taken. That time is worth
-the price of the replica, every second taken as used; the place in the tier costs its price for as long as the block lies there. A block that is
-read again sooner than the quotient pays (the five-minute rule of Gray and Putzolu, 1987, for KV).
+the price of the replica, every second taken as used; the place in the tier costs its price for as long as the block
+lies there. A block that is read again sooner than the quotient pays (the five-minute rule of Gray and Putzolu, 1987,
+for KV).
 """
 
 from datetime import date
@@ -131,9 +132,7 @@ def parse_tiers(
     return tuple(made[name] for name in TIER_NAMES if name in made)
 
 
-def _tier(
-    name: str, gb: float, usd: float | None, deployment: Deployment, ttl_s: float | None, on: date
-) -> TierPrice:
+def _tier(name: str, gb: float, usd: float | None, deployment: Deployment, ttl_s: float | None, on: date) -> TierPrice:
     pcie = deployment.gpu.pcie_bytes_per_s * PCIE_SHARE
     ssd, remote, dram_usd = min(SSD_BYTES_PER_S, pcie), min(REMOTE_BYTES_PER_S, pcie), DRAM_USD_PER_GB_HOUR
     known: dict[str, tuple[float, float, Badge, str, str, date | None]] = {

@@ -3,8 +3,8 @@
 Each setting (no cache, the GPU's own, with prefix-aware routing, with every choice of the slower memories behind it) is
 simulated on as few replicas as keep up and keep the promises: the bill and the latencies are of the same fleet. One
 that keeps them on no number of replicas has no bill, and says what breaks. Where nothing is promised, fewer replicas
-that answer later than today (the first token, the next ones or the whole, at p99) are no saving, and are told apart. How the hits depend on size and time to live is a replay
-of the trace through one LRU cache (``traffic.prefix_reuse``).
+that answer later than today (the first token, the next ones or the whole, at p99) are no saving, and are told apart.
+How the hits depend on size and time to live is a replay of the trace through one LRU cache (``traffic.prefix_reuse``).
 """
 
 import math
@@ -115,7 +115,8 @@ class PrefixCacheLever(Noun):
     rows: tuple[CacheRow, ...]
     bill: LeverBill | None
     """From the first row to the cheapest; of equals the quickest to the first token. Where nothing is promised, only to
-    one whose TTFT, TPOT and whole answer at p99 are no worse than without a cache. None where one of the two keeps no promise."""
+    one whose TTFT, TPOT and whole answer at p99 are no worse than without a cache. None where one of the two keeps no
+    promise."""
     best: str | None
     """None where no setting keeps the promises."""
     slower: Slower | None
