@@ -13,6 +13,9 @@ from tokonomics.money.levers.templates import TemplateLever, TextTemplate
 from tokonomics.report.tables import pairs, table
 from tokonomics.units import HOURS_PER_MONTH, count, gigabytes, percent, plural, seconds, usd
 
+_NOTHING = 0.002
+"""Of a bill: less is where requests went in one simulation and not in the other."""
+
 
 def cache_view(
     lever: PrefixCacheLever | None,
@@ -186,10 +189,12 @@ def _templates(fixed: TemplateLever) -> list[RenderableType]:
     ]
     heads = [">fixed tokens", ">requests", ">mean prompt", ">KV kept", ">once", ">saved a request"]
     saved, now = fixed.bill.saved_usd, usd(fixed.bill.before.usd)
-    does = f"save {usd(saved)}" if saved >= 0 else f"cost {usd(-saved)} more than they save"
+    does = f"save {usd(saved)} of" if saved >= 0 else f"add {usd(-saved)} to"
+    if abs(fixed.bill.saved_share) < _NOTHING:
+        does = f"change less than {percent(_NOTHING)} of"
     change = (
         f"{plural(fixed.pinned, 'template')} kept for good in {percent(fixed.room_share)} of the GPU's room for KV: "
-        f"they {does} of {now} of prefill an hour beyond the GPU's cache, {usd(fixed.once_usd)} to compute them once "
+        f"they {does} {now} of prefill an hour beyond the GPU's cache, {usd(fixed.once_usd)} to compute them once "
         "included."
     )
     return [Text(head, style="bold"), table(heads, rows), Text(change, style="dim")]

@@ -3,10 +3,12 @@
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from tests.traffic.test_prefix_reuse import blocks_of
 
 from tokonomics.catalog.engines import find_engine
@@ -19,6 +21,7 @@ from tokonomics.money.levers.templates import block_templates, template_lever, t
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
+from tokonomics.report.cache_view import cache_view
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.arrivals import parse_arrivals
@@ -292,3 +295,29 @@ def test_the_look_up_is_waited_for_and_may_break_a_promise(deployment: Deploymen
         assert "ttft_p99" in broken.breaks
     assert lever(0.0, "ttft_p99=0.2").bill
     assert lever(0.25, "ttft_p99=0.45,tpot_p99=0.1").replicas_after == lever(0.0, "ttft_p99=0.2").replicas_after
+
+
+def test_the_screen_tells_the_wait_the_memory_and_what_breaks(deployment: Deployment, asked: Trace) -> None:
+    pytest.importorskip("usearch")
+    few = asked.take(np.arange(300))
+    hits = semantic_hits(Prompts(("a", "b", "c"), None, "here"), on_circle(0, 20, 40), (0.95,))
+
+    def shown(slo: str) -> str:
+        saved = semantic_cache_lever(
+            deployment,
+            few,
+            TEXTS,
+            0.3,
+            lambda count: USD,
+            wait_s=0.25,
+            bytes_per_entry=1536,
+            promises=parse_promises(slo),
+        )
+        screen = Console(width=160, file=StringIO())
+        screen.print(cache_view(None, None, (), hits, saved, 0.95, None))
+        return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    kept, broken = shown("ttft_p99=5"), shown("ttft_p99=0.2")
+    assert "250 ms of it the look-up" in kept
+    assert "of stored vectors and answers included" in kept
+    assert "no number of replicas keeps the promises: ttft_p99 is 200 ms, the look-up alone takes 250 ms" in broken
