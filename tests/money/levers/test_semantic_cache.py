@@ -202,6 +202,7 @@ def test_what_is_pinned_is_missing_to_the_cache(deployment: Deployment, in_turn:
     smaller = with_less_room(deployment, made.kv_bytes)
     assert kv_budget_bytes(deployment) - kv_budget_bytes(smaller) == pytest.approx(made.kv_bytes, rel=1e-6)
     assert float(step_model(smaller).prefill(WHOLE)) == float(step_model(deployment).prefill(WHOLE))
+    assert with_less_room(deployment, kv_budget_bytes(deployment) / 2).limits == deployment.limits
 
 
 def test_templates_that_do_not_fit_half_the_memory_are_not_all_pinned(deployment: Deployment, in_turn: Trace) -> None:
