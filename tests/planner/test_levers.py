@@ -3,10 +3,12 @@
 The order of a stack changes its steps and not its end.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import cache
 from io import StringIO
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
@@ -18,12 +20,14 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
+from tokonomics.money.levers.cache_tiers import DRAM_PRICE_DATE
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner import lever_list
 from tokonomics.planner.lever_list import (
     KNOBS,
     Choices,
+    Lever,
     NotApplicable,
     all_levers,
     differs,
@@ -31,13 +35,16 @@ from tokonomics.planner.lever_list import (
     smallest_relative,
 )
 from tokonomics.planner.levers import Ranked, effects_of, rank_levers
-from tokonomics.planner.load import load_of_log, load_of_shape
+from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill, bill_of
 from tokonomics.planner.stack import ORDER, Stacked, naive_setup, order_from, stack, walk
 from tokonomics.report.levers_view import levers_view, stack_view
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
+from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.generate import generate, parse_sessions
+from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.promises import parse_promises
 from tokonomics.units import usd
 
@@ -125,17 +132,122 @@ def test_a_lever_taken_matters() -> None:
         assert isinstance(back, NotServed) or back.usd_per_month > ranking.together.usd_per_month
 
 
+def _turned(order: Sequence[Lever], start: Setup) -> Setup | str:
+    """Where these levers lead, or the name of the one that refuses."""
+    here = start
+    for lever in order:
+        changed = lever.apply(here)
+        if isinstance(changed, NotApplicable):
+            return lever.name
+        here = changed
+    return here
+
+
+def _on_h100(setup: Setup) -> Setup:
+    """What the search for GPUs does once it has found them."""
+    return setup.deployed(gpu=find_gpu("H100"))
+
+
+@cache
+def _talks() -> Load:
+    """Conversations whose load rises and falls: every lever has something to move."""
+    trace = generate(
+        parse_arrivals("poisson:0.3"),
+        parse_lengths("2000", "--input"),
+        parse_lengths("50", "--output", least=0),
+        requests=900,
+        seed=1,
+        sessions=parse_sessions("4,think=20,limit=16000"),
+    )
+    span = trace.arrival_s[-1]
+    # The same requests, three quarters of them in the first third of eight hours.
+    at = np.interp(trace.arrival_s, [0, 0.75 * span, span], [0, 9600, 28800])
+    return load_of_log(replace(trace, arrival_s=at))
+
+
+def _knobs(*knobs: str) -> list[Lever]:
+    levers = [each for each in all_levers() if each.knob in knobs and each.name != "INT4 weights"]
+    return [replace(each, apply=_on_h100) if each.knob == "hardware" else each for each in levers]
+
+
 def test_levers_on_different_knobs_commute() -> None:
-    some = [each for each in all_levers() if each.knob in ("kv", "commit", "spot") or each.name == "FP8 weights"]
-    ends = set()
-    for order in permutations(some):
-        here = NOW
-        for lever in order:
-            changed = lever.apply(here)
-            assert isinstance(changed, Setup)
-            here = changed
-        ends.add((here.deployment, here.commit, here.spot))
-    assert len(ends) == 1
+    start = replace(NOW, load=_talks())
+    for others in (("tiers", "router"), ("autoscale", "router"), ("disaggregation", "spot")):
+        some = _knobs("kv", "weights", "hardware", *others)
+        assert len(some) == 5
+        ends = [_turned(order, start) for order in permutations(some)]
+        assert isinstance(ends[0], Setup)
+        assert all(each == ends[0] for each in ends)
+
+
+def test_levers_that_are_not_simulated_together_refuse_each_other_in_either_order() -> None:
+    start = replace(NOW, load=_talks())
+    for one, other in combinations(_knobs("tiers", "autoscale", "disaggregation"), 2):
+        assert _turned((one, other), start) == other.name
+        assert _turned((other, one), start) == one.name
+
+
+def test_a_tier_follows_the_hardware_it_is_served_on() -> None:
+    tiers, hardware = (_knobs(each)[0] for each in ("tiers", "hardware"))
+    tiers = next(each for each in all_levers(Choices(tiers="dram=100")) if each.knob == tiers.knob)
+    start = replace(NOW, load=_talks())
+    for order in ((tiers, hardware), (hardware, tiers)):
+        end = _turned(order, start)
+        assert isinstance(end, Setup)
+        (memory,) = end.memories()
+        assert memory.tier.bytes_per_s == pytest.approx(0.87 * find_gpu("H100").pcie_bytes_per_s)
+
+
+def test_host_memory_is_what_the_bought_machine_has_left_for_each_replica() -> None:
+    """Two GPUs on one host of 200 GiB: 16.06 GB of weights once, 3 GiB for each process; not what another host has."""
+    sold = (
+        offer("A100-80GB", 2, 2.0, memory_gb=200.0),
+        offer("A100-80GB", 1, 9.0, memory_gb=4.0),
+        offer("A100-80GB", 1, 9.5, memory_gb=4000.0),
+    )
+    lever = _knobs("tiers")[0]
+    wished = lever.apply(Setup(A100, _talks(), sold, TODAY))
+    assert isinstance(wished, Setup)
+    made = bill_of(wished)
+    assert isinstance(made, SetupBill)
+    (memory,) = made.memories
+    weights_gb = find_model("llama-3.1-8b").weight_bytes(Precision.bf16) / 1e9
+    left_gb = (200 * 1.073741824 - weights_gb - 2 * 3 * 1.073741824) / 2
+    assert "2xA100-80GB" in made.bought
+    assert memory.tier.size_bytes / 1e9 == pytest.approx(left_gb, abs=1)
+    assert memory.usd_per_gb_hour == 0
+    assert made.memory_assumed
+    assert made.cached_share > 0
+    ranking = rank_levers(Setup(A100, _talks(), sold, TODAY), [lever])
+    assert isinstance(ranking, Ranked)
+    assert f"dram {int(left_gb)} GB a replica, assumed free" in shown(levers_view(ranking.ranking, NOW), width=160)
+
+
+def test_host_memory_that_is_not_told_or_not_left_is_refused() -> None:
+    lever = _knobs("tiers")[0]
+    for memory_gb, says in ((None, "not known"), (18.5, "leave none")):
+        setup = Setup(A100, _talks(), (offer("A100-80GB", 1, 2.0, memory_gb=memory_gb),), TODAY)
+        wished = lever.apply(setup)
+        assert isinstance(wished, Setup)
+        made = bill_of(wished)
+        assert isinstance(made, NotServed)
+        assert says in made.reason
+
+
+def test_an_old_price_of_a_memory_marks_the_bill() -> None:
+    setup = replace(NOW, load=_talks(), promises=())
+    plain, disk = bill_of(setup), bill_of(replace(setup, tiers="ssd=500"))
+    assert isinstance(plain, SetupBill)
+    assert isinstance(disk, SetupBill)
+    assert not plain.price_stale
+    assert disk.price_stale
+    memory = bill_of(replace(setup, tiers="dram=50"))
+    assert isinstance(memory, SetupBill)
+    assert memory.price_date == DRAM_PRICE_DATE
+    assert not memory.price_stale
+    later = bill_of(replace(setup, tiers="dram=50", today=DRAM_PRICE_DATE + timedelta(91)))
+    assert isinstance(later, SetupBill)
+    assert later.price_stale
 
 
 # --- the stack ------------------------------------------------------------------------------------------------------

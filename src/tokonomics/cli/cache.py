@@ -169,8 +169,7 @@ def cache(
             deployment,
             traffic,
             usd_per_replica_hour(1),
-            replicas=lever.rows[0].replicas,
-            cached_share=lever.rows[1].cached_share,
+            replicas=lever.rows[1].replicas,
         )
         if texts and hits and hits.means and lever.rows[0].bill:
             share = hits.at(threshold).hit_share
@@ -181,6 +180,8 @@ def cache(
                 share,
                 usd_per_replica_hour,
                 embed_usd_per_mtok=embedding_usd_per_mtok,
+                wait_s=hits.embed_s + hits.lookup_s,
+                bytes_per_entry=hits.bytes_per_entry,
                 promises=promises,
                 seed=seed,
             )

@@ -1,8 +1,9 @@
 """The levers: each a pure function from a setup to a changed setup, or the reason why it does not apply.
 
-A lever moves one knob, so levers on different knobs compose, in any order, to the same setup. What a lever saves is
-never written here: it is measured by simulating the changed setup (``levers``). Notes on quality are what published
-evaluations found, with their source; they promise nothing about another model or task.
+A lever moves one knob, so levers on different knobs compose, in any order, to the same setup; those that cannot be
+simulated together refuse each other in either order, and only the search for GPUs looks at where the others are. What
+a lever saves is never written here: it is measured by simulating the changed setup (``levers``). Notes on quality are
+what published evaluations found, with their source; they promise nothing about another model or task.
 """
 
 import re
@@ -13,12 +14,11 @@ from functools import partial
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
-from tokonomics.money.levers.cache_tiers import parse_tiers
 from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
 from tokonomics.planner.load import ENOUGH_REQUESTS
 from tokonomics.planner.plan import Candidate, Limits, Question, study
-from tokonomics.planner.setup import Bills, Setup, SetupBill
+from tokonomics.planner.setup import HOST_MEMORY, Bills, Setup, SetupBill
 from tokonomics.planner.sizing import changes_over_time
 from tokonomics.serving.fleet import Router
 from tokonomics.units import percent
@@ -33,10 +33,6 @@ _CHECKED = 3
 _NEAR = 1.25
 """Of those screened on a window, how many are then simulated on the whole traffic, and up to how much above the least
 of their bills: the window asks a little more of some than of others."""
-_HOST_SHARE = 0.5
-"""Of the host's memory that is given to KV (assumed: the rest is the engine's and the system's)."""
-_HOST_GB = 200.0
-"""Where an offer does not tell its memory (assumed)."""
 
 QUALITY_FP8 = (
     "FP8 weights and activations were lossless on academic and real-world tasks at every size of Llama-3.1 "
@@ -47,8 +43,8 @@ QUALITY_INT4 = (
     "arXiv:2411.02355). Check your own task."
 )
 QUALITY_KV8 = (
-    "Llama-3-8B with weights and KV cache in FP8 scored 77.6 ± 1.2 % on GSM8K, 76.0 % in 16 bit (Neural Magic's model "
-    "cards, 2024). Check long contexts of your own."
+    "WizardCoder-34B with its KV cache alone in FP8 (E4M3) scored 67.7 % on HumanEval, 68.3 % in 16 bit "
+    "(github.com/vllm-project/vllm/pull/2279, 2023-12-27). One task: check long contexts of your own."
 )
 QUALITY_NONE = "The answers do not change."
 QUALITY_DRAFT = "Same distribution as without a draft, by construction (Leviathan et al. 2023, arXiv:2211.17192)."
@@ -85,7 +81,7 @@ class Choices:
     acceptance: float | None = None
     """Of a drafted token; None: nobody measured it, and one is assumed."""
     tiers: str | None = None
-    """Memories for KV behind the GPU's; None: half of the host's memory, which is paid for."""
+    """Memories for KV behind the GPU's; None: what the bought machine has left of its own, which is paid for."""
     min_weights: Precision | None = None
     """No precision below this one."""
     without: frozenset[str] = field(default_factory=frozenset)
@@ -271,22 +267,9 @@ def _router(setup: Setup) -> Setup | NotApplicable:
 def _tiers(choices: Choices, setup: Setup) -> Setup | NotApplicable:
     if setup.tiers:
         return NotApplicable("there is a memory behind the GPU's already")
-    if reason := _shares(setup) or _cache_is_off(setup):
-        return reason
-    now = setup.deployment
-    text = choices.tiers or f"dram={_host_gb(setup):.6g}@0"
-    return replace(setup, tiers=parse_tiers(text, now))
-
-
-def _host_gb(setup: Setup) -> float:
-    """Of one replica: its share of the smallest host that sells its GPU, by half."""
-    now = setup.deployment
-    per_gpu = [
-        each.memory_gb / each.gpus
-        for each in setup.offers
-        if each.gpu == now.gpu.key and each.gpus >= now.gpus and each.memory_gb is not None
-    ]
-    return min(per_gpu) * now.gpus * _HOST_SHARE if per_gpu else _HOST_GB
+    if setup.autoscale or setup.disaggregated:
+        return NotApplicable("not simulated together with autoscaling or disaggregation")
+    return _shares(setup) or _cache_is_off(setup) or replace(setup, tiers=choices.tiers or HOST_MEMORY)
 
 
 def _speculation(choices: Choices, setup: Setup) -> Setup | NotApplicable:

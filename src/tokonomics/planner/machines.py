@@ -15,7 +15,7 @@ from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.sharding import shard
 from tokonomics.planner.candidates import NETWORKED, Reason, Refusal
-from tokonomics.units import GIB, HOURS_PER_MONTH, usd
+from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, usd
 
 UNUSED = "unused GPUs"
 """GPUs of a paid machine on which no replica runs."""
@@ -129,6 +129,20 @@ def host_gib(deployment: Deployment, gpus: int) -> float:
     of_a_replica = min(deployment.gpus, gpus)
     replicas = max(1, gpus // deployment.gpus)
     return shard(deployment).total * of_a_replica / GIB + PROCESS_GIB * of_a_replica * replicas
+
+
+def left_gb(deployment: Deployment, offer: Offer) -> float | None:
+    """Of a host's memory, in GB for each replica: what weights and processes leave. None: it is not told.
+
+    All of it is taken to be free, which is assumed: nothing else is run there, and pages of the system are small.
+    """
+    if offer.memory_gb is None:
+        return None
+    left = (offer.memory_gb - host_gib(deployment, offer.gpus)) * GIB / BYTES_PER_GB
+    # A replica has its part of a machine, or several machines to itself.
+    return (
+        left * deployment.gpus / offer.gpus if deployment.gpus > offer.gpus else left / (offer.gpus // deployment.gpus)
+    )
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,8 @@ class Bought:
     """In the mean over time."""
     price_date: date
     """The oldest of the prices in it."""
+    offers: tuple[Offer, ...]
+    """Whose machines they are."""
 
 
 def buy(setup: Setup, sizing: Sizing) -> Bought | NotServed:
@@ -87,7 +89,11 @@ def _on_demand(setup: Setup, sizing: Sizing) -> Bought | NotServed:
     usd, provider, instance, region, mean, machine = min(found, key=lambda each: (round(each[0], 6), *each[1:4]))
     number = f"{mean:.0f}" if math.isclose(mean, round(mean)) else f"{mean:.2f}"
     return Bought(
-        f"{number}× {provider} {instance}, {region}, on demand", usd, mean * machine.offer.gpus, machine.offer.date
+        f"{number}× {provider} {instance}, {region}, on demand",
+        usd,
+        mean * machine.offer.gpus,
+        machine.offer.date,
+        (machine.offer,),
     )
 
 
@@ -129,8 +135,8 @@ def _mixed(setup: Setup, sizing: Sizing, spot_share: float) -> Bought | NotServe
         for each in plan.purchases
     ]
     names = {each.offer for each in plan.purchases}
-    dates = [each.date for each in _offers(setup) if _name(each) in names]
-    return Bought("; ".join(parts), plan.usd_per_month, paid, min(dates))
+    sold = tuple(each for each in _offers(setup) if _name(each) in names)
+    return Bought("; ".join(parts), plan.usd_per_month, paid, min(each.date for each in sold), sold)
 
 
 def _by_hour(sizing: Sizing) -> list[int]:

@@ -14,11 +14,11 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from tokonomics.catalog.offers import Offer, is_stale
 from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.money.levers.cache_tiers import TierPrice
+from tokonomics.money.levers.cache_tiers import TierPrice, parse_tiers
 from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import UNUSED
+from tokonomics.planner.machines import UNUSED, left_gb
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Kept, Shares, Spread
 from tokonomics.traffic.promises import Promise
@@ -26,11 +26,14 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 if TYPE_CHECKING:
     from tokonomics.planner.plan import Study
-    from tokonomics.planner.sizing import Sized
+    from tokonomics.planner.purchase import Bought
+    from tokonomics.planner.sizing import Sized, Sizing
 
 IN_VAIN = "done in vain"
 """Work done again after a preemption, or for clients that hung up."""
 SPARE = "spare replicas"
+HOST_MEMORY = "host"
+"""The wish for KV in what the bought machine's memory has left; how much that is, its bill says."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,9 @@ class Setup:
     prefix_cache: bool = True
     router: Router | None = None
     """None: taking turns or the least outstanding requests, whichever needs fewer replicas."""
-    tiers: tuple[TierPrice, ...] = ()
+    tiers: str | None = None
+    """Memories for KV behind the GPU's, as wished for: ``dram=200,ssd=2000@0``, or ``HOST_MEMORY``. Size and speed
+    follow from the hardware when it is served and billed, so that they follow it when it changes."""
     disaggregated: bool = False
     """Prompts and answers on replicas of their own."""
     autoscale: bool = False
@@ -60,6 +65,10 @@ class Setup:
     spare: int = 0
     offline: bool = False
     """A batch that can be done again: nobody waits for its answers."""
+
+    def memories(self) -> tuple[TierPrice, ...]:
+        """The tiers on this deployment's GPUs, at the prices of the day."""
+        return parse_tiers(self.tiers, self.deployment, on=self.today) if self.tiers else ()
 
     def deployed(self, **changes: object) -> "Setup":
         """With another deployment."""
@@ -101,6 +110,10 @@ class SetupBill(Noun):
     """Requests finished over those that full batches would finish: what is left is room to grow. None: not known."""
     cached_share: NonNegativeFloat
     """Of the prompt tokens."""
+    memories: tuple[TierPrice, ...]
+    """For KV, behind the GPU's."""
+    memory_assumed: bool
+    """Their size is what the machine's memory is taken to have left, not what was asked for."""
     ttft_s: Spread
     tpot_s: Spread
     e2e_s: Spread
@@ -120,6 +133,12 @@ class Bills:
 
     def of(self, setup: Setup) -> SetupBill | NotServed:
         """The bill of a setup, or why it has none."""
+        if setup.tiers == HOST_MEMORY:
+            return self._in_host_memory(setup)
+        served = self._served(setup)
+        return served if isinstance(served, NotServed) else self._bill(setup, *served)
+
+    def _served(self, setup: Setup) -> "tuple[Sizing, Bought] | NotServed":
         from tokonomics.planner.purchase import buy
         from tokonomics.planner.sizing import Sized
 
@@ -128,15 +147,39 @@ class Bills:
         if isinstance(sizing, NotServed):
             return sizing
         bought = buy(setup, sizing)
-        if isinstance(bought, NotServed):
-            return bought
-        made, deployment = sizing.outcome, setup.deployment
+        return bought if isinstance(bought, NotServed) else (sizing, bought)
+
+    def _in_host_memory(self, setup: Setup) -> SetupBill | NotServed:
+        """With the memory that the machines it is bought on have left.
+
+        Which machines, and how many replicas share one, is known only once it is served: it begins with those of the
+        setup without the tier, and takes less where those it ends on have less.
+        """
+        wished = replace(setup, tiers=None)
+        served, gb = self._served(wished), math.inf
+        while not isinstance(served, NotServed):
+            left = [left_gb(setup.deployment, offer) for offer in served[1].offers]
+            known = [each for each in left if each is not None]
+            if len(known) < len(left):
+                return NotServed("the memory of its machine is not known", "Say how much is free: --tiers dram=200@0.")
+            if (room := math.floor(min(known))) < 1:
+                return NotServed("weights and processes leave none of the host's memory", "Give --tiers ssd=1000.")
+            if room >= gb:
+                return self._bill(wished, *served).model_copy(update={"memory_assumed": True})
+            gb = room
+            wished = replace(setup, tiers=f"dram={gb}@0")
+            served = self._served(wished)
+        return served
+
+    def _bill(self, setup: Setup, sizing: "Sizing", bought: "Bought") -> SetupBill:
+        made, deployment, memories = sizing.outcome, setup.deployment, setup.memories()
         tiers = tuple(
             CostLine(
                 name=line.name, quantity=line.quantity * HOURS_PER_MONTH, unit=line.unit, usd_per_unit=line.usd_per_unit
             )
-            for line in (tier.line(sizing.replicas + setup.spare) for tier in setup.tiers)
+            for line in (tier.line(sizing.replicas + setup.spare) for tier in memories)
         )
+        price_date = min([bought.price_date, *(each.price_date for each in memories if each.price_date)])
         per_gpu_hour = bought.usd_per_month / (bought.gpus_paid * HOURS_PER_MONTH)
         serving = sizing.replicas_mean * deployment.gpus * HOURS_PER_MONTH
         spare = setup.spare * deployment.gpus * HOURS_PER_MONTH
@@ -167,8 +210,8 @@ class Bills:
             max_sequences=sizing.max_sequences or deployment.limits.max_sequences,
             router=sizing.router,
             bought=bought.what,
-            price_date=bought.price_date,
-            price_stale=is_stale(bought.price_date, setup.today),
+            price_date=price_date,
+            price_stale=is_stale(price_date, setup.today) or any(each.price_stale for each in memories),
             gpus_paid=bought.gpus_paid,
             usd_per_month=usd_per_month,
             usd_per_mtok=usd_per_month / mtok_per_month,
@@ -176,6 +219,8 @@ class Bills:
             batch=made.batch,
             load_share=made.load_share,
             cached_share=made.cached_tokens / made.input_tokens if made.input_tokens else 0.0,
+            memories=memories,
+            memory_assumed=False,
             ttft_s=made.ttft_s,
             tpot_s=made.tpot_s,
             e2e_s=made.e2e_s,

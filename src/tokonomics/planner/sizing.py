@@ -166,7 +166,7 @@ def serve(
     made = simulate(setup.deployment, trace, fleet, prefix_cache=setup.prefix_cache, max_sequences=limit)
     if not setup.tiers:
         return made
-    fetches, _ = plan_fetches(made, tuple(price.tier for price in setup.tiers))
+    fetches, _ = plan_fetches(made, tuple(price.tier for price in setup.memories()))
     return simulate(
         setup.deployment, trace, fleet, prefix_cache=setup.prefix_cache, max_sequences=limit, fetches=fetches
     )
@@ -312,7 +312,7 @@ def _alone(setup: Setup) -> str | None:
     # Once is enough of each: no batch forms, and a thousand tell the percentiles of what is promised.
     few = trace.take(np.linspace(0, len(trace) - 1, min(len(trace), 2000)).astype(np.intp))
     few = replace(few, arrival_s=np.arange(len(few), dtype=np.float64) * APART_S)
-    made = serve(replace(setup, tiers=()), 1, load=replace(setup.load, trace=few))
+    made = serve(replace(setup, tiers=None), 1, load=replace(setup.load, trace=few))
     return what_breaks(made, outcome(made, setup.promises))
 
 

@@ -117,7 +117,7 @@ def naive_setup(setup: Setup) -> Setup:
         max_sequences=1,
         prefix_cache=False,
         router=None,
-        tiers=(),
+        tiers=None,
         disaggregated=False,
         autoscale=False,
         commit=False,

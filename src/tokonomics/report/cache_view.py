@@ -5,12 +5,16 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tokonomics.money.levers.cache_tiers import BreakEven
-from tokonomics.money.levers.prefix_cache import CacheRow, PrefixCacheLever
+from tokonomics.catalog.offers import STALE_AFTER_DAYS
+from tokonomics.money.levers.cache_tiers import BreakEven, TierPrice
+from tokonomics.money.levers.prefix_cache import CacheRow, PrefixCacheLever, Slower
 from tokonomics.money.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.money.levers.templates import TemplateLever, TextTemplate
 from tokonomics.report.tables import pairs, table
 from tokonomics.units import HOURS_PER_MONTH, count, gigabytes, percent, plural, seconds, usd
+
+_NOTHING = 0.002
+"""Of a bill: less is where requests went in one simulation and not in the other."""
 
 
 def cache_view(
@@ -42,15 +46,16 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableT
         late = lever.slower
         parts.append(
             Text(
-                f"{late.name} saves {usd(late.saved_usd_per_hour)}/h at {late.ttft_times:.2g} times the TTFT p99; "
+                f"{late.name} saves {usd(late.saved_usd_per_hour)}/h at {_later(late)}; "
                 "nothing is promised, say with --slo what may not get worse."
             )
         )
     parts += [Text(f"{row.setting.name.strip()}: {row.breaks}", style="yellow") for row in rows if row.breaks]
     own = all(row.replicas == row.needs or row.needs is None for row in rows)
-    fleet = "On the fewest replicas" if own else f"On {plural(rows[0].replicas, 'replica')}; TTFT on the fewest"
+    fleet = "On the fewest replicas" if own else f"On {plural(rows[0].replicas, 'replica')}; TTFT, TPOT on the fewest"
     parts += ["", Text(f"{fleet} that keep up", style="bold")]
-    heads = ["!", ">found", ">computed/h", ">prefill", ">TTFT p50", ">p99", ">batch", ">needs", ">$/hour", ">$/Mtok"]
+    heads = ["!", ">found", ">computed/h", ">prefill", ">TTFT p50", ">p99", ">TPOT p99", ">batch", ">needs", ">$/hour"]
+    heads.append(">$/Mtok")
     parts += [table(heads, [_row(row) for row in rows]), ""]
     if lever.break_evens:
         parts += [Text("Fetch a block, or compute it?", style="bold"), _break_evens(lever), ""]
@@ -63,10 +68,33 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableT
     ]
     if any(row.needs is None for row in rows):
         notes.append("never: not even a replica for every request under way does; figures of the fewest that keep up.")
+    memories = {price.tier.name: price for row in rows for price in row.setting.tiers}
+    if lever.break_evens:
+        notes.append(
+            "a block pays if: at the head of a prompt; the GPU time it frees is valued at the replica's price, as if "
+            "all of it were used."
+        )
     if price_from:
-        notes.append(f"Price of a replica: {price_from}. Tier speeds and prices: docs/caching.md.")
+        notes.append(f"Price of a replica: {price_from}.")
+    if memories:
+        paid = "; ".join(f"{name}{_mark((each,))} {each.price_from}" for name, each in memories.items())
+        notes.append(f"$/GB-hour of the memories: {paid}. Speeds: docs/caching.md.")
+    if _mark(tuple(memories.values())):
+        notes.append(
+            f"† price older than {STALE_AFTER_DAYS} days, or of no known date: give yours (--tiers ssd=2000@0)."
+        )
     parts.append(Text("\n".join(notes), style="dim"))
     return parts
+
+
+def _later(late: Slower) -> str:
+    times = {"TTFT": late.ttft_times, "TPOT": late.tpot_times, "time to the end": late.e2e_times}
+    worse = [f"{each:.3g} times the {name} p99" for name, each in times.items() if each > 1]
+    return " and ".join(worse)
+
+
+def _mark(tiers: Sequence[TierPrice]) -> str:
+    return "†" if any(each.price_stale for each in tiers) else ""
 
 
 def _headline(lever: PrefixCacheLever) -> Text:
@@ -81,22 +109,22 @@ def _headline(lever: PrefixCacheLever) -> Text:
         before, after = (each.usd * HOURS_PER_MONTH for each in (bill.before, bill.after))
         verdict = f"{usd(bill.before.usd)} → {usd(bill.after.usd)} an hour ({usd(before)} → {usd(after)} a month)"
         return Text.assemble((verdict, "bold green"), f" with {lever.best.strip()}: {lever.deployment}")
-    later = " without later first tokens" if lever.slower else ""
+    later = " without later answers" if lever.slower else ""
     return Text.assemble(("no replica saved", "bold yellow"), f" by any of these{later}: {lever.deployment}")
 
 
 def _row(row: CacheRow) -> list[str]:
     made = row.outcome
-    first = [row.ttft_s.p50, row.ttft_s.p99]
+    waits = [row.ttft_s.p50, row.ttft_s.p99, row.tpot_s.p99]
     return [
         row.setting.name,
         percent(row.cached_share),
         count(row.computed_tokens_per_hour),
         f"{row.prefill_replicas:.2f}",
-        *("–" if each is None else seconds(each) for each in first),
+        *("–" if each is None else seconds(each) for each in waits),
         f"{made.batch:.1f}",
         "never" if row.needs is None else f"{row.needs}",
-        "–" if row.bill is None else usd(row.bill.usd),
+        "–" if row.bill is None else f"{usd(row.bill.usd)}{_mark(row.setting.tiers)}",
         "–" if row.usd_per_mtok is None else usd(row.usd_per_mtok),
     ]
 
@@ -109,15 +137,21 @@ def _break_evens(lever: PrefixCacheLever) -> RenderableType:
             seconds(each.compute_first_s),
             seconds(each.compute_last_s),
             _where(each),
-            "always: it costs nothing"
-            if each.pays_within_s is None
-            else f"read again within {_span(each.pays_within_s)}",
+            _pays(each),
         ]
         for each in lever.break_evens
     ]
     block = lever.break_evens[0].block_tokens
     heads = ["!tier", f">fetch {block} tokens", ">compute: first", ">last", "fetching is quicker", "a block pays if"]
     return table(heads, rows)
+
+
+def _pays(each: BreakEven) -> str:
+    if each.pays_within_s is None:
+        return "always: it costs nothing"
+    if each.pays_within_s == 0:
+        return "never at the head: computing is quicker"
+    return f"read again within {_span(each.pays_within_s)}"
 
 
 def _where(each: BreakEven) -> str:
@@ -154,10 +188,14 @@ def _templates(fixed: TemplateLever) -> list[RenderableType]:
         for each in fixed.templates[:5]
     ]
     heads = [">fixed tokens", ">requests", ">mean prompt", ">KV kept", ">once", ">saved a request"]
-    saved, now = usd(max(0.0, fixed.bill.saved_usd)), usd(fixed.bill.before.usd)
+    saved, now = fixed.bill.saved_usd, usd(fixed.bill.before.usd)
+    does = f"save {usd(saved)} of" if saved >= 0 else f"add {usd(-saved)} to"
+    if abs(fixed.bill.saved_share) < _NOTHING:
+        does = f"change less than {percent(_NOTHING)} of"
     change = (
-        f"Kept for good they save {saved} of {now} of prefill an hour beyond the GPU's cache, and cost "
-        f"{usd(fixed.once_usd)} once."
+        f"{plural(fixed.pinned, 'template')} kept for good in {percent(fixed.room_share)} of the GPU's room for KV: "
+        f"they {does} {now} of prefill an hour beyond the GPU's cache, {usd(fixed.once_usd)} to compute them once "
+        "included."
     )
     return [Text(head, style="bold"), table(heads, rows), Text(change, style="dim")]
 
@@ -206,11 +244,21 @@ def _semantic(hits: SemanticHits, saved: SemanticLever | None, threshold: float)
         notes.append("Hashed words see spelling, not meaning: no bill is made of them. Give --semantic a model.")
     if not hits.labels:
         notes.append("How many hits are wrong is not known: give --pairs with labels from your own traffic.")
-    if saved:
+    if saved and saved.breaks:
+        notes.append(
+            f"Behind a look-up of {seconds(saved.wait_s)} no number of replicas keeps the promises: {saved.breaks}"
+        )
+    if saved and saved.bill:
         notes.append(
             f"The trace with so many fewer: {plural(saved.replicas_before, 'replica')} → {saved.replicas_after}, "
-            f"{usd(saved.bill.before.usd)} → {usd(saved.bill.after.usd)} an hour, embedding included."
+            f"{usd(saved.bill.before.usd)} → {usd(saved.bill.after.usd)} an hour, embedding and "
+            f"{gigabytes(saved.stored_bytes)} of stored vectors and answers included."
         )
+        if saved.ttft_before_s and saved.ttft_after_s:
+            first, then = (seconds(each.p99 or 0.0) for each in (saved.ttft_before_s, saved.ttft_after_s))
+            notes.append(
+                f"TTFT p99 of what is still computed: {first} → {then}, {seconds(saved.wait_s)} of it the look-up."
+            )
     heads = [">cosine ≥", ">hits", ">stored", ">false hits", ">same found"]
     return [head, table(heads, rows), Text("\n".join(notes), style="dim")]
 

@@ -90,7 +90,15 @@ def _name(each: Pulled) -> Text:
     """With the GPUs it moves to, and on whose machines."""
     bill = _bill(each)
     to = f": {bill.deployment.rpartition(' on ')[2]} ({bill.bought})" if each.knob == "hardware" else ""
+    if each.knob == "tiers":
+        to = f": {memories_text(bill)}"
     return Text(f"{each.name}{to}", style="bold green" if each.saved_usd_per_month > 0 else "")
+
+
+def memories_text(bill: SetupBill) -> str:
+    """Sizes of the memories behind the GPU's, a replica or all of them."""
+    sizes = (f"{each.tier.name} {gigabytes(each.tier.size_bytes)}" for each in bill.memories)
+    return " + ".join(sizes) + (" a replica, assumed free" if bill.memory_assumed else "")
 
 
 def _saves(share: float) -> str:
@@ -231,9 +239,13 @@ def _drafted(drafted: Drafted) -> str:
 
 
 def _step(step: Step, drafted: Drafted | None) -> list[str]:
-    assumed = drafted is not None and drafted.assumed and "speculation" in step.knobs
+    name = step.name
+    if "tiers" in step.knobs and step.bill.memories:
+        name = f"{name}: {memories_text(step.bill)}"
+    if drafted is not None and drafted.assumed and "speculation" in step.knobs:
+        name = f"{name} (assumed)"
     return [
-        f"{step.name} (assumed)" if assumed else step.name,
+        name,
         usd(step.saved_usd_per_month) if abs(step.saved_usd_per_month) >= 0.005 else "–",
         f"{step.saved_share * 100 + 0.0:.1f} %" if abs(step.saved_share) >= 5e-4 else "0 %",
         *_figures(step.bill),

@@ -12,13 +12,18 @@ before it has been written (too fast by the time of a prompt), and a fetched blo
 fetched again (too slow).
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, PositiveFloat
 
+from tokonomics.catalog.precision import kv_bytes_per_element
 from tokonomics.errors import BadInput
 from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.memory import kv_budget_bytes
+from tokonomics.physics.sharding import kv_elements_per_token
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import Fetches
@@ -36,7 +41,7 @@ class Tier(Noun):
     size_bytes: NonNegativeFloat
     """Of one replica, or of all together where it is shared."""
     bytes_per_s: PositiveFloat
-    """Into one GPU; the GPUs of a replica fetch their parts at the same time."""
+    """Into one GPU; the GPUs of a replica fetch their parts at the same time, each over a link of its own."""
     shared: bool = False
     ttl_s: PositiveFloat | None = None
     """What was not used for so long is let go; None: only when room is needed."""
@@ -64,11 +69,30 @@ def kv_bytes_per_token(deployment: Deployment) -> int:
     return made
 
 
-def fetch_s(deployment: Deployment, tier: Tier, tokens: NDArray[np.int64] | int) -> Floats:
-    """Seconds to bring the KV of so many tokens to a replica's GPUs, the link being free."""
-    return np.asarray(
-        np.asarray(tokens) * kv_bytes_per_token(deployment) / (tier.bytes_per_s * deployment.gpus), np.float64
+def kv_bytes_per_token_and_gpu(deployment: Deployment) -> float:
+    """What a token takes on the fullest GPU: its heads of its stage's layers.
+
+    More ranks than KV heads hold copies, and every rank holds MLA's latent vector whole: there it is not a part of
+    the replica's bytes by the number of GPUs.
+    """
+    elements = sum(
+        group.count * kv_elements_per_token(group.mixer, deployment.tp)
+        for group in deployment.model.groups
+        if group.mixer
     )
+    stage = math.ceil(deployment.model.layers / deployment.pp) / deployment.model.layers
+    return elements * kv_bytes_per_element(deployment.kv) * stage
+
+
+def gpu_cache_bytes(deployment: Deployment) -> int:
+    """KV that a replica's GPUs have room for, each head counted once however many ranks hold a copy."""
+    tokens = max(0, kv_budget_bytes(deployment)) / kv_bytes_per_token_and_gpu(deployment)
+    return math.floor(tokens * kv_bytes_per_token(deployment))
+
+
+def fetch_s(deployment: Deployment, tier: Tier, tokens: NDArray[np.int64] | int) -> Floats:
+    """Seconds to bring the KV of so many tokens to a replica's GPUs, the links being free: every rank its copy."""
+    return np.asarray(np.asarray(tokens) * kv_bytes_per_token_and_gpu(deployment) / tier.bytes_per_s, np.float64)
 
 
 def compute_s(deployment: Deployment, tokens: NDArray[np.int64] | int, past: NDArray[np.int64] | int) -> Floats:

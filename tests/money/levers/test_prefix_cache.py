@@ -1,9 +1,13 @@
 """Prefix caching and the memories behind the GPU: laws that hold on any trace, and figures worked out by hand."""
 
+from datetime import timedelta
+from io import StringIO
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from tests.traffic.test_prefix_reuse import blocks_of, chains
 
 from tokonomics.catalog.engines import find_engine
@@ -12,15 +16,25 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import load_offers
 from tokonomics.errors import BadInput
 from tokonomics.money.caching import prefix_saving
-from tokonomics.money.levers.cache_tiers import DRAM_USD_PER_GB_HOUR, break_even, parse_tiers
+from tokonomics.money.levers.cache_tiers import DRAM_PRICE_DATE, DRAM_USD_PER_GB_HOUR, break_even, parse_tiers
 from tokonomics.money.levers.prefix_cache import CacheSetting, hits_by_size, hits_by_ttl, prefix_cache_lever, serve_with
 from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
+from tokonomics.report.cache_view import cache_view
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import Fetches
-from tokonomics.serving.tiers import Tier, break_even_position, compute_s, fetch_s, plan_fetches
+from tokonomics.serving.tiers import (
+    Tier,
+    break_even_position,
+    compute_s,
+    fetch_s,
+    gpu_cache_bytes,
+    kv_bytes_per_token,
+    plan_fetches,
+)
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
@@ -126,6 +140,47 @@ def test_a_block_pays_for_its_place_as_long_as_its_time_is_worth_more(deployment
     assert made.pays_within_s is not None
     assert made.compute_first_s * USD == pytest.approx(gigabytes * 0.003 * made.pays_within_s)
     assert break_even(deployment, parse_tiers("dram=100@0", deployment)[0], USD).pays_within_s is None
+
+
+def test_where_computing_is_quicker_a_block_never_pays_whatever_its_place_costs() -> None:
+    """The 1B model computes sixteen tokens in less time than a disk takes to bring their 524 KB."""
+    small = deploy(find_model("llama-3.2-1b"), find_gpu("H100"), find_engine("vllm"))
+    for text in ("ssd=1000", "ssd=1000@0"):
+        made = break_even(small, parse_tiers(text, small)[0], USD)
+        assert made.fetch_s == pytest.approx(16 * 2 * 16 * 8 * 64 * 2 / 6.9e9)
+        assert made.fetch_s > made.compute_first_s
+        assert made.position
+        assert made.pays_within_s == 0
+
+
+def test_every_rank_fetches_its_copy_of_what_is_not_split() -> None:
+    """MLA's 576 numbers a layer go to all eight ranks; four KV heads on eight ranks lie twice."""
+    tier = Tier(name="t", size_bytes=1e12, bytes_per_s=1e9)
+    latent = deploy(find_model("deepseek-v3"), find_gpu("H200"), find_engine("vllm"), tp=8)
+    token = 61 * 576 * 2
+    assert token == 70_272 == kv_bytes_per_token(latent)
+    assert float(fetch_s(latent, tier, 1)) == pytest.approx(token / 1e9)
+    assert gpu_cache_bytes(latent) == pytest.approx(kv_budget_bytes(latent), rel=1e-6)
+    grouped = deploy(find_model("qwen3-30b-a3b"), find_gpu("H100"), find_engine("vllm"), tp=8)
+    token = 48 * 2 * 4 * 128 * 2
+    assert float(fetch_s(grouped, tier, 1)) == pytest.approx(token / 4 / 1e9)
+    assert gpu_cache_bytes(grouped) == pytest.approx(kv_budget_bytes(grouped) * 4, rel=1e-6)
+    split = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"), tp=2)
+    assert float(fetch_s(split, tier, 1)) == pytest.approx(131_072 / 2 / 1e9)
+    assert gpu_cache_bytes(split) == pytest.approx(kv_budget_bytes(split) * 2, rel=1e-6)
+
+
+def test_the_prices_of_memories_have_a_date_and_old_ones_a_mark(deployment: Deployment) -> None:
+    fresh, later = DRAM_PRICE_DATE + timedelta(90), DRAM_PRICE_DATE + timedelta(91)
+    marks = {
+        (text, on): parse_tiers(text, deployment, on=on)[0].price_stale
+        for text in ("dram=1", "remote=1", "ssd=1", "ssd=1@0.1", "dram=1@0")
+        for on in (fresh, later)
+    }
+    assert [text for (text, on), old in marks.items() if old and on == fresh] == ["ssd=1"]
+    assert [text for (text, on), old in marks.items() if old and on == later] == ["dram=1", "remote=1", "ssd=1"]
+    assert parse_tiers("dram=1", deployment)[0].price_date == DRAM_PRICE_DATE
+    assert parse_tiers("dram=1@0", deployment)[0].price_date is None
 
 
 def test_the_price_of_memory_is_what_two_machines_differ_in() -> None:
@@ -284,3 +339,32 @@ def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_
     assert promised.slower is None
     assert promised.bill
     assert promised.bill.after.usd == min(row.bill.usd for row in promised.rows if row.bill)
+
+
+def test_fewer_replicas_whose_next_tokens_come_later_are_no_saving(deployment: Deployment) -> None:
+    """The first token comes sooner on less than half the replicas; the others, on fuller ones, come later."""
+    trace = generate(
+        parse_arrivals("poisson:16"),
+        parse_lengths("500", "--input"),
+        parse_lengths("600", "--output", least=0),
+        requests=900,
+        seed=1,
+        sessions=parse_sessions("6,think=3,limit=16000"),
+    )
+    made = prefix_cache_lever(deployment, trace, lambda count: USD)
+    plain, cheapest = made.rows[0], min(made.rows, key=lambda row: row.bill.usd if row.bill else np.inf)
+    assert cheapest.needs < plain.needs  # type: ignore[operator]
+    assert cheapest.ttft_s.p99 < plain.ttft_s.p99  # type: ignore[operator]
+    assert cheapest.tpot_s.p99 > plain.tpot_s.p99  # type: ignore[operator]
+    assert made.best != cheapest.setting.name
+    best = next(row for row in made.rows if row.setting.name == made.best)
+    for late, now in ((best.ttft_s, plain.ttft_s), (best.tpot_s, plain.tpot_s), (best.e2e_s, plain.e2e_s)):
+        assert late.p99 <= now.p99 * (1 + 1e-9)  # type: ignore[operator]
+    assert made.slower
+    assert made.slower.ttft_times < 1
+    assert made.slower.tpot_times == pytest.approx(cheapest.tpot_s.p99 / plain.tpot_s.p99)  # type: ignore[operator]
+    screen = Console(width=160, file=StringIO())
+    screen.print(cache_view(made, None, (), None, None, 0.95, None))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "times the TPOT p99" in text
+    assert "times the TTFT p99" not in text

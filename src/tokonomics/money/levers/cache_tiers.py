@@ -1,12 +1,17 @@
 """What a slower memory for KV costs, how fast it is, and when a block in it pays for its place.
 
 Fetching a block instead of computing it frees the GPU for the time the block would have taken. That time is worth
-the price of the replica; the place in the tier costs its price for as long as the block lies there. A block that is
-read again sooner than the quotient pays (the five-minute rule of Gray and Putzolu, 1987, for KV).
+the price of the replica, every second taken as used; the place in the tier costs its price for as long as the block
+lies there. A block that is read again sooner than the quotient pays (the five-minute rule of Gray and Putzolu, 1987,
+for KV).
 """
+
+from datetime import date
 
 from pydantic import NonNegativeFloat, PositiveFloat
 
+from tokonomics.catalog.offers import is_stale
+from tokonomics.clock import today
 from tokonomics.errors import BadInput, nearest, shorten
 from tokonomics.money.cost import CostLine
 from tokonomics.nouns import Badge, Noun
@@ -19,9 +24,12 @@ PCIE_SHARE = 0.87
 copies of 4 GiB, measured 2026-11-15 (48.5 GB/s in copies of 1 MiB; 24 GB/s from memory that is not pinned)."""
 DRAM_USD_PER_GB_HOUR = (1.5392 - 1.3232) / (64 * GIB / BYTES_PER_GB)
 """AWS us-east-1, on demand, 2026-08-22 (offers.csv): gr6.4xlarge and g6.4xlarge differ in 64 GiB of memory alone."""
+DRAM_PRICE_DATE = date(2026, 8, 22)
 SSD_USD_PER_GB_HOUR = 0.08 / (GIB / BYTES_PER_GB) / HOURS_PER_MONTH
 """Google Cloud, Local SSD in us-central1: $0.08 per GiB and month (list price, "Disk and image pricing"). Machines with
 eight GPUs usually come with local disks that are paid for already: then it is 0 (ssd=1000@0)."""
+SSD_PRICE_DATE: date | None = None
+"""The page bears no date and the day it was read was not noted, so the price is marked as an old one."""
 SSD_BYTES_PER_S = 6.9e9
 """One PCIe 4.0 x4 drive for each GPU: Samsung PM9A3, sequential read (data sheet, 2021)."""
 REMOTE_BYTES_PER_S = 12.5e9
@@ -36,6 +44,10 @@ class TierPrice(Noun):
     speed_from: str
     speed_badge: Badge
     price_from: str
+    price_date: date | None
+    """When the price was quoted; None: not known, or the user's own."""
+    price_stale: bool
+    """Older than a price may be without a mark, or of no known date."""
 
     def usd_per_hour(self, replicas: int) -> float:
         times = 1 if self.tier.shared else replicas
@@ -59,8 +71,9 @@ class BreakEven(Noun):
     """At the end of the longest one."""
     position: int | None
     """The token from which on fetching is quicker; None: nowhere in the model's context."""
-    pays_within_s: float | None
-    """A block at the head of a prompt pays for its place if it is read again within this; None: it costs nothing."""
+    pays_within_s: NonNegativeFloat | None
+    """A block at the head of a prompt pays for its place if it is read again within this, the GPU's time being worth
+    the replica's price. 0: never, since it is quicker computed there; None: always, since the place costs nothing."""
 
 
 def break_even(
@@ -75,14 +88,16 @@ def break_even(
         block_tokens * kv_bytes_per_token(deployment) / BYTES_PER_GB * price.usd_per_gb_hour / SECONDS_PER_HOUR
     )
     worth_usd = first * usd_per_replica_hour / SECONDS_PER_HOUR
+    takes_s = float(fetch_s(deployment, price.tier, block_tokens))
+    pays_within_s = worth_usd / held_usd_per_s if held_usd_per_s > 0 else None
     return BreakEven(
         tier=price.tier.name,
         block_tokens=block_tokens,
-        fetch_s=float(fetch_s(deployment, price.tier, block_tokens)),
+        fetch_s=takes_s,
         compute_first_s=first,
         compute_last_s=last,
         position=break_even_position(deployment, price.tier, block_tokens),
-        pays_within_s=worth_usd / held_usd_per_s if held_usd_per_s > 0 else None,
+        pays_within_s=pays_within_s if takes_s < first else 0.0,
     )
 
 
@@ -90,8 +105,13 @@ TIER_NAMES = ("dram", "ssd", "remote")
 TIERS_HELP = "Write such as dram=200,ssd=2000: GB for each replica (remote: for all); @ sets $/GB-hour: ssd=2000@0."
 
 
-def parse_tiers(text: str, deployment: Deployment, ttl_s: float | None = None) -> tuple[TierPrice, ...]:
-    """``dram=200,ssd=2000@0,remote=5000``: gigabytes, and where it is not ours, the price of a gigabyte and hour."""
+def parse_tiers(
+    text: str, deployment: Deployment, ttl_s: float | None = None, on: date | None = None
+) -> tuple[TierPrice, ...]:
+    """``dram=200,ssd=2000@0,remote=5000``: gigabytes, and where it is not ours, the price of a gigabyte and hour.
+
+    Prices are judged on the day given, or today.
+    """
     made: dict[str, TierPrice] = {}
     for part in text.split(","):
         name, _, size = (each.strip() for each in part.partition("="))
@@ -108,22 +128,26 @@ def parse_tiers(text: str, deployment: Deployment, ttl_s: float | None = None) -
             raise BadInput(f"'{shorten(part.strip())}' is no size above 0", where="--tiers", fix=TIERS_HELP)
         if name in made:
             raise BadInput(f"{name} is given twice", where="--tiers", fix=TIERS_HELP)
-        made[name] = _tier(name, gb, usd, deployment, ttl_s)
+        made[name] = _tier(name, gb, usd, deployment, ttl_s, on or today())
     return tuple(made[name] for name in TIER_NAMES if name in made)
 
 
-def _tier(name: str, gb: float, usd: float | None, deployment: Deployment, ttl_s: float | None) -> TierPrice:
+def _tier(name: str, gb: float, usd: float | None, deployment: Deployment, ttl_s: float | None, on: date) -> TierPrice:
     pcie = deployment.gpu.pcie_bytes_per_s * PCIE_SHARE
     ssd, remote, dram_usd = min(SSD_BYTES_PER_S, pcie), min(REMOTE_BYTES_PER_S, pcie), DRAM_USD_PER_GB_HOUR
-    speed, usd_known, badge, speed_from, price_from = {
-        "dram": (pcie, dram_usd, Badge.measured, "PCIe × 0.87, measured on an H200", "AWS gr6 − g6, 2026-08-22"),
-        "ssd": (ssd, SSD_USD_PER_GB_HOUR, Badge.quoted, "one PCIe 4.0 drive a GPU", "Google Cloud Local SSD"),
-        "remote": (remote, dram_usd, Badge.assumed, "100 Gbit/s a GPU", "as DRAM"),
-    }[name]
+    known: dict[str, tuple[float, float, Badge, str, str, date | None]] = {
+        "dram": (pcie, dram_usd, Badge.measured, "PCIe × 0.87, measured on an H200", "AWS gr6 − g6", DRAM_PRICE_DATE),
+        "ssd": (ssd, SSD_USD_PER_GB_HOUR, Badge.quoted, "one PCIe 4.0 drive a GPU", "Google Cloud Local SSD",
+                SSD_PRICE_DATE),
+        "remote": (remote, dram_usd, Badge.assumed, "100 Gbit/s a GPU", "as DRAM", DRAM_PRICE_DATE),
+    }  # fmt: skip
+    speed, usd_known, badge, speed_from, price_from, quoted = known[name]
     return TierPrice(
         tier=Tier(name=name, size_bytes=gb * BYTES_PER_GB, bytes_per_s=speed, shared=name == "remote", ttl_s=ttl_s),
         usd_per_gb_hour=usd_known if usd is None else usd,
         speed_from=speed_from,
         speed_badge=badge,
-        price_from=price_from if usd is None else "as given",
+        price_from=f"{price_from}, {quoted or 'no date'}" if usd is None else "as given",
+        price_date=quoted if usd is None else None,
+        price_stale=usd is None and (quoted is None or is_stale(quoted, on)),
     )

@@ -3,8 +3,8 @@
 Each setting (no cache, the GPU's own, with prefix-aware routing, with every choice of the slower memories behind it) is
 simulated on as few replicas as keep up and keep the promises: the bill and the latencies are of the same fleet. One
 that keeps them on no number of replicas has no bill, and says what breaks. Where nothing is promised, fewer replicas
-that answer later than today are no saving, and are told apart. How the hits depend on size and time to live is a replay
-of the trace through one LRU cache (``traffic.prefix_reuse``).
+that answer later than today (the first token, the next ones or the whole, at p99) are no saving, and are told apart.
+How the hits depend on size and time to live is a replay of the trace through one LRU cache (``traffic.prefix_reuse``).
 """
 
 import math
@@ -21,12 +21,11 @@ from tokonomics.money.levers.bill import LeverBill
 from tokonomics.money.levers.cache_tiers import BreakEven, TierPrice, break_even
 from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, Spread, outcome
 from tokonomics.serving.simulator import Simulation, simulate
-from tokonomics.serving.tiers import TierHits, kv_bytes_per_token, plan_fetches
+from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_token, plan_fetches
 from tokonomics.traffic.prefix_reuse import reuse_within
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import Trace
@@ -68,19 +67,23 @@ class CacheRow(Noun):
     breaks: str | None
     """The promise that breaks then, in words."""
     ttft_s: Spread
-    """On those; on the fewest that keep up where there are none."""
+    """On those, as the two below; on the fewest that keep up where there are none."""
+    tpot_s: Spread
+    e2e_s: Spread
     bill: CostTree | None
     """Of an hour of those, memories included."""
     usd_per_mtok: float | None
 
 
 class Slower(Noun):
-    """A setting whose bill is lower, and whose first tokens come later, where nothing was promised."""
+    """A setting whose bill is lower, and which answers later, where nothing was promised."""
 
     name: str
     saved_usd_per_hour: float
     ttft_times: float
-    """Its TTFT p99 over that without a cache, each on the replicas that it needs."""
+    """Its TTFT p99 over that without a cache, each on the replicas that it needs; so the two below."""
+    tpot_times: float
+    e2e_times: float
 
 
 class SizePoint(Noun):
@@ -107,12 +110,13 @@ class PrefixCacheLever(Noun):
     requests: NonNegativeInt
     input_tokens: NonNegativeInt
     gpu_cache_bytes: NonNegativeInt
-    """Memory left for KV on all GPUs of a replica: running requests and cache share it."""
+    """KV that a replica's GPUs have room for, each head once: running requests and cache share it."""
     kv_bytes_per_token: NonNegativeInt
     rows: tuple[CacheRow, ...]
     bill: LeverBill | None
     """From the first row to the cheapest; of equals the quickest to the first token. Where nothing is promised, only to
-    one whose TTFT p99 is no worse than without a cache. None where one of the two keeps no promise."""
+    one whose TTFT, TPOT and whole answer at p99 are no worse than without a cache. None where one of the two keeps no
+    promise."""
     best: str | None
     """None where no setting keeps the promises."""
     slower: Slower | None
@@ -160,7 +164,7 @@ def prefix_cache_lever(
     # Slower memories come behind the router that does better: following prefixes can make the load uneven.
     base = min(rows[1:], key=_cost_then_wait).setting
     rows += [row(setting, needed(setting)) for setting in _with_tiers(base, tiers)]
-    prompt = [row for row in rows if row.bill and (promises or _ttft_times(row, rows[0]) <= 1 + _SAME)]
+    prompt = [row for row in rows if row.bill and (promises or max(_times(row, rows[0])) <= 1 + _SAME)]
     best = min(prompt, key=_cost_then_wait, default=None)
     per_replica = usd_per_replica_hour(replicas or fleets[0].replicas)
     per_token = kv_bytes_per_token(deployment)
@@ -169,7 +173,7 @@ def prefix_cache_lever(
         source=trace.source,
         requests=len(trace),
         input_tokens=int(trace.input_tokens.sum(dtype=np.int64)),
-        gpu_cache_bytes=max(0, kv_budget_bytes(deployment)) * deployment.gpus,
+        gpu_cache_bytes=gpu_cache_bytes(deployment),
         kv_bytes_per_token=per_token,
         rows=tuple(rows),
         bill=LeverBill(before=rows[0].bill, after=best.bill) if rows[0].bill and best and best.bill else None,
@@ -262,14 +266,17 @@ def _most_under_way(simulation: Simulation) -> int:
 
 
 def _slower(rows: Sequence[CacheRow], best: CacheRow | None) -> Slower | None:
-    """The cheapest of all, where it is not the best because its first tokens come later."""
+    """The cheapest of all, where it is not the best because it answers later."""
     cheapest, now = min(rows, key=_cost_then_wait), rows[0].bill
     if not (best and best.bill and cheapest.bill and now) or cheapest.bill.usd >= best.bill.usd * (1 - _SAME):
         return None
+    ttft, tpot, e2e = _times(cheapest, rows[0])
     return Slower(
         name=cheapest.setting.name.strip(),
         saved_usd_per_hour=now.usd - cheapest.bill.usd,
-        ttft_times=_ttft_times(cheapest, rows[0]),
+        ttft_times=ttft,
+        tpot_times=tpot,
+        e2e_times=e2e,
     )
 
 
@@ -277,10 +284,13 @@ def _cost_then_wait(row: CacheRow) -> tuple[float, float]:
     return round(row.bill.usd, 6) if row.bill else math.inf, row.ttft_s.mean or 0.0
 
 
-def _ttft_times(row: CacheRow, plain: CacheRow) -> float:
-    """TTFT p99 over that of another, each on what it needs."""
-    late, now = row.ttft_s.p99, plain.ttft_s.p99
-    return late / now if late is not None and now else 1.0
+def _times(row: CacheRow, plain: CacheRow) -> tuple[float, float, float]:
+    """TTFT, TPOT and the whole answer at p99 over those of another, each on what it needs."""
+
+    def times(late: Spread, now: Spread) -> float:
+        return late.p99 / now.p99 if late.p99 is not None and now.p99 else 1.0
+
+    return times(row.ttft_s, plain.ttft_s), times(row.tpot_s, plain.tpot_s), times(row.e2e_s, plain.e2e_s)
 
 
 def _with_tiers(base: CacheSetting, tiers: Sequence[TierPrice]) -> tuple[CacheSetting, ...]:
@@ -324,6 +334,8 @@ def _row(
         needs=needs if bill else None,
         breaks=fleet.breaks,
         ttft_s=fewest.ttft_s,
+        tpot_s=fewest.tpot_s,
+        e2e_s=fewest.e2e_s,
         bill=bill,
         usd_per_mtok=bill.usd * span_hours / tokens * TOKENS_PER_MTOK if bill and tokens and span_hours else None,
     )

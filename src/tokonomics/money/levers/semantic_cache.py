@@ -3,7 +3,12 @@
 The user's prompts go through a cache in order: a prompt whose nearest stored neighbour is at least as similar as the
 threshold takes its answer, any other is computed and stored (GPTCache's rule: hits are not stored). Neighbours come
 from usearch's approximate index. Whether a hit was right, only labels can say: pairs of texts with a label give the
-share of false hits at each threshold. A hit spares the whole request, so the bill is that of the trace without so many.
+share of false hits at each threshold.
+
+A hit spares the whole request, so the bill is that of the trace without so many; the GPU's prefix cache is on in both
+runs. Which requests of the trace would hit is not known, so they are drawn at random, one by one: a later turn of a
+conversation then finds less of its prompt on the GPU, as it would behind an answer that was never computed. Every other
+request waits for its embedding and look-up before it is sent.
 """
 
 import math
@@ -18,20 +23,24 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.money.levers.bill import LeverBill
+from tokonomics.money.levers.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
-from tokonomics.serving.capacity import replicas_needed
+from tokonomics.serving.capacity import NeverHolds, ReplicasNeeded, replicas_needed
 from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.outcome import Spread
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.embeddings import Embedded, Vectors
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.promises import Latency, Promise
 from tokonomics.traffic.prompts import Prompts, tokens_of
 from tokonomics.traffic.trace import Floats, Trace
-from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
+from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 
 THRESHOLDS = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 0.98, 0.999)
 THRESHOLD = 0.95
 """The founding document's: cosine of at least 0.95."""
+BYTES_PER_TOKEN = 4
+"""Of an answer's text: the characters a token is taken to have (``traffic.prompts``), a byte each."""
 
 
 class HitPoint(Noun):
@@ -83,7 +92,16 @@ class SemanticLever(Noun):
     hit_share: NonNegativeFloat
     replicas_before: int
     replicas_after: int
-    bill: LeverBill
+    wait_s: NonNegativeFloat
+    """For embedding and look-up, which comes before every request that is not answered by it."""
+    ttft_before_s: Spread | None
+    ttft_after_s: Spread | None
+    """Of the requests that are still computed, the wait included; None: there are none."""
+    stored_bytes: NonNegativeInt
+    """Vectors and answers of the trace, all kept; what an index adds is not in it."""
+    breaks: str | None
+    """The promise that the wait breaks on any number of replicas: there is no bill then."""
+    bill: LeverBill | None
 
 
 def semantic_hits(
@@ -138,41 +156,81 @@ def semantic_cache_lever(
     usd_per_replica_hour: Callable[[int], float],
     *,
     embed_usd_per_mtok: float = 0.0,
+    wait_s: float = 0.0,
+    bytes_per_entry: int = 0,
     promises: Sequence[Promise] = (),
     seed: int = 0,
 ) -> SemanticLever:
-    """The trace without so many of its requests, drawn at random, and the embedding of all of them."""
+    """The trace without so many of its requests, drawn at random; the others wait ``wait_s`` for their look-up.
+
+    The bill has the embedding of all prompts, and memory for what is stored: a vector for each prompt that was
+    computed, and its answer.
+    """
     if not 0 <= hit_share <= 1:
         raise BadInput(f"a share of hits is from 0 to 1, got {hit_share}")
     left = trace.sampled(1 - hit_share, seed) if hit_share < 1 else trace.take(np.zeros(0, np.intp))
 
-    def needs(requests: Trace) -> int:
+    def served(requests: Trace, kept: Sequence[Promise]) -> ReplicasNeeded | None:
         if not len(requests):
-            return 0
-        return replicas_needed(
-            lambda count: simulate(deployment, requests, FleetSettings(replicas=count)), promises
-        ).replicas
+            return None
+        return replicas_needed(lambda count: simulate(deployment, requests, FleetSettings(replicas=count)), kept)
 
-    before, after = needs(trace), needs(left)
+    before, breaks = served(trace, promises), None
+    after: ReplicasNeeded | None = None
+    try:
+        after = served(left, _sooner(promises, wait_s))
+    except NeverHolds as never:
+        breaks = never.what
     hours = trace.duration_s / SECONDS_PER_HOUR
     mtok = float(np.mean([tokens_of(text) for text in prompts.texts])) * len(trace) / TOKENS_PER_MTOK
     embedding = CostLine(
         name="embedding", quantity=mtok / hours if hours else 0.0, unit="Mtok", usd_per_unit=embed_usd_per_mtok
     )
+    stored_bytes = len(left) * bytes_per_entry + int(left.output_tokens.sum(dtype=np.int64)) * BYTES_PER_TOKEN
+    memory = CostLine(
+        name="stored prompts and answers",
+        quantity=stored_bytes / BYTES_PER_GB if bytes_per_entry else 0.0,
+        unit="GB-hour",
+        usd_per_unit=DRAM_USD_PER_GB_HOUR,
+    )
 
-    def line(replicas: int) -> CostLine:
+    def line(held: ReplicasNeeded | None) -> CostLine:
+        replicas = held.replicas if held else 0
         price = usd_per_replica_hour(max(1, replicas))
         return CostLine(name="replicas", quantity=replicas, unit="hour", usd_per_unit=price)
 
     return SemanticLever(
         hit_share=hit_share,
-        replicas_before=before,
-        replicas_after=after,
-        bill=LeverBill(
-            before=CostTree(name="every prompt computed", lines=(line(before),)),
-            after=CostTree(name="similar ones answered from the cache", lines=(line(after), embedding)),
+        replicas_before=before.replicas if before else 0,
+        replicas_after=after.replicas if after else 0,
+        wait_s=wait_s,
+        ttft_before_s=before.outcome.ttft_s if before else None,
+        ttft_after_s=_later(after.outcome.ttft_s, wait_s) if after else None,
+        stored_bytes=stored_bytes if bytes_per_entry else 0,
+        breaks=breaks,
+        bill=None
+        if breaks
+        else LeverBill(
+            before=CostTree(name="no answer reused", lines=(line(before),)),
+            after=CostTree(name="similar ones answered from the cache", lines=(line(after), embedding, memory)),
         ),
     )
+
+
+def _sooner(promises: Sequence[Promise], wait_s: float) -> tuple[Promise, ...]:
+    """What is left of promises behind a wait that is the same for all: it moves every arrival, and nothing else."""
+    made = []
+    for each in promises:
+        left_s = each.seconds if each.latency is Latency.tpot else each.seconds - wait_s
+        if left_s <= 0:
+            raise NeverHolds(f"{each} is {seconds(each.seconds)}, the look-up alone takes {seconds(wait_s)}")
+        made.append(each.model_copy(update={"seconds": left_s}))
+    return tuple(made)
+
+
+def _later(spread: Spread, wait_s: float) -> Spread:
+    later = {name: None if value is None else value + wait_s for name, value in spread.model_dump().items()}
+    return Spread.model_validate(later)
 
 
 def _replay(

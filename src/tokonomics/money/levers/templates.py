@@ -5,14 +5,18 @@ request is its template. With texts, prompts with the same first words are a gro
 in a row around it are found in nearly all of the group. Only what stands before the first dynamic word can be reused as
 it is: KV depends on all that comes before. Fixed words further back could be, if the prompt were put in another order.
 
-A kept template is computed once on each replica; after that every request of it skips its prefill. What the GPU's LRU
-cache would have kept anyway is not saved twice: the simulated cache is taken off.
+A kept template is computed once on each replica; after that every request of it skips its prefill. The trace is
+simulated with the GPU's LRU cache as it is, and with the templates pinned in memory that the cache then lacks; each
+prompt is charged the physics of what was not found of it, after what was. Approximated: a prompt is taken as computed
+alone and in one piece, and a template that is in use is held beside its pinned copy (one each, so too much memory).
 """
 
 import math
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from tokonomics.errors import BadInput
@@ -20,8 +24,12 @@ from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.money.levers.bill import LeverBill
 from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.tiers import kv_bytes_per_token
+from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.serving.state import DONE, Fetches
+from tokonomics.serving.tiers import gpu_cache_bytes, kv_bytes_per_token, kv_bytes_per_token_and_gpu
 from tokonomics.traffic.prompts import Prompts, tokens_of
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import SECONDS_PER_HOUR
@@ -29,6 +37,8 @@ from tokonomics.units import SECONDS_PER_HOUR
 LEAST_SHARE = 0.01
 """Of the requests that must share a beginning for it to be a template."""
 _MOST_TEMPLATES = 20
+_MOST_ROOM = 0.5
+"""Of the GPUs' room for KV that may be pinned (assumed: running requests need the rest)."""
 _HEAD_WORDS = 8
 _SHINGLE = 8
 _NEARLY_ALL = 0.9
@@ -45,7 +55,7 @@ class Template(Noun):
     once_s: NonNegativeFloat
     """To compute it, on one replica."""
     saved_s_per_request: NonNegativeFloat
-    """Prefill that a request does not do."""
+    """Prefill that a request of mean length does not do: its first tokens are its cheapest."""
 
 
 class TemplateLever(Noun):
@@ -57,11 +67,16 @@ class TemplateLever(Noun):
     """Of the requests that follow a template."""
     fixed_share: NonNegativeFloat
     """Of all prompt tokens."""
+    pinned: NonNegativeInt
+    """Templates that are kept: those that save most, in half of the room for KV at the most."""
     kv_bytes: NonNegativeInt
+    """Of those, on each replica; blocks that they share once."""
+    room_share: NonNegativeFloat
+    """Of the GPUs' room for KV, which the cache lacks then."""
     once_usd: NonNegativeFloat
-    """To compute all of them on every replica."""
+    """To compute them on every replica."""
     bill: LeverBill
-    """Prefill of an hour: with the cache as it is, and with the templates kept for good."""
+    """Prefill of an hour: with the cache as it is, and with the templates kept for good, computed once in the trace."""
 
 
 class TextTemplate(Noun):
@@ -77,10 +92,29 @@ class TextTemplate(Noun):
     """Behind it: reusable only if they are moved to the front."""
 
 
+@dataclass(frozen=True)
+class _Fixed:
+    """What each request of a trace shares with many others."""
+
+    template: NDArray[np.int64]
+    """By request: the last block of its template, which names it; -1 without one."""
+    blocks: NDArray[np.int64]
+    """By request: of that template."""
+    block_tokens: int
+
+
 def block_templates(
     trace: Trace, deployment: Deployment, least_share: float = LEAST_SHARE
 ) -> tuple[tuple[Template, ...], float, float]:
     """Templates by the tokens they save, largest first; the shares of requests and of prompt tokens they cover."""
+    fixed = _fixed(trace, least_share)
+    made = [template for _, template in _templates(trace, deployment, fixed)]
+    tokens = np.minimum(fixed.blocks * fixed.block_tokens, trace.input_tokens)
+    total = float(trace.input_tokens.sum(dtype=np.int64))
+    return tuple(made), float((fixed.template >= 0).mean()), float(tokens.sum()) / total
+
+
+def _fixed(trace: Trace, least_share: float) -> _Fixed:
     prefix = trace.prefix
     if prefix is None:
         raise BadInput("does not say which blocks its prompts share", where=trace.source)
@@ -90,29 +124,31 @@ def block_templates(
     place = np.arange(len(prefix.ids)) - np.repeat(prefix.starts[:-1], lengths)
     owner = np.repeat(np.arange(len(trace)), lengths)
     # Ids are chained, so the uses of a request's blocks never rise: shared ones are its first ones.
-    shared = np.bincount(owner[uses[prefix.ids] >= least], minlength=len(trace))
-    last = prefix.ids[(place == shared[owner] - 1)]
-    with_one = np.flatnonzero(shared > 0)
-    fixed = np.minimum(shared[with_one] * prefix.block_tokens, trace.input_tokens[with_one])
+    blocks = np.bincount(owner[uses[prefix.ids] >= least], minlength=len(trace))
+    template = np.full(len(trace), -1, np.int64)
+    ends = place == blocks[owner] - 1
+    template[owner[ends]] = prefix.ids[ends]
+    return _Fixed(template, blocks, prefix.block_tokens)
+
+
+def _templates(trace: Trace, deployment: Deployment, fixed: _Fixed) -> list[tuple[int, Template]]:
     model, per_token = step_model(deployment), kv_bytes_per_token(deployment)
     made = []
-    for block in np.unique(last):
-        own = with_one[last == block]
-        tokens = int(shared[own[0]]) * prefix.block_tokens
-        spent = float(model.prefill(tokens, 0))
-        made.append(
-            Template(
-                requests=len(own),
-                fixed_tokens=tokens,
-                mean_tokens=float(trace.input_tokens[own].mean()),
-                kv_bytes=tokens * per_token,
-                once_s=spent,
-                saved_s_per_request=spent,
-            )
+    for block in np.unique(fixed.template[fixed.template >= 0]):
+        own = np.flatnonzero(fixed.template == block)
+        tokens = int(fixed.blocks[own[0]]) * fixed.block_tokens
+        mean = float(trace.input_tokens[own].mean())
+        rest = max(1.0, mean - tokens)
+        template = Template(
+            requests=len(own),
+            fixed_tokens=tokens,
+            mean_tokens=mean,
+            kv_bytes=tokens * per_token,
+            once_s=float(model.prefill(tokens)),
+            saved_s_per_request=max(0.0, float(model.prefill(tokens + rest) - model.prefill(rest, tokens))),
         )
-    made.sort(key=lambda each: -each.requests * each.fixed_tokens)
-    total = float(trace.input_tokens.sum(dtype=np.int64))
-    return tuple(made), len(with_one) / len(trace), float(fixed.sum()) / total
+        made.append((int(block), template))
+    return sorted(made, key=lambda each: -each[1].requests * each[1].fixed_tokens)
 
 
 def template_lever(
@@ -121,28 +157,93 @@ def template_lever(
     usd_per_replica_hour: float,
     *,
     replicas: int = 1,
-    cached_share: float = 0.0,
     least_share: float = LEAST_SHARE,
 ) -> TemplateLever:
-    """Keep every template for good; ``cached_share`` of the prompt tokens is found by the GPU's cache as it is."""
-    found, covered, fixed_share = block_templates(trace, deployment, least_share)
+    """Pin the templates on every replica: the trace simulated with the GPU's cache as it is, and with them."""
+    fixed = _fixed(trace, least_share)
+    templates = _templates(trace, deployment, fixed)
+    pinned, blocks, once_s = _pinned(trace, deployment, fixed, templates)
+    now = simulate(deployment, trace, FleetSettings(replicas=replicas))
+    now_s = kept_s = _prefill_s(now)
+    if pinned:
+        taken_bytes = blocks * fixed.block_tokens * kv_bytes_per_token_and_gpu(deployment)
+        tokens = np.where(np.isin(fixed.template, list(pinned)), fixed.blocks * fixed.block_tokens, 0)
+        there = Fetches(np.minimum(tokens, trace.input_tokens).astype(np.int32), np.zeros(len(trace)))
+        kept = simulate(with_less_room(deployment, taken_bytes), trace, now.fleet, fetches=there)
+        kept_s = _prefill_s(kept)
     hours = max(trace.duration_s, 1.0) / SECONDS_PER_HOUR
-    prefill_s = float(step_model(deployment).prefill(trace.input_tokens.astype(np.float64)).sum())
-    now_s = prefill_s * (1 - cached_share)
-    kept_s = prefill_s * (1 - max(cached_share, fixed_share))
-    once_s = sum(each.once_s for each in found) * replicas
+    covered = np.minimum(fixed.blocks * fixed.block_tokens, trace.input_tokens)
+    kv_bytes = blocks * fixed.block_tokens * kv_bytes_per_token(deployment)
+
+    def line(name: str, busy_s: float) -> CostLine:
+        busy_hours = busy_s / SECONDS_PER_HOUR / hours
+        return CostLine(name=name, quantity=busy_hours, unit="replica-hour", usd_per_unit=usd_per_replica_hour)
+
+    once = line("templates, once", once_s * replicas)
     return TemplateLever(
-        templates=found[:_MOST_TEMPLATES],
+        templates=tuple(template for _, template in templates[:_MOST_TEMPLATES]),
         requests=len(trace),
-        covered_share=covered,
-        fixed_share=fixed_share,
-        kv_bytes=sum(each.kv_bytes for each in found),
-        once_usd=once_s / SECONDS_PER_HOUR * usd_per_replica_hour,
+        covered_share=float((fixed.template >= 0).mean()),
+        fixed_share=float(covered.sum()) / float(trace.input_tokens.sum(dtype=np.int64)),
+        pinned=len(pinned),
+        kv_bytes=kv_bytes,
+        room_share=kv_bytes / max(1, gpu_cache_bytes(deployment)),
+        once_usd=once.usd * hours,
         bill=LeverBill(
-            before=_prefill_bill("cache as it is", now_s / hours, usd_per_replica_hour),
-            after=_prefill_bill("templates kept", kept_s / hours, usd_per_replica_hour),
+            before=CostTree(name="cache as it is", lines=(line("prefill", now_s),)),
+            after=CostTree(name="templates kept", lines=(line("prefill", kept_s), once)),
         ),
     )
+
+
+def _pinned(
+    trace: Trace, deployment: Deployment, fixed: _Fixed, templates: list[tuple[int, Template]]
+) -> tuple[set[int], int, float]:
+    """Templates that are kept, those that save most first; their distinct blocks, and seconds to compute them."""
+    prefix, model = trace.prefix, step_model(deployment)
+    assert prefix is not None
+    room = _MOST_ROOM * gpu_cache_bytes(deployment) / (fixed.block_tokens * kv_bytes_per_token(deployment))
+    pinned: set[int] = set()
+    held: set[int] = set()
+    once_s = 0.0
+    for name, _ in templates:
+        request = int(np.argmax(fixed.template == name))
+        chain = prefix.of(request)[: fixed.blocks[request]].tolist()
+        # Chained ids: what another template has of it is its beginning.
+        new = [block for block in chain if block not in held]
+        if len(held) + len(new) > room:
+            continue
+        if new:
+            past = len(chain) - len(new)
+            once_s += float(model.prefill(len(new) * fixed.block_tokens, past * fixed.block_tokens))
+        pinned.add(name)
+        held.update(new)
+    return pinned, len(held), once_s
+
+
+def _prefill_s(simulation: Simulation) -> float:
+    """Seconds of a replica that the prompts took, each computed after what was found of it, and alone."""
+    served = simulation.served
+    done = served.status == DONE
+    found = served.cached_tokens[done].astype(np.float64)
+    rest = simulation.trace.input_tokens[done] - found
+    return float(step_model(simulation.deployment).prefill(rest, found).sum())
+
+
+def with_less_room(deployment: Deployment, taken_bytes: float) -> Deployment:
+    """A deployment whose GPUs have so much less memory for KV."""
+    gpu, before = deployment.gpu, kv_budget_bytes(deployment)
+
+    def smaller(by: int) -> Deployment:
+        # What processes see, not what is built in: engines choose their limits by the latter.
+        return deployment.model_copy(
+            update={"gpu": gpu.model_copy(update={"visible_bytes": gpu.usable_bytes - by})},
+        )
+
+    # The engine takes its share of the memory, so more has to go than is missed.
+    by = math.ceil(taken_bytes)
+    missed = max(1, before - kv_budget_bytes(smaller(by)))
+    return smaller(math.ceil(by * taken_bytes / missed))
 
 
 def text_templates(prompts: Prompts, least_share: float = LEAST_SHARE) -> tuple[TextTemplate, ...]:
@@ -182,13 +283,3 @@ def _text_template(head: tuple[str, ...], group: list[list[str]]) -> TextTemplat
         fixed_head_tokens=float(np.mean(heads)),
         fixed_later_tokens=float(np.mean(laters)),
     )
-
-
-def _prefill_bill(name: str, busy_s_per_hour: float, usd_per_replica_hour: float) -> CostTree:
-    line = CostLine(
-        name="prefill",
-        quantity=busy_s_per_hour / SECONDS_PER_HOUR,
-        unit="replica-hour",
-        usd_per_unit=usd_per_replica_hour,
-    )
-    return CostTree(name=name, lines=(line,))
