@@ -15,7 +15,6 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
-from tokonomics.money.levers.cache_tiers import parse_tiers
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.breakeven import with_shared_head
 from tokonomics.planner.levers import Ranked, rank_levers
@@ -226,8 +225,8 @@ def ways_to_buy() -> dict[str, Setup]:
         "spot": replace(plain, spot=True),
         "spot, with spare": replace(plain, spot=True, spare=1),
         "committed": replace(plain, commit=True),
-        "memory that is paid for": replace(alike, tiers=parse_tiers("dram=200@0.004,ssd=2000@0.0001", A100)),
-        "memory and spare": replace(alike, spare=2, tiers=parse_tiers("dram=200@0.004", A100)),
+        "memory that is paid for": replace(alike, tiers="dram=200@0.004,ssd=2000@0.0001"),
+        "memory and spare": replace(alike, spare=2, tiers="dram=200@0.004"),
         "autoscaled, eight GPUs to the machine": day,
         "autoscaled, with spare": replace(day, spare=1),
         "apart": replace(plain, disaggregated=True),
@@ -246,6 +245,6 @@ def test_the_lines_of_a_bill_sum_to_it_and_its_gpu_hours_to_those_paid(way: str)
     assert hours == pytest.approx(made.gpus_paid * 730)
     assert made.gpus_paid * 730 >= (made.replicas_mean + asked_for.spare) * A100.gpus * 730 * (1 - 1e-9)
     paid_for_memory = math.fsum(line.usd for line in made.bill.lines if line.unit != "GPU-hour")
-    of_one = sum(each.usd_per_gb_hour * each.tier.size_bytes / 1e9 for each in asked_for.tiers) * 730
+    of_one = sum(each.usd_per_gb_hour * each.tier.size_bytes / 1e9 for each in asked_for.memories()) * 730
     by_hand = of_one * (made.replicas + asked_for.spare)
     assert paid_for_memory == pytest.approx(by_hand)
