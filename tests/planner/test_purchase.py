@@ -1,5 +1,6 @@
 """What is bought on mixed terms: as cheap as the solver's gap says, whatever the clock does meanwhile."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,6 @@ from tests.planner.small_catalogue import PROMISES, TODAY, offer
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.money import fleet_search
 from tokonomics.money.fleet_program import GAP
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.levers import _BUYING
@@ -53,7 +53,7 @@ def test_a_slow_clock_changes_no_bill(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a busy computer: every look at the clock finds another half second gone."""
     calm = buy(HERE, by_day())
     now = iter(np.arange(0.0, 1e6, 0.5))
-    monkeypatch.setattr(fleet_search.time, "perf_counter", lambda: float(next(now)))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(now)))
     assert buy(HERE, by_day()) == calm
 
 
