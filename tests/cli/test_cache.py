@@ -17,13 +17,21 @@ def test_a_trace_with_tiers_gives_every_setting_and_its_bill(tokonomics: Call, t
     made = json.loads(done.stdout)["prefix_cache"]
     assert made["rows"][0]["setting"]["name"] == "no cache"
     assert made["rows"][-1]["setting"]["tiers"][1]["usd_per_gb_hour"] == 0
-    shares = [row["cached_share"] for row in made["rows"]]
-    assert shares[0] == 0
-    assert len(shares) == 6
-    assert max(shares[3:]) == max(shares)
     assert (tmp_path / "c.svg").exists()
+    # A memory that costs nothing and hits more never asks for a machine more: dram is paid for, ssd is not.
+    bills = [[line["quantity"] * line["usd_per_unit"] for line in row["bill"]["lines"]] for row in made["rows"]]
+    none, gpu, aware, dram, ssd, both = (round(sum(lines), 9) for lines in bills)
+    assert none >= gpu >= aware >= ssd
+    assert dram >= both
     shown = tokonomics("cache", *TRACE, "--tiers", "dram=200")
     assert "Fetch a block, or compute it?" in shown.stdout
+
+
+def test_on_the_same_replicas_every_memory_more_hits_more(tokonomics: Call) -> None:
+    done = tokonomics("cache", *TRACE, "--replicas", "3", "--tiers", "dram=200,ssd=2000@0", "--json")
+    assert done.returncode == 0, done.stderr
+    none, gpu, aware, dram, ssd, both = (row["cached_share"] for row in json.loads(done.stdout)["prefix_cache"]["rows"])
+    assert 0 == none < gpu < aware < dram < ssd <= both
 
 
 def test_prompts_alone_are_enough(tokonomics: Call, tmp_path: Path) -> None:

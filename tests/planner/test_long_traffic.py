@@ -8,13 +8,15 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner import sizing
-from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.setup import Setup
+from tokonomics.planner import lever_list, sizing
+from tokonomics.planner.lever_list import NotApplicable, right_size
+from tokonomics.planner.load import load_of_log, load_of_shape
+from tokonomics.planner.setup import Bills, Setup, SetupBill
 from tokonomics.planner.sizing import Sizing, serve, size
 from tokonomics.serving.outcome import request_latencies
 from tokonomics.serving.simulator import Simulation
 from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.trace import make_trace
 
 DAY = Setup(
     deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm")),
@@ -37,7 +39,7 @@ def test_the_busiest_part_decides_nothing_that_the_whole_would_not(monkeypatch: 
     monkeypatch.setattr(sizing, "serve", counted)
     found, whole = [], []
     for long in (10**9, 30_000):
-        monkeypatch.setattr(sizing, "LONG", long)
+        monkeypatch.setattr(sizing, "WHOLE_AT_ONCE", long)
         lengths.clear()
         made = size(DAY)
         assert isinstance(made, Sizing)
@@ -53,3 +55,30 @@ def test_no_more_requests_are_late_in_the_busiest_part_than_in_all() -> None:
     part = DAY.load.busiest(20_000)
     late = [np.count_nonzero(request_latencies(serve(DAY, 1, load=load))["ttft"] > 2.0) for load in (part, DAY.load)]
     assert 0 < late[0] <= late[1]
+
+
+def test_a_spike_that_the_promise_lets_be_late_does_not_choose_the_gpu() -> None:
+    """One request in seventeen comes in a spike, and one in ten may be late: the quiet rest asks for one A100.
+
+    The spike alone would be served cheapest by H100s, and then no other GPU would seem to save anything.
+    """
+    rng = np.random.default_rng(0)
+    arrival = np.sort(np.concatenate([rng.uniform(0, 23_500, 23_500), rng.uniform(12_000, 12_080, 1_500)]))
+    load = load_of_log(make_trace(arrival, np.full(25_000, 1000), np.full(25_000, 200)))
+    assert len(load.trace) > lever_list.PLANNED_WHOLE
+    on = {
+        gpu: Setup(deploy(DAY.deployment.model, find_gpu(gpu), DAY.deployment.engine), load, OFFERS, TODAY,
+                   parse_promises("ttft_p90=2"))
+        for gpu in ("L4", "A100-80GB", "H100")
+    }  # fmt: skip
+    bills = Bills()
+    usd = {gpu: bill.usd_per_month for gpu, setup in on.items() if isinstance(bill := bills.of(setup), SetupBill)}
+    assert usd["A100-80GB"] < min(usd["L4"], usd["H100"])
+    for gpu in ("L4", "H100"):
+        picked = right_size(on[gpu], bills=bills)
+        assert isinstance(picked, Setup)
+        assert picked.deployment.gpu.key == "A100-80GB"
+    stays = right_size(on["A100-80GB"], bills=bills)
+    assert isinstance(stays, NotApplicable)
+    assert "screened" in stays.reason
+    assert "simulated" in stays.reason

@@ -11,7 +11,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import TokonomicsError
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.serving.capacity import HighestRate, NeverHolds, highest_rate, replicas_needed
+from tokonomics.serving.capacity import BEHIND, HighestRate, NeverHolds, highest_rate, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation, simulate
@@ -170,3 +170,49 @@ def test_requests_too_few_to_judge_by_are_repeated() -> None:
     assert min(trial.outcome.requests for trial in best.trials) >= 20_000
     mean = make_trace(np.arange(20_000.0), [1000] * 20_000, [100] * 20_000)
     assert best.rate == pytest.approx(highest_rate(serve, mean, parse_promises("ttft_p99=1"), 10.0).rate, rel=0.1)
+
+
+def verdict(trace: Trace) -> str | None:
+    """Without a promise, one request at a time."""
+    made = simulate(deployment(), trace, max_sequences=1)
+    return what_breaks(made, outcome(made))
+
+
+def one_by_one(gaps_s: float, count: int = 2_000) -> Trace:
+    return make_trace(np.arange(count) * gaps_s, [500] * count, [50] * count)
+
+
+@cache
+def service_s() -> float:
+    alone = simulate(deployment(), one_by_one(1000.0, 3), max_sequences=1)
+    return float((alone.served.finish_s - alone.trace.arrival_s).mean())
+
+
+@pytest.mark.parametrize(("load", "behind"), [(0.9, False), (0.99, False), (1.05, True), (1.5, True), (3.0, True)])
+def test_a_backlog_that_grows_is_falling_behind(load: float, behind: bool) -> None:
+    """Evenly spaced equal requests, one at a time: of a load that is too much, 1 − 1/load wait at the end."""
+    assert verdict(one_by_one(service_s() / load)) == (BEHIND if behind else None)
+
+
+def test_a_burst_at_the_last_moment_is_no_backlog_and_the_same_all_along_is() -> None:
+    """Thirty at once, more than 1 % of all, after a day at nine tenths of what it can do."""
+    steady = one_by_one(service_s() / 0.9)
+    times = np.append(steady.arrival_s, np.full(30, steady.arrival_s[-1]))
+    ending = make_trace(times, [500] * len(times), [50] * len(times))
+    made = simulate(deployment(), ending, max_sequences=1)
+    assert np.count_nonzero(made.served.start_s > times[-1]) > 0.01 * len(times)
+    assert verdict(ending) is None
+    often = np.sort(np.concatenate([steady.arrival_s, np.repeat(steady.arrival_s[::100], 30)]))
+    assert verdict(make_trace(often, [500] * len(often), [50] * len(often))) == BEHIND
+
+
+def test_what_always_waits_is_no_backlog() -> None:
+    """Thirty come together every thirty services, the last of them at the end: no more wait there than ever."""
+    times = np.repeat(np.arange(60) * 30 * service_s() / 0.95, 30)
+    assert verdict(make_trace(times, [500] * len(times), [50] * len(times))) is None
+
+
+def test_where_most_have_not_begun_at_the_end_it_is_behind_however_the_queue_went() -> None:
+    """All at once, and one more when half of them are done: the queue only shrinks, and repeated it would not."""
+    times = np.append(np.zeros(1_000), 500 * service_s())
+    assert verdict(make_trace(times, [500] * 1_001, [50] * 1_001)) == BEHIND

@@ -14,25 +14,26 @@ from functools import partial
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
-from tokonomics.physics.deployment import Deployment, why_not_run
+from tokonomics.physics.deployment import why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
+from tokonomics.planner.cheaper_gpus import Found, changes, cheaper
 from tokonomics.planner.load import ENOUGH_REQUESTS
-from tokonomics.planner.plan import Candidate, Limits, Question, study
+from tokonomics.planner.plan import Limits, Question, study
 from tokonomics.planner.setup import HOST_MEMORY, Bills, Setup, SetupBill
 from tokonomics.planner.sizing import changes_over_time
 from tokonomics.serving.fleet import Router
-from tokonomics.units import percent
+from tokonomics.units import percent, plural
 
 _SMALLER = 4
 """A draft has at most a quarter of the weights that a token visits: a larger one costs more than it proposes."""
 _VARIES = 1.2
 """Busiest hour over mean from which replicas that come and go can save anything worth a cold start."""
-LONG = ENOUGH_REQUESTS
-"""Requests beyond which GPUs are screened on the busiest window: simulating a day on every GPU takes minutes."""
+PLANNED_WHOLE = ENOUGH_REQUESTS
+"""Requests up to which the planner ranks every GPU; of more, only what may be cheaper than today is simulated."""
 _CHECKED = 3
 _NEAR = 1.25
-"""Of those screened on a window, how many are then simulated on the whole traffic, and up to how much above the least
-of their bills: the window asks a little more of some than of others."""
+"""Of the planner's leaders on demand, how many are simulated with all that the setup has besides, and up to how much
+above the least of their bills."""
 
 QUALITY_FP8 = (
     "FP8 weights and activations were lossless on academic and real-world tasks at every size of Llama-3.1 "
@@ -186,16 +187,17 @@ def _kv(setup: Setup) -> Setup | NotApplicable:
 def right_size(
     setup: Setup, weights: tuple[Precision, ...] = (), kv: tuple[Precision, ...] = (), bills: Bills | None = None
 ) -> Setup | NotApplicable:
-    """The planner's pick under the same promise, on demand, at the precisions given or the setup's own.
+    """The cheapest GPUs under the same promise, on demand, at the precisions given or the setup's own.
 
-    Long traffic is screened on its busiest window; the best few are then simulated in full. Never one that is dearer
-    than the setup itself.
+    Short traffic, or the first of even traffic, is planned; long traffic is searched for what is cheaper than today
+    (``cheaper_gpus``). The best few are simulated on all of it, with all that the setup has besides. Never one that is
+    dearer than the setup.
     """
     now, bills = setup.deployment, bills or Bills()
-    screened = setup.load.busiest(LONG)
+    is_long = len(setup.load.trace) > PLANNED_WHOLE and not setup.load.is_stationary
     question = Question(
         model=now.model,
-        load=screened,
+        load=setup.load if is_long else setup.load.busiest(PLANNED_WHOLE),
         offers=setup.offers,
         engines=(now.engine,),
         today=setup.today,
@@ -204,39 +206,39 @@ def right_size(
         kv=kv or (now.kv,),
         limits=Limits(spare=setup.spare),
     )
-    # What else a setup has, such as replicas that come and go, is not asked of the plan.
-    asked = question.weights, question.kv, setup.promises, setup.spare, setup.offers
-    key = now.model.key, now.engine.key, id(setup.load.trace), asked
-    if key not in bills.studies:
-        # The load is kept with it: the key names it by its place in memory.
-        bills.studies[key] = setup.load, study(question)
-    _, made = bills.studies[key]
-    if made.plan.best is None:
-        return NotApplicable("no other machine keeps the promises")
-    if not (weights or kv) and _hardware(made.plan.best) == (now.gpu.key, now.tp, now.pp, now.ep):
-        return NotApplicable("it is on the cheapest GPUs already")
-    rows = [made.plan.best]
-    if screened is not setup.load:
-        near = made.plan.best.usd_per_month * _NEAR
-        rows = [each for each in made.plan.leaders(_CHECKED) if each.usd_per_month <= near]
-    picks = [setup.deployed(**_changes(made.of(row).deployment)) for row in rows]
+    # What else a setup has, such as replicas that come and go, is not asked. The load, named by its place in memory,
+    # is kept with the answer.
+    key = question.weights, question.kv, setup.promises, setup.spare, setup.offers, id(setup.load.trace)
+    found = (_searched if is_long else _ranked)(setup, question, bills, key)
+    picks = [setup.deployed(**changes(each)) for each in found.deployments[:_CHECKED]]
     billed = [(bill.usd_per_month, place) for place, each in enumerate(picks)
               if isinstance(bill := bills.of(each), SetupBill)]  # fmt: skip
     today = bills.of(setup)
-    if not billed:
-        return NotApplicable("no other machine keeps the promises")
-    usd_per_month, place = min(billed)
-    if isinstance(today, SetupBill) and usd_per_month >= today.usd_per_month:
-        return NotApplicable("no cheaper GPU found")
-    return picks[place]
+    counts = f"of {plural(found.screened, 'layout')} screened, {found.simulated} simulated"
+    if not billed and not isinstance(today, SetupBill):
+        return NotApplicable(f"no other machine keeps the promises: {counts}")
+    if not billed or (isinstance(today, SetupBill) and min(billed)[0] >= today.usd_per_month):
+        return NotApplicable(f"no cheaper GPU found: {counts}")
+    return picks[min(billed)[1]]
 
 
-def _changes(pick: Deployment) -> dict[str, object]:
-    return {name: getattr(pick, name) for name in ("gpu", "tp", "pp", "ep", "weights", "kv")}
+def _searched(setup: Setup, question: Question, bills: Bills, asked: object) -> Found:
+    key = setup.deployment, setup.max_sequences, setup.prefix_cache, setup.router, asked
+    if key not in bills.searches:
+        bills.searches[key] = setup.load, cheaper(setup, question, bills)
+    return bills.searches[key][1]
 
 
-def _hardware(row: Candidate) -> tuple[str, int, int, int]:
-    return row.gpu, row.tp, row.pp, row.ep
+def _ranked(setup: Setup, question: Question, bills: Bills, asked: object) -> Found:
+    """The planner's leaders, near the cheapest of them."""
+    key = question.model.key, setup.deployment.engine.key, asked
+    if key not in bills.studies:
+        bills.studies[key] = setup.load, study(question)
+    _, made = bills.studies[key]
+    near = made.plan.best.usd_per_month * _NEAR if made.plan.best else 0.0
+    rows = [each for each in made.plan.leaders(_CHECKED) if each.usd_per_month <= near]
+    looked_at = len(made.search.sized) + len(made.search.refused)
+    return Found(tuple(made.of(row).deployment for row in rows), looked_at, len(made.search.sized))
 
 
 def _prefix_cache(setup: Setup) -> Setup | NotApplicable:

@@ -22,8 +22,8 @@ from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill
 CHUNK = 1000
 """Prompt tokens by which the effect on arithmetic is told."""
 _BUYING = {
-    "commit": "no commitment is cheaper than {}",
-    "spot": "with the share of spot that this workload bears, no region is cheaper than {}",
+    "commit": "no commitment in the three cheapest regions is cheaper than {}",
+    "spot": "with the share of spot that this workload bears, none of the three cheapest regions is cheaper than {}",
 }
 _CENT = 0.005
 """Of a month: a smaller saving is none."""

@@ -1,8 +1,9 @@
 """What replicas are bought on: whole machines, on the terms a setup allows.
 
 On demand it is the cheapest kind of machine for that many replicas. With commitments or spot it is the fleet program
-(``money.fleet_program``) over the hours of the replicas needed, in one region of one provider; how much may be on spot
-is the verdict on this workload (``money.spot_verdict``).
+(``money.fleet_program``) over the hours of the replicas needed, in one region of one provider, of which the three that
+one kind of machine makes cheapest are looked at; how much may be on spot is the verdict on this workload
+(``money.spot_verdict``).
 """
 
 import math
@@ -26,9 +27,11 @@ from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.planner.sizing import Sizing
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
-_PLACES = 3
+PLACES = 3
 """Regions for which the program is solved, the cheapest by one kind of machine alone."""
-_TIME_LIMIT_S = 2.0
+_NEVER_S = 60.0
+"""Against a program that never ends. A bill must not depend on how busy the computer is: the solver stops at its gap
+(``money.fleet_program.GAP``), which on every price list and week of hours tried took it 5 s at most (2026-11)."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Bought:
     """The oldest of the prices in it."""
     offers: tuple[Offer, ...]
     """Whose machines they are."""
+    gap: float = 0.0
+    """Of the bill: no other purchase in the regions looked at is cheaper by a larger share."""
 
 
 def buy(setup: Setup, sizing: Sizing) -> Bought | NotServed:
@@ -116,12 +121,12 @@ def _mixed(setup: Setup, sizing: Sizing, spot_share: float) -> Bought | NotServe
     def alone(offers: Sequence[FleetOffer]) -> float:
         return min((_alone_usd(offer, mean, spot_share) for offer in offers), default=math.inf)
 
-    likely = sorted(places.values(), key=alone)[:_PLACES]
+    likely = sorted(places.values(), key=alone)[:PLACES]
     wishes = Wishes(max_spot_share=spot_share)
     plans = []
     for offers in likely:
         with suppress(BadInput):
-            plans.append((optimal_fleet(offers, demand, wishes, time_limit_s=_TIME_LIMIT_S), offers))
+            plans.append((optimal_fleet(offers, demand, wishes, time_limit_s=_NEVER_S), offers))
     if not plans:
         return NotServed("no region sells enough on these terms")
     plan, offers = min(plans, key=lambda each: each[0].usd_per_month)
@@ -136,7 +141,7 @@ def _mixed(setup: Setup, sizing: Sizing, spot_share: float) -> Bought | NotServe
     ]
     names = {each.offer for each in plan.purchases}
     sold = tuple(each for each in _offers(setup) if _name(each) in names)
-    return Bought("; ".join(parts), plan.usd_per_month, paid, min(each.date for each in sold), sold)
+    return Bought("; ".join(parts), plan.usd_per_month, paid, min(each.date for each in sold), sold, plan.gap)
 
 
 def _by_hour(sizing: Sizing) -> list[int]:

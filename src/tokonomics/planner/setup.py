@@ -25,6 +25,7 @@ from tokonomics.traffic.promises import Promise
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 if TYPE_CHECKING:
+    from tokonomics.planner.cheaper_gpus import Found
     from tokonomics.planner.plan import Study
     from tokonomics.planner.purchase import Bought
     from tokonomics.planner.sizing import Sized, Sizing
@@ -129,7 +130,16 @@ class Bills:
     progress: Callable[[str], None] = lambda what: None
     studies: "dict[object, tuple[Load, Study]]" = field(default_factory=dict)
     """Plans made on the way, for whoever asks the same again."""
+    searches: "dict[object, tuple[Load, Found]]" = field(default_factory=dict)
+    """Of cheaper GPUs on long traffic, likewise."""
     _sized: "Sized | None" = None
+
+    def holds(self, setup: Setup, replicas: int) -> bool:
+        """Whether a fixed fleet of so many keeps the promises."""
+        from tokonomics.planner.sizing import Sized
+
+        self._sized = self._sized or Sized()
+        return self._sized.holds(setup, replicas)
 
     def of(self, setup: Setup) -> SetupBill | NotServed:
         """The bill of a setup, or why it has none."""

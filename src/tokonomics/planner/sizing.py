@@ -1,17 +1,19 @@
 """The replicas that a setup takes: simulated on more and more until every promise holds.
 
-Numbers of replicas are found by doubling steps and halving. Of long traffic the busiest part is simulated first: where
-it alone is late more often than the promise allows of the whole, the rest need not be. Where the time per token is what
-breaks, the same replicas are tried with no more sequences at a time than the closed form allows. Of a disaggregated
-setup, prompts get the share of the replicas that they took of the working time, give or take one. An autoscaled setup
-is tried with a few rules on how many outstanding requests call for a replica, from greedy to careful, until one keeps
-the promises, cold starts included.
+Numbers of replicas are found by doubling steps and halving, as if more of them never served worse; behind a
+prefix-aware router, which spreads what is cached, a few smaller numbers are tried as well. Of long traffic the busiest
+part is simulated first: where it alone is late more often than the promise allows of the whole, the rest need not be.
+Where the time per token is what breaks, the same replicas are tried with no more sequences at a time than the closed
+form allows. Of a disaggregated setup, prompts get the share of the replicas that they took of the working time, give or
+take one. An autoscaled setup is tried with a few rules on how many outstanding requests call for a replica, from greedy
+to careful, until one keeps the promises, cold starts included.
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,10 +41,15 @@ called for. From greedy to careful; a cold start needs room for what arrives mea
 _GROWTH = 2
 """Times the fixed fleet that an autoscaler may reach: a backlog that a cold start left calls for more."""
 
-LONG = 60_000
-"""Requests beyond which the busiest part is simulated before the whole: three times what a p99 rests on."""
+WHOLE_AT_ONCE = 60_000
+"""Requests up to which all are simulated at once; of more, first the busiest part. Three times what a p99 rests on."""
 _BUSIEST = 1 / 8
 """Of long traffic: three hours of a day."""
+_ALONE = 200_000
+"""Requests served one by one to tell what no fleet betters: all of nearly any log. Of more, every so manieth: the share
+beyond a p99 is then known to 2 % of itself."""
+_BELOW = (0.5, 2 / 3, 0.75)
+"""Of the fewest replicas found behind a prefix-aware router: smaller fleets that are tried as well."""
 
 _FASTER = "Loosen --slo, or name more or faster GPUs (--tp, --gpu)."
 
@@ -83,6 +90,14 @@ class Sized:
 
     made: dict[object, tuple[Load, Sizing | NotServed]] = field(default_factory=dict)
     fixed: dict[object, _Trial | NotServed] = field(default_factory=dict)
+    tried: dict[object, tuple[Load, bool]] = field(default_factory=dict)
+
+    def holds(self, setup: Setup, replicas: int) -> bool:
+        """Whether a fixed fleet of so many keeps the promises: one step of a sizing."""
+        key = _fleet_as(setup), replicas
+        if key not in self.tried:
+            self.tried[key] = setup.load, _better(setup, replicas).breaks is None
+        return self.tried[key][1]
 
     def of(self, setup: Setup, say: Callable[[str], None] = lambda what: None) -> Sizing | NotServed:
         key = _served_as(setup)
@@ -196,14 +211,15 @@ def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, prefill_re
             continue
         late = np.count_nonzero(unserved | (latencies[promise.latency] > promise.seconds))
         if late > (1 - float(promise.statistic[1:]) / 100) * len(load.trace) + 1:
-            return made
+            # Its latencies are those of the part.
+            return made if made.breaks == BEHIND else replace(made, breaks=f"in its busiest hours {made.breaks}")
     return None
 
 
 def _busiest(setup: Setup) -> Load:
     """The part of long traffic that decides whether promises are kept; all of it where it is short or even."""
     load = setup.load
-    if load.is_stationary or len(load.trace) <= LONG or not setup.promises:
+    if load.is_stationary or len(load.trace) <= WHOLE_AT_ONCE or not setup.promises:
         return load
     return load.busiest(max(ENOUGH_REQUESTS, round(len(load.trace) * _BUSIEST)))
 
@@ -261,7 +277,11 @@ def _limited(setup: Setup, replicas: int) -> _Trial:
 
 
 def _fewest(setup: Setup, tried: Callable[[int], _Trial], start: int = 1) -> _Trial | NotServed:
-    """From the closed form's guess up, or down, in doubling steps; then halving."""
+    """From the closed form's guess up, or down, in doubling steps; then halving.
+
+    It takes more replicas for better: where that is not so, what it finds holds, and one fewer does not, but a still
+    smaller number might.
+    """
     # Of a slice, no fewer than one replica can be simulated.
     grid = range(max(start, setup.load.fewest_replicas), MOST_REPLICAS + 1)
     made: dict[int, _Trial] = {}
@@ -280,16 +300,26 @@ def _fewest(setup: Setup, tried: Callable[[int], _Trial], start: int = 1) -> _Tr
         low = max(-1, high - step) if high > 0 else -1
     else:
         low = place
+        alone = _alone(setup)
         while low < len(grid) - 1 and not holds(min(low + step, len(grid) - 1)):
             low, step = min(low + step, len(grid) - 1), step * 2
-            if alone := _alone(setup):
+            if alone:
                 return NotServed(f"even a request that is alone on a replica: {alone}", _FASTER)
         if low == len(grid) - 1:
             return NotServed(f"on {MOST_REPLICAS:,} replicas {made[low].breaks}", _FASTER)
         high = min(low + step, len(grid) - 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
+
+    def halved(low: int, high: int) -> int:
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if holds(middle) else (middle, high)
+        return high
+
+    high = halved(low, high)
+    if setup.router is Router.prefix_aware:
+        below = (bisect_left(grid, math.ceil(grid[high] * share)) for share in _BELOW)
+        smaller = next((each for each in below if each < high and holds(each)), high)
+        high = halved(max((each for each in made if each < smaller and not holds(each)), default=-1), smaller)
     return made[high]
 
 
@@ -307,10 +337,15 @@ def _guess(setup: Setup) -> int:
 
 
 def _alone(setup: Setup) -> str | None:
-    """What breaks for requests that never meet."""
+    """What breaks for requests that never meet, and find in a cache whatever any of those before them left.
+
+    No fleet does better: an endless cache holds what the memory and the slower ones behind it can only hold a part of.
+    """
     trace = setup.load.trace
-    # Once is enough of each: no batch forms, and a thousand tell the percentiles of what is promised.
-    few = trace.take(np.linspace(0, len(trace) - 1, min(len(trace), 2000)).astype(np.intp))
+    computed = setup.load.computed_tokens if setup.prefix_cache else trace.input_tokens
+    prompts = np.ceil(computed).astype(trace.input_tokens.dtype)
+    chosen = np.linspace(0, len(trace) - 1, min(len(trace), _ALONE)).astype(np.intp)
+    few = replace(trace, input_tokens=prompts, prefix=None).take(chosen)
     few = replace(few, arrival_s=np.arange(len(few), dtype=np.float64) * APART_S)
     made = serve(replace(setup, tiers=None), 1, load=replace(setup.load, trace=few))
     return what_breaks(made, outcome(made, setup.promises))
@@ -341,9 +376,18 @@ def _disaggregated(setup: Setup, together: _Trial) -> _Trial | NotServed:
     working = shares.prefill + shares.decode
     share = shares.prefill / working if working else 0.5
 
+    # Together it may hold only with fewer sequences at a time: what answers need then, they may need apart.
+    limits = dict.fromkeys((None, together.max_sequences))
+
     def best(count: int) -> _Trial:
-        trials = [_try(setup, count, None, prefill_replicas=each) for each in _splits(count, share)]
-        return next((each for each in trials if each.breaks is None), trials[0])
+        first: _Trial | None = None
+        for limit, prompts in product(limits, _splits(count, share)):
+            trial = _try(setup, count, limit, prefill_replicas=prompts)
+            if trial.breaks is None:
+                return trial
+            first = first or trial
+        assert first is not None
+        return first
 
     return _fewest(setup, best, start=2)
 
@@ -362,7 +406,7 @@ def _autoscaled(setup: Setup, fixed: _Trial) -> Sizing | NotServed:
         return NotServed("only a slice of this traffic is simulated: an autoscaler would see the wrong number")
     broken = ""
     for share in _TARGETS:
-        # What one replica that always stays does not save, none that does will.
+        # A rule that breaks a promise with one replica that always stays breaks it without.
         staying = _scaled(setup, fixed, share, 1)
         if isinstance(staying, str):
             broken = staying

@@ -1,0 +1,62 @@
+"""What is bought on mixed terms: as cheap as the solver's gap says, whatever the clock does meanwhile."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.planner.small_catalogue import PROMISES, TODAY, offer
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.money.fleet_program import GAP
+from tokonomics.physics.deployment import deploy
+from tokonomics.planner.levers import _BUYING
+from tokonomics.planner.load import load_of_shape
+from tokonomics.planner.purchase import PLACES, Bought, buy
+from tokonomics.planner.setup import Setup
+from tokonomics.planner.sizing import Sizing, size
+
+A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
+OFFERS = (
+    offer("A100-80GB", 1, 2.0, reserved_1yr_usd_per_hour=1.5, spot_usd_per_hour=0.8),
+    offer("A100-80GB", 8, 15.0, reserved_1yr_usd_per_hour=10.0),
+)
+HERE = Setup(A100, load_of_shape(5, "1000", "100"), OFFERS, TODAY, PROMISES, commit=True)
+HOURS = 24
+
+
+def by_day() -> Sizing:
+    """Two replicas at night and ten in twelve busy hours."""
+    made = size(replace(HERE, commit=False))
+    assert isinstance(made, Sizing)
+    counts = np.where(np.arange(HOURS) < 12, 2.0, 10.0)
+    rows = np.stack([np.arange(HOURS) * 3600.0, counts], axis=1)
+    return replace(made, replicas=10, replicas_mean=6.0, by_time=rows, span_s=HOURS * 3600.0)
+
+
+def test_the_bill_is_within_its_gap_of_the_least_by_hand() -> None:
+    """Always needed: two, reserved alone at 1.50. Half of the day eight more: on demand 8 × 2 × 12 h or reserved."""
+    made = buy(HERE, by_day())
+    assert isinstance(made, Bought)
+    ways = [
+        2 * 1.5 * 24 + min(8 * 2.0 * 12, 15.0 * 12),
+        10.0 * 24 + 2 * 2.0 * 12,
+        10 * 1.5 * 24,
+    ]
+    assert 0 <= made.gap <= GAP
+    assert made.usd_per_month <= min(ways) / 24 * 730 * (1 + GAP)
+
+
+def test_a_slow_clock_changes_no_bill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a busy computer: every look at the clock finds another half second gone."""
+    calm = buy(HERE, by_day())
+    now = iter(np.arange(0.0, 1e6, 0.5))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(now)))
+    assert buy(HERE, by_day()) == calm
+
+
+def test_what_was_not_looked_at_is_not_spoken_of() -> None:
+    assert PLACES == 3
+    assert all("three cheapest regions" in text for text in _BUYING.values())

@@ -1,0 +1,93 @@
+"""What sizing refuses no fleet serves, and what it says of it is of the traffic that it names."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.planner.small_catalogue import OFFERS, TODAY
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.physics.deployment import deploy
+from tokonomics.planner import sizing
+from tokonomics.planner.load import load_of_log, load_of_shape
+from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.planner.sizing import Sizing, serve, size
+from tokonomics.serving.capacity import what_breaks
+from tokonomics.serving.fleet import Router
+from tokonomics.serving.outcome import outcome
+from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
+
+H100 = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+NOW = Setup(H100, load_of_shape(5, "1000", "100"), OFFERS, TODAY, parse_promises("ttft_p99=0.5"))
+BLOCK, TURN = 512, 8
+
+
+def sessions(count: int, turns: int = 6) -> Trace:
+    """Conversations that grow by eight blocks a turn; the next turn begins with all of the last. One, then a night."""
+    begins = np.where(np.arange(count) > 0, 1000 + np.arange(count) * 0.25, 0.0)
+    arrival = (begins[:, None] + np.arange(turns) * 3.03).ravel()
+    tokens = np.tile((np.arange(turns) + 1) * TURN * BLOCK, count)
+    order = np.argsort(arrival, kind="stable")
+    session, turn = order // turns, order % turns
+    blocks = [np.arange((t + 1) * TURN) + s * turns * TURN for s, t in zip(session, turn, strict=True)]
+    starts = np.concatenate([[0], np.cumsum([len(each) for each in blocks])]).astype(np.int64)
+    prefix = PrefixBlocks(np.concatenate(blocks).astype(np.int32), starts, BLOCK, count * turns * TURN)
+    return make_trace(arrival[order], tokens[order], np.full(len(order), 20), prefix=prefix)
+
+
+def test_what_any_fleet_serves_from_its_cache_is_not_refused() -> None:
+    """One request in three alone would find nothing of its own conversation; among all of them it finds nearly all."""
+    here = replace(NOW, load=load_of_log(sessions(1000)), router=Router.prefix_aware)
+    promised = replace(here, promises=parse_promises("ttft_p99=0.4"))
+    served = [serve(promised, count) for count in (2, 8, 16)]
+    assert any(what_breaks(each, outcome(each, promised.promises)) is None for each in served)
+    assert isinstance(size(promised), Sizing)
+    # Without the cache the longest prompts take longer than that, on any fleet.
+    assert isinstance(size(replace(promised, prefix_cache=False)), NotServed)
+
+
+def test_behind_a_prefix_aware_router_a_smaller_fleet_that_holds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 to 64 hold, more do not up to 120, as was seen of 48, 64, 96, 128: a search that starts at 96 looks back."""
+    made = serve(NOW, 1)
+    summed = outcome(made, NOW.promises)
+    monkeypatch.setattr(sizing, "_guess", lambda setup: 96)
+    monkeypatch.setattr(sizing, "_alone", lambda setup: None)
+
+    def tried(count: int) -> sizing._Trial:
+        breaks = None if 60 <= count <= 64 or count > 120 else "late"
+        return sizing._Trial(count, 0, None, Router.prefix_aware, breaks, summed, made)
+
+    found = [sizing._fewest(replace(NOW, router=each), tried) for each in (Router.prefix_aware, Router.round_robin)]
+    assert [each.replicas for each in found if isinstance(each, sizing._Trial)] == [60, 121]
+
+
+def test_apart_too_fewer_sequences_at_a_time_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet that holds only with the closed form's limit: apart, both the engine's limit and that one are tried."""
+    limits: list[int | None] = []
+    asked = sizing._try
+
+    def seen(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> sizing._Trial:
+        limits.append(max_sequences)
+        trial = asked(setup, replicas, max_sequences, prefill_replicas)
+        return trial if max_sequences else replace(trial, breaks="late")
+
+    together = replace(asked(NOW, 1, None), max_sequences=16)
+    monkeypatch.setattr(sizing, "_try", seen)
+    made = sizing._disaggregated(NOW, together)
+    assert isinstance(made, sizing._Trial)
+    assert made.max_sequences == 16
+    assert {None, 16} == set(limits)
+
+
+def test_a_latency_of_the_busiest_hours_is_not_called_the_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "WHOLE_AT_ONCE", 25_000)
+    rng = np.random.default_rng(0)
+    arrival = np.sort(np.concatenate([rng.uniform(0, 40_000, 10_000), rng.uniform(20_000, 20_500, 20_000)]))
+    load = load_of_log(make_trace(arrival, np.full(30_000, 1000), np.full(30_000, 100)))
+    late = sizing._hopeless(replace(NOW, load=load), 1, None, 0)
+    assert late is not None
+    assert late.breaks is not None
+    assert late.breaks.startswith("in its busiest hours ttft_p99 is ")
