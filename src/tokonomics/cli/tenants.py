@@ -200,7 +200,7 @@ def _price_text(apart: tuple[float, str], together: tuple[float, str]) -> str:
     """Whose price it is; both where fleets of these sizes are cheapest on different machines."""
     from tokonomics.units import usd
 
-    if apart == together:
+    if (usd(apart[0]), apart[1]) == (usd(together[0]), together[1]):
         return apart[1]
     machines = "whole machines are paid for, and which are cheapest depends on how many replicas stand on them"
     return f"{usd(apart[0])} apart ({apart[1]}), {usd(together[0])} together ({together[1]}): {machines}"
