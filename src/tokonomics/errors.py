@@ -25,11 +25,15 @@ class TokonomicsError(Exception):
 
 
 class UnknownName(TokonomicsError):
-    """A name that is not in the catalogue; suggests the nearest ones."""
+    """A name that is not in the catalogue; suggests the nearest ones, or ``listing``, the verb that shows them all."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, fix: str | None = None) -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], *, fix: str | None = None, listing: str | None = None
+    ) -> None:
         self.suggestions = nearest(name, known)
-        hint = f"Did you mean {' or '.join(self.suggestions)}?" if self.suggestions else None
+        hint = f"`{listing}` shows those known." if listing else None
+        if self.suggestions:
+            hint = f"Did you mean {' or '.join(self.suggestions)}?"
         super().__init__(
             f"unknown {kind} '{shorten(name)}'", fix="\n  ".join(line for line in (hint, fix) if line) or None
         )

@@ -1091,3 +1091,39 @@ def test_a_chart_never_spoils_the_one_that_was_there(tokonomics: Call, tmp_path:
     refusal(tokonomics(*CURVE, "--tp=3", f"--chart={chart}"))
     refusal(tokonomics("validate", tmp_path, f"--chart={chart}"))
     assert chart.read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("fit", "llama-3.1-8b", "--gpu=zzzz"), "`tokonomics gpus`"),
+        (("fit", "qqqqq", "--gpu=H100"), "`tokonomics models`"),
+        (("breakeven", "llama-3.1-8b", "--api=deepinfra:x", "--input=9", "--output=9"), "`tokonomics apis`"),
+        (("trace", "nosuch"), "a shipped sample: azure-code, azure-conv, mooncake-"),
+    ],
+)
+def test_a_name_like_no_other_is_answered_with_where_to_look(
+    tokonomics: Call, args: tuple[str, ...], says: str
+) -> None:
+    done = tokonomics(*args)
+    assert done.returncode == 2
+    assert says in done.stderr.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("args", "example"),
+    [
+        (("fit",), "tokonomics fit llama-3.1-70b --gpu H100"),
+        (("curve", "llama-3.1-8b"), "tokonomics curve "),
+        (("tenants",), "tokonomics tenants --model llama-3.1-8b --gpu H100 "),
+    ],
+)
+def test_what_is_missing_is_shown_in_an_example(tokonomics: Call, args: tuple[str, ...], example: str) -> None:
+    done = tokonomics(*args)
+    assert done.returncode == 2
+    assert "Missing" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"Such as: {example}")
+
+
+def test_a_value_that_cannot_be_read_needs_no_example(tokonomics: Call) -> None:
+    assert "Such as" not in tokonomics("fit", "llama-3.1-8b", "--gpu=H100", "--tp=x").stderr

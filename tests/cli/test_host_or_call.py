@@ -144,3 +144,12 @@ def test_nothing_is_cut_with_several_hosts_at_120_columns(tokonomics: Call) -> N
     for api in report.apis:
         assert text.count(api.name) >= 2
         assert usd(api.usd_per_mtok) in text
+
+
+def test_a_share_may_be_written_in_percent(tokonomics: Call) -> None:
+    made = [
+        json.loads(tokonomics(*OWN, f"--residual={each}", f"--cost-of-capital={interest}", "--json").stdout)
+        for each, interest in (("10%", "8 %"), ("0.1", "0.08"))
+    ]
+    assert made[0] == made[1]
+    assert "write 0.1 or 10%" in tokonomics(*OWN, "--residual=tenth").stderr

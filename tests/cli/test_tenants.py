@@ -5,6 +5,7 @@ import math
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_a_log_with_a_tenant_column_gives_bills_that_sum(tokonomics: Call, tmp_p
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
     assert {row["tenant"]: row["requests"] for row in made["tenants"]} == {"shop": 600, "desk": 300}
-    paid = math.fsum(row[part] for row in made["tenants"] for part in ("usage_usd", "unused_usd"))
+    paid = math.fsum(row[part] for row in made["tenants"] for part in ("usage_usd_per_hour", "unused_usd_per_hour"))
     assert paid == made["together"]["usd_per_hour"] == 2 * made["together"]["replicas"]
     assert (tmp_path / "t.svg").exists()
 
@@ -73,3 +74,45 @@ def test_mistakes_are_one_message(tokonomics: Call, args: tuple[str, ...], says:
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_one_log_given_twice_is_two_tenants(tokonomics: Call, tmp_path: Path) -> None:
+    twice = ("--trace", "azure-conv", "--trace", "azure-conv", "--requests", "200", "--json")
+    made = json.loads(tokonomics(*SERVED, *twice).stdout)
+    assert {row["tenant"] for row in made["tenants"]} == {"azure-conv", "azure-conv (2)"}
+    logs = [tmp_path / folder / "log.csv" for folder in ("a", "b")]
+    for log in logs:
+        log.parent.mkdir()
+        rows = "".join(f"{at},100,10\n" for at in range(50))
+        log.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}", encoding="utf-8")
+    made = json.loads(tokonomics(*SERVED, "--trace", logs[0], "--trace", logs[1], "--json").stdout)
+    assert {row["tenant"] for row in made["tenants"]} == {str(log) for log in logs}
+    for row in made["tenants"]:
+        assert row["pays_usd_per_hour"] == row["usage_usd_per_hour"] + row["unused_usd_per_hour"]
+
+
+def test_two_sizes_of_fleet_at_two_prices_name_both_offers() -> None:
+    from tokonomics.cli.tenants import _price_text
+
+    assert _price_text((2.0, "one"), (2.0, "one")) == "one"
+    both = _price_text((1.9, "one"), (2.0, "two"))
+    assert both.startswith("$1.90 apart (one), $2.00 together (two): ")
+
+
+def test_a_promise_that_no_request_keeps_is_refused_before_thousands_of_replicas_are_tried(
+    tokonomics: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokonomics.money.levers import tenancy
+    from tokonomics.serving.simulator import simulate
+
+    tried: list[int] = []
+
+    def watched(deployment: Any, trace: Any, fleet: Any, **settings: Any) -> Any:
+        tried.append(fleet.replicas)
+        return simulate(deployment, trace, fleet, **settings)
+
+    monkeypatch.setattr(tenancy, "simulate", watched)
+    done = tokonomics(*SERVED, *MADE_UP, "--slo", "ttft_p99=1ms")
+    assert done.returncode == 2
+    assert "loosen --slo" in done.stderr
+    assert max(tried) < 100

@@ -1,11 +1,15 @@
 """Models and GPUs side by side."""
 
+import io
+
 import pytest
+from rich.console import Console
 from tests.planner.small_catalogue import BUSY, OFFERS, asked
 
 from tokonomics.errors import BadInput
-from tokonomics.planner.compare import Comparison, compare, parse_quality
+from tokonomics.planner.compare import Comparison, compare, front, parse_quality
 from tokonomics.planner.plan import study
+from tokonomics.report.compare_view import compare_view
 
 
 def compared(**quality: float) -> Comparison:
@@ -77,3 +81,29 @@ def test_a_score_that_is_none_says_so(text: str, says: str) -> None:
     with pytest.raises(BadInput) as error:
         parse_quality([text], ["llama-3.1-8b"])
     assert says in str(error.value)
+
+
+def shown(found: Comparison) -> str:
+    console = Console(file=io.StringIO(), width=300)
+    console.print(compare_view(found))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_model_without_a_score_is_named_as_not_on_the_front() -> None:
+    both = [asked("llama-3.1-8b", BUSY), asked("qwen2.5-32b", BUSY)]
+    some = shown(compare(both, {"llama-3.1-8b": 0.66}))
+    assert "without a score: Qwen2.5 32B" in some
+    assert "no score" in some
+    assert "without a score" not in shown(compare(both, {"llama-3.1-8b": 0.66, "qwen2.5-32b": 0.8}))
+
+
+def test_two_pairs_of_one_price_are_both_the_cheapest_and_both_on_the_front() -> None:
+    found = compare([asked("llama-3.1-8b", BUSY)], {"llama-3.1-8b": 0.66})
+    best = found.cheapest()
+    assert best is not None
+    twin = best.model_copy(update={"model": "twin", "model_name": "Twin"})
+    rest = [each.model_copy(update={"model": "twin", "model_name": "Twin"}) for each in found.cells if each != best]
+    cells = (*found.cells, twin, *rest)
+    both = found.model_copy(update={"models": (*found.models, "twin"), "cells": cells, "front": front(cells)})
+    assert both.front == (("llama-3.1-8b", best.gpu), ("twin", best.gpu))
+    assert shown(both).count("→") == 2

@@ -180,12 +180,12 @@ def _unknown(name: str, own: Iterable[str]) -> UnknownName:
     hosts = {key.partition(":")[0] for key in known}
     fix = 'Or put it into your catalogue file: [apis."host:model"] input = 2.5, output = 10, date = 2026-08-22'
     if colon and host.casefold() not in {each.casefold() for each in hosts}:
-        return UnknownName("API host", host, hosts, fix=fix)
+        return UnknownName("API host", host, hosts, fix=fix, listing="tokonomics apis")
     if not colon:
         offering = [key for key in known if key.partition(":")[2].casefold() == name.strip().casefold()]
-        return UnknownName("API", name, offering or known, fix=fix)
+        return UnknownName("API", name, offering or known, fix=fix, listing="tokonomics apis")
     same_host = [key for key in known if key.casefold().startswith(host.casefold() + ":")]
-    return UnknownName("API", f"{host}:{model}", same_host, fix=fix)
+    return UnknownName("API", f"{host}:{model}", same_host, fix=fix, listing=f"tokonomics apis --host {host}")
 
 
 # --- genai-prices ---------------------------------------------------------------------------------------------------

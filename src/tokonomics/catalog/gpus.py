@@ -206,7 +206,7 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 def find_gpu(name: str) -> Gpu:
     """The GPU of that name, as people, clouds or ``nvidia-smi`` spell it."""
-    return resolve("GPU", name, all_gpus(), fix=ADD_A_GPU.format(path=user_path()))
+    return resolve("GPU", name, all_gpus(), fix=ADD_A_GPU.format(path=user_path()), listing="tokonomics gpus")
 
 
 def find_gpus(

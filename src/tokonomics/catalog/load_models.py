@@ -57,7 +57,8 @@ def find_model(name_or_path: str) -> ModelSpec:
     """The model of that name, or the one whose config.json (or the directory holding it) the path leads to."""
     if _is_path(name_or_path):
         return read_config(_expanded(name_or_path))
-    return resolve("model", name_or_path, _rows(), fix=ADD_YOUR_OWN.format(path=user_path())).spec()
+    fix = ADD_YOUR_OWN.format(path=user_path())
+    return resolve("model", name_or_path, _rows(), fix=fix, listing="tokonomics models").spec()
 
 
 def find_models(match: str | None = None, family: str | None = None, moe: bool | None = None) -> list[ModelSpec]:

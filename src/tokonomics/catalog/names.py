@@ -41,12 +41,14 @@ def spellings(entry: Named) -> set[str]:
     return {spelling(name) for name in (entry.key, entry.name, *entry.aliases)}
 
 
-def resolve(kind: str, name: str, entries: Iterable[Entry], *, fix: str | None = None) -> Entry:
-    """The entry of that name, or an error that suggests the nearest."""
+def resolve(
+    kind: str, name: str, entries: Iterable[Entry], *, fix: str | None = None, listing: str | None = None
+) -> Entry:
+    """The entry of that name, or an error that suggests the nearest or the verb that lists them."""
     known = tuple(entries)
     wanted = spelling(name)
     for entry in known:
         if wanted in spellings(entry):
             return entry
     names = [each for entry in known for each in (entry.key, *entry.aliases)]
-    raise UnknownName(kind, name, names, fix=fix)
+    raise UnknownName(kind, name, names, fix=fix, listing=listing)

@@ -2,6 +2,7 @@
 
 import gc
 import io
+import itertools
 import os
 import signal
 import sys
@@ -96,6 +97,9 @@ def run() -> None:
             app()
         finally:
             sys.stdout.flush()
+    except SystemExit as leaving:
+        _show_example(leaving.__context__)
+        raise
     except TokonomicsError as error:
         _complain(str(error))
         sys.exit(2)
@@ -112,6 +116,18 @@ def main() -> None:
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     run()
+
+
+def _show_example(mistake: BaseException | None) -> None:
+    """After "Missing option …": the first example of the verb's help, as it can be typed."""
+    # MissingParameter is no public name of Typer; the class it extends is.
+    if not isinstance(mistake, typer.BadParameter) or type(mistake).__name__ != "MissingParameter" or not mistake.ctx:
+        return
+    _, _, examples = (mistake.ctx.command.help or "").partition("Examples:")
+    lines = [line.strip() for line in examples.strip().splitlines()]
+    if lines:
+        more = itertools.takewhile(lambda line: line and not line.startswith("tokonomics "), lines[1:])
+        typer.echo(f"Such as: {' '.join(line.removesuffix(chr(92)).strip() for line in (lines[0], *more))}", err=True)
 
 
 def _complain(message: str) -> None:

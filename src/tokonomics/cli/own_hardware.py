@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from tokonomics.catalog.gpus import Gpu
     from tokonomics.catalog.offers import Offer
 
+
+def _share(text: str) -> float:
+    """``0.1`` or ``10%``."""
+    plain = text.strip()
+    try:
+        return float(plain.removesuffix("%")) / (100 if plain.endswith("%") else 1)
+    except ValueError:
+        raise typer.BadParameter(f"'{shorten(text)}' is not a share: write 0.1 or 10%.") from None
+
+
 _EXAMPLE = (
     "tokonomics own-hardware --gpu H100 --gpus 8 --purchase-usd 250k --years 4 --usd-per-kwh 0.12 --host-watts 4600"
 )
@@ -32,12 +42,25 @@ def own_hardware(
         float | None, typer.Option(help="Power of the site over that of the machines.", show_default="1.58, mean 2023")
     ] = None,
     gpu_load: Annotated[
-        float | None, typer.Option(help="Share of its watts a GPU draws.", show_default="1, the datasheet's limit")
+        float | None,
+        typer.Option(
+            parser=_share,
+            metavar="<float>",
+            help="Share of its watts a GPU draws.",
+            show_default="1, the datasheet's limit",
+        ),
     ] = None,
-    residual: Annotated[float | None, typer.Option(help="Share of the price it still sells for.")] = None,
-    cost_of_capital: Annotated[float | None, typer.Option(help="A year: 0.08.")] = None,
+    residual: Annotated[
+        float | None,
+        typer.Option(parser=_share, metavar="<float>", help="Share of the price it still sells for: 0.1 or 10%."),
+    ] = None,
+    cost_of_capital: Annotated[
+        float | None, typer.Option(parser=_share, metavar="<float>", help="A year: 0.08 or 8%.")
+    ] = None,
     hosting_usd_per_month: Annotated[str | None, typer.Option(help="Space, or a colocation's fee.")] = None,
-    maintenance: Annotated[float | None, typer.Option(help="Share of the price a year: 0.05.")] = None,
+    maintenance: Annotated[
+        float | None, typer.Option(parser=_share, metavar="<float>", help="Share of the price a year: 0.05 or 5%.")
+    ] = None,
     staff_usd_per_year: Annotated[str | None, typer.Option(help="People, for this machine: 60k.")] = None,
     memory_gb: Annotated[float | None, typer.Option(min=1, help="The host's memory: checked against weights.")] = None,
     offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV) to compare with.")] = None,

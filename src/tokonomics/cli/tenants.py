@@ -166,15 +166,16 @@ def tenants(
             lora_rank=lora_rank,
             lora_adapters=count,
         )
-    price, price_from = _prices(own, usd_per_hour)
+    price = _prices(own, usd_per_hour)
     fleet = fleet_from(1, router, None, None, 0, None)
-    sharing = Sharing(shared, own, traffic, promises, price, fleet.router, priority, seed)
+    sharing = Sharing(shared, own, traffic, promises, lambda count: price(count)[0], fleet.router, priority, seed)
     say_if_compiling()
     if len(traffic) > _TAKES_A_WHILE:
         typer.echo(f"{len(traffic):,} requests are simulated some twenty times; --from and --to take a part", err=True)
     with working("searching") as say:
         pooling = pool(sharing, say)
         noisy = noisy_neighbour(sharing, pooling, say=say)
+    price_from = _price_text(price(pooling.apart.replicas), price(pooling.together.replicas))
     adapters = lora_lever(sharing, pooling) if lora_rank else None
     shown = {
         **pooling.model_dump(mode="json"),
@@ -190,13 +191,28 @@ def tenants(
 
 
 def _file_names(paths: list[str]) -> list[str]:
-    """A tenant is called like its file; like its path where two files share a name."""
-    names = [Path(each).name.split(".")[0] for each in paths]
-    return names if len(set(names)) == len(names) else paths
+    """A tenant is called like its file; like its path where two files share a name; numbered where it comes again."""
+    short = [Path(each).name.split(".")[0] for each in paths]
+    names = short if len(set(short)) == len(short) or len(set(paths)) == 1 else paths
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name} ({again + 1})" if again else name for name, again in zip(names, before, strict=True)]
 
 
-def _prices(deployment: "Deployment", usd_per_hour: float | None) -> tuple[Callable[[int], float], str]:
-    """Dollars an hour of a replica among so many: all of them, shared or not, stand on the same owner's machines."""
+def _price_text(apart: tuple[float, str], together: tuple[float, str]) -> str:
+    """Whose price it is; both where fleets of these sizes are cheapest on different machines."""
+    from tokonomics.units import usd
+
+    if (usd(apart[0]), apart[1]) == (usd(together[0]), together[1]):
+        return apart[1]
+    machines = "whole machines are paid for, and which are cheapest depends on how many replicas stand on them"
+    return f"{usd(apart[0])} apart ({apart[1]}), {usd(together[0])} together ({together[1]}): {machines}"
+
+
+def _prices(deployment: "Deployment", usd_per_hour: float | None) -> Callable[[int], tuple[float, str]]:
+    """Dollars an hour of a replica among so many, and whose price it is.
+
+    All of them, shared or not, stand on the same owner's machines.
+    """
     from tokonomics.cli.serving_flags import fleet_from, price_of
     from tokonomics.errors import BadInput
 
@@ -208,4 +224,5 @@ def _prices(deployment: "Deployment", usd_per_hour: float | None) -> tuple[Calla
             )
         return found
 
-    return lambda count: of(count)[0], of(1)[1]
+    of(1)
+    return of

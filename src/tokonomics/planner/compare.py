@@ -115,11 +115,11 @@ def front(cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
         key=lambda row: (row[0], row[1], row[2].gpu),
     )
     kept: list[Cell] = []
-    best = float("-inf")
-    for _, minus_score, each in priced:
-        if -minus_score > best:
+    best = (float("inf"), float("-inf"))
+    for price, minus_score, each in priced:
+        if -minus_score > best[1] or (price, -minus_score) == best:
             kept.append(each)
-            best = -minus_score
+            best = (price, -minus_score)
     return tuple((each.model, each.gpu) for each in kept)
 
 

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any, cast
 
 from tokonomics.planner.compare import Comparison
+from tokonomics.report.compare_view import price_text
 from tokonomics.report.plan_view import layout_text, promises_text, workload_text
-from tokonomics.units import usd
 
 if TYPE_CHECKING:
     import altair as alt
@@ -14,6 +14,8 @@ _WIDTH = 620
 _LEAST_STEP = 84
 _UPRIGHT = 6
 """Names that stand side by side without touching."""
+_ROOM_FOR_NAMES = 0.66
+"""Of the width: right of it a name would run out of the picture."""
 _ACROSS = 8
 """GPUs side by side on a page."""
 
@@ -35,12 +37,12 @@ def _grid(found: Comparison) -> Any:
     cells = [each for each in found.cells if each.gpu in found.gpus]
     prices = [each.usd_per_mtok for each in cells if each.usd_per_mtok is not None]
     middle = (min(prices) * max(prices)) ** 0.5
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "model": each.model_name,
             "gpu": each.gpu,
             "usd": each.usd_per_mtok,
-            "label": "–" if each.usd_per_mtok is None else usd(each.usd_per_mtok),
+            "label": price_text(each, found),
             "dark": each.usd_per_mtok is not None and each.usd_per_mtok > middle,
             "how": layout_text(each.pick) if each.pick else each.refused,
         }
@@ -65,7 +67,8 @@ def _grid(found: Comparison) -> Any:
         "Dollars per million tokens, by model and GPU",
         subtitle=[
             f"{workload_text(found.workload)} for each{f'; promised: {promised}' if promised else ''}. "
-            "The cheapest offer of each pair; darker is dearer."
+            "The cheapest offer of each pair; darker is dearer.",
+            _marks([row["label"] for row in rows]),
         ],
         anchor="start",
         fontSize=15,
@@ -75,6 +78,17 @@ def _grid(found: Comparison) -> Any:
     step = max(_LEAST_STEP, _WIDTH / len(orders[across]))
     height = alt.Step(22 if models_across else 36)
     return alt.layer(filled, words).properties(width=alt.Step(step), height=height, title=title)
+
+
+def _marks(labels: list[str]) -> str:
+    """What the signs beside the prices mean, for those that are there."""
+    meanings = {
+        "→": "→ the cheapest",
+        "*": "* fewer bits than published",
+        "†": "† price older than 90 days",
+        "–": "– nothing fits",
+    }
+    return "; ".join(meaning for sign, meaning in meanings.items() if any(sign in label for label in labels))
 
 
 def _front(found: Comparison) -> Any:
@@ -95,16 +109,23 @@ def _front(found: Comparison) -> Any:
     scores = [row["quality"] for row in rows]
     room = (max(scores) - min(scores)) * 0.15 or max(scores) * 0.1
     prices = [row["usd"] for row in rows]
-    scale = alt.Scale(type="log", domain=[min(prices) / 1.3, max(prices) * 2.5], nice=False)
-    x = alt.X("usd:Q", scale=scale, title="dollars per million tokens", axis=alt.Axis(format="$~g", tickCount=6))
-    y = alt.Y("quality:Q", scale=alt.Scale(domain=[min(scores) - room, max(scores) + room]), title="your quality score")
+    low, high = min(prices) / 1.3, max(prices) * 1.3
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    axis = alt.Axis(format="$~g", tickCount=6, grid=False)
+    x = alt.X("usd:Q", scale=scale, title="dollars per million tokens", axis=axis)
+    heights = alt.Scale(domain=[min(scores) - room, max(scores) + room], nice=False)
+    y = alt.Y("quality:Q", scale=heights, title="your quality score", axis=alt.Axis(grid=False, tickCount=6))
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y, tooltip=["label:N", "usd:Q", "quality:Q"])
     best = base.transform_filter("datum.front")
     line = best.mark_line(color="#3b6fb6", strokeDash=[4, 3], interpolate="step-after")
     colour = alt.condition("datum.front", alt.value("#3b6fb6"), alt.value("#b9bec6"))
     dots = base.mark_point(filled=True, size=80, opacity=1).encode(color=colour)
-    words = best.mark_text(align="left", dx=9, dy=-9, fontSize=12).encode(text="label:N")
+    # The line goes right and up: a name below its dot is clear of it, and one above to the left where room ends.
+    edge = low * (high / low) ** _ROOM_FOR_NAMES
+    left = best.transform_filter(f"datum.usd <= {edge:.9g}").mark_text(align="left", dx=8, dy=15, fontSize=12)
+    right = best.transform_filter(f"datum.usd > {edge:.9g}").mark_text(align="right", dx=-9, dy=-9, fontSize=12)
     title = alt.TitleParams(
         "Price against quality", subtitle=["Blue: nothing is both better and cheaper."], anchor="start", fontSize=14
     )
-    return alt.layer(line, dots, words).properties(width=_WIDTH, height=260, title=title)
+    words = [each.encode(text="label:N") for each in (left, right)]
+    return alt.layer(line, dots, *words).properties(width=_WIDTH, height=260, title=title)

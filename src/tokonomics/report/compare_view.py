@@ -29,20 +29,22 @@ def compare_view(found: Comparison) -> RenderableType:
 
 def _grid(found: Comparison) -> RenderableType:
     shown = found.gpus[:_MOST_GPUS]
-    cheapest = found.cheapest()
     rows = [
-        (found.cell(model, shown[0]).model_name, *(_price(found.cell(model, gpu), cheapest) for gpu in shown))
+        (found.cell(model, shown[0]).model_name, *(price_text(found.cell(model, gpu), found) for gpu in shown))
         for model in found.models
     ]
     return table(["!model", *(f">{gpu}" for gpu in shown)], rows, title="$/Mtok, the whole bill over all tokens")
 
 
-def _price(cell: Cell, cheapest: Cell | None) -> str:
+def price_text(cell: Cell, found: Comparison) -> str:
+    """The price with its marks; → where none is shown lower, so that two of one price both have it."""
     if cell.usd_per_mtok is None:
         return "–"
+    cheapest = found.cheapest()
+    lowest = cheapest is not None and usd(cell.usd_per_mtok) == usd(cheapest.usd_per_mtok or 0.0)
     flag = "*" if cell.pick and cell.pick.below_checkpoint else ""
     flag += "†" if cell.pick and cell.pick.price_stale else ""
-    return f"{'→ ' if cell is cheapest else ''}{usd(cell.usd_per_mtok)}{flag}"
+    return f"{'→ ' if lowest else ''}{usd(cell.usd_per_mtok)}{flag}"
 
 
 def _best(found: Comparison, model: str) -> Cell | None:
@@ -57,7 +59,7 @@ def _picks(found: Comparison) -> RenderableType:
         cell = _best(found, model)
         if cell is None or cell.pick is None:
             name = next(each.model_name for each in found.cells if each.model == model)
-            rows.append((name, "nothing fits", *["–"] * (7 if with_quality else 5)))
+            rows.append((name, "nothing fits", *[""] * (7 if with_quality else 5)))
             continue
         pick = cell.pick
         row = (
@@ -69,8 +71,8 @@ def _picks(found: Comparison) -> RenderableType:
             usd(pick.usd_per_mtok.blended),
             percent(pick.utilization),
         )
-        score = f"{cell.quality:g}" if cell.quality else "–"
-        weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else "–"
+        score = f"{cell.quality:g}" if cell.quality else "no score"
+        weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""
         rows.append((*row, score, weighted) if with_quality else row)
     columns = ["!model", "cheapest on", "offer", ">GPUs", ">$/month", ">$/Mtok", ">util."]
     return table([*columns, ">quality", ">$/Mtok ÷ quality"] if with_quality else columns, rows)
@@ -104,8 +106,10 @@ def _why(found: Comparison) -> RenderableType:
 
 def _notes(found: Comparison) -> str:
     how = "sized by simulation" if found.simulated else "closed form, replicas filled to 70 % (--simulate for p99s)"
+    refused = any(each.usd_per_mtok is None and each.gpu in found.gpus for each in found.cells)
+    why = " – nothing fits: `tokonomics plan` says why." if refused else ""
     lines = [
-        f"Each pair is the cheapest offer that keeps the promise: {how}. – nothing fits: `tokonomics plan` says why.",
+        f"Each pair is the cheapest offer that keeps the promise: {how}.{why}",
         "Whole machines: at little traffic a large GPU waits, and its price per token shows it. "
         "Tokenizers differ by some percent.",
     ]
@@ -118,5 +122,8 @@ def _notes(found: Comparison) -> str:
         more = ", ".join(found.gpus[_MOST_GPUS:])
         lines.append(f"Not shown, dearer: {more} (--gpu, --json, --chart).")
     if any(each.quality for each in found.cells):
+        unscored = dict.fromkeys(each.model_name for each in found.cells if not each.quality)
+        if unscored:
+            lines.append(f"Not in the front, since without a score: {', '.join(unscored)} (--quality).")
         lines.append("Quality is your own score; $/Mtok ÷ quality counts a token as much as its score.")
     return "\n".join(lines)

@@ -1,5 +1,7 @@
 """Levers as pictures: the waterfall from naive to optimised, and each lever's saving beside that of all together."""
 
+import math
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, cast
 
 from tokonomics.planner.levers import Ranking
@@ -15,6 +17,11 @@ _TOTAL, _SAVED, _ALL_SAVED, _ADDED, _PLAIN = "#3b6fb6", "#8cc5c1", "#2f6f6b", "#
 """Blue is a bill, green what is saved (dark: by all together), red what is added: in both charts, and in grey too."""
 _DWARFED = 8
 """First bill over the last from which the bars stand on a logarithmic axis: later steps would not be seen."""
+_NOTHING = 5e-4
+"""Share of the bill below which a lever has no effect: it would be shown as 0 %."""
+_MOST_TICKS = 10
+_LINE = 125
+"""Characters across the picture."""
 _START, _END = "one request at a time", "what is left"
 
 
@@ -111,18 +118,19 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
             "lever": each.name,
             "share": each.saved_share,
             "kind": "alone" if each.saved_share >= 0 else "added",
-            "label": f"{_signed(each.saved_share)}, {usd(each.bill.usd_per_month)} a month",
+            "label": f"{_said(each.saved_share)}, {usd(each.bill.usd_per_month)} a month",
         }
         for each in ranking.levers
-        if each.bill
+        if each.bill and abs(each.saved_share) >= _NOTHING
     ]
+    without = [each.name for each in ranking.levers if each.bill and abs(each.saved_share) < _NOTHING]
     if len(ranking.taken) > 1:
         rows.append(
             {
                 "lever": "the sum of those taken",
                 "share": ranking.sum_of_shares,
                 "kind": "sum",
-                "label": f"{_signed(ranking.sum_of_shares)} (not what happens)",
+                "label": f"{percent(ranking.sum_of_shares)} (not what happens)",
             }
         )
     rows.append(
@@ -130,7 +138,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
             "lever": "together",
             "share": ranking.saved_share,
             "kind": "together",
-            "label": f"{_signed(ranking.saved_share)}, {usd(ranking.together.usd_per_month)} a month",
+            "label": f"{_said(ranking.saved_share)}, {usd(ranking.together.usd_per_month)} a month",
         }
     )
     order = [each["lever"] for each in rows]
@@ -141,7 +149,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
     x = alt.X(
         "share:Q",
         title="saved of the monthly bill",
-        axis=alt.Axis(format="%", tickCount=6, labelExpr="datum.value > 1 ? '' : datum.label"),
+        axis=alt.Axis(format="%", values=_ticks(low, high), grid=False),
         scale=alt.Scale(domain=[low - span * 0.02, high + span * 0.45], nice=False),
     )
     kinds = {"alone": _SAVED, "added": _ADDED, "sum": "#ffffff", "together": _ALL_SAVED}
@@ -159,7 +167,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
     zero = alt.Chart(alt.InlineData(values=[{"share": 0}])).mark_rule(color=_PLAIN).encode(x="share:Q")
     heading = alt.TitleParams(
         f"What each lever saves of {usd(ranking.now.usd_per_month)} a month",
-        subtitle=asked(setup),
+        subtitle=[*wrap(asked(setup), _LINE), *wrap(f"No effect: {', '.join(without)}." if without else "", _LINE)],
         anchor="start",
         fontSize=15,
         subtitleFontSize=12,
@@ -169,8 +177,19 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
     return cast("alt.LayerChart", chart.configure_view(stroke=None))
 
 
-def _signed(share: float) -> str:
-    return f"−{percent(share)}" if share > 5e-4 else f"+{percent(-share)}" if share < -5e-4 else "0 %"
+def _ticks(low: float, high: float) -> list[float]:
+    """Every fifth of the bill, or more where it grows manifold; none beyond the longest bar, where its label stands."""
+    step = 0.2 if high > 0.2 else 0.05
+    while (high - low) / step > _MOST_TICKS:
+        step *= 2
+    return [step * place for place in range(math.ceil(low / step), math.floor(high / step + 1e-9) + 1)]
+
+
+def _said(share: float) -> str:
+    """In words, so that no sign stands against that of the axis."""
+    if abs(share) < _NOTHING:
+        return "saves nothing"
+    return f"saves {percent(share)}" if share > 0 else f"costs {percent(-share)} more"
 
 
 def _heading(text: str) -> "alt.TitleParams":

@@ -1,7 +1,7 @@
 """Tenants as a picture: replicas apart and together, who pays what, and first tokens beside a noisy neighbour."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tokonomics.money.levers.noisy_neighbour import NoisyNeighbour
 from tokonomics.money.levers.tenancy import Pooling
@@ -15,19 +15,23 @@ if TYPE_CHECKING:
 _BLUE, _GREEN, _SAND, _RED, _DARK = "#3b6fb6", "#5aa9a4", "#d9d3c7", "#b33", "#333"
 _WIDTH = 330
 _LEAST_S = 1e-3
+_WIDE = 8
+"""The slowest over the fastest from which the axis is logarithmic: else it would have one tick."""
 
 
 def tenants_chart(pooling: Pooling, noisy: NoisyNeighbour, promises: Sequence[Promise] = ()) -> "alt.VConcatChart":
     """Fleets and the noisy neighbour above, the tenants' bills below."""
     import altair as alt
 
-    above = alt.hconcat(_fleets(pooling), _noisy(noisy, promises), spacing=40).resolve_scale(color="independent")
+    above = alt.hconcat(_fleets(pooling), _noisy(noisy, promises), spacing=40)
+    above = above.resolve_scale(color="independent", shape="independent")
     title = f"{plural(len(pooling.tenants), 'tenant')} apart and together: {pooling.deployment}"
     promised = f"; {', '.join(pooling.promises)} for each" if pooling.promises else ""
     heading = alt.TitleParams(
         title, subtitle=f"{pooling.source}{promised}", anchor="start", fontSize=15, subtitleFontSize=12, offset=12
     )
-    made = alt.vconcat(above, _bills(pooling), spacing=30, title=heading).resolve_scale(color="independent")
+    made = alt.vconcat(above, _bills(pooling), spacing=30, title=heading)
+    made = made.resolve_scale(color="independent", shape="independent")
     return cast("alt.VConcatChart", made.configure_view(stroke=None))
 
 
@@ -57,7 +61,7 @@ def _fleets(pooling: Pooling) -> "alt.LayerChart":
     colour = alt.Color("kind:N", scale=alt.Scale(domain=["these", "supposed"], range=[_BLUE, "#b9c9e0"]), legend=None)
     bars = alt.Chart(data).mark_bar(height={"band": 0.62}).encode(x=x, y=y, color=colour)
     labels = alt.Chart(data).mark_text(align="left", dx=5).encode(x=x, y=y, text="label:N")
-    heading = _heading("The fewest replicas that keep the promises")
+    heading = _heading(f"The fewest replicas that keep {'the promises' if pooling.promises else 'up'}")
     made = alt.layer(bars, labels).properties(width=_WIDTH, height=alt.Step(34), title=heading)
     return cast("alt.LayerChart", made)
 
@@ -67,14 +71,19 @@ def _noisy(noisy: NoisyNeighbour, promises: Sequence[Promise]) -> "alt.LayerChar
 
     names = [f"{row.name.strip()} ({row.replicas})" for row in noisy.rows]
     who = [noisy.tenant, "all others"]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"case": name, "who": label, "seconds": max(seen.ttft_p99_s, _LEAST_S)}
         for name, row in zip(names, noisy.rows, strict=True)
         for label, seen in zip(who, (row.noisy, row.others), strict=True)
         if seen.ttft_p99_s is not None
     ]
     y = alt.Y("case:N", title=None, sort=names, axis=alt.Axis(labelLimit=220, grid=True, domain=False))
-    x = alt.X("seconds:Q", title="TTFT p99 (s)", scale=alt.Scale(type="log"), axis=alt.Axis(format="~g", tickCount=4))
+    promised = [each.seconds for each in promises if each.latency == Latency.ttft and each.statistic == "p99"]
+    seen = [*(row["seconds"] for row in rows), *promised]
+    wide = bool(seen) and max(seen) > _WIDE * min(seen)
+    log = alt.Scale(type="log", domain=[min(seen) / 1.2, max(seen) * 1.2], nice=False) if wide else None
+    scale = log or alt.Scale(domain=[0, max(seen, default=1) * 1.1], nice=False)
+    x = alt.X("seconds:Q", title="TTFT p99 (s)", scale=scale, axis=alt.Axis(format="~g", tickCount=4))
     legend = alt.Legend(orient="bottom", direction="horizontal")
     marks = alt.Scale(domain=who, range=["diamond", "circle"])
     points = (
@@ -89,7 +98,6 @@ def _noisy(noisy: NoisyNeighbour, promises: Sequence[Promise]) -> "alt.LayerChar
         )
     )
     layers: list[alt.Chart] = [points]
-    promised = [each.seconds for each in promises if each.latency == Latency.ttft and each.statistic == "p99"]
     if promised:
         there = alt.Chart(alt.InlineData(values=[{"seconds": promised[0]}]))
         layers.append(there.mark_rule(strokeDash=[4, 4], color=_DARK).encode(x=x))
@@ -102,9 +110,12 @@ def _bills(pooling: Pooling) -> "alt.LayerChart":
     import altair as alt
 
     shown, rest = pooling.tenants[:SHOWN], pooling.tenants[SHOWN:]
-    rows = [(row.tenant, row.usage_usd, row.unused_usd, row.alone_usd) for row in shown]
+    rows = [(row.tenant, row.usage_usd_per_hour, row.unused_usd_per_hour, row.alone_usd_per_hour) for row in shown]
     if rest:
-        sums = [sum(getattr(row, name) for row in rest) for name in ("usage_usd", "unused_usd", "alone_usd")]
+        sums = [
+            sum(getattr(row, name) for row in rest)
+            for name in ("usage_usd_per_hour", "unused_usd_per_hour", "alone_usd_per_hour")
+        ]
         rows.append((f"{len(rest)} others", sums[0], sums[1], sums[2]))
     order = [row[0] for row in rows]
     kinds = ["used", "unused", "a fleet of its own"]

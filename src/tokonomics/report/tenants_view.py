@@ -11,13 +11,23 @@ from tokonomics.units import HOURS_PER_MONTH, gigabytes, percent, plural, second
 
 SHOWN = 12
 """Tenants on the screen; the rest as one line (all of them with --json)."""
+_LATER = 1.05
+"""Times the TTFT p99 alone from which first tokens are said to come later: what another seed changes is less."""
 
 
 def tenants_view(
     pooling: Pooling, noisy: NoisyNeighbour, adapters: LoraLever | None, price_from: str | None
 ) -> RenderableType:
     """What sharing does, whom it hurts, who pays."""
-    parts: list[RenderableType] = [_headline(pooling), "", *_fleets(pooling), "", *_tenants(pooling), ""]
+    parts: list[RenderableType] = [
+        _headline(pooling),
+        *_why(pooling),
+        "",
+        *_fleets(pooling),
+        "",
+        *_tenants(pooling),
+        "",
+    ]
     parts += [*_noisy(pooling, noisy), ""]
     if adapters:
         parts += [*_lora(adapters), ""]
@@ -33,11 +43,39 @@ def _headline(pooling: Pooling) -> Text:
         return Text.assemble(
             (change, "bold green"), f" when {many} share, {pooling.gain:.2g}× cheaper: {replicas}; {pooling.deployment}"
         )
+    if bill.saved_usd < 0:
+        verdict = f"sharing costs {percent(-bill.saved_share)} more: keep them apart"
+        return Text.assemble((verdict, "bold yellow"), f"; {change} for {many}: {replicas}; {pooling.deployment}")
     return Text.assemble(("sharing saves nothing", "bold yellow"), f" for {many}: {replicas}; {pooling.deployment}")
 
 
+def _why(pooling: Pooling) -> list[Text]:
+    """Why sharing does not pay, and what it does to first tokens where nothing forbids it."""
+    said = []
+    if pooling.bill.saved_usd <= 0 and pooling.one_fewer and pooling.promises:
+        fewer = pooling.together.replicas - 1
+        why = "In a shared fleet who is hardest to serve sets the size for all, beside the requests of the others: "
+        said.append(Text(f"{why}on {plural(fewer, 'replica')} {pooling.one_fewer}."))
+    later = [row for row in pooling.tenants if _times_later(row) > _LATER]
+    if later and not pooling.promises:
+        worst = max(later, key=_times_later)
+        said.append(
+            Text(
+                f"First tokens come later when shared, for {worst.tenant} {_times_later(worst):.2g} times at the p99; "
+                "nothing is promised, say with --slo what may not get worse.",
+                style="yellow",
+            )
+        )
+    return said
+
+
+def _times_later(row: TenantRow) -> float:
+    alone, shared = row.alone.ttft_p99_s, row.shared.ttft_p99_s
+    return shared / alone if alone and shared else 1.0
+
+
 def _fleets(pooling: Pooling) -> list[RenderableType]:
-    promised = f", keeping {', '.join(pooling.promises)} for each" if pooling.promises else ""
+    promised = f", keeping {', '.join(pooling.promises)} for each" if pooling.promises else " that keep up"
     rows = [_fleet(row, pooling) for row in (pooling.apart, pooling.together, *pooling.what_if)]
     heads = ["!", ">replicas", ">$/hour", ">against apart", ">utilisation", ">busy", ">correlation"]
     return [Text(f"The fewest replicas{promised}", style="bold"), table(heads, rows)]
@@ -57,16 +95,19 @@ def _fleet(row: FleetRow, pooling: Pooling) -> list[str]:
 
 
 def _tenants(pooling: Pooling) -> list[RenderableType]:
-    checked = pooling.tenants[0].shapley_usd is not None
+    checked = pooling.tenants[0].shapley_usd_per_hour is not None
     shown, rest = pooling.tenants[:SHOWN], pooling.tenants[SHOWN:]
     rows = [_tenant(row, checked) for row in shown]
     if rest:
-        paid, alone = sum(row.usd for row in rest), sum(row.alone_usd for row in rest)
-        used, unused = sum(row.usage_usd for row in rest), sum(row.unused_usd for row in rest)
+        paid, alone = sum(row.pays_usd_per_hour for row in rest), sum(row.alone_usd_per_hour for row in rest)
+        used, unused = sum(row.usage_usd_per_hour for row in rest), sum(row.unused_usd_per_hour for row in rest)
         own = f"{sum(row.alone_replicas for row in rest)}"
         sent = f"{sum(row.requests for row in rest):,}"
         rows.append([f"{len(rest)} others", sent, own, "", "", "", *map(usd, (used, unused, paid, alone)), ""])
-    total = [usd(sum(getattr(row, name) for row in pooling.tenants)) for name in ("usage_usd", "unused_usd", "usd")]
+    total = [
+        usd(sum(getattr(row, name) for row in pooling.tenants))
+        for name in ("usage_usd_per_hour", "unused_usd_per_hour", "pays_usd_per_hour")
+    ]
     every = f"{pooling.apart.replicas}"
     rows.append(["all", f"{pooling.requests:,}", every, "", "", "", *total, usd(pooling.apart.usd_per_hour), ""])
     heads = [
@@ -92,12 +133,12 @@ def _tenant(row: TenantRow, checked: bool) -> list[str]:
         _time(row.alone.ttft_p99_s),
         _time(row.shared.ttft_p99_s),
         "–" if row.shared.within is None else f"{row.shared.within * 100:.1f} %",
-        usd(row.usage_usd),
-        usd(row.unused_usd),
-        usd(row.usd),
-        usd(row.alone_usd),
+        usd(row.usage_usd_per_hour),
+        usd(row.unused_usd_per_hour),
+        usd(row.pays_usd_per_hour),
+        usd(row.alone_usd_per_hour),
         "–" if row.usd_per_mtok is None else usd(row.usd_per_mtok),
-        *([usd(row.shapley_usd or 0.0)] if checked else []),
+        *([usd(row.shapley_usd_per_hour or 0.0)] if checked else []),
     ]
 
 
@@ -106,7 +147,7 @@ def _noisy(pooling: Pooling, noisy: NoisyNeighbour) -> list[RenderableType]:
     heads = ["!", ">replicas", ">its TTFT p99", ">TPOT p99", ">within", ">others' TTFT p99", ">TPOT p99", ">within"]
     heads.append(">worst TTFT p99")
     sizes = f"{noisy.needs} together, {noisy.apart_needs} with {noisy.tenant} on its own"
-    ask = f"Replicas that keep every promise then: {sizes}."
+    ask = f"Replicas that {'keep every promise' if pooling.promises else 'keep up'} then: {sizes}."
     title = f"Noisy neighbour: {noisy.tenant} sends {noisy.times} times as much"
     return [Text(title, style="bold"), table(heads, rows), Text(ask)]
 
@@ -152,14 +193,20 @@ def _notes(pooling: Pooling, price_from: str | None) -> list[str]:
     notes = [
         f"{pooling.source}: {plural(pooling.requests, 'request')} in {seconds(pooling.span_s)}.",
         "utilisation: work ÷ what full batches would do in the paid time. busy: some request was computed, be it one.",
-        "used: GPU time in full batches. unused: the rest, by load when the fleet is fullest; never more than alone "
-        "(docs/tenants.md).",
+        f"used: GPU time in full batches. unused: the rest, {_rule(pooling)} (docs/tenants.md).",
     ]
     if not any(row.name.startswith("if all peaks") for row in pooling.what_if):
         notes.append("Peaks are not moved: no two tenants have a time of day in this trace.")
     if price_from:
         notes.append(f"Price of a replica: {price_from}.")
     return notes
+
+
+def _rule(pooling: Pooling) -> str:
+    if pooling.bill.saved_usd < 0:
+        return "by what each would leave unused alone; sharing costs more, so nobody pays less than alone"
+    kept = all(row.pays_usd_per_hour <= row.alone_usd_per_hour * (1 + 1e-9) for row in pooling.tenants)
+    return "by load when the fleet is fullest" + ("; never more than alone" if kept else "")
 
 
 def _time(value: float | None) -> str:

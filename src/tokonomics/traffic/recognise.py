@@ -67,6 +67,8 @@ def _start(file: Path) -> bytes:
     except (OSError, ValueError) as error:
         guesses = nearest(file.name, sample_names())
         hint = f"Did you mean the sample {' or '.join(guesses)}?" if guesses else None
+        if isinstance(error, FileNotFoundError) and not guesses:
+            hint = f"Give the path of your log, or a shipped sample: {', '.join(sample_names())}."
         raise BadInput(getattr(error, "strerror", None) or "cannot be opened", where=where, fix=hint) from None
     if not start:
         raise BadInput("is empty", where=where)

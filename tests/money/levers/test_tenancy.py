@@ -84,14 +84,14 @@ def test_pooling_never_needs_more_and_its_shares_sum_to_the_bill(
     trace = requests(arrivals, f"{count},skew={skew}", seed, duration_s=240)
     made = pool(sharing(deployment, trace))
     assert made.together.replicas <= made.apart.replicas
-    parts = [part for row in made.tenants for part in (row.usage_usd, row.unused_usd)]
+    parts = [part for row in made.tenants for part in (row.usage_usd_per_hour, row.unused_usd_per_hour)]
     assert math.fsum(parts) == made.bill.after.usd
     assert made.bill.after.usd == pytest.approx(made.together.replicas * USD)
     assert made.bill.saved_usd + made.bill.after.usd == pytest.approx(made.bill.before.usd)
-    assert all(row.usd <= row.alone_usd + 1e-9 for row in made.tenants)
-    assert sum(made.shared_by_usage_usd) == pytest.approx(made.bill.after.usd)
+    assert all(row.pays_usd_per_hour <= row.alone_usd_per_hour + 1e-9 for row in made.tenants)
+    assert sum(made.shared_by_usage_usd_per_hour) == pytest.approx(made.bill.after.usd)
     if count <= 4:
-        assert math.fsum(row.shapley_usd or 0 for row in made.tenants) == pytest.approx(made.bill.after.usd)
+        assert math.fsum(row.shapley_usd_per_hour or 0 for row in made.tenants) == pytest.approx(made.bill.after.usd)
 
 
 def test_the_shared_fleet_keeps_the_promise_for_every_tenant_and_one_less_does_not(deployment: Deployment) -> None:

@@ -49,7 +49,7 @@ def noisy_neighbour(
 ) -> NoisyNeighbour:
     """Simulate it on the fleet that the pool needs when everyone is quiet."""
     trace, replicas = sharing.trace, pooling.together.replicas
-    loudest = max(pooling.tenants, key=lambda row: row.usage_usd).tenant
+    loudest = max(pooling.tenants, key=lambda row: row.usage_usd_per_hour).tenant
     tenant = trace.tenants.index(loudest)
     others = [each for each in present(trace) if each != tenant]
     loud = busier(trace, tenant, times, sharing.seed)
@@ -72,14 +72,14 @@ def noisy_neighbour(
     rows.append(row(f"{times} times as much", sharing.serve(loud, replicas)))
     rows.append(row("  and served last", sharing.serve(served_last(loud, tenant), replicas, by_priority=True)))
     say(f"the replicas that takes, with {loudest} and without")
-    needs, made, _ = sharing.together(loud)
-    rows.append(row("  on as many as it takes", made))
-    apart = sharing.together(only(trace, others))[0] if len(others) > 1 else sharing.alone(others[0])[0]
+    needed = sharing.together(loud)
+    rows.append(row("  on as many as it takes", needed.made))
+    apart = sharing.together(only(trace, others)).replicas if len(others) > 1 else sharing.alone(others[0])[0]
     return NoisyNeighbour(
         tenant=loudest,
         times=times,
         rows=tuple(rows),
-        needs=needs,
+        needs=needed.replicas,
         apart_needs=apart + sharing.alone(tenant, loud)[0],
         requests=len(loud),
     )

@@ -9,15 +9,16 @@ all peaks together, and with the peaks spread evenly (``traffic.tenants``).
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, computed_field
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.money.levers.bill import LeverBill
-from tokonomics.money.levers.tenant_latency import TenantLatency, latency_reader, tenant_breaks
+from tokonomics.money.levers.tenant_latency import TenantLatency, apart_in_time, latency_reader, tenant_breaks
 from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
@@ -50,6 +51,8 @@ _FULLEST = 0.9
 _SURELY_NEEDED = 0.8
 """Of the replicas that the closed form of a mean request asks for: those of unequal length may do a little better. Only
 where a search begins: if it holds there, fewer are tried."""
+_TRIES = 4
+"""Sizes of a fleet tried in vain before it is asked whether any size will do."""
 _MOST_TENANTS = 2_000
 """Each takes a search of its own: about a minute for so many small ones."""
 
@@ -67,17 +70,18 @@ class TenantRow(Noun):
     shared: TenantLatency
     usage_replicas: NonNegativeFloat
     """Full replicas that its requests would keep busy in full batches."""
-    usage_usd: NonNegativeFloat
-    """An hour; with ``unused_usd`` the sum over tenants is the bill."""
-    unused_usd: float
-    alone_usd: NonNegativeFloat
-    shapley_usd: float | None
+    usage_usd_per_hour: NonNegativeFloat
+    """With ``unused_usd_per_hour`` the sum over tenants is the bill."""
+    unused_usd_per_hour: float
+    alone_usd_per_hour: NonNegativeFloat
+    shapley_usd_per_hour: float | None
     """The check, for few tenants."""
     usd_per_mtok: float | None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def usd(self) -> float:
-        return self.usage_usd + self.unused_usd
+    def pays_usd_per_hour(self) -> float:
+        return self.usage_usd_per_hour + self.unused_usd_per_hour
 
 
 class FleetRow(Noun):
@@ -108,17 +112,30 @@ class Pooling(Noun):
     together: FleetRow
     what_if: tuple[FleetRow, ...]
     """The same tenants with their peaks moved, or promised something only all together."""
+    one_fewer: str | None
+    """What breaks on one replica less than all need together; None where none less was tried."""
     batch: NonNegativeFloat
     """Sequences in a step of the shared fleet, in the mean."""
     bill: LeverBill
     """An hour."""
-    shared_by_usage_usd: tuple[float, ...]
+    shared_by_usage_usd_per_hour: tuple[float, ...]
     """What each would pay if idle time followed usage, for comparison."""
 
     @property
     def gain(self) -> float:
         """Bill apart ÷ bill together."""
         return self.bill.before.usd / self.bill.after.usd
+
+
+class Together(NamedTuple):
+    """All tenants on one fleet."""
+
+    replicas: int
+    """The fewest that keep the promises for every tenant."""
+    made: Simulation
+    over_all: int
+    """The fewest if the promises were kept only over all requests."""
+    one_fewer: str | None
 
 
 @dataclass(frozen=True)
@@ -155,6 +172,8 @@ class Sharing:
         seen: dict[int, Simulation] = {}
 
         def on(count: int) -> Simulation:
+            if len(seen) == _TRIES:
+                self._must_hold_one_by_one(requests)
             seen[count] = self.serve(requests, count, self.own)
             return seen[count]
 
@@ -162,11 +181,21 @@ class Sharing:
             needed = _fewest(on, self.promises, lambda made: None, least_replicas(self.own, requests))
         except NeverHolds as error:
             name = shorten(self.trace.tenants[tenant])
-            raise NeverHolds(f"{name} cannot be served even alone: {error}") from None
+            raise NeverHolds(f"{name} cannot be served even alone: {error.what}", fix=error.fix) from None
         return needed, seen[needed]
 
-    def together(self, trace: Trace) -> tuple[int, Simulation, int]:
-        """The fewest that keep the promises for every tenant, what happens, and how many if only for all together."""
+    def _must_hold_one_by_one(self, requests: Trace) -> None:
+        """What a request without any other beside it breaks, no number of replicas keeps."""
+        made = self.serve(apart_in_time(requests), 1, self.own)
+        result = outcome(made, self.promises)
+        if breaks := what_breaks(made, result):
+            kept = ", ".join(f"{each.promise}={each.delivered_s:.3g}" for each in result.slo if each.delivered_s)
+            reached = f"One by one they reach {kept}: loosen" if kept else "Loosen"
+            fix = f"{reached} --slo, or take a faster GPU or more of them (--tp)."
+            raise NeverHolds(f"with a replica for every request {breaks}", fix=fix)
+
+    def together(self, trace: Trace) -> Together:
+        """The fewest that keep the promises for every tenant, and what happens on them."""
         seen: dict[int, Simulation] = {}
 
         def on(count: int) -> Simulation:
@@ -174,13 +203,16 @@ class Sharing:
                 seen[count] = self.serve(trace, count)
             return seen[count]
 
-        of_each = _fewest(
-            on, self.promises, lambda made: tenant_breaks(made, self.promises), least_replicas(self.shared, trace)
-        )
-        over_all = of_each
+        def of_a_tenant(made: Simulation) -> str | None:
+            return tenant_breaks(made, self.promises)
+
+        of_each = over_all = _fewest(on, self.promises, of_a_tenant, least_replicas(self.shared, trace))
+        fewer = None
+        if (one_less := seen.get(of_each - 1)) is not None:
+            fewer = what_breaks(one_less, outcome(one_less, self.promises)) or of_a_tenant(one_less)
         while over_all > 1 and what_breaks(on(over_all - 1), outcome(on(over_all - 1), self.promises)) is None:
             over_all -= 1
-        return of_each, seen[of_each], over_all
+        return Together(of_each, seen[of_each], over_all, fewer)
 
 
 def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
@@ -201,15 +233,15 @@ def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
         say(f"the replicas {shorten(trace.tenants[tenant])} needs alone")
         own[tenant] = sharing.alone(tenant)
     say("the replicas all need together")
-    replicas, made, over_all = sharing.together(trace)
+    replicas, made, over_all, one_fewer = sharing.together(trace)
     apart, together = _apart(sharing, own), _row(sharing, "one fleet for all", replicas, made)
     what_if = []
     if over_all < replicas:
         what_if.append(_row(sharing, "if promised to all together only", over_all, sharing.serve(trace, over_all)))
     for name, where in PEAKS if have_peaks(trace) else ():
         say(f"the replicas needed {name}")
-        count, moved, _ = sharing.together(with_peaks(trace, where))
-        what_if.append(_row(sharing, name, count, moved))
+        moved = sharing.together(with_peaks(trace, where))
+        what_if.append(_row(sharing, name, moved.replicas, moved.made))
     rows, by_usage = _tenant_rows(sharing, own, apart, together, made, say)
     return Pooling(
         deployment=str(sharing.shared),
@@ -221,9 +253,10 @@ def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
         apart=apart,
         together=together,
         what_if=tuple(what_if),
+        one_fewer=one_fewer,
         batch=outcome(made).batch,
         bill=LeverBill(before=_bill(apart), after=_bill(together)),
-        shared_by_usage_usd=by_usage,
+        shared_by_usage_usd_per_hour=by_usage,
     )
 
 
@@ -294,16 +327,16 @@ def _tenant_rows(
                 alone=latency_reader(simulation, sharing.promises)([tenant]),
                 shared=in_the_pool([tenant]),
                 usage_replicas=used_s[tenant] / made.end_s,
-                usage_usd=usage[place],
-                unused_usd=unused[place],
-                alone_usd=alone[place],
-                shapley_usd=check[place] if check else None,
+                usage_usd_per_hour=usage[place],
+                unused_usd_per_hour=unused[place],
+                alone_usd_per_hour=alone[place],
+                shapley_usd_per_hour=check[place] if check else None,
                 usd_per_mtok=(usage[place] + unused[place]) * hours / sent * TOKENS_PER_MTOK
                 if sent and hours
                 else None,
             )
         )
-    order = sorted(range(len(rows)), key=lambda place: -rows[place].usd)
+    order = sorted(range(len(rows)), key=lambda place: -rows[place].pays_usd_per_hour)
     by_usage = [bill * each / math.fsum(usage) for each in usage]
     return tuple(rows[place] for place in order), tuple(by_usage[place] for place in order)
 
@@ -332,7 +365,7 @@ def _shapley(
             return together.usd_per_hour
         names = sorted(senders[each] for each in group)
         say(f"the replicas {', '.join(shorten(sharing.trace.tenants[each]) for each in names)} need")
-        return sharing.together(only(sharing.trace, names))[0] * per_replica
+        return sharing.together(only(sharing.trace, names)).replicas * per_replica
 
     return shapley(len(senders), cost_of)
 

@@ -350,8 +350,9 @@ function ofTenants({ apart, together, tenants, saved_share, noisy_neighbour: noi
   const columns = [
     { key: "tenant", name: "Tenant" },
     { key: "requests", name: "Requests", number: true, show: (value) => count(value) },
-    { key: "alone_usd", name: "Alone", unit: "$/h", number: true, show: (value) => usd(value) },
-    { key: "shapley_usd", name: "Fair share", unit: "$/h", number: true, show: (value) => usd(value) },
+    { key: "alone_usd_per_hour", name: "Alone", unit: "$/h", number: true, show: (value) => usd(value) },
+    { key: "pays_usd_per_hour", name: "Pays", unit: "$/h", number: true, show: (value) => usd(value) },
+    { key: "shapley_usd_per_hour", name: "Fair share", unit: "$/h", number: true, show: (value) => usd(value) },
     { key: "usd_per_mtok", name: "Tokens", unit: "$/Mtok", number: true, show: (value) => usd(value) },
     {
       key: "ttft",

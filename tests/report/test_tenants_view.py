@@ -1,0 +1,97 @@
+"""What a person reads and sees of tenants who share a fleet: also where it does not pay, or nothing is promised."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.money.levers.bill import LeverBill
+from tokonomics.money.levers.noisy_neighbour import NoisyNeighbour, noisy_neighbour
+from tokonomics.money.levers.tenancy import Pooling, Sharing, pool
+from tokonomics.physics.deployment import deploy
+from tokonomics.report.tenants_charts import tenants_chart
+from tokonomics.report.tenants_view import tenants_view
+from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.generate import generate, parse_tenants
+from tokonomics.traffic.lengths import parse_lengths
+from tokonomics.traffic.promises import parse_promises
+
+
+def studied(promised: str | None) -> tuple[Pooling, NoisyNeighbour]:
+    trace = generate(
+        parse_arrivals("gamma:8,cv=2"),
+        parse_lengths("500", "--input"),
+        parse_lengths("60", "--output"),
+        duration_s=120,
+        seed=0,
+        tenants=parse_tenants("2,skew=1"),
+    )
+    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    promises = parse_promises(promised) if promised else ()
+    sharing = Sharing(deployment, deployment, trace, promises, lambda count: 2.0)
+    made = pool(sharing)
+    return made, noisy_neighbour(sharing, made)
+
+
+@pytest.fixture(scope="module")
+def promised() -> tuple[Pooling, NoisyNeighbour]:
+    return studied("ttft_p99=0.5")
+
+
+@pytest.fixture(scope="module")
+def unpromised() -> tuple[Pooling, NoisyNeighbour]:
+    return studied(None)
+
+
+def text_of(pooling: Pooling, noisy: NoisyNeighbour, price_from: str = "as given") -> str:
+    console = Console(file=io.StringIO(), width=400)
+    console.print(tenants_view(pooling, noisy, None, price_from))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def dearer_together(pooling: Pooling) -> Pooling:
+    """The same with the two bills exchanged, as if the shared fleet were the larger one."""
+    bill = LeverBill(before=pooling.bill.after, after=pooling.bill.before)
+    more = pooling.together.model_copy(update={"replicas": 3, "usd_per_hour": 6.0})
+    said = "ttft_p99 of tenant-2 is 600 ms, 500 ms promised"
+    return pooling.model_copy(update={"bill": bill, "together": more, "one_fewer": said})
+
+
+def test_where_sharing_costs_more_it_says_so_and_why(promised: tuple[Pooling, NoisyNeighbour]) -> None:
+    pooling, noisy = promised
+    assert (pooling.bill.before.usd, pooling.bill.after.usd) == (4, 2)
+    cheaper = text_of(pooling, noisy)
+    assert "never more than alone" in cheaper
+    dearer = text_of(dearer_together(pooling), noisy)
+    assert dearer.startswith("sharing costs 100 % more: keep them apart")
+    assert "on 2 replicas ttft_p99 of tenant-2 is 600 ms, 500 ms promised." in dearer
+    assert "never more than alone" not in dearer
+
+
+def test_where_nothing_is_promised_no_promise_is_kept_and_later_tokens_are_told(
+    promised: tuple[Pooling, NoisyNeighbour], unpromised: tuple[Pooling, NoisyNeighbour]
+) -> None:
+    pooling, noisy = unpromised
+    worse = [(row.shared.ttft_p99_s or 0) / (row.alone.ttft_p99_s or 1) for row in pooling.tenants]
+    assert max(worse) > 1.05
+    shown = text_of(pooling, noisy)
+    assert f"{max(worse):.2g} times at the p99; nothing is promised, say with --slo" in shown
+    assert "promise " not in shown
+    assert "nothing is promised" not in text_of(*promised)
+
+
+def test_the_points_of_the_chart_have_one_legend_and_fill_their_axis(
+    promised: tuple[Pooling, NoisyNeighbour],
+) -> None:
+    made: dict[str, Any] = tenants_chart(*promised, parse_promises("ttft_p99=0.5")).to_dict()
+    for level in (made, made["vconcat"][0]):
+        assert level["resolve"]["scale"] == {"color": "independent", "shape": "independent"}
+    points = made["vconcat"][0]["hconcat"][1]["layer"][0]
+    low, high = points["encoding"]["x"]["scale"]["domain"]
+    seen = [row["seconds"] for row in made["datasets"][points["data"]["name"]]]
+    assert low <= min(seen)
+    assert high == pytest.approx(max(*seen, 0.5) * (1.1 if low == 0 else 1.2))
