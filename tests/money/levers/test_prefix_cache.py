@@ -344,12 +344,12 @@ def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_
 def test_fewer_replicas_whose_next_tokens_come_later_are_no_saving(deployment: Deployment) -> None:
     """The first token comes sooner on less than half the replicas; the others, on fuller ones, come later."""
     trace = generate(
-        parse_arrivals("poisson:16"),
-        parse_lengths("500", "--input"),
-        parse_lengths("600", "--output", least=0),
-        requests=900,
+        parse_arrivals("poisson:12"),
+        parse_lengths("3000", "--input"),
+        parse_lengths("200", "--output", least=0),
+        requests=2000,
         seed=1,
-        sessions=parse_sessions("6,think=3,limit=16000"),
+        sessions=parse_sessions("8,think=5,limit=30000"),
     )
     made = prefix_cache_lever(deployment, trace, lambda count: USD)
     plain, cheapest = made.rows[0], min(made.rows, key=lambda row: row.bill.usd if row.bill else np.inf)
