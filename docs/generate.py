@@ -113,7 +113,7 @@ def _claims() -> str:
 
 def run(command: str) -> str:
     """What a command prints."""
-    from tokonomics.cli.main import app
+    from tokonomics.__main__ import app
 
     printed = io.StringIO()
     with contextlib.chdir(ROOT), contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
@@ -152,6 +152,7 @@ def commands_page() -> str:
         "meter report",
         "meter files",
         "validate",
+        "web",
         "models",
         "gpus",
         "offers",

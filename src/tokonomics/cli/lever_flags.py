@@ -77,6 +77,7 @@ def setup_from(
 ) -> "Setup":
     """What runs today, from what was typed; ``traffic`` holds the words of a scenario."""
     from tokonomics.cli.choices import deployment_from
+    from tokonomics.cli.serving_flags import say_left_out
     from tokonomics.clock import today
     from tokonomics.planner.scenario import Scenario, load_of, offers_of, promises_of
     from tokonomics.planner.setup import Setup
@@ -84,13 +85,14 @@ def setup_from(
     scenario = Scenario().over(traffic)
     deployment = deployment_from(model, gpu, engine, tp, pp, 1, weights, kv)
     promises, offers, load = promises_of(scenario), offers_of(scenario), load_of(scenario)
-    if load.unusable_rows:
-        typer.echo(f"{load.unusable_rows:,} rows of the log could not be used: see `tokonomics trace`", err=True)
+    context = deployment.model.max_context
+    load = load.within(context) if load.is_log else load
+    say_left_out(load, context)
     if usd_per_hour is not None:
         offers = _at_price(deployment, offers, usd_per_hour)
     return Setup(
         deployment=deployment,
-        load=load.within(deployment.model.max_context) if load.is_log else load,
+        load=load,
         offers=offers,
         today=today(),
         promises=promises,

@@ -264,13 +264,14 @@ def scenario_of(what: list[str], flags: Mapping[str, object]) -> "Scenario":
 
 def studied(questions: "list[Question]") -> "list[Study]":
     """A plan for each question, saying on a terminal what is being simulated."""
-    from tokonomics.cli.serving_flags import say_if_compiling
+    from tokonomics.cli.serving_flags import say_if_compiling, say_left_out
     from tokonomics.planner.plan import study
 
     if any(each.simulate for each in questions):
         say_if_compiling()
-    if questions and (left_out := questions[0].load.unusable_rows):
-        typer.echo(f"{left_out:,} rows of the log could not be used: see `tokonomics trace`", err=True)
+    for each in questions:
+        context = each.model.max_context
+        say_left_out(each.load.within(context) if each.load.is_log else each.load, context)
     with working("planning") as tell:
         return [study(each, _simulating(tell)) for each in questions]
 

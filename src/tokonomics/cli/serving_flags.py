@@ -12,6 +12,7 @@ from tokonomics.errors import BadInput, shorten
 
 if TYPE_CHECKING:
     from tokonomics.physics.deployment import Deployment
+    from tokonomics.planner.load import Load
     from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage
 
 ModelArgument = Annotated[str | None, typer.Argument(help="Model name, or path to a config.json.", metavar="MODEL")]
@@ -67,6 +68,19 @@ def model_from(by_place: str | None, by_name: str | None) -> str:
         what = "no model is given" if by_name is None else "two models are given"
         raise BadInput(what, where="--model", fix="Name one, such as --model llama-3.1-8b.")
     return by_place or by_name or ""
+
+
+def say_left_out(load: "Load", context: int) -> None:
+    """What of a log is not in the figures."""
+    if load.unusable_rows:
+        typer.echo(f"{load.unusable_rows:,} rows of the log could not be used: see `tokonomics trace`", err=True)
+    if load.too_long:
+        many = load.too_long + len(load.trace)
+        typer.echo(
+            f"{load.too_long:,} of {many:,} requests are longer than the model's {context:,} tokens of context: "
+            "left out",
+            err=True,
+        )
 
 
 def say_if_compiling() -> None:

@@ -51,6 +51,8 @@ class Load:
     is_stationary: bool = False
     """Made up, with the same rate at all times."""
     unusable_rows: int = 0
+    too_long: int = 0
+    """Requests of the log that were left out because the model's context is shorter."""
     """Of the log, left out."""
 
     @cached_property
@@ -121,7 +123,8 @@ class Load:
                 where=self.trace.source,
             )
         kept = self.trace.take(np.flatnonzero(fits))
-        return replace(self, trace=kept, workload=_mean(kept, self.workload.rate * len(kept) / len(self.trace)))
+        workload = _mean(kept, self.workload.rate * len(kept) / len(self.trace))
+        return replace(self, trace=kept, workload=workload, too_long=self.too_long + int((~fits).sum()))
 
     def busiest(self, most: int) -> "Load":
         """The window of so many requests that pass in the shortest time: what decides how many replicas it takes."""

@@ -62,6 +62,7 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableT
     parts += [_ttls(lever), ""]
     notes = [
         f"{lever.source}: {plural(lever.requests, 'request')}, {count(lever.input_tokens)} prompt tokens.",
+        *_refused(lever),
         "found: share of prompt tokens not computed. prefill: replicas' worth of time. needs: replicas that keep up"
         " and keep the promises (--slo); $/hour: the bill of those.",
         f"The GPU's own memory for KV is {gigabytes(lever.gpu_cache_bytes)} a replica, running requests included.",
@@ -95,6 +96,16 @@ def _later(late: Slower) -> str:
 
 def _mark(tiers: Sequence[TierPrice]) -> str:
     return "†" if any(each.price_stale for each in tiers) else ""
+
+
+def _refused(lever: PrefixCacheLever) -> list[str]:
+    """What the figures above are not of."""
+    refused = lever.rows[0].outcome.refused
+    if not refused:
+        return []
+    share = percent(refused / lever.requests)
+    of_them = f"{refused:,} of the requests ({share})"
+    return [f"{of_them} are longer than the model's context or the GPU's memory: refused, and not in the figures."]
 
 
 def _headline(lever: PrefixCacheLever) -> Text:
