@@ -111,7 +111,7 @@ def test_a_machine_that_slept_was_not_watching(bench: Bench) -> None:
     assert group.total.away_s == pytest.approx(LONG_S + 1000)
 
 
-@pytest.mark.parametrize("jump", [-7200.0, -30.0, 30.0, 7200.0, 40 * 365 * 86_400.0])
+@pytest.mark.parametrize("jump", [-3500.0, -30.0, 30.0, 7200.0, 40 * 365 * 86_400.0])
 def test_a_wall_clock_that_is_set_changes_labels_and_no_sums(bench: Bench, jump: float) -> None:
     for place in range(20):
         if place == 10:

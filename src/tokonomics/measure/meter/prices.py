@@ -1,0 +1,56 @@
+"""What an hour of each server costs: one price for all, or another one for servers with a label or an address."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tokonomics.errors import BadInput, shorten
+
+
+@dataclass(frozen=True)
+class PriceOf:
+    """The price of the servers with a label, or, without its name, of the one at an address."""
+
+    label: str
+    value: str
+    usd_per_hour: float
+
+    def holds(self, target: str, labels: Mapping[str, str]) -> bool:
+        return labels.get(self.label) == self.value if self.label else target == self.value
+
+
+@dataclass(frozen=True)
+class Prices:
+    """US dollars an hour of a server with all its GPUs."""
+
+    usd_per_hour: float
+    others: tuple[PriceOf, ...] = ()
+    """The first that holds counts."""
+
+    def of(self, target: str, labels: Mapping[str, str]) -> float:
+        return next((each.usd_per_hour for each in self.others if each.holds(target, labels)), self.usd_per_hour)
+
+
+def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
+    """``gpu=L4:0.80`` or ``http://gpu2:8000:0.80``, of one GPU-hour, as prices of servers with so many GPUs."""
+    from tokonomics.measure.meter.scrape import address_of
+    from tokonomics.money.cost import require_positive
+
+    made = []
+    for text in texts:
+        who, _, price = text.strip().rpartition(":")
+        try:
+            usd = float(price)
+        except ValueError:
+            who, usd = "", 0.0
+        label, equals, value = who.partition("=") if "://" not in who else ("", "", address_of(who))
+        if not value and not equals:
+            # A pod as the meter names it: prod/llama-0.
+            label, value = "", who
+        if not value or (equals and not label):
+            raise BadInput(
+                f"'{shorten(text)}' is not a price of some servers",
+                where="--price",
+                fix="Such as gpu=L4:0.80 (a label of theirs), or http://gpu2:8000:0.80.",
+            )
+        made.append(PriceOf(label.strip(), value.strip(), require_positive("--price", usd) * gpus))
+    return tuple(made)
