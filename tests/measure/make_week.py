@@ -1,6 +1,6 @@
 """Makes ``pages/week.db`` anew from the hours in ``pages/week.csv``: run it when the ledger's tables change.
 
-    python -m tests.measure.make_week
+python -m tests.measure.make_week
 """
 
 import csv

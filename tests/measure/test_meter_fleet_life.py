@@ -1,13 +1,13 @@
 """A fleet behind a Prometheus over hours: pods that are scaled away, load, share a pod, and meters that start again.
 
-A made-up Prometheus keeps the samples of made-up pods; every pod counts 100 tokens each 15 seconds, and costs a dollar a
-second, so that dollars are paid seconds.
+A made-up Prometheus keeps the samples of made-up pods. Every pod counts 100 tokens each 15 seconds, and costs a dollar
+a second, so that dollars are paid seconds.
 """
 
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.prometheus_api import Answer, Series
 from tokonomics.measure.meter.prometheus_source import PrometheusSource
+from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.session import Asked, _fleet, _past_from, _refuse
 from tokonomics.measure.meter.spans import Watched
 from tokonomics.measure.meter.state import MeterState
@@ -303,3 +304,32 @@ def test_scrapes_every_three_minutes_are_watching(runs: Runs) -> None:
     run.until(2 * HOUR)
     seen = sum(span.usd for span in run.book.spans() if span.watched is Watched.seen)
     assert seen >= 2 * HOUR - 5 * 180
+
+
+class Gpus:
+    """Of two pods of two teams, and one that nobody has."""
+
+    why: str | None = None
+
+    async def gpus(self) -> Sequence[GpuReading]:
+        owners = ({"namespace": "prod", "pod": "llama-0"}, {"namespace": "others", "pod": "llama-0"}, {})
+        return [
+            GpuReading(f"GPU-{place}", "H100", 0.0, power_w=300.0, labels=labels) for place, labels in enumerate(owners)
+        ]
+
+
+def test_gpus_of_other_teams_are_left_out_and_said_so(runs: Runs) -> None:
+    store = Store()
+    store.pod("llama-0", (0, HOUR))
+    run = runs(store)
+    run.meter = Meter([run.source], run.book, run.clock, 3600.0, gpus=Gpus())
+    state = run.until(15)
+    assert [gpu.uuid for gpu in state.gpus] == ["GPU-0"]
+    assert "2 GPUs of pods that are not metered here: left out" in state.notes
+
+
+def test_a_price_for_a_label_that_no_server_has_is_said(runs: Runs) -> None:
+    store = Store()
+    store.pod("llama-0", (0, HOUR))
+    run = runs(store, Prices(3600.0, (PriceOf("gpu", "L5", 1.0),)))
+    assert run.until(15).notes == ("--price gpu=L5: no server has it",)

@@ -11,7 +11,6 @@ from tests.measure.metrics_server import MetricsServer, metrics_server
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter import scrape
-from tokonomics.measure.meter import scrape
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
@@ -89,7 +88,10 @@ def test_nobody_there_is_a_miss() -> None:
         read("http://127.0.0.1:1")
 
 
-@pytest.mark.parametrize("text", ["", "ftp://x", "http://", "http://x:0", "http://[", "http://user:password@x:1", "http://x:1/metrics?token=s"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "ftp://x", "http://", "http://x:0", "http://[", "http://user:password@x:1", "http://x:1/metrics?token=s"],
+)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
         address_of(text)

@@ -2,9 +2,9 @@
 
 Dollars per token = dollars an hour ÷ (busy share × requests running while busy × computed tokens a second of each ×
 billed tokens per computed one). Each of the five is set against the plan's; what the plan does not say is one factor
-with the rest. Busy and idle are of the time that was watched; that gaps and absences had more or fewer tokens an hour is
-a factor of its own. Their product is exact. A smaller batch makes each request faster, so these two weigh together when
-the largest reason is named.
+with the rest. Busy and idle are of the time that was watched; that gaps and absences had more or fewer tokens an hour
+is a factor of its own. Their product is exact. A smaller batch makes each request faster, so these two weigh together
+when the largest reason is named.
 """
 
 import json
@@ -63,7 +63,7 @@ def _factors(actual: Tally, planned: Planned, ratio: float) -> list[Factor]:
             Factor(
                 name="not watched",
                 times=seen / share,
-                said=f"{percent(1 - share)} of the paid time was not watched, and had {percent(1 - seen)} of the tokens",
+                said=f"{percent(1 - share)} of the paid time was not watched; it had {percent(1 - seen)} of the tokens",
             )
         )
     batch = actual.batch

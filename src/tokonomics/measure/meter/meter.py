@@ -15,7 +15,7 @@ from tokonomics.measure.meter.clocks import Clock
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.gpu import electricity_usd, energy_used
 from tokonomics.measure.meter.ledger import Ledger, Mark
-from tokonomics.measure.meter.prices import Prices
+from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.readings import GpuReading, GpuSource, Missed, Reading, Source
 from tokonomics.measure.meter.spans import Span, Watched, cut_every, tally
 from tokonomics.measure.meter.state import GpuState, GroupState, MeterState, Planned, Tally
@@ -345,12 +345,17 @@ class Meter:
             notes.append("no servers now")
         if self._left_out_gpus:
             notes.append(f"{plural(self._left_out_gpus, 'GPU')} of pods that are not metered here: left out")
+        notes += [f"--price {each.said}: no server has it" for each in self._prices.others if not self._holds(each)]
         notes += [warning for source in self._sources for warning in source.warnings]
         notes += [self._gpus.why] if self._gpus is not None and self._gpus.why else []
         if self._unwritten is not None:
             held = plural(self._ledger.held, "span")
             notes.append(f"the ledger cannot be written ({self._unwritten}): {held} held in memory, tried again")
         return tuple(notes)
+
+    def _holds(self, price: PriceOf) -> bool:
+        watches = self._watches.values()
+        return any(price.holds(watch.target, _labels(watch.readings.values())) for watch in watches)
 
     def unknown_engines(self) -> set[str]:
         """Addresses whose pages are of no engine that we know."""

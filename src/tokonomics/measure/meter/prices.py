@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.catalog.offers import Offer, cheapest_offer, load_offers, select_offers
+from tokonomics.errors import BadInput, UnknownName, shorten
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,10 @@ class PriceOf:
     label: str
     value: str
     usd_per_hour: float
+
+    @property
+    def said(self) -> str:
+        return f"{self.label}={self.value}" if self.label else self.value
 
     def holds(self, target: str, labels: Mapping[str, str]) -> bool:
         return labels.get(self.label) == self.value if self.label else target == self.value
@@ -54,3 +59,15 @@ def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
             )
         made.append(PriceOf(label.strip(), value.strip(), require_positive("--price", usd) * gpus))
     return tuple(made)
+
+
+def find_offer(text: str) -> Offer:
+    """``aws:p5.48xlarge``, or with a slash: that machine of that provider, in the cheapest region."""
+    provider, sign, instance = text.replace("/", ":").partition(":")
+    if not sign or not provider or not instance:
+        raise BadInput(f"'{shorten(text)}' names no offer", where="--offer", fix="Such as aws:p5.48xlarge.")
+    sold = select_offers(load_offers(), provider=provider)
+    named = [each for each in sold if each.instance.lower() == instance.lower()]
+    if not named:
+        raise UnknownName("instance", instance, {each.instance for each in sold}, fix="See: tokonomics offers")
+    return cheapest_offer(named[0].gpu, named[0].gpus, offers=named)
