@@ -180,11 +180,13 @@ def test_a_pod_that_left_while_no_meter_ran_is_paid_to_its_last_scrape(runs: Run
     assert run.paid()["prod/llama-0"] == pytest.approx(2985 + 585)
 
 
-def test_a_fleet_that_is_at_zero_overnight_is_not_paid_for_in_the_past_either(runs: Runs) -> None:
-    """An hour, eight hours at zero while Prometheus scrapes others, an hour."""
+@pytest.mark.parametrize("others", [True, False])
+def test_a_fleet_that_is_at_zero_overnight_is_not_paid_for_in_the_past_either(runs: Runs, others: bool) -> None:
+    """An hour, eight hours at zero while Prometheus scrapes others or nothing, an hour."""
     store = Store()
     store.pod("llama-0", (0, HOUR), (9 * HOUR, 10 * HOUR))
-    store.series.append(({"__name__": "up", "job": "node"}, [(BEGIN + at, 1.0) for at in range(0, 36_000, 60)]))
+    if others:
+        store.series.append(({"__name__": "up", "job": "node"}, [(BEGIN + at, 1.0) for at in range(0, 36_000, 60)]))
     run = runs(store)
     run.clock.passed = 10 * HOUR
     run.backfill()
@@ -312,7 +314,11 @@ class Gpus:
     why: str | None = None
 
     async def gpus(self) -> Sequence[GpuReading]:
-        owners = ({"namespace": "prod", "pod": "llama-0"}, {"namespace": "others", "pod": "llama-0"}, {})
+        owners: tuple[Mapping[str, str], ...] = (
+            {"namespace": "prod", "pod": "llama-0"},
+            {"namespace": "others", "pod": "llama-0"},
+            {},
+        )
         return [
             GpuReading(f"GPU-{place}", "H100", 0.0, power_w=300.0, labels=labels) for place, labels in enumerate(owners)
         ]

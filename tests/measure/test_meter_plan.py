@@ -200,7 +200,8 @@ def test_a_gap_without_tokens_is_named_as_such() -> None:
     verdict = compare(served() + gap, planned())
     assert verdict is not None
     assert verdict.largest is not None
-    assert (verdict.largest.name, verdict.largest.times) == ("not watched", pytest.approx(2.0))
+    assert verdict.largest.name == "not watched"
+    assert verdict.largest.times == pytest.approx(2.0)
     assert "50 % of the paid time was not watched" in verdict.said
 
 

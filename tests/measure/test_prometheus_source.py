@@ -185,7 +185,7 @@ def test_history_counts_the_same_tokens_as_reading_it_live(fleet: Fleet) -> None
 
     async def whole() -> list[Reading]:
         source = PrometheusSource(fleet.prometheus.url, fleet.match)
-        return [reading async for chunk in source.history(min(first.values()) - 1, end) for reading in chunk]
+        return [reading async for _, chunk in source.history(min(first.values()) - 1, end) for reading in chunk]
 
     past = Totals()
     past.add([reading for reading in asyncio.run(whole()) if reading.at >= first[reading.target]])
@@ -232,8 +232,8 @@ def test_the_meter_books_a_fleet_live_and_from_history_alike(fleet: Fleet, tmp_p
     async def past(book: Ledger) -> None:
         source = PrometheusSource(fleet.prometheus.url, fleet.match)
         meter = Meter([source], book, Clock(), usd_per_hour=3600.0)
-        async for readings in source.history(since, until):
-            meter.backfill(source, readings)
+        async for at, readings in source.history(since, until):
+            meter.backfill(source, readings, at)
 
     with Ledger(tmp_path / "past.db") as book:
         asyncio.run(past(book))

@@ -74,7 +74,11 @@ def read_records(documents: list[Any], where: str) -> BenchmarkRun:
     """Every request of a run; its load is not in the file."""
     lines = [Fields(document, where, f"line {at}") for at, document in enumerate(documents, 1)]
     starts = [line.inside("metadata").positive("request_start_ns") * 1e-9 for line in lines]
-    ends = [(line.inside("metadata").maybe_number("request_end_ns") or 0.0) * 1e-9 for line in lines]
+    # A request that never ended, or does not say when, held its place for no time that is known.
+    ends = [
+        (line.inside("metadata").maybe_number("request_end_ns") or start * 1e9) * 1e-9
+        for line, start in zip(lines, starts, strict=True)
+    ]
     gaps: list[float] = []
     records = [_record(line, start - min(starts), gaps) for line, start in zip(lines, starts, strict=True)]
     made = point_from_records(records, max(max(ends) - min(starts), 1e-9), itl=latencies(gaps))

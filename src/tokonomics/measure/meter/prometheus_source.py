@@ -113,15 +113,16 @@ class PrometheusSource:
         """Every scrape of a stretch of the past, as ``read`` would have given them, piece by piece, each with its time.
 
         A piece without a scrape of an engine is one in which there was none, as in a fleet that is scaled to zero at
-        night; or one in which Prometheus was down: then nobody can say, and it is passed over.
+        night; or one in which Prometheus was down: then nobody can say, and those that were there are reported again.
         """
-        found = self._knows_any
+        found, at_s = self._knows_any, since_s
         async with aiohttp.ClientSession() as session:
             async for end_s, scrapes in self._pieces(session, since_s, until_s):
-                at_s = min(end_s, scrapes[-1].at + ENDED_WITHIN_S) if scrapes else end_s
-                living = await self._living(session, at_s)
-                if scrapes or living is not None:
-                    yield at_s, self._reported(scrapes, living, at_s)
+                newest_s = max([*self._seen_until.values(), *(scrape.at for scrape in scrapes[-1:])], default=0.0)
+                # When it can tell those that ended from those that it could not see: once after the last scrape.
+                tells_s = newest_s + ENDED_WITHIN_S
+                at_s = tells_s if at_s < tells_s < end_s else end_s
+                yield at_s, self._reported(scrapes, await self._living(session, at_s), at_s)
                 found = found or bool(scrapes)
         self._read_until_s = until_s
         if not found:
