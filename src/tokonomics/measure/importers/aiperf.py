@@ -5,7 +5,7 @@ between chunks are ``inter_chunk_latency``. genai-perf states no totals and no d
 of requests, its rate and the mean lengths. Names: aiperf 0.13, genai-perf 0.0.16.
 """
 
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -162,7 +162,7 @@ def _spread(profile: Fields, name: str) -> Latencies | None:
 def _setting(settings: Any, name: str) -> float | None:
     """A number of that name anywhere in the settings, whose shape changes from version to version."""
     for value in _found(settings, name):
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max:
             return float(value)
     return None
 

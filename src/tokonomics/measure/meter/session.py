@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Show = Callable[[MeterState], None]
 _LAST_MINUTES_S = 600.0
 """Not all servers were scraped at the same time: read again what may be new of some; the book leaves the rest out."""
+_SAY_EVERY_S = 6 * 3600.0
+"""Of the past, how much is read between two lines that say so: 28 of them for a week."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,11 @@ async def _run(asked: Asked, ledger: Ledger, show: Show, clock: Clock, say: Call
         if fleet is not None and since is not None:
             if (note := _booked_already(asked, ledger)) is not None:
                 say(note)
+            said = since
             async for at, readings in fleet.history(since, clock.wall()):
                 meter.backfill(fleet, readings, at)
-                if at - since > _LAST_MINUTES_S:
+                if at - said > _SAY_EVERY_S:
+                    said = at
                     say(f"read the past up to {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC")
         async with _exposed(asked, show, say) as show_too:
             return await _beat(meter, asked, show_too, clock)
