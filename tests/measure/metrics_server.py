@@ -29,6 +29,8 @@ class MetricsServer:
             return web.Response(text=page)
         if behaviour == "elsewhere":
             return web.Response(text=page) if "prometheus" in request.path else web.Response(status=404)
+        if behaviour == "redirects":
+            return web.Response(status=302, headers={"Location": "/good/metrics"})
         if behaviour == "html":
             return web.Response(text="<h1>Welcome</h1>", content_type="text/html")
         if behaviour == "node":

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.benchmark_run import LoadPoint, RequestRecord, point_from_records
+from tokonomics.measure.importers.aiperf import read_records
 from tokonomics.measure.importers.recognise import FORMATS, read_run, read_runs
 from tokonomics.measure.priced_run import price_run
 
@@ -318,3 +319,20 @@ def test_no_damage_to_a_file_goes_unsaid_or_ends_in_a_crash(
     for point in run.points:
         figures = (point.requests_per_s, point.input_tokens_per_s, point.output_tokens_per_s)
         assert all(math.isfinite(each) and each > 0 for each in figures)
+
+
+def test_a_request_of_aiperf_that_does_not_say_when_it_ended_holds_no_place() -> None:
+    """Two at once, and a third that began when they were over: its missing end is not the year 1970."""
+    lines = [
+        {
+            "metadata": {"request_start_ns": start * 1e9} | ({"request_end_ns": end * 1e9} if end else {}),
+            "metrics": {
+                "input_sequence_length": {"value": 10},
+                "output_sequence_length": {"value": 5},
+                "request_latency": {"value": 1000.0, "unit": "ms"},
+            },
+        }
+        for start, end in ((1000, 1002), (1001, 1003), (1004, None))
+    ]
+    (point,) = read_records(lines, "records.jsonl").points
+    assert point.concurrency == 2

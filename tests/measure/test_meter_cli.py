@@ -41,6 +41,17 @@ def test_once_reads_twice_and_prints_a_table(tokonomics: Call, server: MetricsSe
     assert "A server costs $4.98 an hour (as given)" in said.stdout
 
 
+def test_an_address_and_a_machine_have_their_own_price(tokonomics: Call, server: MetricsServer, tmp_path: Path) -> None:
+    """A machine of eight GPUs is paid for whole."""
+    said = tokonomics(
+        "meter", f"{server.address}/good", f"{server.address}/v1/good", "--offer=aws:p5.48xlarge", "--every=0.1s",
+        "--once", "--json", f"--price={server.address}/good:0.5", f"--ledger={tmp_path / 'meter.db'}",
+    )  # fmt: skip
+    first, *_ = json.loads(said.stdout)["groups"]
+    assert first["usd_per_hour"] == 8 * 0.5
+    assert "aws p5.48xlarge" in json.loads(said.stdout)["price_from"]
+
+
 def test_the_plan_stands_beside_the_price(tokonomics: Call, server: MetricsServer, tmp_path: Path) -> None:
     book = f"--ledger={tmp_path / 'meter.db'}"
     call = ("meter", f"{server.address}/good", "--usd-per-hour=2.49", "--every=0.1s", "--once", book)
@@ -112,6 +123,12 @@ def test_the_report_says_what_its_words_mean(tokonomics: Call) -> None:
     [
         (("http://x",), "no price is given"),
         (("--usd-per-hour=1",), "no server is given"),
+        (("http://x", "--usd-per-hour=1", "--gpu=H100"), "given twice"),
+        (("http://x", "--offer=p5.48xlarge"), "names no offer"),
+        (("http://x", "--offer=aws:p5.47xlarge"), "p5.48xlarge"),
+        (("http://x", "--usd-per-hour=1", "--price=cheap"), "not a price of some servers"),
+        (("http://x", "--usd-per-hour=1", "--price=gpu=L4:-1"), "positive"),
+        (("http://x/metrics?token=s3cret", "--usd-per-hour=1"), "with a query"),
         (("http://x", "--usd-per-hour=-1"), "positive"),
         (("http://x", "--usd-per-hour=1", "--every=0"), "--every"),
         (("http://x", "--usd-per-hour=1", "--every=soon"), "not how long"),

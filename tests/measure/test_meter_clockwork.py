@@ -10,6 +10,7 @@ import pytest
 from tests.measure.metered import BEGIN, HandClock, PageSource, Process
 
 from tokonomics.measure.meter.engines import FINDER, readings_of
+from tokonomics.measure.meter.exposition import page
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import LATE_S, Meter
 from tokonomics.measure.meter.pages import samples_of
@@ -40,11 +41,11 @@ class Bench:
     def spans(self) -> list[Span]:
         return list(self.book.spans())
 
-    def again(self, from_now: bool = False) -> None:
+    def again(self, from_now: bool = False, usd_per_hour: float = 3.6) -> None:
         """The meter dies, and another one starts."""
         self.book.close()
         self.book = Ledger(self.path)
-        self.meter = Meter([PageSource(self.process)], self.book, self.clock, 3.6, from_now=from_now)
+        self.meter = Meter([PageSource(self.process)], self.book, self.clock, usd_per_hour, from_now=from_now)
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_a_machine_that_slept_was_not_watching(bench: Bench) -> None:
     assert group.total.away_s == pytest.approx(LONG_S + 1000)
 
 
-@pytest.mark.parametrize("jump", [-7200.0, -30.0, 30.0, 7200.0, 40 * 365 * 86_400.0])
+@pytest.mark.parametrize("jump", [-3500.0, -30.0, 30.0, 7200.0, 40 * 365 * 86_400.0])
 def test_a_wall_clock_that_is_set_changes_labels_and_no_sums(bench: Bench, jump: float) -> None:
     for place in range(20):
         if place == 10:
@@ -359,3 +360,124 @@ def test_a_source_that_is_strange_from_the_first_does_not_hide_the_others(tmp_pa
     assert state.total.output == 5
     assert state.notes == ("http://b:1: cannot be reached",)
     assert state.at == BEGIN + clock.passed
+
+
+def test_an_absence_costs_what_the_server_cost_before_it(bench: Bench) -> None:
+    bench.tick()
+    bench.tick()
+    bench.clock.passed += 985
+    bench.again(usd_per_hour=36.0)
+    assert bench.only().total.usd == pytest.approx((15 + 1000) * 0.001)
+    assert bench.only().total.usd == pytest.approx((15 + 1000) * 0.001 + 15 * 0.01)
+
+
+@pytest.mark.parametrize("began_meanwhile", [True, False])
+def test_a_server_that_is_down_when_the_meter_starts_is_paid_for_and_told_of(
+    bench: Bench, began_meanwhile: bool
+) -> None:
+    """Its gap has no model until it answers; its counts are ours if it began while we looked."""
+    bench.process.work(100, 50)
+    bench.process.up = False
+    bench.tick()
+    state = bench.tick()
+    (group,) = state.groups
+    assert (group.up, group.model) == (False, "")
+    assert state.total.gap_usd == pytest.approx(0.015)
+    assert b'llm_target_up{engine="",model="",target="http://gpu:8000"} 0.0' in page(state)[0]
+    bench.again()
+    bench.process.up = True
+    if began_meanwhile:
+        bench.process.restart()
+        bench.process.work(10, 5)
+    group = bench.only()
+    assert (group.up, group.model) == (True, "tiny")
+    assert group.total.output == (5 if began_meanwhile else 0)
+    assert group.total.usd == pytest.approx(0.030)
+    assert group.today.usd == group.total.usd
+    assert {span.model for span in bench.spans()} == {"tiny"}
+
+
+def test_a_clock_that_was_wrong_for_one_reading_is_followed_back(bench: Bench) -> None:
+    year = 365 * 86_400.0
+    for place in range(10):
+        bench.clock.offset = BEGIN + (year if place == 4 else 0.0)
+        bench.process.work(10, 5)
+        state = bench.tick()
+        if place == 5:
+            assert state.notes == ("http://gpu:8000: the clock was set back by more than an hour",)
+    assert state.total.seconds == pytest.approx(9 * 15)
+    assert [span.start < BEGIN + 86_400 for span in bench.spans()].count(False) == 1
+    assert state.today.output >= 4 * 5
+
+
+def test_blue_after_green_loses_no_token_that_was_read(bench: Bench) -> None:
+    """A new process that warmed up beside the old one takes its address over: after three readings it is believed."""
+    bench.tick(5000)
+    bench.process.started -= 3000
+    bench.process.work(0, 500)
+    for _ in range(STRANGERS_BELIEVED + 1):
+        group = bench.only()
+        bench.process.work(0, 7)
+    assert group.total.output == 7 * STRANGERS_BELIEVED
+
+
+@dataclass
+class Page:
+    """A page that is written by hand."""
+
+    clock: HandClock
+    name: str
+    lines: str = ""
+    discovers: bool = False
+    warnings: Sequence[str] = ()
+
+    async def read(self) -> Sequence[Reading]:
+        return readings_of(samples_of(self.lines, FINDER), self.name, self.clock.wall())
+
+
+def test_nothing_that_counts_up_on_our_page_ever_falls(tmp_path: Path) -> None:
+    """Hits run ahead of the prompts they are part of, a page is cut in half, a server is away."""
+    clock = HandClock()
+    source = Page(clock, "http://gpu:8000")
+    hits: list[tuple[int, int | None]] = [
+        (0, 0),
+        (100_000, 40_000),
+        (100_000, 130_000),
+        (200_000, None),
+        (200_000, 130_000),
+    ]
+    hits += [(300_000, 300_000), (600_000, 300_000)]
+    before: dict[str, float] = {}
+    with Ledger(tmp_path / "meter.db") as book:
+        meter = Meter([source], book, clock, 3.6)
+        for prompt, cached in hits:
+            source.lines = f'vllm:prompt_tokens_total{{model_name="m"}} {prompt}\n'
+            if cached is not None:
+                source.lines += f'vllm:prefix_cache_hits_total{{model_name="m"}} {cached}\n'
+            clock.passed += 15
+            state = run(meter)
+            counts = {
+                line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+                for line in page(state)[0].decode().splitlines()
+                if "_total{" in line
+            }
+            assert all(counts[name] >= value for name, value in before.items())
+            before = counts
+    assert (state.total.input_cached, state.total.input_computed) == (300_000, 300_000)
+
+
+def test_now_is_one_window_for_all_engines(tmp_path: Path) -> None:
+    """Under a steady load the last minutes cost what the hour costs, though one engine counts at the end."""
+    clock = HandClock()
+    fast, slow = Page(clock, "http://a:1"), Page(clock, "http://b:1")
+    with Ledger(tmp_path / "meter.db") as book:
+        meter = Meter([fast, slow], book, clock, 3.6)
+        for _ in range(60):
+            clock.passed += 15
+            at = clock.passed
+            fast.lines = "".join(
+                f'vllm:{name}_tokens_total{{model_name="m"}} {at * 1000}\n' for name in ("prompt", "generation")
+            )
+            slow.lines = f"llamacpp:prompt_tokens_total {at * 10}\nllamacpp:tokens_predicted_total {at * 10}\n"
+            state = run(meter)
+    assert state.now.usd_per_mtok == pytest.approx(state.hour.usd_per_mtok)

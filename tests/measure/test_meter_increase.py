@@ -89,10 +89,70 @@ def test_a_series_that_is_away_for_a_while_counts_from_where_it_was() -> None:
 
 
 def test_the_same_process_under_another_name_counts_only_what_comes() -> None:
-    old = Reading("t", "vllm", "m", 0.0, {Counted.input_cached: {"a": 40.0}}, started=1.0)
-    new = replace(old, counters={Counted.input_cached: {"b": 100.0}})
-    assert increases(old, new) == {Counted.input_cached: 0.0}
-    assert increases(old, replace(new, started=99.0)) == {Counted.input_cached: 100.0}
+    old = Reading(
+        "t", "vllm", "m", 0.0, {Counted.input_total: {"i": 90.0}, Counted.input_cached: {"a": 40.0}}, started=1.0
+    )
+    new = replace(old, counters={Counted.input_total: {"i": 200.0}, Counted.input_cached: {"b": 100.0}})
+    assert increases(old, new)[Counted.input_cached] == 0.0
+    assert increases(old, replace(new, started=99.0))[Counted.input_cached] == 100.0
+
+
+CACHED, HITS = "vllm:prompt_tokens_cached_total", "vllm:prefix_cache_hits_total"
+
+
+def cached_page(cached: float | None, hits: float, started: float | None) -> Reading:
+    """Half a page lacks the counter of cached tokens, and shows another, which counts blocks of all engines."""
+    counted = {CACHED: cached} if cached is not None else {HITS: hits}
+    counters = {Counted.input_total: {"vllm:prompt_tokens_total": 1e6 + hits}, Counted.input_cached: counted}
+    return Reading("t", "vllm", "m", 0.0, counters, started=started)
+
+
+@pytest.mark.parametrize("started", [None, 1.0])
+def test_half_a_page_does_not_count_under_a_lesser_name(started: float | None) -> None:
+    """Whole, half, half, whole: the 30 tokens that were cached meanwhile count once, when they are read."""
+    pages = [
+        cached_page(40, 9e8, started),
+        cached_page(None, 9e8 + 5, None),
+        cached_page(None, 9e8 + 9, None),
+        cached_page(70, 9e8 + 200, started),
+    ]
+    last, counted = pages[0], []
+    for now in pages[1:]:
+        counted.append(increases(last, now)[Counted.input_cached])
+        last = carried(last, now)
+    assert counted == [0, 0, 30]
+    assert last.started == started
+
+
+def test_a_better_name_that_appears_later_is_counted_from_there() -> None:
+    first, then = cached_page(None, 500, 1.0), cached_page(40, 600, 1.0)
+    assert increases(first, then)[Counted.input_cached] == 0
+    assert increases(carried(first, then), cached_page(45, 700, 1.0))[Counted.input_cached] == 5
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=30),
+    st.integers(0, 1000),
+)
+def test_cached_tokens_never_outgrow_the_input_and_none_is_lost(steps: list[tuple[int, int]], base: int) -> None:
+    """Engines count hits when a request is scheduled and its prompt when it ends: the one runs ahead of the other."""
+    total, cached = 0, base
+    last = _counts(total, cached)
+    sums = {Counted.input_total: 0.0, Counted.input_cached: 0.0}
+    for more_input, more_cached in [*steps, (10**6, 0)]:
+        total, cached = total + more_input, cached + more_cached
+        now = _counts(total, cached)
+        counted = increases(last, now)
+        assert 0 <= counted[Counted.input_cached] <= counted[Counted.input_total]
+        sums = {kind: sums[kind] + counted[kind] for kind in sums}
+        last = carried(last, now)
+    assert sums == {Counted.input_total: total, Counted.input_cached: cached - base}
+
+
+def _counts(total: float, cached: float) -> Reading:
+    two = {f"{CACHED}{{engine=0}}": cached // 2, f"{CACHED}{{engine=1}}": cached - cached // 2}
+    counters = {Counted.input_total: {"vllm:prompt_tokens_total": float(total)}, Counted.input_cached: two}
+    return Reading("t", "vllm", "m", 0.0, counters)
 
 
 def test_two_processes_that_answer_in_turn_are_not_restarts() -> None:

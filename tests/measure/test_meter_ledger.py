@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.measure.make_week import PAGES, make_week
 from tests.measure.metered import BEGIN, HandClock, PageSource, Process
 from tests.measure.test_meter_spans import span
 
@@ -247,3 +248,10 @@ def test_the_ledger_is_kept_where_data_is_kept(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
     assert default_ledger() == Path("/home/someone/.local/share/tokonomics/meter.db")
+
+
+def test_the_week_that_reports_are_shown_with_is_made_by_its_script(tmp_path: Path) -> None:
+    make_week(tmp_path / "week.db")
+    with Ledger(tmp_path / "week.db", read_only=True) as made, Ledger(PAGES / "week.db", read_only=True) as kept:
+        assert list(made.spans()) == list(kept.spans())
+        assert made.marks() == kept.marks() == {}

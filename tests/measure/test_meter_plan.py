@@ -27,7 +27,9 @@ share = st.floats(0.01, 1)
     planned_price=some,
     planned_batch=st.none() | some,
     planned_hourly=st.none() | some,
-    planned_hits=st.floats(0, 0.9),
+    planned_hits=st.none() | st.floats(0, 0.9),
+    gap=st.floats(0, 1e4),
+    unseen=st.floats(0, 0.99),
 )
 def test_the_factors_multiply_to_the_ratio(
     hours: float,
@@ -40,13 +42,17 @@ def test_the_factors_multiply_to_the_ratio(
     planned_price: float,
     planned_batch: float | None,
     planned_hourly: float | None,
-    planned_hits: float,
+    planned_hits: float | None,
+    gap: float,
+    unseen: float,
 ) -> None:
     seconds = hours * 3600
     actual = Tally(
-        seconds=seconds,
+        seconds=seconds + gap,
         busy_s=busy * seconds,
         idle_s=(1 - busy) * seconds,
+        gap_s=gap,
+        unseen_tokens=unseen * (input_tokens + output_tokens),
         usd=hours * price,
         input_total=input_tokens,
         input_cached=input_tokens * hits,
@@ -174,3 +180,33 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(BadInput, match="plan"):
         read_plan(tmp_path / "plan.json")
+
+
+def test_time_that_nobody_watched_is_not_called_idle() -> None:
+    """An hour at full work, and an hour in which the meter was away and as many tokens were served: all as planned."""
+    hour = served()
+    tokens = hour.billed_tokens
+    away = Tally(seconds=3600, away_s=3600, usd=3.60, input_total=tokens / 2, output=tokens / 2, unseen_tokens=tokens)
+    verdict = compare(hour + away, planned())
+    assert verdict is not None
+    assert (verdict.said, verdict.largest) == ("you pay what was planned", None)
+    assert {each.name: each.times for each in verdict.factors} == pytest.approx(
+        {"price": 1, "idle hours": 1, "not watched": 1, "batch": 1, "cache hits": 1, "speed": 1}
+    )
+
+
+def test_a_gap_without_tokens_is_named_as_such() -> None:
+    gap = Tally(seconds=3600, gap_s=3600, usd=3.60)
+    verdict = compare(served() + gap, planned())
+    assert verdict is not None
+    assert verdict.largest is not None
+    assert verdict.largest.name == "not watched"
+    assert verdict.largest.times == pytest.approx(2.0)
+    assert "50 % of the paid time was not watched" in verdict.said
+
+
+def test_cache_hits_that_a_plan_does_not_name_are_not_called_zero(tmp_path: Path) -> None:
+    verdict = compare(served(hits=0.5), read_plan(plan_file(tmp_path / "plan.json")))
+    assert verdict is not None
+    (cache,) = (each for each in verdict.factors if each.name == "cache hits")
+    assert cache.said == "50 % of the prompts come from the cache, not in the plan"

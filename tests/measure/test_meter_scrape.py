@@ -88,7 +88,10 @@ def test_nobody_there_is_a_miss() -> None:
         read("http://127.0.0.1:1")
 
 
-@pytest.mark.parametrize("text", ["", "ftp://x", "http://", "http://x:0", "http://[", "http://user:password@x:1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "ftp://x", "http://", "http://x:0", "http://[", "http://user:password@x:1", "http://x:1/metrics?token=s"],
+)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
         address_of(text)
@@ -101,6 +104,42 @@ def test_an_address_may_leave_out_the_scheme() -> None:
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/", "/metrics", "/prometheus/metrics"])
 def test_one_server_has_one_name_however_it_is_written(path: str) -> None:
     assert address_of(f"http://gpu1:8000{path}") == "http://gpu1:8000"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("HTTP://GPU1:8000", "http://gpu1:8000"),
+        ("http://gpu1:80/", "http://gpu1"),
+        ("https://gpu1:443", "https://gpu1"),
+        ("http://gpu1:443", "http://gpu1:443"),
+        ("http://[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_case_and_default_ports_do_not_make_two_servers_of_one(text: str, name: str) -> None:
+    assert address_of(text) == name
+
+
+def test_a_redirect_is_a_miss_and_not_followed(server: MetricsServer) -> None:
+    """It may lead to another server, whose tokens would count here."""
+    with pytest.raises(Missed, match="answers 302"):
+        read(f"{server.address}/redirects")
+
+
+def test_servers_that_hang_do_not_make_others_miss(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One place, held until its time is up: the time of who waits for it has not begun."""
+    monkeypatch.setattr(scrape, "TIMEOUT_S", 0.3)
+
+    async def reads() -> list[Sequence[Reading] | BaseException]:
+        async with aiohttp.ClientSession() as session:
+            place, clock = asyncio.Semaphore(1), HandClock()
+            urls = [*(f"{server.address}/hangs" for _ in range(3)), f"{server.address}/good"]
+            sources = [EngineSource(url, session, clock, at_once=place) for url in urls]
+            return await asyncio.gather(*(source.read() for source in sources), return_exceptions=True)
+
+    *hung, good = asyncio.run(reads())
+    assert all(isinstance(each, Missed) for each in hung)
+    assert not isinstance(good, BaseException)
 
 
 def test_another_engine_that_comes_to_the_address_is_found(server: MetricsServer) -> None:
@@ -126,7 +165,7 @@ def test_a_run_goes_on_when_one_of_its_servers_is_bad_from_the_start(server: Met
         last = meter_servers(Asked(urls, 2.0, "as given", every_s=0.05, beats=2), book, shown.append)
     assert len(shown) == 3
     assert last == shown[-1]
-    assert [group.up for group in shown[-1].groups] == [True]
+    assert {group.target: group.up for group in shown[-1].groups} == {urls[0]: True, urls[1]: False}
     assert "answers 500" in shown[-1].notes[0]
 
 

@@ -27,6 +27,7 @@ def span(start: float = BEGIN, seconds: float = 15.0, **given: object) -> Span:
         "watched": Watched.seen,
         "usd_per_hour": 3.6,
         "usd": seconds * 0.001,
+        "server_s": seconds,
         "busy_s": seconds,
         "input_total": 100.0,
         "output": 50.0,
@@ -74,6 +75,21 @@ def test_an_engine_that_counts_at_the_end_is_busy_while_a_request_runs() -> None
     decoding = page_reading(page.replace("llamacpp:n_decode_total 32", "llamacpp:n_decode_total 90"))
     assert decoding.total(Counted.work) > before.total(Counted.work)
     assert tally(between(before, decoding)).busy_s == 15.0
+    assert tally(between(before, before)).busy_s == 0.0
+
+
+def test_a_gauge_that_is_stuck_does_not_make_an_idle_server_busy() -> None:
+    """vLLM leaves a request in its gauge after some aborts (issue 22545), while its steps stand still."""
+    process = Process(HandClock())
+    process.work(10, 5)
+    process.running = 1
+    assert tally(between(read(process), read(process))).idle_s == 15.0
+
+
+def test_where_no_counter_moves_within_a_request_the_gauge_decides() -> None:
+    """An engine that counts at the end, of which the page does not show the decoding steps."""
+    page = "".join(line + "\n" for line in recorded("llamacpp-2026.10.prom").splitlines() if "n_decode" not in line)
+    before = page_reading(page)
     running = page_reading(page.replace("llamacpp:requests_processing 0", "llamacpp:requests_processing 1"))
     assert tally(between(before, running)).busy_s == 15.0
     assert tally(between(before, before)).busy_s == 0.0
@@ -134,7 +150,20 @@ def test_models_of_one_server_share_its_price_by_their_tokens() -> None:
     assert [each.usd for each in spans] == pytest.approx([3.0, 1.0, 0.0])
     idle = spans_between(readings, list(readings.values()), BEGIN, 3600, Watched.seen, 4.0)
     assert [each.usd for each in idle] == pytest.approx([4 / 3] * 3)
-    assert math.fsum(each.usd for each in empty_spans(now, BEGIN, 3600, Watched.gap, 4.0)) == pytest.approx(4.0)
+    gap = empty_spans(now, BEGIN, 3600, Watched.gap, 4.0)
+    assert math.fsum(each.usd for each in gap) == pytest.approx(4.0)
+    # The server's hour is an hour, however many models were on it.
+    for hour in (spans, idle, gap):
+        assert math.fsum(tally(each).seconds for each in hour) == pytest.approx(3600)
+        assert all(each.end == BEGIN + 3600 for each in hour)
+    assert math.fsum(tally(each).busy_s for each in spans) == pytest.approx(3600)
+
+
+def test_the_batches_of_models_on_one_server_add_up_to_the_servers() -> None:
+    readings = {name: Reading("t", "vllm", name, 0.0, {Counted.output: {"x": 0.0}}, running=3.0) for name in ("a", "b")}
+    now = [replace(each, counters={Counted.output: {"x": 10.0}}) for each in readings.values()]
+    both = sum(map(tally, spans_between(readings, now, BEGIN, 60, Watched.seen, 4.0)), Tally())
+    assert both.batch == pytest.approx(3 + 3)
 
 
 @given(

@@ -185,7 +185,7 @@ def test_history_counts_the_same_tokens_as_reading_it_live(fleet: Fleet) -> None
 
     async def whole() -> list[Reading]:
         source = PrometheusSource(fleet.prometheus.url, fleet.match)
-        return [reading async for chunk in source.history(min(first.values()) - 1, end) for reading in chunk]
+        return [reading async for _, chunk in source.history(min(first.values()) - 1, end) for reading in chunk]
 
     past = Totals()
     past.add([reading for reading in asyncio.run(whole()) if reading.at >= first[reading.target]])
@@ -232,8 +232,8 @@ def test_the_meter_books_a_fleet_live_and_from_history_alike(fleet: Fleet, tmp_p
     async def past(book: Ledger) -> None:
         source = PrometheusSource(fleet.prometheus.url, fleet.match)
         meter = Meter([source], book, Clock(), usd_per_hour=3600.0)
-        async for readings in source.history(since, until):
-            meter.backfill(source, readings)
+        async for at, readings in source.history(since, until):
+            meter.backfill(source, readings, at)
 
     with Ledger(tmp_path / "past.db") as book:
         asyncio.run(past(book))
@@ -429,7 +429,8 @@ def test_an_error_page_in_the_middle_of_a_run_is_missed_and_does_not_end_it() ->
 def test_a_store_without_up_keeps_a_target_as_long_as_prometheus_would_show_it() -> None:
     name = {"__name__": "vllm:generation_tokens_total", "instance": "a:1", "job": "j"}
     now = [10.0]
-    found, nothing = [series(name), (200, EMPTY), (200, NONE_LIVING)], [(200, EMPTY), (200, NONE_LIVING)]
+    none = [(200, NONE_LIVING), (200, NONE_LIVING)]
+    found, nothing = [series(name), (200, EMPTY), *none], [(200, EMPTY), *none]
     with canned([*found, *nothing, *nothing]) as url:
         source = PrometheusSource(url, clock=lambda: now[0])
         assert [reading.at for reading in read(source)] == [1.0]
@@ -460,7 +461,8 @@ def test_history_that_is_too_much_at_once_is_asked_for_in_smaller_pieces() -> No
         json.dumps({"status": "error", "error": "query processing would load too many samples into memory"}),
     )
     asked: list[str] = []
-    with canned([refused, refused, (200, EMPTY)], asked=asked) as url:
+    pieces = [(200, EMPTY), (200, NONE_LIVING)] * 4
+    with canned([refused, refused, *pieces], asked=asked) as url:
         source = PrometheusSource(url)
 
         async def whole() -> int:
@@ -468,7 +470,7 @@ def test_history_that_is_too_much_at_once_is_asked_for_in_smaller_pieces() -> No
 
         with pytest.raises(BadInput, match="no sample"):
             asyncio.run(whole())
-    assert len(asked) == 2 + 4
+    assert len([question for question in asked if "count%28up" not in question]) == 2 + 4
 
 
 @pytest.mark.parametrize("url", ["localhost:9090", "ftp://x", "http://", "http://x:0"])

@@ -64,7 +64,17 @@ def watch(
     urls: Annotated[list[str] | None, typer.Argument(help="Servers, or their metrics pages.", metavar="URL…")] = None,
     usd_per_hour: Annotated[float | None, typer.Option(help="Price of one GPU-hour.")] = None,
     gpu: Annotated[str | None, typer.Option(help="Or the GPU: its cheapest offer is the price.")] = None,
-    gpus: Annotated[int, typer.Option(min=1, max=10**6, help="GPUs behind each address.")] = 1,
+    offer: Annotated[
+        str | None, typer.Option(help="Or the machine that is rented: aws:p5.48xlarge; see `tokonomics offers`.")
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(help="GPU-hour of some servers, by label or address: gpu=L4:0.80. Repeat it for more."),
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(min=1, max=10**6, help="GPUs behind each address.", show_default="1, or those of --offer"),
+    ] = None,
     provider: Annotated[str | None, typer.Option(help="With --gpu: the offers of this provider only.")] = None,
     every: Annotated[str, typer.Option(help="How often: 5s, 15s, 1m.")] = "15s",
     for_: Annotated[str | None, typer.Option("--for", help="How long: 10m, 8h.", show_default="until Ctrl-C")] = None,
@@ -101,11 +111,14 @@ def watch(
       tokonomics meter http://localhost:8000 --usd-per-hour 2.49
       tokonomics meter http://gpu1:8000 http://gpu2:8000 --gpu H100 --gpus 2 --label team=search
       tokonomics meter http://localhost:8000 --usd-per-hour 2.49 --planned-usd-per-mtok 0.35 --planned-batch 48
+      tokonomics meter http://gpu1:8000 --offer aws:p5.48xlarge
+      tokonomics meter --prometheus http://prometheus:9090 --gpu H100 --price gpu=L4:0.80
     """
     from tokonomics.measure.meter.bill import duration, instant
     from tokonomics.measure.meter.clocks import SystemClock
     from tokonomics.measure.meter.exposition import listen_address
     from tokonomics.measure.meter.ledger import Ledger, default_ledger
+    from tokonomics.measure.meter.prices import Prices, parse_prices
     from tokonomics.measure.meter.session import Asked, meter_servers
     from tokonomics.money.cost import require_positive
 
@@ -114,11 +127,12 @@ def watch(
     for flag, value in (("--query", query), ("--keep-label", keep_label), ("--since", since)):
         if value and prometheus is None:
             raise BadInput("is for a Prometheus", where=flag, fix="Add --prometheus http://prometheus:9090.")
-    server_usd, price_from, price_date = _price(usd_per_hour, gpu, gpus, provider)
+    server_usd, price_from, price_date, gpus = _price(usd_per_hour, gpu, offer, gpus, provider)
+    others = parse_prices(price or (), gpus)
     path = ledger or default_ledger()
     asked = Asked(
         urls=tuple(urls or ()),
-        usd_per_hour=server_usd,
+        usd_per_hour=Prices(server_usd, others),
         price_from=price_from,
         every_s=every_s,
         beats=1 if once else round(for_s / every_s) if for_s is not None else None,
@@ -127,7 +141,7 @@ def watch(
         from_now=from_now,
         prometheus=prometheus,
         match=query,
-        keep_labels=tuple(keep_label or ()),
+        keep_labels=(*(keep_label or ()), *(each.label for each in others if each.label)),
         since=instant(since, SystemClock().wall(), "--since") if since is not None else None,
         gpus=_gpu_source(gpu_metrics, prometheus),
         listen=listen_address(listen) if listen is not None else None,
@@ -204,22 +218,32 @@ app.command("files")(files)
 
 
 def _price(
-    usd_per_hour: float | None, gpu: str | None, gpus: int, provider: str | None
-) -> "tuple[float, str, date | None]":
-    """Of all GPUs behind an address, an hour, and where it comes from."""
+    usd_per_hour: float | None, gpu: str | None, offer: str | None, gpus: int | None, provider: str | None
+) -> "tuple[float, str, date | None, int]":
+    """Of all GPUs behind an address, an hour, where it comes from and of which day; and how many GPUs they are."""
     from tokonomics.catalog.gpus import find_gpu
     from tokonomics.catalog.offers import cheapest_offer, load_offers, machines_usd_per_hour, select_offers
     from tokonomics.clock import today
+    from tokonomics.measure.meter.prices import find_offer
     from tokonomics.money.cost import require_positive
 
+    given = [flag for flag, value in (("--usd-per-hour", usd_per_hour), ("--gpu", gpu), ("--offer", offer)) if value]
+    if len(given) > 1:
+        raise BadInput(f"the price is given twice: {' and '.join(given)}", where=given[1], fix="Leave one out.")
     if usd_per_hour is not None:
         each = require_positive("--usd-per-hour", usd_per_hour)
-        return each * gpus, "as given", None
-    if gpu is None:
-        raise BadInput("no price is given", where="--usd-per-hour", fix="Give --usd-per-hour 2.49, or --gpu H100.")
-    sold = load_offers() if provider is None else select_offers(load_offers(), provider=provider)
-    offer = cheapest_offer(find_gpu(gpu).name, gpus, offers=sold)
-    return machines_usd_per_hour(offer, gpus), offer.quoted(today()), offer.date
+        return each * (gpus or 1), "as given", None, gpus or 1
+    if offer is not None:
+        rented = find_offer(offer)
+        gpus = gpus or rented.gpus
+    elif gpu is None:
+        fix = "Give --usd-per-hour 2.49, --gpu H100 or --offer aws:p5.48xlarge."
+        raise BadInput("no price is given", where="--usd-per-hour", fix=fix)
+    else:
+        gpus = gpus or 1
+        sold = load_offers() if provider is None else select_offers(load_offers(), provider=provider)
+        rented = cheapest_offer(find_gpu(gpu).name, gpus, offers=sold)
+    return machines_usd_per_hour(rented, gpus), rented.quoted(today()), rented.date, gpus
 
 
 def _gpu_source(text: str | None, prometheus: str | None) -> "GpuSource | None":

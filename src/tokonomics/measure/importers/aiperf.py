@@ -5,7 +5,7 @@ between chunks are ``inter_chunk_latency``. genai-perf states no totals and no d
 of requests, its rate and the mean lengths. Names: aiperf 0.13, genai-perf 0.0.16.
 """
 
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -74,7 +74,11 @@ def read_records(documents: list[Any], where: str) -> BenchmarkRun:
     """Every request of a run; its load is not in the file."""
     lines = [Fields(document, where, f"line {at}") for at, document in enumerate(documents, 1)]
     starts = [line.inside("metadata").positive("request_start_ns") * 1e-9 for line in lines]
-    ends = [(line.inside("metadata").maybe_number("request_end_ns") or 0.0) * 1e-9 for line in lines]
+    # A request that never ended, or does not say when, held its place for no time that is known.
+    ends = [
+        (line.inside("metadata").maybe_number("request_end_ns") or start * 1e9) * 1e-9
+        for line, start in zip(lines, starts, strict=True)
+    ]
     gaps: list[float] = []
     records = [_record(line, start - min(starts), gaps) for line, start in zip(lines, starts, strict=True)]
     made = point_from_records(records, max(max(ends) - min(starts), 1e-9), itl=latencies(gaps))
@@ -158,7 +162,7 @@ def _spread(profile: Fields, name: str) -> Latencies | None:
 def _setting(settings: Any, name: str) -> float | None:
     """A number of that name anywhere in the settings, whose shape changes from version to version."""
     for value in _found(settings, name):
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max:
             return float(value)
     return None
 

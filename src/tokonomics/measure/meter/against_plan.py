@@ -2,8 +2,9 @@
 
 Dollars per token = dollars an hour ÷ (busy share × requests running while busy × computed tokens a second of each ×
 billed tokens per computed one). Each of the five is set against the plan's; what the plan does not say is one factor
-with the rest. Their product is exact. A smaller batch makes each request faster, so these two weigh together when the
-largest reason is named.
+with the rest. Busy and idle are of the time that was watched; that gaps and absences had more or fewer tokens an hour
+is a factor of its own. Their product is exact. A smaller batch makes each request faster, so these two weigh together
+when the largest reason is named.
 """
 
 import json
@@ -49,9 +50,22 @@ def _factors(actual: Tally, planned: Planned, ratio: float) -> list[Factor]:
                 said=f"a server costs {usd(hourly)} an hour, planned {usd(planned.usd_per_hour)}",
             )
         )
-    busy = actual.busy_s / actual.seconds if actual.seconds > 0 else 0.0
+    watched_s = actual.busy_s + actual.idle_s
+    busy = actual.busy_s / watched_s if watched_s > 0 else 0.0
     if busy > 0:
-        made.append(Factor(name="idle hours", times=1 / busy, said=f"{percent(1 - busy)} of the paid time saw no work"))
+        made.append(
+            Factor(name="idle hours", times=1 / busy, said=f"{percent(1 - busy)} of the watched time saw no work")
+        )
+    seen = 1 - actual.unseen_tokens / actual.billed_tokens
+    if busy > 0 and seen > 0 and actual.seconds > watched_s * (1 + 1e-9):
+        share = watched_s / actual.seconds
+        made.append(
+            Factor(
+                name="not watched",
+                times=seen / share,
+                said=f"{percent(1 - share)} of the paid time was not watched; it had {percent(1 - seen)} of the tokens",
+            )
+        )
     batch = actual.batch
     if planned.batch and batch and busy > 0:
         made.append(
@@ -61,14 +75,15 @@ def _factors(actual: Tally, planned: Planned, ratio: float) -> list[Factor]:
     reach = actual.billed_tokens / computed if computed > 0 else None
     if reach:
         # In the plan's mix, of which only the share of cached prompt tokens is known: the one of these prompts.
-        tokens = actual.input_total * (1 - planned.cache_share) + actual.output
+        tokens = actual.input_total * (1 - (planned.cache_share or 0.0)) + actual.output
         times = actual.billed_tokens / tokens / reach if tokens > 0 else 1.0
         hits = actual.cache_share or 0.0
+        hoped = "not in the plan" if planned.cache_share is None else f"planned {percent(planned.cache_share)}"
         made.append(
             Factor(
                 name="cache hits",
                 times=times,
-                said=f"{percent(hits)} of the prompts come from the cache, planned {percent(planned.cache_share)}",
+                said=f"{percent(hits)} of the prompts come from the cache, {hoped}",
             )
         )
     rest = ratio

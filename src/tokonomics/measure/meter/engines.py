@@ -57,8 +57,8 @@ class EngineWords:
     kv_use: Choice = field(default_factory=list)
     lumpy: bool = True
     """Tokens count when a request ends."""
-    moves_within: Sequence[Counted] = (Counted.work,)
-    """Counters that move while a request still runs."""
+    moves_within: Sequence[str] = ()
+    """Samples of work that move while a request still runs."""
 
     def picks(self) -> Iterable[Pick]:
         for choice in (*self.counters.values(), self.running, self.waiting, self.kv_use):
@@ -93,6 +93,7 @@ VLLM = EngineWords(
     running=_one("vllm:num_requests_running"),
     waiting=_one("vllm:num_requests_waiting"),
     kv_use=_one("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    moves_within=("vllm:iteration_tokens_total_count",),
 )
 
 # SGLang's realtime counter moves while requests run but does not agree with the one that is billed (it also counts
@@ -122,6 +123,7 @@ SGLANG = EngineWords(
     running=_one("sglang:num_running_reqs"),
     waiting=_one("sglang:num_queue_reqs"),
     kv_use=_one("sglang:token_usage"),
+    moves_within=("sglang:realtime_tokens_total", "sglang:forward_execution_seconds_total"),
 )
 
 TENSORRT_LLM = EngineWords(
@@ -152,7 +154,7 @@ TENSORRT_LLM = EngineWords(
     running=_one("trtllm_num_requests_running"),
     waiting=_one("trtllm_num_requests_waiting"),
     kv_use=_one("trtllm_kv_cache_utilization"),
-    moves_within=(),
+    moves_within=("trtllm_iteration_latency_seconds_count",),
 )
 
 LLAMA_CPP = EngineWords(
@@ -169,6 +171,7 @@ LLAMA_CPP = EngineWords(
     running=_one("llamacpp:requests_processing"),
     waiting=_one("llamacpp:requests_deferred"),
     kv_use=_one("llamacpp:kv_cache_usage_ratio"),
+    moves_within=("llamacpp:n_decode_total",),
 )
 
 TGI = EngineWords(
@@ -187,6 +190,7 @@ TGI = EngineWords(
     },
     running=_one("tgi_batch_current_size"),
     waiting=_one("tgi_queue_size"),
+    moves_within=("tgi_batch_inference_count", "tgi_batch_inference_count_total"),
 )
 
 ENGINES = (VLLM, SGLANG, TENSORRT_LLM, LLAMA_CPP, TGI)
@@ -215,6 +219,14 @@ def created_names(names: Iterable[str]) -> set[str]:
     return {STARTED, *(_CREATED[name] for name in names if name in _CREATED)}
 
 
+PREFERENCE = {
+    pick.name: place
+    for words in ENGINES
+    for choice in words.counters.values()
+    for place, picks in enumerate(choice)
+    for pick in picks
+}
+"""Of sample names that mean the same: 0 for the best."""
 WANTED = frozenset({STARTED, *_CREATED.values(), *(pick.name for words in ENGINES for pick in words.picks())})
 """Every sample name that any engine's reading is made of."""
 FINDER = finder(WANTED)
@@ -297,9 +309,7 @@ def _reading(
         )
     running, waiting = (_sum(choice, by_name) for choice in (words.running, words.waiting))
     used = [sample.value for sample in _chosen(words.kv_use, by_name).values()]
-    within = any(kind in counters for kind in words.moves_within) or any(
-        "iteration" in name for name in counters.get(Counted.work, ())
-    )
+    within = any(name in by_name for name in words.moves_within)
     return Reading(
         target=target,
         engine=words.name,
@@ -312,6 +322,7 @@ def _reading(
         waiting=waiting,
         kv_use=sum(used) / len(used) if used else None,
         lumpy=words.lumpy,
+        moves_within=within,
         tells_idle=not words.lumpy or running is not None or within,
         labels=dict(labels),
     )

@@ -53,7 +53,7 @@ _SLICE = (*_GPU, "mig_id")
 
 COST = Family(
     "llm_cost_per_million_tokens", False, (*_GROUP, "basis", "kind"),
-    "US dollars per million tokens over the last minute (five for engines that count at the end of a request). "
+    "US dollars per million tokens over the last minute (five where an engine counts at the end of a request). "
     "basis: reservation = every paid hour, usage = busy time alone. kind: all dollars over input and output tokens "
     "(blended), over output alone, or over input alone.",
 )  # fmt: skip
@@ -64,6 +64,10 @@ TOKENS = Family(
     "llm_tokens", True, (*_GROUP, "kind"),
     "Tokens served. kind: input_computed, input_cached (found in the prefix cache), output; the three add up to what "
     "an API would bill.",
+)  # fmt: skip
+UNSEEN = Family(
+    "llm_unseen_tokens", True, _GROUP,
+    "Of llm_tokens_total: counted while the server or the meter was away. Leave them out beside busy dollars.",
 )  # fmt: skip
 DOLLARS = Family(
     "llm_cost_usd", True, (*_GROUP, "state"),
@@ -121,9 +125,9 @@ HELD = Family(
 )
 
 FAMILIES = (
-    COST, PLANNED_COST, TOKENS, DOLLARS, SECONDS, FAILED_DOLLARS, REQUESTS, PREEMPTIONS, MISSES, RUNNING, WAITING,
-    KV_USE, BATCH, UP, BUSY, INFO, TOTAL_PRICE, GPU_PRICE, GPUS, PRICE_DATE, POWER, ENERGY, ELECTRICITY, KWH_PRICE,
-    UTILISATION, DRAM, TENSOR, MEMORY, LAST, EVERY, HELD,
+    COST, PLANNED_COST, TOKENS, UNSEEN, DOLLARS, SECONDS, FAILED_DOLLARS, REQUESTS, PREEMPTIONS, MISSES, RUNNING,
+    WAITING, KV_USE, BATCH, UP, BUSY, INFO, TOTAL_PRICE, GPU_PRICE, GPUS, PRICE_DATE, POWER, ENERGY, ELECTRICITY,
+    KWH_PRICE, UTILISATION, DRAM, TENSOR, MEMORY, LAST, EVERY, HELD,
 )  # fmt: skip
 """Everything on the page, in its order."""
 
@@ -188,6 +192,7 @@ def _add_group(found: dict[Family, list[Value]], group: GroupState) -> None:
         ("input_computed", total.input_computed), ("input_cached", total.input_cached), ("output", total.output),
     ):  # fmt: skip
         found[TOKENS].append((labels | {"kind": kind}, tokens))
+    found[UNSEEN].append((labels, total.unseen_tokens))
     for state, usd, seconds in (
         ("busy", total.busy_usd, total.busy_s), ("idle", total.idle_usd, total.idle_s),
         ("gap", total.gap_usd, total.gap_s), ("away", total.away_usd, total.away_s),

@@ -4,12 +4,14 @@ For each series: the difference; or, where the counter fell or began again, all 
 ``increase`` has it. A restart whose counter has already overtaken the old one shows in the time the process started,
 or the series was created. What was counted after the last reading of the old process is gone with it: nobody has seen
 it. An address behind which several processes answer in turn (a load balancer) is told apart from a restart: a process
-that started while the one before was still answering did not replace it.
+that started while the one before was still answering did not replace it. Half a page, on which a count is there under
+a lesser name alone, is one on which it was not read.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tokonomics.measure.meter.engines import PREFERENCE
 from tokonomics.measure.meter.readings import Counted, Reading, Series
 
 SAME_START_S = 0.5
@@ -31,22 +33,40 @@ def is_stranger(before: Reading, now: Reading) -> bool:
 
 
 def increases(before: Reading | None, now: Reading) -> dict[Counted, float]:
-    """By kind; ``before`` is None for a model that was not there, on a server that was."""
-    return {kind: _increase(kind, before, now) for kind in now.counters}
+    """By kind; ``before`` is None for a model that was not there, on a server that was.
+
+    Cached tokens are part of the input: those that run ahead of it within a page count with the input that follows.
+    """
+    counted = {kind: _increase(kind, before, now) for kind in now.counters}
+    if Counted.input_cached in counted:
+        counted[Counted.input_cached] -= _ahead(counted)
+    return counted
 
 
 def carried(before: Reading | None, now: Reading) -> Reading:
-    """``now`` with the series that it lacks as they were, so that they count from there when they come back."""
+    """``now`` as the next reading is to be counted from.
+
+    Series that it lacks are as they were, and cached tokens that ran ahead of the input are not in it yet.
+    """
+    ahead = _ahead({kind: _increase(kind, before, now) for kind in now.counters})
+    if ahead:
+        behind = _less(now.counters[Counted.input_cached], ahead)
+        now = replace(now, counters={**now.counters, Counted.input_cached: behind})
     if before is None or restarted(before, now):
         return now
     counters: dict[Counted, Series] = dict(now.counters)
     created = dict(now.created)
     for kind, series in before.counters.items():
+        if kind in counters and _renamed(before, now, kind):
+            if not _lesser(series, counters[kind]):
+                continue
+            counters[kind] = {}
         lacking = {key: value for key, value in series.items() if key not in counters.get(kind, {})}
         if lacking:
             counters[kind] = {**lacking, **counters.get(kind, {})}
             created |= {key: before.created[key] for key in lacking if key in before.created and key not in created}
-    return replace(now, counters=counters, created=created)
+    started = before.started if now.started is None else now.started
+    return replace(now, counters=counters, created=created, started=started)
 
 
 def _increase(kind: Counted, before: Reading | None, now: Reading) -> float:
@@ -54,9 +74,8 @@ def _increase(kind: Counted, before: Reading | None, now: Reading) -> float:
     if before is None or restarted(before, now):
         return sum(series.values())
     old = before.counters.get(kind, {})
-    same_process = before.started is not None and now.started is not None
-    if old and same_process and _names(old).isdisjoint(_names(series)):
-        # The same process shows the count under another name, which has it all: only what comes from now on is new.
+    if _renamed(before, now, kind):
+        # A better name has it all, of which only what comes from now on is new; a lesser one was not what we count.
         return 0.0
     return sum(_series_increase(key, value, old, before.created, now.created) for key, value in series.items())
 
@@ -67,6 +86,38 @@ def _series_increase(
     last = old.get(key, 0.0)
     began_again = value < last or _later(created_now.get(key), created_before.get(key))
     return value if began_again else value - last
+
+
+def _renamed(before: Reading, now: Reading, kind: Counted) -> bool:
+    """Whether the same process, as far as one can tell, shows a count under other names than before."""
+    old, series = before.counters.get(kind), now.counters[kind]
+    if not old or not series or not _names(old).isdisjoint(_names(series)):
+        return False
+    return not any(_fell(before, now, each) for each in (Counted.input_total, Counted.output))
+
+
+def _fell(before: Reading, now: Reading, kind: Counted) -> bool:
+    old = before.counters.get(kind, {})
+    return any(value < old.get(key, 0.0) for key, value in now.counters.get(kind, {}).items())
+
+
+def _lesser(old: Series, series: Series) -> bool:
+    return min(PREFERENCE.get(name, 0) for name in _names(series)) > min(
+        PREFERENCE.get(name, 0) for name in _names(old)
+    )
+
+
+def _ahead(counted: Mapping[Counted, float]) -> float:
+    return max(0.0, counted.get(Counted.input_cached, 0.0) - counted.get(Counted.input_total, 0.0))
+
+
+def _less(series: Series, amount: float) -> Series:
+    """Series that add up to so much less, none below zero."""
+    left, made = amount, {}
+    for key, value in series.items():
+        taken = min(value, left)
+        made[key], left = value - taken, left - taken
+    return made
 
 
 def _names(series: Series) -> set[str]:

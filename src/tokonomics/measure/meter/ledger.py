@@ -38,7 +38,9 @@ CREATE TABLE spans (
   {", ".join(f"{name} REAL NOT NULL" for name in SUMS)});
 CREATE INDEX spans_by_end ON spans (start + seconds);
 CREATE INDEX spans_by_server ON spans (target, model, id);
-CREATE TABLE servers (target TEXT PRIMARY KEY, until REAL NOT NULL, readings TEXT NOT NULL, totals TEXT NOT NULL);
+CREATE TABLE servers (
+  target TEXT PRIMARY KEY, until REAL NOT NULL, usd_per_hour REAL NOT NULL, is_gone INTEGER NOT NULL,
+  readings TEXT NOT NULL, totals TEXT NOT NULL);
 """
 
 
@@ -51,6 +53,10 @@ class Mark:
     readings: Mapping[str, Reading]
     totals: Mapping[str, Tally]
     """What all spans of each model add up to."""
+    usd_per_hour: float
+    """As it was priced then: what an absence of the meter costs."""
+    is_gone: bool = False
+    """It was scaled away: not paid for until it is back."""
 
 
 def default_ledger() -> Path:
@@ -66,6 +72,7 @@ class Ledger:
         self.path = path
         self._held: list[Span] = []
         self._held_marks: dict[str, Mark] = {}
+        self._named: dict[str, tuple[str, str]] = {}
         self._last: dict[tuple[str, str], tuple[int, Span]] = {}
         self._lock = None if read_only else _locked(path)
         try:
@@ -102,20 +109,30 @@ class Ledger:
                 _join(joined, self._held, float("inf"))
                 self._held = joined
             return str(error)
-        self._held, self._held_marks = [], {}
+        self._held, self._held_marks, self._named = [], {}, {}
         return None
+
+    def name(self, target: str, model: str, engine: str) -> None:
+        """Give a server's spans without a model the one that it turned out to have; written with the next tick."""
+        self._named[target] = model, engine
+        self._held = [
+            replace(span, model=model, engine=engine) if (span.target, span.model) == (target, "") else span
+            for span in self._held
+        ]
 
     def marks(self) -> dict[str, Mark]:
         """Every server's, as of the last tick that was written."""
-        rows = self._db.execute("SELECT target, until, readings, totals FROM servers")
+        rows = self._db.execute("SELECT target, until, usd_per_hour, is_gone, readings, totals FROM servers")
         return {
             target: Mark(
                 target,
                 until,
                 {each["model"]: _reading(each) for each in json.loads(readings)},
                 {model: Tally(**sums) for model, sums in json.loads(totals).items()},
+                usd_per_hour,
+                bool(is_gone),
             )
-            for target, until, readings, totals in rows
+            for target, until, usd_per_hour, is_gone, readings, totals in rows
         }
 
     def spans(self, since: float = float("-inf"), until: float = float("inf")) -> Iterator[Span]:
@@ -129,6 +146,11 @@ class Ledger:
     def _write(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         last = dict(self._last)
+        for target, (model, engine) in self._named.items():
+            self._db.execute(
+                "UPDATE spans SET model = ?, engine = ? WHERE target = ? AND model = ''", (model, engine, target)
+            )
+            last.pop((target, ""), None)
         for span in self._held:
             key = span.target, span.model
             row, open_span = last.get(key, (0, None))
@@ -146,8 +168,9 @@ class Ledger:
             readings = json.dumps([_plain(each) for each in mark.readings.values()], separators=(",", ":"))
             totals = json.dumps({model: sums.__dict__ for model, sums in mark.totals.items()}, separators=(",", ":"))
             self._db.execute(
-                "INSERT OR REPLACE INTO servers (target, until, readings, totals) VALUES (?, ?, ?, ?)",
-                (mark.target, mark.until, readings, totals),
+                "INSERT OR REPLACE INTO servers (target, until, usd_per_hour, is_gone, readings, totals) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (mark.target, mark.until, mark.usd_per_hour, mark.is_gone, readings, totals),
             )
         self._db.execute("COMMIT")
         self._last = last

@@ -1,13 +1,13 @@
 """The meter itself: ask every source, make spans, write them down, and say what tokens cost now.
 
 A tick reads all sources at once. Sums of this hour, this day and all time begin with what the ledger has of each
-server and grow with every span; "now" is the last minute, and five for engines that count a request's tokens only when
+server and grow with every span; "now" is the last minute, and five where an engine counts a request's tokens only when
 it ends, so that a window holds whole requests.
 """
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from tokonomics.measure.meter.against_plan import compare
@@ -15,6 +15,7 @@ from tokonomics.measure.meter.clocks import Clock
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.gpu import electricity_usd, energy_used
 from tokonomics.measure.meter.ledger import Ledger, Mark
+from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.readings import GpuReading, GpuSource, Missed, Reading, Source
 from tokonomics.measure.meter.spans import Span, Watched, cut_every, tally
 from tokonomics.measure.meter.state import GpuState, GroupState, MeterState, Planned, Tally
@@ -46,6 +47,12 @@ class _Sums:
             self.today = _grown(self.today, each, piece.start, DAY_S)
             self.total = self.total + each
 
+    def take(self, other: "_Sums") -> None:
+        self.recent.extend(other.recent)
+        self.hour = _grown(self.hour, other.hour[1], other.hour[0], SECONDS_PER_HOUR)
+        self.today = _grown(self.today, other.today[1], other.today[0], DAY_S)
+        self.total = self.total + other.total
+
     def now(self, until: float, window_s: float, planned_batch: float | None) -> Tally:
         since = until - window_s
         # The first span that reaches into the window stays whole: a cut one would keep its tokens and lose its time.
@@ -57,7 +64,17 @@ class _Sums:
 def _grown(sums: tuple[float, Tally], each: Tally, start: float, period_s: float) -> tuple[float, Tally]:
     began, tallied = sums
     at = start // period_s * period_s
-    return (at, each) if at > began else (began, tallied + each) if at == began else sums
+    # An earlier one too: the clock was set back.
+    return (began, tallied + each) if at == began else (at, each)
+
+
+@dataclass(frozen=True)
+class _Gone:
+    """A server that was scaled away: should it come back, its counters go on from where they were."""
+
+    readings: dict[str, Reading]
+    at: float
+    """Since when it is known not to be there."""
 
 
 class Meter:
@@ -68,7 +85,7 @@ class Meter:
         sources: Sequence[Source],
         ledger: Ledger,
         clock: Clock,
-        usd_per_hour: float,
+        usd_per_hour: float | Prices,
         *,
         price_from: str = "as given",
         every_s: float = 15.0,
@@ -78,42 +95,84 @@ class Meter:
         from_now: bool = False,
     ) -> None:
         self._sources, self._ledger, self._clock, self._gpus = sources, ledger, clock, gpus
-        self._usd_per_hour, self._price_from, self._every_s, self._planned = usd_per_hour, price_from, every_s, planned
+        self._prices = usd_per_hour if isinstance(usd_per_hour, Prices) else Prices(usd_per_hour)
+        self._price_from, self._every_s, self._planned = price_from, every_s, planned
         self._batch = planned.batch if planned else None
-        self._booked = ledger.marks()
-        self._marks = {} if from_now else dict(self._booked)
+        booked = ledger.marks()
+        self._marks = {} if from_now else {target: mark for target, mark in booked.items() if not mark.is_gone}
+        self._gone = {
+            target: _Gone(dict(mark.readings), mark.until)
+            for target, mark in booked.items()
+            if mark.is_gone and not from_now
+        }
         self._watches: dict[str, Watch] = {}
         self._of_source: dict[int, set[str]] = defaultdict(set)
-        self._asked_before: dict[int, float] = {}
+        self._first_asked: dict[int, float] = {}
         self._never: dict[str, Missed] = {}
-        self._left: dict[str, dict[str, Reading]] = {}
         self._sums: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
         self._unwritten: str | None = None
         self._gpus_before: Sequence[GpuReading] = ()
         self._energy_j: float | None = None
         self._usd_per_kwh = usd_per_kwh
-        for source in sources:
+        self._left_out_gpus = 0
+        for place, source in enumerate(sources):
             if not source.discovers:
-                self._watch(source.name)
-        self._seed(self._watches.keys(), clock.wall())
+                self._watch(source.name, {})
+            else:
+                # Those that were there when the last meter ended, until it says that they are not any more.
+                self._of_source[place] = {target for target in self._marks if "://" not in target}
+                for target in self._of_source[place]:
+                    self._watch(target, _labels(self._marks[target].readings.values()), Watched.gap)
+        self._seed(booked, clock.wall())
 
     async def tick(self) -> MeterState:
         """Read everything once, and say what is known then."""
         asked = [self._ask(source) for source in self._sources]
         answers, gpus = await asyncio.gather(asyncio.gather(*asked), self._read_gpus())
+        before = dict(self._watches)
+        self._book([span for place, answer in enumerate(answers) for span in self._take(place, *answer)], before)
+        gpus = self._metered(gpus)
         self._draw(gpus)
-        self._book([span for place, answer in enumerate(answers) for span in self._take(place, *answer)])
         return self._state(self._clock.wall(), gpus)
 
-    def backfill(self, source: Source, readings: Sequence[Reading]) -> None:
-        """Scrapes of the past, oldest first; what the book has already is left out."""
-        self._book(self._take_scrapes(self._sources.index(source), readings, None))
+    def backfill(self, source: Source, readings: Sequence[Reading], at: float) -> None:
+        """Scrapes of the past up to then, oldest first; what the book has already is left out."""
+        before = dict(self._watches)
+        self._book(self._take_scrapes(self._sources.index(source), readings, at, live=False), before)
 
-    def _book(self, spans: Sequence[Span]) -> None:
+    def _book(self, spans: Sequence[Span], before: Mapping[str, Watch]) -> None:
+        """Write spans, and marks of the servers that are there or were there before."""
+        watches = {**before, **self._watches}
+        for watch in watches.values():
+            if watch.named is not None:
+                self._name(watch.target, watch.named)
+                watch.named = None
         for span in spans:
             self._add(span)
-        marks = [mark for watch in self._watches.values() if (mark := self._mark(watch)) is not None]
+        marks = [mark for watch in watches.values() if (mark := self._mark(watch)) is not None]
         self._unwritten = self._ledger.record(spans, marks)
+
+    def _name(self, target: str, reading: Reading) -> None:
+        """What a server cost before it told its model is that model's."""
+        unnamed = self._sums.pop((target, ""), None)
+        if unnamed is not None:
+            self._sums[target, reading.model].take(unnamed)
+        self._ledger.name(target, reading.model, reading.engine)
+
+    def _metered(self, gpus: Sequence[GpuReading]) -> Sequence[GpuReading]:
+        """Of GPUs that say whose they are, those of servers metered here."""
+        pods = {
+            _pod(reading.labels)
+            for watch in self._watches.values()
+            for reading in watch.readings.values()
+            if "pod" in reading.labels
+        }
+        self._left_out_gpus = 0
+        if (self._watches and not pods) or not any("pod" in gpu.labels for gpu in gpus):
+            return gpus
+        ours = [gpu for gpu in gpus if _pod(gpu.labels) in pods]
+        self._left_out_gpus = len(gpus) - len(ours)
+        return ours
 
     def _draw(self, gpus: Sequence[GpuReading]) -> None:
         if gpus and self._gpus_before:
@@ -140,36 +199,41 @@ class Meter:
             return [] if source.discovers else self._watches[source.name].missed(answer, wall, steady)
         self._never.pop(source.name, None)
         if source.discovers:
-            return self._take_scrapes(place, answer, wall)
+            return self._take_scrapes(place, answer, wall, live=True)
         return self._came(self._watches[source.name], answer, wall, steady)
 
-    def _take_scrapes(self, place: int, answer: Sequence[Reading], wall: float | None) -> list[Span]:
+    def _take_scrapes(self, place: int, answer: Sequence[Reading], asked_at: float, live: bool) -> list[Span]:
         """Readings with times of their own: all that were made since the last were taken, target by target.
 
-        Of the past (without a time) nobody can say yet which targets are late.
+        Of the past nobody can say yet which targets are late.
         """
         by_target: dict[str, dict[float, list[Reading]]] = defaultdict(lambda: defaultdict(list))
         for reading in answer:
             by_target[reading.target][reading.at].append(reading)
-        mine, asked_before = self._of_source[place], self._asked_before.get(place)
-        for target in mine - by_target.keys():
-            # Not paid for any more; should it come back, its counters go on from where they were.
-            self._left[target] = self._watches.pop(target).readings
-        fresh = by_target.keys() - self._watches.keys()
-        for target in fresh:
-            self._watch(target, Watched.gap)
-        newest = max((reading.at for reading in answer), default=0.0) if wall is None else wall
-        self._seed(fresh, newest)
-        self._of_source[place] = set(by_target)
-        self._asked_before[place] = newest
+        for target in self._of_source[place] - by_target.keys():
+            # Of before the time that the book has, nobody can say so.
+            if asked_at >= (self._watches[target].until or 0.0):
+                self._gone[target] = _Gone(self._watches.pop(target).readings, asked_at)
+        absent_since = {
+            target: self._gone[target].at if target in self._gone else self._first_asked.get(place)
+            for target in by_target.keys() - self._watches.keys()
+        }
+        for target in absent_since:
+            (first, *_) = by_target[target].values()
+            self._watch(target, _labels(first), Watched.gap)
+        self._of_source[place] = {target for target in self._of_source[place] if target in self._watches} | set(
+            by_target
+        )
+        self._first_asked.setdefault(place, asked_at)
         spans: list[Span] = []
         for target, scrapes in by_target.items():
             watch = self._watches[target]
             for at, readings in sorted(scrapes.items()):
                 if at > watch.last_at:
-                    spans += self._came(watch, readings, at, at, _born(readings, asked_before))
-            if wall is not None and watch.until is not None and wall - LATE_S - watch.until > LONG_S:
-                spans += watch.missed(Missed("was not scraped lately"), wall - LATE_S, wall - LATE_S)
+                    spans += self._came(watch, readings, at, at, _born(readings, absent_since.get(target)))
+            late_at = asked_at - LATE_S
+            if live and watch.until is not None and late_at - watch.until > watch.patience_s:
+                spans += watch.missed(Missed("was not scraped lately"), late_at, late_at)
         return spans
 
     def _came(
@@ -180,31 +244,33 @@ class Meter:
         except Missed as miss:
             return watch.missed(miss, wall, steady)
 
-    def _watch(self, target: str, after_patience: Watched = Watched.away) -> None:
+    def _watch(self, target: str, labels: Mapping[str, str], after_patience: Watched = Watched.away) -> None:
         patience_s = max(LONG_S, 3 * self._every_s)
-        mark = self._marks.pop(target, None)
-        self._watches[target] = Watch(target, self._usd_per_hour, mark, patience_s, after_patience)
-        if target in self._left:
-            self._watches[target].readings = self._left.pop(target)
+        price = self._prices.of(target, labels)
+        self._watches[target] = Watch(target, price, self._marks.pop(target, None), patience_s, after_patience)
+        if target in self._gone:
+            self._watches[target].readings = self._gone.pop(target).readings
 
-    def _seed(self, targets: Collection[str], wall: float) -> None:
-        """Begin the sums with what the book has; those of a server that came back are here already."""
-        targets = set(targets) - {target for target, _ in self._sums}
-        if not targets:
-            return
+    def _seed(self, booked: Mapping[str, Mark], wall: float) -> None:
+        """Begin the sums with what the book has, of servers that are metered now and of all that discovery found."""
+        ours = {target for target in booked if target in self._watches or (self._discovers and "://" not in target)}
         for span in self._ledger.spans(since=wall // DAY_S * DAY_S):
-            if span.target in targets:
+            if span.target in ours:
                 self._sums[span.target, span.model].add(span, self._batch)
-        for target in targets:
-            if target in self._booked:
-                for model, total in self._booked[target].totals.items():
-                    self._sums[target, model].total = total
+        for target in ours:
+            for model, total in booked[target].totals.items():
+                self._sums[target, model].total = total
+
+    @property
+    def _discovers(self) -> bool:
+        return any(source.discovers for source in self._sources)
 
     def _mark(self, watch: Watch) -> Mark | None:
         if watch.until is None:
             return None
         totals = {model: self._sums[watch.target, model].total for model in watch.readings}
-        return Mark(watch.target, watch.until, dict(watch.readings), totals)
+        gone = watch.target not in self._watches
+        return Mark(watch.target, watch.until, dict(watch.readings), totals, watch.usd_per_hour, gone)
 
     def _add(self, span: Span) -> None:
         sums = self._sums[span.target, span.model]
@@ -214,14 +280,16 @@ class Meter:
             sums.recent.append(span)
 
     def _state(self, wall: float, gpus: Sequence[GpuReading]) -> MeterState:
-        groups = tuple(
-            self._group(watch, reading, wall) for watch in self._watches.values() for reading in watch.readings.values()
-        )
+        known = [(watch, reading) for watch in self._watches.values() for reading in watch.readings.values()]
+        # One window for all: sums over different ones would give the longer more weight.
+        window_s = LUMPY_NOW_S if any(reading.lumpy for _, reading in known) else NOW_S
+        groups = tuple(self._group(watch, reading, wall, window_s) for watch, reading in known)
         sums = {
             name: sum((getattr(each, name) for each in groups), _NOTHING) for name in ("now", "hour", "today", "total")
         }
-        for (target, _), left in self._sums.items():
-            if target not in self._watches:
+        shown = {(group.target, group.model) for group in groups}
+        for key, left in self._sums.items():
+            if key not in shown:
                 sums["hour"] += _current(left.hour, wall, SECONDS_PER_HOUR)
                 sums["today"] += _current(left.today, wall, DAY_S)
                 sums["total"] += left.total
@@ -245,9 +313,8 @@ class Meter:
             return None
         return electricity_usd(self._energy_j, self._usd_per_kwh)
 
-    def _group(self, watch: Watch, reading: Reading, wall: float) -> GroupState:
+    def _group(self, watch: Watch, reading: Reading, wall: float, window_s: float) -> GroupState:
         sums = self._sums[watch.target, reading.model]
-        window_s = LUMPY_NOW_S if reading.lumpy else NOW_S
         until = watch.until or wall
         current = {name: getattr(reading, name) if watch.up else None for name in ("running", "waiting", "kv_use")}
         return GroupState(
@@ -274,12 +341,21 @@ class Meter:
             for watch in self._watches.values()
             if watch.said and watch.target not in self._never
         ]
+        if not self._watches:
+            notes.append("no servers now")
+        if self._left_out_gpus:
+            notes.append(f"{plural(self._left_out_gpus, 'GPU')} of pods that are not metered here: left out")
+        notes += [f"--price {each.said}: no server has it" for each in self._prices.others if not self._holds(each)]
         notes += [warning for source in self._sources for warning in source.warnings]
         notes += [self._gpus.why] if self._gpus is not None and self._gpus.why else []
         if self._unwritten is not None:
             held = plural(self._ledger.held, "span")
             notes.append(f"the ledger cannot be written ({self._unwritten}): {held} held in memory, tried again")
         return tuple(notes)
+
+    def _holds(self, price: PriceOf) -> bool:
+        watches = self._watches.values()
+        return any(price.holds(watch.target, _labels(watch.readings.values())) for watch in watches)
 
     def unknown_engines(self) -> set[str]:
         """Addresses whose pages are of no engine that we know."""
@@ -294,12 +370,20 @@ def _current(sums: tuple[float, Tally], until: float, period_s: float) -> Tally:
     return sums[1] if sums[0] == until // period_s * period_s else _NOTHING
 
 
-def _born(readings: Sequence[Reading], asked_before: float | None) -> float | None:
-    """When a server began that was not there when its source was asked before."""
+def _born(readings: Sequence[Reading], absent_since: float | None) -> float | None:
+    """When a server began that was not there for a while: loading its model is paid for too."""
     starts = [each.started for each in readings if each.started is not None]
-    if asked_before is None or not starts or max(starts) < asked_before:
+    if absent_since is None or not starts or max(starts) < absent_since:
         return None
     return max(starts)
+
+
+def _labels(readings: Iterable[Reading]) -> Mapping[str, str]:
+    return next((reading.labels for reading in readings), {})
+
+
+def _pod(labels: Mapping[str, str]) -> tuple[str, str]:
+    return labels.get("namespace", ""), labels.get("pod", "")
 
 
 def _gpu(reading: GpuReading) -> GpuState:

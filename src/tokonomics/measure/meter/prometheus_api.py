@@ -16,8 +16,11 @@ import aiohttp
 from tokonomics.errors import BadInput, TokonomicsError, shorten
 from tokonomics.measure.meter.readings import Missed
 
-MAX_ANSWER_BYTES = 512_000_000
-"""A choice: an hour of 300 replicas, 15 series each, scraped every 15 s is 1.1 million samples, some 30 MB of JSON."""
+MAX_ANSWER_BYTES = 100_000_000
+"""A choice: ten minutes of a thousand replicas, 15 series each, scraped every 15 s are 600,000 samples, 20 MB of JSON.
+
+What is more is asked for in smaller pieces.
+"""
 
 
 class Series(NamedTuple):
@@ -106,7 +109,7 @@ class PrometheusApi:
         async for chunk in response.content.iter_chunked(1 << 20):
             body += chunk
             if len(body) > MAX_ANSWER_BYTES:
-                raise TooManySamples("sent more than 512 MB", where=self.shown)
+                raise TooManySamples(f"sent more than {MAX_ANSWER_BYTES // 10**6} MB", where=self.shown)
         return bytes(body)
 
     def _checked(self, status: int, body: bytes) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Container, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import aiohttp
@@ -21,21 +20,20 @@ from tokonomics.measure.meter.pages import Sample
 from tokonomics.measure.meter.prometheus_api import PrometheusApi, Series, TooManySamples
 from tokonomics.measure.meter.readings import Missed, Reading
 from tokonomics.measure.meter.scrape import authorization
+from tokonomics.measure.meter.targets import TARGET_LABELS, TargetKey, TargetNames, refuse_two_scrapers, target_of
 
-TARGET_LABELS = ("cluster", "namespace", "job", "pod", "instance")
-"""Who was scraped, by the names that Prometheus and its Kubernetes operator use."""
-PLACE_LABELS = (*TARGET_LABELS, "container", "endpoint", "service", "node", "prometheus", "prometheus_replica")
+PLACE_LABELS = (*TARGET_LABELS, "endpoint", "service", "node", "prometheus", "prometheus_replica")
 """Of the scrape and not of the engine: kept with the reading, to group by."""
 
 LATEST_WINDOW_S = 300.0
 """How far back the newest scrape is looked for: Prometheus's own default lookback."""
+ENDED_WITHIN_S = 240.0
+"""After its last scrape: Prometheus has marked the series of a target that is gone, and would still show the others."""
 PIECE_S = 600.0
 """A choice: ten minutes of 300 replicas at 15 s are 230,000 samples, 10 MB of JSON."""
 _SMALLEST_PIECE_S = 10.0
 _OVERLAP_S = 60.0
 """Read again at each question: samples that reach a central store by remote write come some seconds late."""
-
-TargetKey = tuple[tuple[str, str], ...]
 
 
 class Scrape(NamedTuple):
@@ -51,6 +49,7 @@ class PrometheusSource:
     """Reads engines through a Prometheus; remembers the last scrape of each target, so that each is counted once.
 
     ``match`` are the user's own label matchers; ``keep_labels`` further labels to group by, such as team or tenant.
+    ``known`` are the last readings that the book has of targets: with them, to find nothing now is no mistake.
     """
 
     discovers = True
@@ -64,6 +63,7 @@ class PrometheusSource:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
         clock: Callable[[], float] = time.time,
+        known: Iterable[Reading] = (),
     ) -> None:
         self.api = PrometheusApi(url, headers=authorization() if headers is None else headers, timeout_s=timeout_s)
         self.match = _matchers(match or "")
@@ -72,9 +72,14 @@ class PrometheusSource:
         self._keep = (*PLACE_LABELS, *keep_labels)
         self._clock = clock
         self._jobs: set[str] = set()
+        self._keeps_up = False
+        self._names = TargetNames()
         self._newest: dict[TargetKey, Sequence[Reading]] = {}
         self._seen_until: dict[TargetKey, float] = {}
         self._read_until_s: float | None = None
+        self._knows_any = False
+        for reading in known:
+            self._remember(reading)
 
     @property
     def name(self) -> str:
@@ -89,42 +94,44 @@ class PrometheusSource:
         since_s = now_s - LATEST_WINDOW_S if self._read_until_s is None else self._read_until_s - _OVERLAP_S
         try:
             async with aiohttp.ClientSession() as session:
-                pieces = [piece async for piece in self._pieces(session, since_s, now_s)]
+                pieces = [piece async for _, piece in self._pieces(session, since_s, now_s)]
+                scrapes = [scrape for piece in pieces for scrape in piece]
+                if not scrapes and not self._knows_any:
+                    raise self._nothing(LATEST_WINDOW_S)
                 living = await self._living(session, now_s)
         except BadInput as error:
             if self._read_until_s is None:
                 raise
             # It worked before: a proxy's error page, say, is no reason to end a meter.
             raise Missed(error.what, where=error.where, fix=error.fix) from None
-        scrapes = [scrape for piece in pieces for scrape in piece]
         if self._read_until_s is None:
-            if not scrapes:
-                raise self._nothing(LATEST_WINDOW_S)
             scrapes = sorted({scrape.target: scrape for scrape in scrapes}.values(), key=lambda scrape: scrape.at)
         self._read_until_s = now_s
         return self._reported(scrapes, living, now_s)
 
-    async def history(self, since_s: float, until_s: float) -> AsyncIterator[Sequence[Reading]]:
-        """Every scrape of a stretch of the past, as ``read`` would have given them, piece by piece.
+    async def history(self, since_s: float, until_s: float) -> AsyncIterator[tuple[float, Sequence[Reading]]]:
+        """Every scrape of a stretch of the past, as ``read`` would have given them, piece by piece, each with its time.
 
-        A piece in which nothing at all was scraped, as while Prometheus was down, is passed over.
+        A piece without a scrape of an engine is one in which there was none, as in a fleet that is scaled to zero at
+        night; or one in which Prometheus was down: then nobody can say, and those that were there are reported again.
         """
-        found = False
+        found, at_s = self._knows_any, since_s
         async with aiohttp.ClientSession() as session:
-            async for scrapes in self._pieces(session, since_s, until_s):
-                if not scrapes:
-                    continue
-                found = True
-                living = await self._living(session, scrapes[-1].at)
-                yield self._reported(scrapes, living, scrapes[-1].at)
+            async for end_s, scrapes in self._pieces(session, since_s, until_s):
+                newest_s = max([*self._seen_until.values(), *(scrape.at for scrape in scrapes[-1:])], default=0.0)
+                # When it can tell those that ended from those that it could not see: once after the last scrape.
+                tells_s = newest_s + ENDED_WITHIN_S
+                at_s = tells_s if at_s < tells_s < end_s else end_s
+                yield at_s, self._reported(scrapes, await self._living(session, at_s), at_s)
+                found = found or bool(scrapes)
         self._read_until_s = until_s
         if not found:
             raise self._nothing(until_s - since_s)
 
     async def _pieces(
         self, session: aiohttp.ClientSession, since_s: float, until_s: float
-    ) -> AsyncIterator[list[Scrape]]:
-        """Scrapes oldest first, in pieces that the server can load and we can hold."""
+    ) -> AsyncIterator[tuple[float, list[Scrape]]]:
+        """Scrapes oldest first, in pieces that the server can load and we can hold; each with its end."""
         piece_s, start_s = PIECE_S, since_s
         while start_s < until_s:
             end_s = min(start_s + piece_s, until_s)
@@ -135,16 +142,19 @@ class PrometheusSource:
                     raise BadInput(error.what, where=error.where, fix="Choose fewer targets: --query.") from None
                 piece_s /= 2
                 continue
-            yield scrapes
+            yield end_s, scrapes
             start_s = end_s
 
-    def _reported(self, scrapes: Iterable[Scrape], living: Collection[TargetKey], at_s: float) -> list[Reading]:
+    def _reported(self, scrapes: Iterable[Scrape], living: Collection[TargetKey] | None, at_s: float) -> list[Reading]:
         """What is new, after what is still there as it was."""
         new = self._unseen(scrapes)
         came = {(reading.target, reading.model) for reading in new}
-        if not living:
-            # A store that keeps no ``up``: a target is there as long as Prometheus itself would show its last sample.
-            living = {target for target, at in self._seen_until.items() if at >= at_s - LATEST_WINDOW_S}
+        if living is None:
+            # Samples that Prometheus would still show, and does not, have ended; older ones end when it was down, and
+            # their targets may be there. In a store that keeps no ``up`` they are there as long as it would show them.
+            within_s = ENDED_WITHIN_S if self._keeps_up else LATEST_WINDOW_S
+            lately = {target for target, at in self._seen_until.items() if at >= at_s - within_s}
+            living = self._seen_until.keys() - lately if self._keeps_up else lately
         self._forget_all_but(living, before=at_s - _OVERLAP_S)
         again = [each for last in self._newest.values() for each in last if (each.target, each.model) not in came]
         return [*again, *new]
@@ -161,15 +171,30 @@ class PrometheusSource:
             return []
         jobs = {series.labels.get("job", "") for series in engines.series}
         self._jobs |= jobs
+        self._knows_any = True
         targets = await self.api.raw_samples(session, _selector((STARTED, "up"), _among(jobs)), window_s, until_s)
-        return scrapes_of(engines.series, targets.series, self._keep)
+        scrapes = scrapes_of(engines.series, targets.series, self._keep)
+        self._names.learn((scrape.target, scrape.at) for scrape in scrapes)
+        return scrapes
 
-    async def _living(self, session: aiohttp.ClientSession, at_s: float) -> set[TargetKey]:
-        """Targets that Prometheus still knows, whether they answer or not."""
-        if not self._jobs:
-            return set()
+    async def _living(self, session: aiohttp.ClientSession, at_s: float) -> set[TargetKey] | None:
+        """Targets that Prometheus still knows, whether they answer or not; None if it scraped nothing at all."""
         selector = _selector(("up",), _among(self._jobs))
-        return {_target(labels) for labels in await self.api.living(session, selector, at_s)}
+        living = (
+            {target_of(labels) for labels in await self.api.living(session, selector, at_s)} if self._jobs else set()
+        )
+        if not living and not await self.api.living(session, "count(up)", at_s):
+            return None
+        self._keeps_up = True
+        return living
+
+    def _remember(self, reading: Reading) -> None:
+        target = target_of(reading.labels)
+        self._knows_any = True
+        self._jobs.add(reading.labels.get("job", ""))
+        self._names.keep(target, reading.target)
+        self._newest[target] = [*self._newest.get(target, ()), reading]
+        self._seen_until[target] = max(reading.at, self._seen_until.get(target, 0.0))
 
     def _unseen(self, scrapes: Iterable[Scrape]) -> list[Reading]:
         readings: list[Reading] = []
@@ -177,7 +202,7 @@ class PrometheusSource:
             if scrape.at <= self._seen_until.get(scrape.target, 0.0):
                 continue
             self._seen_until[scrape.target] = scrape.at
-            name = target_name(scrape.target)
+            name = self._names.of(scrape.target)
             try:
                 page = readings_of(scrape.samples, name, scrape.at, scrape.labels)
             except Missed as error:
@@ -213,12 +238,12 @@ def scrapes_of(
     of_targets: dict[TargetKey, set[str]] = defaultdict(set)
     started: dict[tuple[TargetKey, float], float] = {}
     for labels, samples in targets:
-        of_targets[_target(labels)] |= labels.keys()
+        of_targets[target_of(labels)] |= labels.keys()
         if labels["__name__"] == STARTED:
-            started |= {(_target(labels), at): value for at, value in samples}
+            started |= {(target_of(labels), at): value for at, value in samples}
     pages: dict[tuple[TargetKey, float], Scrape] = {}
     for labels, samples in engines:
-        target, name = _target(labels), labels["__name__"]
+        target, name = target_of(labels), labels["__name__"]
         # A label of the target may change while its process runs on: as part of a series' name it would begin anew.
         dropped = {"__name__", *PLACE_LABELS, *of_targets.get(target, ())}
         own = {label: value for label, value in labels.items() if label not in dropped}
@@ -230,25 +255,8 @@ def scrapes_of(
         if key in started:
             page.samples.append(Sample(STARTED, {}, started[key]))
     scrapes = sorted(pages.values(), key=lambda scrape: scrape.at)
-    _refuse_two_scrapers(scrapes)
+    refuse_two_scrapers((scrape.target, scrape.at) for scrape in scrapes)
     return scrapes
-
-
-def target_name(target: TargetKey) -> str:
-    """A target as people call it: its pod, else its instance, with what is above it."""
-    labels = dict(target)
-    for names in (("cluster", "namespace", "pod"), ("cluster", "instance")):
-        if names[-1] in labels:
-            return "/".join(labels[name] for name in names if name in labels)
-    raise BadInput(
-        "the series of engines carry neither pod nor instance",
-        where="--prometheus",
-        fix="Sums over servers hide their restarts: ask a Prometheus that keeps the label instance.",
-    )
-
-
-def _target(labels: Mapping[str, str]) -> TargetKey:
-    return tuple((name, labels[name]) for name in TARGET_LABELS if labels.get(name))
 
 
 def selector_of(names: Iterable[str], match: str | None) -> str:
@@ -278,27 +286,3 @@ def _matchers(match: str) -> str:
             fix='Write such as namespace="prod",job=~"vllm.*"; which metrics are read is decided here.',
         )
     return bare
-
-
-def _refuse_two_scrapers(scrapes: Iterable[Scrape]) -> None:
-    spans: dict[tuple[str, ...], dict[TargetKey, tuple[float, float]]] = defaultdict(dict)
-    for scrape in scrapes:
-        labels = dict(scrape.target)
-        if "instance" in labels:
-            targets = spans[labels.get("cluster", ""), labels["instance"]]
-            first, _ = targets.get(scrape.target, (scrape.at, scrape.at))
-            targets[scrape.target] = (first, scrape.at)
-    for (_, instance), targets in spans.items():
-        ordered = sorted(targets.items(), key=lambda item: item[1])
-        for (one, (_, end)), (other, (start, _)) in pairwise(ordered):
-            if start < end:
-                raise BadInput(
-                    f"{instance} is scraped twice, as {_words(one, other)} and as {_words(other, one)}: "
-                    "its tokens would count twice",
-                    where="--prometheus",
-                    fix=f"Choose one: --query '{_words(one, other)}'.",
-                )
-
-
-def _words(labels: TargetKey, unlike: TargetKey) -> str:
-    return ",".join(f'{name}="{value}"' for name, value in labels if (name, value) not in unlike)

@@ -63,6 +63,8 @@ class Reading:
     """Share of the KV cache in use, 0 to 1."""
     lumpy: bool = False
     """Tokens are counted only when a request ends."""
+    moves_within: bool = False
+    """A counter on the page moves while a request runs: when none has moved there was no work, whatever gauges say."""
     tells_idle: bool = True
     """False: nothing on the page moves or shows while a long request runs, so silence is not idleness."""
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 MOST_BYTES = 20_000_000
 """A vLLM page has 50 KB; of a large data-parallel server perhaps a hundred times that."""
 TIMEOUT_S = 10.0
-_AT_ONCE = 32
+CONNECT_S = 3.0
+"""A host that is there accepts within milliseconds; one that is not must not hold a place for long."""
+AT_ONCE = 64
+"""Pages read at the same time: a choice, so that a thousand servers do not open a thousand connections."""
 _ASK_MODEL_TIMES = 3
 _PATHS = ("/metrics", "/prometheus/metrics")
 
@@ -47,11 +50,19 @@ def address_of(text: str) -> str:
             where="URL",
             fix="Set TOKONOMICS_METER_AUTHORIZATION to the header's value instead.",
         )
+    if parts.query:
+        raise BadInput(
+            "an address with a query would be written to the ledger, and may hold a key",
+            where="URL",
+            fix="Leave out what follows the question mark; a key goes into TOKONOMICS_METER_AUTHORIZATION.",
+        )
     path = parts.path.rstrip("/")
     for ending in ("/v1", *reversed(_PATHS)):
         # One server must have one name, or its tokens would count twice.
         path = path.removesuffix(ending)
-    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    usual = port is None or port == {"http": 80, "https": 443}[parts.scheme]
+    return urlunsplit((parts.scheme, host if usual else f"{host}:{port}", path, "", ""))
 
 
 def authorization() -> dict[str, str]:
@@ -78,7 +89,7 @@ class EngineSource:
         self._session = session
         self._clock = clock
         self._labels = labels or {}
-        self._at_once = at_once or asyncio.Semaphore(_AT_ONCE)
+        self._at_once = at_once or asyncio.Semaphore(AT_ONCE)
         self._page: str | None = None
         self._finder: re.Pattern[str] = FINDER
         self._model, self._asked_model = "", 0
@@ -136,10 +147,10 @@ class EngineSource:
     async def _get(self, page: str, metrics: bool = True) -> str:
         import aiohttp
 
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_S)
         accept = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
         try:
-            async with self._session.get(page, timeout=timeout, headers=accept) as response:
+            async with self._session.get(page, timeout=timeout, headers=accept, allow_redirects=False) as response:
                 if response.status != 200:
                     raise Missed(f"answers {response.status} at {urlsplit(page).path}", fix=_switches(response.status))
                 if metrics and response.content_type in ("text/html", "application/json", "text/event-stream"):

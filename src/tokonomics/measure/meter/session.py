@@ -1,7 +1,8 @@
 """A run of the meter: its sources opened, ticks on the beat until it is told to stop, and a last word.
 
 The first tick decides: an address whose page is of no engine that we know, or none that answers at all, is a mistake
-of who asked and ends the run. From then on nothing that a server does ends it.
+of who asked and ends the run; a fleet that the book knows and that is scaled to zero is none. From then on nothing that
+a server does ends it.
 """
 
 import asyncio
@@ -9,23 +10,27 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.clocks import Clock, SystemClock
-from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.readings import GpuSource, Source
-from tokonomics.measure.meter.scrape import EngineSource, address_of, authorization
+from tokonomics.measure.meter.scrape import AT_ONCE, EngineSource, address_of, authorization
 from tokonomics.measure.meter.state import MeterState, Planned
+from tokonomics.units import plural
 
 if TYPE_CHECKING:
+    from tokonomics.measure.meter.prices import Prices
     from tokonomics.measure.meter.prometheus_source import PrometheusSource
 
 Show = Callable[[MeterState], None]
 _LAST_MINUTES_S = 600.0
 """Not all servers were scraped at the same time: read again what may be new of some; the book leaves the rest out."""
+_SAY_EVERY_S = 6 * 3600.0
+"""Of the past, how much is read between two lines that say so: 28 of them for a week."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Asked:
     """What to meter, and how."""
 
     urls: Sequence[str]
-    usd_per_hour: float
+    usd_per_hour: "float | Prices"
     price_from: str
     every_s: float = 15.0
     beats: int | None = None
@@ -69,10 +74,14 @@ async def _run(asked: Asked, ledger: Ledger, show: Show, clock: Clock, say: Call
     addresses = list(dict.fromkeys(address_of(url) for url in asked.urls))
     if not addresses and asked.prometheus is None:
         raise BadInput("no server is given", where="URL", fix="Such as: tokonomics meter http://localhost:8000")
-    connector = aiohttp.TCPConnector(limit=64, keepalive_timeout=max(15.0, 2 * asked.every_s))
+    # No limit here: waiting for a place would count against the time that a server has to answer.
+    connector, at_once = (
+        aiohttp.TCPConnector(limit=0, keepalive_timeout=max(15.0, 2 * asked.every_s)),
+        asyncio.Semaphore(AT_ONCE),
+    )
     async with aiohttp.ClientSession(connector=connector, headers=authorization()) as session:
-        sources: list[Source] = [EngineSource(each, session, clock, asked.labels) for each in addresses]
-        fleet = _fleet(asked, clock)
+        sources: list[Source] = [EngineSource(each, session, clock, asked.labels, at_once) for each in addresses]
+        fleet = _fleet(asked, clock, ledger)
         meter = Meter(
             [*sources, *([fleet] if fleet else [])],
             ledger,
@@ -87,8 +96,14 @@ async def _run(asked: Asked, ledger: Ledger, show: Show, clock: Clock, say: Call
         )
         since = _past_from(asked, ledger) if fleet is not None else None
         if fleet is not None and since is not None:
-            async for readings in fleet.history(since, clock.wall()):
-                meter.backfill(fleet, readings)
+            if (note := _booked_already(asked, ledger)) is not None:
+                say(note)
+            said = since
+            async for at, readings in fleet.history(since, clock.wall()):
+                meter.backfill(fleet, readings, at)
+                if at - said > _SAY_EVERY_S:
+                    said = at
+                    say(f"read the past up to {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC")
         async with _exposed(asked, show, say) as show_too:
             return await _beat(meter, asked, show_too, clock)
 
@@ -97,16 +112,29 @@ def _past_from(asked: Asked, ledger: Ledger) -> float | None:
     """Where a Prometheus is read from: as asked, or else where the last meter ended, which it has scraped through."""
     if asked.since is not None or asked.from_now:
         return asked.since
-    booked = [mark.until for target, mark in ledger.marks().items() if "://" not in target]
+    booked = [mark.until for mark in _discovered(ledger)]
     return max(booked) - _LAST_MINUTES_S if booked else None
 
 
-def _fleet(asked: Asked, clock: Clock) -> "PrometheusSource | None":
+def _booked_already(asked: Asked, ledger: Ledger) -> str | None:
+    """What is in the book is not booked again, nor is what came before it."""
+    there = [mark.target for mark in _discovered(ledger) if not mark.is_gone]
+    if asked.since is None or not there:
+        return None
+    return f"--since: {plural(len(there), 'server')} in the ledger go on from where they are in it, not from before"
+
+
+def _discovered(ledger: Ledger) -> list[Mark]:
+    return [mark for target, mark in ledger.marks().items() if "://" not in target]
+
+
+def _fleet(asked: Asked, clock: Clock, ledger: Ledger) -> "PrometheusSource | None":
     from tokonomics.measure.meter.prometheus_source import PrometheusSource
 
     if asked.prometheus is None:
         return None
-    return PrometheusSource(asked.prometheus, asked.match, asked.keep_labels, clock=clock.wall)
+    known = [reading for mark in _discovered(ledger) for reading in mark.readings.values()]
+    return PrometheusSource(asked.prometheus, asked.match, asked.keep_labels, clock=clock.wall, known=known)
 
 
 @asynccontextmanager
@@ -150,8 +178,9 @@ def _refuse(meter: Meter, state: MeterState) -> None:
     for name, miss in meter.unreachable().items():
         if name in meter.unknown_engines():
             raise BadInput(miss.what, where=name, fix=miss.fix)
-    if not state.groups:
-        name, miss = next(iter(meter.unreachable().items()))
+    for name, miss in meter.unreachable().items():
+        if any(group.engine for group in state.groups):
+            break
         raise BadInput(miss.what, where=name, fix=miss.fix or "Is the server up, and the address right?")
 
 

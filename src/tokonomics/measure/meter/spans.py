@@ -1,9 +1,11 @@
 """A stretch of paid time on one server: how long, at what price, what was counted in it, and whether it worked.
 
 Time is **seen** between two readings that came; a **gap** while the server did not answer; **away** while the meter did
-not run. Seen time is busy when anything was counted or requests are there at either end, and idle when nothing moved;
-an engine that keeps its own idle seconds is believed within a busy stretch. What was counted over a gap is known only
-when the server is back: it stays with the last part of the gap, and is never spread.
+not run. Seen time is busy when anything was counted, and idle when nothing moved. Requests that a gauge shows decide
+only where no counter moves within a request, since gauges can stay behind (vLLM issue 22545: after aborts). An engine
+that keeps its own idle seconds is believed within a busy stretch. Models of one server share its time as they share its
+price. What was counted over a gap is known only when the server is back: it stays with the last part of the gap, and is
+never spread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +43,10 @@ class Span:
     """Of the server, as it was priced then."""
     usd: float
     """This model's part of the server's price."""
+    server_s: float
+    """Likewise of ``seconds``: a server with two models is paid for once."""
     busy_s: float = 0.0
+    """Of ``server_s``."""
     input_total: float = 0.0
     input_cached: float = 0.0
     output: float = 0.0
@@ -60,7 +65,7 @@ class Span:
 
 
 _COUNTS = ("input_total", "input_cached", "output", "answered", "failed", "preempted", "ttft_s", "ttft_count")
-_SHARED = ("seconds", "usd", "busy_s", "running_s", "running_seen_s")
+_SHARED = ("seconds", "usd", "server_s", "busy_s", "running_s", "running_seen_s")
 SUMS = (*_SHARED, *_COUNTS)
 """What is added when two stretches become one."""
 
@@ -76,10 +81,9 @@ def spans_between(
     """The spans of a server's models up to readings that came; its price is split by the tokens of each."""
     counted = [(reading, increases(before.get(reading.model), reading)) for reading in now]
     tokens = [each.get(Counted.input_total, 0.0) + each.get(Counted.output, 0.0) for _, each in counted]
-    shares = _shares(usd_per_hour * seconds / SECONDS_PER_HOUR, tokens)
     return [
-        _span(before.get(reading.model), reading, each, start, seconds, watched, usd_per_hour, usd)
-        for (reading, each), usd in zip(counted, shares, strict=True)
+        _span(before.get(reading.model), reading, each, start, seconds, watched, usd_per_hour, share)
+        for (reading, each), share in zip(counted, _shares(tokens), strict=True)
     ]
 
 
@@ -87,7 +91,6 @@ def empty_spans(
     last: Sequence[Reading], start: float, seconds: float, watched: Watched, usd_per_hour: float
 ) -> list[Span]:
     """Paid time of which nothing is known."""
-    shares = _shares(usd_per_hour * seconds / SECONDS_PER_HOUR, [0.0] * len(last))
     return [
         Span(
             target=each.target,
@@ -97,10 +100,11 @@ def empty_spans(
             start=start,
             seconds=seconds,
             usd_per_hour=usd_per_hour,
-            usd=usd,
+            usd=usd_per_hour * seconds / SECONDS_PER_HOUR / len(last),
+            server_s=seconds / len(last),
             labels=each.labels,
         )
-        for each, usd in zip(last, shares, strict=True)
+        for each in last
     ]
 
 
@@ -110,6 +114,8 @@ def is_busy(before: Reading | None, now: Reading, counted: Mapping[Counted, floa
         return True
     if any(counted.get(kind, 0.0) > 0 for kind in _WORK):
         return True
+    if now.moves_within:
+        return False
     ends = (now.running, now.waiting, before.running if before else None, before.waiting if before else None)
     return any(gauge for gauge in ends)
 
@@ -125,7 +131,7 @@ def _span(
     seconds: float,
     watched: Watched,
     usd_per_hour: float,
-    usd: float,
+    share: float,
 ) -> Span:
     busy_s = _busy_s(before, now, counted, seconds) if watched is Watched.seen else 0.0
     gauges = [each.running for each in (before, now) if each is not None and each.running is not None]
@@ -138,11 +144,12 @@ def _span(
         start=start,
         seconds=seconds,
         usd_per_hour=usd_per_hour,
-        usd=usd,
-        busy_s=busy_s,
+        usd=usd_per_hour * seconds / SECONDS_PER_HOUR * share,
+        server_s=seconds * share,
+        busy_s=busy_s * share,
         # A gauge read at random times has the mean of the whole stretch, so it weighs with all of it.
         running_s=sum(gauges) / len(gauges) * seconds if known else 0.0,
-        running_seen_s=busy_s if known else 0.0,
+        running_seen_s=busy_s * share if known else 0.0,
         labels=now.labels,
         **{name: counted.get(Counted(name), 0.0) for name in _COUNTS},
     )
@@ -157,11 +164,10 @@ def _busy_s(before: Reading | None, now: Reading, counted: Mapping[Counted, floa
     return seconds - idle_s if idle_s <= seconds else seconds
 
 
-def _shares(usd: float, weights: Sequence[float]) -> list[float]:
-    """Dollars by weight, or evenly without any; they add up."""
+def _shares(weights: Sequence[float]) -> list[float]:
+    """By weight, or even without any; they add up to 1."""
     total = sum(weights)
-    shares = [usd * weight / total if total > 0 else usd / len(weights) for weight in weights[:-1]]
-    return [*shares, usd - sum(shares)] if weights else []
+    return [weight / total if total > 0 else 1 / len(weights) for weight in weights]
 
 
 def cut(span: Span, at: float) -> tuple[Span | None, Span | None]:
@@ -195,17 +201,17 @@ def cut_every(span: Span, period_s: float) -> list[Span]:
 def tally(span: Span, planned_batch: float | None = None) -> Tally:
     """A span as sums."""
     seen = span.watched is Watched.seen
-    busy_share = span.busy_s / span.seconds if span.seconds > 0 else 0.0
+    busy_share = span.busy_s / span.server_s if span.server_s > 0 else 0.0
     busy_usd = span.usd * busy_share if seen else 0.0
     ended = span.answered + span.failed
     batch = span.running_s / span.running_seen_s if span.running_seen_s > 0 else None
     starved = planned_batch is not None and batch is not None and batch < STARVED_BELOW * planned_batch
     return Tally.model_construct(
-        seconds=span.seconds,
+        seconds=span.server_s,
         busy_s=span.busy_s if seen else 0.0,
-        idle_s=span.seconds - span.busy_s if seen else 0.0,
-        gap_s=span.seconds if span.watched is Watched.gap else 0.0,
-        away_s=span.seconds if span.watched is Watched.away else 0.0,
+        idle_s=span.server_s - span.busy_s if seen else 0.0,
+        gap_s=span.server_s if span.watched is Watched.gap else 0.0,
+        away_s=span.server_s if span.watched is Watched.away else 0.0,
         usd=span.usd,
         busy_usd=busy_usd,
         idle_usd=span.usd - busy_usd if seen else 0.0,

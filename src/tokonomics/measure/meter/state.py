@@ -131,7 +131,8 @@ class Planned(Noun):
     usd_per_hour: float | None = None
     tokens_per_s: float | None = None
     """Input and output."""
-    cache_share: float = 0.0
+    cache_share: float | None = None
+    """Of the prompt tokens; None: the plan does not say, and none is taken."""
     requests_per_s: float | None = None
 
 

@@ -1,9 +1,11 @@
 """One server over time: readings that come or do not, turned into spans that follow each other without overlap.
 
 The time of the spans is that of the steady clock. Their labels follow the wall clock while it agrees; when it is set
-forward they skip, when it is set back they go on from where they were until it has caught up.
+forward they skip, when it is set back they go on from where they were until it has caught up, or follow it where that
+would take more than an hour.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -14,12 +16,16 @@ from tokonomics.measure.meter.spans import Span, Watched, empty_spans, spans_bet
 
 CLOCK_SLACK_S = 2.0
 """By which labels and the wall clock may differ before labels skip: clocks are slewed all the time."""
+SET_BACK_S = 3600.0
+"""Labels that are ahead by more were written by a clock that was wrong; a summer time that is set back is an hour."""
 LONG_S = 120.0
 """Longer than this without a reading, or a miss, nobody looked: a machine that slept, or a scraper that was down."""
+LONGEST_INTERVAL_S = 300.0
+"""Prometheus shows no sample that is older, so that nobody scrapes less often."""
 MOST_AWAY_S = 31 * 86_400.0
 """After a longer absence the machine was hardly paid for all the while, or a clock was wrong: counting starts anew."""
 STRANGERS_BELIEVED = 3
-"""After so many readings in a row of one other process, it is the server now, counted from here on."""
+"""After so many readings in a row of one other process, it is the server now, counted from the first of them."""
 
 
 class Watch:
@@ -37,14 +43,18 @@ class Watch:
         self._patience_s = patience_s
         self._after_patience = after_patience
         self.usd_per_hour = usd_per_hour
+        self._booked_usd_per_hour = mark.usd_per_hour if mark else usd_per_hour
         self.readings: dict[str, Reading] = dict(mark.readings) if mark else {}
         self.until: float | None = mark.until if mark else None
+        self.named: Reading | None = None
+        """The reading that told the model of a server whose model was not known; for whoever keeps sums by model."""
         self.misses = 0
         self.up = False
         self.said: str | None = None
         self._steady: float | None = None
         self._missing = False
-        self._strangers: tuple[float | None, int] = (None, 0)
+        self._strangers: list[Sequence[Reading]] = []
+        self._intervals: deque[float] = deque(maxlen=2)
 
     def came(self, readings: Sequence[Reading], wall: float, steady: float, born: float | None = None) -> list[Span]:
         """Spans up to readings that came. ``born``: when the server began, where that was watched for."""
@@ -54,38 +64,60 @@ class Watch:
         anew = self.until is not None and self._steady is None and wall - self.until > MOST_AWAY_S
         if anew:
             self.readings, self.until = {}, None
+        self._meet(readings)
         if self.until is None and born is not None:
             self.until, self._steady = born, steady - max(0.0, wall - born)
         elif self.until is None and self.readings:
             # It had left and is back: what it counted meanwhile is ours, the time is not.
             self.until, self._steady, self._missing = wall, steady, True
+        self._learn_interval(readings)
+        said = "the last meter ended more than a month ago: counting starts anew" if anew else None
         if self.until is not None:
             start, seconds, watched = self._stretch(wall, steady)
-            spans = spans_between(self.readings, readings, start, seconds, watched, self.usd_per_hour)
+            said = "the clock was set back by more than an hour" if start < self.until else said
+            spans = spans_between(self.readings, readings, start, seconds, watched, self._price())
             self.until = start + seconds
+            self.readings |= {each.model: carried(self.readings.get(each.model), each) for each in readings}
         else:
             self.until = wall
-        self.readings |= {each.model: carried(self.readings.get(each.model), each) for each in readings}
-        self._steady, self._missing, self.up = steady, False, True
-        self.said = "the last meter ended more than a month ago: counting starts anew" if anew else None
+            self.readings = {each.model: each for each in readings}
+        self._steady, self._missing, self.up, self.said = steady, False, True, said
         return spans
 
     def missed(self, why: Missed, wall: float, steady: float) -> list[Span]:
         """Spans up to a reading that did not come: paid, and not known."""
         self.misses += 1
         self.up, self.said = False, why.what
-        if self.until is None or (self._steady is None and wall - self.until > MOST_AWAY_S):
+        if self.until is None:
+            # Nobody knows its engine or model yet; it is paid for all the same.
+            self.readings = self.readings or {"": Reading(self.target, "", "", wall, {})}
+            self.until, self._steady, self._missing = wall, steady, True
+        if self._steady is None and wall - self.until > MOST_AWAY_S:
             return []
         start, seconds, watched = self._stretch(wall, steady)
         watched = Watched.gap if watched is Watched.seen else watched
-        spans = empty_spans(list(self.readings.values()), start, seconds, watched, self.usd_per_hour)
+        spans = empty_spans(list(self.readings.values()), start, seconds, watched, self._price())
         self.until, self._steady, self._missing = start + seconds, steady, True
         return spans
 
     @property
     def last_at(self) -> float:
         """When the newest of its readings was made."""
-        return max((each.at for each in self.readings.values()), default=float("-inf"))
+        return max((each.at for each in self.readings.values() if each.engine), default=float("-inf"))
+
+    @property
+    def patience_s(self) -> float:
+        """How long between two readings is still watching: also a Prometheus that scrapes every few minutes watches."""
+        usual_s = min(self._intervals) if len(self._intervals) == 2 and self._after_patience is Watched.gap else 0.0
+        return max(self._patience_s, 1.5 * min(usual_s, LONGEST_INTERVAL_S))
+
+    def _learn_interval(self, readings: Sequence[Reading]) -> None:
+        if self.up and readings:
+            self._intervals.append(readings[0].at - self.last_at)
+
+    def _price(self) -> float:
+        """An absence costs what the server cost before it."""
+        return self._booked_usd_per_hour if self._steady is None else self.usd_per_hour
 
     def _stretch(self, wall: float, steady: float) -> tuple[float, float, Watched]:
         assert self.until is not None
@@ -93,10 +125,10 @@ class Watch:
             return self.until, max(0.0, wall - self.until), Watched.away
         seconds = max(0.0, steady - self._steady)
         skipped = wall - seconds - self.until
-        start = self.until + skipped if skipped > CLOCK_SLACK_S else self.until
+        start = self.until + skipped if skipped > CLOCK_SLACK_S or skipped < -SET_BACK_S else self.until
         if self._missing:
             return start, seconds, Watched.gap
-        return start, seconds, Watched.seen if seconds <= self._patience_s else self._after_patience
+        return start, seconds, Watched.seen if seconds <= self.patience_s else self._after_patience
 
     def _named(self, readings: Sequence[Reading]) -> Sequence[Reading]:
         """A server that names its model on another page may fail to: its counters are still the same ones."""
@@ -105,24 +137,37 @@ class Watch:
         (now,), (known,) = readings, self.readings
         if not now.model:
             return [replace(now, model=known)]
-        if not known:
-            self.readings = {now.model: replace(self.readings[""], model=now.model)}
+        if not known and self.readings[""].engine:
+            self.readings, self.named = {now.model: replace(self.readings[""], model=now.model)}, now
         return readings
+
+    def _meet(self, readings: Sequence[Reading]) -> None:
+        """The first reading of a server that did not answer before: its counts are ours if it began meanwhile."""
+        unread = self.readings.get("")
+        if unread is None or unread.engine:
+            return
+        began = [each.started for each in readings if each.started is not None]
+        ours = bool(began) and min(began) >= unread.at
+        self.readings, self.named = {} if ours else {each.model: each for each in readings}, readings[0]
 
     def _refuse_strangers(self, readings: Sequence[Reading]) -> None:
         before: Mapping[str, Reading] = self.readings
         strange = [each for each in readings if each.model in before and is_stranger(before[each.model], each)]
         if not strange:
-            self._strangers = (None, 0)
+            self._strangers = []
             return
-        who, times = self._strangers
-        times = times + 1 if who == strange[0].started else 1
-        self._strangers = (strange[0].started, times)
-        if times < STRANGERS_BELIEVED:
+        if self._strangers and _start(self._strangers[0]) != _start(readings):
+            self._strangers = []
+        self._strangers.append(readings)
+        if len(self._strangers) < STRANGERS_BELIEVED:
             raise Missed(
                 "another process answers at this address, beside the one before: a load balancer?",
                 fix="Give the address of each server, so that its counters can be told apart.",
             )
-        # Its counters become the base without anything counted: what it did before is not known to be ours.
-        self.readings |= {each.model: each for each in readings}
-        self._strangers = (None, 0)
+        # What it did before we first read it is not known to be ours.
+        self.readings |= {each.model: each for each in self._strangers[0]}
+        self._strangers = []
+
+
+def _start(readings: Sequence[Reading]) -> float | None:
+    return readings[0].started if readings else None
