@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from tokonomics.errors import BadInput
 from tokonomics.web import meter
+from tokonomics.web.pool import Busy
 
 
 def test_without_a_ledger_the_page_says_how_to_get_one(page: TestClient) -> None:
@@ -46,13 +47,44 @@ def test_the_sums_are_those_of_the_ledger(ledger: Path) -> None:
 
 def test_the_first_event_is_the_state(ledger: Path) -> None:
     async def first() -> bytes:
-        async for event in meter.events(ledger):
+        async for event in meter.Watched(ledger).events():
             return event
         raise AssertionError
 
     said = asyncio.run(first())
     assert said.startswith(b"event: state\ndata: ")
     assert json.loads(said.partition(b"data: ")[2])["total"]["usd"] == pytest.approx(0.6)
+
+
+def test_the_ledger_is_gone_through_once_however_many_watch(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone_through: list[Path] = []
+
+    def counted(file: Path) -> dict[str, Any]:
+        gone_through.append(file)
+        return whole(file)
+
+    whole = meter.state
+    monkeypatch.setattr(meter, "state", counted)
+    watched = meter.Watched(ledger)
+    for _ in range(20):
+        watched.state(every_s=0.0)
+    assert len(gone_through) == 1, "its latest reading is the same"
+
+
+def test_only_so_many_watch(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "MOST_WATCHERS", 1)
+
+    async def two() -> None:
+        watched = meter.Watched(ledger)
+        watched.admit()
+        first = watched.events()
+        await anext(first)
+        with pytest.raises(Busy):
+            watched.admit()
+        await first.aclose()
+        watched.admit()
+
+    asyncio.run(two())
 
 
 def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
