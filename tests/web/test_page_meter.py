@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,16 @@ def test_the_sums_are_those_of_the_ledger(ledger: Path) -> None:
     assert made["now"]["usd"] == pytest.approx(0.3, rel=0.01)
     assert sum(line["sums"]["usd"] for line in made["hours"]) == pytest.approx(0.6)
     assert [line["group"] for line in made["groups"]] == [["a:8000", "m", "vllm"]]
+
+
+def test_what_burns_now_is_that_of_all_servers_together(ledger: Path) -> None:
+    books: Any = pytest.importorskip("tokonomics.measure.meter.ledger")
+    with books.Ledger(ledger, read_only=True) as book:
+        (span,) = book.spans()
+    with books.Ledger(ledger) as book:
+        book.record([replace(span, target="b:8000")], [])
+    made = meter.state(ledger)["burning"]
+    assert made["usd_per_hour"] == pytest.approx(2 * 3.6, rel=0.02)
 
 
 def test_the_first_event_is_the_state(ledger: Path) -> None:

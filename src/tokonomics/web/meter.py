@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.bill import bill
+from tokonomics.measure.meter.bill import Bill, bill
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.web.answering import as_json
 from tokonomics.web.pool import Busy
@@ -88,6 +88,14 @@ def _latest(book: Ledger) -> float | None:
     return max((mark.until for mark in book.marks().values()), default=None)
 
 
+def _burning(recent: Bill) -> dict[str, float] | None:
+    """All servers together by the clock on the wall: their hours run side by side."""
+    wall_s = recent.until - recent.since
+    if wall_s <= 0 or not recent.total.seconds:
+        return None
+    return {"usd_per_hour": recent.total.usd / wall_s * _HOUR_S, "tokens_per_s": recent.total.billed_tokens / wall_s}
+
+
 def state(ledger: Path) -> dict[str, Any]:
     """Sums of the last five minutes, this hour, today (UTC) and of all; by server and model; by hour and by day."""
     now = time.time()
@@ -103,6 +111,7 @@ def state(ledger: Path) -> dict[str, Any]:
             "ledger": ledger.name,
             "read": _latest(book),
             "now": sums(now - _NOW_S)["total"],
+            "burning": _burning(bill(book.spans(now - _NOW_S, now), now - _NOW_S, now, ())),
             "hour": sums(now - now % _HOUR_S)["total"],
             "today": sums(today)["total"],
             "total": sums(0.0)["total"],

@@ -107,6 +107,8 @@ def worker_command(folder: Path, memory_bytes: int, niceness: int = 0) -> list[s
 
 COLD_S = 60.0
 """More for a worker that has not warmed up: it imports and compiles first, which is not the task's time."""
+WARM_UP_S = 300.0
+"""After which a worker that still warms up is given up."""
 _SECRETS = ("TOKONOMICS_TOKEN",)
 """Of the environment: workers need none of them."""
 _IDLE_S = 0.1
@@ -212,6 +214,9 @@ class Pool:
         assert process.stdin is not None
         assert process.stdout is not None
         request = {"work": "warm", "verb": minded.to_warm.pop(0)}
+        clock = threading.Timer(WARM_UP_S, process.kill)
+        clock.daemon = True
+        clock.start()
         try:
             worker.write_frame(process.stdin, 0, json.dumps(request).encode())
             while (frame := worker.read_frame(process.stdout)) is not None:
@@ -219,6 +224,8 @@ class Pool:
                     return
         except OSError:
             pass
+        finally:
+            clock.cancel()
         self._replace(minded, None)
 
     def _do(self, minded: "Minded", task: Task) -> None:

@@ -68,7 +68,7 @@ function none({ what }) {
   );
 }
 
-function head({ now, hour, today, total, read, at, ledger }) {
+function head({ now, burning, hour, today, total, read, at, ledger }) {
   const [best, span] = [
     [hour, "this hour"],
     [today, "today"],
@@ -99,11 +99,10 @@ function head({ now, hour, today, total, read, at, ledger }) {
       },
       {
         name: "Burning now",
-        value: now.usd_per_hour === null ? NONE : `${usd(now.usd_per_hour)}/h`,
-        note:
-          now.usd_per_hour === null
-            ? "nothing was read in the last five minutes"
-            : `${figure(now.tokens_per_s)} tokens a second`,
+        value: burning ? `${usd(burning.usd_per_hour)}/h` : NONE,
+        note: burning
+          ? `${figure(burning.tokens_per_s)} tokens a second, all servers`
+          : "nothing was read in the last five minutes",
       },
       { name: "Mean batch", value: figure(hour.batch ?? today.batch), note: "while busy" },
       { name: "From cache", value: percent(today.cache_share), note: "of prompt tokens, today" },
@@ -205,7 +204,7 @@ function history({ hours, days }) {
       name: "The meter's history",
       spec: {
         title: {
-          text: `The last ${plural(lines.length, hours.length > 1 ? "hour" : "day")}`,
+          text: `${plural(lines.length, hours.length > 1 ? "hour" : "day")} with readings, up to ${lines.at(-1).group[0]}`,
           subtitle: "UTC; reservation basis: every paid hour counts",
         },
         data: { values },
