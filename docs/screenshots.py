@@ -9,14 +9,20 @@ Starts ``tokonomics web`` on a fixed day, opens each scenario in the system's Ch
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).parent / "img"
+LEDGER = Path(__file__).parents[1] / "tests" / "measure" / "pages" / "week.db"
+"""Two servers over five days, made up for the meter's tests."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE_MS = 240_000
 """A plan simulates for a minute on a slow machine."""
@@ -44,6 +50,7 @@ SHOTS = {
     "levers": Shot("?view=levers&run=1"),
     "own": Shot("?view=own"),
     "fleet": Shot("?view=fleet&run=1", height=1300),
+    "meter": Shot("?view=meter", height=1300),
     "accuracy": Shot("?view=accuracy", chart=False),
 }
 
@@ -69,12 +76,41 @@ def take(browser: Browser, address: str, name: str, shot: Shot) -> None:
     context.close()
 
 
+def ledger_until_now(folder: Path) -> Path:
+    """The ledger moved in time, so that the afternoon of its last day is now; what would be later is left out.
+
+    Its rows of an hour become rows of five minutes, as the meter itself writes them.
+    """
+    file = folder / "meter.db"
+    shutil.copy(LEDGER, file)
+    with closing(sqlite3.connect(file)) as book, book:
+        (end,) = book.execute("SELECT max(start + seconds) FROM spans").fetchone()
+        book.execute("UPDATE spans SET start = start + ?", (time.time() - (end - 9 * 3600),))
+        columns = [name for _, name, *_ in book.execute("PRAGMA table_info(spans)")]
+        sums = columns[columns.index("seconds") :]
+        kept = ", ".join(columns[1 : columns.index("start")])
+        parts = ", ".join(f"{name} / 12" for name in sums)
+        recent = book.execute("SELECT id FROM spans WHERE start + seconds > ?", (time.time() - 7200,)).fetchall()
+        for (row,) in recent:
+            for part in range(12):
+                book.execute(
+                    f"INSERT INTO spans ({kept}, start, {', '.join(sums)}) "
+                    f"SELECT {kept}, start + seconds * ? / 12, {parts} FROM spans WHERE id = ?",
+                    (part, row),
+                )
+            book.execute("DELETE FROM spans WHERE id = ?", (row,))
+        book.execute("DELETE FROM spans WHERE start + seconds > ?", (time.time(),))
+    return file
+
+
 def main(names: list[str]) -> None:
     unknown = [name for name in names if name not in SHOTS]
     if unknown:
         sys.exit(f"no such picture: {', '.join(unknown)}; there are {', '.join(SHOTS)}")
     day = (Path(__file__).parent / "as-of.txt").read_text().strip()
-    command = [sys.executable, "-m", "tokonomics", "web", "--port", "0", "--no-open"]
+    folder = TemporaryDirectory()
+    ledger = ledger_until_now(Path(folder.name))
+    command = [sys.executable, "-m", "tokonomics", "web", "--port", "0", "--no-open", "--ledger", str(ledger)]
     environment = {**os.environ, "TOKONOMICS_TODAY": day}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -86,6 +122,7 @@ def main(names: list[str]) -> None:
                 take(browser, found[0], name, SHOTS[name])
             browser.close()
         server.terminate()
+    folder.cleanup()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ pytestmark = [
 ]
 
 RESULTS = Path(__file__).parents[1] / "measure" / "results"
+LEDGER = Path(__file__).parents[1] / "measure" / "pages" / "week.db"
 VIEWS = ("plan", "rightsize", "batching", "traffic", "levers", "own", "fleet", "meter", "accuracy")
 QUICK = "?view=batching"
 """The view that answers fastest: what is tested of every view is tested there."""
@@ -43,7 +45,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of our own, as a user starts it."""
     home = tmp_path_factory.mktemp("browser-home")
     changed = {"HOME": str(home), "TOKONOMICS_TODAY": "2026-11-15", "TOKONOMICS_CACHE": str(home / "prices")}
-    command = [sys.executable, "-m", "tokonomics", "web", "--port", "0", "--no-open"]
+    command = [sys.executable, "-m", "tokonomics", "web", "--port", "0", "--no-open", "--ledger", str(LEDGER)]
     with subprocess.Popen(command, env={**os.environ, **changed}, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         said = server.stdout.readline()
@@ -121,15 +123,6 @@ def dark(browser: Browser, address: str) -> Iterator[Visit]:
     yield from visit(browser, address, color_scheme="dark")
 
 
-def with_verb(window: Visit, query: str) -> Page:
-    """The view's answer; skipped as long as the server says that the verb behind it has none."""
-    page = window.open(query)
-    page.wait_for_selector(".pane[data-state=shown] .headline, .pane[data-state=refused]", timeout=PATIENCE_MS)
-    if page.get_by_text("This verb has no page yet").count():
-        pytest.skip("the verb gives no answer to the page yet")
-    return page
-
-
 def headline(page: Page) -> str:
     return page.locator(".headline .value").first.inner_text()
 
@@ -190,7 +183,7 @@ def test_every_view_opens_by_its_link_and_its_address_says_so(window: Visit) -> 
 
 
 def test_right_size_ranks_every_gpu_and_keeps_those_left_out_with_a_reason(window: Visit) -> None:
-    page = with_verb(window, "?view=rightsize")
+    page = window.answered("?view=rightsize")
     names = page.locator(".part", has_text="GPUs at their").locator("tbody th").all_inner_texts()
     prices = page.locator(".part", has_text="GPUs at their").locator("tbody tr td:nth-child(2)").all_inner_texts()
     numbers = [float(text.strip("$").replace(",", "")) for text in prices]
@@ -200,7 +193,7 @@ def test_right_size_ranks_every_gpu_and_keeps_those_left_out_with_a_reason(windo
 
 
 def test_the_break_even_lies_where_the_bills_cross(window: Visit) -> None:
-    page = with_verb(window, "?view=own")
+    page = window.answered("?view=own")
     rows = page.locator(".part", has_text="Bills by volume").locator("tbody tr")
     for cells in [row.locator("td").all_inner_texts() for row in rows.all()]:
         hosted, called = (float(text.strip("$").replace(",", "")) for text in cells[2:4])
@@ -214,6 +207,40 @@ def test_levers_wait_for_the_reader_to_ask(window: Visit) -> None:
     page.get_by_text("Waterfall").click()
     expect(page.locator(".empty")).to_contain_text("from one request at a time")
     assert "panel=stack" in page.url
+
+
+def test_the_lever_that_saves_most_is_the_one_to_start_with(window: Visit) -> None:
+    page = window.answered("?view=levers&run=1&rate=2&input=300&output=100")
+    rows = page.locator(".part", has_text="Each lever alone").locator("tbody tr")
+    saved = {row.locator("th").inner_text(): row.locator("td").first.inner_text() for row in rows.all()}
+    assert saved, "levers are listed"
+    most = max(float(share.replace("−", "-")) for share in saved.values())
+    best = [name for name, share in saved.items() if float(share.replace("−", "-")) == most]
+    assert most <= 0 or any(name in page.locator(".headline").inner_text() for name in best)
+    settled(page)
+
+
+def test_a_fleet_is_cheaper_than_machines_for_the_peak(window: Visit) -> None:
+    page = window.answered("?view=fleet&run=1")
+    bill = float(headline(page).split()[0].strip("$").replace(",", ""))
+    rows = page.locator(".part", has_text="The same demand, bought more simply").locator("tbody tr")
+    bills = [row.locator("td").first.inner_text() for row in rows.all()]
+    simpler = [float(each.strip("$").replace(",", "")) for each in bills if each != "–"]  # some cannot be bought
+    assert simpler
+    assert min(simpler) >= bill * 0.995
+    assert "--input 1000" in page.locator(".command code").inner_text()
+    settled(page)
+
+
+def test_the_meter_shows_the_sums_of_its_ledger(window: Visit) -> None:
+    page = window.open("?view=meter")
+    page.wait_for_selector(".headline")
+    with sqlite3.connect(f"file:{LEDGER}?mode=ro&immutable=1", uri=True) as book:
+        (usd,) = book.execute("select sum(usd) from spans").fetchone()
+    book.close()
+    whole = page.locator("tbody tr", has_text="All").locator("td").all_inner_texts()
+    assert float(whole[3].strip("$").replace(",", "")) == pytest.approx(usd, rel=0.005)
+    settled(page)
 
 
 def test_a_moving_slider_changes_the_answer_and_the_address_but_not_the_history(window: Visit) -> None:
@@ -346,10 +373,14 @@ def test_a_wrong_input_is_explained_where_it_was_made(window: Visit) -> None:
     expect(trouble).to_be_visible()
     assert "H1000" in trouble.inner_text()
     expect(gpu).to_have_attribute("aria-invalid", "true")
+    why = page.locator(f"#{gpu.get_attribute('aria-errormessage')}")
+    expect(why).to_be_visible()
+    assert "H1000" in why.inner_text()
     gpu.fill("H200")
     gpu.press("Tab")
     expect(trouble).to_be_hidden()
     expect(gpu).not_to_have_attribute("aria-invalid", "true")
+    expect(why).to_have_count(0)
 
 
 def test_a_dropped_benchmark_becomes_dollars(window: Visit) -> None:
@@ -434,13 +465,26 @@ def test_a_long_simulation_says_what_it_does_and_can_be_cancelled(window: Visit)
 
 def test_a_simulation_answers_and_its_address_is_a_link_to_the_answer(window: Visit) -> None:
     page = window.answered("?view=traffic")
+    entries = page.evaluate("history.length")
     page.get_by_role("button", name="Simulate serving it").click()
     page.wait_for_selector(".headline .badge.simulated", timeout=PATIENCE_MS)
     assert "run=1" in page.url
+    assert page.evaluate("history.length") == entries + 1
     price = headline(page)
     page.goto(page.url)
     page.wait_for_selector(".headline .badge.simulated", timeout=PATIENCE_MS)
     assert headline(page) == price
+
+
+def test_a_chart_that_left_the_page_is_not_kept(window: Visit) -> None:
+    page = window.answered(QUICK)
+    settled(page)
+    drawn = "import('/static/chart.js').then((charts) => charts.drawnNow())"
+    assert page.evaluate(drawn) > 0
+    page.locator("#views a[data-view=accuracy]").click()
+    page.locator(".pane > *").first.wait_for(state="attached")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert page.evaluate(drawn) == page.locator("figure.chart").count()
 
 
 def test_a_preset_fills_the_form(window: Visit) -> None:

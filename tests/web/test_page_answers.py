@@ -1,6 +1,7 @@
 """The page's answers are those of the command line."""
 
 import json
+import os
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from tokonomics.web.catalogue import catalogue_json, prices_as_of
 from tokonomics.web.verbs import verbs
 
 CURVE = {"model": "llama-3.1-8b", "gpu": "H100"}
@@ -179,3 +181,43 @@ def test_a_report_is_one_file_without_foreign_addresses(page: TestClient) -> Non
 def test_the_accuracy_shown_is_the_one_the_benchmark_recorded(page: TestClient) -> None:
     recorded = Path(__file__).parents[2] / "benchmarks" / "results" / "accuracy.json"
     assert page.get("/api/v1/accuracy").json() == json.loads(recorded.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", sorted(verbs()))
+def test_a_command_uses_the_flags_that_the_command_line_knows(name: str) -> None:
+    """Such as --input, whatever the function behind it calls its parameter."""
+    import typer.main
+
+    from tokonomics.cli.main import app
+
+    made: Any = typer.main.get_command(app)
+    taken = {flag for each in made.commands[name].params for flag in (*each.opts, *each.secondary_opts)}
+    assert {each.flag for each in verbs()[name].parameters.values() if each.flag} <= taken
+
+
+def test_what_fleet_is_asked_is_written_with_its_own_flags() -> None:
+    inputs = {"model_name": "llama-3.1-8b", "demand": "12x20,12x2", "input_text": "1000", "output_text": "300"}
+    written = verbs()["fleet"].command(inputs)
+    assert written == "tokonomics fleet llama-3.1-8b --demand 12x20,12x2 --input 1000 --output 300"
+
+
+def test_the_menus_follow_the_users_own_catalogue(
+    page: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "catalog.toml"
+    monkeypatch.setattr("tokonomics.web.catalogue.user_path", lambda: mine)
+    before = prices_as_of()
+    mine.write_text("")
+    assert prices_as_of() != before
+    made: list[int] = []
+
+    def counted() -> dict[str, Any]:
+        made.append(len(made))
+        return {}
+
+    monkeypatch.setattr("tokonomics.web.catalogue.catalogue", counted)
+    for stamp in (1, 1, 2):
+        os.utime(mine, ns=(stamp, stamp))
+        assert page.get("/api/v1/catalog").status_code == 200
+    catalogue_json.cache_clear()
+    assert len(made) == 2

@@ -1,5 +1,6 @@
 """What hostile pages, sites and clients try; each is turned away and learns nothing."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ from starlette.testclient import TestClient
 
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.web.inputs import checked_inputs
+from tokonomics.web.pool import Refused
 from tokonomics.web.safety import Gate
+from tokonomics.web.service import Service, Settings
 from tokonomics.web.verbs import Kind, Parameter, verbs
 
 PATHS = [
@@ -86,7 +89,7 @@ def test_every_text_of_every_verb_is_of_a_known_kind() -> None:
     for verb, name in TEXT_PARAMETERS:
         assert name not in opening, f"{verb} {name}"
     for each in verbs().values():
-        assert not {"save", "chart", "html", "deploy_to", "embedding_model"} & set(each.parameters)
+        assert not {"save", "chart", "html", "deploy_to", "embedding_model", "profile"} & set(each.parameters)
 
 
 @pytest.mark.parametrize("path", [each for each in PATHS if each != "\ud800"])
@@ -234,6 +237,36 @@ def test_an_error_does_not_say_where_the_servers_home_is(page: TestClient) -> No
     reply = page.post("/api/v1/answers/curve", json={"model": "llama-3.1-8b", "gpu": "H1000"})
     assert reply.status_code == 422
     assert "~/.config/tokonomics" in reply.json()["error"]["fix"]
+
+
+def test_a_home_that_is_the_root_of_the_disk_mangles_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/")
+    service = Service(Settings(quick_workers=0, long_workers=0))
+    try:
+        problem = service.said_of(Refused("9/10 rows", where="a/b", fix="See /usr/share."))
+        assert isinstance(problem, TokonomicsError)
+        assert (problem.what, problem.where, problem.fix) == ("9/10 rows", "a/b", "See /usr/share.")
+    finally:
+        service.close()
+
+
+def test_a_body_that_does_not_arrive_is_given_up(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokonomics.web.safety.BODY_S", 0.01)
+    sent: list[Any] = []
+
+    async def trickle() -> Any:
+        if sent:
+            await asyncio.Event().wait()
+        sent.append(b"{")
+        return {"type": "http.request", "body": b"{", "more_body": True}
+
+    async def hear(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1:8321"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/api/v1/answers/curve", "headers": headers, "scheme": "http"}
+    asyncio.run(gate({**scope, "query_string": b"", "client": ("127.0.0.1", 1)}, trickle, hear))
+    assert sent[1]["status"] == 408
 
 
 def test_no_verb_fetches_an_address_or_reads_a_model_folder(page: TestClient) -> None:

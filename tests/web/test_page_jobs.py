@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from starlette.testclient import TestClient
 from tokonomics.web.jobs import Jobs, TooManyOfYours
 from tokonomics.web.pool import Broken, Busy, Cancelled, OutOfTime, Pool, Refused, Task, worker_command
 from tokonomics.web.safety import Gate
+from tokonomics.web.service import memory_of_worker
 
 FAKE = """
 import json, os, sys, threading
@@ -188,6 +191,101 @@ def test_a_job_that_everybody_left_is_stopped(pool: Pool, monkeypatch: pytest.Mo
     assert isinstance(job.task.done.exception(LONG_ENOUGH_S), Cancelled)
 
 
+def test_a_job_that_nobody_ever_watched_is_stopped_too(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokonomics.web.jobs.ABANDONED_S", 0.0)
+    job = Jobs(pool, per_client=1).start("client", {"what": "hang"}, LONG_ENOUGH_S, Plainly())
+    assert isinstance(job.task.done.exception(LONG_ENOUGH_S), Cancelled)
+
+
+def test_large_answers_are_forgotten_sooner(pool: Pool) -> None:
+    jobs = Jobs(pool, per_client=1, kept_bytes=1)
+    first = jobs.start("client", {"what": "answer"}, LONG_ENOUGH_S, Plainly())
+    first.task.done.result(LONG_ENOUGH_S)
+    jobs.start("client", {"what": "answer"}, LONG_ENOUGH_S, Plainly())
+    assert jobs.find(first.id) is None
+
+
+class SeenTooEarly(Future[bytes]):
+    """Whoever looks sees it unfinished: as between looking and settling."""
+
+    def done(self) -> bool:
+        return False
+
+
+def test_a_task_settles_once_whoever_comes_first() -> None:
+    """The worker's answer, the clock and whoever waits may all end a task at the same moment."""
+    given_up = Task({}, LONG_ENOUGH_S, done=SeenTooEarly())
+    given_up.done.cancel()
+    given_up._finish(b"x")
+    assert given_up.done.cancelled()
+    answered = Task({}, LONG_ENOUGH_S, done=SeenTooEarly())
+    answered._finish(b"x")
+    answered.cancel()
+    answered._finish(error=OutOfTime("too late"))
+    assert answered.done.result() == b"x"
+
+
+def test_a_listener_that_fails_costs_no_worker(pool: Pool) -> None:
+    def deaf(what: str) -> None:
+        raise RuntimeError("nobody listens")
+
+    task = Task({"what": "answer"}, LONG_ENOUGH_S, say=deaf)
+    pool.submit(task)
+    assert isinstance(task.done.exception(LONG_ENOUGH_S), Broken)
+    assert pid_of(pool)
+
+
+def test_who_went_away_while_waiting_costs_nothing(pool: Pool) -> None:
+    running, waiting = Asked("hang"), Asked("answer")
+    pool.submit(running)
+    running.began.wait(LONG_ENOUGH_S)
+    pool.submit(waiting)
+    waiting.done.cancel()
+    running.cancel()
+    assert pid_of(pool)
+    assert waiting.heard == []
+
+
+def test_a_task_goes_to_a_worker_that_is_not_warming_up(tmp_path: Path) -> None:
+    """Two workers, and a warm-up without end: it holds up one of them alone, and tasks go to the other."""
+    (tmp_path / "fake.py").write_text(FAKE.replace('["what"]', '.get("what", "hang")'))
+    pool = Pool(2, 2, [sys.executable, str(tmp_path / "fake.py")], warm_ups=["plan"])
+    try:
+        first = pid_of(pool)
+        assert {pid_of(pool) for _ in range(5)} <= {first, *(each.pid for each in pool._running)}
+    finally:
+        pool.close()
+
+
+def test_workers_do_not_know_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKONOMICS_TOKEN", "a-token-of-some-length")
+    (tmp_path / "fake.py").write_text(FAKE.replace('"pid": os.getpid()', '"token": os.environ.get("TOKONOMICS_TOKEN")'))
+    pool = Pool(1, 1, [sys.executable, str(tmp_path / "fake.py")])
+    task = Asked("answer")
+    pool.submit(task)
+    assert json.loads(task.done.result(LONG_ENOUGH_S)) == {"token": None}
+    pool.close()
+
+
+def test_a_worker_ends_in_the_middle_of_its_work_when_the_server_is_gone(tmp_path: Path) -> None:
+    """By its line alone, as on systems that tell no process of its parent's end."""
+    busy = "import os, sys, threading\nfrom tokonomics.web.worker import end_with_the_server\n"
+    busy += "sys.platform = 'other'\nend_with_the_server(0)\nos.write(1, b'x')\nthreading.Event().wait()\n"
+    with subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.read(1) == b"x"
+        process.stdin.close()
+        assert process.wait(LONG_ENOUGH_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("workers", "whole_gib", "each_gib"), [(3, 64, 6), (3, 16, 0.8 * 16 / 3), (8, 4, 1), (2, 2, 1)]
+)
+def test_workers_share_the_machines_memory(workers: int, whole_gib: float, each_gib: float) -> None:
+    assert memory_of_worker(workers, int(whole_gib * 2**30)) == pytest.approx(each_gib * 2**30, rel=1e-6)
+
+
 def test_a_real_worker_stops_at_its_memory_limit(tmp_path: Path) -> None:
     pool = Pool(1, 1, worker_command(tmp_path, 150_000_000))
     call = {**ENDLESS, "requests": 100_000_000}
@@ -228,6 +326,15 @@ def test_who_looks_again_sees_what_came_since(page: TestClient) -> None:
     assert everything[-1][1]["error"]["where"] == "--arrivals"
     again = page.get(f"/api/v1/jobs/{id}/events", headers={"last-event-id": "0"}).text
     assert again.startswith("id: 1\n")
+
+
+@pytest.mark.parametrize("seen", ["last", "99", "999999999999"])
+def test_the_story_of_an_ended_job_ends_for_who_has_seen_it(page: TestClient, seen: str) -> None:
+    wrong = {"model": "llama-3.1-8b", "gpu": "H100", "trace": "azure-conv", "arrivals": "poisson:1"}
+    id = page.post("/api/v1/jobs", json={"verb": "simulate", "inputs": wrong}).json()["id"]
+    last = len(events_of(page, id)) - 1
+    again = page.get(f"/api/v1/jobs/{id}/events", headers={"last-event-id": seen.replace("last", str(last))})
+    assert (again.status_code, again.text) == (200, "")
 
 
 def test_a_job_nobody_started_is_not_there(page: TestClient) -> None:

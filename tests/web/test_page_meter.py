@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from starlette.testclient import TestClient
 
 from tokonomics.errors import BadInput
 from tokonomics.web import meter
+from tokonomics.web.pool import Busy
 
 
 def test_without_a_ledger_the_page_says_how_to_get_one(page: TestClient) -> None:
@@ -44,15 +46,56 @@ def test_the_sums_are_those_of_the_ledger(ledger: Path) -> None:
     assert [line["group"] for line in made["groups"]] == [["a:8000", "m", "vllm"]]
 
 
+def test_what_burns_now_is_that_of_all_servers_together(ledger: Path) -> None:
+    books: Any = pytest.importorskip("tokonomics.measure.meter.ledger")
+    with books.Ledger(ledger, read_only=True) as book:
+        (span,) = book.spans()
+    with books.Ledger(ledger) as book:
+        book.record([replace(span, target="b:8000")], [])
+    made = meter.state(ledger)["burning"]
+    assert made["usd_per_hour"] == pytest.approx(2 * 3.6, rel=0.02)
+
+
 def test_the_first_event_is_the_state(ledger: Path) -> None:
     async def first() -> bytes:
-        async for event in meter.events(ledger):
+        async for event in meter.Watched(ledger).events():
             return event
         raise AssertionError
 
     said = asyncio.run(first())
     assert said.startswith(b"event: state\ndata: ")
     assert json.loads(said.partition(b"data: ")[2])["total"]["usd"] == pytest.approx(0.6)
+
+
+def test_the_ledger_is_gone_through_once_however_many_watch(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone_through: list[Path] = []
+
+    def counted(file: Path) -> dict[str, Any]:
+        gone_through.append(file)
+        return whole(file)
+
+    whole = meter.state
+    monkeypatch.setattr(meter, "state", counted)
+    watched = meter.Watched(ledger)
+    for _ in range(20):
+        watched.state(every_s=0.0)
+    assert len(gone_through) == 1, "its latest reading is the same"
+
+
+def test_only_so_many_watch(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "MOST_WATCHERS", 1)
+
+    async def two() -> None:
+        watched = meter.Watched(ledger)
+        watched.admit()
+        first = watched.events()
+        await anext(first)
+        with pytest.raises(Busy):
+            watched.admit()
+        await first.aclose()
+        watched.admit()
+
+    asyncio.run(two())
 
 
 def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:

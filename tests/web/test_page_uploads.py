@@ -1,9 +1,11 @@
 """Dropped files: recognised, limited, kept apart, forgotten."""
 
 import asyncio
+import gzip
 import json
 import shlex
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from tokonomics.errors import BadInput
+from tokonomics.traffic.prompts import read_prompts
+from tokonomics.traffic.sources import MOST_ROWS, TooManyRows
 from tokonomics.web.safety import Gate
-from tokonomics.web.uploads import Limits, TooMuch, Uploads, safe_name
+from tokonomics.web.uploads import Limits, TooMuch, TooSlow, Upload, Uploads, safe_name, sweep
 
 LOG = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:{minute:02d}:00.0000000,{100 + minute},{20 + minute}\n" for minute in range(60)
@@ -153,6 +157,50 @@ def test_a_small_parquet_file_with_too_many_rows_is_refused(page: TestClient, tm
     assert "3,000,000 rows" in reply.json()["error"]["what"]
 
 
+@pytest.mark.parametrize("name", ["bomb.PARQUET", "bomb.csv", "bomb"])
+def test_its_name_does_not_matter(page: TestClient, tmp_path: Path, name: str) -> None:
+    zeros = pl.select(pl.repeat(0, 5_000_000, dtype=pl.Int64).alias("input_tokens"))
+    frame = zeros.with_columns(arrival_s=pl.col("input_tokens").cast(pl.Float64), output_tokens="input_tokens")
+    frame.write_parquet(tmp_path / "bomb", compression="zstd")
+    reply = page.post("/api/v1/uploads", params={"name": name}, content=(tmp_path / "bomb").read_bytes())
+    assert reply.status_code == 422, reply.text
+    assert "5,000,000 rows" in reply.json()["error"]["what"]
+
+
+@pytest.mark.parametrize("name", ["log.csv.gz", "log.csv", "log.txt.GZ"])
+def test_a_packed_log_with_too_many_rows_is_refused(page: TestClient, name: str) -> None:
+    content = gzip.compress(b"arrival_s,input_tokens,output_tokens\n" + b"0,9,9\n" * 2_500_000, 1)
+    assert len(content) < 1_000_000
+    reply = page.post("/api/v1/uploads", params={"name": name}, content=content)
+    assert reply.status_code == 422, reply.text
+    assert "more than 2,000,000 rows" in reply.json()["error"]["what"]
+
+
+def test_a_packed_log_of_the_usual_size_is_taken(page: TestClient) -> None:
+    assert upload(page, "log.csv.gz", gzip.compress(LOG.encode()))["kind"] == "trace"
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "txt"])
+def test_packed_prompts_with_too_many_rows_are_refused(tmp_path: Path, ending: str) -> None:
+    line = {"csv": b"x\n", "jsonl": b'{"prompt":"x"}\n', "txt": b"x\n"}[ending]
+    file = tmp_path / f"prompts.{ending}.gz"
+    file.write_bytes(gzip.compress((b"prompt\n" if ending == "csv" else b"") + line * 200))
+    assert len(read_prompts(file)) == 200, "on the command line all are read"
+    limit = MOST_ROWS.set(100)
+    try:
+        with pytest.raises(TooManyRows):
+            read_prompts(file)
+    finally:
+        MOST_ROWS.reset(limit)
+
+
+def test_prompts_that_unpack_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokonomics.traffic.prompts.LARGEST_DOCUMENT", 10_000)
+    (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(b"x" * 10_001))
+    with pytest.raises(BadInput, match="unpacks to more"):
+        read_prompts(tmp_path / "bomb.txt.gz")
+
+
 def test_an_announced_size_beyond_the_limit_is_refused_before_it_is_read(page: TestClient) -> None:
     reply = page.post("/api/v1/uploads?name=x", content=b"x", headers={"content-length": "99999999999"})
     assert reply.status_code == 413
@@ -160,6 +208,56 @@ def test_an_announced_size_beyond_the_limit_is_refused_before_it_is_read(page: T
 
 def test_an_empty_file_is_refused(page: TestClient) -> None:
     assert page.post("/api/v1/uploads?name=x", content=b"").status_code == 422
+
+
+def test_files_that_arrive_together_do_not_pass_the_limit_together() -> None:
+    uploads = Uploads(Limits(file_bytes=100, all_bytes=200))
+
+    async def all_at_once() -> list[Any]:
+        begun = asyncio.Barrier(5)
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield b"x" * 50
+            await begun.wait()
+            yield b"x" * 50
+
+        async def send(said: int | None) -> Any:
+            try:
+                return await uploads.keep("x", slowly(), said)
+            except TooMuch as refused:
+                await begun.wait()
+                return refused
+
+        return await asyncio.gather(*(send(100 if place % 2 else None) for place in range(5)), return_exceptions=True)
+
+    try:
+        kept = [each for each in asyncio.run(all_at_once()) if isinstance(each, Upload)]
+        assert len(kept) == 2
+        assert uploads.drop(kept[0].id)
+        assert keep(uploads, b"x" * 100), "what was promised and came is counted once"
+    finally:
+        uploads.close()
+
+
+def test_a_model_is_called_after_its_config_never_after_our_handle(page: TestClient) -> None:
+    for named, called in (({"_name_or_path": "acme/Tiny-1B"}, "Tiny-1B"), ({}, "llama")):
+        kept = upload(page, "config.json", json.dumps({**CONFIG, **named}).encode())
+        assert kept["model"] == called
+        made = page.post("/api/v1/answers/curve", json={"model": f"upload:{kept['id']}", "gpu": "L4"})
+        assert called in made.json()["title"]
+        assert kept["id"] not in json.dumps({**made.json(), "inputs": {}})
+    kept = upload(page, "my-model.json", json.dumps(CONFIG).encode())
+    made = page.post("/api/v1/answers/curve", json={"model": f"upload:{kept['id']}", "gpu": "L4"})
+    assert "my-model" in made.json()["title"]
+
+
+def test_a_config_that_cannot_be_read_says_why(page: TestClient) -> None:
+    missing = {name: value for name, value in CONFIG.items() if name != "hidden_size"}
+    kept = upload(page, "config.json", json.dumps(missing).encode())
+    assert kept["kind"] == "unknown"
+    assert "hidden_size" in kept["why"]
+    unknown = upload(page, "config.json", json.dumps({**CONFIG, "model_type": "lama"}).encode())
+    assert "lama" in unknown["why"]
 
 
 async def _sent(*parts: bytes) -> AsyncIterator[bytes]:
@@ -193,13 +291,58 @@ def test_files_are_limited_in_size_lines_and_all_together_and_the_oldest_makes_r
     assert not uploads.root.exists()
 
 
-def test_old_files_go_by_themselves() -> None:
+def test_old_files_are_not_found() -> None:
     uploads = Uploads(Limits(age_s=0.0))
     try:
         id = keep(uploads, b"x")
         with pytest.raises(BadInput):
             uploads.find(id)
+    finally:
+        uploads.close()
+
+
+def test_old_files_go_without_anybody_asking() -> None:
+    uploads = Uploads(Limits(age_s=0.0))
+    try:
+        begun = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+        id = keep(uploads, b"x")
+        for timer in set(threading.enumerate()) - set(begun):
+            if isinstance(timer, threading.Timer):
+                timer.join()
         assert not (uploads.root / id).exists()
+    finally:
+        uploads.close()
+
+
+def test_what_a_killed_server_left_is_swept_and_what_a_running_one_has_is_not(tmp_path: Path) -> None:
+    left = tmp_path / "tokonomics-web-left"
+    (left / "id").mkdir(parents=True)
+    (left / "id" / "log.csv").write_text(LOG)
+    (left / "empty").mkdir(mode=0o500)
+    (tmp_path / "tokonomics-web-link").symlink_to(tmp_path)
+    other = tmp_path / "another-tool"
+    other.mkdir()
+    running = Uploads()
+    try:
+        sweep(tmp_path, young_s=0.0)
+        sweep(running.root.parent, young_s=0.0)
+        assert not left.exists()
+        assert other.exists()
+        assert running.empty.exists()
+    finally:
+        running.close()
+
+
+def test_a_silent_sender_is_cut_off() -> None:
+    async def silent() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.Event().wait()
+
+    uploads = Uploads(Limits(silence_s=0.01))
+    try:
+        with pytest.raises(TooSlow):
+            asyncio.run(uploads.keep("x", silent(), 2))
+        assert [each.name for each in uploads.root.iterdir()] == ["empty"]
     finally:
         uploads.close()
 

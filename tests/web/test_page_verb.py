@@ -1,5 +1,6 @@
 """``tokonomics web`` as it is typed: one address, a token where others can reach it, and nothing left behind."""
 
+import asyncio
 import os
 import re
 import signal
@@ -9,11 +10,16 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvicorn
 
+from tokonomics.web.connections import Connection
 from tokonomics.web.serve import listening
+from tokonomics.web.uploads import sweep
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -70,6 +76,83 @@ def test_it_answers_on_loopback_and_leaves_nothing_behind(start: Callable[..., P
     assert "Traceback" not in said
     assert code in (0, 130, -signal.SIGINT)
     assert list(page.left.iterdir()) == []
+
+
+def children(of: int) -> set[int]:
+    found = Path(f"/proc/{of}/task").glob("*/children")
+    return {int(pid) for each in found for pid in each.read_text().split()}
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
+def test_however_it_ends_its_workers_end_with_it(start: Callable[..., Page], how: signal.Signals) -> None:
+    page = start("--port", "0")
+    with urllib.request.urlopen(page.address + "api/v1/verbs", timeout=60) as reply:
+        assert reply.status == 200
+    workers = children(page.process.pid)
+    assert workers
+    page.process.send_signal(how)
+    page.process.wait(60)
+    assert page.process.stdout
+    page.process.stdout.read()  # ends when the last process that could write has gone
+    assert all(is_gone(pid) for pid in workers)
+    left = list(page.left.iterdir())
+    assert bool(left) == (how == signal.SIGKILL)
+    sweep(page.left, young_s=0.0)
+    assert list(page.left.iterdir()) == []
+
+
+def test_silent_connections_shut_nobody_out(start: Callable[..., Page]) -> None:
+    page = start("--port", "0")
+    port = int(page.address.rstrip("/").rpartition(":")[2])
+    with ExitStack() as open_ones:
+        for _ in range(450):
+            open_ones.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+        with urllib.request.urlopen(page.address + "api/v1/verbs", timeout=60) as reply:
+            assert reply.status == 200
+
+
+def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokonomics.web.connections.SILENT_S", 0.05)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def talk(sent: bytes) -> bytes:
+        config = uvicorn.Config(app, http=Connection, lifespan="off", log_level="error")
+        config.load()
+        loop, state = asyncio.get_running_loop(), uvicorn.server.ServerState()
+        server = await loop.create_server(lambda: Connection(config, state, {}), "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(sent)
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+            server.close()
+
+    assert asyncio.run(talk(b"")) == b""
+    assert asyncio.run(talk(b"GET / HTTP/1.1\r\nHost: x\r\n")) == b"", "half a request is none"
+    assert b"204" in asyncio.run(talk(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+
+
+def test_a_token_with_a_line_end_can_be_given(start: Callable[..., Page]) -> None:
+    page = start("--port", "0", "--token", TOKONOMICS_TOKEN="a-token-of-some-length \n")
+    asked = urllib.request.Request(
+        page.address + "api/v1/verbs", headers={"authorization": "Bearer a-token-of-some-length"}
+    )
+    with urllib.request.urlopen(asked, timeout=60) as reply:
+        assert reply.status == 200
 
 
 def test_elsewhere_it_demands_a_token_and_says_so(start: Callable[..., Page]) -> None:

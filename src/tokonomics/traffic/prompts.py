@@ -5,7 +5,10 @@ One prompt a line (.txt), or a column of a table (.csv, .parquet, .jsonl, each a
 or ``timestamp`` (seconds) gives times. Pairs of texts with a label say which prompts mean the same.
 """
 
+import gzip
+import io
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, nearest, shorten
-from tokonomics.traffic.sources import named, readable
+from tokonomics.traffic.sources import LARGEST_DOCUMENT, check_rows, is_packed, named, readable
 from tokonomics.traffic.trace import Floats
 
 if TYPE_CHECKING:
@@ -96,8 +99,6 @@ def tokens_of(text: str) -> int:
 
 
 def _table(path: Path) -> "pl.DataFrame":
-    import gzip
-
     import polars as pl
 
     endings = [suffix.lower() for suffix in path.suffixes]
@@ -106,9 +107,11 @@ def _table(path: Path) -> "pl.DataFrame":
     if not path.exists():
         raise BadInput("there is no such file", where=named(path))
     with readable(path):
-        data = gzip.decompress(path.read_bytes()) if zipped else path.read_bytes()
+        data = _content(path)
         if kind == [".parquet"]:
+            check_rows(pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item(), path)
             return pl.read_parquet(data)
+        check_rows(data.count(b"\n"), path, "too many")
         if kind in ([".jsonl"], [".ndjson"]):
             return pl.read_ndjson(data, infer_schema_length=None)
         if kind == [".csv"]:
@@ -117,6 +120,20 @@ def _table(path: Path) -> "pl.DataFrame":
             lines = data.decode("utf-8", errors="replace").splitlines()
             return pl.DataFrame({"prompt": [line.strip() for line in lines]}, schema={"prompt": pl.String})
     raise BadInput("is no file of prompts", where=named(path), fix="Supported: .txt, .jsonl, .csv, .parquet; also .gz.")
+
+
+def _content(path: Path) -> bytes:
+    """The whole file, unpacked; a small one may hold more than any memory."""
+    if not is_packed(path):
+        return path.read_bytes()
+    try:
+        with gzip.open(path) as unpacked:
+            data = unpacked.read(LARGEST_DOCUMENT + 1)
+    except zlib.error as error:
+        raise OSError(str(error)) from None
+    if len(data) > LARGEST_DOCUMENT:
+        raise BadInput("unpacks to more than 1 GB", where=named(path), fix="Give fewer prompts.")
+    return data
 
 
 def _text(value: Any) -> str:

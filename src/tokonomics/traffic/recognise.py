@@ -144,6 +144,7 @@ def _document(file: Path, columns: str | None) -> Log:
     objects = [item for item in whole[: sources.HEAD_LINES] if isinstance(item, dict)]
     if not objects:
         raise BadInput("a JSON list without objects", where=named(file), fix=f"Supported: {SUPPORTED}")
+    sources.check_rows(len(whole), file)
     return _listed(_keyed(_object_layout(file, objects, columns), objects), whole, "item")
 
 
@@ -152,6 +153,7 @@ def _runs(file: Path, runs: list[Any]) -> Log:
     if found is None:
         keys = [str(key) for run in runs[:1] if isinstance(run, dict) for key in run]
         raise _unknown(file, "keys", keys)
+    sources.check_rows(len(found.requests), file)
     return _listed(found.layout, found.requests, "request", tuple(found.notes))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, UnknownName, shorten
-from tokonomics.traffic.sources import named, readable
+from tokonomics.traffic.sources import MOST_ROWS, check_rows, named, readable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -94,7 +94,10 @@ def _table(path: Path, needed: tuple[str, ...]) -> "pl.DataFrame":
     import polars as pl
 
     with readable(path):
-        table = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path)
+        most = MOST_ROWS.get()
+        first = None if most is None else most + 1
+        table = pl.read_parquet(path, n_rows=first) if path.suffix == ".parquet" else pl.read_csv(path, n_rows=first)
+        check_rows(len(table), path, "too many")
         if missing := [name for name in needed if name not in table.columns]:
             raise BadInput(f"not a ServeGen table: no column {missing[0]}", where=named(path))
         words = [pl.col(name).cast(pl.String) for name in needed if name in ("model", "family", "field")]

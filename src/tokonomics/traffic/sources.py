@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,36 @@ HEAD_LINES = 500
 LARGEST_DOCUMENT = 1_000_000_000
 """Bytes of a JSON document, which is read whole (JSON lines have no limit)."""
 ROW = "row"
+MOST_ROWS: ContextVar[int | None] = ContextVar("most_rows", default=None)
+"""Rows of one file that are read, where files come from strangers; None: all. A small file can unfold into billions."""
+_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
+"""How gzip (RFC 1952) and zstd (RFC 8878) begin."""
+
+
+class TooManyRows(BadInput):
+    """More than ``MOST_ROWS``."""
+
+
+def check_rows(rows: int, path: Path, counted: str = "") -> None:
+    """Refuse a file of more rows than may be read."""
+    most = MOST_ROWS.get()
+    if most is not None and rows > most:
+        said = f"has {counted or f'{rows:,}'} rows; {most:,} are taken here"
+        raise TooManyRows(said, where=named(path), fix="Use the command line for larger files.")
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is gzip or zstd, by its first bytes."""
+    with readable(path), path.open("rb") as opened:
+        return opened.read(4).startswith(_PACKED)
+
+
+def _counted(path: Path, batches: "Iterable[pl.DataFrame]") -> "Iterator[pl.DataFrame]":
+    rows = 0
+    for batch in batches:
+        rows += len(batch)
+        check_rows(rows, path, f"more than {MOST_ROWS.get():,}" if MOST_ROWS.get() else "")
+        yield batch
 
 
 def named(path: Path | str) -> str:
@@ -103,7 +134,10 @@ def parquet_schema(path: Path) -> "dict[str, pl.DataType]":
     import polars as pl
 
     with readable(path):
-        return dict(pl.scan_parquet(path, glob=False).collect_schema())
+        table = pl.scan_parquet(path, glob=False)
+        if MOST_ROWS.get() is not None:
+            check_rows(table.select(pl.len()).collect().item(), path)
+        return dict(table.collect_schema())
 
 
 def parquet_block_tokens(path: Path) -> int | None:
@@ -131,7 +165,8 @@ def _table_batches(path: Path, table: "pl.LazyFrame", layout: Layout) -> "Iterat
         for field in FIELDS:
             for (name,) in layout.paths(field):
                 fields.append(_native(pl.col(name), schema[name], field, layout).alias(field))
-        yield from table.select(fields).collect_batches(chunk_size=BATCH_ROWS, maintain_order=True, lazy=True)
+        batches = table.select(fields).collect_batches(chunk_size=BATCH_ROWS, maintain_order=True, lazy=True)
+        yield from _counted(path, batches)
 
 
 def _native(column: "pl.Expr", dtype: "pl.DataType", field: str, layout: Layout) -> "pl.Expr":
@@ -157,7 +192,8 @@ def line_batches(path: Path, layout: Layout) -> "Iterator[pl.DataFrame]":
     mean_bytes = sum(map(len, first)) // max(len(first), 1) + 1
     many = min(BATCH_LINES, BATCH_BYTES // mean_bytes + 1)
     with readable(path):
-        for batch in _lines(path).collect_batches(chunk_size=many, maintain_order=True, lazy=True):
+        batches = _lines(path).collect_batches(chunk_size=many, maintain_order=True, lazy=True)
+        for batch in _counted(path, batches):
             filled = batch.filter(pl.col("line").is_not_null() & (pl.col("line").str.strip_chars() != ""))
             if len(filled):
                 yield _parsed(filled, layout)
@@ -292,9 +328,9 @@ def all_lines(path: Path) -> list[str]:
     lines: list[str] = []
     size = 0
     with readable(path):
-        for batch in (
-            _lines(path).select("line").collect_batches(chunk_size=BATCH_LINES, maintain_order=True, lazy=True)
-        ):
+        table = _lines(path).select("line")
+        batches = table.collect_batches(chunk_size=BATCH_LINES, maintain_order=True, lazy=True)
+        for batch in _counted(path, batches):
             lines += [line for line in batch["line"] if line and line.strip()]
             size += int(batch["line"].str.len_bytes().sum())
             if size > LARGEST_DOCUMENT:

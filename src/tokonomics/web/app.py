@@ -5,7 +5,6 @@
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Header, Path, Query, Request
@@ -15,21 +14,21 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from tokonomics import __version__
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.web import login, meter, pages
-from tokonomics.web.catalogue import catalogue_json
+from tokonomics.web.catalogue import catalogue_json, prices_as_of
 from tokonomics.web.jobs import Job, TooManyOfYours
 from tokonomics.web.pool import Busy
 from tokonomics.web.problems import Refusal, of_validation, ours, problem_response, refusal_of
 from tokonomics.web.safety import Gate, Sessions, allowed_hosts, is_loopback
 from tokonomics.web.service import Service, Settings
-from tokonomics.web.uploads import TooMuch
+from tokonomics.web.uploads import TooMuch, TooSlow
 from tokonomics.web.verbs import Verb, find_verb, verbs
 
 API = "/api/v1"
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": Refusal, "description": "The body cannot be read."},
+    408: {"model": Refusal, "description": "The body took too long to arrive."},
     413: {"model": Refusal, "description": "The body is too large."},
     415: {"model": Refusal, "description": "The body is not JSON."},
     422: {"model": Refusal, "description": "An input cannot be used; it says which, why, and what to do."},
@@ -118,26 +117,27 @@ def make_app(settings: Settings | None = None) -> Gate:
     _add_jobs(app, service)
     _add_uploads(app, service)
     _add_report(app, service)
-    _add_meter(app, settings.ledger)
+    _add_meter(app, meter.Watched(settings.ledger))
     hosts = allowed_hosts(settings.host, settings.names)
     return Gate(app, hosts, sessions, service=service, any_ip=not is_loopback(settings.host))
 
 
-def _add_meter(app: FastAPI, ledger: FilePath | None) -> None:
+def _add_meter(app: FastAPI, watched: meter.Watched) -> None:
     @app.get(f"{API}/meter", responses=_NOT_THERE | _only(422), tags=["meter"], summary="What tokens cost now and did")
     def read() -> dict[str, Any]:
-        return meter.state(ledger)
+        return watched.state()
 
     @app.get(
         f"{API}/meter/events",
-        responses={200: {"content": {"text/event-stream": {}}}, **_NOT_THERE, **_only(422)},
+        responses={200: {"content": {"text/event-stream": {}}}, **_NOT_THERE, **_only(422), **_only(503)},
         response_class=StreamingResponse,
         tags=["meter"],
         summary="The same, whenever the ledger grows",
     )
-    def watched() -> Response:
-        meter.state(ledger)  # what is wrong with the ledger is a refusal, not a stream that breaks off
-        return StreamingResponse(meter.events(ledger), media_type="text/event-stream")
+    def events() -> Response:
+        watched.state()  # what is wrong with the ledger is a refusal, not a stream that breaks off
+        watched.admit()
+        return StreamingResponse(watched.events(), media_type="text/event-stream")
 
 
 def _client(request: Request) -> str:
@@ -160,6 +160,8 @@ def _handle_problems(app: FastAPI) -> None:
                 return refusal_of(problem, 429, retry_s=2)
             case Busy():
                 return refusal_of(problem, 503, retry_s=5)
+            case TooSlow():
+                return refusal_of(problem, 408)
             case TooMuch():
                 return refusal_of(problem, 413)
             case meter.NoLedger():
@@ -207,8 +209,8 @@ def _add_page(app: FastAPI, sessions: Sessions) -> None:
         return pages.vega(v, request.headers.get("accept-encoding", ""))
 
     @app.get("/login", include_in_schema=False)
-    def log_in() -> Response:
-        return login.form()
+    def log_in(request: Request) -> Response:
+        return login.form(request.url.query)
 
     @app.get("/login.css", include_in_schema=False)
     def login_style() -> Response:
@@ -227,7 +229,7 @@ def _add_page(app: FastAPI, sessions: Sessions) -> None:
 def _add_catalogue(app: FastAPI) -> None:
     @app.get(f"{API}/catalog", summary="Models, GPUs, engines, providers, regions, samples, APIs, presets")
     def catalog() -> Response:
-        return Response(catalogue_json(today()), media_type="application/json")
+        return Response(catalogue_json(prices_as_of()), media_type="application/json")
 
     @app.get(f"{API}/verbs", summary="The verbs, their inputs, and which of them take long")
     def listed() -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from datetime import date
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from tokonomics import __version__
@@ -9,8 +10,9 @@ from tokonomics.catalog.apis import list_apis
 from tokonomics.catalog.engines import all_engines
 from tokonomics.catalog.gpus import all_gpus
 from tokonomics.catalog.load_models import all_models
-from tokonomics.catalog.offers import load_offers
+from tokonomics.catalog.offers import cache_file, load_offers
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS
+from tokonomics.catalog.user_file import user_path
 from tokonomics.clock import today
 from tokonomics.traffic.samples import length_sample_names, sample_names
 from tokonomics.web.answering import as_json
@@ -47,9 +49,24 @@ PRESETS: tuple[dict[str, Any], ...] = (
 """Round numbers of our own to start from, not measurements; sample: takes the lengths of a public log."""
 
 
+AsOf = tuple[date, int, int]
+
+
+def prices_as_of() -> AsOf:
+    """Changes with the day, the user's own catalogue and the fetched prices; so does every answer."""
+    return today(), _stamp(user_path()), _stamp(cache_file())
+
+
+def _stamp(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
 @lru_cache(maxsize=1)
-def catalogue_json(day: date) -> bytes:
-    """The same as JSON, put together once a day."""
+def catalogue_json(as_of: AsOf) -> bytes:
+    """The same as JSON, put together anew when something behind it has changed."""
     return as_json(catalogue())
 
 

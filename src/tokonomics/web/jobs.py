@@ -20,7 +20,7 @@ KEEP_ALIVE_S = 15.0
 """A comment so often: proxies close lines on which nothing comes."""
 
 ABANDONED_S = 60.0
-"""Whoever watched and left may come back for so long; then the work is for nobody."""
+"""What nobody watches or asks after for so long is for nobody."""
 
 
 class TooManyOfYours(Busy):
@@ -47,8 +47,14 @@ class Job:
     task: Task
     events: list[Event] = field(default_factory=list)
     ended: float | None = None
+    asked: float = field(default_factory=time.monotonic)
+    """When somebody last asked how it stands."""
     _listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(event.data) for event in list(self.events))
 
     def tell(self, event: Event) -> None:
         with self._lock:
@@ -68,14 +74,14 @@ class Job:
         with self._lock:
             self._listeners[heard] = asyncio.get_running_loop()
         try:
-            place = first
+            place = min(first, len(self.events))  # a client may claim to have seen more than there is
             while True:
                 heard.clear()
                 while place < len(self.events):
                     yield place, self.events[place]
-                    if self.events[place].is_last:
-                        return
                     place += 1
+                if self.ended is not None and place >= len(self.events):
+                    return
                 try:
                     await asyncio.wait_for(heard.wait(), KEEP_ALIVE_S)
                 except TimeoutError:
@@ -85,22 +91,32 @@ class Job:
                 self._listeners.pop(heard, None)
                 alone = not self._listeners and self.ended is None
             if alone:
-                later = threading.Timer(ABANDONED_S, self._stop_if_alone)
-                later.daemon = True
-                later.start()
+                self.stop_unless_watched()
+
+    def stop_unless_watched(self) -> None:
+        """Cancel it after a while, if nobody watches then."""
+        later = threading.Timer(ABANDONED_S, self._stop_if_alone)
+        later.daemon = True
+        later.start()
 
     def _stop_if_alone(self) -> None:
         with self._lock:
-            alone = not self._listeners
-        if alone:
+            alone = not self._listeners and self.ended is None
+            asked_after = time.monotonic() - self.asked < ABANDONED_S
+        if alone and asked_after:
+            self.stop_unless_watched()
+        elif alone:
             self.task.cancel()
 
 
 class Jobs:
     """The jobs of now and of a while ago."""
 
-    def __init__(self, pool: Pool, per_client: int, kept: int = 40, kept_s: float = 1800.0) -> None:
+    def __init__(
+        self, pool: Pool, per_client: int, kept: int = 40, kept_s: float = 1800.0, kept_bytes: int = 128_000_000
+    ) -> None:
         self._pool = pool
+        self._kept_bytes = kept_bytes
         self._per_client = per_client
         self._kept = kept
         self._kept_s = kept_s
@@ -126,17 +142,23 @@ class Jobs:
             self._pool.submit(task)
             self._jobs[job.id] = job
         task.done.add_done_callback(lambda done: job.tell(_last(done, say)))
+        job.stop_unless_watched()
         return job
 
     def find(self, id: str) -> Job | None:
         with self._lock:
-            return self._jobs.get(id)
+            job = self._jobs.get(id)
+        if job:
+            job.asked = time.monotonic()
+        return job
 
     def _forget_old(self) -> None:
         ended = sorted((each for each in self._jobs.values() if each.ended is not None), key=lambda job: job.ended or 0)
         too_many = len(self._jobs) - self._kept
+        too_large = sum(job.bytes for job in ended) - self._kept_bytes
         for place, job in enumerate(ended):
-            if place < too_many or (job.ended or 0) < time.monotonic() - self._kept_s:
+            if place < too_many or too_large > 0 or (job.ended or 0) < time.monotonic() - self._kept_s:
+                too_large -= job.bytes
                 del self._jobs[job.id]
 
 

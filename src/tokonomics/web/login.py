@@ -1,12 +1,15 @@
 """The form in which the token is given, where one is demanded."""
 
 import html
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl, urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from tokonomics.web.safety import COOKIE, SESSION_S, Sessions
+
+MOST_QUERY = 4_000
+"""Characters of a scenario in an address; the longest of ours have some hundred."""
 
 STYLE = """:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
 body{max-width:26rem;margin:15vh auto;padding:0 1.25rem}
@@ -17,7 +20,17 @@ button{background:#1559a8;color:#fff;border-color:#1559a8;cursor:pointer}
 """
 
 
-def form(wrong: str | None = None, status: int = 200) -> Response:
+def checked_query(query: str) -> str:
+    """The scenario of a link, written anew: whatever it holds, it follows ``/?`` and leads to no other place."""
+    try:
+        parts = parse_qsl(query[:MOST_QUERY], keep_blank_values=True, max_num_fields=200)
+    except ValueError:
+        return ""
+    return urlencode(parts)
+
+
+def form(query: str = "", wrong: str | None = None, status: int = 200) -> Response:
+    """The form; the link that led to it goes along, so that it opens after the login."""
     said = f'<p class="wrong" role="alert">{html.escape(wrong)}</p>' if wrong else ""
     return HTMLResponse(
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>tokonomics: log in</title>'
@@ -26,6 +39,7 @@ def form(wrong: str | None = None, status: int = 200) -> Response:
         "<p>The command that started this page printed a token.</p>"
         f'{said}<form method="post" action="/login"><label for="token">Token</label>'
         '<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>'
+        f'<input type="hidden" name="query" value="{html.escape(checked_query(query))}">'
         "<button>Log in</button></form></body></html>",
         status,
     )
@@ -33,14 +47,20 @@ def form(wrong: str | None = None, status: int = 200) -> Response:
 
 async def logged_in(request: Request, sessions: Sessions) -> Response:
     """A cookie for the right token; the token itself is in no address and no cookie."""
-    if sessions.too_many_tries():
-        made = form("Too many tries; wait a minute.", 429)
+    try:
+        sent = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=20)
+    except ValueError:
+        sent = {}
+    query = checked_query(sent.get("query", [""])[0])
+    client = request.client.host if request.client else "?"
+    session = sessions.login(sent.get("token", [""])[0].strip(), client)
+    if session is None and sessions.too_many_tries(client):
+        made = form(query, "Too many tries; wait a minute.", 429)
         made.headers["retry-after"] = "60"
         return made
-    given = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
-    session = sessions.login(given.strip())
     if session is None:
-        return form("That is not the token.", 401)
-    made = RedirectResponse("/", 303)
-    made.set_cookie(COOKIE, session, max_age=SESSION_S, httponly=True, samesite="strict", path="/")
-    return made
+        return form(query, "That is not the token.", 401)
+    opened = RedirectResponse(f"/?{query}" if query else "/", 303)
+    # Lax: a link in a chat or a wiki opens the page. Whatever changes something is guarded by Origin as well.
+    opened.set_cookie(COOKIE, session, max_age=SESSION_S, httponly=True, samesite="lax", path="/")
+    return opened

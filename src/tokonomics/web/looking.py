@@ -1,5 +1,6 @@
 """What an uploaded file is, and an answer as a page to forward; both run inside a worker."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +13,54 @@ MOST_ROWS = 2_000_000
 
 def look(request: dict[str, Any], tell: Told) -> dict[str, Any]:
     """Which of the files we know this one is, by trying: a model's config.json, a benchmark's results, a log."""
+    from tokonomics.traffic.sources import TooManyRows
+
     path = Path(request["path"])
+    problems: dict[str, TokonomicsError] = {}
     for kind, attempt in (("config", _config), ("benchmark", _benchmark), ("trace", _trace)):
         try:
             return {"kind": kind, **attempt(path)}
-        except TooLarge:
+        except TooManyRows:
             raise
         except TokonomicsError as problem:
-            why = problem
+            problems[kind] = problem
+    why = problems["config" if _describes_a_model(path) else "trace"]
     return {"kind": "unknown", "why": why.what, "fix": why.fix}
-
-
-class TooLarge(BadInput):
-    """More rows than the page takes."""
 
 
 def _config(path: Path) -> dict[str, Any]:
     from tokonomics.catalog.config_json import read_config
 
-    if path.suffix != ".json":
+    if path.suffix.lower() != ".json":
         raise BadInput("is no config.json")
-    model = read_config(path)
-    return {"model": model.name}
+    read_config(path)
+    return {"model": _model_name(path)}
+
+
+def _model_name(path: Path) -> str:
+    """As its maker calls it, else by its architecture where the file has no name of its own."""
+    config = _object(path)
+    for stated in (config.get("_name_or_path"), path.stem if path.name != "config.json" else config.get("model_type")):
+        if isinstance(stated, str) and (name := stated.rstrip("/\\").replace("\\", "/").rpartition("/")[2]):
+            return name
+    return "model"
+
+
+def _describes_a_model(path: Path) -> bool:
+    """Whether a file that cannot be read as a config.json is meant to be one."""
+    return path.suffix.lower() == ".json" and not {"model_type", "architectures"}.isdisjoint(_object(path))
+
+
+def _object(path: Path) -> dict[str, Any]:
+    from tokonomics.catalog.config_json import LARGEST_FILE
+
+    if path.stat().st_size > LARGEST_FILE:
+        return {}
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _benchmark(path: Path) -> dict[str, Any]:
@@ -45,23 +72,13 @@ def _benchmark(path: Path) -> dict[str, Any]:
 
 def _trace(path: Path) -> dict[str, Any]:
     from tokonomics.traffic.readers import open_trace
+    from tokonomics.traffic.sources import is_packed
 
-    if path.suffix == ".parquet":
-        _check_rows(path)
     file = open_trace(path)
+    if is_packed(path):  # what arrived as text was counted on its way
+        for _ in file.log.raw(file.log.layout):
+            continue
     return {"format": file.format}
-
-
-def _check_rows(path: Path) -> None:
-    """A small parquet file can unfold into billions of rows; its footer says how many."""
-    import polars as pl
-
-    try:
-        rows = pl.scan_parquet(path, glob=False).select(pl.len()).collect().item()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise BadInput("is no parquet file") from error
-    if rows > MOST_ROWS:
-        raise TooLarge(f"has {rows:,} rows; the page takes {MOST_ROWS:,}", fix="Use the command line for larger logs.")
 
 
 class _Drawn:

@@ -1,22 +1,28 @@
 """What the meter's ledger says, for the page: now, today, and the hours and days before.
 
 The page reads the book that ``tokonomics meter`` writes, named with ``--ledger`` when the page is started; it scrapes
-nothing itself, so no address that a browser sends is ever asked for anything.
+nothing itself, so no address that a browser sends is ever asked for anything. However many watch, the ledger is looked
+at once in a few seconds, and gone through only when its latest reading has changed.
 """
 
 import asyncio
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.bill import bill
+from tokonomics.measure.meter.bill import Bill, bill
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.web.answering import as_json
+from tokonomics.web.pool import Busy
 
 EVERY_S = 5.0
 """How often the ledger is looked at for who watches; the meter itself reads every 15 seconds."""
+_STALE_S = 60.0
+"""After so long the sums are made anew without a new reading too: the hour and the day go on."""
+MOST_WATCHERS = 32
 _NOW_S, _HOUR_S, _DAY_S = 300.0, 3600.0, 86400.0
 _HOURS, _DAYS = 48, 30
 
@@ -25,13 +31,73 @@ class NoLedger(BadInput):
     """The page was started without one."""
 
 
-def state(ledger: Path | None) -> dict[str, Any]:
+class Watched:
+    """One ledger, and what it said when it was last looked at."""
+
+    def __init__(self, ledger: Path | None) -> None:
+        self.ledger = ledger
+        self._lock = threading.Lock()
+        self._state: dict[str, Any] | None = None
+        self._looked = float("-inf")
+        self._watchers = 0
+
+    def state(self, every_s: float = EVERY_S) -> dict[str, Any]:
+        """As of a few seconds ago."""
+        if self.ledger is None:
+            raise NoLedger(
+                "no ledger is shown here",
+                fix="Meter: tokonomics meter http://… --usd-per-hour 2.49. Then: tokonomics web --ledger FILE",
+            )
+        with self._lock:
+            if self._state is None or time.monotonic() - self._looked >= every_s:
+                if self._state is None or self._has_changed(self._state):
+                    self._state = state(self.ledger)
+                self._looked = time.monotonic()
+            return self._state
+
+    def _has_changed(self, known: dict[str, Any]) -> bool:
+        assert self.ledger is not None
+        if time.time() - known["at"] >= _STALE_S:
+            return True
+        with Ledger(self.ledger, read_only=True) as book:
+            return bool(_latest(book) != known["read"])
+
+    def admit(self) -> None:
+        """Refuse one watcher more than there may be."""
+        if self._watchers >= MOST_WATCHERS:
+            raise Busy("as many watch the meter as may", fix="Close another window of it.")
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The state whenever it has changed."""
+        self._watchers += 1
+        try:
+            before: float | None = None
+            while True:
+                made = await asyncio.to_thread(self.state)
+                if made["at"] != before:
+                    before = made["at"]
+                    yield b"event: state\ndata: " + as_json(made) + b"\n\n"
+                else:
+                    yield b": nothing new\n\n"
+                await asyncio.sleep(EVERY_S)
+        finally:
+            self._watchers -= 1
+
+
+def _latest(book: Ledger) -> float | None:
+    return max((mark.until for mark in book.marks().values()), default=None)
+
+
+def _burning(recent: Bill) -> dict[str, float] | None:
+    """All servers together by the clock on the wall: their hours run side by side."""
+    wall_s = recent.until - recent.since
+    if wall_s <= 0 or not recent.total.seconds:
+        return None
+    return {"usd_per_hour": recent.total.usd / wall_s * _HOUR_S, "tokens_per_s": recent.total.billed_tokens / wall_s}
+
+
+def state(ledger: Path) -> dict[str, Any]:
     """Sums of the last five minutes, this hour, today (UTC) and of all; by server and model; by hour and by day."""
-    if ledger is None:
-        raise NoLedger(
-            "no ledger is shown here",
-            fix="Meter: tokonomics meter http://… --usd-per-hour 2.49. Then: tokonomics web --ledger FILE",
-        )
     now = time.time()
 
     def sums(since: float, *by: str) -> dict[str, Any]:
@@ -43,8 +109,9 @@ def state(ledger: Path | None) -> dict[str, Any]:
         return {
             "at": now,
             "ledger": ledger.name,
-            "read": max((mark.until for mark in book.marks().values()), default=None),
+            "read": _latest(book),
             "now": sums(now - _NOW_S)["total"],
+            "burning": _burning(bill(book.spans(now - _NOW_S, now), now - _NOW_S, now, ())),
             "hour": sums(now - now % _HOUR_S)["total"],
             "today": sums(today)["total"],
             "total": sums(0.0)["total"],
@@ -52,16 +119,3 @@ def state(ledger: Path | None) -> dict[str, Any]:
             "hours": sums(now - now % _HOUR_S - _HOURS * _HOUR_S, "hour")["lines"],
             "days": sums(today - _DAYS * _DAY_S, "day")["lines"],
         }
-
-
-async def events(ledger: Path | None) -> AsyncIterator[bytes]:
-    """The state whenever it has changed."""
-    before: tuple[Any, ...] | None = None
-    while True:
-        made = await asyncio.to_thread(state, ledger)
-        if (made["read"], made["total"]["usd"]) != before:
-            before = made["read"], made["total"]["usd"]
-            yield b"event: state\ndata: " + as_json(made) + b"\n\n"
-        else:
-            yield b": nothing new\n\n"
-        await asyncio.sleep(EVERY_S)

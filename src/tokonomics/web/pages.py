@@ -10,9 +10,8 @@ from pathlib import Path
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tokonomics.clock import today
 from tokonomics.web import vega as library
-from tokonomics.web.catalogue import catalogue_json
+from tokonomics.web.catalogue import catalogue_json, prices_as_of
 
 FOLDER = Path(__file__).with_name("page")
 _TYPES = {
@@ -63,7 +62,7 @@ def _small() -> bytes:
 
 def prepare() -> None:
     """Build the catalogue and the chart library while nobody waits for them."""
-    threading.Thread(target=lambda: (catalogue_json(today()), library.bundle()), daemon=True).start()
+    threading.Thread(target=lambda: (catalogue_json(prices_as_of()), library.bundle()), daemon=True).start()
 
 
 def accuracy() -> Response:

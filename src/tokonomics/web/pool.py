@@ -2,7 +2,8 @@
 
 One thread minds one worker: it takes a task from the queue, sends it, and passes on what comes back. Cancelling and
 running out of time kill the process, which is the only way to stop compiled code; a new one takes its place. The queue
-is bounded: what does not fit is refused at once, so that work cannot pile up.
+is bounded: what does not fit is refused at once, so that work cannot pile up. Workers start and warm up one after the
+other, and only while nothing waits: there is one to take the next task as soon as there can be.
 """
 
 import json
@@ -11,8 +12,10 @@ import queue
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +57,7 @@ class Task:
     on_start: Callable[[], None] = lambda: None
     _kill: Callable[[], None] | None = None
     _stopped: Exception | None = None
+    _settled: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def cancel(self) -> None:
@@ -66,7 +70,7 @@ class Task:
 
     def _stop(self, why: Exception, begun: bool = True) -> None:
         with self._lock:
-            if self.done.done() or self._stopped or (self._kill and not begun):
+            if self._settled or self._stopped or (self._kill and not begun):
                 return
             self._stopped = why
             if self._kill:
@@ -76,7 +80,7 @@ class Task:
 
     def _begin(self, kill: Callable[[], None]) -> bool:
         with self._lock:
-            if self._stopped:
+            if self._stopped or not self.done.set_running_or_notify_cancel():
                 return False
             self._kill = kill
         self.on_start()
@@ -85,23 +89,30 @@ class Task:
     def _finish(self, content: bytes = b"", error: Exception | None = None) -> None:
         with self._lock:
             self._kill = None
-            if self.done.done():
+            if self._settled:
                 return
+            self._settled = True
             stopped = self._stopped or error
-        if stopped:
-            self.done.set_exception(stopped)
-        else:
-            self.done.set_result(content)
+        with suppress(InvalidStateError):  # whoever waited for a task in the queue has gone
+            if stopped:
+                self.done.set_exception(stopped)
+            else:
+                self.done.set_result(content)
 
 
-def worker_command(folder: Path, memory_bytes: int, niceness: int = 0, warm_ups: Sequence[str] = ()) -> list[str]:
+def worker_command(folder: Path, memory_bytes: int, niceness: int = 0) -> list[str]:
     """How a worker is started: it stands in an empty folder, and gives way to others where it is nice."""
-    settings = [str(folder), str(memory_bytes), str(niceness), *warm_ups]
-    return [sys.executable, "-P", "-m", "tokonomics.web.worker", *settings]
+    return [sys.executable, "-P", "-m", "tokonomics.web.worker", str(folder), str(memory_bytes), str(niceness)]
 
 
-WARM_UP_S = 120.0
-"""A worker that has just started may still be compiling; that is not the task's time."""
+COLD_S = 60.0
+"""More for a worker that has not warmed up: it imports and compiles first, which is not the task's time."""
+WARM_UP_S = 300.0
+"""After which a worker that still warms up is given up."""
+_SECRETS = ("TOKONOMICS_TOKEN",)
+"""Of the environment: workers need none of them."""
+_IDLE_S = 0.1
+"""How long nothing must have waited before a worker warms up."""
 
 
 def _clock(limit_s: float, task: Task, over: OutOfTime) -> threading.Timer:
@@ -111,13 +122,33 @@ def _clock(limit_s: float, task: Task, over: OutOfTime) -> threading.Timer:
     return made
 
 
+@dataclass
+class Minded:
+    """A worker and how far it is: None where it could not be started."""
+
+    process: subprocess.Popen[bytes] | None
+    to_warm: list[str]
+    """Verbs it has not done yet."""
+
+
 class Pool:
     """Workers of one kind, with a queue of their own."""
 
-    def __init__(self, workers: int, waiting: int, command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        workers: int,
+        waiting: int,
+        command: Sequence[str],
+        warm_ups: Sequence[str] = (),
+        turn: "threading.Lock | None" = None,
+    ) -> None:
+        """``turn`` is held by the one worker, of all pools that share it, that starts or warms up."""
+        self._warm_ups = warm_ups
+        self._turn = turn or threading.Lock()
         self._queue: queue.Queue[Task | None] = queue.Queue(waiting)
         self._command = command
-        self._environment = dict(os.environ)  # every worker gets that of the start, whoever replaces whom later
+        # Every worker gets the environment of the start, whoever replaces whom later.
+        self._environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
         self._closed = threading.Event()
         self._running: set[subprocess.Popen[bytes]] = set()
         self.ready = threading.Event()
@@ -152,21 +183,73 @@ class Pool:
             thread.join(10)
 
     def _mind(self) -> None:
-        process: subprocess.Popen[bytes] | None = None
+        with self._turn:
+            minded = Minded(self._started_safely(), list(self._warm_ups))
         while not self._closed.is_set():
-            process = process or self._started()
-            task = self._queue.get()
+            task = self._next(minded)
             if task is None:
                 break
-            if process is None or process.poll() is not None:
-                process = self._started()
-            if process is None:
-                task._finish(error=Broken("no worker could be started"))
-            elif not self._worked(process, task):
-                self._ended(process)
-                process = None
-        if process:
-            self._ended(process)
+            try:
+                self._do(minded, task)
+            except Exception:  # a thread that ends leaves its share of the queue to nobody
+                task._finish(error=Broken(traceback.format_exc()))
+                self._replace(minded, None)
+        self._replace(minded, None)
+
+    def _next(self, minded: "Minded") -> Task | None:
+        """The next task; the time until one comes is used to warm up."""
+        while minded.process and minded.to_warm:
+            with suppress(queue.Empty):
+                return self._queue.get(timeout=_IDLE_S)
+            if self._turn.acquire(blocking=False):
+                try:
+                    self._warm(minded)
+                finally:
+                    self._turn.release()
+        return self._queue.get()
+
+    def _warm(self, minded: "Minded") -> None:
+        process = minded.process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        request = {"work": "warm", "verb": minded.to_warm.pop(0)}
+        clock = threading.Timer(WARM_UP_S, process.kill)
+        clock.daemon = True
+        clock.start()
+        try:
+            worker.write_frame(process.stdin, 0, json.dumps(request).encode())
+            while (frame := worker.read_frame(process.stdout)) is not None:
+                if frame[0] not in (worker.BEGUN, worker.PROGRESS):
+                    return
+        except OSError:
+            pass
+        finally:
+            clock.cancel()
+        self._replace(minded, None)
+
+    def _do(self, minded: "Minded", task: Task) -> None:
+        if minded.process is None or minded.process.poll() is not None:
+            self._replace(minded, self._started())
+        if minded.process is None:
+            task._finish(error=Broken("no worker could be started"))
+        elif not self._worked(minded.process, task, COLD_S if minded.to_warm else 0.0):
+            self._replace(minded, None)
+            if not self._closed.is_set():
+                self._replace(minded, self._started_safely())
+
+    def _replace(self, minded: "Minded", process: subprocess.Popen[bytes] | None) -> None:
+        if minded.process:
+            self._ended(minded.process)
+        minded.process, minded.to_warm = process, list(self._warm_ups)
+
+    def _started_safely(self) -> subprocess.Popen[bytes] | None:
+        """None where the system has no room for another process now: it is tried again for the next task."""
+        try:
+            return self._started()
+        except OSError:
+            sys.stderr.write(f"no worker could be started: {traceback.format_exc()}\n")
+            return None
 
     def _started(self) -> subprocess.Popen[bytes] | None:
         """A worker that has imported the library."""
@@ -189,7 +272,7 @@ class Pool:
                 stream.close()
         self._running.discard(process)
 
-    def _worked(self, process: subprocess.Popen[bytes], task: Task) -> bool:
+    def _worked(self, process: subprocess.Popen[bytes], task: Task, more_s: float) -> bool:
         """Whether the worker is still there afterwards."""
         assert process.stdin is not None
         assert process.stdout is not None
@@ -197,15 +280,14 @@ class Pool:
             return True
         seconds = f"{task.limit_s:g} seconds"
         over = OutOfTime(f"took longer than {seconds}", fix="Ask for less: fewer requests, models or GPUs.")
-        clock = _clock(task.limit_s + WARM_UP_S, task, over)
+        clock = _clock(task.limit_s + more_s, task, over)
         try:
             worker.write_frame(process.stdin, 0, json.dumps(task.request).encode())
             while (frame := worker.read_frame(process.stdout)) is not None:
                 kind, content = frame
                 if kind == worker.BEGUN:
-                    clock.cancel()
-                    clock = _clock(task.limit_s, task, over)
-                elif kind == worker.PROGRESS:
+                    continue
+                if kind == worker.PROGRESS:
                     task.say(content.decode())
                 elif kind == worker.ANSWER:
                     task._finish(content)
@@ -214,7 +296,7 @@ class Pool:
                     task._finish(error=Refused(said["what"], where=said["where"], fix=said["fix"]))
                 else:
                     task._finish(error=Broken(content.decode(errors="replace")))
-                if kind not in (worker.BEGUN, worker.PROGRESS):
+                if kind != worker.PROGRESS:
                     return not task._stopped
         except OSError:
             pass

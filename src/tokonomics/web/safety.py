@@ -8,6 +8,7 @@
 - Headers: no script but our own files, no frame, no foreign address, no sniffing.
 """
 
+import asyncio
 import hmac
 import ipaddress
 import re
@@ -33,7 +34,11 @@ SESSION_S = 12 * 3600
 LEAST_TOKEN = 16
 """Characters of a token that the user chose."""
 _TRIES_PER_MINUTE = 20
-"""Of the login, all clients together: a made token has 256 bits, so this only keeps the log short."""
+"""Wrong tokens of one address; the right one is taken whatever came before it."""
+_MOST_ADDRESSES = 10_000
+"""Of which wrong tokens are counted."""
+BODY_S = 20.0
+"""For a body that is no upload to arrive: 10 kB/s carry the largest."""
 
 CONTENT_SECURITY_POLICY = "; ".join(
     [
@@ -78,9 +83,9 @@ def is_loopback(host: str) -> bool:
 
 def allowed_hosts(bind: str, extra: Iterable[str] = ()) -> frozenset[str]:
     """The names under which the page may be asked for."""
-    names = {"localhost", "127.0.0.1", "::1", *(each.lower() for each in extra)}
+    names = {"localhost", "127.0.0.1", "::1", bind.lower().strip("[]"), *(each.lower() for each in extra)}
     if not is_loopback(bind):
-        names |= {bind.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+        names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
     return frozenset(names)
 
 
@@ -90,14 +95,12 @@ class Sessions:
 
     token: str | None
     _open: dict[str, float] = field(default_factory=dict)
-    _failures: list[float] = field(default_factory=list)
+    _failures: dict[str, list[float]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def login(self, given: str) -> str | None:
+    def login(self, given: str, client: str = "?") -> str | None:
         """A new session for the right token."""
-        if not self._is_token(given):
-            with self._lock:
-                self._failures.append(time.monotonic())
+        if not self._is_token(given, client):
             return None
         session = secrets.token_urlsafe(32)
         with self._lock:
@@ -105,22 +108,23 @@ class Sessions:
             self._open[session] = time.monotonic() + SESSION_S
         return session
 
-    def too_many_tries(self) -> bool:
+    def too_many_tries(self, client: str) -> bool:
+        """Whether an address has given more wrong tokens within a minute than a person mistypes."""
+        before = time.monotonic() - 60
         with self._lock:
-            self._failures = [at for at in self._failures if at > time.monotonic() - 60]
-            return len(self._failures) >= _TRIES_PER_MINUTE
+            return sum(at > before for at in self._failures.get(client, ())) > _TRIES_PER_MINUTE
 
     def logout(self, headers: Headers) -> None:
         with self._lock:
             self._open.pop(_cookie(headers), None)
 
-    def admits(self, headers: Headers) -> bool:
+    def admits(self, headers: Headers, client: str = "?") -> bool:
         """Whether a request carries a session or the token itself."""
         if self.token is None:
             return True
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return self._is_token(given.strip())
+            return self._is_token(given.strip(), client)
         session = _cookie(headers)
         with self._lock:
             return any(
@@ -128,8 +132,21 @@ class Sessions:
                 for each, until in self._open.items()
             )
 
-    def _is_token(self, given: str) -> bool:
-        return self.token is not None and hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+    def _is_token(self, given: str, client: str) -> bool:
+        if self.token is None:
+            return False
+        if hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
+            return True
+        now = time.monotonic()
+        with self._lock:
+            if client not in self._failures and len(self._failures) >= _MOST_ADDRESSES:
+                self._failures = {who: ats for who, ats in self._failures.items() if ats[-1] > now - 60}
+                if len(self._failures) >= _MOST_ADDRESSES:
+                    self._failures.clear()
+            tries = self._failures.setdefault(client, [])
+            tries.append(now)
+            del tries[: -_TRIES_PER_MINUTE - 1]
+        return False
 
 
 def _cookie(headers: Headers) -> str:
@@ -181,12 +198,18 @@ class Gate:
         if not _same_site(scope, headers, hosts[0]):
             return problem_response(403, "another site's page may not ask for this", fix="Open the page itself.")
         path: str = scope["path"]
-        if path in _OPEN or self.sessions.admits(headers):
+        client = scope["client"][0] if scope.get("client") else "?"
+        if path in _OPEN or self.sessions.admits(headers, client):
             return None
         if path == "/" and scope["method"] in ("GET", "HEAD"):
             from starlette.responses import RedirectResponse
 
-            return RedirectResponse("/login", 303)
+            from tokonomics.web.login import checked_query
+
+            query = checked_query(scope.get("query_string", b"").decode("latin-1"))
+            return RedirectResponse(f"/login?{query}" if query else "/login", 303)
+        if self.sessions.too_many_tries(client):
+            return problem_response(429, "too many wrong tokens from this address", fix="Wait a minute.", retry_s=60)
         return problem_response(401, "a token is needed", fix="Log in at /login, or send Authorization: Bearer TOKEN.")
 
     def _is_ours(self, host: str) -> bool:
@@ -216,14 +239,18 @@ def _same_site(scope: Scope, headers: Headers, host: str) -> bool:
 async def _body(scope: Scope, headers: Headers, receive: Receive) -> tuple[ASGIApp | None, Receive]:
     """The whole body, read up to what any of our requests needs; then it is handed on as if it just came."""
     content, more = b"", True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            break
-        content += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(content) > MOST_BODY:
-            return problem_response(413, f"the body is larger than {MOST_BODY:,} bytes"), receive
+    try:
+        async with asyncio.timeout(BODY_S):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    break
+                content += message.get("body", b"")
+                more = message.get("more_body", False)
+                if len(content) > MOST_BODY:
+                    return problem_response(413, f"the body is larger than {MOST_BODY:,} bytes"), receive
+    except TimeoutError:
+        return problem_response(408, f"the body took longer than {BODY_S:g} seconds to arrive"), receive
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     wanted = "application/x-www-form-urlencoded" if scope["path"] == "/login" else "application/json"
     if (content or scope["method"] == "POST") and scope["path"] != "/logout" and kind != wanted:

@@ -2,13 +2,17 @@
 
 import os
 import secrets
+import signal
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tokonomics.errors import BadInput
+
+if TYPE_CHECKING:
+    from tokonomics.web.safety import Gate
 
 _PORTS = 20
 """So many after the one asked for are tried."""
@@ -34,14 +38,13 @@ def web(
       tokonomics web --port 9000 --no-open
       TOKONOMICS_TOKEN=$(openssl rand -hex 16) tokonomics web --host 0.0.0.0
     """
-    import uvicorn
-
     from tokonomics.web.app import make_app
     from tokonomics.web.pages import prepare
     from tokonomics.web.safety import LEAST_TOKEN, is_loopback
     from tokonomics.web.service import Settings
 
     given = os.environ.get("TOKONOMICS_TOKEN")
+    given = given.strip() if given is not None else None  # a file or a shell often adds a line's end
     if given is not None and len(given) < LEAST_TOKEN:
         raise BadInput(f"has fewer than {LEAST_TOKEN} characters", where="TOKONOMICS_TOKEN")
     demanded = given or (secrets.token_urlsafe(32) if token or not is_loopback(host) else None)
@@ -49,26 +52,53 @@ def web(
     taken = bound.getsockname()[1]
     if port not in (0, taken):
         typer.echo(f"port {port} is taken; using {taken}", err=True)
-    prepare()
+    _end_tidily()
     app = make_app(Settings(host=host, token=demanded, names=tuple(name or ()), ledger=ledger))
-    everywhere = host in ("0.0.0.0", "::")
-    shown = socket.gethostname() if everywhere else f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{taken}/"
-    typer.echo(f"tokonomics is at {address}  (Ctrl+C ends it)")
-    if demanded:
-        typer.echo("It asks for a token: " + ("the one in TOKONOMICS_TOKEN" if given else demanded))
-    if not is_loopback(host):
-        typer.echo("Others can reach this address. What they send is not encrypted: use a trusted network or a tunnel.")
-    if not no_open:
-        _open_soon(f"http://127.0.0.1:{taken}/" if everywhere else address)
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, date_header=False, ws="none",
-        proxy_headers=False, timeout_graceful_shutdown=1, limit_concurrency=200, h11_max_incomplete_event_size=64_000,
-    )  # fmt: skip
     try:
-        uvicorn.Server(config).run(sockets=[bound])
+        prepare()
+        everywhere = host in ("0.0.0.0", "::")
+        shown = socket.gethostname() if everywhere else f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{taken}/"
+        typer.echo(f"tokonomics is at {address}  (Ctrl+C ends it)")
+        if demanded:
+            typer.echo("It asks for a token: " + ("the one in TOKONOMICS_TOKEN" if given else demanded))
+        if not is_loopback(host):
+            typer.echo(
+                "Others can reach this address. What they send is not encrypted: use a trusted network or a tunnel."
+            )
+        if not no_open:
+            _open_soon(f"http://127.0.0.1:{taken}/" if everywhere else address)
+        _serve(app, bound)
     finally:
         app.service.close()
+
+
+def _serve(app: "Gate", bound: socket.socket) -> None:
+    """Until a signal ends it."""
+    import uvicorn
+
+    from tokonomics.web.connections import MOST, Connection
+
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, date_header=False, ws="none",
+        proxy_headers=False, timeout_graceful_shutdown=1, limit_concurrency=MOST, http=Connection,
+        h11_max_incomplete_event_size=64_000,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, server.handle_exit)
+    server.run(sockets=[bound])
+
+
+def _end_tidily() -> None:
+    """A closed terminal or a polite kill ends the server as Ctrl+C does: workers and uploads go with it."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(each, end)
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -11,11 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokonomics.catalog.offers import cache_file
-from tokonomics.catalog.user_file import user_path
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.web.answering import as_json
+from tokonomics.web.catalogue import prices_as_of
 from tokonomics.web.inputs import checked_inputs
 from tokonomics.web.jobs import Job, Jobs, TooManyOfYours
 from tokonomics.web.pool import Broken, Pool, Refused, Task, worker_command
@@ -24,6 +23,20 @@ from tokonomics.web.uploads import Limits, Upload, Uploads
 from tokonomics.web.verbs import UPLOAD, Verb
 
 _CORES = os.cpu_count() or 1
+_GIB = 2**30
+
+
+def memory_of_machine() -> int:
+    """Bytes that this process may have: of the machine, or of the container it runs in."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):
+        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return whole
+
+
+def memory_of_worker(workers: int, whole: int) -> int:
+    """All workers together leave a fifth to others; each has at least a gigabyte, so that a small machine answers."""
+    return max(_GIB, min(6 * _GIB, int(0.8 * whole / max(workers, 1))))
 
 
 @dataclass(frozen=True)
@@ -39,8 +52,8 @@ class Settings:
     long_workers: int = max(1, min(4, _CORES // 2))
     quick_s: float = 20.0
     long_s: float = 900.0
-    memory_bytes: int = 6 * 2**30
-    """Of one worker, beyond what its imports take."""
+    memory_bytes: int | None = None
+    """Of one worker, beyond what its imports take; None: its share of the machine's."""
     waiting: int = 16
     """Requests that wait for a worker, of each kind."""
     at_once: int = 12
@@ -59,13 +72,17 @@ class Service:
         self.settings = settings
         self.uploads = Uploads(settings.uploads)
         warm_ups = ("plan", "simulate") if settings.warm_up else ()
-        common = (self.uploads.empty, settings.memory_bytes)
-        self.quick = Pool(settings.quick_workers, settings.waiting, worker_command(*common, 0, warm_ups[:1]))
-        self.long = Pool(settings.long_workers, settings.waiting, worker_command(*common, 5, warm_ups))
+        workers = settings.quick_workers + settings.long_workers
+        common = (self.uploads.empty, settings.memory_bytes or memory_of_worker(workers, memory_of_machine()))
+        turn = threading.Lock()
+        quick, slow = worker_command(*common, 0), worker_command(*common, 5)
+        self.quick = Pool(settings.quick_workers, settings.waiting, quick, warm_ups[:1], turn)
+        self.long = Pool(settings.long_workers, settings.waiting, slow, warm_ups, turn)
         self.jobs = Jobs(self.long, settings.jobs_at_once)
         self._asking: Counter[str] = Counter()
         self._remembered = Remembered()
-        self._home = os.path.expanduser("~")  # noqa: PTH111 - never raises
+        home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - never raises
+        self._home = re.compile(re.escape(home) + r"(?=/|$)" if home else r"(?!)")  # a home of / hides nothing
         self._where = re.compile(re.escape(str(self.uploads.root)) + r"/[\w-]+/", re.ASCII)
 
     def close(self) -> None:
@@ -90,7 +107,8 @@ class Service:
         request = self.request_of(verb, given, charts)
         if not verb.is_quick(given):
             raise BadInput("this takes long: start a job", where=verb.name, fix=f"POST /api/v1/jobs{_quicker(verb)}")
-        key = as_json([today().isoformat(), *(_stamp(path) for path in (user_path(), cache_file())), request])
+        day, *stamps = prices_as_of()
+        key = as_json([day.isoformat(), *stamps, request])
         if (known := self._remembered.get(key)) is not None:
             return known
         made = await self.quickly(request, client, gone)
@@ -126,6 +144,8 @@ class Service:
             self.uploads.drop(upload.id)
             raise
         found: dict[str, Any] = json.loads(seen)
+        if found["kind"] == "config":
+            self.uploads.call(upload.id, found["model"])
         return {"id": upload.id, "name": upload.name, "bytes": upload.bytes, **found}
 
     def said(self, content: bytes) -> bytes:
@@ -137,7 +157,7 @@ class Service:
         if not isinstance(problem, TokonomicsError):
             return ours(str(problem))
         texts = {
-            name: self._where.sub("", text).replace(self._home, "~") if (text := getattr(problem, name)) else text
+            name: self._home.sub("~", self._where.sub("", text)) if (text := getattr(problem, name)) else text
             for name in ("what", "where", "fix")
         }
         if isinstance(problem, Refused):
@@ -182,13 +202,6 @@ def _quicker(verb: Verb) -> str:
         return "."
     name, value = verb.quick_when
     return f"; with {name}={str(value).lower()} it is quick."
-
-
-def _stamp(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except (OSError, ValueError):
-        return 0
 
 
 class Remembered:

@@ -1,17 +1,22 @@
 """Files that people drop onto the page: kept in a private folder for a while, limited in size, number and rows.
 
 A file lies in a folder of its own named by a random id, under the last part of its name with all but letters, digits
-and ``._-`` replaced; nothing that a client sends chooses where it is written. The folder goes when the server ends.
+and ``._-`` replaced; nothing that a client sends chooses where it is written. The folder goes when the server ends; one
+that a killed server left is told by its lock, which is nobody's any more, and goes when the next one starts.
 """
 
+import asyncio
+import fcntl
+import os
 import re
 import secrets
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokonomics.errors import BadInput, TokonomicsError
@@ -20,6 +25,10 @@ from tokonomics.web.looking import MOST_ROWS
 
 class TooMuch(TokonomicsError):
     """A file, or all of them together, beyond what is kept."""
+
+
+class TooSlow(TooMuch):
+    """A file that does not arrive."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,44 @@ class Limits:
     age_s: float = 2 * 3600.0
     seconds: float = 120.0
     """For one file to arrive."""
+    silence_s: float = 15.0
+    """Without a byte of it."""
+
+
+PREFIX = "tokonomics-web-"
+_YOUNG_S = 60.0
+"""A folder this new may belong to a server that has not locked it yet."""
+
+
+def sweep(where: Path, young_s: float = _YOUNG_S) -> None:
+    """Remove what servers left that were killed: folders of ours that no process holds."""
+    for folder in where.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            seen = folder.lstat()
+            if seen.st_uid != os.getuid() or folder.is_symlink() or time.time() - seen.st_mtime < young_s:
+                continue
+            with _held(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Raises OSError where another process holds it."""
+    lock = _hold(folder)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _hold(folder: Path) -> int:
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 class Uploads:
@@ -51,16 +98,29 @@ class Uploads:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self.root = Path(tempfile.mkdtemp(prefix="tokonomics-web-"))
+        sweep(Path(tempfile.gettempdir()))
+        self.root = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._held = _hold(self.root)
         self.empty = self.root / "empty"
         """Where workers stand: there is nothing in it."""
         self.empty.mkdir(mode=0o500)
         self._kept: dict[str, Upload] = {}
+        self._promised: dict[str, int] = {}
+        """Bytes of files that are on their way."""
+        self._ends: dict[str, threading.Timer] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
         """Remove everything."""
+        with self._lock:
+            ends = list(self._ends.values())
+            self._ends.clear()
+        for end in ends:
+            end.cancel()
         shutil.rmtree(self.root, ignore_errors=True)
+        with suppress(OSError):  # closed before
+            os.close(self._held)
+            self._held = -1
 
     def find(self, id: str) -> Path:
         """The file of an id."""
@@ -80,18 +140,41 @@ class Uploads:
         """Forget a file; whether there was one."""
         with self._lock:
             kept = self._kept.pop(id, None)
+            end = self._ends.pop(id, None)
+        if end:
+            end.cancel()
         if kept:
-            shutil.rmtree(kept.path.parent, ignore_errors=True)
+            shutil.rmtree(self.root / kept.id, ignore_errors=True)
         return kept is not None
+
+    def call(self, id: str, name: str) -> None:
+        """Put a config.json into a folder of its model's name: that is what it is called after."""
+        with self._lock:
+            kept = self._kept.get(id)
+            if kept is None or kept.path.name != "config.json":
+                return
+            folder = self.root / id / safe_name(name)
+            with suppress(OSError):  # the file has just gone: whoever asks for it is told
+                folder.mkdir(mode=0o700)
+                self._kept[id] = replace(kept, path=kept.path.rename(folder / kept.path.name))
 
     async def keep(self, name: str, parts: AsyncIterator[bytes], said_bytes: int | None) -> Upload:
         """Write a file as it arrives; whatever is too large is not kept."""
         self._drop_old()
-        with self._lock:
-            room = min(self.limits.file_bytes, self.limits.all_bytes - sum(each.bytes for each in self._kept.values()))
-        if said_bytes is not None and said_bytes > room:
-            raise self._too_large(room)
         id = secrets.token_urlsafe(12)
+        with self._lock:
+            taken = sum(each.bytes for each in self._kept.values()) + sum(self._promised.values())
+            room = min(self.limits.file_bytes, self.limits.all_bytes - taken)
+            if room <= 0 or (said_bytes is not None and said_bytes > room):
+                raise self._too_large(room)
+            room = self._promised[id] = room if said_bytes is None else said_bytes
+        try:
+            return await self._kept_as(id, name, parts, room)
+        finally:
+            with self._lock:
+                self._promised.pop(id, None)
+
+    async def _kept_as(self, id: str, name: str, parts: AsyncIterator[bytes], room: int) -> Upload:
         folder = self.root / id
         folder.mkdir(mode=0o700)
         try:
@@ -102,16 +185,21 @@ class Uploads:
         made = Upload(id, safe_name(name), folder / safe_name(name), size, time.monotonic())
         with self._lock:
             self._kept[id] = made
+            self._promised.pop(id)
+            end = self._ends[id] = threading.Timer(self.limits.age_s, self.drop, [id])
+            end.daemon = True
             too_many = list(self._kept)[: -self.limits.files]
+        end.start()
         for old in too_many:
             self.drop(old)
         return made
 
     async def _written(self, path: Path, parts: AsyncIterator[bytes], room: int) -> int:
-        size = lines = 0
         until = time.monotonic() + self.limits.seconds
+        size = lines = 0
+        arriving = aiter(parts)
         with path.open("wb") as file:
-            async for part in parts:
+            while (part := await self._part(arriving, until)) is not None:
                 size += len(part)
                 lines += part.count(b"\n")
                 if size > room:
@@ -120,12 +208,20 @@ class Uploads:
                     raise TooMuch(
                         f"has more than {self.limits.rows:,} lines", fix="Use the command line for larger logs."
                     )
-                if time.monotonic() > until:
-                    raise TooMuch("took too long to arrive")
                 file.write(part)
         if not size:
             raise BadInput("is empty", where=path.name)
         return size
+
+    async def _part(self, arriving: AsyncIterator[bytes], until: float) -> bytes | None:
+        """The next part of a file, None at its end; neither silence nor a trickle keeps a place for long."""
+        if time.monotonic() >= until:
+            raise TooSlow("took too long to arrive")
+        try:
+            async with asyncio.timeout(min(self.limits.silence_s, until - time.monotonic())):
+                return await anext(arriving, None)
+        except TimeoutError:
+            raise TooSlow("took too long to arrive") from None
 
     def _too_large(self, room: int) -> TooMuch:
         return TooMuch(

@@ -29,7 +29,9 @@ MOST_ITEMS = 64
 _MOST_NUMBER = 2**53
 """What JSON can carry without loss in a browser."""
 
-_LEFT_OUT = {"chart", "html", "json", "save", "deploy_to", "embedding_model", "embedding_usd_per_mtok", "strict"}
+_LEFT_OUT = {
+    "chart", "html", "json", "save", "deploy_to", "embedding_model", "embedding_usd_per_mtok", "strict", "profile",
+}  # fmt: skip
 _TIME_LIMITS = {"time_limit": 120.0}
 """Seconds a solver may take: the worker's own limit lies above."""
 

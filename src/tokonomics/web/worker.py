@@ -10,8 +10,10 @@ import json
 import os
 import resource
 import select
+import signal
 import struct
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -36,32 +38,48 @@ def read_frame(source: IO[bytes]) -> tuple[int, bytes] | None:
     return (kind, content) if len(content) == length else None
 
 
-def main(folder: str, memory_bytes: int, niceness: int, warm_ups: list[str]) -> None:
+def main(folder: str, memory_bytes: int, niceness: int) -> None:
     """Answer until the server goes away."""
     source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    end_with_the_server(source.fileno())
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     os.chdir(folder)  # an empty one: a relative path leads nowhere
     os.nice(niceness)
     gc.set_threshold(100_000, 20, 20)  # as on the command line: what is imported stays
     _import()
-    _take_paths_of(Path(folder).parent)
+    _limit_files(Path(folder).parent)
     _limit_memory(memory_bytes)
     write_frame(out, READY, b"{}")
-    while True:
-        while warm_ups and not select.select([source], [], [], 0.05)[0]:
-            _warm_up(warm_ups.pop(0))
-        if (frame := read_frame(source)) is None:
-            return
+    while (frame := read_frame(source)) is not None:
         write_frame(out, BEGUN, b"")
         write_frame(out, *_handled(json.loads(frame[1]), lambda what: write_frame(out, PROGRESS, what.encode())))
+
+
+def end_with_the_server(line: int) -> None:
+    """Whatever runs, and however the server ended: nobody would hear the answer."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1  # of <sys/prctl.h>
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+    def wait() -> None:
+        hung_up = select.poll()
+        hung_up.register(line, 0)  # the end of the other side is told unasked
+        hung_up.poll()
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _handled(request: dict[str, Any], tell: Callable[[str], None]) -> tuple[int, bytes]:
     from tokonomics.errors import TokonomicsError
     from tokonomics.web import answering, looking
 
-    work = {"answer": answering.answer, "look": looking.look, "report": looking.report}[request["work"]]
+    work = {"answer": answering.answer, "look": looking.look, "report": looking.report, "warm": _warmed}[
+        request["work"]
+    ]
     try:
         return ANSWER, answering.as_json(work(request, tell))
     except TokonomicsError as problem:
@@ -98,11 +116,22 @@ def _import() -> None:
     _warm_up("curve")
 
 
-def _take_paths_of(root: Path) -> None:
-    """A model is read from a file among the uploads alone: a benchmark's results may state a path of this machine."""
+def _limit_files(root: Path) -> None:
+    """A model is read from a file among the uploads alone: a benchmark's results may state a path of this machine.
+
+    And of every log, only so many rows: a small file can unfold into billions.
+    """
     from tokonomics.catalog.load_models import CONFIGS_IN
+    from tokonomics.traffic.sources import MOST_ROWS
+    from tokonomics.web import looking
 
     CONFIGS_IN.set(root)
+    MOST_ROWS.set(looking.MOST_ROWS)
+
+
+def _warmed(request: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+    _warm_up(request["verb"])
+    return {}
 
 
 def _warm_up(verb: str) -> None:
@@ -112,4 +141,4 @@ def _warm_up(verb: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

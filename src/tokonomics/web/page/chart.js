@@ -15,13 +15,14 @@ async function load() {
 }
 
 const GUTTERS = new Map(); // what axes and legends take, by chart: known after the first drawing
-const LIVE = new Set();
+const LIVE = new Set(); // figures on the page: a chart that has left it is ended, or its view would stay for good
+export const drawnNow = () => LIVE.size;
 
 export const themeNow = () =>
   document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 
 export function redrawAll() {
-  for (const chart of LIVE) chart.isConnected ? chart.redraw() : LIVE.delete(chart);
+  for (const chart of LIVE) chart.redraw();
 }
 
 export function warm() {
@@ -40,7 +41,7 @@ export function chart({ name, spec }) {
   const caption = h("figcaption");
   const data = h("details", { class: "data", ontoggle: showData }, h("summary", {}, "Data as a table"));
   const figure = h("figure", { class: "chart" }, caption, drawing, data);
-  const state = { name, spec, view: null, turn: 0, width: 0 };
+  const state = { name, spec, made: null, turn: 0, width: 0 };
 
   async function redraw() {
     const turn = ++state.turn;
@@ -69,8 +70,8 @@ export function chart({ name, spec }) {
       place.remove();
       return;
     }
-    state.view?.finalize();
-    state.view = made.view;
+    state.made?.finalize();
+    state.made = made;
     state.width = room;
     place.className = "";
     drawing.replaceChildren(place);
@@ -107,10 +108,10 @@ export function chart({ name, spec }) {
   }
 
   async function savePng() {
-    const canvas = await state.view.toCanvas(2);
+    const canvas = await state.made.view.toCanvas(2);
     canvas.toBlob((blob) => download(`${fileName(state.name)}.png`, blob));
   }
-  const saveSvg = async () => download(`${fileName(state.name)}.svg`, await state.view.toSVG(), "image/svg+xml");
+  const saveSvg = async () => download(`${fileName(state.name)}.svg`, await state.made.view.toSVG(), "image/svg+xml");
   const columns = () => [...new Set(rowsOf(state.spec).flatMap(Object.keys))].filter((key) => typeof key === "string");
   const saveCsv = () => download(`${fileName(state.name)}.csv`, csvOf(rowsOf(state.spec), columns()), "text/csv");
 
@@ -133,9 +134,19 @@ export function chart({ name, spec }) {
   figure.redraw = redraw;
   label();
   LIVE.add(figure);
-  new ResizeObserver(() => {
-    if (Math.abs(drawing.clientWidth - state.width) > 12) redraw();
-  }).observe(drawing);
+  // Told of the figure's removal too: it then has no size.
+  const sized = new ResizeObserver(() => {
+    if (!figure.isConnected) end();
+    else if (Math.abs(drawing.clientWidth - state.width) > 12) redraw();
+  });
+  function end() {
+    state.turn += 1;
+    state.made?.finalize();
+    state.made = null;
+    sized.disconnect();
+    LIVE.delete(figure);
+  }
+  sized.observe(drawing);
   return figure;
 }
 

@@ -73,7 +73,7 @@ export const weights = {
   fallback: "",
   options: (catalog) => [
     ["", "its own"],
-    ...names(catalog.precisions?.weights ?? catalog.precisions ?? ["bf16", "fp8", "int8", "int4"]),
+    ...names(catalog.precisions.weights),
   ],
 };
 export const kv = {
@@ -82,7 +82,7 @@ export const kv = {
   kind: "choice",
   wide: false,
   fallback: "bf16",
-  options: ["bf16", "fp8"],
+  options: (catalog) => names(catalog.precisions.kv),
 };
 export const tp = {
   name: "tp",
@@ -99,7 +99,7 @@ export const engine = {
   kind: "choice",
   wide: false,
   fallback: "vllm",
-  options: (catalog) => names(catalog.engines ?? ["vllm"]),
+  options: (catalog) => names(catalog.engines),
 };
 export const usdPerHour = {
   name: "usd_per_hour",
@@ -139,7 +139,7 @@ export const minWeights = {
   kind: "choice",
   wide: false,
   fallback: "",
-  options: [["", "no limit"], "bf16", "fp8", "int8"].map((each) => each),
+  options: (catalog) => [["", "no limit"], ...names(catalog.precisions.weights)],
 };
 export const offline = { name: "offline", label: "Batch work: nothing is promised", kind: "check", fallback: "" };
 

@@ -2,6 +2,7 @@
 // A field: {name, label, kind, unit, hint, fallback, low, high, log, options, wide}. Values are text, as in the address.
 
 import { freshId, h, refill } from "./dom.js";
+import { capital } from "./format.js";
 
 const STEPS = 400; // of a slider: fine enough that a pixel is a step
 
@@ -70,7 +71,13 @@ export function form({ groups, catalog, changed, submitted, submitLabel, submits
       .map((each) => each.replace(/^-+/, "").replaceAll("-", "_"))
       .filter(Boolean);
     const quoted = (value) => value !== "" && String(error?.what ?? "").includes(`'${value}'`);
-    for (const [name, part] of parts) part.blame(named.includes(name) || quoted(state[name]));
+    for (const [name, part] of parts) {
+      part.fault?.remove();
+      const wrong = named.includes(name) || quoted(state[name]);
+      part.fault = wrong ? h("p", { class: "fault", id: freshId(`${name}-fault`) }, capital(error.what)) : null;
+      if (wrong) part.element.append(part.fault);
+      part.blame(part.fault?.id);
+    }
   }
 
   return { element, fill, blame, values: () => ({ ...state }) };
@@ -84,8 +91,15 @@ function framed(field, id, ...controls) {
 }
 
 const described = (field, id) => (field.hint ? `${id}-hint` : null);
-const marker = (input) => (wrong) =>
-  wrong ? input.setAttribute("aria-invalid", "true") : input.removeAttribute("aria-invalid");
+// Marks a control as wrong, for the eye and for screen readers; `fault` is the id of the text that says why.
+const marker = (input) => (fault) => {
+  for (const [name, value] of [
+    ["aria-invalid", "true"],
+    ["aria-errormessage", fault],
+  ])
+    if (fault) input.setAttribute(name, value);
+    else input.removeAttribute(name);
+};
 
 function text(field, { live, final }) {
   const id = freshId(field.name);
@@ -303,7 +317,7 @@ function promise(field, { live, final }) {
     { class: "field promises", role: "group", "aria-label": "Promise" },
     rows.map((each) => each.element),
   );
-  return { element, fill, blame: (wrong) => rows.forEach(({ box }) => marker(box)(wrong)) };
+  return { element, fill, blame: (fault) => rows.forEach(({ box }) => marker(box)(fault)) };
 }
 
 const short = (value) =>

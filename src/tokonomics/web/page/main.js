@@ -57,10 +57,14 @@ function running(which) {
 
 // ---- the form changes the scenario
 
-function changed(values, final) {
+function take(values) {
   const given = differing(values);
   delete given.run;
   page.state[page.editing] = given;
+}
+
+function changed(values, final) {
+  take(values);
   // What was simulated was another scenario: both go back to the quick answer until the reader asks again.
   const simulated = page.editing === "b" && page.state.a.run;
   delete page.state.a.run;
@@ -80,7 +84,7 @@ function differing(values) {
 }
 
 function submitted(values) {
-  changed(values, true);
+  take(values);
   page.state.a.run = "1";
   url.commit(page.state, fallbacks());
   for (const which of page.state.b ? ["a", "b"] : ["a"]) ask(which, { final: "asked" });

@@ -3,7 +3,7 @@
 import { meter, meterEvents } from "../api.js";
 import { showCharts } from "../chart.js";
 import { h, refill } from "../dom.js";
-import { figure, percent, plural, seconds, tokens, usd } from "../format.js";
+import { NONE, figure, percent, plural, seconds, tokens, usd } from "../format.js";
 import { badge, headline, section, tiles } from "../pane.js";
 import { table } from "../table.js";
 
@@ -68,7 +68,7 @@ function none({ what }) {
   );
 }
 
-function head({ now, hour, today, total, read, at, ledger }) {
+function head({ now, burning, hour, today, total, read, at, ledger }) {
   const [best, span] = [
     [hour, "this hour"],
     [today, "today"],
@@ -94,10 +94,16 @@ function head({ now, hour, today, total, read, at, ledger }) {
       {
         name: "Idle burn today",
         value: usd(today.idle_usd),
-        note: `${percent(today.idle_share)} of the time`,
+        note: today.idle_share === null ? "nothing was read today" : `${percent(today.idle_share)} of the time`,
         mood: today.idle_share > 0.5 ? "bad" : null,
       },
-      { name: "Burning now", value: `${usd(now.usd_per_hour)}/h`, note: `${figure(now.tokens_per_s)} tokens a second` },
+      {
+        name: "Burning now",
+        value: burning ? `${usd(burning.usd_per_hour)}/h` : NONE,
+        note: burning
+          ? `${figure(burning.tokens_per_s)} tokens a second, all servers`
+          : "nothing was read in the last five minutes",
+      },
       { name: "Mean batch", value: figure(hour.batch ?? today.batch), note: "while busy" },
       { name: "From cache", value: percent(today.cache_share), note: "of prompt tokens, today" },
       today.failed > 0 && {
@@ -198,7 +204,7 @@ function history({ hours, days }) {
       name: "The meter's history",
       spec: {
         title: {
-          text: `The last ${plural(lines.length, hours.length > 1 ? "hour" : "day")}`,
+          text: `${plural(lines.length, hours.length > 1 ? "hour" : "day")} with readings, up to ${lines.at(-1).group[0]}`,
           subtitle: "UTC; reservation basis: every paid hour counts",
         },
         data: { values },

@@ -82,7 +82,7 @@ export default {
         { ...field.output, when: rents },
         {
           name: "tokens_per_month",
-          label: "Your volume",
+          label: "Volume",
           unit: "tokens/mo",
           kind: "text",
           fallback: "",

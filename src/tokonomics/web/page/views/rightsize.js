@@ -148,13 +148,13 @@ function listed(rows, several) {
     },
     { key: "usd_per_month", name: "Bill", unit: "$/month", number: true, show: (value) => usd(value) },
     { key: "replicas", name: "Replicas", number: true },
-    { key: "weights", name: "Weights, KV", nowrap: true, value: (row) => `${row.weights}, ${row.kv}` },
+    { key: "weights", name: "Weights, KV", value: (row) => `${row.weights}, ${row.kv}` },
     { key: "batch", name: "Batch", unit: "mean", number: true, show: (value) => figure(value, 2) },
     { key: "utilization", name: "Utilised", unit: "%", number: true, show: (value) => figure(value * 100, 2) },
     {
       key: "ttft",
       name: "TTFT",
-      unit: "ms, mean",
+      unit: "ms",
       number: true,
       value: (row) => row.ttft_s.mean,
       show: (value) => milliseconds(value),
@@ -162,14 +162,14 @@ function listed(rows, several) {
     {
       key: "tpot",
       name: "TPOT",
-      unit: "ms, mean",
+      unit: "ms",
       number: true,
       value: (row) => row.tpot_s.mean,
       show: (value) => milliseconds(value),
     },
     {
       key: "price_date",
-      name: "Quoted",
+      name: "Price of",
       nowrap: true,
       show: (value, row) => h("span", { class: row.price_stale ? "old" : null }, value),
     },
@@ -177,7 +177,7 @@ function listed(rows, several) {
     { key: "limited_by", name: "Limited by" },
   ].filter(Boolean);
   return table({
-    caption: "GPUs at their cheapest offer; a heading sorts",
+    caption: "GPUs at their cheapest offer, latencies as means; a heading sorts",
     columns,
     rows,
     limit: 40,

@@ -1,0 +1,56 @@
+"""Connections that ask for nothing: closed after a while, and never so many that others find no place.
+
+uvicorn counts every connection against its limit and waits for a first request for ever. Here a connection that has
+no request under way is closed after ``SILENT_S``, and where one address holds ``MOST_OF_ONE`` the one of them that has
+been silent longest gives way to the newest.
+"""
+
+import asyncio
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+SILENT_S = 10.0
+"""For the headers of a request to arrive, and between two requests."""
+MOST_OF_ONE = 64
+"""Connections of one address: a browser opens six for each window."""
+MOST = 400
+"""Of all addresses."""
+
+
+class Connection(H11Protocol):
+    """uvicorn's own, with a clock and a count."""
+
+    _seen: object = None
+    _clock: asyncio.TimerHandle | None = None
+    since = 0.0
+    """When it was made."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        who = self.client[0] if self.client else None
+        others = [each for each in self.connections if isinstance(each, Connection) and each is not self]
+        of_this = [each for each in others if each.client and each.client[0] == who]
+        if len(of_this) >= MOST_OF_ONE:
+            idle = [each for each in of_this if not each.is_busy]
+            given_up = min(idle, key=lambda each: each.since, default=self)
+            given_up.transport.abort()
+            self.connections.discard(given_up)  # not when the loop comes to it: more may arrive before
+        self.since = self.loop.time()
+        self._clock = self.loop.call_later(SILENT_S, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._clock:
+            self._clock.cancel()
+        super().connection_lost(exc)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _look(self) -> None:
+        if not self.is_busy and self.cycle is self._seen:
+            self.transport.abort()
+            return
+        self._seen = self.cycle
+        self._clock = self.loop.call_later(SILENT_S, self._look)
