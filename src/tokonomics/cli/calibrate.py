@@ -12,7 +12,8 @@ from tokonomics.cli.output import Json
 
 def calibrate(
     files: Annotated[
-        list[Path], typer.Argument(help="Bench results, imported formats, step times, tables, probes.", metavar="FILE…")
+        list[Path],
+        typer.Argument(help="Bench results, imported formats, steps, tables, probes, ledgers.", metavar="FILE…"),
     ],
     out: Annotated[Path | None, typer.Option(help="Save the profile (.json).", show_default="only shown")] = None,
     gpu: Gpu = None,
@@ -45,6 +46,7 @@ def calibrate(
       tokonomics calibrate run.json --gpu H100 --out h100.json
       tokonomics calibrate h200-profile.json vllm-*.json --gpu H200 --out h200.json
       tokonomics calibrate run.json --gpu H200 --engine vllm --hold-out 0.25 --json
+      tokonomics calibrate ~/.local/share/tokonomics/meter.db --gpu H100 --gpus 2 --model llama-3.1-8b --out mine.json
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --profile h100.json
     """
     from tokonomics.catalog.load_models import find_model

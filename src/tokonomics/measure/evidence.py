@@ -1,8 +1,7 @@
 """What files say about a machine, for ``calibrate``: figures that can be predicted, and kernels that were probed.
 
 A file is told by what is in it: a profile, the probe's timings, a table of results or a JSON of step times
-(``measurements``), or any result of a load generator (``importers``). Whatever else measures a server (a meter's
-history) needs no file: it hands rows of ``Measurement`` to ``calibrate`` itself.
+(``measurements``), a meter's ledger, or any result of a load generator (``importers``).
 
 Users of a closed loop who never pause are always on their way: by Little's law requests a second × seconds an answer
 is their number. A window that ends in the middle of a round counts fewer, so that its throughput is too low; there the
@@ -21,6 +20,7 @@ from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.measurements import Measurement, Unread, read_measurements, read_text, steps_from
+from tokonomics.measure.meter.loads import is_ledger, runs_of
 from tokonomics.measure.priced_run import machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
 from tokonomics.physics.calibration import Correction, HeldOut, Kernels, Machine, Profile, is_profile, read_profile
@@ -65,6 +65,10 @@ def read_evidence(paths: Sequence[Path], said: Said, command: str) -> Evidence:
     found = Evidence()
     for path in paths:
         where = shorten(str(path), 200)
+        if is_ledger(path):
+            for run in runs_of(path):
+                _add_run(found, run, said, where)
+            continue
         document = _json(path)
         if is_profile(document):
             _add_profile(found, read_profile(path), where)
