@@ -155,6 +155,25 @@ def test_a_mistake_is_one_message_and_exit_code_2(tokonomics: Call, arguments: t
     assert "Traceback" not in answer.stderr
 
 
+def test_an_address_that_cannot_be_metered_leaves_nothing_in_the_book(tokonomics: Call, tmp_path: Path) -> None:
+    book = tmp_path / "meter.db"
+    for _ in range(2):
+        refused = tokonomics("meter", "http://127.0.0.1:1", "--usd-per-hour=1", "--once", f"--ledger={book}")
+        assert refused.returncode == 2
+    report = json.loads(tokonomics("meter", "report", f"--ledger={book}", "--json").stdout)
+    assert (report["lines"], report["total"]["usd"]) == ([], 0)
+
+
+def test_a_server_is_a_target_by_another_name(tokonomics: Call) -> None:
+    texts = [
+        tokonomics(
+            "meter", "report", f"--ledger={WEEK}", "--since=2026-11-09", "--until=2026-11-14", f"--by={by}", "--json"
+        )
+        for by in ("server", "target")
+    ]
+    assert json.loads(texts[0].stdout)["lines"] == json.loads(texts[1].stdout)["lines"] != []
+
+
 def test_an_empty_stretch_says_so(tokonomics: Call) -> None:
     said = tokonomics("meter", "report", f"--ledger={WEEK}", "--since=2026-01-01", "--until=2026-01-02")
     assert said.returncode == 0

@@ -260,7 +260,7 @@ def test_a_meter_starts_on_a_fleet_at_zero_that_its_book_knows(runs: Runs) -> No
     run.clock.passed = 2 * HOUR
     run.start()
     state = run.until(2 * HOUR)
-    _refuse(run.meter, state)
+    _refuse(run.meter)
     assert (state.groups, state.notes) == ((), ("no servers now",))
     assert state.total.usd == pytest.approx(585)
     assert run.until(3 * HOUR + 60).groups[0].up

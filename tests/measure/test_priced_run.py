@@ -141,3 +141,32 @@ def test_a_promise_on_a_statistic_that_the_file_lacks_is_not_kept() -> None:
     verdict = judge([point(1, 100)], [1.0], parse_promises("ttft_p90=1"))
     assert verdict.best is None
     assert verdict.promises[0][0].measured_s is None
+
+
+def test_prompts_take_the_share_of_the_gpu_that_a_simulation_finds() -> None:
+    """At 2 and at 4 requests a second: the prompts' part of the bill is that of their time, request by request."""
+    from tokonomics.catalog.engines import find_engine
+    from tokonomics.catalog.gpus import find_gpu
+    from tokonomics.catalog.load_models import find_model
+    from tokonomics.physics.deployment import deploy
+    from tokonomics.serving.outcome import outcome
+    from tokonomics.serving.simulator import simulate
+    from tokonomics.traffic.arrivals import parse_arrivals
+    from tokonomics.traffic.generate import generate
+    from tokonomics.traffic.lengths import parse_lengths
+
+    shares = {}
+    for rate in (2.0, 4.0):
+        load = point(1, 250 * rate).model_copy(update={"concurrency": None, "rate": rate})
+        (priced,) = price_run(run(load), H100, PRICE).points
+        assert priced.usd_per_mtok is not None
+        assert priced.usd_per_mtok.input is not None
+        shares[rate] = priced.usd_per_mtok.input * 1000 * rate * 3600 / 1e6 / PRICE.usd_per_hour
+        trace = generate(
+            parse_arrivals(f"poisson:{rate}"), parse_lengths("1000", "--input"), parse_lengths("250", "--output"),
+            requests=2000, seed=1,
+        )  # fmt: skip
+        made = outcome(simulate(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm")), trace))
+        time = made.shares
+        assert shares[rate] == pytest.approx(time.prefill / (time.prefill + time.decode), rel=0.25)
+    assert shares[2.0] < shares[4.0]

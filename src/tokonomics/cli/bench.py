@@ -1,5 +1,6 @@
 """``tokonomics bench``: load a server and read dollars."""
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from tokonomics.cli.imports import Chart, EngineName, Ep, Gpu, Gpus, Kv, Pp, Tp,
 from tokonomics.cli.output import Json, console
 from tokonomics.cli.profile_flag import ProfileFile
 from tokonomics.cli.serving_flags import SloText, UsdPerHour
-from tokonomics.cli.traffic_flags import Seed, Speed
+from tokonomics.cli.traffic_flags import Speed
 from tokonomics.errors import BadInput, shorten
 
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ def bench(
     retries: Annotated[int, typer.Option(min=0, max=10, help="Of requests the server did not take.")] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds after which a request has failed.")] = 600.0,
     speed: Speed = None,
-    seed: Seed = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Of prompts and arrivals; the same seed sends the same.", show_default="new"),
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="Keep the result with every request (.json), for import.")] = None,
     chart: Chart = None,
     html: HtmlFile = None,
@@ -82,6 +86,8 @@ def bench(
     if save:
         check_save_path(save)
     check_names(gpu, weights, kv, engine)
+    # Prompts that were sent before may lie in the server's cache: unless asked for, none is sent twice.
+    seed = secrets.randbelow(2**31) if seed is None else seed
     users, rates, log = _loads(concurrency, rate, trace, sweep, speed, requests, seed)
     _in_range("--seconds", seconds, 0.1, 86_400)
     _in_range("--timeout", timeout, 0.1, 86_400)

@@ -256,8 +256,7 @@ def _prefill_share(row: Measurement) -> float | None:
     capacity = curve.capacity()
     if row.rate is not None:
         steady = curve.at_rate(min(row.rate, capacity.rate), capacity)
-        busy = capacity.rate * float(np.interp(steady.batch, curve.batches, curve.stall_s))
     else:
         steady = curve.at_concurrency(row.batch) if row.batch else curve.saturated()
-        busy = steady.rate * float(np.interp(steady.batch, curve.batches, curve.stall_s))
-    return min(0.999, busy)
+    on_prompts = steady.rate * float(np.interp(steady.batch, curve.batches, curve.stall_s))
+    return min(0.999, on_prompts / min(1.0, steady.batch))  # with less than one request in the mean it is idle at times

@@ -227,7 +227,7 @@ def _gpus(gpus: Sequence[GpuState]) -> RenderableType:
 def _basis(state: MeterState) -> str:
     hourly = {group.usd_per_hour for group in state.groups}
     price = " / ".join(usd(each) for each in sorted(hourly)) or "–"
-    engines = ", ".join(sorted({group.engine for group in state.groups}))
+    engines = ", ".join(sorted({group.engine for group in state.groups if group.engine})) or "No server"
     return (
         "$/Mtok: every paid hour, idle too, over input and output tokens. Batch: running +waiting.\n"
         f"A server costs {price} an hour ({state.price_from}). {engines}, read every {seconds(state.every_s)}; "

@@ -39,6 +39,8 @@ _WARM_UP = 4
 """Requests sent one after another before an open loop: connections, compiled kernels, the first prompt."""
 _SOCKETS = 65_536
 _BUSY_CLIENT = 0.9
+_CACHED = 0.2
+"""Share of the prompt tokens: a chat template is less of any prompt worth measuring."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ def run_bench(asked: Asked, show: Show | None = None) -> BenchmarkRun:
     try:
         # The result is fetched, not returned: asyncio would spell out all its requests on the way (Handlers(…) fails).
         asyncio.run(bench.run())
+    except KeyboardInterrupt:
+        raise BadInput("interrupted before a load was finished: nothing was measured") from None
     except ExceptionGroup as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
@@ -101,6 +105,13 @@ class _Bench:
         share = (process_time() - cpu_s) / (perf_counter() - self.started_s)
         if share > _BUSY_CLIENT:
             self.notes.append(f"the client used {share:.0%} of a core: it may be what is slow")
+        cached = sum(point.cached_tokens or 0 for point in points)
+        sent = sum(point.input_tokens or 0 for point in points)
+        if cached > _CACHED * max(1, sent):
+            self.notes.append(
+                f"{cached / sent:.0%} of the prompt tokens came from the server's cache: it has seen these prompts, or "
+                "beginnings like theirs; another --seed sends new ones"
+            )
         if not points:
             raise BadInput("no load gave one answer inside its window", fix="Give it more time with --seconds.")
         self.result = BenchmarkRun(

@@ -20,6 +20,7 @@ from tokonomics.units import SECONDS_PER_HOUR
 
 _PERIODS = {"day": 24 * SECONDS_PER_HOUR, "hour": SECONDS_PER_HOUR}
 _FIELDS = ("model", "target", "engine")
+_ALIASES = {"server": "target"}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -57,7 +58,7 @@ def bill(spans: Iterable[Span], since: float, until: float, by: Sequence[str], p
         first, last = min(first, inside.start), max(last, inside.end)
         labels |= span.labels.keys()
         for piece in cut_every(inside, period_s) if period_s else [inside]:
-            key = tuple(_value(piece, name) for name in by)
+            key = tuple(_value(piece, _ALIASES.get(name, name)) for name in by)
             groups[key] = groups[key] + tally(piece, batch)
     _known(by, labels)
     total = sum(groups.values(), Tally())
@@ -86,7 +87,7 @@ def _value(span: Span, key: str) -> str:
 
 def _known(by: Sequence[str], labels: set[str]) -> None:
     for key in by:
-        if key not in _PERIODS and key not in _FIELDS and key not in labels:
+        if key not in (*_PERIODS, *_FIELDS, *_ALIASES, *labels):
             known = ", ".join((*_FIELDS, *_PERIODS, *sorted(labels)))
             raise BadInput(
                 f"nothing in this stretch has a '{shorten(key)}'",

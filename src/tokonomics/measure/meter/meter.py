@@ -7,7 +7,7 @@ it ends, so that a window holds whole requests.
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from tokonomics.measure.meter.against_plan import compare
@@ -125,12 +125,14 @@ class Meter:
                     self._watch(target, _labels(self._marks[target].readings.values()), Watched.gap)
         self._seed(booked, clock.wall())
 
-    async def tick(self) -> MeterState:
-        """Read everything once, and say what is known then."""
+    async def tick(self, before_booking: Callable[[], None] = lambda: None) -> MeterState:
+        """Read everything once, and say what is known then; nothing is written where ``before_booking`` raises."""
         asked = [self._ask(source) for source in self._sources]
         answers, gpus = await asyncio.gather(asyncio.gather(*asked), self._read_gpus())
         before = dict(self._watches)
-        self._book([span for place, answer in enumerate(answers) for span in self._take(place, *answer)], before)
+        spans = [span for place, answer in enumerate(answers) for span in self._take(place, *answer)]
+        before_booking()
+        self._book(spans, before)
         gpus = self._metered(gpus)
         self._draw(gpus)
         return self._state(self._clock.wall(), gpus)
@@ -360,6 +362,10 @@ class Meter:
     def unknown_engines(self) -> set[str]:
         """Addresses whose pages are of no engine that we know."""
         return {name for name, miss in self._never.items() if isinstance(miss, UnknownEngine)}
+
+    def has_read_any(self) -> bool:
+        """Whether any server is known by more than its address."""
+        return any(watch.readings for watch in self._watches.values())
 
     def unreachable(self) -> Mapping[str, Missed]:
         """Sources that did not answer the last time."""

@@ -162,8 +162,7 @@ async def _beat(meter: Meter, asked: Asked, show: Show, clock: Clock) -> MeterSt
     stop = asyncio.Event()
     with _told_to_stop(stop):
         began, beat = clock.steady(), 0
-        state = await meter.tick()
-        _refuse(meter, state)
+        state = await meter.tick(lambda: _refuse(meter))
         show(state)
         while not stop.is_set() and (asked.beats is None or beat < asked.beats):
             beat = max(beat + 1, int((clock.steady() - began) / asked.every_s))
@@ -174,12 +173,13 @@ async def _beat(meter: Meter, asked: Asked, show: Show, clock: Clock) -> MeterSt
     return state
 
 
-def _refuse(meter: Meter, state: MeterState) -> None:
+def _refuse(meter: Meter) -> None:
+    """An address that cannot be metered at all ends the meter before anything is in the book."""
     for name, miss in meter.unreachable().items():
         if name in meter.unknown_engines():
             raise BadInput(miss.what, where=name, fix=miss.fix)
     for name, miss in meter.unreachable().items():
-        if any(group.engine for group in state.groups):
+        if meter.has_read_any():
             break
         raise BadInput(miss.what, where=name, fix=miss.fix or "Is the server up, and the address right?")
 
