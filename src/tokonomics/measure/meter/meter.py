@@ -365,7 +365,7 @@ class Meter:
 
     def has_read_any(self) -> bool:
         """Whether any server is known by more than its address."""
-        return any(watch.readings for watch in self._watches.values())
+        return any(reading.engine for watch in self._watches.values() for reading in watch.readings.values())
 
     def unreachable(self) -> Mapping[str, Missed]:
         """Sources that did not answer the last time."""

@@ -9,10 +9,15 @@ export function badge(kind, text = kind) {
   return h("span", { class: `badge ${kind}` }, text);
 }
 
+// Speeds are modelled, at best from kernels timed on that GPU: only load tests and the meter measure them.
+export function speedBadge(speed) {
+  return speed === "measured" ? badge("modelled", "kernels timed") : badge(speed);
+}
+
 // Where a number comes from: measured, modelled, assumed, or quoted on a date.
 export function origins({ speed, price_date, price_stale, simulated }) {
   return [
-    speed && badge(speed, `speed ${speed}`),
+    speed && (speed === "measured" ? speedBadge(speed) : badge(speed, `speed ${speed}`)),
     simulated !== undefined && badge(simulated ? "simulated" : "estimate", simulated ? "simulated" : "closed form"),
     price_date && badge(price_stale ? "stale" : "quoted", `price quoted ${price_date}${price_stale ? ", old" : ""}`),
   ];

@@ -63,7 +63,7 @@ export default {
     const unknown = points.find((each) => each.not_predicted)?.not_predicted;
     return {
       headline: {
-        label: `${run.tool}: ${run.model} on ${machine.gpus} × ${machine.gpu}, at ${best.load}`,
+        label: `${run.tool}: ${run.model ?? "an unnamed model"} on ${machine.gpus} × ${machine.gpu}, at ${best.load}`,
         value: best.usd ? usd(best.usd.blended) : figure(best.output_tokens_per_s),
         unit: best.usd ? "per million tokens" : "output tokens per second",
         detail: price

@@ -287,6 +287,16 @@ function ofStack({ naive, steps, end, left_out, quality, saved_share, saved_shar
   };
 }
 
+function afterCache(prefix, best, none) {
+  if (!prefix.best) return `${none.breaks ?? "a promise breaks"}: loosen the promise, or take a faster GPU.`;
+  if (best.needs < none.needs) return `${count(none.needs)} replicas become ${count(best.needs)}.`;
+  if (prefix.slower) {
+    const saved = usd(prefix.slower.saved_usd_per_hour);
+    return `${prefix.slower.name.trim()} would save ${saved} an hour, but answers come later: promise what may not get worse.`;
+  }
+  return "the bill stays, since as many replicas are needed. More traffic may turn the work saved into dollars.";
+}
+
 function ofCache({ prefix_cache: prefix, price_from }) {
   if (!prefix)
     return {
@@ -314,15 +324,16 @@ function ofCache({ prefix_cache: prefix, price_from }) {
   ];
   return {
     headline: {
-      label: `${prefix.best}: prompt tokens that need not be computed`,
+      label: prefix.best
+        ? `${prefix.best}: prompt tokens that need not be computed`
+        : "No setting keeps the promise on any number of replicas",
       value: percent(best.cached_share),
-      unit: `${usd(none.usd_per_mtok)} → ${usd(best.usd_per_mtok)} per million tokens`,
+      unit: prefix.best
+        ? `${usd(none.usd_per_mtok)} → ${usd(best.usd_per_mtok)} per million tokens`
+        : `of the prompt tokens found by ${best.setting.name}`,
       detail: `${prefix.deployment} under ${prefix.source}; ${price_from ?? ""}`,
       badges: [badge("simulated")],
-      next:
-        best.needs < none.needs
-          ? `${count(none.needs)} replicas become ${count(best.needs)}.`
-          : "the bill stays, since as many replicas are needed; first tokens come sooner. More traffic turns that into dollars.",
+      next: afterCache(prefix, best, none),
     },
     after: [
       section(

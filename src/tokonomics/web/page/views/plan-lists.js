@@ -2,7 +2,7 @@
 
 import { h, refill } from "../dom.js";
 import { capital, count, figure, milliseconds, percent, plural, seconds, usd } from "../format.js";
-import { badge, section } from "../pane.js";
+import { section, speedBadge } from "../pane.js";
 import { table } from "../table.js";
 
 export const machines = (row) =>
@@ -35,7 +35,7 @@ export function runnersUp(ranked, best) {
       h(
         "li",
         {},
-        h("p", { class: "label" }, machines(row), " ", badge(row.speed)),
+        h("p", { class: "label" }, machines(row), " ", speedBadge(row.speed)),
         h("p", { class: "price" }, usd(row.usd_per_mtok.blended), h("span", { class: "unit" }, " /Mtok")),
         h(
           "p",
@@ -114,7 +114,7 @@ export function ranking(result) {
       nowrap: true,
       show: (value, row) => h("span", { class: row.price_stale ? "old" : null }, value),
     },
-    { key: "speed", name: "Speed", show: (value) => badge(value) },
+    { key: "speed", name: "Speed", show: (value) => speedBadge(value) },
   ];
   const place = h("div");
   const fill = (every) => {

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import * as field from "../fields.js";
 import { count, figure, milliseconds, percent, plural, tokens, usd } from "../format.js";
-import { badge, origins, section } from "../pane.js";
+import { origins, section, speedBadge } from "../pane.js";
 import { table } from "../table.js";
 
 const TAKEN = [
@@ -173,7 +173,7 @@ function listed(rows, several) {
       nowrap: true,
       show: (value, row) => h("span", { class: row.price_stale ? "old" : null }, value),
     },
-    { key: "speed", name: "Speed", show: (value) => badge(value) },
+    { key: "speed", name: "Speed", show: (value) => speedBadge(value) },
     { key: "limited_by", name: "Limited by" },
   ].filter(Boolean);
   return table({
