@@ -29,7 +29,14 @@ def ledger(tmp_path: Path) -> Path:
     spans: Any = pytest.importorskip("tokonomics.measure.meter.spans")
     file = tmp_path / "meter.db"
     zeros = dict.fromkeys(spans.SUMS, 0.0)
-    filled = {"seconds": 600.0, "usd": 0.6, "busy_s": 600.0, "input_total": 400_000.0, "output": 600_000.0}
+    filled = {
+        "seconds": 600.0,
+        "server_s": 600.0,
+        "usd": 0.6,
+        "busy_s": 600.0,
+        "input_total": 400_000.0,
+        "output": 600_000.0,
+    }
     who = {"target": "a:8000", "model": "m", "engine": "vllm", "labels": {}, "watched": spans.Watched.seen}
     span = spans.Span(**who, usd_per_hour=3.6, start=time.time() - 600, **{**zeros, **filled})
     with books.Ledger(file) as book:
