@@ -135,6 +135,12 @@ export default {
   render: ({ verb, result }, values) => (verb === "own-hardware" ? bought(result) : hosted(result, values)),
 };
 
+// What the break-even rests on: the machines bought at that volume.
+function standing({ bills }, { first }) {
+  const there = bills.find((row) => first && row.tokens_per_month >= first);
+  return there ? ` There it runs on ${there.machines}.` : "";
+}
+
 function hosted(result, values) {
   const [found] = result.found;
   const columns = [
@@ -164,7 +170,7 @@ function hosted(result, values) {
       unit: found.first ? "tokens a month" : "",
       detail:
         found.never ??
-        `${found.api} costs ${usd(found.api_usd_per_mtok)} per million tokens; full machines of your own ${usd(found.full_usd_per_mtok)}.`,
+        `${found.api} costs ${usd(found.api_usd_per_mtok)} per million tokens; full machines of your own ${usd(found.full_usd_per_mtok)}.${standing(result, found)}`,
       badges: [
         badge(values.run === "1" ? "simulated" : "estimate", values.run === "1" ? "simulated" : "closed form"),
         result.apis[0] && badge("quoted", `API price ${result.apis[0].date}`),
@@ -248,7 +254,9 @@ function bought(result) {
       badges: [badge("assumed", "your figures"), rented && badge("quoted", `rent quoted ${rented.date}`)],
       next:
         rented &&
-        `renting the cheapest (${rented.provider}, ${usd(rented.usd_per_hour / rented.gpus)} per GPU-hour) is cheaper if you need it less than ${percent(result.hours_share)} of the hours.`,
+        (result.hours_share === null
+          ? `renting (${rented.provider}, ${usd(rented.usd_per_hour / rented.gpus)} per GPU-hour) costs less than the power alone.`
+          : `renting the cheapest with as much memory in the host (${rented.provider}, ${usd(rented.usd_per_hour / rented.gpus)} per GPU-hour) is cheaper if you need it less than ${percent(result.hours_share)} of the hours.`),
     },
     after: [section("What an hour is made of", table({ caption: "Cost of an hour of the machine", columns, rows }))],
     rows,

@@ -118,10 +118,10 @@ function shown(result, best, values) {
         : [
             "this is a closed form: it knows means, not percentiles. Press ",
             h("b", {}, "Check by simulation"),
-            " to hold the promise against made-up traffic.",
+            values.trace ? " to hold the promise against your log." : " to hold the promise against made-up traffic.",
           ],
     },
-    before: [facts(result, best), runnersUp(result.ranked, best), ranking(result)],
+    before: [facts(result, best, faithful(result, best)), runnersUp(result.ranked, best), ranking(result)],
     after: [
       result.deploy?.length &&
         section("Files to start it", h("p", { class: "soft" }, "Written for the pick above."), files(result.deploy)),
@@ -144,7 +144,12 @@ function nextSimulated({ deploy, headroom }) {
   return [room, deploy?.length ? start : null];
 }
 
-function facts({ promises, headroom, bill_range: range }, best) {
+// The cheapest row at the precision the model was published in, where the pick is below it.
+function faithful({ ranked }, best) {
+  return best.below_checkpoint ? ranked.find((row) => !row.below_checkpoint) : null;
+}
+
+function facts({ promises, headroom, bill_range: range }, best, whole) {
   const kept = promises.map(({ latency, statistic, seconds: promised }) => {
     const told = best[`${latency}_s`];
     const value = told[statistic] ?? told.mean;
@@ -164,6 +169,11 @@ function facts({ promises, headroom, bill_range: range }, best) {
       name: "Bill a month",
       value: usd(best.usd_per_month),
       note: range && (low === high ? "also if speeds are off" : `${usd(low)} to ${usd(high)} if speeds are off`),
+    },
+    whole && {
+      name: "At full precision",
+      value: usd(whole.usd_per_month),
+      note: `${machines(whole)}, ${whole.weights}: the pick has fewer bits, check its answers`,
     },
     ...kept,
     {
