@@ -1,8 +1,8 @@
 """Connections that ask for nothing: closed after a while, and never so many that others find no place.
 
 uvicorn counts every connection against its limit and waits for a first request for ever. Here a connection that has
-no request under way is closed after ``SILENT_S``, and where one address holds ``MOST_OF_ONE`` the one of them that has
-been silent longest gives way to the newest.
+never made a request is closed after ``SILENT_S``, one that has made its last after ``KEPT_S``, and where one address
+holds ``MOST_OF_ONE`` the one of them that has been silent longest gives way to the newest.
 """
 
 import asyncio
@@ -10,7 +10,9 @@ import asyncio
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SILENT_S = 10.0
-"""For the headers of a request to arrive, and between two requests."""
+"""For the headers of a first request to arrive."""
+KEPT_S = 60.0
+"""Between two requests: a browser that meets a closing connection with a new request shows an error."""
 MOST_OF_ONE = 64
 """Connections of one address: a browser opens six for each window."""
 MOST = 400
@@ -49,8 +51,13 @@ class Connection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _look(self) -> None:
-        if not self.is_busy and self.cycle is self._seen:
-            self.transport.abort()
+        if self.cycle is None:
+            self.transport.abort()  # it never asked for anything
             return
+        if not self.is_busy and self.cycle is self._seen and self.loop.time() - self.since > KEPT_S:
+            self.transport.close()
+            return
+        if self.cycle is not self._seen or self.is_busy:
+            self.since = self.loop.time()
         self._seen = self.cycle
         self._clock = self.loop.call_later(SILENT_S, self._look)

@@ -77,12 +77,12 @@ def _serve(app: "Gate", bound: socket.socket) -> None:
     """Until a signal ends it."""
     import uvicorn
 
-    from tokonomics.web.connections import MOST, Connection
+    from tokonomics.web.connections import KEPT_S, MOST, Connection
 
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, date_header=False, ws="none",
         proxy_headers=False, timeout_graceful_shutdown=1, limit_concurrency=MOST, http=Connection,
-        h11_max_incomplete_event_size=64_000,
+        timeout_keep_alive=round(KEPT_S), h11_max_incomplete_event_size=64_000,
     )  # fmt: skip
     server = uvicorn.Server(config)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

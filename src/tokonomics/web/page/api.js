@@ -7,10 +7,21 @@ export class Refusal extends Error {
   }
 }
 
+// A kept connection may close just as it is used again: what is asked changes nothing, so it is asked once more.
+async function reached(path, options) {
+  const request = { credentials: "same-origin", ...options };
+  try {
+    return await fetch(path, request);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    return fetch(path, request);
+  }
+}
+
 async function asked(path, options = {}) {
   let reply;
   try {
-    reply = await fetch(path, { credentials: "same-origin", ...options });
+    reply = await reached(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refusal({
