@@ -56,7 +56,7 @@ def test_lengths_are_those_of_the_whole(trace: Trace, made: TraceSummary) -> Non
 
 def test_rates_and_peaks_are_those_of_the_whole(trace: Trace, made: TraceSummary) -> None:
     span = trace.arrival_s[-1]
-    assert made.span_s == span
+    assert made.duration_s == span
     assert made.rate == pytest.approx((len(trace) - 1) / span)
     tokens = trace.input_tokens.sum() + trace.output_tokens.sum()
     assert made.tokens_per_second == pytest.approx(tokens / span)
@@ -122,7 +122,7 @@ def test_however_rows_are_batched_the_tally_is_the_same(data: st.DataObject) -> 
 
     whole, parts = tally([0, len(times)], 10**6), tally([0, *cuts, len(times)], len(times))
     assert parts.late == 0
-    assert (whole.requests, whole.span_s) == (parts.requests, parts.span_s)
+    assert (whole.requests, whole.duration_s) == (parts.requests, parts.duration_s)
     assert [each.peak for each in whole.windows] == [each.peak for each in parts.windows]
     np.testing.assert_array_equal(whole.bins.sums, parts.bins.sums)
     assert whole.gaps.squares == pytest.approx(parts.gaps.squares)
@@ -143,12 +143,12 @@ def test_rows_are_passed_on_in_order_though_the_buffer_is_small(monkeypatch: pyt
     gaps = np.diff(trace.arrival_s)
     assert made.late == 0
     assert made.out_of_order > 1000
-    assert made.gaps.cv(made.span_s) == pytest.approx(gaps.std() / gaps.mean())
+    assert made.gaps.cv(made.duration_s) == pytest.approx(gaps.std() / gaps.mean())
     for window in made.windows:
         counts = np.bincount((trace.arrival_s // window.width_s).astype(int))
         assert window.peak == counts.max()
-        whole = counts[: int(made.span_s // window.width_s)]
-        assert window.dispersion(len(trace), made.span_s) == pytest.approx(whole.var() / whole.mean())
+        whole = counts[: int(made.duration_s // window.width_s)]
+        assert window.dispersion(len(trace), made.duration_s) == pytest.approx(whole.var() / whole.mean())
 
 
 def test_a_row_too_late_to_be_put_in_order_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +266,7 @@ def test_idle_time_needs_a_capacity_and_a_price(trace: Trace) -> None:
 def test_one_request_and_a_burst_have_no_rate() -> None:
     for requests in (1, 5):
         made = summarize(traffic(f"burst:{requests}", requests))
-        assert (made.requests, made.rate, made.span_s, made.peaks) == (requests, 0, 0, ())
+        assert (made.requests, made.rate, made.duration_s, made.peaks) == (requests, 0, 0, ())
         json.dumps(made.model_dump(mode="json"), allow_nan=False)
         with pytest.raises(BadInput, match="within a second"):
             summarize(traffic(f"burst:{requests}", requests), tokens_per_second=100, usd_per_hour=1)

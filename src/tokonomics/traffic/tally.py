@@ -186,7 +186,7 @@ class Tally:
     _waiting: int = 0
 
     @property
-    def span_s(self) -> float:
+    def duration_s(self) -> float:
         return self.end_s - self.start_s if self.requests else 0.0
 
     def add(self, arrival_s: Floats, inputs: Ints, outputs: Ints) -> None:
