@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokonomics.errors import BadInput
+from tokonomics.traffic import sources
+from tokonomics.traffic import summary as summary_module
 from tokonomics.traffic import tally as tally_module
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import Sessions, SystemPrompts, Tenants, generate
@@ -275,3 +277,46 @@ def test_one_request_and_a_burst_have_no_rate() -> None:
 def test_nothing_is_not_summed_up() -> None:
     with pytest.raises(BadInput, match="no requests"):
         summarize(make_trace([], [], []))
+
+
+def test_a_parquet_file_is_read_in_slices_and_says_the_same(
+    tmp_path: Path, trace: Trace, made: TraceSummary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows keep their number in the file, whichever slice they lie in."""
+    file = tmp_path / "log.parquet"
+    save_trace(trace, file)
+    monkeypatch.setattr(sources, "SLICE_ROWS", 777)
+    opened = open_trace(file)
+    raw = list(opened.log.raw(opened.log.layout))
+    assert max(map(len, raw)) <= 777
+    assert np.concatenate([each[sources.ROW].to_numpy() for each in raw]).tolist() == list(range(1, len(trace) + 1))
+    apart = {"source", "format"}
+    assert summarize(opened).model_dump(exclude=apart) == made.model_dump(exclude=apart)
+
+
+def test_the_reuse_of_a_log_too_large_to_hold_is_that_of_its_first_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = traffic(requests=5000, system=SystemPrompts(count=20, tokens=512))
+    file = tmp_path / "log.parquet"
+    save_trace(trace, file)
+    monkeypatch.setattr(sources, "SLICE_ROWS", 1000)
+    monkeypatch.setattr(summary_module, "MOST_REPLAYED", 1)
+    made = summarize(open_trace(file))
+    assert made.requests == 5000
+    assert made.notes == ("prefix reuse is that of the first 1,000 requests of the file",)
+    assert made.reuse == summarize(trace.take(np.arange(1000))).reuse
+    assert made.reuse != summarize(trace).reuse
+
+
+@pytest.mark.parametrize("most", [3, 2000])
+def test_lengths_are_counted_alike_whether_they_lie_close_or_far_apart(most: int) -> None:
+    """A table counts short lengths, a sort those of a few requests with very long ones."""
+    rng = np.random.default_rng(0)
+    drawn = [rng.integers(0, most, 100), rng.integers(0, 10**8, 100), rng.integers(0, most, 3)]
+    made = tally_module.Values()
+    for each in drawn:
+        made.add(each)
+    values, counts = np.unique(np.concatenate(drawn), return_counts=True)
+    np.testing.assert_array_equal(made.values, values)
+    np.testing.assert_array_equal(made.counts, counts)

@@ -1,6 +1,7 @@
 """What a trace is like: how fast, how bursty, how long, how much shared, and what the quiet hours cost.
 
-Everything but the prefix structure is counted in one pass over batches (``tally``), so the log need not fit in memory.
+Everything but the prefix structure is counted in one pass over batches (``tally``), so the log need not fit in memory;
+of the prefix structure, as much is replayed as can be held, which is said.
 Burstiness is the coefficient of variation of the gaps (of all, and of neighbours), the fullest window ÷ the mean, and
 the variance ÷ mean of the counts of windows (1 for a Poisson process). Reuse is a replay through caches of some sizes
 (``prefix_reuse``).
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 WINDOWS_S = (1, 10, 60)
 CACHES_TOKENS = (100_000, 1_000_000, 10_000_000)
 """From the KV cache of one small GPU to the memory of a host, in tokens of a model such as Llama-3.1-8B."""
+MOST_REPLAYED = 20_000_000
+"""Requests and blocks they list whose reuse is replayed: these must be held, which takes some hundred MB."""
 DAY_S, WEEK_S = 86400, 604800
 _OLDEST_DATE_S = 946_684_800
 """2000-01-01: a clock that shows more counts seconds since 1970."""
@@ -141,7 +144,7 @@ def summarize(
     usd_per_hour: float | None = None,
     on_rows: Callable[[int], None] | None = None,
 ) -> TraceSummary:
-    """Read all of it once; a log that lists prefix blocks is read a second time for them.
+    """Read all of it once; a log that lists prefix blocks is read a second time for them, up to ``MOST_REPLAYED``.
 
     With the capacity and the price of one machine also what its idle time costs. ``on_rows`` hears of every batch.
     """
@@ -169,7 +172,11 @@ def summarize(
         known["notes"] = (*known.get("notes", ()), late)
     if tokens_per_second is not None and usd_per_hour is not None:
         known["idle"] = idle_cost(tally.bins, tally.duration_s, tokens_per_second, usd_per_hour)
-    block_tokens, reuse = _reuse(source, shared)
+    replayed = source if isinstance(source, Trace) else source.read(MOST_REPLAYED) if shared else None
+    if replayed is not None and len(replayed) < tally.requests:
+        part = f"prefix reuse is that of the first {len(replayed):,} requests of the file"
+        known["notes"] = (*known.get("notes", ()), part)
+    block_tokens, reuse = _reuse(replayed)
     return _summary(tally, tenants, source=_name(source), block_tokens=block_tokens, reuse=reuse, **known)
 
 
@@ -327,15 +334,9 @@ def _calendar(tally: Tally, dated: bool) -> tuple[tuple[float, ...], tuple[float
     return hours, over_mean((middles // DAY_S + 3) % 7, 7) if dated and tally.duration_s >= WEEK_S else ()
 
 
-def _reuse(source: "TraceFile | Trace", shared: bool) -> tuple[int | None, tuple[Reuse, ...]]:
-    if isinstance(source, Trace):
-        trace = source
-    elif shared:
-        trace = source.read()
-    else:
-        return None, ()
-    prefix = trace.prefix
-    if prefix is None or not len(prefix.ids):
+def _reuse(trace: Trace | None) -> tuple[int | None, tuple[Reuse, ...]]:
+    prefix = None if trace is None else trace.prefix
+    if trace is None or prefix is None or not len(prefix.ids):
         return None, ()
     return prefix.block_tokens, tuple(_shares(prefix, trace))
 
