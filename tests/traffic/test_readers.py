@@ -193,7 +193,8 @@ def test_usage_logs_of_openai_and_its_proxies(tmp_path: Path, rows: tuple[dict[s
     assert trace.tenants == ("a", "b")
     (batch,) = file.batches()
     assert batch.arrival_s.tolist() == [1700000000.0, 1700000007.0]
-    assert batch.tenant == ["a", "b"]
+    assert batch.tenant is not None
+    assert [batch.tenants[each] for each in batch.tenant] == ["a", "b"]
 
 
 def test_without_users_the_models_are_tenants(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ class Rows(NamedTuple):
     """Unix time for dates, or the log's own clock."""
     input_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
-    tenant: list[str] | None = None
+    tenant: NDArray[np.int32] | None = None
+    """Index into ``tenants``, the names in this batch."""
+    tenants: tuple[str, ...] = ()
     priority: NDArray[np.int64] | None = None
     blocks: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     """The ids of all requests as the log has them, and where those of each begin (one more than requests)."""
@@ -160,11 +162,13 @@ def _block_size(raw: "pl.DataFrame", layout: Layout) -> int | None:
 
 
 def _rows(frame: "pl.DataFrame") -> Rows:
+    names, numbers = _numbered(frame["tenant"]) if "tenant" in frame.columns else ((), None)
     return Rows(
         frame["arrival"].to_numpy(),
         frame["input"].to_numpy(),
         frame["output"].to_numpy(),
-        frame["tenant"].to_list() if "tenant" in frame.columns else None,
+        numbers,
+        names,
         frame["priority"].to_numpy() if "priority" in frame.columns else None,
         _flat(frame["prefix"]) if "prefix" in frame.columns else None,
         frame["patience"].to_numpy() if "patience" in frame.columns else None,

@@ -19,7 +19,7 @@ from tokonomics.errors import BadInput
 from tokonomics.nouns import Noun
 from tokonomics.traffic.idle import Idle, idle_cost
 from tokonomics.traffic.tally import GAP_EDGES, LADDER_S, Tally, Values, Window, fold
-from tokonomics.traffic.trace import PrefixBlocks, Trace
+from tokonomics.traffic.trace import Counts, PrefixBlocks, Trace
 from tokonomics.units import SECONDS_PER_HOUR, plural
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def summarize(
         tally.add(rows.arrival_s, rows.input_tokens, rows.output_tokens)
         shared = shared or rows.blocks is not None
         if rows.tenant is not None:
-            _add_tenants(tenants, rows.tenant, rows.input_tokens + rows.output_tokens)
+            _add_tenants(tenants, rows.tenants, rows.tenant, rows.input_tokens + rows.output_tokens)
         if on_rows:
             on_rows(len(rows.arrival_s))
     if not tally.requests:
@@ -207,12 +207,12 @@ def _whole(trace: Trace, size: int = 1_000_000) -> "Iterator[Rows]":
 
     for start in range(0, len(trace), size):
         part = slice(start, start + size)
-        names = None if trace.tenant is None else [trace.tenants[each] for each in trace.tenant[part]]
         yield Rows(
             trace.arrival_s[part],
             trace.input_tokens[part].astype(np.int64),
             trace.output_tokens[part].astype(np.int64),
-            names,
+            None if trace.tenant is None else trace.tenant[part],
+            trace.tenants,
         )
 
 
@@ -354,13 +354,14 @@ def _shares(prefix: PrefixBlocks, trace: Trace) -> Iterator[Reuse]:
             yield Reuse(cache_tokens=tokens, share_of_input=share)
 
 
-def _add_tenants(tenants: dict[str, NDArray[np.int64]], names: list[str], tokens: NDArray[np.int64]) -> None:
-    places: dict[str, int] = {}
-    index = np.array([places.setdefault(name, len(places)) for name in names])
-    requests, sums = np.bincount(index), np.bincount(index, tokens)
-    for name, place in places.items():
-        row = np.array([requests[place], round(sums[place])], np.int64)
-        tenants[name] = tenants[name] + row if name in tenants else row
+def _add_tenants(
+    tenants: dict[str, NDArray[np.int64]], names: tuple[str, ...], tenant: Counts, tokens: NDArray[np.int64]
+) -> None:
+    requests = np.bincount(tenant, minlength=len(names))
+    rows = np.stack([requests, np.rint(np.bincount(tenant, tokens, len(names))).astype(np.int64)], axis=1)
+    for place in np.flatnonzero(requests):
+        before = tenants.get(names[place])
+        tenants[names[place]] = rows[place] if before is None else before + rows[place]
 
 
 def _top(tenants: dict[str, NDArray[np.int64]], requests: int, tokens: int) -> tuple[TenantShare, ...]:
