@@ -81,6 +81,12 @@ def known_keys(verbs: Collection[str] | None = None) -> list[str]:
     return list(dict.fromkeys(each.key for verb in wanted for each in verb_parameters(verb).values()))
 
 
+def takers_of(key: str, verbs: Collection[str] | None = None) -> dict[str, Parameter]:
+    """The verbs that have a flag for a key, and what they take."""
+    found = {verb: parameter_for(verb, key) for verb in (scenario_verbs() if verbs is None else verbs)}
+    return {verb: parameter for verb, parameter in found.items() if parameter}
+
+
 def read_scenario_file(path: Path) -> ScenarioFile:
     """A scenario file whose every key is known to some verb."""
     where = shorten(str(path), 200)
