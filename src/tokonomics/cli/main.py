@@ -22,6 +22,7 @@ from tokonomics.cli import (
     fit,
     fleet,
     imports,
+    init,
     levers,
     meter,
     own_hardware,
@@ -33,6 +34,7 @@ from tokonomics.cli import (
     trace,
     validate,
 )
+from tokonomics.cli.scenario_file import ScenarioCommand
 from tokonomics.errors import TokonomicsError
 
 app = typer.Typer(
@@ -44,30 +46,31 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("plan")(plan.plan)
+app.command("plan", cls=ScenarioCommand)(plan.plan)
 app.command("diff")(diff.diff)
-app.command("fleet")(fleet.fleet)
-app.command("fit")(fit.fit)
-app.command("predict")(predict.predict)
-app.command("curve")(predict.curve)
-app.command("trace")(trace.trace)
-app.command("simulate")(simulate.simulate)
-app.command("capacity")(simulate.capacity)
-app.command("cache")(cache.cache)
-app.command("tenants")(tenants.tenants)
-app.command("levers")(levers.levers)
-app.command("stack")(levers.stack)
-app.command("breakeven")(breakeven.breakeven)
-app.command("own-hardware")(own_hardware.own_hardware)
-app.command("compare")(compare.compare)
-app.command("cost")(cost.cost)
+app.command("init")(init.init)
+app.command("fleet", cls=ScenarioCommand)(fleet.fleet)
+app.command("fit", cls=ScenarioCommand)(fit.fit)
+app.command("predict", cls=ScenarioCommand)(predict.predict)
+app.command("curve", cls=ScenarioCommand)(predict.curve)
+app.command("trace", cls=ScenarioCommand)(trace.trace)
+app.command("simulate", cls=ScenarioCommand)(simulate.simulate)
+app.command("capacity", cls=ScenarioCommand)(simulate.capacity)
+app.command("cache", cls=ScenarioCommand)(cache.cache)
+app.command("tenants", cls=ScenarioCommand)(tenants.tenants)
+app.command("levers", cls=ScenarioCommand)(levers.levers)
+app.command("stack", cls=ScenarioCommand)(levers.stack)
+app.command("breakeven", cls=ScenarioCommand)(breakeven.breakeven)
+app.command("own-hardware", cls=ScenarioCommand)(own_hardware.own_hardware)
+app.command("compare", cls=ScenarioCommand)(compare.compare)
+app.command("cost", cls=ScenarioCommand)(cost.cost)
 app.command("bench")(bench.bench)
 app.command("import")(imports.import_results)
 app.command("probe")(probe.probe)
 app.command("calibrate")(calibrate.calibrate)
 app.command("models")(catalog.models)
 app.command("gpus")(catalog.gpus)
-app.command("offers")(catalog.offers)
+app.command("offers", cls=ScenarioCommand)(catalog.offers)
 app.command("apis")(catalog.apis)
 app.command("validate")(validate.validate)
 app.add_typer(meter.app, name="meter")
