@@ -6,8 +6,10 @@ prints it as one message and exits with code 2; nothing in it is a traceback.
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class TokonomicsError(Exception):
@@ -70,7 +72,7 @@ def shorten(text: str, limit: int = 60) -> str:
     return printable if len(printable) <= limit else printable[: limit - 1] + "…"
 
 
-def from_validation(error: ValidationError, where: str, known_fields: Mapping[str, object] | None = None) -> BadInput:
+def from_validation(error: "ValidationError", where: str, known_fields: Mapping[str, object] | None = None) -> BadInput:
     """The first problem pydantic found, as a sentence that names the field."""
     problem = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in problem["loc"]) or "value"

@@ -16,7 +16,6 @@ from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Annotated
 
 from pydantic import Field
@@ -24,6 +23,7 @@ from pydantic import Field
 from tokonomics.catalog.user_file import user_tables
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, shorten
+from tokonomics.files import make_folder, write_text
 from tokonomics.nouns import Noun
 
 STALE_AFTER_DAYS = 90
@@ -323,17 +323,13 @@ def _parse(path: Path, changed: int, size: int, own_gpus: str, day: dt.date) -> 
 def write_offers(path: Path, offers: Sequence[Offer]) -> None:
     """Write the file whole or not at all."""
     columns = tuple(Offer.model_fields)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, newline="", encoding="utf-8") as file:
-        try:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows([getattr(offer, column) for column in columns] for offer in offers)
-            file.close()
-            os.replace(file.name, path)  # noqa: PTH105 - the rename is the point
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([getattr(offer, column) for column in columns] for offer in offers)
+    where = shorten(str(path), 200)
+    make_folder(path.parent, where)
+    write_text(path, text.getvalue(), where)
 
 
 _REQUIRED = ("provider", "instance", "gpu", "gpus", "usd_per_hour")

@@ -112,10 +112,7 @@ def refresh(
     if all(done.error for done in outcome):
         return Refresh(path=None, providers=outcome)
     merged = {**before, **{done.provider: offers for done, offers in results if not done.error}}
-    try:
-        write_offers(target, [offer for name in sorted(merged) for offer in merged[name]])
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=str(target)) from None
+    write_offers(target, [offer for name in sorted(merged) for offer in merged[name]])
     return Refresh(path=target, providers=outcome)
 
 

@@ -10,6 +10,7 @@ import typer
 
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.files import make_folder, write_text
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
 from tokonomics.planner.deploy_files import DeployFile, Target, deploy_file, provenance
@@ -76,10 +77,8 @@ def longest_context(deployment: Deployment) -> int:
 
 def save_files(files: Sequence[DeployFile], folder: Path) -> None:
     """Write the files, and say where."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for each in files:
-            (folder / each.name).write_text(each.text, encoding="utf-8")
-            typer.echo(f"{folder / each.name} saved", err=True)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror or error}", where=f"--deploy-to {folder}") from None
+    where = f"--deploy-to {shorten(str(folder), 200)}"
+    make_folder(folder, where)
+    for each in files:
+        write_text(folder / each.name, each.text, where)
+        typer.echo(f"{folder / each.name} saved", err=True)

@@ -35,6 +35,7 @@ from pydantic import (
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, from_validation, shorten
+from tokonomics.files import write_text
 from tokonomics.nouns import Noun
 from tokonomics.physics import attention_kernels, matrix_kernels
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve
@@ -359,12 +360,7 @@ def write_profile(profile: Profile, path: Path) -> None:
     if profile.timings:
         lines = [f' "{name}": {_rows(rows)}' for name, rows in profile.timings.items()]
         text = text.removesuffix("\n}") + ',\n "timings": {\n' + ",\n".join(lines) + "\n}}"
-    aside = path.with_name(path.name + ".part")
-    try:
-        aside.write_text(text + "\n", encoding="utf-8")
-        aside.replace(path)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror or error}", where=shorten(str(path), 200)) from None
+    write_text(path, text + "\n", shorten(str(path), 200))
 
 
 def _rows(rows: object) -> str:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 from tokonomics.errors import BadInput, shorten
+from tokonomics.files import check_path, whole
 from tokonomics.measure.validate import Prediction
 from tokonomics.planner.machines import UNUSED
 from tokonomics.planner.plan import Candidate, Plan
@@ -168,25 +168,12 @@ def check_chart_path(path: Path) -> None:
             where="--chart",
             fix=f"Name the file with one of: {', '.join(_FORMATS)}.",
         )
-    try:
-        there, taken = path.parent.is_dir(), path.is_dir()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BadInput(f"cannot be written: {reason}", where=f"--chart {shorten(path.name)}") from None
-    if not there:
-        raise BadInput(f"the folder {shorten(str(path.parent), 200)} does not exist", where="--chart")
-    if taken:
-        raise BadInput(f"{shorten(str(path), 200)} is a folder", where="--chart")
+    check_path(path, "--chart", _FORMATS)
 
 
 def save_chart(chart: "alt.TopLevelMixin", path: Path) -> None:
     """Write the chart in the format its name ends with; whole or not at all."""
     check_chart_path(path)
     suffix = path.suffix.lower()
-    try:
-        with TemporaryDirectory(dir=path.parent, prefix=".chart") as unfinished:
-            file = Path(unfinished) / f"chart{suffix}"
-            chart.save(file, **_HOW_TO_SAVE.get(suffix, {}))
-            file.replace(path)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=f"--chart {shorten(path.name)}") from None
+    with whole(path, f"--chart {shorten(path.name)}") as unfinished:
+        chart.save(unfinished, **_HOW_TO_SAVE.get(suffix, {}))

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tokonomics import __version__
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import shorten
+from tokonomics.files import check_path, write_text
 
 if TYPE_CHECKING:
     import altair as alt
@@ -76,25 +76,14 @@ def _library() -> str:
 
 def check_html_path(path: Path) -> None:
     """Refuse a name that a report cannot be saved to, before any work is done."""
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise BadInput(f"'{shorten(path.name)}' does not end in .html", where="--html")
-    if not path.parent.is_dir():
-        raise BadInput(f"the folder {shorten(str(path.parent), 200)} does not exist", where="--html")
-    if path.is_dir():
-        raise BadInput(f"{shorten(str(path), 200)} is a folder", where="--html")
+    check_path(path, "--html", (".html", ".htm"))
 
 
 def save_report(path: Path, title: str, view: object, charts: "Mapping[str, alt.TopLevelMixin]", result: Any) -> None:
     """Write the report; whole or not at all."""
     command = shlex.join(["tokonomics", *sys.argv[1:]])
     text = report_page(title, view, charts, result, command)
-    try:
-        with TemporaryDirectory(dir=path.parent, prefix=".report") as unfinished:
-            file = Path(unfinished) / "report.html"
-            file.write_text(text, encoding="utf-8")
-            file.replace(path)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=f"--html {shorten(path.name)}") from None
+    write_text(path, text, f"--html {shorten(path.name)}")
 
 
 def _as_text(view: object) -> str:

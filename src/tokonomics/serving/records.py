@@ -1,12 +1,12 @@
 """What became of each request, as a table: for a file, a notebook, or one's own questions."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import shorten
+from tokonomics.files import whole
 from tokonomics.serving.outcome import request_latencies
 from tokonomics.serving.simulator import Simulation
 
@@ -46,12 +46,5 @@ def records(simulation: Simulation) -> "pl.DataFrame":
 
 def save_records(simulation: Simulation, path: Path) -> None:
     """Write the table as parquet: whole, or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        records(simulation).write_parquet(part)
-        part.replace(path)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror or error}", where=f"--save {path}") from None
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+    with whole(path, f"--save {shorten(str(path), 200)}") as unfinished:
+        records(simulation).write_parquet(unfinished)

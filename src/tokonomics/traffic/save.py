@@ -1,12 +1,12 @@
 """Writes a trace as parquet that ``open_trace`` reads back the same: whole or not at all."""
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import shorten
+from tokonomics.files import check_path, whole
 from tokonomics.traffic.formats import OWN
 from tokonomics.traffic.trace import PrefixBlocks, Trace
 
@@ -16,17 +16,7 @@ if TYPE_CHECKING:
 
 def check_save_path(path: Path) -> None:
     """Refuse a name or folder that cannot be written, before any work is done."""
-    if path.suffix.lower() != ".parquet":
-        raise BadInput(f"'{shorten(path.name)}' does not end with .parquet", where="--save")
-    try:
-        there, taken = path.parent.is_dir(), path.is_dir()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BadInput(f"cannot be written: {reason}", where=f"--save {shorten(path.name)}") from None
-    if not there:
-        raise BadInput(f"the folder {shorten(str(path.parent), 200)} does not exist", where="--save")
-    if taken:
-        raise BadInput(f"{shorten(str(path), 200)} is a folder", where="--save")
+    check_path(path, "--save", (".parquet",))
 
 
 def save_trace(trace: Trace, path: Path) -> None:
@@ -50,13 +40,8 @@ def save_trace(trace: Trace, path: Path) -> None:
     if trace.prefix is not None:
         columns[OWN.prefix[0][0]] = _lists(trace.prefix)
         metadata["block_tokens"] = str(trace.prefix.block_tokens)
-    try:
-        with TemporaryDirectory(dir=path.parent, prefix=".trace") as unfinished:
-            file = Path(unfinished) / "trace.parquet"
-            pl.DataFrame(columns).write_parquet(file, metadata=metadata)
-            file.replace(path)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=f"--save {shorten(path.name)}") from None
+    with whole(path, f"--save {shorten(path.name)}") as unfinished:
+        pl.DataFrame(columns).write_parquet(unfinished, metadata=metadata)
 
 
 def _lists(prefix: PrefixBlocks) -> "pl.Series":

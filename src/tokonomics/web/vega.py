@@ -7,10 +7,13 @@ with vega-embed's ``ast: true`` expressions are interpreted, and the page needs 
 import hashlib
 import os
 import threading
+from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
+
+from tokonomics.errors import BadInput
+from tokonomics.files import make_folder, whole
 
 _SNIPPET = "export { vegaEmbed, vega };"
 
@@ -63,11 +66,7 @@ def _folder() -> Path:
 
 def _keep(folder: Path, kept: Path, code: bytes) -> None:
     """Written whole or not at all; without a place to write it is built each time."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder, prefix=".vega") as unfinished:
-            file = Path(unfinished) / "vega.js"
-            file.write_bytes(code)
-            file.replace(kept)
-    except OSError:
-        return
+    with suppress(BadInput):
+        make_folder(folder, str(folder))
+        with whole(kept, str(kept)) as unfinished:
+            unfinished.write_bytes(code)

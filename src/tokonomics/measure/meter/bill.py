@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tokonomics.errors import BadInput, shorten
+from tokonomics.files import whole
 from tokonomics.measure.meter.against_plan import compare
 from tokonomics.measure.meter.spans import Span, cut, cut_every, tally
 from tokonomics.measure.meter.state import Planned, Tally, Verdict
@@ -123,14 +124,9 @@ def duration(text: str, flag: str, may_be_date: bool = False) -> float | None:
 def bill_csv(made: Bill, path: Path) -> None:
     """The lines as a table for a spreadsheet; whole or not at all."""
     sums = list(Tally().model_dump())
-    unfinished = path.with_name(f".{path.name}.part")
-    try:
-        with unfinished.open("w", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow([*made.by, *sums])
-            for line in made.lines:
-                figures = line.sums.model_dump()
-                rows.writerow([*line.group, *(figures[name] for name in sums)])
-        unfinished.replace(path)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=f"--csv {shorten(path.name)}") from None
+    with whole(path, f"--csv {shorten(path.name)}") as unfinished, unfinished.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow([*made.by, *sums])
+        for line in made.lines:
+            figures = line.sums.model_dump()
+            rows.writerow([*line.group, *(figures[name] for name in sums)])

@@ -190,7 +190,7 @@ def _locked(path: Path) -> IO[str]:
     """The right to write, which ends with the process, however it ends."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = Path(f"{path}.lock").open("w")  # noqa: SIM115 - held as long as the book is open
+        lock = Path(f"{path}.lock").open("a")  # noqa: SIM115 - held as long as the book is open; not ours to empty
     except OSError as error:
         raise BadInput(f"cannot be written: {error.strerror}", where=f"--ledger {shorten(str(path), 200)}") from None
     try:
@@ -255,6 +255,8 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
     except sqlite3.OperationalError:
         # In a folder that may not be written there is no place for what readers share with a writer; nor is there one.
         db.close()
+        if (journal := Path(f"{path}-wal")).exists() and journal.stat().st_size:
+            raise  # what only the journal has would be missing from every sum
         return sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
     except sqlite3.Error:
         db.close()

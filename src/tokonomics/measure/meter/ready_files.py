@@ -4,6 +4,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from tokonomics.errors import BadInput, shorten
+from tokonomics.files import make_folder, write_text
 
 NAMES = ("tokonomics-dashboard.json", "tokonomics-rules.yml", "prometheus-scrape.yml")
 
@@ -22,16 +23,11 @@ def write_files(directory: Path, overwrite: bool = False) -> list[Path]:
             where=shorten(str(directory)),
             fix="Give --overwrite to replace what you changed, or another directory.",
         )
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        written = []
-        for name in NAMES:
-            unfinished = directory / f".{name}.unfinished"
-            unfinished.write_text(text_of(name), encoding="utf-8")
-            written.append(unfinished.replace(directory / name))
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror or error}", where=shorten(str(directory))) from None
-    return written
+    where = shorten(str(directory))
+    make_folder(directory, where)
+    for name in NAMES:
+        write_text(directory / name, text_of(name), where)
+    return [directory / name for name in NAMES]
 
 
 def _differs(path: Path) -> bool:

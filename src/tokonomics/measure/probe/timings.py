@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tokonomics.errors import shorten
+from tokonomics.files import write_text
 from tokonomics.measure.probe import kernels
 from tokonomics.measure.probe.shapes import CHECK, HELD_OUT, STACKS, Shape
 
@@ -179,9 +181,7 @@ def write(made: Row, path: Path) -> None:
             parts.append(f"{json.dumps(name)}: [\n{lines}\n]")
         else:
             parts.append(f"{json.dumps(name)}: {json.dumps(value)}")
-    aside = path.with_name(path.name + ".part")
-    aside.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
-    aside.replace(path)
+    write_text(path, "{\n" + ",\n".join(parts) + "\n}\n", shorten(str(path), 200))
 
 
 def _rounded(value: object) -> object:

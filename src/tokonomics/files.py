@@ -1,0 +1,134 @@
+"""How every file of ours is written: whole or not at all, whatever ends the writer.
+
+The content goes to a hidden file in the same folder, onto the disk (fsync), and takes the name in one step (rename): a
+reader finds the old file or the new one, and the last of two writers wins whole. A file that was there keeps its
+permissions, a link keeps pointing where it did, and a pipe or a device is written to as it is.
+"""
+
+import errno
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tokonomics.errors import BadInput, shorten
+
+ABANDONED_S = 3600.0
+"""A hidden file that nobody has written to for so long is a killed writer's: the next writer of the name removes it."""
+
+
+@contextmanager
+def whole(path: Path, where: str) -> Iterator[Path]:
+    """Where to write what shall be ``path`` if the block ends well; ``where`` names the flag or file in the refusal."""
+    try:
+        with _aside(path) as unfinished:
+            yield unfinished
+    except BadInput:
+        raise
+    except Exception as error:
+        if (reason := _refusal(error)) is None:
+            raise
+        raise BadInput(f"cannot be written: {reason}", where=where) from None
+
+
+def _refusal(error: Exception) -> str | None:
+    """What the system said; libraries in Rust (polars, vl-convert) wrap it in errors of their own."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if wrapped := re.search(r"\(os error (\d+)\)", str(error)):
+        return os.strerror(int(wrapped[1]))
+    # Where the last bytes of a table do not go through, polars does not say why.
+    return "the disk did not take all of it" if "transport error" in str(error) else None
+
+
+def write_text(path: Path, text: str, where: str) -> None:
+    """A file of that text, in UTF-8, its line ends as they are; what UTF-8 cannot say becomes a question mark."""
+    with whole(path, where) as unfinished:
+        unfinished.write_bytes(text.encode(errors="replace"))
+
+
+def make_folder(folder: Path, where: str) -> None:
+    """A folder for what is about to be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror or error}", where=where) from None
+
+
+def check_path(path: Path, flag: str, endings: Sequence[str]) -> None:
+    """Refuse a name or folder that cannot be written to, before any work is done."""
+    if path.suffix.lower() not in endings:
+        raise BadInput(f"'{shorten(path.name)}' does not end with {' or '.join(endings)}", where=flag)
+    try:
+        there, taken = path.parent.is_dir(), path.is_dir()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"cannot be written: {reason}", where=f"{flag} {shorten(path.name)}") from None
+    if not there:
+        raise BadInput(f"the folder {shorten(str(path.parent), 200)} does not exist", where=flag)
+    if taken:
+        raise BadInput(f"{shorten(str(path), 200)} is a folder", where=flag)
+
+
+@contextmanager
+def _aside(path: Path) -> Iterator[Path]:
+    target = _behind_links(path)
+    try:
+        before = target.stat()
+    except FileNotFoundError:
+        before = None
+    if before is not None and stat.S_ISDIR(before.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if before is not None and not stat.S_ISREG(before.st_mode):
+        yield target  # a pipe or a device: to take its name would put a file in its place
+        return
+    if before is not None and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))  # a rename would not ask
+    _remove_abandoned(target)
+    # The ending stays: charts are drawn in the format that it names. Names have at most 255 bytes.
+    unfinished = target.with_name(f".{target.stem[:60]}.{secrets.token_hex(6)}.part{target.suffix[:20]}")
+    try:
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        yield unfinished
+        if before is not None:
+            unfinished.chmod(stat.S_IMODE(before.st_mode))
+        _to_disk(unfinished)
+        unfinished.replace(target)
+        with suppress(OSError):  # not every file system can; the file is whole all the same
+            _to_disk(target.parent)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _behind_links(path: Path) -> Path:
+    try:
+        return path.resolve() if path.is_symlink() else path
+    except RuntimeError:  # how Python before 3.13 says that links go round
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+
+
+def _to_disk(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _remove_abandoned(target: Path) -> None:
+    start, end = f".{target.stem[:60]}.", f".part{target.suffix[:20]}"
+    before = time.time() - ABANDONED_S
+    with suppress(OSError), os.scandir(target.parent) as entries:
+        for entry in entries:
+            name = entry.name
+            hexadecimal = name[len(start) : -len(end)]
+            ours = name.startswith(start) and name.endswith(end) and len(hexadecimal) == 12
+            if ours and entry.stat(follow_symlinks=False).st_mtime < before:
+                with suppress(OSError):
+                    Path(entry.path).unlink()

@@ -1,0 +1,445 @@
+"""Everything that writes a file, as a turn that a process takes over and over, and what a reader then finds.
+
+``write(folder, turn)`` calls the product and leaves content that says which turn made it; ``found(folder)`` reads it
+back and answers with that turn, 0 where there is nothing yet, and fails where the content is of two turns or of half of
+one. Files are tens to hundreds of kilobytes: time enough to be killed in the middle.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.measure.metered import BEGIN, HandClock, PageSource, Process
+
+TICK_S = 15.0
+ROWS = 5_000
+
+
+@dataclass(frozen=True)
+class Writer:
+    """One kind of file, and how often its writer is killed."""
+
+    name: str
+    kills: int
+    write: Callable[[Path, int], None]
+    found: Callable[[Path], int]
+    prepare: Callable[[], object] | None = None
+    """For those whose turn starts threads: what else is to be there before the process is copied."""
+
+
+def one(turns: Any) -> int:
+    """The turn that made all of it."""
+    seen = set(map(int, turns))
+    assert len(seen) == 1, f"content of turns {sorted(seen)[:5]} in one file"
+    return seen.pop()
+
+
+def where(path: Path, read: Callable[[Path], int]) -> int:
+    return read(path) if path.exists() else 0
+
+
+# --- the meter's ledger ---------------------------------------------------------------------------------------------
+
+_meters: dict[Path, Any] = {}
+
+
+def tick(folder: Path, turn: int) -> None:
+    """The meter reads a server that has worked since the last tick, and books it."""
+    from tokonomics.measure.meter.ledger import Ledger
+    from tokonomics.measure.meter.meter import Meter
+
+    if folder not in _meters:
+        clock = HandClock()
+        process = Process(clock)
+        book = Ledger(folder / "meter.db")
+        _meters[folder] = clock, process, book, Meter([PageSource(process)], book, clock, 3.6)
+    clock, process, book, meter = _meters[folder]
+    clock.passed = TICK_S * turn
+    process.counted[0].update(input=10.0 * turn, output=5.0 * turn, steps=float(turn))
+    asyncio.run(meter.tick())
+    assert not book.held, "a tick that is not in the book is not acknowledged"
+
+
+def booked(folder: Path) -> int:
+    """Every second and token up to the mark is in the book once, and what the mark says of them is their sum."""
+    from tokonomics.measure.meter.ledger import Ledger
+    from tokonomics.measure.meter.spans import tally
+    from tokonomics.measure.meter.state import Tally
+
+    path = folder / "meter.db"
+    if not path.exists():
+        return 0
+    with Ledger(path) as book:
+        assert book._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        marks, spans = book.marks(), list(book.spans())
+    if not marks:
+        assert not spans
+        return 0
+    (mark,) = marks.values()
+    turn = round((mark.until - BEGIN) / TICK_S)
+    total = sum(map(tally, spans), Tally())
+    counted = 5.0 * (turn - 1)  # the first tick only learns where the counters stand
+    assert (total.output, total.input_total) == (counted, 2 * counted)
+    assert abs(total.seconds - TICK_S * (turn - 1)) < 1e-6
+    assert abs(total.usd - total.seconds * 0.001) < 1e-9
+    said = sum(mark.totals.values(), Tally())
+    assert (said.output, said.input_total) == (total.output, total.input_total)
+    assert abs(said.usd - total.usd) < 1e-9
+    return turn
+
+
+# --- prices ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def some_offers() -> tuple[Any, ...]:
+    from tokonomics.catalog.offers import SNAPSHOT, read_offers
+
+    return read_offers(SNAPSHOT)[:150]
+
+
+def write_prices(folder: Path, turn: int) -> None:
+    from tokonomics.catalog.offers import write_offers
+
+    write_offers(folder / "prices" / "offers.csv", [each.model_copy(update={"vcpus": turn}) for each in some_offers()])
+
+
+def prices(folder: Path) -> int:
+    from tokonomics.catalog.offers import read_offers
+
+    def read(path: Path) -> int:
+        offers = read_offers(path)
+        assert len(offers) == len(some_offers())
+        return one(each.vcpus for each in offers)
+
+    return where(folder / "prices" / "offers.csv", read)
+
+
+def refresh_prices(folder: Path, turn: int) -> None:
+    """The verb's own work, with the network's part played by a table."""
+    from unittest.mock import patch
+
+    from tokonomics.catalog import refresh
+
+    lines = ["InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,SpotPrice,Region,AvailabilityZone"]
+    lines += [f"m{each}.large,H100,8.0,{turn},2048,60.0,20.0,us-east-1,a" for each in range(100)]
+    with patch.object(refresh, "_download", lambda url, timeout_s: ("\n".join(lines) + "\n", None)):
+        done = refresh.refresh(providers=["lambda"], url="http://127.0.0.1:9", path=folder / "cache.csv")
+    assert done.path
+
+
+def refreshed(folder: Path) -> int:
+    from tokonomics.catalog.offers import read_offers
+
+    def read(path: Path) -> int:
+        fresh = [each for each in read_offers(path) if each.provider == "lambda"]
+        assert len(fresh) == 100
+        return one(each.vcpus for each in fresh)
+
+    return where(folder / "cache.csv", read)
+
+
+# --- traffic and simulations ----------------------------------------------------------------------------------------
+
+
+def table_modules() -> None:
+    import polars  # noqa: F401 - its threads start at its first use
+
+    import tokonomics.serving.records
+    import tokonomics.traffic.save  # noqa: F401
+
+    simulation()
+
+
+def write_trace(folder: Path, turn: int) -> None:
+    from tokonomics.traffic.save import save_trace
+    from tokonomics.traffic.trace import make_trace
+
+    save_trace(make_trace(np.arange(ROWS) * 1.0, np.full(ROWS, turn), np.full(ROWS, 9)), folder / "trace.parquet")
+
+
+def trace(folder: Path) -> int:
+    import polars as pl
+
+    def read(path: Path) -> int:
+        made = pl.read_parquet(path)
+        assert len(made) == ROWS
+        return one(made["input_tokens"].unique())
+
+    return where(folder / "trace.parquet", read)
+
+
+@cache
+def simulation() -> Any:
+    from tokonomics.catalog.engines import find_engine
+    from tokonomics.catalog.gpus import find_gpu
+    from tokonomics.catalog.load_models import find_model
+    from tokonomics.physics.deployment import deploy
+    from tokonomics.serving.simulator import simulate
+    from tokonomics.traffic.trace import make_trace
+
+    with_llama = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    return simulate(with_llama, make_trace(np.arange(ROWS) * 1.0, np.full(ROWS, 9), np.full(ROWS, 2)))
+
+
+def write_records(folder: Path, turn: int) -> None:
+    from tokonomics.serving.records import save_records
+    from tokonomics.traffic.trace import make_trace
+
+    made = make_trace(np.arange(ROWS) * 1.0, np.full(ROWS, turn), np.full(ROWS, 2))
+    save_records(replace(simulation(), trace=made), folder / "requests.parquet")
+
+
+def requests(folder: Path) -> int:
+    import polars as pl
+
+    def read(path: Path) -> int:
+        table = pl.read_parquet(path)
+        assert len(table) == ROWS
+        return one(table["input_tokens"].unique())
+
+    return where(folder / "requests.parquet", read)
+
+
+# --- measurements ---------------------------------------------------------------------------------------------------
+
+
+@cache
+def some_run() -> Any:
+    from tokonomics.measure.importers.recognise import read_run
+
+    return read_run(Path(__file__).parents[1] / "measure" / "results" / "bench.json")
+
+
+def write_run(folder: Path, turn: int) -> None:
+    from tokonomics.measure.bench.save import save_run
+
+    save_run(some_run().model_copy(update={"notes": (str(turn),) * ROWS}), folder / "run.json")
+
+
+def run(folder: Path) -> int:
+    from tokonomics.measure.importers.recognise import read_run
+
+    def read(path: Path) -> int:
+        made = read_run(path)
+        assert len(made.notes) == ROWS
+        return one(made.notes)
+
+    return where(folder / "run.json", read)
+
+
+def _profile(folder: Path, turn: int) -> Any:
+    from datetime import date
+
+    from tokonomics.physics.calibration import Profile
+
+    rows = [{"m": turn, "us": 2.5}] * ROWS
+    return Profile(name="mine", made=date(2026, 11, 15), command="", timings={"gemm": rows})
+
+
+def write_profile(folder: Path, turn: int) -> None:
+    from tokonomics.physics import calibration
+
+    calibration.write_profile(_profile(folder, turn), folder / "profile.json")
+
+
+def profile(folder: Path) -> int:
+    from tokonomics.physics.calibration import read_profile
+
+    def read(path: Path) -> int:
+        rows: Any = read_profile(path).timings["gemm"]
+        assert len(rows) == ROWS
+        return one(row["m"] for row in rows)
+
+    return where(folder / "profile.json", read)
+
+
+def write_timings(folder: Path, turn: int) -> None:
+    from tokonomics.measure.probe import timings
+
+    timings.write({"kind": timings.KIND, "gemm": [{"m": turn}] * ROWS, "seconds": {}}, folder / "timings.json")
+
+
+def probed(folder: Path) -> int:
+    def read(path: Path) -> int:
+        rows = json.loads(path.read_text())["gemm"]
+        assert len(rows) == ROWS
+        return one(row["m"] for row in rows)
+
+    return where(folder / "timings.json", read)
+
+
+def write_bill(folder: Path, turn: int) -> None:
+    from tokonomics.measure.meter.bill import Bill, BillLine, bill_csv
+    from tokonomics.measure.meter.state import Tally
+
+    line = BillLine(group=("m",), sums=Tally(output=float(turn)))
+    made = Bill(since=0.0, until=1.0, by=("model",), lines=(line,) * 1_000, total=Tally())
+    bill_csv(made, folder / "bill.csv")
+
+
+def bill(folder: Path) -> int:
+    import csv
+
+    def read(path: Path) -> int:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert len(rows) == 1_000
+        return one(float(row["output"]) for row in rows)
+
+    return where(folder / "bill.csv", read)
+
+
+# --- charts, reports, files for other tools -------------------------------------------------------------------------
+
+
+def chart_modules() -> None:
+    import vl_convert  # noqa: F401 - its threads start at its first use
+
+    import tokonomics.report.charts  # noqa: F401
+
+    _chart(1, 1).to_dict()
+
+
+def _chart(turn: int, points: int) -> Any:
+    import altair as alt
+
+    values = [{"x": each, "turn": turn} for each in range(points)]
+    return alt.Chart(alt.InlineData(values=values)).mark_point().encode(x=alt.X("x:Q"), y=alt.Y("turn:Q"))
+
+
+def write_chart(folder: Path, turn: int) -> None:
+    from tokonomics.report.charts import save_chart
+
+    save_chart(_chart(turn, 400), folder / "chart.json")
+
+
+def chart(folder: Path) -> int:
+    def read(path: Path) -> int:
+        (values,) = json.loads(path.read_text())["datasets"].values()
+        assert len(values) == 400
+        return one(each["turn"] for each in values)
+
+    return where(folder / "chart.json", read)
+
+
+def write_picture(folder: Path, turn: int) -> None:
+    from tokonomics.report.charts import save_chart
+
+    save_chart(_chart(turn, 300).properties(title=f"turn {turn}."), folder / "chart.svg")
+
+
+def picture(folder: Path) -> int:
+    import re
+    from xml.etree import ElementTree
+
+    def read(path: Path) -> int:
+        text = path.read_text()
+        ElementTree.fromstring(text)  # an unclosed element is no picture
+        return one(re.findall(r">turn (\d+)\.<", text))
+
+    return where(folder / "chart.svg", read)
+
+
+def write_report(folder: Path, turn: int) -> None:
+    from tokonomics.report.html_report import save_report
+
+    save_report(folder / "report.html", f"Turn {turn}", "a view", {}, [turn] * ROWS)
+
+
+def report(folder: Path) -> int:
+    import html
+    import re
+
+    def read(path: Path) -> int:
+        text = path.read_text()
+        assert text.endswith("</html>\n")
+        numbers = json.loads(html.unescape(text[text.index("<pre>[") + 5 : text.rindex("]</pre>") + 1]))
+        assert len(numbers) == ROWS
+        return one([*numbers, *re.findall(r"<h1>Turn (\d+)</h1>", text)])
+
+    return where(folder / "report.html", read)
+
+
+def write_deployment(folder: Path, turn: int) -> None:
+    from tokonomics.cli.deploy import save_files
+    from tokonomics.planner.deploy_files import DeployFile
+
+    text = f"turn: {turn}\n" * ROWS
+    files = [DeployFile(name=name, text=text, fill_in=()) for name in ("serve.sh", "serve.yaml")]
+    save_files(files, folder / "deploy")
+
+
+def deployment(folder: Path) -> int:
+    return of_files(folder / "deploy", ("serve.sh", "serve.yaml"))
+
+
+def write_dashboard(folder: Path, turn: int) -> None:
+    from unittest.mock import patch
+
+    from tokonomics.measure.meter import ready_files
+
+    with patch.object(ready_files, "text_of", lambda name: f"turn: {turn}\n" * ROWS):
+        ready_files.write_files(folder / "monitoring", overwrite=True)
+
+
+def dashboard(folder: Path) -> int:
+    from tokonomics.measure.meter.ready_files import NAMES
+
+    return of_files(folder / "monitoring", NAMES)
+
+
+def of_files(folder: Path, names: Any) -> int:
+    """Files that are written one after the other: each is whole, and the later ones are a turn behind at most."""
+    turns = []
+    for name in names:
+        lines = (folder / name).read_text().splitlines() if (folder / name).exists() else []
+        assert len(lines) in (0, ROWS)
+        turns.append(one(line.removeprefix("turn: ") for line in lines) if lines else 0)
+    assert turns == sorted(turns, reverse=True), turns
+    assert turns[0] - turns[-1] <= 1, turns
+    return turns[-1]
+
+
+def write_library(folder: Path, turn: int) -> None:
+    from tokonomics.web import vega
+
+    vega._keep(folder, folder / "vega.js", f"{turn}\n".encode() * ROWS + vega._END)
+
+
+def library(folder: Path) -> int:
+    from tokonomics.web import vega
+
+    def read(path: Path) -> int:
+        code = path.read_bytes()
+        assert code.endswith(vega._END)
+        lines = code.removesuffix(vega._END).split()
+        assert len(lines) == ROWS
+        return one(lines)
+
+    return where(folder / "vega.js", read)
+
+
+WRITERS = (
+    Writer("ledger", 300, tick, booked),
+    Writer("prices", 80, write_prices, prices),
+    Writer("refresh", 40, refresh_prices, refreshed),
+    Writer("trace", 80, write_trace, trace, table_modules),
+    Writer("requests", 60, write_records, requests, table_modules),
+    Writer("run", 80, write_run, run),
+    Writer("profile", 60, write_profile, profile),
+    Writer("timings", 50, write_timings, probed),
+    Writer("bill", 40, write_bill, bill),
+    Writer("chart", 40, write_chart, chart),
+    Writer("picture", 5, write_picture, picture, chart_modules),
+    Writer("report", 40, write_report, report),
+    Writer("deployment", 40, write_deployment, deployment),
+    Writer("dashboard", 30, write_dashboard, dashboard),
+    Writer("library", 15, write_library, library),
+)
+BY_NAME = {each.name: each for each in WRITERS}
