@@ -256,7 +256,7 @@ def _fill(block: re.Match[str], until_done: contextlib.ExitStack) -> str:
     """A block with what belongs into it; what its command saves is removed when the page is done."""
     if block["command"]:
         text = _printed(block["command"], until_done)
-        text = f"```console\n$ tokonomics {block['command']}\n{text}".rstrip() + "\n```"
+        text = f"```console\n{_typed(block['command'])}\n{text}".rstrip() + "\n```"
     elif block["file"]:
         text = f"```sh\n{(ROOT / block['file']).read_text(encoding='utf-8').rstrip()}\n```"
     else:
@@ -278,6 +278,16 @@ def _printed(command: str, until_done: contextlib.ExitStack) -> str:
         return printed
     (ROOT / file).write_text(printed, encoding="utf-8")
     return ""
+
+
+def _typed(command: str) -> str:
+    """The command as one would type it, in lines that fit."""
+    lines = ["$ tokonomics"]
+    for part in re.split(r" (?=--|>)", command):
+        if len(lines[-1]) + len(part) + 3 > WIDTH:
+            lines.append("   ")
+        lines[-1] += f" {part}"
+    return " \\\n".join(lines)
 
 
 def _remove(path: Path) -> None:
