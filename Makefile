@@ -31,7 +31,7 @@ $(VENV)/dev: requirements/dev.lock $(VENV)/run
 	@$(INSTALL) -r requirements/dev.lock
 	@touch $@
 
-$(VENV)/docs: requirements/docs.lock $(VENV)/run
+$(VENV)/docs: requirements/docs.lock $(VENV)/made
 	@echo "Installing mkdocs into $(VENV) …"
 	@$(INSTALL) -r requirements/docs.lock
 	@touch $@
@@ -64,7 +64,7 @@ outputs: $(VENV)/dev
 lock:
 	@$(UV) pip compile pyproject.toml --group build --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/run.lock
 	@$(UV) pip compile pyproject.toml --group dev --constraint requirements/run.lock --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/dev.lock
-	@$(UV) pip compile pyproject.toml --group docs --constraint requirements/dev.lock --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/docs.lock
+	@$(UV) pip compile --group docs --constraint requirements/dev.lock --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/docs.lock
 
 clean:
 	@rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
