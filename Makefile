@@ -55,7 +55,7 @@ bench: $(VENV)/run
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 docs: $(VENV)/docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The guide is in site/: open site/index.html, or with search: $(BIN)/mkdocs serve"
 
 outputs: $(VENV)/dev

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_site_builds_strictly_and_stands_alone(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="the guide's tools are apart from the checks': make docs installs them")
     made = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
