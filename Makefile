@@ -1,6 +1,7 @@
 # Everything a person needs, from a fresh machine with Python 3.11+ and make.
 #   make demo    the cheapest ways to serve a model, offline once the packages are installed
 #   make test    every check: style, types, layers, tests
+#   make docs    the guide as a site, in site/
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -9,7 +10,7 @@ UV ?= uv
 INSTALL := $(PIP) install --quiet --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint bench docs lock clean
+.PHONY: help demo test quick lint bench docs outputs lock clean
 
 help:
 	@grep -E '^#   make' Makefile | sed 's/^#   //'
@@ -30,8 +31,13 @@ $(VENV)/dev: requirements/dev.lock $(VENV)/run
 	@$(INSTALL) -r requirements/dev.lock
 	@touch $@
 
+$(VENV)/docs: requirements/docs.lock $(VENV)/made
+	@echo "Installing mkdocs into $(VENV) …"
+	@$(INSTALL) -r requirements/docs.lock
+	@touch $@
+
 demo: $(VENV)/run
-	@$(BIN)/tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms
+	@$(BIN)/tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms --top 5
 
 lint: $(VENV)/dev
 	@$(BIN)/ruff check .
@@ -48,12 +54,17 @@ quick: $(VENV)/dev
 bench: $(VENV)/run
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-docs: $(VENV)/dev
+docs: $(VENV)/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The guide is in site/: open site/index.html, or with search: $(BIN)/mkdocs serve"
+
+outputs: $(VENV)/dev
 	@$(BIN)/python docs/generate.py
 
 lock:
 	@$(UV) pip compile pyproject.toml --group build --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/run.lock
 	@$(UV) pip compile pyproject.toml --group dev --constraint requirements/run.lock --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/dev.lock
+	@$(UV) pip compile --group docs --constraint requirements/dev.lock --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/docs.lock
 
 clean:
-	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

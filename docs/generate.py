@@ -1,12 +1,13 @@
 """Make every output and figure shown in the README and the guide; nothing in them is typed.
 
-    python docs/generate.py            rewrite them
+    python docs/generate.py            rewrite them (`make outputs`)
     python docs/generate.py --check    fail if any of them differs from what the code says today
 
-A block between ``<!-- output: COMMAND -->`` and ``<!-- end -->`` holds what that command prints; one between
-``<!-- accuracy -->`` and ``<!-- end -->`` the error table of the last ``make bench``, after ``<!-- client -->`` the speed
-of our load generator. Outputs are made as of the date
-in ``docs/as-of.txt``, so that ages of prices do not change what a check sees.
+A block between ``<!-- output: COMMAND -->`` and ``<!-- end -->`` holds what that command prints. Where it ends in
+``> FILE``, or saves with ``--deploy-to FOLDER``, that lies there until the page is done, for later commands and for
+``<!-- file: FILE -->``. ``TABLES`` names the other blocks, made from the files of the last ``make bench`` or from shipped
+data. Outputs are made as of the date in
+``docs/as-of.txt``, so that ages of prices do not change what a check sees.
 """
 
 import argparse
@@ -17,14 +18,24 @@ import math
 import os
 import re
 import shlex
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PAGES = (
     "README.md",
+    "docs/tutorial.md",
+    "docs/questions/how-many-users.md",
+    "docs/questions/is-spot-worth-it.md",
+    "docs/questions/own-or-api.md",
+    "docs/questions/what-to-change-first.md",
+    "docs/questions/what-would-caching-save.md",
+    "docs/questions/which-gpu-for-a-70b.md",
+    "docs/questions/which-quantisation.md",
+    "docs/questions/why-is-my-bill-twice-the-plan.md",
     "docs/breakeven.md",
     "docs/caching.md",
     "docs/fit.md",
@@ -65,9 +76,7 @@ CHARTS = {
     "accuracy.png": f"validate {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
 BLOCK = re.compile(
-    r"(<!-- (?P<what>output: (?P<command>.+?)|accuracy|client|profile|semantic|document-table|document-bills) -->\n)"
-    r".*?(<!-- end -->)",
-    re.DOTALL,
+    r"(<!-- (?P<what>output: (?P<command>[^\n]+?)|file: (?P<file>[^\n]+?)|[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL
 )
 WIDTH = 122
 
@@ -82,7 +91,7 @@ def main() -> int:
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if options.check:
         for path in stale:
-            print(f"{path.relative_to(ROOT)} is out of date: run `make docs`")
+            print(f"{path.relative_to(ROOT)} is out of date: run `make outputs`")
         return 1 if stale else 0
     for path in stale:
         path.write_text(made[path], encoding="utf-8")
@@ -102,22 +111,25 @@ def pages(names: Sequence[str] = ()) -> dict[Path, str]:
 def _made(name: str) -> str:
     if name in WHOLE:
         return WHOLE[name]()
-    return BLOCK.sub(_fill, (ROOT / name).read_text(encoding="utf-8"))
+    text = (ROOT / name).read_text(encoding="utf-8")
+    with contextlib.ExitStack() as until_done:
+        return BLOCK.sub(lambda block: _fill(block, until_done), text)
 
 
 def _claims() -> str:
     from claims import claims_page
 
-    return f"{claims_page()}\nMade by `make docs`, prices as of {_as_of()}.\n"
+    return f"{claims_page()}\nMade by `make outputs`, prices as of {_as_of()}.\n"
 
 
 def run(command: str) -> str:
     """What a command prints."""
     from tokonomics.__main__ import app
 
-    printed = io.StringIO()
+    printed, words = io.StringIO(), shlex.split(command)
+    sys.argv = ["tokonomics", *words]  # deploy files say which command made them
     with contextlib.chdir(ROOT), contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        app(shlex.split(command), prog_name="tokonomics", standalone_mode=False)
+        app(words, prog_name="tokonomics", standalone_mode=False)
     text = re.sub(r"Solved in [0-9.]+ s", "Solved in … s", printed.getvalue())  # no two runs take as long
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
 
@@ -163,20 +175,6 @@ def commands_page() -> str:
     for verb in verbs:
         parts += ["", f"## tokonomics {verb}".rstrip(), "", "```text", run(f"{verb} --help".strip()), "```"]
     return "\n".join(parts) + "\n"
-
-
-def accuracy_table() -> str:
-    """The errors of the last benchmark run, with its date."""
-    result = _accuracy()
-    lines = [
-        "| measured | n | median error | p90 | bias | inside 80 % interval | target |",
-        "|---|--:|--:|--:|--:|--:|---|",
-    ]
-    for name, group in result["rows"].items():
-        lines.append(f"| {name} | {_figures(group)} | {group['target']} |")
-    ranking = f"Ranking of GPUs within one source, model and load: Spearman {result['spearman']:.2f} (target ≥ 0.9)."
-    made = f"Made by `{result['command']}` on {result['date']}, {result['machine']}."
-    return "\n".join([*lines, "", f"{ranking} {made}"])
 
 
 def client_table() -> str:
@@ -234,19 +232,6 @@ def _factor(size: float) -> str:
     return f"{math.expm1(size):.1%}" if size < 0.7 else f"{math.exp(size):.1f} ×"
 
 
-def accuracy_page() -> str:
-    """docs/accuracy.md: what was scored, how it came out, and what it does not show."""
-    result = _accuracy()
-    parts = [ACCURACY_HEAD, accuracy_table(), "", "![Predicted over measured](img/accuracy.png)", ""]
-    parts += ["## By group", "", "Throughput and TPOT of the published rows that nothing was fitted on.", ""]
-    for kind, groups in result["by"].items():
-        parts += [f"| {kind} | n | median error | p90 | bias | inside |", "|---|--:|--:|--:|--:|--:|"]
-        parts += [f"| {name} | {_figures(group)} |" for name, group in groups.items()] + [""]
-    parts += ["## Not predicted", "", "| rows | reason |", "|--:|---|"]
-    parts += [f"| {number} | {reason} |" for reason, number in result["not_predicted"].items()]
-    return "\n".join([*parts, "", ACCURACY_TAIL])
-
-
 def semantic_table() -> str:
     """Hits that are false, from the last run of benchmarks/bench_semantic.py."""
     result = json.loads((ROOT / "benchmarks" / "results" / "semantic.json").read_text(encoding="utf-8"))
@@ -267,71 +252,74 @@ def semantic_table() -> str:
     return "\n".join([*lines, "", f"{made} Made by `{result['command']}` on {result['date']}, {result['machine']}."])
 
 
-ACCURACY_HEAD = """# How sure is this?
-
-Errors are factors: a median error of 10 % means that half of the predictions are within a factor of 1.1, up or down.
-A bias above zero means that we predict too much. Of every five measurements, four should lie inside the interval.
-Engines' overheads and the intervals were fitted on rows marked `calibrate` and on the bare steps; the published rows
-scored here were only looked at. [Where the rows come from](../benchmarks/data/README.md).
-"""
-ACCURACY_TAIL = """## What to know
-
-- InferenceMAX runs vLLM with `--async-scheduling`, as its recipes set it, and is predicted so; the row "as it comes" is
-  what we would say without knowing that. We chose the switch knowing this source, so the first row flatters us a little.
-- The first decode row is in-sample for PyTorch's attention and for the time between layers. The six other models were
-  measured after the predictions were frozen (`benchmarks/measure_steps.py`, one H200): about 5 % too slow throughout, most
-  of it in attention; multi-head attention (Llama 2) runs another kernel there, and long prompts ran on a slower one.
-- The intervals of bare steps were learned with an engine's kernels, which were not fitted on them, and on both files.
-- Coverage is right on the whole, and the classes of errors were chosen with an eye on it; time to the first token of dense
-  models is covered least.
-- The published rows are of A100, H100 and H200. Other GPUs stand on their own kernel timings (L40S, B200, B300, GB200,
-  GB300, RTX PRO 6000), on a relative's scaled by the datasheet, or on another family's. Intervals widen by the error seen
-  when timed GPUs are predicted that way, but no served model proves them. Tensor parallelism over PCIe rests on one
-  machine of L40S and one of RTX PRO 6000, the first very slow beyond two GPUs.
-- The ranking mostly orders numbers of GPUs: few published groups hold two kinds of GPU, none three.
-- Time to the first token in a closed loop is queueing behind other users' prompts, and a burst that drains is no steady
-  state: both need the simulator.
-- Errors of single kernels on shapes held out: `benchmarks/results/kernels-matrix.txt` and `kernels-attention.txt`. Dense
-  products and attention are within 8 % at the median; fused experts are not everywhere (typically 9 %, up to 13 %).
-- Early support of a new model in an engine can be several times slower than its kernels allow, and is not foreseen.
-"""
+def _fill(block: re.Match[str], until_done: contextlib.ExitStack) -> str:
+    """A block with what belongs into it; what its command saves is removed when the page is done."""
+    if block["command"]:
+        text = _printed(block["command"], until_done)
+        text = f"```console\n{_typed(block['command'])}\n{text}".rstrip() + "\n```"
+    elif block["file"]:
+        text = f"```sh\n{(ROOT / block['file']).read_text(encoding='utf-8').rstrip()}\n```"
+    else:
+        text = TABLES[block["what"]]()
+    return f"{block[1]}{text}\n{block[5]}"
 
 
-def _accuracy() -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / "accuracy.json").read_text(encoding="utf-8"))
-    return result
+def _printed(command: str, until_done: contextlib.ExitStack) -> str:
+    """What a command prints, once nothing of that name is in the way of what it saves."""
+    command, _, file = command.partition(" > ")
+    folder = re.search(r"--deploy-to (\S+)", command)
+    for made in filter(None, (file, folder and folder[1])):
+        path = ROOT / made
+        if path.exists():
+            raise SystemExit(f"{made} is in the way: the guide's commands make it and remove it again")
+        until_done.callback(_remove, path)
+    printed = run(command)
+    if not file:
+        return printed
+    (ROOT / file).write_text(printed, encoding="utf-8")
+    return ""
 
 
-def _figures(group: dict[str, Any]) -> str:
-    from tokonomics.measure.validate import Summary
-    from tokonomics.report.validate_view import figures
-
-    fields = {name: group[name] for name in Summary.model_fields}
-    return " | ".join(figures(Summary.model_validate(fields)))
-
-
-def _fill(block: re.Match[str]) -> str:
-    if block["what"] == "accuracy":
-        return f"{block[1]}{accuracy_table()}\n{block[4]}"
-    if block["what"] == "semantic":
-        return f"{block[1]}{semantic_table()}\n{block[4]}"
-    if block["what"] == "document-table":
-        from document_plan import document_table
-
-        return f"{block[1]}{document_table()}\n{block[4]}"
-    if block["what"] == "profile":
-        return f"{block[1]}{profile_table()}\n{block[4]}"
-    if block["what"] == "client":
-        return f"{block[1]}{client_table()}\n{block[4]}"
-    if block["what"] == "document-bills":
-        from document_breakeven import document_bills
-
-        return f"{block[1]}{document_bills()}\n{block[4]}"
-    command = block["command"]
-    return f"{block[1]}```console\n$ tokonomics {command}\n{run(command)}\n```\n{block[4]}"
+def _typed(command: str) -> str:
+    """The command as one would type it, in lines that fit."""
+    lines = ["$ tokonomics"]
+    for part in re.split(r" (?=--|>)", command):
+        if len(lines[-1]) + len(part) + 3 > WIDTH:
+            lines.append("   ")
+        lines[-1] += f" {part}"
+    return " \\\n".join(lines)
 
 
-WHOLE = {"docs/claims.md": _claims, "docs/commands.md": commands_page, "docs/accuracy.md": accuracy_page}
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _from(module: str, name: str) -> Callable[[], str]:
+    """A table that another script here makes; loaded only when a page wants it."""
+    return lambda: str(getattr(import_module(module), name)())
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "accuracy": _from("document_accuracy", "accuracy_table"),
+    "accuracy-short": _from("document_accuracy", "short_accuracy_table"),
+    "client": client_table,
+    "profile": profile_table,
+    "semantic": semantic_table,
+    "document-table": _from("document_plan", "document_table"),
+    "document-bills": _from("document_breakeven", "document_bills"),
+    "worked-example": _from("document_physics", "worked_example"),
+    "engines": _from("document_physics", "engines_table"),
+    "intervals": _from("document_physics", "intervals_table"),
+}
+"""Blocks that are not the output of a command."""
+WHOLE = {
+    "docs/claims.md": _claims,
+    "docs/commands.md": commands_page,
+    "docs/accuracy.md": _from("document_accuracy", "accuracy_page"),
+}
 """Pages that are generated from their first line to their last."""
 
 

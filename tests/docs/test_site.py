@@ -1,0 +1,28 @@
+"""`make docs` builds: every link and anchor of the site leads somewhere, and no page asks another host for anything."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly_and_stands_alone(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="the guide's tools are apart from the checks': make docs installs them")
+    made = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > 30
+    elsewhere = re.compile(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="(https?:[^"]+)"')
+    for page in pages:
+        assert elsewhere.findall(page.read_text(encoding="utf-8")) == [], page.name
