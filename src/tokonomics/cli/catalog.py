@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tokonomics.cli.answer import Answer, give
 from tokonomics.cli.output import Json, show, show_json
 
 Match = Annotated[str | None, typer.Argument(help="Only names that contain this.")]
@@ -30,7 +31,7 @@ def models(
     from tokonomics.report.catalog_view import models_view
 
     found = find_models(match, family, moe)
-    show_json([each.summary() for each in found]) if json else show(models_view(found))
+    give(Answer([each.summary() for each in found], lambda: models_view(found), "Models"), json=json)
 
 
 def gpus(
@@ -54,7 +55,7 @@ def gpus(
     if min_memory:
         require_positive("--min-memory", min_memory)
     found = find_gpus(match, min_memory, architecture)
-    show_json([each.model_dump(mode="json") for each in found]) if json else show(gpus_view(found))
+    give(Answer([each.model_dump(mode="json") for each in found], lambda: gpus_view(found), "GPUs"), json=json)
 
 
 def offers(
@@ -94,10 +95,8 @@ def offers(
         max_usd_per_gpu_hour=max_price,
         discounts=discounts_from(discount),
     )
-    if json:
-        show_json([each.model_dump(mode="json") | {"stale": each.is_stale(today())} for each in found])
-    else:
-        show(offers_view(found, wanted, today(), top))
+    listed_offers = [each.model_dump(mode="json") | {"stale": each.is_stale(today())} for each in found]
+    give(Answer(listed_offers, lambda: offers_view(found, wanted, today(), top), "GPU prices"), json=json)
 
 
 def apis(

@@ -29,11 +29,10 @@ def check_save_path(path: Path) -> None:
         raise BadInput(f"{shorten(str(path), 200)} is a folder", where="--save")
 
 
-def save_trace(trace: Trace, path: Path) -> None:
-    """One row a request; the names are those of our own layout, the size of a block is in the file's metadata."""
+def trace_frame(trace: Trace) -> "pl.DataFrame":
+    """One row a request; the names are those of our own layout."""
     import polars as pl
 
-    check_save_path(path)
     columns = {
         OWN.arrival[0][0]: pl.Series(trace.arrival_s),
         OWN.input[0][0]: pl.Series(trace.input_tokens),
@@ -46,14 +45,19 @@ def save_trace(trace: Trace, path: Path) -> None:
     if trace.patience_s is not None:
         endless = np.isinf(trace.patience_s)
         columns[OWN.patience[0][0]] = pl.Series(np.where(endless, np.nan, trace.patience_s)).fill_nan(None)
-    metadata = {}
     if trace.prefix is not None:
         columns[OWN.prefix[0][0]] = _lists(trace.prefix)
-        metadata["block_tokens"] = str(trace.prefix.block_tokens)
+    return pl.DataFrame(columns)
+
+
+def save_trace(trace: Trace, path: Path) -> None:
+    """The frame of a trace; the size of a block is in the file's metadata."""
+    check_save_path(path)
+    metadata = {} if trace.prefix is None else {"block_tokens": str(trace.prefix.block_tokens)}
     try:
         with TemporaryDirectory(dir=path.parent, prefix=".trace") as unfinished:
             file = Path(unfinished) / "trace.parquet"
-            pl.DataFrame(columns).write_parquet(file, metadata=metadata)
+            trace_frame(trace).write_parquet(file, metadata=metadata)
             file.replace(path)
     except OSError as error:
         raise BadInput(f"cannot be written: {error.strerror}", where=f"--save {shorten(path.name)}") from None
