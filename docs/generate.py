@@ -111,6 +111,18 @@ def _claims() -> str:
     return f"{claims_page()}\nMade by `make docs`, prices as of {_as_of()}.\n"
 
 
+def _api() -> str:
+    from document_api import api_page
+
+    return api_page()
+
+
+def _python() -> str:
+    from document_api import python_page
+
+    return python_page()
+
+
 def run(command: str) -> str:
     """What a command prints."""
     from tokonomics.__main__ import app
@@ -331,7 +343,13 @@ def _fill(block: re.Match[str]) -> str:
     return f"{block[1]}```console\n$ tokonomics {command}\n{run(command)}\n```\n{block[4]}"
 
 
-WHOLE = {"docs/claims.md": _claims, "docs/commands.md": commands_page, "docs/accuracy.md": accuracy_page}
+WHOLE = {
+    "docs/claims.md": _claims,
+    "docs/commands.md": commands_page,
+    "docs/accuracy.md": accuracy_page,
+    "docs/api.md": _api,
+    "docs/python.md": _python,
+}
 """Pages that are generated from their first line to their last."""
 
 

@@ -54,10 +54,8 @@ def ask(function: Callable[..., R], kind: type[R], given: Mapping[str, object]) 
     with as_files(given) as readable:
         answer = answered(command_words(function, readable))
     if answer.exit_code and "blame" in answer.plain() and "blame" not in kind.model_fields:
-        blames = answer.plain()["blame"]
-        raise BadInput(
-            answer.title, fix="\n  ".join(f"{each['constraint']}: {each['why']}; {each['nearest']}." for each in blames)
-        )
+        why = [f"{each['constraint']}: {each['why']}; {each['nearest']}." for each in answer.plain()["blame"]]
+        refuse(BadInput(answer.title, fix="\n  ".join(why)))
     names = {name: Path(value).name for name, value in readable.items() if value is not given[name]}
     return kind.of(answer, shlex.join(["tokonomics", *command_words(function, {**given, **names})]))
 
@@ -92,8 +90,9 @@ def command_words(function: Callable[..., object], given: Mapping[str, object]) 
             values = texts(value)
             for each in values if argument.repeats else [",".join(values)]:
                 flagged += [f"{argument.flag}={each}"] if each.startswith("-") else [argument.flag, each]
-    verb = function.__name__.replace("_", "-")
-    return [verb, *(["--", *placed] if any(each.startswith("-") for each in placed) else placed), *flagged]
+    if any(each.startswith("-") for each in placed):
+        return [verb_of(function), *flagged, "--", *placed]
+    return [verb_of(function), *placed, *flagged]
 
 
 def texts(value: object) -> list[str]:
@@ -105,6 +104,11 @@ def texts(value: object) -> list[str]:
     return [str(value)]
 
 
+def verb_of(function: Callable[..., object]) -> str:
+    """The verb of the command line with the function's arguments."""
+    return "trace" if function.__name__ == "read_trace" else function.__name__
+
+
 @lru_cache(maxsize=1)
 def _verbs() -> Mapping[str, Any]:
     return get_command(app).commands  # type: ignore[attr-defined, no-any-return]
@@ -112,7 +116,7 @@ def _verbs() -> Mapping[str, Any]:
 
 def arguments(function: Callable[..., object]) -> dict[str, Argument]:
     """The arguments of a function by name, with what the verb of that name says of each."""
-    declared = _verbs()[function.__name__.replace("_", "-")].params
+    declared = _verbs()[verb_of(function)].params
     by_flag = {option: each for each in declared for option in each.opts if each.param_type_name == "option"}
     by_place = [each for each in declared if each.param_type_name == "argument"]
     found = {}

@@ -91,8 +91,8 @@ class LeversResult(Result, Ranking):
             return f"{self.now.deployment}: {now} a month, and no lever lowers it"
         first = self.levers[0]
         return (
-            f"{self.now.deployment}: {now} a month now, {together} with all that help ({percent(self.saved_share)} less); "
-            f"{first.name} alone: {percent(first.saved_share)} less"
+            f"{self.now.deployment}: {now} a month now, {together} with all that help "
+            f"({percent(self.saved_share)} less); {first.name} alone: {percent(first.saved_share)} less"
         )
 
 
@@ -186,8 +186,8 @@ def levers(
 ) -> LeversResult:  # fmt: skip
     """What to change first: every lever on your traffic, its saving simulated, alone and together.
 
-    >>> tk.levers("llama-3.1-8b", gpu="H100", rate=40, input=1000, output=300, slo={"ttft_p99": 1}, usd_per_hour=2.5,
-    ...           without=["hardware", "speculation", "router", "disaggregation", "autoscale"])
+    >>> tk.levers("llama-3.1-8b", gpu="L4", usd_per_hour=0.8, rate=30, input=500, output=200, slo={"ttft_p99": 1},
+    ...           without=["hardware", "speculation", "disaggregation"])
     """
     return ask(levers, LeversResult, locals())
 

@@ -138,6 +138,7 @@ def trace(
     return ask(trace, TraceResult, locals())
 
 
+@documented
 def read_trace(
     file: Requests | None = None, *, columns: str | None = None, strict: bool = False,
     start: float | str | None = None, end: float | str | None = None, sample: float | None = None,

@@ -13,7 +13,7 @@ def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pl.DataFrame":
 
     nested: set[str] = set()
     flat = [dict(_flat(row, nested)) for row in rows]
-    # Where another row has figures in its place, an absent noun is no column; nor is a list that is always empty.
+    # Where another row has nouns in its place, an absent one is no column; nor is a list that is always empty.
     names = [name for name in dict.fromkeys(name for row in flat for name in row) if name not in nested]
     names = [name for name in names if any(row.get(name) != [] for row in flat)]
     made = pl.DataFrame([{name: row.get(name) for name in names} for row in flat], infer_schema_length=None)
@@ -27,7 +27,9 @@ def _flat(row: Mapping[str, Any], nested: set[str], within: str = "") -> Iterabl
         if isinstance(value, Mapping):
             nested.add(name)
             yield from _flat(value, nested, name)
-        elif not isinstance(value, list) or not any(isinstance(each, Mapping | list) for each in value):
+        elif isinstance(value, list) and any(isinstance(each, Mapping | list) for each in value):
+            nested.add(name)
+        else:
             yield name, value
 
 
