@@ -319,6 +319,8 @@ WHOLE = {
     "docs/claims.md": _claims,
     "docs/commands.md": commands_page,
     "docs/accuracy.md": _from("document_accuracy", "accuracy_page"),
+    "docs/api.md": _from("document_api", "api_page"),
+    "docs/python.md": _from("document_api", "python_page"),
 }
 """Pages that are generated from their first line to their last."""
 

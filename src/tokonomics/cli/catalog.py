@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tokonomics.cli import flags
+from tokonomics.cli.answer import Answer, give
 from tokonomics.cli.groups import Market, flat
 from tokonomics.cli.output import Json, show, show_json
 
@@ -32,7 +33,7 @@ def models(
     from tokonomics.report.catalog_view import models_view
 
     found = find_models(match, family, moe)
-    show_json([each.summary() for each in found]) if json else show(models_view(found))
+    give(Answer([each.summary() for each in found], lambda: models_view(found), "Models"), json=json)
 
 
 def gpus(
@@ -56,7 +57,7 @@ def gpus(
     if min_memory:
         require_positive("--min-memory", min_memory)
     found = find_gpus(match, min_memory, architecture)
-    show_json([each.model_dump(mode="json") for each in found]) if json else show(gpus_view(found))
+    give(Answer([each.model_dump(mode="json") for each in found], lambda: gpus_view(found), "GPUs"), json=json)
 
 
 @flat
@@ -96,10 +97,8 @@ def offers(
         max_usd_per_gpu_hour=max_price,
         discounts=discounts_from(market.discount),
     )
-    if json:
-        show_json([each.model_dump(mode="json") | {"stale": each.is_stale(today())} for each in found])
-    else:
-        show(offers_view(found, wanted, today(), top))
+    listed_offers = [each.model_dump(mode="json") | {"stale": each.is_stale(today())} for each in found]
+    give(Answer(listed_offers, lambda: offers_view(found, wanted, today(), top), "GPU prices"), json=json)
 
 
 def apis(

@@ -19,11 +19,10 @@ def check_save_path(path: Path) -> None:
     check_path(path, "--save", (".parquet",))
 
 
-def save_trace(trace: Trace, path: Path) -> None:
-    """One row a request; the names are those of our own layout, the size of a block is in the file's metadata."""
+def trace_frame(trace: Trace) -> "pl.DataFrame":
+    """One row a request; the names are those of our own layout."""
     import polars as pl
 
-    check_save_path(path)
     columns = {
         OWN.arrival[0][0]: pl.Series(trace.arrival_s),
         OWN.input[0][0]: pl.Series(trace.input_tokens),
@@ -36,12 +35,17 @@ def save_trace(trace: Trace, path: Path) -> None:
     if trace.patience_s is not None:
         endless = np.isinf(trace.patience_s)
         columns[OWN.patience[0][0]] = pl.Series(np.where(endless, np.nan, trace.patience_s)).fill_nan(None)
-    metadata = {}
     if trace.prefix is not None:
         columns[OWN.prefix[0][0]] = _lists(trace.prefix)
-        metadata["block_tokens"] = str(trace.prefix.block_tokens)
+    return pl.DataFrame(columns)
+
+
+def save_trace(trace: Trace, path: Path) -> None:
+    """The frame of a trace; the size of a block is in the file's metadata."""
+    check_save_path(path)
+    metadata = {} if trace.prefix is None else {"block_tokens": str(trace.prefix.block_tokens)}
     with whole(path, f"--save {shorten(path.name)}") as unfinished:
-        pl.DataFrame(columns).write_parquet(unfinished, metadata=metadata)
+        trace_frame(trace).write_parquet(unfinished, metadata=metadata)
 
 
 def _lists(prefix: PrefixBlocks) -> "pl.Series":

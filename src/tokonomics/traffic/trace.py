@@ -6,11 +6,16 @@ prompts share exactly the leading blocks whose ids are equal.
 """
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tokonomics.errors import BadInput
+from tokonomics.units import seconds
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int32]
@@ -68,6 +73,16 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    def __repr__(self) -> str:
+        over = f"{len(self):,} requests over {seconds(self.duration_s)}"
+        return f"<Trace {self.source}: {over}, {self.rate:.3g} a second>"
+
+    def to_frame(self) -> "pl.DataFrame":
+        """One row a request, with the columns of a log that is read back."""
+        from tokonomics.traffic.save import trace_frame
+
+        return trace_frame(self)
 
     @property
     def duration_s(self) -> float:
