@@ -1,50 +1,14 @@
-"""Scenario files and flags: the same words, the same plan; slips are named."""
+"""Scenarios: the words of the flags as a question to the planner; slips are named."""
 
 from datetime import date
-from pathlib import Path
 
 import pytest
 
-from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
-from tokonomics.planner.scenario import Scenario, load_of, questions_of, read_scenario, scenario_from
+from tokonomics.planner.scenario import load_of, questions_of, scenario_from
 
 TODAY = date(2026, 11, 15)
 CHAT = {"model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300}
-
-
-def saved(folder: Path, text: str) -> Path:
-    file = folder / "scenario.toml"
-    file.write_text(text, encoding="utf-8")
-    return file
-
-
-def test_a_file_says_what_the_flags_say(tmp_path: Path) -> None:
-    file = saved(
-        tmp_path,
-        'model = ["llama-3.1-8b", "qwen3-8b"]\nrate = 5\ninput = "lognormal:mean=800,p99=6000"\noutput = 200\n'
-        'slo = "ttft_p99=0.5"\nterms = ["spot", "on_demand"]\nkv = "fp8"\nspare = 1\nmax_price = 3.5\n',
-    )
-    flags = {
-        "model": ("llama-3.1-8b", "qwen3-8b"),
-        "rate": "5",
-        "input": "lognormal:mean=800,p99=6000",
-        "output": "200",
-        "slo": "ttft_p99=0.5",
-        "terms": ("spot", "on_demand"),
-        "kv": ("fp8",),
-        "spare": 1,
-        "max_price": 3.5,
-    }
-    assert read_scenario(file) == Scenario().over(flags)
-    first, second = questions_of(read_scenario(file), TODAY)
-    assert (first.model.key, second.model.key) == ("llama-3.1-8b", "qwen3-8b")
-    assert first.terms == (Terms.spot, Terms.on_demand)
-    assert first.kv == (Precision.fp8,)
-    assert first.limits.spare == 1
-    assert first.limits.max_usd_per_gpu_hour == 3.5
-    assert [str(each) for each in first.promises] == ["ttft_p99"]
 
 
 def test_a_flag_wins_over_the_file_and_other_traffic_replaces_it() -> None:
@@ -108,13 +72,6 @@ def test_the_days_of_a_huge_load_are_thinned_to_a_share() -> None:
     assert load.fewest_replicas == 9
 
 
-def test_files_named_in_a_scenario_are_found_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "mine.csv").write_text("provider,instance,gpu,gpus,usd_per_hour\nours,r,H100,8,18.4\n")
-    file = saved(tmp_path, 'model = "llama-3.1-8b"\nrate = 1\ninput = 10\noutput = 10\noffers = "mine.csv"\n')
-    (question,) = questions_of(read_scenario(file), TODAY)
-    assert [offer.instance for offer in question.offers] == ["r"]
-
-
 @pytest.mark.parametrize(
     ("values", "says"),
     [
@@ -158,14 +115,3 @@ def test_traffic_that_cannot_be_planned_for_is_refused(values: dict[str, object]
     with pytest.raises(BadInput) as caught:
         ask()
     assert says in str(caught.value)
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"model = ", b"a" * 1_000_001, b"[[[[", b"= 5"])
-def test_a_file_that_is_no_scenario_is_refused_with_its_name(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "odd.toml"
-    file.write_bytes(content)
-    with pytest.raises(BadInput) as caught:
-        read_scenario(file)
-    assert "odd.toml" in str(caught.value)
-    with pytest.raises(BadInput):
-        read_scenario(tmp_path)

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from tokonomics.cli.parameters import Kind, Parameter
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.web.inputs import checked_inputs
 from tokonomics.web.pool import Refused
 from tokonomics.web.safety import Gate
 from tokonomics.web.service import Service, Settings
-from tokonomics.web.verbs import Kind, Parameter, verbs
+from tokonomics.web.verbs import verbs
 
 PATHS = [
     "/etc/passwd",

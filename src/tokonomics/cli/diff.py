@@ -23,10 +23,11 @@ def diff(
       tokonomics diff today.toml proposal.toml --markdown > comment.md
     """
     from tokonomics.cli.plan import studied
+    from tokonomics.cli.scenario_file import read_scenario
     from tokonomics.clock import today
     from tokonomics.errors import BadInput
     from tokonomics.planner.diff import diff as compare
-    from tokonomics.planner.scenario import questions_of, read_scenario
+    from tokonomics.planner.scenario import questions_of
     from tokonomics.report.diff_view import diff_markdown, diff_view
 
     sides = []

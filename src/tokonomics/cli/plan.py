@@ -1,6 +1,6 @@
 """``tokonomics plan``: the cheapest ways to serve a model under a promise."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -109,7 +109,7 @@ def plan(
     from tokonomics.cli.deploy import deploy_files_of, save_files, targets_from
     from tokonomics.clock import today
     from tokonomics.errors import BadInput
-    from tokonomics.planner.scenario import questions_of
+    from tokonomics.planner.scenario import Scenario, questions_of
 
     check_files(chart, html)
     targets = targets_from(deploy, deploy_to)
@@ -121,7 +121,7 @@ def plan(
         "weights": weights, "min_weights": min_weights, "kv": kv, "engine": engine,
         "router": router, "max_utilization": max_utilization, "spare": spare, "quick": quick,
     }  # fmt: skip
-    scenario = scenario_of(what, flags)
+    scenario = Scenario().over({"model": tuple(what), **flags})
     cases = scenario.cases()
     if len(cases) > 1 and len(scenario.model) > 1:
         raise BadInput("a range is for one model", where="--rate, --input, --output")
@@ -246,20 +246,6 @@ def _cases(studies: "list[Study]", cases: list[str]) -> Shown:
     bills = dict(zip(cases, found.best_usd_per_month, strict=True))
     result = {"cases": bills, "regret": found.model_dump(mode="json")}
     return result, [regret_view(found, cases, name)], {"Bills and regrets": lambda: regret_chart(found, name)}
-
-
-def scenario_of(what: list[str], flags: Mapping[str, object]) -> "Scenario":
-    """The scenario file with the flags over it, or the flags alone."""
-    from tokonomics.errors import BadInput
-    from tokonomics.planner.scenario import Scenario, read_scenario
-
-    files = [name for name in what if name.lower().endswith(".toml")]
-    if not files:
-        return Scenario().over({"model": tuple(what), **flags})
-    models = tuple(name for name in what if name not in files)
-    if len(files) > 1:
-        raise BadInput("one scenario at a time", fix="To compare two: tokonomics diff a.toml b.toml")
-    return read_scenario(Path(files[0])).over({"model": models, **flags})
 
 
 def studied(questions: "list[Question]") -> "list[Study]":

@@ -1,16 +1,15 @@
-"""What a user wants served, as one TOML file or the same words as flags: models, traffic, promises, limits.
+"""What a user wants served, in the words of the flags: models, traffic, promises, limits.
 
-Every key is a flag of ``tokonomics plan`` with underscores for hyphens, and holds what one would type there; lists may
-be written as such. ``rate``, ``input`` and ``output`` may be a range ``low:mid:high``, which makes three cases of the
-scenario. A flag beside a file wins over the file.
+Every field is a flag of ``tokonomics plan`` with underscores for hyphens, and holds what one would type there; lists
+may be written as such. ``rate``, ``input`` and ``output`` may be a range ``low:mid:high``, which makes three cases of
+the scenario.
 """
 
 import re
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -40,7 +39,6 @@ from tokonomics.traffic.servegen import servegen_trace
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
-MAX_FILE_BYTES = 1_000_000
 _SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
 _MOST_RATE = 1e9
 CASES = ("low", "mid", "high")
@@ -119,24 +117,26 @@ class Scenario(Noun):
         given = {
             name: value for name, value in flags.items() if value is not None and value is not False and value != ()
         }
-        kept = self.model_dump(exclude_unset=True, exclude=set(given))
-        if "trace" in given:
-            kept = {name: value for name, value in kept.items() if name not in _MADE_UP}
-        elif _MADE_UP & given.keys():
-            kept = {name: value for name, value in kept.items() if name not in _OF_A_LOG}
-        if "rate" in given:
-            kept.pop("tokens_per_month", None)
-        if "tokens_per_month" in given:
-            kept.pop("rate", None)
-        if "offline" in given:
-            kept.pop("slo", None)
-        if "slo" in given:
-            kept.pop("offline", None)
+        kept = self.model_dump(exclude_unset=True, exclude=replaced_by(given))
         return scenario_from({**kept, **given})
 
 
 _MADE_UP = {"input", "output", "arrivals"}
 _OF_A_LOG = {"trace", "columns", "start", "end"}
+_ALSO_MADE_UP = {"duration", "system_prompts", "sessions", "tenants", "demand"}
+_ALSO_OF_A_LOG = {"from", "to", "strict", "servegen_model", "servegen_scale"}
+
+
+def replaced_by(given: Iterable[str]) -> set[str]:
+    """The words of a scenario that others take the place of: themselves, and traffic of the other kind."""
+    gone = set(given)
+    if "trace" in gone:
+        gone |= _MADE_UP | _ALSO_MADE_UP
+    elif (_MADE_UP | _ALSO_MADE_UP) & gone:
+        gone |= _OF_A_LOG | _ALSO_OF_A_LOG
+    for one, other in (("rate", "tokens_per_month"), ("offline", "slo"), ("demand", "rate")):
+        gone |= {other} if one in gone else {one} if other in gone else set()
+    return gone
 
 
 def scenario_from(values: Mapping[str, object], where: str | None = None) -> Scenario:
@@ -155,29 +155,6 @@ def scenario_from(values: Mapping[str, object], where: str | None = None) -> Sce
         name = str(problem["loc"][0])
         at = f"{where}: {name}" if where else f"--{name.replace('_', '-')}"
         raise BadInput(f"{shorten(str(problem['input']))} is not usable: {problem['msg'].lower()}", where=at) from None
-
-
-def read_scenario(path: Path) -> Scenario:
-    """A scenario file; files it names are looked for beside it."""
-    where = shorten(str(path), 200)
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise BadInput(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=where) from None
-    if len(content) > MAX_FILE_BYTES:
-        raise BadInput("is larger than a megabyte: not a scenario", where=where)
-    try:
-        values: dict[str, Any] = tomllib.loads(content.decode("utf-8-sig"))
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise BadInput(f"is not a TOML file: {shorten(str(error), 120)}", where=where) from None
-    made = scenario_from(values, where)
-    beside = {
-        name: str(path.parent / given)
-        for name in ("offers", "trace")
-        if (given := getattr(made, name)) and not Path(given).is_absolute() and (path.parent / given).is_file()
-    }
-    return made.model_copy(update=beside)
 
 
 def questions_of(scenario: Scenario, today: date) -> list[Question]:

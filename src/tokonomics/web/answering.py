@@ -15,9 +15,10 @@ import typer
 
 from tokonomics import __version__
 from tokonomics.cli.answer import Answer, taking
+from tokonomics.cli.parameters import Kind
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.web.verbs import Kind, find_verb
+from tokonomics.web.verbs import find_verb
 
 _COLUMNS = 140
 """As in a pipe."""

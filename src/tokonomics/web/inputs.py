@@ -15,9 +15,10 @@ from typing import Any
 from tokonomics.catalog.load_models import all_models
 from tokonomics.catalog.names import spelling, spellings
 from tokonomics.catalog.user_file import user_path
+from tokonomics.cli.parameters import Kind, Parameter
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.traffic.samples import sample_names
-from tokonomics.web.verbs import UPLOAD, Kind, Parameter, Verb
+from tokonomics.web.verbs import UPLOAD, Verb
 
 FindUpload = Callable[[str], Path]
 """The file of an upload's id; raises BadInput where there is none."""

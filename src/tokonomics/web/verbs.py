@@ -8,17 +8,13 @@ the output's shape is left out; what names a file on the command line names an u
 import inspect
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
-from typer.models import ArgumentInfo, OptionInfo
 
-from tokonomics.cli.main import app
+from tokonomics.cli.parameters import Kind, Parameter, functions, verb_parameters
 from tokonomics.errors import UnknownName
 
 UPLOAD = "upload:"
@@ -34,62 +30,6 @@ _LEFT_OUT = {
 }  # fmt: skip
 _TIME_LIMITS = {"time_limit": 120.0}
 """Seconds a solver may take: the worker's own limit lies above."""
-
-
-class Kind(StrEnum):
-    """What the text of a parameter may name."""
-
-    PLAIN = "plain"
-    """Numbers, names of the catalogue and the small grammars of traffic: nothing on a disk."""
-    MODEL = "model"
-    TRACE = "trace"
-    LENGTHS = "lengths"
-    FILE = "file"
-    EMBEDDER = "embedder"
-
-
-_KINDS = {
-    "model": Kind.MODEL, "model_name": Kind.MODEL, "models": Kind.MODEL, "what": Kind.MODEL, "draft": Kind.MODEL,
-    "trace": Kind.TRACE, "file": Kind.TRACE,
-    "input": Kind.LENGTHS, "output": Kind.LENGTHS, "input_text": Kind.LENGTHS, "output_text": Kind.LENGTHS,
-    "semantic": Kind.EMBEDDER,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of a verb, as the command line declares it."""
-
-    name: str
-    flag: str | None
-    """None for what the command line takes by position."""
-    type: Any
-    is_list: bool
-    required: bool
-    default: Any
-    help: str
-    default_text: str | None
-    low: float | None
-    high: float | None
-    kind: Kind
-
-    def described(self) -> dict[str, Any]:
-        """For the page: what it is called, what it takes, what it means."""
-        return {
-            "name": self.name,
-            "type": ("list of " if self.is_list else "") + _TYPE_NAMES[self.type],
-            "kind": str(self.kind),
-            "required": self.required,
-            "default": self.default,
-            "default_text": self.default_text,
-            "minimum": self.low,
-            "maximum": self.high,
-            "help": self.help,
-            "flag": self.flag,
-        }
-
-
-_TYPE_NAMES = {str: "text", int: "integer", float: "number", bool: "boolean"}
 
 
 @dataclass(frozen=True)
@@ -140,11 +80,7 @@ _QUICK: "dict[str, tuple[str, bool] | bool]" = {
 @lru_cache(maxsize=1)
 def verbs() -> Mapping[str, Verb]:
     """By name, in the order of the command line's help."""
-    found = {}
-    for command in app.registered_commands:
-        if command.name in _QUICK and command.callback is not None:
-            found[command.name] = _verb(command.name, command.callback, _QUICK[command.name])
-    return found
+    return {name: _verb(name, made, _QUICK[name]) for name, made in functions().items() if name in _QUICK}
 
 
 def find_verb(name: str) -> Verb:
@@ -155,11 +91,10 @@ def find_verb(name: str) -> Verb:
 
 
 def _verb(name: str, function: Callable[..., None], quick_when: "tuple[str, bool] | bool") -> Verb:
-    hints = get_type_hints(function, include_extras=True)
     parameters = {
-        each.name: made
-        for each in inspect.signature(function).parameters.values()
-        if each.name not in _LEFT_OUT and (made := _parameter(each, hints[each.name])) is not None
+        each.name: replace(each, high=_TIME_LIMITS.get(each.name, each.high))
+        for each in verb_parameters(name).values()
+        if each.name not in _LEFT_OUT
     }
     summary = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
     fields: dict[str, Any] = {each.name: _field(each) for each in parameters.values()}
@@ -173,38 +108,6 @@ def _verb(name: str, function: Callable[..., None], quick_when: "tuple[str, bool
     model = create_model(f"{name.title().replace('-', '')}Inputs", __config__=config, **fields)
     model.__doc__ = summary
     return Verb(name, function, parameters, model, summary, quick_when)
-
-
-def _parameter(each: inspect.Parameter, hint: Any) -> Parameter | None:
-    declared, info = get_args(hint)[:2]
-    if not isinstance(info, OptionInfo | ArgumentInfo):
-        raise TypeError(f"{each.name} is declared neither as an option nor as an argument")
-    options = [part for part in get_args(declared) if part is not type(None)] if _is_union(declared) else [declared]
-    inner = options[0]
-    is_list = get_origin(inner) is list
-    plain = get_args(inner)[0] if is_list else inner
-    kind = Kind.FILE if plain is Path else _KINDS.get(each.name, Kind.PLAIN) if plain is str else Kind.PLAIN
-    by_flag = isinstance(info, OptionInfo)
-    # Inside Annotated, typer takes the first name of an option for its default, and sorts that out later.
-    written = (info.default, *(info.param_decls or ()))
-    flags = [flag for flag in written if isinstance(flag, str) and flag.startswith("--")]
-    return Parameter(
-        name=each.name,
-        flag=(flags[0].split("/")[0] if flags else "--" + each.name.replace("_", "-")) if by_flag else None,
-        type=str if plain is Path else plain,
-        is_list=is_list,
-        required=each.default is inspect.Parameter.empty,
-        default=None if each.default is inspect.Parameter.empty else each.default,
-        help=info.help or "",
-        default_text=info.show_default if isinstance(info.show_default, str) else None,
-        low=info.min,
-        high=_TIME_LIMITS.get(each.name, info.max),
-        kind=kind,
-    )
-
-
-def _is_union(declared: Any) -> bool:
-    return get_origin(declared) in (Union, UnionType)
 
 
 def _field(parameter: Parameter) -> tuple[Any, Any]:

@@ -1,0 +1,50 @@
+"""Asks a verb inside this process, with the values of a scenario file, and takes its answer.
+
+The values go through the command line's own parser, so that they are converted, bounded and refused as there; the
+verb runs inside ``taking``, so that its answer comes back instead of being printed.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import typer
+
+from tokonomics.cli.answer import Answer, Say, taking
+from tokonomics.cli.parameters import OUTPUT
+from tokonomics.cli.scenario_file import AS_GIVEN, as_defaults
+from tokonomics.errors import BadInput
+
+
+def ask(verb: str, values: Mapping[str, object], tell: Say | None = None) -> Answer:
+    """A verb's answer to values by key, as ``read_values`` gives them; what is wrong with them is a BadInput.
+
+    How an answer is printed and saved is the caller's: such keys are left out. ``tell`` hears what is being done.
+    """
+    asked = {key: value for key, value in values.items() if key not in OUTPUT}
+    defaults, placed = as_defaults(verb, asked)
+    command = _commands()[verb]
+    usage_error: type[Any] = typer.BadParameter.__mro__[1]  # typer has no public name for it
+    with taking(tell) as taken:
+        try:
+            context = command.make_context(verb, placed, obj=AS_GIVEN, default_map=defaults)
+            with context, contextlib.suppress(typer.Exit):
+                command.invoke(context)
+        except usage_error as problem:
+            parameter = getattr(problem, "param", None)
+            flag = parameter.opts[0] if parameter is not None else None
+            what = problem.message or f"{flag} is missing"
+            raise BadInput(what, where=flag if problem.message else verb) from None
+    if not taken:
+        raise BadInput("prints its answer and does not hand it over", where=verb)
+    return taken[0]
+
+
+@lru_cache(maxsize=1)
+def _commands() -> Mapping[str, Any]:
+    from tokonomics.cli.main import app
+
+    made: Any = typer.main.get_command(app)
+    found: Mapping[str, Any] = made.commands
+    return found

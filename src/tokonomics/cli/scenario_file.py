@@ -1,0 +1,238 @@
+"""A scenario file (TOML): the flags of every verb as keys, in one file.
+
+``tokonomics VERB chat.toml`` reads the file where a model is expected. Keys at the top are shared by all verbs that
+have such a flag; a table named like a verb is for that verb alone and wins. What is typed wins over both, and other
+traffic that is typed replaces the file's. A key that no verb knows is refused with the nearest name; one that this
+verb has no flag for is said on standard error.
+"""
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand
+
+from tokonomics.cli.parameters import OUTPUT, Kind, Parameter, functions, parameter_for, verb_parameters
+from tokonomics.errors import BadInput, nearest, shorten
+
+if TYPE_CHECKING:
+    from tokonomics.planner.scenario import Scenario
+
+MAX_FILE_BYTES = 1_000_000
+AS_GIVEN = "as given"
+"""A context's ``obj`` in which names that end in .toml are names like any other."""
+_ASKED_OF_A_SERVER = frozenset({"bench", "import", "calibrate", "probe", "validate", "models", "gpus", "apis"})
+"""What these take describes a server, a result file or a search of the catalogue, not what is to be served."""
+_NOT_ASKED = frozenset({"web", "diff", "init", "doctor", *_ASKED_OF_A_SERVER})
+_TRACE_PREFIX = "trace:"
+
+
+@dataclass(frozen=True)
+class ScenarioFile:
+    """A file as it was written, its keys checked and spelled with underscores."""
+
+    path: Path
+    shared: Mapping[str, object]
+    tables: Mapping[str, Mapping[str, object]]
+
+    def values_for(self, verb: str) -> dict[str, object]:
+        """What the file says for one verb; files that it names are looked for beside it."""
+        shared = {key: value for key, value in self.shared.items() if parameter_for(verb, key)}
+        return {key: self._found(verb, key, value) for key, value in {**shared, **self.tables.get(verb, {})}.items()}
+
+    def unused_by(self, verb: str) -> list[str]:
+        """Keys at the top that the verb has no flag for."""
+        return [key for key in self.shared if parameter_for(verb, key) is None]
+
+    def where(self, verb: str, key: str) -> str:
+        """For messages."""
+        return f"{self.path}: [{verb}] {key}" if key in self.tables.get(verb, {}) else f"{self.path}: {key}"
+
+    def _found(self, verb: str, key: str, value: object) -> object:
+        parameter = parameter_for(verb, key)
+        if parameter is None or key in OUTPUT or parameter.kind is Kind.PLAIN:
+            return value
+        if isinstance(value, list):
+            return [self._beside(each, parameter) for each in value]
+        return self._beside(value, parameter)
+
+    def _beside(self, value: object, parameter: Parameter) -> object:
+        if not isinstance(value, str):
+            return value
+        before = _TRACE_PREFIX if parameter.kind is Kind.LENGTHS else ""
+        name = value.removeprefix(before)
+        if (before and not value.startswith(before)) or not name or "\0" in name or len(name) > 4000:
+            return value
+        there = self.path.parent / name
+        return value if Path(name).is_absolute() or not there.exists() else f"{before}{there}"
+
+
+def scenario_verbs() -> list[str]:
+    """The verbs that a scenario file is for: those that take a model, a deployment, traffic or prices."""
+    return [name for name in functions() if name not in _NOT_ASKED]
+
+
+def known_keys(verbs: Collection[str] | None = None) -> list[str]:
+    """The keys that some verb has a flag for."""
+    wanted = scenario_verbs() if verbs is None else verbs
+    return list(dict.fromkeys(each.key for verb in wanted for each in verb_parameters(verb).values()))
+
+
+def read_scenario_file(path: Path) -> ScenarioFile:
+    """A scenario file whose every key is known to some verb."""
+    where = shorten(str(path), 200)
+    verbs = {name.replace("-", "_"): name for name in scenario_verbs()}
+    shared_keys = [key for key in known_keys() if key not in OUTPUT]
+    shared: dict[str, object] = {}
+    tables: dict[str, dict[str, object]] = {}
+    for name, value in read_toml(path).items():
+        key = name.replace("-", "_")
+        if isinstance(value, dict) and key in verbs:
+            tables[verbs[key]] = _table(value, verbs[key], f"{where}: [{name}]")
+        elif isinstance(value, dict):
+            raise _unknown(f"unknown table '[{shorten(name)}]'", key, verbs, where)
+        elif key in OUTPUT:
+            raise BadInput(
+                "would be the same for every verb", where=f"{where}: {key}", fix="Put it under a verb, such as [plan]."
+            )
+        else:
+            _put(shared, key, value, shared_keys, where)
+    return ScenarioFile(path, shared, tables)
+
+
+def _table(table: Mapping[str, object], verb: str, where: str) -> dict[str, object]:
+    keys = list(dict.fromkeys(each.key for each in verb_parameters(verb).values()))
+    made: dict[str, object] = {}
+    for name, value in table.items():
+        _put(made, name.replace("-", "_"), value, keys, where)
+    return made
+
+
+def _put(made: dict[str, object], key: str, value: object, known: Collection[str], where: str) -> None:
+    if key not in known:
+        raise _unknown(f"unknown key '{shorten(key)}'", key, known, where)
+    if key in made:
+        raise BadInput("is given twice", where=f"{where}: {key}", fix="Once with underscores is enough.")
+    made[key] = value
+
+
+def _unknown(what: str, name: str, known: Collection[str], where: str) -> BadInput:
+    guess = nearest(name, known, 1)
+    return BadInput(what, where=where, fix=f"Did you mean {guess[0]}?" if guess else None)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A small TOML file."""
+    where = shorten(str(path), 200)
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=where) from None
+    if len(content) > MAX_FILE_BYTES:
+        raise BadInput("is larger than a megabyte: not a scenario", where=where)
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise BadInput(f"is not a TOML file: {shorten(str(error), 120)}", where=where) from None
+
+
+def read_values(path: Path, verb: str) -> dict[str, object]:
+    """What a scenario file says for a verb, by key."""
+    return read_scenario_file(path).values_for(verb)
+
+
+def as_defaults(
+    verb: str, values: Mapping[str, object], file: ScenarioFile | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Values by key as the command line's parser takes them: defaults by argument, and what stands by position."""
+    defaults: dict[str, Any] = {}
+    placed: list[str] = []
+    for key, value in values.items():
+        if value is None:
+            continue
+        parameter = parameter_for(verb, key)
+        if parameter is None:
+            raise _unknown(f"{verb} has no '{shorten(key)}'", key, known_keys([verb]), file.path.name if file else verb)
+        taken = parameter.taken(value, verb, file.where(verb, key) if file else parameter.flag or key)
+        if parameter.flag is None:
+            placed += taken if isinstance(taken, list) else [taken]
+        else:
+            defaults[parameter.name] = taken
+    return defaults, placed
+
+
+def read_scenario(path: Path) -> "Scenario":
+    """What a file says to the planner."""
+    from tokonomics.planner.scenario import Scenario, scenario_from
+
+    file = read_scenario_file(path)
+    words = {field.alias or name for name, field in Scenario.model_fields.items()}
+    values = {key: value for key, value in file.values_for("plan").items() if key in words}
+    return scenario_from(values, shorten(str(path), 200))
+
+
+class ScenarioCommand(TyperCommand):
+    """A verb that takes a scenario file where it takes a model, or anywhere if it takes none."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        places = [] if ctx.obj == AS_GIVEN or ctx.resilient_parsing else self._scenario_places(ctx, args)
+        if not places:
+            return super().parse_args(ctx, args)
+        if len(places) > 1:
+            raise BadInput("one scenario at a time", fix="To compare two: tokonomics diff a.toml b.toml")
+        verb, file = str(self.name), read_scenario_file(Path(args[places[0]]))
+        rest = [token for place, token in enumerate(args) if place != places[0]]
+        typed = self._typed(ctx, rest)
+        values = without_replaced(file.values_for(verb), typed)
+        ctx.default_map, placed = as_defaults(verb, values, file)
+        unused = file.unused_by(verb)
+        if unused:
+            typer.echo(f"{file.path}: {verb} does not use {', '.join(unused)}", err=True)
+        try:
+            return super().parse_args(ctx, [*rest, *placed])
+        except typer.BadParameter as problem:
+            key = next((each for each in values if _names(problem, parameter_for(verb, each))), None)
+            if key is None:
+                raise
+            raise BadInput(problem.message, where=file.where(verb, key)) from None
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces: list[str] = super().collect_usage_pieces(ctx)
+        return pieces if any(".toml" in each for each in pieces) else [*pieces, "[SCENARIO.toml]"]
+
+    def _scenario_places(self, ctx: Any, args: list[str]) -> list[int]:
+        """Where a file stands that no flag takes."""
+        return [
+            place
+            for place, token in enumerate(args)
+            if token.lower().endswith(".toml") and not token.startswith("-") and self._is_by_position(ctx, args, place)
+        ]
+
+    def _is_by_position(self, ctx: Any, args: list[str], place: int) -> bool:
+        mark = "\0scenario"
+        found, left, _ = self.make_parser(ctx).parse_args([*args[:place], mark, *args[place + 1 :]])
+        by_place = [found.get(each.name) for each in verb_parameters(str(self.name)).values() if each.flag is None]
+        return mark in left or any(mark in each if isinstance(each, tuple) else each == mark for each in by_place)
+
+    def _typed(self, ctx: Any, args: list[str]) -> set[str]:
+        """The keys of what was typed beside the file."""
+        found, _, _ = self.make_parser(ctx).parse_args(list(args))
+        return {
+            each.key for each in verb_parameters(str(self.name)).values() if found.get(each.name) not in (None, (), [])
+        }
+
+
+def _names(problem: typer.BadParameter, parameter: Parameter | None) -> bool:
+    return parameter is not None and problem.param is not None and problem.param.name == parameter.name
+
+
+def without_replaced(values: Mapping[str, object], typed: Collection[str]) -> dict[str, object]:
+    """What of a file stays beside what was typed."""
+    from tokonomics.planner.scenario import replaced_by
+
+    gone = replaced_by(typed)
+    return {key: value for key, value in values.items() if key not in gone}

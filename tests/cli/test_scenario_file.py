@@ -1,0 +1,216 @@
+"""A scenario file says to every verb what its flags would say; slips are named with the nearest key."""
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.precision import Precision
+from tokonomics.cli.asking import ask
+from tokonomics.cli.main import app
+from tokonomics.cli.scenario_file import (
+    known_keys,
+    read_scenario,
+    read_values,
+    scenario_verbs,
+)
+from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.planner.scenario import Scenario, questions_of
+
+TODAY = date(2026, 11, 15)
+
+
+def saved(folder: Path, text: str) -> Path:
+    file = folder / "scenario.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_a_file_says_what_the_flags_say(tmp_path: Path) -> None:
+    file = saved(
+        tmp_path,
+        'model = ["llama-3.1-8b", "qwen3-8b"]\nrate = 5\ninput = "lognormal:mean=800,p99=6000"\noutput = 200\n'
+        'slo = "ttft_p99=0.5"\nterms = ["spot", "on_demand"]\nkv = "fp8"\nspare = 1\nmax_price = 3.5\n',
+    )
+    flags = {
+        "model": ("llama-3.1-8b", "qwen3-8b"),
+        "rate": "5",
+        "input": "lognormal:mean=800,p99=6000",
+        "output": "200",
+        "slo": "ttft_p99=0.5",
+        "terms": ("spot", "on_demand"),
+        "kv": ("fp8",),
+        "spare": 1,
+        "max_price": 3.5,
+    }
+    assert read_scenario(file) == Scenario().over(flags)
+    first, second = questions_of(read_scenario(file), TODAY)
+    assert (first.model.key, second.model.key) == ("llama-3.1-8b", "qwen3-8b")
+    assert first.terms == (Terms.spot, Terms.on_demand)
+    assert first.kv == (Precision.fp8,)
+    assert first.limits.spare == 1
+    assert first.limits.max_usd_per_gpu_hour == 3.5
+    assert [str(each) for each in first.promises] == ["ttft_p99"]
+
+
+def test_files_named_in_a_scenario_are_found_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("provider,instance,gpu,gpus,usd_per_hour\nours,r,H100,8,18.4\n")
+    file = saved(tmp_path, 'model = "llama-3.1-8b"\nrate = 1\ninput = 10\noutput = 10\noffers = "mine.csv"\n')
+    (question,) = questions_of(read_scenario(file), TODAY)
+    assert [offer.instance for offer in question.offers] == ["r"]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"model = ", b"a" * 1_000_001, b"[[[[", b"= 5"])
+def test_a_file_that_is_no_scenario_is_refused_with_its_name(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "odd.toml"
+    file.write_bytes(content)
+    with pytest.raises(BadInput) as caught:
+        read_scenario(file)
+    assert "odd.toml" in str(caught.value)
+    with pytest.raises(BadInput):
+        read_scenario(tmp_path)
+
+
+SMALL = 'model = "llama-3.1-8b"\ngpu = "H100"\n'
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def refused(*words: str) -> str:
+    done = run(*words)
+    assert isinstance(done.exception, TokonomicsError), done.output
+    return str(done.exception)
+
+
+def answer(*words: str) -> Any:
+    done = run(*words, "--json")
+    assert done.exit_code == 0, (done.output, done.exception)
+    return json.loads(done.stdout)
+
+
+def test_the_keys_of_a_file_are_the_flags_of_a_verb(tmp_path: Path) -> None:
+    file = saved(tmp_path, SMALL + 'tp = 2\nkv = "fp8"\ncontext = 8192\n')
+    typed = answer("fit", "llama-3.1-8b", "--gpu", "H100", "--tp", "2", "--kv", "fp8", "--context", "8192")
+    assert answer("fit", str(file)) == typed
+
+
+def test_what_is_typed_wins_over_a_table_and_that_over_the_top(tmp_path: Path) -> None:
+    file = saved(tmp_path, SMALL + "context = 1000\n[fit]\ncontext = 2000\n")
+    (tmp_path / "top").mkdir()
+    top = saved(tmp_path / "top", SMALL + "context = 1000\n")
+    asked = {
+        name: answer("fit", "llama-3.1-8b", "--gpu", "H100", "--context", name) for name in ("1000", "2000", "3000")
+    }
+    assert answer("fit", str(top)) == asked["1000"]
+    assert answer("fit", str(file)) == asked["2000"]
+    assert answer("fit", str(file), "--context", "3000") == asked["3000"]
+    assert answer("predict", str(file), "--batch", "2") == answer(
+        "predict", "llama-3.1-8b", "--gpu", "H100", "--batch", "2", "--context", "1000"
+    )
+
+
+def test_a_model_that_is_typed_replaces_the_files(tmp_path: Path) -> None:
+    file = saved(tmp_path, SMALL)
+    assert answer("fit", str(file), "qwen3-8b") == answer("fit", "qwen3-8b", "--gpu", "H100")
+    for words in ((str(file), "qwen3-8b"), ("qwen3-8b", str(file)), (str(file), "--model", "qwen3-8b")):
+        done = run("capacity", *words, "--gpu", "nonsense")
+        assert "nonsense" in str(done.exception)
+
+
+def test_hyphens_are_underscores(tmp_path: Path) -> None:
+    file = saved(
+        tmp_path, "tokens-per-second = 2400\nusd_per_hour = 2.21\ngpus = 4\n[own-hardware]\nusd-per-kwh = 0.1\n"
+    )
+    typed = answer("cost", "--tokens-per-second", "2400", "--usd-per-hour", "2.21", "--gpus", "4")
+    assert answer("cost", str(file)) == typed
+    assert read_values(file, "own-hardware") == {"gpus": 4, "usd_per_kwh": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("rrate = 5", ["unknown key 'rrate'", "Did you mean rate?"]),
+        ("[simulte]\nrate = 5", ["unknown table '[simulte]'", "Did you mean simulate?"]),
+        ("[fit]\nrate = 5", ["[fit]", "unknown key 'rate'"]),
+        ("[fit]\ncontxt = 5", ["[fit]", "Did you mean context?"]),
+        ("model-name = 'x'", ["unknown key 'model_name'"]),
+        ("tp = 2\nt-p = 3", ["unknown key 't_p'"]),
+        ("lora-rank = 2\nlora_rank = 3", ["lora_rank", "given twice"]),
+        ("json = true", ["json", "under a verb"]),
+        ("chart = 'a.svg'", ["chart", "under a verb"]),
+        ("gpu = ['H100', 'L4']", ["gpu: fit takes one gpu, got 2: H100, L4", "--gpu"]),
+        ("tp = 'two'", ["scenario.toml: tp"]),
+        ("tp = true", ["tp: must be an integer"]),
+        ("tp = 2026-01-01", ["tp", "is not usable"]),
+        ("tp = nan", ["tp", "is not usable"]),
+        ("tp = {a = 1}", ["[tp]"]),
+    ],
+)
+def test_a_slip_in_a_file_is_named(tmp_path: Path, text: str, says: list[str]) -> None:
+    gpu = "" if text.startswith("gpu") else "gpu = 'H100'\n"
+    message = refused("fit", str(saved(tmp_path, gpu + text)), "llama-3.1-8b")
+    assert [each for each in [*says, "scenario.toml"] if each not in message] == []
+
+
+def test_keys_for_other_verbs_are_said_not_refused(tmp_path: Path) -> None:
+    done = run("fit", str(saved(tmp_path, SMALL + "rate = 5\nslo = 'ttft_p99=1'\n[fleet]\ndemand = '24x1'\n")))
+    assert done.exit_code == 0
+    assert "fit does not use rate, slo" in done.stderr
+    assert "demand" not in done.stderr
+
+
+def test_other_traffic_that_is_typed_replaces_the_files(tmp_path: Path) -> None:
+    made_up = saved(tmp_path, "arrivals = 'poisson:2'\nrequests = 500\ninput = 10\noutput = 20\n")
+    log = answer("trace", str(made_up), "azure-conv")
+    assert log == answer("trace", "azure-conv", "--requests", "500")
+    kept = answer("trace", str(made_up), "--input", "30")
+    assert kept == answer("trace", "--arrivals", "poisson:2", "--requests", "500", "--input", "30", "--output", "20")
+    of_log = saved(tmp_path, "trace = 'azure-conv'\nfrom = '10m'\n")
+    words = ("--arrivals", "poisson:2", "--requests", "500", "--input", "30", "--output", "20")
+    assert answer("trace", str(of_log), *words) == answer("trace", *words)
+
+
+def test_two_files_are_too_many_and_a_flags_file_is_none(tmp_path: Path) -> None:
+    file = str(saved(tmp_path, SMALL))
+    assert "one scenario at a time" in refused("fit", file, file)
+    assert "no file of that name" not in refused(
+        "plan", "llama-3.1-8b", "--rate", "1", "--input", "9", "--offers", file
+    )
+
+
+def test_asking_in_this_process_answers_what_the_command_line_prints(tmp_path: Path) -> None:
+    file = saved(tmp_path, SMALL + "[curve]\nchart = 'no/such/folder/a.svg'\nusd_per_hour = 2\n")
+    asked = ask("curve", read_values(file, "curve"))
+    assert asked.plain() == answer("curve", "llama-3.1-8b", "--gpu", "H100", "--usd-per-hour", "2")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"gpu": "H100"}, "missing"),
+        ({"model": "llama-3.1-8b"}, "--gpu"),
+        ({"model": "llama-3.1-8b", "gpu": ["H100", "L4"]}, "takes one gpu"),
+        ({"model": "llama-3.1-8b", "gpu": "H100", "tp": "two"}, "--tp"),
+        ({"model": "llama-3.1-8b", "gpu": "H100", "tpp": 2}, "Did you mean tp?"),
+        ({"model": "other.toml", "gpu": "H100"}, "unknown model"),
+    ],
+)
+def test_values_that_cannot_be_asked_are_refused(values: dict[str, object], says: str) -> None:
+    with pytest.raises(TokonomicsError) as caught:
+        ask("fit", values)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("verb", scenario_verbs())
+def test_every_flag_of_every_verb_is_a_key(verb: str) -> None:
+    assert ".toml" in run(verb, "--help").stdout
+    made: Any = typer.main.get_command(app)
+    flags = [flag for each in made.commands[verb].params for flag in each.opts if flag.startswith("--")]
+    assert {flag.removeprefix("--").replace("-", "_") for flag in flags} - {"help"} - set(known_keys([verb])) == set()
