@@ -16,9 +16,7 @@ from tokonomics.errors import TokonomicsError
 from tokonomics.sweep.figures import figures_of, untimed
 from tokonomics.sweep.outcome import Outcome, Status
 
-ONE_THREAD = {
-    name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS")
-}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
 """Of the environment of a worker: there is one for each core, and sums come out the same however many there are."""
 _SIMULATES = frozenset({"plan", "simulate", "capacity", "compare", "fleet", "breakeven", "levers", "stack", "diff"})
 

@@ -42,7 +42,9 @@ def sweep_chart(summary: Summary) -> "alt.LayerChart":
         order = _order(summary, keys[1])
         colour = alt.Color("second:N", title=keys[1], sort=order)
         lines = alt.Chart(data).mark_line(point=True)
-        return _finished(alt.layer(lines.encode(x=_x(summary, keys[0]), y=y, color=colour, tooltip=tooltip)), title, 360)
+        return _finished(
+            alt.layer(lines.encode(x=_x(summary, keys[0]), y=y, color=colour, tooltip=tooltip)), title, 360
+        )
     across = alt.X("first:N", title=keys[0], sort=_order(summary, keys[0]))
     down = alt.Y("second:N", title=keys[1], sort=_order(summary, keys[1]))
     shade = alt.Color("figure:Q", title=summary.by, scale=alt.Scale(scheme="tealblues"))

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -31,10 +32,8 @@ def cores() -> int:
 def memory_share(jobs: int) -> int:
     """Bytes for each of so many workers."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
+    with suppress(OSError, ValueError):  # a container has less
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):
-        pass  # no limit of a container
     return max(_LEAST_MEMORY, round(_MEMORY_SHARE * total / jobs))
 
 
@@ -62,10 +61,8 @@ class LocalCrew:
             self._processes[here] = process
 
     def ask(self, worker: Worker, values: dict[str, Any]) -> None:
-        try:
+        with suppress(OSError):  # it has died: the next wait tells
             cast(Connection, worker).send(values)
-        except OSError:
-            pass  # it has died: the next wait tells
 
     def wait(self, timeout_s: float | None) -> list[Event]:
         events: list[Event] = []

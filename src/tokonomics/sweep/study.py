@@ -20,7 +20,7 @@ from tokonomics.physics.calibration import VARIABLE as PROFILE
 from tokonomics.physics.calibration import read_profile
 from tokonomics.sweep.environment import changed
 from tokonomics.sweep.ground import DAY, Ground, ground, ground_id, without_day
-from tokonomics.sweep.outcome import Outcome, Status
+from tokonomics.sweep.outcome import Status
 from tokonomics.sweep.points import Digests, Point, drawn, grid, points_of
 from tokonomics.sweep.questions import base_values, check_verb, combined, spellings, verb_for
 from tokonomics.sweep.spec import Tried, read_over
@@ -85,7 +85,9 @@ class Run:
             lines["before"] = f"{plural(self.before, 'point')} had been done before (--fresh does them again)."
         failed = sum(row.outcome.status is Status.FAILED for row in self.rows)
         if failed:
-            lines["failed"] = f"{plural(failed, 'point')} failed: --retry-failed does them again, --limit gives more time."
+            lines["failed"] = (
+                f"{plural(failed, 'point')} failed: --retry-failed does them again, --limit gives more time."
+            )
         return lines
 
     def plain(self, found: Summary, top: int) -> dict[str, Any]:

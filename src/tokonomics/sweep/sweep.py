@@ -36,7 +36,7 @@ def sweep(
     ] = None,
     limit: Annotated[str, typer.Option(help="The longest one point may take.")] = "300s",
     ray: Annotated[
-        str | None, typer.Option(help="Run on the Ray cluster at this address (extra [ray]): auto, or 10.0.0.1:6379.")
+        str | None, typer.Option(help="Run on the Ray cluster at this address (extra ray): auto, or 10.0.0.1:6379.")
     ] = None,
     by: Annotated[
         str | None, typer.Option(help="The figure that ranks the points.", show_default="usd_per_mtok")
@@ -66,8 +66,8 @@ def sweep(
       tokonomics sweep chat.toml --over rate=1..50 --random 500 --ray 10.0.0.1:6379
     """
     from tokonomics.sweep.store import opened
-    from tokonomics.sweep.study import Interrupted, prepared, run_of, timed
-    from tokonomics.sweep.view import points_view, sweep_view
+    from tokonomics.sweep.study import Interrupted, prepared, run_of
+    from tokonomics.sweep.view import sweep_view
 
     check_files(chart, html)
     made = prepared(
@@ -76,7 +76,8 @@ def sweep(
     for line in made.notes:
         typer.echo(line, err=True)
     if dry_run:
-        return _dry_run(made, jobs, json)
+        _dry_run(made, jobs, json)
+        return
     with opened(made.folder) as store:
         try:
             run = run_of(made, store, jobs=jobs, memory_gb=memory, ray=ray, fresh=fresh, retry_failed=retry_failed)

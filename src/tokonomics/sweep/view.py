@@ -1,6 +1,6 @@
 """A sweep for people: the best points, what each swept key changes, and why some points have no answer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Group
@@ -11,7 +11,7 @@ from tokonomics.sweep.points import Point
 from tokonomics.sweep.summary import Row, Summary, more_is_better
 from tokonomics.units import count, percent, plural, seconds, usd
 
-_COLUMNS = {
+_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "usd_per_mtok": ("$/Mtok", usd), "usd_per_month": ("$/month", usd), "gpu": ("GPU", str), "gpus_paid": ("GPUs", str),
     "replicas": ("replicas", str), "weights": ("weights", str), "utilization": ("util.", percent),
     "requests_per_s": ("requests/s", count), "capacity_requests_per_s": ("holds /s", count),
@@ -28,9 +28,14 @@ def sweep_view(summary: Summary, top: int, said: Mapping[str, str]) -> Group:
     parts: list[Any] = [_heading(summary)]
     if summary.ranked:
         parts += ["", _best(summary, top)]
-        parts += [part for key in summary.values for part in ("", _of_key(summary, key)) if len(summary.values[key]) > 1]
+        parts += [
+            part for key in summary.values for part in ("", _of_key(summary, key)) if len(summary.values[key]) > 1
+        ]
         if summary.by == "usd_per_mtok" and "rate" in summary.keys:
-            parts += ["", "A higher rate fills machines better: compare $/Mtok at one rate, or rank by --by usd_per_month."]
+            parts += [
+                "",
+                "A higher rate fills machines better: compare $/Mtok at one rate, or rank by --by usd_per_month.",
+            ]
     if summary.reasons:
         parts += ["", "Without an answer:"]
         parts += [f"  {plural(number, 'point')}: {_first_line(why)}" for why, number in summary.reasons[:_MOST_REASONS]]
@@ -70,9 +75,14 @@ def _shown(summary: Summary) -> list[str]:
 def _cells(row: Row, names: list[str]) -> list[str]:
     made = []
     for name in names:
-        value, (_, form) = row.outcome.figures.get(name), _COLUMNS.get(name, (name, lambda each: f"{each:.4g}"))
+        value = row.outcome.figures.get(name)
+        form = _COLUMNS[name][1] if name in _COLUMNS else _plain
         made.append("–" if value is None else form(value))
     return made
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _titles(names: list[str]) -> list[str]:
