@@ -26,7 +26,7 @@ AS_GIVEN = "as given"
 """A context's ``obj`` in which names that end in .toml are names like any other."""
 _ASKED_OF_A_SERVER = frozenset({"bench", "import", "calibrate", "probe", "validate", "models", "gpus", "apis"})
 """What these take describes a server, a result file or a search of the catalogue, not what is to be served."""
-_NOT_ASKED = frozenset({"web", "diff", "init", "doctor", *_ASKED_OF_A_SERVER})
+_NOT_ASKED = frozenset({"web", "sweep", "diff", "init", "doctor", *_ASKED_OF_A_SERVER})
 _TRACE_PREFIX = "trace:"
 
 

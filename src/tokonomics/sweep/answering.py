@@ -1,0 +1,67 @@
+"""One point answered, inside a worker: the verb is called as the command line calls it, and its answer is kept."""
+
+import contextlib
+import gc
+import io
+import json
+import resource
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokonomics.cli.asking import ask
+from tokonomics.errors import TokonomicsError
+from tokonomics.sweep.figures import figures_of, untimed
+from tokonomics.sweep.outcome import Outcome, Status
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
+"""Of the environment of a worker: there is one for each core, and sums come out the same however many there are."""
+_SIMULATES = frozenset({"plan", "simulate", "capacity", "compare", "fleet", "breakeven", "levers", "stack", "diff"})
+
+
+def answered(verb: str, values: Mapping[str, Any]) -> Outcome:
+    """What became of the point; nothing that goes wrong gets out."""
+    began = time.perf_counter()
+
+    def ended(status: Status, error: str | None = None) -> Outcome:
+        return Outcome(status, error, seconds=time.perf_counter() - began)
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            made = ask(verb, values)
+            plain = untimed(made.plain())
+        text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except TokonomicsError as problem:
+        return ended(Status.REFUSED, str(problem))
+    except MemoryError:
+        return ended(Status.FAILED, "needs more memory than a worker may take (--memory)")
+    except Exception as problem:
+        at = traceback.extract_tb(problem.__traceback__)[-1]
+        return ended(Status.FAILED, f"{type(problem).__name__}: {problem} ({Path(at.filename).name}:{at.lineno})")
+    status = Status.OK if made.exit_code == 0 else Status.NOTHING
+    error = None if status is Status.OK else "nothing does what was asked"
+    return Outcome(status, error, figures_of(verb, plain), text, time.perf_counter() - began)
+
+
+def warm_up(verb: str) -> None:
+    """What every first point would wait for: imports, and the simulator's compiled code."""
+    gc.set_threshold(100_000, 20, 20)  # as on the command line: what is imported stays
+    if verb in _SIMULATES:
+        from tokonomics.catalog.engines import find_engine
+        from tokonomics.catalog.gpus import find_gpu
+        from tokonomics.catalog.load_models import find_model
+        from tokonomics.physics.deployment import deploy
+        from tokonomics.serving.simulator import simulate
+        from tokonomics.traffic.trace import make_trace
+
+        simulate(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm")), make_trace([0.0], [9], [9]))
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """Beyond what the imports took; where the system knows no such limit there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (taken + limit_bytes, taken + limit_bytes))

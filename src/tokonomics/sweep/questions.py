@@ -1,0 +1,125 @@
+"""From the scenario and what is swept to the inputs of a verb, by the keys of a scenario file.
+
+A verb that takes ``arrivals`` but no ``rate`` is asked at a rate all the same: it is the first number of the arrivals,
+Poisson where the scenario says nothing else. So one scenario is planned and simulated over the same keys.
+"""
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokonomics.cli.parameters import OUTPUT, Kind, Parameter, parameter_for, verb_parameters
+from tokonomics.cli.scenario_file import read_scenario_file, scenario_verbs
+from tokonomics.errors import BadInput, UnknownName, shorten
+from tokonomics.planner.scenario import replaced_by
+from tokonomics.sweep.spec import read_over
+
+USUAL = ("plan", "simulate", "capacity")
+"""The verbs that a sweep is mostly for, in the order in which they are tried."""
+_NOT_SWEPT = frozenset({*OUTPUT, "profile"})
+_YES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_ROWS = 10
+"""Candidates of a plan in its answer, as many as the terminal shows: all of them are a megabyte for each point."""
+_REQUESTS = 10_000
+"""Of a simulation of made-up requests whose scenario does not say: a p99 that 100 requests lie beyond."""
+
+
+def check_verb(verb: str) -> None:
+    """Refuse what gives no answer to a scenario."""
+    known = scenario_verbs()
+    if verb not in known:
+        raise UnknownName("verb", verb, known, fix=f"Those that can be swept: {', '.join(known)}.")
+
+
+def spellings(verb: str) -> dict[str, str]:
+    """The keys that can be swept, by how they may be written."""
+    keys = [each.key for each in verb_parameters(verb).values() if each.key not in _NOT_SWEPT]
+    return {key: key for key in [*keys, *(["rate"] if _has_rate_in_arrivals(verb) else [])]}
+
+
+def verb_for(texts: Sequence[str]) -> str:
+    """The first of the usual verbs that has every key that is swept; the very first where none has."""
+    for verb in USUAL:
+        with contextlib.suppress(BadInput):
+            read_over(texts, spellings(verb))
+            return verb
+    return USUAL[0]
+
+
+def base_values(path: Path, verb: str) -> tuple[dict[str, object], list[str], Path | None]:
+    """What the scenario says for the verb; the keys it has no flag for; and the profile it names."""
+    file = read_scenario_file(path.absolute())
+    said, unused = file.values_for(verb), file.unused_by(verb)
+    profile = said.get("profile")
+    made = {key: value for key, value in said.items() if key not in _NOT_SWEPT}
+    if _has_rate_in_arrivals(verb) and "rate" in unused:
+        unused.remove("rate")
+        if "trace" not in made:
+            made.setdefault("arrivals", _arrivals("poisson:1", str(file.shared["rate"])))
+    if parameter_for(verb, "top") is not None:
+        made.setdefault("top", _ROWS)
+    return made, unused, None if profile is None else Path(str(profile))
+
+
+def combined(verb: str, base: Mapping[str, object], over: Mapping[str, str]) -> dict[str, Any]:
+    """The values of one point: traffic of another kind that is swept replaces the scenario's."""
+    asked = dict(over)
+    if "rate" in asked and _has_rate_in_arrivals(verb):
+        arrivals = asked.get("arrivals") or str(base.get("arrivals") or "poisson:1")
+        asked["arrivals"] = _arrivals(arrivals, asked.pop("rate"))
+    gone = replaced_by(asked)
+    made: dict[str, Any] = {key: value for key, value in base.items() if key not in gone}
+    made |= {key: _value(verb, key, text) for key, text in asked.items()}
+    if verb == "simulate" and "arrivals" in made and "duration" not in made:
+        made.setdefault("requests", _REQUESTS)
+    return made
+
+
+def _has_rate_in_arrivals(verb: str) -> bool:
+    return parameter_for(verb, "rate") is None and parameter_for(verb, "arrivals") is not None
+
+
+def _arrivals(text: str, rate: str) -> str:
+    """``gamma:5,cv=3`` at another rate."""
+    name, _, rest = text.partition(":")
+    if not re.fullmatch(r"\s*[0-9.eE+-]+\s*", rest.partition(",")[0]):
+        raise BadInput(
+            f"'{shorten(text)}' does not begin with a rate",
+            where="arrivals",
+            fix="Sweep over arrivals instead of rate.",
+        )
+    return ",".join([f"{name}:{rate}", *rest.split(",")[1:]])
+
+
+def _value(verb: str, key: str, text: str) -> object:
+    parameter = parameter_for(verb, key)
+    assert parameter is not None
+    if parameter.type is bool:
+        if text.lower() not in _YES:
+            raise BadInput(f"must be true or false, got {shorten(text)}", where=f"--over {key}")
+        return _YES[text.lower()]
+    _check_number(parameter, text)
+    whole = _absolute(parameter, text)
+    return [whole] if parameter.is_list else whole
+
+
+def _check_number(parameter: Parameter, text: str) -> None:
+    """A word where a number is taken is the same mistake in every point: said once, before any work."""
+    if parameter.type not in (int, float) or parameter.takes_text:
+        return
+    try:
+        parameter.type(text)
+    except ValueError:
+        kind = "a whole number" if parameter.type is int else "a number"
+        raise BadInput(f"must be {kind}, got {shorten(text)}", where=f"--over {parameter.key}") from None
+
+
+def _absolute(parameter: Parameter, text: str) -> str:
+    """A file is found whatever folder a worker stands in."""
+    before = "trace:" if parameter.kind is Kind.LENGTHS and text.startswith("trace:") else ""
+    if parameter.kind is Kind.PLAIN or (parameter.kind is Kind.LENGTHS and not before):
+        return text
+    path = Path(text.removeprefix(before))
+    return f"{before}{path.resolve()}" if path.exists() else text

@@ -1,0 +1,300 @@
+"""A sweep from the question to the results: its points, those already done, the workers for the rest, the file.
+
+The day on which prices are judged is the one on which the sweep began: a sweep that is resumed tomorrow goes on as if
+it were today, so that all its points can be compared.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, shorten
+from tokonomics.physics.calibration import VARIABLE as PROFILE
+from tokonomics.physics.calibration import read_profile
+from tokonomics.sweep.environment import changed
+from tokonomics.sweep.ground import DAY, Ground, ground, ground_id, without_day
+from tokonomics.sweep.outcome import Status
+from tokonomics.sweep.points import Digests, Point, drawn, grid, points_of
+from tokonomics.sweep.questions import base_values, check_verb, combined, spellings, verb_for
+from tokonomics.sweep.spec import Tried, read_over
+from tokonomics.sweep.summary import Row, Summary, as_plain, summary_of
+from tokonomics.units import plural, seconds
+
+if TYPE_CHECKING:
+    from tokonomics.sweep.crew import Crew
+    from tokonomics.sweep.store import Store
+
+TODAY = "TOKONOMICS_TODAY"
+_PASSED_ON = ("TOKONOMICS_CACHE", "TOKONOMICS_CATALOG", "XDG_CACHE_HOME", PROFILE)
+"""Of the environment, to the workers of a cluster: where prices, catalogue, compiled code and profile lie."""
+
+
+class Interrupted(Exception):
+    """Ctrl+C, a closed terminal, or a polite kill; says what is kept."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is asked."""
+
+    verb: str
+    over: Mapping[str, Tried]
+    points: Sequence[Point]
+    folder: Path
+    limit_s: float
+    ground: Ground
+    base: Mapping[str, Any]
+    environment: Mapping[str, str]
+    """Of every worker."""
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of it."""
+
+    sweep: Sweep
+    rows: tuple[Row, ...]
+    results: Path
+    before: int
+    """Points an earlier run had done."""
+    wall_s: float
+    worked_s: float
+    """Of all workers together, in this run."""
+    where: str
+
+    def summary(self, by: str | None) -> Summary:
+        return summary_of(self.sweep.verb, list(self.sweep.over), self.rows, by)
+
+    def said(self) -> dict[str, str]:
+        """About the run, for people."""
+        new = len(self.rows) - self.before
+        lines = {"results": f"Results: {self.results}"}
+        lines["day"] = f"Prices are judged on {self.sweep.ground[DAY]}."
+        if new:
+            often = f"; {seconds(self.worked_s)} of work, {self.worked_s / self.wall_s:.2g} at a time"
+            lines["time"] = f"{plural(new, 'point')} in {seconds(self.wall_s)} on {self.where}{often}."
+        if self.before:
+            lines["before"] = f"{plural(self.before, 'point')} had been done before (--fresh does them again)."
+        failed = sum(row.outcome.status is Status.FAILED for row in self.rows)
+        if failed:
+            lines["failed"] = (
+                f"{plural(failed, 'point')} failed: --retry-failed does them again, --limit gives more time."
+            )
+        return lines
+
+    def plain(self, found: Summary, top: int) -> dict[str, Any]:
+        return as_plain(found, top) | {
+            "results": str(self.results),
+            "day": self.sweep.ground[DAY],
+            "done_before": self.before,
+            "workers": self.where,
+            "wall_s": self.wall_s,
+            "worked_s": self.worked_s,
+        }
+
+
+def prepared(
+    scenario: Path,
+    texts: Sequence[str],
+    verb: str | None,
+    *,
+    random: int | None,
+    seed: int,
+    into: Path | None,
+    limit: str,
+    profile: Path | None,
+    fresh: bool,
+) -> Sweep:
+    """The points of a sweep; whatever is wrong with the question is said here, before any work."""
+    from tokonomics.sweep.store import read_manifest
+
+    chosen = verb_for(texts) if verb is None else verb
+    check_verb(chosen)
+    over = read_over(texts, spellings(chosen))
+    base, unused, own_profile = base_values(scenario, chosen)
+    folder = (into or scenario.with_suffix(".sweep")).absolute()
+    environment = _environment(profile or own_profile)
+    with changed(environment):
+        here = ground()
+    last = None if fresh else read_manifest(folder)
+    if last and TODAY not in os.environ and without_day(last["ground"]) == without_day(here):
+        here |= {DAY: last["ground"][DAY]}
+    wanted = grid(over) if random is None else drawn(over, random, seed)
+    points = points_of(wanted, partial(combined, chosen, base), ground_id(here, chosen), Digests())
+    notes = [f"{scenario}: {chosen} does not use {', '.join(unused)}"] if unused else []
+    if here[DAY] != today().isoformat():
+        notes.append(f"goes on as if it were {here[DAY]}, when this sweep began (--fresh begins anew)")
+    if random is not None and len(points) < random:
+        notes.append(f"there are no more than {plural(len(points), 'different point')} to draw")
+    return Sweep(
+        chosen, over, points, folder, _limit_s(limit), here, base, {**environment, TODAY: here[DAY]}, tuple(notes)
+    )
+
+
+def done_before(sweep: Sweep) -> int:
+    """Points that are in the folder already."""
+    from tokonomics.sweep.store import opened
+
+    if not sweep.folder.is_dir():
+        return 0
+    with opened(sweep.folder) as store:
+        return sum(point.id in store.done for point in sweep.points)
+
+
+def timed(sweep: Sweep) -> float:
+    """Seconds of the first point, on this machine now, without the start of a worker."""
+    from tokonomics.sweep.answering import answered, warm_up
+
+    with changed(sweep.environment):
+        warm_up(sweep.verb)
+        return answered(sweep.verb, sweep.points[0].values).seconds
+
+
+def run_of(
+    sweep: Sweep,
+    store: "Store",
+    *,
+    jobs: int | None,
+    memory_gb: float | None,
+    ray: str | None,
+    fresh: bool = False,
+    retry_failed: bool = False,
+) -> Run:
+    """Answer what is not done yet, and write the results of all."""
+    from tokonomics.sweep.crew import outcomes
+    from tokonomics.sweep.progress import progress
+    from tokonomics.sweep.store import write_manifest
+
+    if memory_gb is not None and not 0.1 <= memory_gb <= 1e5:
+        raise BadInput(f"must be from 0.1 to 100,000 GB, got {memory_gb:g}", where="--memory")
+    if fresh:
+        store.clear()
+    if retry_failed:
+        store.forget_failed()
+    write_manifest(store.folder, _manifest(sweep))
+    todo = [point for point in sweep.points if point.id not in store.done]
+    done = before = len(sweep.points) - len(todo)
+    lost = sum(store.done[point.id].outcome.status is not Status.OK for point in sweep.points if point.id in store.done)
+    began, worked_s, where = time.monotonic(), 0.0, "none"
+    if todo:
+        crew, where, workers = _crew(sweep, len(todo), jobs, memory_gb, ray)
+        with closing(crew), _polite_end():
+            try:
+                with progress(len(sweep.points), before, workers) as advance:
+                    for finished in outcomes(crew, todo, sweep.limit_s):
+                        store.add([(point.id, outcome) for point, outcome in finished])
+                        done += len(finished)
+                        lost += sum(outcome.status is not Status.OK for _, outcome in finished)
+                        worked_s += sum(outcome.seconds for _, outcome in finished)
+                        advance(done, lost)
+            except KeyboardInterrupt:
+                kept = f"{done:,} of {plural(len(sweep.points), 'point')} kept in {sweep.folder}"
+                raise Interrupted(f"{kept}; the same command goes on from there") from None
+    wall_s = time.monotonic() - began
+    rows = tuple(Row(point, store.done[point.id].outcome) for point in sweep.points)
+    results = store.results(sweep.points, columns_of(list(sweep.over), rows))
+    return Run(sweep, rows, results, before, wall_s, worked_s, where)
+
+
+def columns_of(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """What the results hold of each point besides its whole answer."""
+    made: dict[str, list[Any]] = {f"over_{key}": _typed([row.point.over[key] for row in rows]) for key in keys}
+    made["status"] = [str(row.outcome.status) for row in rows]
+    made["error"] = [row.outcome.error for row in rows]
+    for name in dict.fromkeys(name for row in rows for name in row.outcome.figures):
+        made[name] = _alike([row.outcome.figures.get(name) for row in rows])
+    made["seconds"] = [row.outcome.seconds for row in rows]
+    return made
+
+
+def _typed(texts: list[str]) -> list[Any]:
+    """Numbers where all of them are."""
+    for kind in (int, float):
+        try:
+            return [kind(text) for text in texts]
+        except ValueError:
+            continue
+    return texts
+
+
+def _alike(values: list[Any]) -> list[Any]:
+    """One type in one column: whole and broken numbers are numbers, anything else is text."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {bool} or kinds <= {int} or kinds <= {str}:
+        return values
+    if kinds <= {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [None if value is None else str(value) for value in values]
+
+
+def _crew(
+    sweep: Sweep, todo: int, jobs: int | None, memory_gb: float | None, ray: str | None
+) -> "tuple[Crew, str, int]":
+    from tokonomics.sweep.answering import ONE_THREAD
+
+    memory = None if memory_gb is None else round(memory_gb * 1e9)
+    environment = {**ONE_THREAD, **sweep.environment}
+    if ray is not None:
+        from tokonomics.sweep.cluster import ClusterCrew
+
+        more = {name: value for name in _PASSED_ON if (value := os.environ.get(name))}
+        cluster = ClusterCrew(
+            ray, sweep.verb, sweep.ground, jobs=jobs, memory_bytes=memory, environment={**more, **environment}
+        )
+        cluster.keep_up(todo)
+        return cluster, f"{plural(cluster.workers, 'worker')} of {plural(cluster.nodes, 'Ray node')}", cluster.workers
+    from tokonomics.sweep.local import LocalCrew, cores, memory_share
+
+    workers = min(jobs or cores(), todo)
+    local = LocalCrew(sweep.verb, workers, memory or memory_share(workers), environment)
+    return local, plural(workers, "worker"), workers
+
+
+def _manifest(sweep: Sweep) -> dict[str, Any]:
+    return {
+        "verb": sweep.verb,
+        "scenario": dict(sweep.base),
+        "over": list(sweep.over),
+        "points": len(sweep.points),
+        "ground": sweep.ground,
+    }
+
+
+def _environment(profile: Path | None) -> dict[str, str]:
+    if profile is None:
+        return {}
+    read_profile(profile)
+    return {PROFILE: str(profile.resolve())}
+
+
+def _limit_s(text: str) -> float:
+    from tokonomics.traffic.grammar import span_s
+
+    found = span_s(text)
+    if found is None or not found > 0:
+        raise BadInput(f"'{shorten(text)}' is not a time", where="--limit", fix="Write such as 300s, 10m or 2h.")
+    return found
+
+
+@contextmanager
+def _polite_end() -> Iterator[None]:
+    """A closed terminal and a polite kill end a sweep as Ctrl+C does."""
+
+    def end(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    wanted = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, end) for each in wanted}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,121 @@
+"""``tokonomics sweep``: many answers at once, over a grid or at random, on all cores or on a cluster; resumable."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give
+from tokonomics.cli.output import Json, show
+
+if TYPE_CHECKING:
+    from tokonomics.sweep.study import Sweep
+
+_INTERRUPTED = 130
+"""The exit code of what Ctrl+C ended."""
+
+
+def sweep(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="What stays the same in every point.")],
+    over: Annotated[
+        list[str] | None,
+        typer.Option(help="A key of the scenario and its values: gpu=H100,H200; with --random also rate=1..50:log."),
+    ] = None,
+    verb: Annotated[
+        str | None,
+        typer.Option(help="What is asked.", show_default="the first of plan, simulate, capacity with all these keys"),
+    ] = None,
+    random: Annotated[int | None, typer.Option(min=1, help="Draw so many points instead of the whole grid.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of --random.")] = 0,
+    into: Annotated[
+        Path | None, typer.Option(help="The folder for the results.", show_default="SCENARIO.sweep beside it")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Workers.", show_default="one for each core")] = None,
+    memory: Annotated[
+        float | None, typer.Option(help="GB that one worker may take.", show_default="its share of this machine")
+    ] = None,
+    limit: Annotated[str, typer.Option(help="The longest one point may take.")] = "300s",
+    ray: Annotated[
+        str | None, typer.Option(help="Run on the Ray cluster at this address (extra ray): auto, or 10.0.0.1:6379.")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(help="The figure that ranks the points.", show_default="usd_per_mtok")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Points to show.")] = 10,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Do again what failed before.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what is done in the folder.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the points, and time one of them; nothing is kept.")
+    ] = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="Predict with a profile of your machine.", show_default="$TOKONOMICS_PROFILE, if set"),
+    ] = None,
+    chart: ChartFile = None,
+    html: HtmlFile = None,
+    json: Json = False,
+) -> None:
+    """Ask a verb at many points of a scenario; what is done is kept, and the same command goes on from there.
+
+    \b
+    Examples:
+      tokonomics sweep chat.toml --over gpu=H100,H200,L40S --over rate=5,10,20
+      tokonomics sweep chat.toml --over gpu=H100,H200,tp=1,2,4,rate=5,10,20 --chart sweep.svg
+      tokonomics sweep chat.toml --over 'slo=ttft_p99=1,tpot_p99=50ms;ttft_p99=2,tpot_p99=80ms' --over weights=bf16,fp8
+      tokonomics sweep chat.toml --verb capacity --over gpu=H100,H200 --over input=200..8000:log --random 100
+      tokonomics sweep chat.toml --over rate=1..50 --random 500 --ray 10.0.0.1:6379
+    """
+    from tokonomics.sweep.store import opened
+    from tokonomics.sweep.study import Interrupted, prepared, run_of
+    from tokonomics.sweep.view import sweep_view
+
+    check_files(chart, html)
+    made = prepared(
+        scenario, over or [], verb, random=random, seed=seed, into=into, limit=limit, profile=profile, fresh=fresh
+    )
+    for line in made.notes:
+        typer.echo(line, err=True)
+    if dry_run:
+        _dry_run(made, jobs, json)
+        return
+    with opened(made.folder) as store:
+        try:
+            run = run_of(made, store, jobs=jobs, memory_gb=memory, ray=ray, fresh=fresh, retry_failed=retry_failed)
+        except Interrupted as stopped:
+            typer.echo(f"stopped: {stopped}", err=True)
+            raise typer.Exit(_INTERRUPTED) from None
+    found = run.summary(by)
+    charts = {}
+    if found.ranked:
+        from tokonomics.sweep.charts import sweep_chart
+
+        charts = {"What the swept keys change": lambda: sweep_chart(found)}
+    answer = Answer(
+        run.plain(found, top),
+        lambda: sweep_view(found, top, run.said()),
+        f"{made.verb} over {', '.join(made.over)}",
+        charts,
+        exit_code=0 if any(row.kept for row in found.rows) else 1,
+    )
+    give(answer, json=json, chart=chart, html=html)
+
+
+def _dry_run(made: "Sweep", jobs: int | None, json: bool) -> None:
+    from tokonomics.cli.output import show_json
+    from tokonomics.sweep.local import cores
+    from tokonomics.sweep.study import done_before, timed
+    from tokonomics.sweep.view import points_view
+    from tokonomics.units import plural, seconds
+
+    done = done_before(made)
+    if json:
+        points = [{"point": each.place, "id": each.id, "over": dict(each.over)} for each in made.points]
+        show_json({"verb": made.verb, "points": points, "done": done, "folder": str(made.folder)})
+        return
+    workers, took = jobs or cores(), timed(made)
+    left = seconds(took * (len(made.points) - done) / workers)
+    said = [
+        f"The first point took {seconds(took)} here: about {left} for what is left on {plural(workers, 'worker')}.",
+        f"Results go to {made.folder}",
+    ]
+    show(points_view(list(made.points), done, said))
