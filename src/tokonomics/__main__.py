@@ -1,4 +1,4 @@
-"""``python -m tokonomics``, and the ``tokonomics`` command: the verbs of the command line, sweeps of them, and the page."""
+"""``python -m tokonomics``, and the ``tokonomics`` command: the verbs, sweeps of them, and the page."""
 
 from tokonomics.cli.main import app as app
 from tokonomics.cli.main import main

@@ -15,7 +15,7 @@ from tokonomics.planner.levers import Ranking
 from tokonomics.planner.margins import BillRange, Headroom
 from tokonomics.planner.plan import Plan
 from tokonomics.planner.sensitivity import Sensitivity
-from tokonomics.planner.utilisation import Utilisation
+from tokonomics.planner.utilization import Utilization
 from tokonomics.report.plan_view import layout_text
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.workload import Workload
@@ -80,7 +80,7 @@ class LeversResult(Result, Ranking):
     SHOWN = ("name", "saved_usd_per_month", "saved_share", "bill_usd_per_month", "bill_usd_per_mtok", "effort", "risk",
              "quality", "reason")  # fmt: skip
 
-    utilization: Utilisation | None
+    utilization: Utilization | None
     """The bill against batch limit, load and burstiness, where asked for."""
     workload: Workload
     promises: tuple[Promise, ...]
@@ -136,10 +136,13 @@ def plan(
 
 def _one_question(model: str | Path, **demand: object) -> None:
     """Refuse what has several answers, before any work is done."""
-    from tokonomics.cli.plan import scenario_of
+    from tokonomics.cli.scenario_file import read_scenario
+    from tokonomics.planner.scenario import Scenario
 
     try:
-        scenario = scenario_of([str(model)], demand)
+        named = str(model)
+        wanted = read_scenario(Path(named)) if named.lower().endswith(".toml") else Scenario(model=(named,))
+        scenario = wanted.over(demand)
         several = len(scenario.model) > 1 or "," in scenario.model[0] if scenario.model else False
         if several or len(scenario.cases()) > 1:
             what = "several models" if several else "a range of demand"

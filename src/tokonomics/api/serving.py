@@ -69,12 +69,13 @@ class CapacityResult(Result):
 class TraceResult(Result, TraceSummary):
     """What traffic is like."""
 
-    SHOWN = ("requests", "span_s", "rate", "input_mean", "input_p99", "output_mean", "output_p99", "local_cv",
+    SHOWN = ("requests", "duration_s", "rate", "input_mean", "input_p99", "output_mean", "output_p99", "local_cv",
              "tokens_per_second", "peak_minute_over_mean", "bad_rows")  # fmt: skip
 
     def headline(self) -> str:
+        span = seconds(self.duration_s)
         return (
-            f"{self.source}: {plural(self.requests, 'request')} over {seconds(self.span_s)}, {self.rate:.3g} a second; "
+            f"{self.source}: {plural(self.requests, 'request')} over {span}, {self.rate:.3g} a second; "
             f"{count(self.input.mean)} tokens in and {count(self.output.mean)} out in the mean"
         )
 
@@ -151,6 +152,7 @@ def read_trace(
 
     >>> tk.read_trace("azure-conv", speed=4)
     """
+    from tokonomics.cli.groups import Traffic
     from tokonomics.cli.traffic_flags import traffic_from
 
     def word(value: object) -> str | None:
@@ -158,11 +160,12 @@ def read_trace(
 
     with as_files({"file": file}) as readable:
         try:
-            return traffic_from(
-                word(readable["file"]), columns=columns, strict=strict, start=word(start), end=word(end),
-                sample=sample, speed=speed, arrivals=arrivals, requests=requests, duration=word(duration),
-                input_text=word(input), output_text=word(output), system_prompts=system_prompts, sessions=sessions,
-                tenants=word(tenants), servegen_model=servegen_model, servegen_scale=servegen_scale, seed=seed,
+            asked = Traffic(
+                columns=columns, strict=strict, start=word(start), end=word(end), sample=sample, speed=speed,
+                arrivals=arrivals, requests=requests, duration=word(duration), input=word(input),
+                output=word(output), system_prompts=system_prompts, sessions=sessions, tenants=word(tenants),
+                servegen_model=servegen_model, servegen_scale=servegen_scale, seed=seed,
             )  # fmt: skip
+            return traffic_from(word(readable["file"]), asked)
         except TokonomicsError as error:
             refuse(error)
