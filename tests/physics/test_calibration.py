@@ -24,7 +24,6 @@ from tokonomics.physics.calibration import (
     active,
     outside,
     read_profile,
-    use,
     using,
     write_profile,
 )
@@ -183,8 +182,7 @@ def test_the_environments_profile_is_used_unless_one_is_set(tmp_path: Path, monk
     assert found.corrections[0].decode == 2.0
     with using(None):
         assert active() is None
-    with using(correcting(decode=1.1)):
-        use(None)
+    with using(correcting(decode=1.1)), using(None):
         assert active() is None
     found = active()
     assert found
