@@ -18,7 +18,6 @@ from tokonomics.money.cost import (
     monthly_fleet,
     needed_for,
     parse_load,
-    replicas_for_volume,
     saving,
     split_by_gpu_time,
     tree_over_profile,
@@ -111,13 +110,6 @@ def test_input_and_output_prices_together_are_the_bill(
     per_second = rate * (input_tokens * prices.input + output_tokens * prices.output) / 1e6
     assert per_second == pytest.approx(usd_per_second)
     assert rate * (input_tokens + output_tokens) * prices.blended / 1e6 == pytest.approx(usd_per_second)
-
-
-def test_fleet_cost_is_a_step_function_of_volume() -> None:
-    capacity = 2400 * 0.7 * 3600 * 730
-    assert replicas_for_volume(capacity, 2400, 0.7) == 1
-    assert replicas_for_volume(capacity * 1.001, 2400, 0.7) == 2
-    assert replicas_for_volume(1, 2400, 0.7) == 1
 
 
 def test_a_fleet_on_several_terms_is_billed_line_by_line() -> None:

@@ -24,12 +24,11 @@ from tokonomics.physics.calibration import (
     active,
     outside,
     read_profile,
-    use,
     using,
     write_profile,
 )
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.physics.intervals import interval
+from tokonomics.physics.intervals import interval, prior_deviation
 from tokonomics.physics.origins import speed_badge
 from tokonomics.physics.sharding import step_weight_bytes
 from tokonomics.physics.steptime import StepModel, step_model
@@ -183,8 +182,7 @@ def test_the_environments_profile_is_used_unless_one_is_set(tmp_path: Path, monk
     assert found.corrections[0].decode == 2.0
     with using(None):
         assert active() is None
-    with using(correcting(decode=1.1)):
-        use(None)
+    with using(correcting(decode=1.1)), using(None):
         assert active() is None
     found = active()
     assert found
@@ -226,3 +224,16 @@ def test_what_lies_outside_is_said() -> None:
     assert "512" in beyond[1]
     assert "as without it" in outside(profile, ["L40S"], ["vllm"], [], {})[0]
     assert "not corrected" in outside(profile, ["H200"], ["vllm"], ["qwen3-8b"], {})[0]
+
+
+@pytest.mark.parametrize(("held_out", "deviation"), [(0.05, 0.05), (0.9, prior_deviation("prefill", on()))])
+def test_a_corrected_prompt_has_the_interval_of_the_first_tokens_it_was_checked_on(
+    held_out: float, deviation: float
+) -> None:
+    """A first token is its prompt and a wait: where it is told well so is the prompt, where not it may be the wait."""
+    checked = correcting(prefill=1.3).corrections[0]
+    checked = checked.model_copy(update={"spreads": {"ttft": Spread(deviation=held_out, n=4)}})
+    with using(correcting().model_copy(update={"corrections": (checked,)})):
+        around = interval(1.0, "prefill", on())
+    assert around.high == pytest.approx(math.exp(1.2816 * deviation), rel=1e-4)
+    assert around.low == pytest.approx(math.exp(-1.2816 * deviation), rel=1e-4)

@@ -199,3 +199,14 @@ def test_prompts_and_answers_share_the_gpu_at_full_load() -> None:
     seconds_of_answers = full.rate * 300 * float(curve.steps.with_engine(None).decode(full.batch, 1150)) / full.batch
     assert full.prefill_share == pytest.approx(seconds_of_prompts)
     assert seconds_of_prompts + seconds_of_answers == pytest.approx(1, rel=0.02)  # the rest is waiting for the host
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("gpu", ["A100-80GB", "H100"])
+def test_a_user_alone_waits_for_no_step_of_others(engine: str, gpu: str) -> None:
+    """The step that computes the prompt writes the first token; with company it can only come later."""
+    deployment = on(engine=engine, gpu=gpu)
+    curve = ReplicaCurve(deployment, 1000, 200)
+    waits = [curve.at_concurrency(users).ttft_s for users in (1, 2, 3, 4, 8, 16)]
+    assert waits[0] == pytest.approx(float(prefill(deployment, 1000)), rel=1e-3)
+    assert waits == sorted(waits)

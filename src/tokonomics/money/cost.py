@@ -232,15 +232,6 @@ def split_by_gpu_time(
     )
 
 
-def replicas_for_volume(tokens_per_month: float, tokens_per_second: float, utilization: float) -> int:
-    """Fleet cost is a step function of volume: whole replicas, each with a monthly capacity."""
-    require_positive("tokens-per-month", tokens_per_month)
-    require_positive("tokens-per-second", tokens_per_second)
-    require_utilization(utilization)
-    capacity = tokens_per_second * utilization * SECONDS_PER_HOUR * HOURS_PER_MONTH
-    return max(1, math.ceil(tokens_per_month / capacity - 1e-12))
-
-
 class FleetShare(Noun):
     """Some GPUs at one price, running for a share of the month."""
 

@@ -277,11 +277,6 @@ _NOT_SET: Final = object()
 _ACTIVE: ContextVar[object] = ContextVar("tokonomics_profile", default=_NOT_SET)
 
 
-def use(profile: Profile | None) -> None:
-    """Predict with this profile from here on; None: without any, whatever the environment says."""
-    _ACTIVE.set(profile)
-
-
 @contextmanager
 def using(profile: Profile | None) -> Iterator[None]:
     """Predict with this profile for a while."""

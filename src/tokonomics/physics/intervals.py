@@ -85,7 +85,11 @@ def _deviation(kind: Kind, deployment: Deployment) -> float | None:
         return None
     correction = profile.correction_of(deployment, BARE if kind == "step" else deployment.engine.key)
     kernels = profile.kernels_of(deployment.gpu)
-    found = (correction.spreads if correction else {}).get(kind) or (kernels.spreads if kernels else {}).get(kind)
+    seen = correction.spreads if correction else {}
+    found = seen.get(kind) or (kernels.spreads if kernels else {}).get(kind)
+    if found is None and kind == "prefill" and "ttft" in seen:
+        # A first token is its prompt and a wait: checked prompts are told no worse than it, nor than unchecked ones.
+        return min(seen["ttft"].deviation, prior_deviation(kind, deployment))
     return found.deviation if found else None
 
 

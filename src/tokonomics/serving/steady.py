@@ -142,10 +142,14 @@ class ReplicaCurve:
         # Less than one request at a time, on average: the share of time in which there is one (Little's law).
         share = rate / float(self.rates[0])
         # A prompt rides in a step of others in that share of cases, and has its own otherwise.
-        through_s = float(self.stall_s[0]) * self.steps.deployment.pp
-        alone_s = float(self.steps.with_host(np.array(through_s), np.array(1.0)))
+        through_s, alone_s = self._alone_s()
         ttft_s = steady.ttft_s - (1 - share) * (through_s + float(self.step_s[0]) - alone_s)
         return steady.model_copy(update={"batch": batch * share, "ttft_s": ttft_s})
+
+    def _alone_s(self) -> tuple[float, float]:
+        """A prompt on an empty replica: what the GPUs take for it, and the time to its first token."""
+        through_s = float(self.stall_s[0]) * self.steps.deployment.pp
+        return through_s, float(self.steps.with_host(np.array(through_s), np.array(1.0)))
 
     def at_concurrency(self, users: int) -> Steady:
         """With so many users who each send a request when the last is answered; those beyond the batch wait."""
@@ -162,7 +166,8 @@ class ReplicaCurve:
             waiting = (batch - 1) / 2 * stall_s / self.output_tokens
             steady = steady.model_copy(update={"tpot_s": step_s + waiting})
         queued = max(0.0, users - batch) / rate + in_step * (batch - 1) / 2 * stall_s
-        ttft_s = queued + stall_s * self.steps.deployment.pp + step_s
+        # The step that computes a prompt writes the first token; with others running, one of theirs is under way.
+        ttft_s = queued + (stall_s * self.steps.deployment.pp + step_s if batch > 1 else self._alone_s()[1])
         # Users over the time each takes: what the loop as a whole finishes (Little's law).
         rate = users / (ttft_s + self.output_tokens * steady.tpot_s)
         return self._finishing(steady.model_copy(update={"ttft_s": ttft_s}), rate)

@@ -15,7 +15,6 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import load_offers
 from tokonomics.errors import BadInput
-from tokonomics.money.caching import prefix_saving
 from tokonomics.money.levers.cache_tiers import DRAM_PRICE_DATE, DRAM_USD_PER_GB_HOUR, break_even, parse_tiers
 from tokonomics.money.levers.prefix_cache import CacheSetting, hits_by_size, hits_by_ttl, prefix_cache_lever, serve_with
 from tokonomics.physics.deployment import Deployment, deploy
@@ -61,14 +60,6 @@ def conversations() -> Trace:
         seed=1,
         sessions=parse_sessions("6,think=40,limit=32000"),
     )
-
-
-def test_c18_the_documents_example() -> None:
-    made = prefix_saving(2048, 256, 10_000, 0.85, 0.50)
-    assert made.tokens_without == pytest.approx(10_000 * 2304)
-    assert made.tokens_with == pytest.approx(5.632e6)
-    assert made.share_saved == pytest.approx(0.85 * 2048 / 2304) == pytest.approx(0.7556, abs=5e-5)
-    assert made.usd_saved_per_hour == pytest.approx(8.704)
 
 
 @settings(deadline=None, max_examples=150)

@@ -17,7 +17,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 from tokonomics.money.levers.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.money.levers.semantic_cache import SemanticLever, false_hits, semantic_cache_lever, semantic_hits
-from tokonomics.money.levers.templates import block_templates, template_lever, text_templates, with_less_room
+from tokonomics.money.levers.templates import template_lever, text_templates, with_less_room
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
@@ -149,11 +149,11 @@ def test_templates_are_the_leading_blocks_that_many_share(deployment: Deployment
     lists = [[0, 1, 10 + place] for place in range(4)] + [[0, 2, 20], [30], []]
     prefix = blocks_of(lists, 16)
     trace = make_trace(range(7), [48] * 7, [1] * 7, prefix=prefix)
-    templates, covered, fixed = block_templates(trace, deployment, 0.5)
-    assert [(each.requests, each.fixed_tokens) for each in templates] == [(4, 32), (1, 16)]
-    assert covered == pytest.approx(5 / 7)
-    assert fixed == pytest.approx((4 * 32 + 16) / (7 * 48))
-    assert templates[0].kv_bytes == 32 * 131_072
+    made = template_lever(deployment, trace, 3.0, least_share=0.5)
+    assert [(each.requests, each.fixed_tokens) for each in made.templates] == [(4, 32), (1, 16)]
+    assert made.covered_share == pytest.approx(5 / 7)
+    assert made.fixed_share == pytest.approx((4 * 32 + 16) / (7 * 48))
+    assert made.templates[0].kv_bytes == 32 * 131_072
 
 
 # --- bills of templates ---------------------------------------------------------------------------------------------

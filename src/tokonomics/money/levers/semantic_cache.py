@@ -37,8 +37,6 @@ from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 
 THRESHOLDS = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 0.98, 0.999)
-THRESHOLD = 0.95
-"""The founding document's: cosine of at least 0.95."""
 BYTES_PER_TOKEN = 4
 """Of an answer's text: the characters a token is taken to have (``traffic.prompts``), a byte each."""
 

@@ -103,17 +103,6 @@ class _Fixed:
     block_tokens: int
 
 
-def block_templates(
-    trace: Trace, deployment: Deployment, least_share: float = LEAST_SHARE
-) -> tuple[tuple[Template, ...], float, float]:
-    """Templates by the tokens they save, largest first; the shares of requests and of prompt tokens they cover."""
-    fixed = _fixed(trace, least_share)
-    made = [template for _, template in _templates(trace, deployment, fixed)]
-    tokens = np.minimum(fixed.blocks * fixed.block_tokens, trace.input_tokens)
-    total = float(trace.input_tokens.sum(dtype=np.int64))
-    return tuple(made), float((fixed.template >= 0).mean()), float(tokens.sum()) / total
-
-
 def _fixed(trace: Trace, least_share: float) -> _Fixed:
     prefix = trace.prefix
     if prefix is None:
