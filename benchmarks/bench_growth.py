@@ -4,7 +4,7 @@
 
 Each size is a command as a user types it, in a process of its own; what is counted is the processor time and the
 largest memory of that process (``getrusage``), so that other work on the machine changes little. The growth is the
-slope of log(time) against log(size) over the larger half of the sizes, once for the time as it is and once for what goes
+slope of log(time) against log(size) over the larger half of the sizes, once for the time as it is, once for what goes
 beyond the same command on the smallest size (start and imports); 1 is linear. Logs are written first, away from what is
 measured. Prints tables and writes ``results/growth.json``.
 """
