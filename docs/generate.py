@@ -315,7 +315,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "intervals": _from("document_physics", "intervals_table"),
 }
 """Blocks that are not the output of a command."""
-WHOLE = {
+WHOLE: dict[str, Callable[[], str]] = {
     "docs/claims.md": _claims,
     "docs/commands.md": commands_page,
     "docs/accuracy.md": _from("document_accuracy", "accuracy_page"),
