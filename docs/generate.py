@@ -20,9 +20,10 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PAGES = (
@@ -136,45 +137,23 @@ def run(command: str) -> str:
 
 def commands_page() -> str:
     """docs/commands.md: the help of every verb."""
-    verbs = (
-        "",
-        "plan",
-        "diff",
-        "fleet",
-        "fit",
-        "predict",
-        "curve",
-        "trace",
-        "simulate",
-        "capacity",
-        "cache",
-        "levers",
-        "stack",
-        "tenants",
-        "breakeven",
-        "own-hardware",
-        "compare",
-        "cost",
-        "bench",
-        "import",
-        "probe",
-        "calibrate",
-        "meter",
-        "meter watch",
-        "meter report",
-        "meter files",
-        "validate",
-        "web",
-        "models",
-        "gpus",
-        "offers",
-        "apis",
-        "prices refresh",
-    )
+    from typer.main import get_command
+
+    from tokonomics.__main__ import app
+
     parts = ["# Commands", "", "The help of every verb, as the program prints it."]
-    for verb in verbs:
+    for verb in ("", *_verbs(get_command(app))):
         parts += ["", f"## tokonomics {verb}".rstrip(), "", "```text", run(f"{verb} --help".strip()), "```"]
     return "\n".join(parts) + "\n"
+
+
+def _verbs(group: Any, above: str = "") -> Iterator[str]:
+    """Every verb, and those below it, in the order of the help."""
+    for name, command in group.commands.items():
+        if not command.hidden:
+            yield f"{above}{name}"
+            if hasattr(command, "commands"):
+                yield from _verbs(command, f"{above}{name} ")
 
 
 def client_table() -> str:
@@ -315,7 +294,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "intervals": _from("document_physics", "intervals_table"),
 }
 """Blocks that are not the output of a command."""
-WHOLE = {
+WHOLE: dict[str, Callable[[], str]] = {
     "docs/claims.md": _claims,
     "docs/commands.md": commands_page,
     "docs/accuracy.md": _from("document_accuracy", "accuracy_page"),
