@@ -12,11 +12,12 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import tokonomics as tk
-from tokonomics.api.ask import arguments, verb_of
+from tokonomics.api.ask import arguments, in_python, verb_of
 from tokonomics.api.result import Result
+from tokonomics.nouns import Noun
 
 GUIDE = Path(__file__).with_name("python.md")
 WIDTH = 150
@@ -65,6 +66,16 @@ def api_page() -> str:
     for names in QUESTIONS.values():
         for name in names:
             parts += ["", *_function(getattr(tk, name))]
+    parts += ["", "## What results are made of", "", "Nouns inside the results above, by name."]
+    for name, noun in sorted(_nouns().items()):
+        parts += [
+            "",
+            f"### {name}",
+            "",
+            _first(noun) if "__doc__" in vars(noun) and noun.__doc__ else "",
+            "",
+            *_table(noun),
+        ]
     return "\n".join(parts) + "\n"
 
 
@@ -83,7 +94,7 @@ def _ways() -> Iterator[tuple[str, Any]]:
     for name, each in vars(Result).items():
         if isinstance(each, property) and not name.startswith(("_", "model_")):
             yield name, each
-        elif inspect.isfunction(each) and not name.startswith("_"):
+        elif inspect.isfunction(each) and not name.startswith(("_", "model_")):
             yield f"{name}{_call(each)}", each
 
 
@@ -93,17 +104,23 @@ def _call(function: Callable[..., object]) -> str:
 
 
 def _first(documented: object) -> str:
-    return " ".join((inspect.getdoc(documented) or "").split("\n\n")[0].split())
+    return _plain(" ".join((inspect.getdoc(documented) or "").split("\n\n")[0].split()))
+
+
+def _plain(text: str) -> str:
+    """Of docstrings, in Markdown."""
+    return text.replace("``", "`")
 
 
 def _function(function: Callable[..., object]) -> list[str]:
     tree = _tree(function)
     assert isinstance(tree, ast.FunctionDef)
     said = inspect.getdoc(function) or ""
-    about = said.split("\n>>>")[0].strip()
+    written = said.split("\n>>>")[0].strip()
+    about = _plain(written)
     returned = str(ast.unparse(tree.returns)).strip("'") if tree.returns else ""
     lines = [f"## {function.__name__}", "", f"`tk.{function.__name__}(…) -> {returned}`", "", about, ""]
-    examples = textwrap.dedent(said[len(about) :].split("\nArguments:")[0]).strip()
+    examples = textwrap.dedent(said[len(written) :].split("\nArguments:")[0]).strip()
     lines += ["```python", _run(examples, {}).rstrip("\n"), "```", ""]
     lines += [
         f"On the command line: `tokonomics {verb_of(function)}`.",
@@ -114,15 +131,36 @@ def _function(function: Callable[..., object]) -> list[str]:
     types = {each.arg: each.annotation for each in (*tree.args.args, *tree.args.kwonlyargs)}
     for name, argument in arguments(function).items():
         default = inspect.signature(function).parameters[name].default
-        shown = "required" if default is inspect.Parameter.empty else argument.default or _shown(default)
+        shown = (
+            "required" if default is inspect.Parameter.empty else in_python(argument.default or "") or _shown(default)
+        )
         annotation = types[name]
         kind = "" if annotation is None else ast.unparse(annotation).removesuffix(" | None").replace("|", "\\|")
         lines.append(f"| `{name}` | `{kind}` | {shown} | {_cell(argument.help)} |")
     kind_of_result = inspect.get_annotations(function, eval_str=False).get("return")
     if isinstance(kind_of_result, type) and issubclass(kind_of_result, Result):
-        lines += ["", f"`{returned}`: {_first(kind_of_result)}", "", "| figure | type | |", "|---|---|---|"]
-        lines += [f"| `{name}` | `{kind}` | {_cell(meaning)} |" for name, kind, meaning in _figures(kind_of_result)]
+        lines += ["", f"`{returned}`: {_first(kind_of_result)}", "", *_table(kind_of_result)]
     return lines
+
+
+def _table(noun: type[Noun]) -> list[str]:
+    rows = [f"| `{name}` | `{kind}` | {_cell(meaning)} |" for name, kind, meaning in _figures(noun)]
+    return ["| figure | type | |", "|---|---|---|", *rows]
+
+
+def _nouns() -> dict[str, type[Noun]]:
+    """Every noun that a result holds, at any depth."""
+    found: dict[str, type[Noun]] = {}
+    names = [name for names in QUESTIONS.values() for name in names]
+    queue: list[Any] = [inspect.get_annotations(getattr(tk, name)).get("return") for name in names]
+    while queue:
+        each = queue.pop()
+        queue += get_args(each)
+        if isinstance(each, type) and issubclass(each, Noun) and each.__name__ not in found:
+            if not issubclass(each, Result):
+                found[each.__name__] = each
+            queue += [field.annotation for field in each.model_fields.values()]
+    return found
 
 
 def _shown(default: object) -> str:
@@ -130,10 +168,10 @@ def _shown(default: object) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    return _plain(" ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")
 
 
-def _figures(kind: type[Result]) -> Iterator[tuple[str, str, str]]:
+def _figures(kind: type[Noun]) -> Iterator[tuple[str, str, str]]:
     """The fields of a result with their types and what is written below them, those of the noun it extends first."""
     written: dict[str, tuple[str, str]] = {}
     for each in reversed(kind.__mro__):

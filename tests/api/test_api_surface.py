@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,8 +74,10 @@ def test_a_users_code_is_checked_against_the_types(tmp_path: Path) -> None:
         "tk.fit('m', gpu='H100', tp='two')\n"
         "tk.fit('m', gpus='H100')\n"
     )
-    check = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(script)]
-    said = subprocess.run(check, capture_output=True, text=True, check=False, cwd=tmp_path).stdout
+    flags = ["--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path / "cache")]
+    check = [sys.executable, "-m", "mypy", *flags, script.name]
+    found_in = {**os.environ, "MYPYPATH": str(Path(str(tk.__file__)).parents[1])}
+    said = subprocess.run(check, capture_output=True, text=True, check=False, cwd=tmp_path, env=found_in).stdout
     lines = said.splitlines()
     assert 'Revealed type is "tokonomics.planner.plan.Candidate | None"' in lines[0]
     assert 'Revealed type is "float | None"' in lines[1]

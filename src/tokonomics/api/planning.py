@@ -13,7 +13,7 @@ from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.flips import Flips
 from tokonomics.planner.levers import Ranking
 from tokonomics.planner.margins import BillRange, Headroom
-from tokonomics.planner.plan import Plan
+from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.sensitivity import Sensitivity
 from tokonomics.planner.utilization import Utilization
 from tokonomics.report.plan_view import layout_text
@@ -34,7 +34,8 @@ class PlanResult(Result, Plan):
 
     ROWS = "ranked"
     SHOWN = ("replicas", "gpus_per_replica", "gpu", "weights", "kv", "provider", "instance", "usd_per_month",
-             "usd_per_mtok_blended", "utilization", "ttft_p99_s", "tpot_p99_s", "speed")  # fmt: skip
+             "usd_per_mtok_blended", "utilization", "ttft_p99_s", "tpot_p99_s", "speed", "below_checkpoint",
+             "price_date", "price_stale")  # fmt: skip
 
     headroom: Headroom | None = None
     """How much the traffic may grow on the same replicas."""
@@ -58,6 +59,10 @@ class PlanResult(Result, Plan):
             f"{layout_text(best)} at {best.provider} {best.instance}; {len(self.ranked):,} ranked"
         )
 
+    def _first_rows(self, count: int) -> list[Candidate]:
+        """One of each kind, as on the terminal."""
+        return self.leaders(count)
+
 
 class FleetResult(Result, FleetReport):
     """The cheapest fleet over time, what it is compared with, and how it fared in the simulator."""
@@ -77,8 +82,7 @@ class LeversResult(Result, Ranking):
     """Every lever, the largest saving first, and all that help together."""
 
     ROWS = "levers"
-    SHOWN = ("name", "saved_usd_per_month", "saved_share", "bill_usd_per_month", "bill_usd_per_mtok", "effort", "risk",
-             "quality", "reason")  # fmt: skip
+    SHOWN = ("name", "saved_usd_per_month", "saved_share", "bill_usd_per_month", "effort", "reason")
 
     utilization: Utilization | None
     """The bill against batch limit, load and burstiness, where asked for."""

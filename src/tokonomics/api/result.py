@@ -91,9 +91,9 @@ class Result(Noun):
         return out.getvalue().rstrip()
 
     def _repr_html_(self) -> str:
-        nouns = self._nouns(self.ROWS)
-        rows = frame_of(each.model_dump(mode="json") for each in nouns[:_ROWS]).to_dicts()
-        shown = f"{len(rows)} of {len(nouns):,} rows; " if len(nouns) > len(rows) else ""
+        count = len(self._nouns(self.ROWS))
+        rows = frame_of(each.model_dump(mode="json") for each in self._first_rows(_ROWS)).to_dicts()
+        shown = f"{len(rows)} of {count:,} rows; " if count > len(rows) else ""
         others = "".join(f', to_frame("{each}")' for each in self.frames() if each != self.ROWS)
         columns = [name for name in self.SHOWN if not rows or name in rows[0]]
         return table_html(self.headline(), rows, columns, [f"{shown}all figures: to_frame(){others}", self._command])
@@ -109,6 +109,10 @@ class Result(Noun):
 
     def _plain(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_unset=True)
+
+    def _first_rows(self, count: int) -> Sequence[BaseModel]:
+        """Those that a notebook shows."""
+        return self._nouns(self.ROWS)[:count]
 
     def _nouns(self, part: str) -> Sequence[BaseModel]:
         known = _lists(self)

@@ -6,7 +6,8 @@ from typing import Any
 
 from tokonomics.units import count, gigabytes, percent, seconds, usd
 
-_CELL = "padding:2px 10px;white-space:nowrap"
+_LONG = 32
+"""Characters from which on a cell wraps."""
 
 
 def table_html(headline: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], notes: Sequence[str]) -> str:
@@ -14,12 +15,14 @@ def table_html(headline: str, rows: Sequence[Mapping[str, Any]], columns: Sequen
     if not rows:
         body = ""
     elif len(rows) == 1:
-        body = "".join(f"<tr>{_head(name, 'left')}{_cell(name, rows[0][name])}</tr>" for name in columns)
-    else:
-        heads = "".join(_head(name, "left" if _is_text(rows, name) else "right") for name in columns)
-        body = f"<tr>{heads}</tr>" + "".join(
-            f"<tr>{''.join(_cell(name, row[name]) for name in columns)}</tr>" for row in rows
+        body = "".join(
+            f"<tr>{_cell('th', name, 'left')}{_cell('td', shown(name, rows[0][name]), _side(name, rows))}</tr>"
+            for name in columns
         )
+    else:
+        body = f"<tr>{''.join(_cell('th', name, _side(name, rows)) for name in columns)}</tr>"
+        for row in rows:
+            body += f"<tr>{''.join(_cell('td', shown(name, row[name]), _side(name, rows)) for name in columns)}</tr>"
     below = "<br>".join(escape(note) for note in notes)
     return (
         f"<div><b>{escape(headline)}</b><table style='border-collapse:collapse;margin:6px 0'>{body}</table>"
@@ -27,17 +30,13 @@ def table_html(headline: str, rows: Sequence[Mapping[str, Any]], columns: Sequen
     )
 
 
-def _is_text(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return any(isinstance(row[name], str) for row in rows)
+def _side(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    return "left" if any(isinstance(row[name], str) for row in rows) else "right"
 
 
-def _head(name: str, side: str) -> str:
-    return f"<th style='{_CELL};text-align:{side}'>{escape(name)}</th>"
-
-
-def _cell(name: str, value: object) -> str:
-    side = "left" if isinstance(value, str) else "right"
-    return f"<td style='{_CELL};text-align:{side}'>{escape(shown(name, value))}</td>"
+def _cell(tag: str, text: str, side: str) -> str:
+    width = "min-width:18em;white-space:normal" if len(text) > _LONG else "white-space:nowrap"
+    return f"<{tag} style='padding:2px 10px;vertical-align:top;text-align:{side};{width}'>{escape(text)}</{tag}>"
 
 
 def shown(name: str, value: object) -> str:
