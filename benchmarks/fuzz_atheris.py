@@ -42,7 +42,7 @@ sys.path.insert(0, str(ROOT))
 
 def fuzz(name: str, runs: int, seconds: int, found: Path, corpus: Path) -> None:
     """One parser in this process, which libFuzzer ends."""
-    import atheris
+    import atheris  # type: ignore[import-untyped]
 
     os.environ.setdefault("TOKONOMICS_TODAY", "2026-11-15")
     # A parser's modules are imported with the first valid file, and what is imported here tells which lines it reaches;
