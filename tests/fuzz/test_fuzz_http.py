@@ -1,7 +1,7 @@
 """Whatever body is sent to the page's API, the reply is an answer or a refusal in its own words, never a failure.
 
-schemathesis makes requests up from the API's description (tests/web); here valid bodies are spoilt, so that what arrives
-may be no JSON at all. A refusal names no file of this machine.
+schemathesis makes requests up from the API's description (tests/web); here valid bodies are spoilt: what arrives
+may be no JSON at all.
 """
 
 import json
