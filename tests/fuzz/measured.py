@@ -262,12 +262,12 @@ STREAM = b"".join(
 
 def read_refusal(path: Path) -> object:
     """The body of an error: whatever it is, one short line of it is told."""
-    from tokonomics.measure.bench.stream import said
+    from tokonomics.measure.bench.stream import BadAnswer, said
 
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        return None
+        raise BadAnswer("not JSON: its text is told as it is") from None
     told = said(document)
     assert len(told) <= 160
     assert "\n" not in told
