@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +22,7 @@ from tokonomics.web.app import make_app
 from tokonomics.web.service import Settings
 
 CASES = int(os.environ.get("FUZZ_CASES", "100"))
-BODIES = {
+BODIES: dict[str, list[dict[str, Any]]] = {
     "/api/v1/answers/fit": [{"model": "llama-3.1-8b", "gpu": "H100", "tp": 1}],
     "/api/v1/answers/cost": [{"usd_per_hour": 2.5, "tokens_per_second": 900.0}],
     "/api/v1/jobs": [{"verb": "fit", "inputs": {"model": "llama-3.1-8b", "gpu": "H100"}}],
