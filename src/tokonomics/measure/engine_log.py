@@ -33,6 +33,8 @@ STEP_COLUMNS = (
 )
 _MOST_SEQUENCES, _MOST_TOKENS = 100_000, 10_000_000
 """Beyond any engine's limits: a typing mistake."""
+_MOST_OF_A_STEP = 2.0**52
+"""Whole numbers are exact in a float up to here, and sums of steps fit 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,8 @@ def _run(name: str, requests: Array, steps: Array, where: str) -> EngineRun:
     _check(np.isfinite(last).any(), "no request was answered", where)
     _check(not ((first < arrival) | (last < first)).any(), "a request answered before it arrived", where)
     _check(np.isfinite(steps).all(), "a step with a value missing", where)
+    _check((np.abs(steps) <= _MOST_OF_A_STEP).all(), "a step of a size or at a time that no engine has", where)
+    _check((np.abs(arrival) <= _MOST_OF_A_STEP).all(), "a request at a time that no clock shows", where)
     _check((steps[:, 1] > 0).all() and (steps[:, 2:] >= 0).all(), "a step of no duration, or of a negative size", where)
     return EngineRun(
         name=name,

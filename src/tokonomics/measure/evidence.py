@@ -23,6 +23,7 @@ from tokonomics.measure.measurements import Measurement, Unread, read_measuremen
 from tokonomics.measure.meter.loads import is_ledger, runs_of
 from tokonomics.measure.priced_run import machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
+from tokonomics.measure.probe.timing_rows import check_timings
 from tokonomics.physics.calibration import Correction, HeldOut, Kernels, Machine, Profile, is_profile, read_profile
 from tokonomics.units import plural
 
@@ -98,10 +99,12 @@ def _is_table(path: Path) -> bool:
 
 def _add_timings(found: Evidence, timings: Mapping[str, Any], said: Said, command: str, where: str) -> None:
     """Curves from the kernels; whole models that were timed for validation are steps like any other."""
+    check_timings(timings, where)
     steps = timings.get("validate") or ()
     if timings.get("gemm") or not steps:
         _add_profile(found, profile_from(timings, command, where, said.gpu), where)
-    device = str((timings.get("machine") or {}).get("device"))
+    machine = timings.get("machine")
+    device = str(machine.get("device")) if isinstance(machine, Mapping) else "unnamed"
     _add_rows(found, steps_from(steps, said.gpu or device, {}), said)
 
 

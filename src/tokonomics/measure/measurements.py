@@ -19,6 +19,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.nouns import Noun
+from tokonomics.traffic.sources import most_unpacked
 
 LARGEST_FILE = 200_000_000
 COLUMNS = (
@@ -290,16 +291,18 @@ def _whole(text: str, column: str) -> int:
 def read_text(path: Path) -> str:
     """A whole file in UTF-8, plain or gzip; a larger one than any table of results is not read."""
     try:
+        most = LARGEST_FILE
         with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
+            content = file.read(most + 1)
         if content[:2] == b"\x1f\x8b":
+            most = min(most, most_unpacked(len(content)))
             with gzip.open(io.BytesIO(content)) as unpacked:
-                content = unpacked.read(LARGEST_FILE + 1)
+                content = unpacked.read(most + 1)
     except (OSError, EOFError, zlib.error, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"cannot be read: {shorten(str(reason))}", where=_shown(path)) from None
-    if len(content) > LARGEST_FILE:
-        raise BadInput(f"larger than {LARGEST_FILE // 10**6} MB; not read", where=_shown(path))
+    if len(content) > most:
+        raise BadInput(f"larger than {most // 10**6} MB; not read", where=_shown(path))
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:

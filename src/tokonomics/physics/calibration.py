@@ -327,7 +327,7 @@ def _parsed(path: Path, changed: int, size: int) -> Profile:
     """Read again only when the file has changed."""
     where = shorten(str(path), 200)
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=_no_number)
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"is not a profile: {shorten(str(error), 120)}", where=where) from None
     if not is_profile(found):
@@ -341,6 +341,11 @@ def _parsed(path: Path, changed: int, size: int) -> Profile:
         return Profile.model_validate(found)
     except ValidationError as error:
         raise from_validation(error, where) from None
+
+
+def _no_number(text: str) -> float:
+    """NaN would spread through every prediction made with the profile."""
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def is_profile(document: object) -> bool:

@@ -20,6 +20,8 @@ UNNAMED = "(none)"
 """The tenant of a request that names none."""
 LATEST_S = 1e11
 """A time beyond year 5000 counted in seconds: it was in finer units."""
+MOST_S = 1e12
+"""Either side of 1970 or of the log's own start, some 30,000 years: what is beyond is no time in any unit."""
 MOST_URGENT, LEAST_URGENT = -(2**31), 2**31 - 1
 
 
@@ -137,7 +139,7 @@ def clean(raw: "pl.DataFrame", layout: Layout) -> "tuple[pl.DataFrame, pl.DataFr
         "output": counts(raw["output"]),
     }
     good = (
-        pl.col("arrival").is_finite()
+        pl.col("arrival").is_between(-MOST_S, MOST_S)
         & pl.col("input").is_between(1, MOST_TOKENS)
         & pl.col("output").is_between(0, MOST_TOKENS)
     )
@@ -196,7 +198,7 @@ def reason(row: dict[str, Any], layout: Layout) -> str:
             return f"{label} is missing"
         if read is None and given is not None:
             return f"{label} is {shown}, not {'a time' if least is None else 'a whole number'}"
-        if least is None and not abs(read) < float("inf"):
+        if least is None and not abs(read) <= MOST_S:
             return f"{label} is {shown}, not a time"
         most = LEAST_URGENT if name == "priority" else MOST_TOKENS
         if least is not None and read is not None and not least <= read <= most:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, nearest, shorten
-from tokonomics.traffic.sources import LARGEST_DOCUMENT, check_rows, is_packed, named, readable
+from tokonomics.traffic.sources import LARGEST_DOCUMENT, check_rows, is_packed, most_unpacked, named, readable
 from tokonomics.traffic.trace import Floats
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def read_prompts(path: Path, column: str | None = None, limit: int | None = None
     chosen = column or next((name for name in TEXT_COLUMNS if name in names), None)
     if chosen is None or chosen not in names:
         guess = nearest(column or "prompt", names, 1)
-        fix = f"Name the column: --prompt-column {guess[0] if guess else names[0]}. Found: {', '.join(names[:12])}."
+        listed = shorten(", ".join(names[:12]), 300)
+        best = shorten(guess[0] if guess else names[0])
+        fix = f"Name the column: --prompt-column {best}. Found: {listed}."
         what = f"no column '{shorten(column)}'" if column else "no column of prompts"
         raise BadInput(what, where=named(path), fix=fix)
     when = next((name for name in TIME_COLUMNS if name in names and table[name].dtype.is_numeric()), None)
@@ -67,10 +69,13 @@ def read_prompts(path: Path, column: str | None = None, limit: int | None = None
     times = table[when].to_numpy().astype(np.float64) if when else None
     kept = [place for place, text in enumerate(texts) if text]
     if times is not None:
+        if not np.isfinite(times[kept]).all():
+            fix = "Fill it in for every prompt, or leave the column out."
+            raise BadInput(f"column {when} has a row without a time", where=named(path), fix=fix)
         kept.sort(key=lambda place: times[place])
     kept = kept[: min(limit or MOST_PROMPTS, MOST_PROMPTS)]
     if not kept:
-        raise BadInput(f"column {chosen} holds no text", where=named(path))
+        raise BadInput(f"column {shorten(chosen)} holds no text", where=named(path))
     arrival = None if times is None else times[kept] - times[kept].min()
     return Prompts(tuple(texts[place] for place in kept), arrival, path.name)
 
@@ -126,13 +131,14 @@ def _content(path: Path) -> bytes:
     """The whole file, unpacked; a small one may hold more than any memory."""
     if not is_packed(path):
         return path.read_bytes()
+    most = min(LARGEST_DOCUMENT, most_unpacked(path.stat().st_size))
     try:
         with gzip.open(path) as unpacked:
-            data = unpacked.read(LARGEST_DOCUMENT + 1)
+            data = unpacked.read(most + 1)
     except zlib.error as error:
         raise OSError(str(error)) from None
-    if len(data) > LARGEST_DOCUMENT:
-        raise BadInput("unpacks to more than 1 GB", where=named(path), fix="Give fewer prompts.")
+    if len(data) > most:
+        raise BadInput(f"unpacks to more than {most / 1e6:,.0f} MB", where=named(path), fix="Give fewer prompts.")
     return data
 
 

@@ -48,6 +48,7 @@ def recognise(file: Path, columns: str | None) -> Log:
     start = _start(file)
     if start.startswith(b"PAR1"):
         return _parquet(file, columns)
+    sources.refuse_bomb(file)
     lines = sources.head(file)
     if not lines:
         raise BadInput("is empty", where=named(file))

@@ -84,9 +84,10 @@ def _chosen(model: str | None, known: list[str], where: str) -> str:
     if model is None and len(known) == 1:
         return known[0]
     if model is None:
-        raise BadInput("describes several models", where=where, fix=f"Choose one: --servegen-model {', '.join(known)}")
+        listed = shorten(", ".join(known), 300)
+        raise BadInput("describes several models", where=where, fix=f"Choose one: --servegen-model {listed}")
     if model not in known:
-        raise UnknownName("ServeGen model", model, known, fix=f"It has {', '.join(known)}.")
+        raise UnknownName("ServeGen model", model, known, fix=f"It has {shorten(', '.join(known), 300)}.")
     return model
 
 
@@ -119,9 +120,10 @@ def _clients(model: str, table: "pl.DataFrame", lengths: dict[int, list[tuple[fl
     odd = busy.filter(~usable.fill_null(value=False))
     if len(odd):
         told = odd.select("family", "p1", "rate_rps").row(0)
-        raise BadInput(f"a window with family, shape, rate = {told}: expected {' or '.join(FAMILIES)}", where=where)
+        shown = shorten(str(told), 100)
+        raise BadInput(f"a window with family, shape, rate = {shown}: expected {' or '.join(FAMILIES)}", where=where)
     if not lengths:
-        raise BadInput(f"no lengths for any client of {model}", where=where)
+        raise BadInput(f"no lengths for any client of {shorten(model)}", where=where)
     number = {int(client): index for index, client in enumerate(ids)}
     return Clients(
         model,

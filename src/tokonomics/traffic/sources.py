@@ -5,8 +5,10 @@ of the parquet column) and the place of each row in the file. JSON lines are par
 which a line does not parse is gone through line by line, to find which.
 """
 
+import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,11 +32,18 @@ BATCH_BYTES = 32_000_000
 HEAD_LINES = 500
 LARGEST_DOCUMENT = 1_000_000_000
 """Bytes of a JSON document, which is read whole (JSON lines have no limit)."""
+UNPACKED_BYTES, UNPACKED_TIMES = 64_000_000, 50
+"""Bytes that a packed file may unfold into, where all or one line must be held; a log shrinks to a tenth, a bomb more.
+
+JSON, once parsed, takes up to 25 times its text (measured on empty lists): a small file takes 1.6 GB at the most.
+"""
 ROW = "row"
 MOST_ROWS: ContextVar[int | None] = ContextVar("most_rows", default=None)
 """Rows of one file that are read, where files come from strangers; None: all. A small file can unfold into billions."""
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """How gzip (RFC 1952) and zstd (RFC 8878) begin."""
+_UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error)
+"""What disks and unpackers say."""
 
 
 class TooManyRows(BadInput):
@@ -53,6 +62,28 @@ def is_packed(path: Path) -> bool:
     """Whether a file is gzip or zstd, by its first bytes."""
     with readable(path), path.open("rb") as opened:
         return opened.read(4).startswith(_PACKED)
+
+
+def most_unpacked(packed_bytes: int) -> int:
+    """Bytes that a packed file of that size may unfold into where they are held at once."""
+    return max(UNPACKED_BYTES, UNPACKED_TIMES * packed_bytes)
+
+
+def refuse_bomb(path: Path) -> None:
+    """A packed file whose first line alone is out of all proportion: no log, and more than memory may hold."""
+    with readable(path), path.open("rb") as opened:
+        if opened.read(2) != _PACKED[0]:
+            return
+        left = most_unpacked(path.stat().st_size)
+        with gzip.open(path) as unpacked:
+            while piece := unpacked.read(min(left, 1 << 20)):
+                left -= len(piece)
+                if b"\n" in piece:
+                    return
+                if not left:
+                    break
+        if not left:
+            raise BadInput("unpacks to a line without end", where=named(path), fix="It is no log of requests.")
 
 
 def _counted(path: Path, batches: "Iterable[pl.DataFrame]") -> "Iterator[pl.DataFrame]":
@@ -75,7 +106,7 @@ def readable(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, UnicodeError) as error:
+    except (*_UNREADABLE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         said = shorten(" ".join(str(error).split()) or type(error).__name__, 160)
         raise BadInput(f"cannot be read: {said}", where=named(path)) from None
 
@@ -336,20 +367,27 @@ def _ids(value: Any) -> list[int | None] | None:
 
 def all_lines(path: Path) -> list[str]:
     """Every line that holds something, of a file small enough to be held."""
-    lines: list[str] = []
-    size = 0
-    with readable(path):
-        table = _lines(path).select("line")
-        batches = table.collect_batches(chunk_size=BATCH_LINES, maintain_order=True, lazy=True)
-        for batch in _counted(path, batches):
-            lines += [line for line in batch["line"] if line and line.strip()]
-            size += int(batch["line"].str.len_bytes().sum())
-            if size > LARGEST_DOCUMENT:
-                raise BadInput("a JSON document of more than 1 GB", where=named(path), fix="Write it as JSON lines.")
-    return lines
+    return [line for batch in _held(path) for line in batch]
 
 
 def document(path: Path) -> Any:
     """A whole JSON document, or None where the file is none."""
-    value = load("\n".join(all_lines(path)))
+    value = load("\n".join(batch.str.join("\n").item() for batch in _held(path)))
     return None if isinstance(value, NotJson) else value
+
+
+def _held(path: Path) -> "Iterator[pl.Series]":
+    """Lines that hold something, in batches, as long as all of them can be held."""
+    size, most = 0, LARGEST_DOCUMENT
+    if is_packed(path):
+        most = min(most, most_unpacked(path.stat().st_size))
+    with readable(path):
+        table = _lines(path).select("line")
+        batches = table.collect_batches(chunk_size=BATCH_LINES, maintain_order=True, lazy=True)
+        for batch in _counted(path, batches):
+            line = batch["line"]
+            size += int(line.str.len_bytes().sum())
+            if size > most:
+                told = f"a JSON document of more than {most / 1e6:,.0f} MB"
+                raise BadInput(told, where=named(path), fix="Write it as JSON lines.")
+            yield line.filter(line.is_not_null() & (line.str.strip_chars() != ""))

@@ -128,7 +128,7 @@ def read_plan(path: Path) -> Planned:
         document = json.loads(path.read_text())
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadInput("is not JSON", where=where, fix="Make it with: tokonomics plan … --json > plan.json") from None
     try:
         best, load = document["best"], document["workload"]
@@ -146,5 +146,5 @@ def read_plan(path: Path) -> Planned:
         )
     except ValidationError as error:
         raise from_validation(error, where) from None
-    except (KeyError, TypeError, ZeroDivisionError, AttributeError):
+    except (KeyError, TypeError, ArithmeticError, AttributeError):
         raise BadInput("is not a plan", where=where, fix="Make it with: tokonomics plan … --json > plan.json") from None

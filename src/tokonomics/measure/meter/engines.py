@@ -359,7 +359,8 @@ def _key(sample: Sample) -> str:
 
 
 def _rank(labels: Mapping[str, str]) -> tuple[int, ...]:
-    return tuple(int(labels[name]) if labels.get(name, "").isdigit() else 0 for name in _SAME_WORK)
+    ranks = (labels.get(name, "") for name in _SAME_WORK)
+    return tuple(int(rank[:9]) if rank.isascii() and rank.isdigit() else 0 for rank in ranks)
 
 
 def _same_labels(samples: Sequence[Sample], as_of: Sample) -> float | None:

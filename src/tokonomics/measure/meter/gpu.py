@@ -228,7 +228,7 @@ def read_dcgm_page(page: str, at: float, where: str = "the DCGM exporter") -> li
             for family in text_string_to_metric_families(page)
             for sample in family.samples
         ]
-    except (ValueError, KeyError, IndexError):
+    except (ValueError, KeyError, IndexError, OverflowError):
         raise BadInput("does not show a page of Prometheus metrics", where=where) from None
     readings = dcgm_readings(samples, at)
     if not readings:

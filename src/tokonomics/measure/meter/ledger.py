@@ -8,10 +8,11 @@ row. While the disk is full, spans are kept in memory, joined where they can be,
 
 import fcntl
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -122,26 +123,28 @@ class Ledger:
 
     def marks(self) -> dict[str, Mark]:
         """Every server's, as of the last tick that was written."""
-        rows = self._db.execute("SELECT target, until, usd_per_hour, is_gone, readings, totals FROM servers")
-        return {
-            target: Mark(
-                target,
-                until,
-                {each["model"]: _reading(each) for each in json.loads(readings)},
-                {model: Tally(**sums) for model, sums in json.loads(totals).items()},
-                usd_per_hour,
-                bool(is_gone),
-            )
-            for target, until, usd_per_hour, is_gone, readings, totals in rows
-        }
+        with _whole(self.path):
+            rows = self._db.execute("SELECT target, until, usd_per_hour, is_gone, readings, totals FROM servers")
+            return {
+                target: Mark(
+                    target,
+                    _finite(until),
+                    {each["model"]: _reading(each) for each in json.loads(readings)},
+                    {model: Tally(**sums) for model, sums in json.loads(totals).items()},
+                    _finite(usd_per_hour),
+                    bool(is_gone),
+                )
+                for target, until, usd_per_hour, is_gone, readings, totals in rows
+            }
 
     def spans(self, since: float = float("-inf"), until: float = float("inf")) -> Iterator[Span]:
         """Those that reach into the window, oldest first."""
-        rows = self._db.execute(
-            f"SELECT {', '.join(_COLUMNS)} FROM spans WHERE start < ? AND start + seconds >= ? ORDER BY start, id",
-            (until, since),
-        )
-        return map(_span, rows)
+        with _whole(self.path):
+            rows = self._db.execute(
+                f"SELECT {', '.join(_COLUMNS)} FROM spans WHERE start < ? AND start + seconds >= ? ORDER BY start, id",
+                (until, since),
+            )
+            yield from map(_span, rows)
 
     def _write(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")
@@ -186,6 +189,25 @@ class Ledger:
             self._lock = None
 
 
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """A book that a disk or a hand has damaged is refused; half of it would be a wrong bill."""
+    try:
+        yield
+    except (sqlite3.Error, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BadInput(
+            f"is damaged: {shorten(' '.join(str(error).split()) or type(error).__name__, 120)}",
+            where=f"--ledger {shorten(str(path), 200)}",
+            fix="Put back a copy of it, save what can be read with sqlite3's .recover, or name another file.",
+        ) from None
+
+
+def _finite(value: object) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{shorten(repr(value))} is no number")
+    return value
+
+
 def _locked(path: Path) -> IO[str]:
     """The right to write, which ends with the process, however it ends."""
     try:
@@ -213,8 +235,8 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
         )
     try:
         db = _connect(path, read_only)
-    except sqlite3.Error as error:
-        raise BadInput(f"cannot be opened: {error}", where=where) from None
+    except (sqlite3.Error, UnicodeError) as error:
+        raise BadInput(f"cannot be opened: {shorten(str(error), 120)}", where=where) from None
     try:
         application, version = (
             db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
@@ -236,9 +258,9 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
         if not tables:
             header = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
             db.executescript(f"BEGIN IMMEDIATE; {_CREATE} {header} COMMIT;")
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:  # a damaged schema is quoted in messages that are no text
         db.close()
-        raise BadInput(f"cannot be used as a ledger: {error}", where=where) from None
+        raise BadInput(f"cannot be used as a ledger: {shorten(str(error), 120)}", where=where) from None
     except BaseException:
         db.close()
         raise
@@ -258,7 +280,7 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
         if (journal := Path(f"{path}-wal")).exists() and journal.stat().st_size:
             raise  # what only the journal has would be missing from every sum
         return sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeError):
         db.close()
         raise
     return db
@@ -296,6 +318,9 @@ def _span(row: Sequence[object]) -> Span:
     values = dict(zip(_COLUMNS, row, strict=True))
     values["labels"] = json.loads(str(values["labels"]))
     values["watched"] = Watched(str(values["watched"]))
+    if not isinstance(values["labels"], dict) or not all(map(math.isfinite, row[len(_WHO) :])):  # type: ignore[arg-type]
+        raise ValueError("a span that is none")
+    _finite(values["usd_per_hour"])
     return Span(**values)  # type: ignore[arg-type]
 
 
@@ -305,5 +330,6 @@ def _plain(reading: Reading) -> dict[str, object]:
 
 def _reading(plain: dict[str, object]) -> Reading:
     counters = plain["counters"]
-    assert isinstance(counters, dict)
+    if not isinstance(counters, dict):
+        raise TypeError("a reading without counters")
     return Reading(**{**plain, "counters": {Counted(kind): series for kind, series in counters.items()}})  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from tokonomics.errors import shorten
 from tokonomics.measure.meter.readings import Missed
 
 
@@ -37,8 +38,8 @@ def samples_of(page: str, wanted: re.Pattern[str]) -> list[Sample]:
     lines = [match.group() for match in wanted.finditer(page)]
     try:
         families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
-    except (ValueError, KeyError, IndexError) as error:
-        raise Missed(f"the page is not in the Prometheus text format: {str(error)[:100]}") from None
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        raise Missed(f"the page is not in the Prometheus text format: {shorten(str(error), 100)}") from None
     return [
         Sample(each.name, each.labels, each.value)
         for family in families

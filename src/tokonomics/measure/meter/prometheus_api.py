@@ -71,12 +71,12 @@ class PrometheusApi:
         """Samples of the series selected in the ``window_s`` before ``until_s``."""
         query = f"{selector}[{max(1, math.ceil(window_s * 1000))}ms]"
         result, warnings = await self._query(session, query, until_s, "matrix")
-        return Answer([Series(each["metric"], list(_numbers(each.get("values", ())))) for each in result], warnings)
+        return Answer([Series(self._labels(each, named=True), self._samples(each)) for each in result], warnings)
 
     async def living(self, session: aiohttp.ClientSession, selector: str, at_s: float) -> list[Mapping[str, str]]:
         """Labels of the series that are not stale: those of a target that is gone end with its next missed scrape."""
         result, _ = await self._query(session, selector, at_s, "vector")
-        return [each["metric"] for each in result]
+        return [self._labels(each) for each in result]
 
     async def _query(
         self, session: aiohttp.ClientSession, query: str, at_s: float, kind: str
@@ -84,8 +84,25 @@ class PrometheusApi:
         status, body = await self._ask(session, {"query": query, "time": f"{at_s:.3f}"})
         data = self._checked(status, body)
         if data["data"].get("resultType") != kind:
-            raise self._not_prometheus(f"it answered with a {data['data'].get('resultType')} where a {kind} was due")
-        return data["data"]["result"], [str(each) for each in data.get("warnings", ())]
+            other = shorten(str(data["data"].get("resultType")))
+            raise self._not_prometheus(f"it answered with a {other} where a {kind} was due")
+        warnings = data["warnings"] if isinstance(data.get("warnings"), list) else []
+        return data["data"]["result"], [shorten(str(each), 300) for each in warnings]
+
+    def _labels(self, series: object, named: bool = False) -> Mapping[str, str]:
+        """What a series is called; half a character, which JSON can hold and no book or screen, is replaced."""
+        labels = series.get("metric") if isinstance(series, dict) else None
+        if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+            raise self._not_prometheus("a series in its answer has no labels")
+        if named and "__name__" not in labels:
+            raise self._not_prometheus("a series in its answer has no name")
+        return {_whole_characters(name): _whole_characters(value) for name, value in labels.items()}
+
+    def _samples(self, series: Mapping[str, Any]) -> list[tuple[float, float]]:
+        try:
+            return list(_numbers(series.get("values", ())))
+        except (TypeError, ValueError, OverflowError):
+            raise self._not_prometheus("a sample in its answer is no pair of a time and a number") from None
 
     async def _ask(self, session: aiohttp.ClientSession, form: dict[str, str]) -> tuple[int, bytes]:
         """POST, since a list of names outgrows an address; some proxies in front of it only let GET pass."""
@@ -116,7 +133,7 @@ class PrometheusApi:
         """The answer's document; what the server itself says is wrong is passed on."""
         try:
             data = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict) or data.get("status") not in ("success", "error"):
             if status in (401, 403):
@@ -150,9 +167,13 @@ class PrometheusApi:
 def _numbers(values: Iterable[tuple[float, str]]) -> Iterable[tuple[float, float]]:
     """NaN and infinity are no counts: a sample that is one is as good as not there."""
     for at, text in values:
-        value = float(text)
-        if math.isfinite(value):
-            yield float(at), value
+        when, value = float(at), float(text)
+        if math.isfinite(value) and math.isfinite(when):
+            yield when, value
+
+
+def _whole_characters(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _opening(body: bytes) -> str:

@@ -3,7 +3,7 @@
 A tally adds up spans; every figure on the screen, in JSON and on our own ``/metrics`` is read off one.
 """
 
-from pydantic import Field, computed_field
+from pydantic import Field, NonNegativeFloat, PositiveFloat, computed_field
 
 from tokonomics.nouns import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
@@ -125,15 +125,15 @@ def _per_mtok(usd: float, tokens: float) -> float | None:
 class Planned(Noun):
     """What was meant to be: of one replica."""
 
-    usd_per_mtok: float
+    usd_per_mtok: PositiveFloat
     """Reservation basis, input and output tokens."""
-    batch: float | None = None
-    usd_per_hour: float | None = None
-    tokens_per_s: float | None = None
+    batch: NonNegativeFloat | None = None
+    usd_per_hour: NonNegativeFloat | None = None
+    tokens_per_s: NonNegativeFloat | None = None
     """Input and output."""
     cache_share: float | None = None
     """Of the prompt tokens; None: the plan does not say, and none is taken."""
-    requests_per_s: float | None = None
+    requests_per_s: NonNegativeFloat | None = None
 
 
 class GroupState(Noun):

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, shorten
 
 TARGET_LABELS = ("cluster", "namespace", "job", "pod", "container", "instance")
 """Who was scraped, by the names that Prometheus and its Kubernetes operator use."""
@@ -61,7 +61,8 @@ class TargetNames:
             self._names[target] = f"{name}:{part}" if part and len(self._parts[name]) > 1 else name
         for _, one, other in _at_once(scraped, self.of):
             raise BadInput(
-                f"{self.of(one)} is the name of two servers, {_words(one, other)} and {_words(other, one)}",
+                f"{shorten(self.of(one), 200)} is the name of two servers, {_words(one, other)} and "
+                f"{_words(other, one)}",
                 where="--prometheus",
                 fix=f"Choose one: --query '{_words(one, other)}'.",
             )
@@ -71,7 +72,7 @@ def refuse_two_scrapers(scraped: Scraped) -> None:
     """A server that two jobs scrape would be counted twice."""
     for instance, one, other in _at_once(scraped, _address):
         raise BadInput(
-            f"{instance} is scraped twice, as {_words(one, other)} and as {_words(other, one)}: "
+            f"{shorten(instance, 200)} is scraped twice, as {_words(one, other)} and as {_words(other, one)}: "
             "its tokens would count twice",
             where="--prometheus",
             fix=f"Choose one: --query '{_words(one, other)}'.",
@@ -108,4 +109,4 @@ def _part(target: TargetKey) -> str:
 
 
 def _words(labels: TargetKey, unlike: TargetKey) -> str:
-    return ",".join(f'{name}="{value}"' for name, value in labels if (name, value) not in unlike)
+    return ",".join(f'{shorten(name)}="{shorten(value, 120)}"' for name, value in labels if (name, value) not in unlike)

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput, UnknownName
+from tokonomics.errors import BadInput, UnknownName, from_validation, shorten
 from tokonomics.measure.measurements import Measurement, steps_from
 from tokonomics.measure.probe.fit_law import (
     ATTENTION_SHARPNESS,
@@ -32,6 +33,7 @@ from tokonomics.measure.probe.fit_law import (
     fit_law,
     least_log_squares,
 )
+from tokonomics.measure.probe.timing_rows import check_timings
 from tokonomics.measure.validate import Prediction, predict
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
 from tokonomics.physics.calibration import Fitted, HeldOut, Kernels, Machine, Profile, Range, Spread, using
@@ -67,25 +69,30 @@ def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str 
     machine = timings.get("machine")
     if not isinstance(machine, Mapping) or not isinstance(machine.get("device"), str):
         raise BadInput("the timings do not say which device they are of", where=where)
+    check_timings(timings, where)
     device = str(machine["device"])
     try:
         found = find_gpu(gpu or device)
     except UnknownName:
         raise BadInput(
-            f"no GPU of the catalogue is called '{device}'",
+            f"no GPU of the catalogue is called '{shorten(device)}'",
             where=where,
             fix="Name it with --gpu, or add it: docs/catalogue.md.",
         ) from None
     kernels = kernels_from(timings, found, where)
-    made = str(timings.get("made") or date.today().isoformat())
-    profile = Profile(
-        name=f"{found.key} probe",
-        made=date.fromisoformat(made),
-        command=command,
-        machine=Machine(**{name: machine.get(name) for name in Machine.model_fields}),
-        kernels=kernels,
-        timings={name: timings[name] for name in SECTIONS if timings.get(name)},
-    )
+    try:
+        profile = Profile(
+            name=f"{found.key} probe",
+            made=date.fromisoformat(str(timings.get("made") or date.today().isoformat())),
+            command=command,
+            machine=Machine(**{name: machine.get(name) for name in Machine.model_fields}),
+            kernels=kernels,
+            timings={name: timings[name] for name in SECTIONS if timings.get(name)},
+        )
+    except ValidationError as error:
+        raise from_validation(error, where) from None
+    except ValueError as error:
+        raise BadInput(f"'made' is no date: {shorten(str(error))}", where=where) from None
     pairs = check(profile, timings.get("check") or (), found)
     spreads = {kind: spread(kind, [pair for pair in pairs if pair[0] == kind]) for kind in {pair[0] for pair in pairs}}
     return profile.model_copy(
@@ -98,7 +105,7 @@ def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str 
 
 def kernels_from(timings: Mapping[str, Any], gpu: Gpu, where: str) -> Kernels:
     """The curves of a GPU, of whatever was timed."""
-    copied = [row["bytes_per_s"] for row in timings.get("memory") or () if row["kind"] == "copy"]
+    copied = [row["bytes_per_s"] for row in timings.get("memory") or () if row.get("kind") == "copy"]
     gemm = _gemm(gpu, [*(timings.get("gemm") or ()), *(timings.get("sustained") or ())])
     if gemm is None:
         raise BadInput(
