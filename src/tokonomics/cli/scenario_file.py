@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
-from tokonomics.cli.parameters import OUTPUT, Kind, Parameter, functions, parameter_for, verb_parameters
+from tokonomics.cli.parameters import OUTPUT, Kind, Parameter, parameter_for, verb_parameters
 from tokonomics.errors import BadInput, nearest, shorten
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 1_000_000
 AS_GIVEN = "as given"
 """A context's ``obj`` in which names that end in .toml are names like any other."""
-_ASKED_OF_A_SERVER = frozenset({"bench", "import", "calibrate", "probe", "validate", "models", "gpus", "apis"})
-"""What these take describes a server, a result file or a search of the catalogue, not what is to be served."""
-_NOT_ASKED = frozenset({"web", "diff", "init", "doctor", *_ASKED_OF_A_SERVER})
 _TRACE_PREFIX = "trace:"
 
 
@@ -72,7 +69,9 @@ class ScenarioFile:
 
 def scenario_verbs() -> list[str]:
     """The verbs that a scenario file is for: those that take a model, a deployment, traffic or prices."""
-    return [name for name in functions() if name not in _NOT_ASKED]
+    from tokonomics.cli.main import app
+
+    return [each.name for each in app.registered_commands if each.name and each.cls is ScenarioCommand]
 
 
 def known_keys(verbs: Collection[str] | None = None) -> list[str]:
