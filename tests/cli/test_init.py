@@ -21,6 +21,7 @@ from tokonomics.cli.scenario_file import (
     read_scenario_file,
     read_values,
     scenario_verbs,
+    shared_keys,
 )
 from tokonomics.cli.scenario_schema import scenario_schema
 from tokonomics.cli.scenario_text import EXAMPLES, GROUPS, scenario_text, shown
@@ -95,8 +96,8 @@ def test_a_key_of_several_verbs_is_said_once_and_belongs_to_a_group() -> None:
     grouped = [key for keys in GROUPS.values() for key in keys]
     assert len(grouped) == len(set(grouped))
     takers = {key: [verb for verb in scenario_verbs() if key in known_keys([verb])] for key in known_keys()}
-    differ = {"utilization"}  # a share for cost, a question for levers
-    assert {key for key, verbs in takers.items() if len(verbs) > 1} - OUTPUT - differ == set(grouped)
+    assert {key for key, verbs in takers.items() if len(verbs) > 1} & set(shared_keys()) == set(grouped)
+    assert set(known_keys()) - set(shared_keys()) == {*OUTPUT, "utilization"}
     assert set(EXAMPLES) <= set(known_keys())
 
 

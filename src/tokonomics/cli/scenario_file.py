@@ -80,6 +80,15 @@ def known_keys(verbs: Collection[str] | None = None) -> list[str]:
     return list(dict.fromkeys(each.key for verb in wanted for each in verb_parameters(verb).values()))
 
 
+def shared_keys() -> list[str]:
+    """Those that may stand at the top: not what is written, nor what is a switch to one verb and a number to another."""
+    return [key for key in known_keys() if key not in OUTPUT and not _is_ambiguous(key)]
+
+
+def _is_ambiguous(key: str) -> bool:
+    return len({parameter.type is bool for parameter in takers_of(key).values()}) > 1
+
+
 def takers_of(key: str, verbs: Collection[str] | None = None) -> dict[str, Parameter]:
     """The verbs that have a flag for a key, and what they take."""
     found = {verb: parameter_for(verb, key) for verb in (scenario_verbs() if verbs is None else verbs)}
@@ -90,7 +99,7 @@ def read_scenario_file(path: Path) -> ScenarioFile:
     """A scenario file whose every key is known to some verb."""
     where = shorten(str(path), 200)
     verbs = {name.replace("-", "_"): name for name in scenario_verbs()}
-    shared_keys = [key for key in known_keys() if key not in OUTPUT]
+    at_the_top = shared_keys()
     shared: dict[str, object] = {}
     tables: dict[str, dict[str, object]] = {}
     for name, value in read_toml(path).items():
@@ -99,12 +108,15 @@ def read_scenario_file(path: Path) -> ScenarioFile:
             tables[verbs[key]] = _table(value, verbs[key], f"{where}: [{name}]")
         elif isinstance(value, dict):
             raise _unknown(f"unknown table '[{shorten(name)}]'", key, verbs, where)
-        elif key in OUTPUT:
+        elif key in known_keys() and key not in at_the_top:
+            verb = next(iter(takers_of(key)))
             raise BadInput(
-                "would be the same for every verb", where=f"{where}: {key}", fix="Put it under a verb, such as [plan]."
+                "cannot be the same for every verb",
+                where=f"{where}: {key}",
+                fix=f"Put it under a verb, such as [{verb}].",
             )
         else:
-            _put(shared, key, value, shared_keys, where)
+            _put(shared, key, value, at_the_top, where)
     return ScenarioFile(path, shared, tables)
 
 
