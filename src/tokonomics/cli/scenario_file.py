@@ -81,7 +81,7 @@ def known_keys(verbs: Collection[str] | None = None) -> list[str]:
 
 
 def shared_keys() -> list[str]:
-    """Those that may stand at the top: not what is written, nor what is a switch to one verb and a number to another."""
+    """May stand at the top: not what is written, nor what is a switch to one verb and a number to another."""
     return [key for key in known_keys() if key not in OUTPUT and not _is_ambiguous(key)]
 
 
