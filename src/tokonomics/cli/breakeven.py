@@ -167,7 +167,12 @@ def _blamed(nothing: "NothingFits") -> Answer:
     blames = blame(study)
     shown = {"blame": [each.model_dump(mode="json") for each in blames]}
     name = study.question.model.name
-    return Answer(shown, lambda: blame_view(study.plan, name, blames), f"Nothing hosts {name}", exit_code=1)
+    return Answer(
+        shown,
+        lambda: blame_view(study.plan, name, blames, "See tokonomics plan … --why."),
+        f"Nothing hosts {name}",
+        exit_code=1,
+    )
 
 
 def _given(

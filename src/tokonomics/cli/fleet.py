@@ -244,7 +244,7 @@ def _terms(names: list[str] | None, no_spot: bool, no_reserved: bool) -> tuple["
     from tokonomics.planner.wishes import terms_from
 
     left_out = {Terms.spot: no_spot, Terms.reserved: no_reserved}
-    chosen = tuple(each for each in terms_from(names or ["all"]) if not left_out.get(each))
+    chosen = tuple(each for each in terms_from(names or ["on_demand", "reserved", "spot"]) if not left_out.get(each))
     if not chosen:
         raise BadInput("leaves nothing to buy", where="--terms", fix="Write such as on_demand,reserved,spot.")
     return chosen

@@ -7,8 +7,8 @@ table, what that verb takes.
 from collections.abc import Sequence
 from typing import Any
 
-from tokonomics.cli.parameters import OUTPUT, Parameter, verb_parameters
-from tokonomics.cli.scenario_file import known_keys, scenario_verbs, takers_of
+from tokonomics.cli.parameters import Parameter, verb_parameters
+from tokonomics.cli.scenario_file import scenario_verbs, shared_keys, takers_of
 
 _TYPES = {str: ["string", "number"], int: ["integer"], float: ["number"], bool: ["boolean"]}
 
@@ -16,7 +16,7 @@ _TYPES = {str: ["string", "number"], int: ["integer"], float: ["number"], bool: 
 def scenario_schema() -> dict[str, Any]:
     """Of a whole file."""
     tables = {verb: _table(verb) for verb in scenario_verbs()}
-    keys = {key: _shared(key) for key in known_keys() if key not in OUTPUT}
+    keys = {key: _shared(key) for key in shared_keys()}
     both = {name: {"anyOf": [keys[name], tables[name]]} for name in keys.keys() & tables.keys()}
     return {
         "$schema": "http://json-schema.org/draft-04/schema#",
