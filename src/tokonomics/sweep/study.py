@@ -76,23 +76,26 @@ class Run:
         promised = "slo" in self.sweep.base or "slo" in self.sweep.over
         return summary_of(self.sweep.verb, list(self.sweep.over), self.rows, by, promised)
 
-    def said(self) -> dict[str, str]:
-        """About the run, for people."""
-        new = len(self.rows) - self.before
-        lines = {"results": f"Results: {self.results}"}
-        lines["day"] = f"Prices are judged on {self.sweep.ground[DAY]}."
-        if new:
-            often = f"; {seconds(self.worked_s)} of work, {self.worked_s / self.wall_s:.2g} at a time"
-            lines["time"] = f"{plural(new, 'point')} in {seconds(self.wall_s)} on {self.where}{often}."
-        if self.lost:
-            lines["lost"] = f"{plural(self.lost, 'worker')} died on the way; what they were asked was asked again."
-        if self.before:
-            lines["before"] = f"{plural(self.before, 'point')} had been done before (--fresh does them again)."
+    def said(self) -> list[str]:
+        """What is the same whenever it is asked: where the results are, and what they rest on."""
+        there = Path(os.path.relpath(self.results))
+        lines = [f"Results: {self.results if '..' in there.parts else there}"]
+        lines.append(f"Prices are judged on {self.sweep.ground[DAY]}.")
         failed = sum(row.outcome.status is Status.FAILED for row in self.rows)
         if failed:
-            lines["failed"] = (
-                f"{plural(failed, 'point')} failed: --retry-failed does them again, --limit gives more time."
-            )
+            lines.append(f"{plural(failed, 'point')} failed: --retry-failed does them again, --limit gives more time.")
+        return lines
+
+    def told(self) -> list[str]:
+        """About this run alone."""
+        lines, new = [], len(self.rows) - self.before
+        if self.before:
+            lines.append(f"{plural(self.before, 'point')} had been done before (--fresh does them again)")
+        if self.lost:
+            lines.append(f"{plural(self.lost, 'worker')} died on the way; what they were asked was asked again")
+        if new:
+            at_a_time = f"{seconds(self.worked_s)} of work, {self.worked_s / self.wall_s:.2g} at a time"
+            lines.append(f"{plural(new, 'point')} in {seconds(self.wall_s)} on {self.where}; {at_a_time}")
         return lines
 
     def plain(self, found: Summary, top: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A sweep for people: the best points, what each swept key changes, and why some points have no answer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Group
@@ -23,8 +23,8 @@ _WORDS = frozenset({"gpu", "weights"})
 _MOST_REASONS = 5
 
 
-def sweep_view(summary: Summary, top: int, said: Mapping[str, str]) -> Group:
-    """``said`` are lines about the run itself: where the results are, how long it took."""
+def sweep_view(summary: Summary, top: int, said: Sequence[str]) -> Group:
+    """``said`` are lines about the results: where they are, what they rest on."""
     parts: list[Any] = [_heading(summary)]
     if summary.ranked:
         parts += ["", _best(summary, top)]
@@ -42,7 +42,7 @@ def sweep_view(summary: Summary, top: int, said: Mapping[str, str]) -> Group:
         parts += [f"  {plural(number, 'point')}: {_first_line(why)}" for why, number in summary.reasons[:_MOST_REASONS]]
         more = len(summary.reasons) - _MOST_REASONS
         parts += [f"  and {plural(more, 'other reason')}: column `error` of the results"] if more > 0 else []
-    return Group(*parts, "", *said.values())
+    return Group(*parts, "", *said)
 
 
 def points_view(points: list[Point], done: int, said: list[str], rows: int = 20) -> Group:
