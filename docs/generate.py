@@ -30,6 +30,7 @@ PAGES = (
     "docs/fit.md",
     "docs/cost.md",
     "docs/plan.md",
+    "docs/scenario.md",
     "docs/fleet.md",
     "docs/levers.md",
     "docs/physics.md",

@@ -145,6 +145,7 @@ def test_hyphens_are_underscores(tmp_path: Path) -> None:
         ("lora-rank = 2\nlora_rank = 3", ["lora_rank", "given twice"]),
         ("json = true", ["json", "under a verb"]),
         ("chart = 'a.svg'", ["chart", "under a verb"]),
+        ("utilization = 0.5", ["utilization", "under a verb"]),
         ("gpu = ['H100', 'L4']", ["gpu: fit takes one gpu, got 2: H100, L4", "--gpu"]),
         ("tp = 'two'", ["scenario.toml: tp"]),
         ("tp = true", ["tp: must be an integer"]),

@@ -33,13 +33,13 @@ SCENARIOS: list[tuple[str, dict[str, Any]]] = [
         "breakeven",
         {"model_name": "llama-3.1-8b", "api": ["openai:gpt-4o-mini"], "input": "900", "output": "99", "quick": True},
     ),
-    ("trace", {"arrivals": "gamma:2,cv=3", "requests": 500, "input_text": "sample:sharegpt", "seed": 7}),
+    ("trace", {"arrivals": "gamma:2,cv=3", "requests": 500, "input": "sample:sharegpt", "seed": 7}),
 ]
 LONG: list[tuple[str, dict[str, Any]]] = [
     ("simulate", {**CURVE, "trace": "azure-conv", "requests": 300, "slo": "ttft_p99=0.5", "start": "10"}),
     ("cache", {**CURVE, "trace": "mooncake-conversation", "requests": 200}),
     ("levers", {**CURVE, "rate": "2", "input": "500", "output": "50", "slo": "ttft_p99=1", "without": ["hardware"]}),
-    ("capacity", {**CURVE, "input_text": "500", "output_text": "50", "requests": 200, "slo": "ttft_p99=1"}),
+    ("capacity", {**CURVE, "input": "500", "output": "50", "requests": 200, "slo": "ttft_p99=1"}),
 ]
 _CLOCKS = {"wall_s", "simulated_requests_per_s"}
 """How fast this machine was; everything else is equal to the last digit."""
@@ -196,7 +196,7 @@ def test_a_command_uses_the_flags_that_the_command_line_knows(name: str) -> None
 
 
 def test_what_fleet_is_asked_is_written_with_its_own_flags() -> None:
-    inputs = {"model_name": "llama-3.1-8b", "demand": "12x20,12x2", "input_text": "1000", "output_text": "300"}
+    inputs = {"model_name": "llama-3.1-8b", "demand": "12x20,12x2", "input": "1000", "output": "300"}
     written = verbs()["fleet"].command(inputs)
     assert written == "tokonomics fleet llama-3.1-8b --demand 12x20,12x2 --input 1000 --output 300"
 

@@ -40,7 +40,7 @@ while (frame := worker.read_frame(source)) is not None:
 """
 LONG_ENOUGH_S = 60
 ENDLESS = {"model": "llama-3.1-8b", "gpu": "H100", "arrivals": "poisson:50", "requests": 20_000_000,
-           "input_text": "lognormal:mean=500,cv=1", "output_text": "lognormal:mean=200,cv=1"}  # fmt: skip
+           "input": "lognormal:mean=500,cv=1", "output": "lognormal:mean=200,cv=1"}  # fmt: skip
 
 
 @pytest.fixture

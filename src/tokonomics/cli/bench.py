@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.answer import HtmlFile
-from tokonomics.cli.imports import Chart, EngineName, Ep, Gpu, Gpus, Kv, Pp, Tp, Weights
+from tokonomics.cli.answer import ChartFile, HtmlFile
+from tokonomics.cli.flags import SloText, Speed, UsdPerHour
+from tokonomics.cli.imports import EngineName, Ep, Gpu, Gpus, Kv, Pp, Tp, Weights
 from tokonomics.cli.output import Json, console
 from tokonomics.cli.profile_flag import ProfileFile
-from tokonomics.cli.serving_flags import SloText, UsdPerHour
-from tokonomics.cli.traffic_flags import Speed
 from tokonomics.errors import BadInput, shorten
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def bench(
         typer.Option(min=0, help="Of prompts and arrivals; the same seed sends the same.", show_default="new"),
     ] = None,
     save: Annotated[Path | None, typer.Option(help="Keep the result with every request (.json), for import.")] = None,
-    chart: Chart = None,
+    chart: ChartFile = None,
     html: HtmlFile = None,
     profile: ProfileFile = None,
     json: Json = False,
@@ -131,6 +130,7 @@ def _loads(
     seed: int,
 ) -> "tuple[list[int], list[float], Trace | None]":
     """The one kind of load that was asked for."""
+    from tokonomics.cli.groups import Traffic
     from tokonomics.cli.traffic_flags import traffic_from
     from tokonomics.measure.bench.run import MOST_USERS
 
@@ -141,7 +141,7 @@ def _loads(
     if speed is not None and trace is None:
         raise BadInput("is for a trace", where="--speed")
     if trace is not None:
-        return [], [], traffic_from(trace, speed=speed, requests=requests, seed=seed)
+        return [], [], traffic_from(trace, Traffic(speed=speed, requests=requests, seed=seed))
     if rate is not None:
         return [], _numbers(rate, "--rate", 1e-3, 1e5), None
     if sweep:

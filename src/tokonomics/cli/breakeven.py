@@ -1,15 +1,13 @@
 """``tokonomics breakeven``: from which volume on hosting a model oneself is cheaper than an API."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.answer import Answer, HtmlFile, check_files, give, working
-from tokonomics.cli.output import Json
-from tokonomics.cli.profile_flag import ProfileFile
-from tokonomics.cli.serving_flags import Model, ModelArgument
+from tokonomics.cli import flags
+from tokonomics.cli.answer import Answer, working
+from tokonomics.cli.groups import Choice, Load, Market, Shown, flat, words
 from tokonomics.errors import BadInput, shorten
 
 if TYPE_CHECKING:
@@ -18,24 +16,15 @@ if TYPE_CHECKING:
     from tokonomics.planner.breakeven import BreakEvenReport, NothingFits
 
 
+@flat
 def breakeven(
-    model_name: ModelArgument = None,
-    model: Model = None,
+    *,
+    model_name: flags.ModelArgument = None,
+    model: flags.Model = None,
     api: Annotated[
         list[str] | None, typer.Option(help="host:model as in `tokonomics apis`; with commas, or repeat.")
     ] = None,
-    input: Annotated[
-        str | None, typer.Option(help="Prompt tokens: 1000, lognormal:mean=800,p99=6000, sample:sharegpt.")
-    ] = None,
-    output: Annotated[str | None, typer.Option(help="Answer tokens, likewise.")] = None,
-    arrivals: Annotated[
-        str | None, typer.Option(help="How requests arrive: gamma:5,cv=3, diurnal:5,peak=3 …", show_default="poisson")
-    ] = None,
-    trace: Annotated[str | None, typer.Option(help="Your request log instead: its lengths and bursts.")] = None,
-    columns: Annotated[str | None, typer.Option(help="Which column of the log is what: arrival=TIME,input=…")] = None,
-    tokens_per_month: Annotated[
-        str | None, typer.Option(help="Your own volume, in and out, such as 2B: shown as well.")
-    ] = None,
+    load: Load,
     cached_share: Annotated[
         float | None,
         typer.Option(
@@ -52,41 +41,17 @@ def breakeven(
         list[str] | None,
         typer.Option(help="Another line of the bill: monitoring=500 ($/month) or network=8% (of the machines)."),
     ] = None,
-    slo: Annotated[
-        str | None, typer.Option(help="The promise: ttft_p99=0.5,tpot_p99=50ms (ttft, tpot, e2e; p50 … p99, mean).")
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Nothing is promised, work is fed evenly.")] = False,
-    gpu: Annotated[list[str] | None, typer.Option(help="Only these GPUs: names with commas, or repeat.")] = None,
-    provider: Annotated[list[str] | None, typer.Option(help="Only these providers.")] = None,
-    region: Annotated[list[str] | None, typer.Option(help="Only these regions.")] = None,
-    terms: Annotated[
-        list[str] | None, typer.Option(help="on_demand, spot, reserved or all.", show_default="on_demand")
-    ] = None,
-    discount: Annotated[list[str] | None, typer.Option(help="Your discount at a provider: aws=0.2.")] = None,
-    offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV) instead of the shipped one.")] = None,
-    max_age: Annotated[
-        int | None, typer.Option(min=0, help="Leave out prices older than this many days.", show_default="365")
-    ] = None,
-    weights: Annotated[list[str] | None, typer.Option(help="Only these precisions of the weights.")] = None,
-    min_weights: Annotated[str | None, typer.Option(help="No precision below this one, such as fp8.")] = None,
-    kv: Annotated[list[str] | None, typer.Option(help="Precisions of the KV cache.", show_default="bf16,fp8")] = None,
-    engine: Annotated[list[str] | None, typer.Option(help="Serving engines, or all.", show_default="vllm")] = None,
-    max_utilization: Annotated[
-        float | None,
-        typer.Option(help="Load replicas to at most this share.", show_default="what the promise allows; 0.7 quick"),
-    ] = None,
-    spare: Annotated[int | None, typer.Option(min=0, help="Replicas that may fail.", show_default="0")] = None,
+    choice: Choice,
+    market: Market,
+    max_utilization: flags.MaxUtilization = None,
+    spare: flags.Spare = None,
     tokens_per_second: Annotated[
         float | None, typer.Option(help="Instead of planning: what one replica of yours makes, in and out.")
     ] = None,
     usd_per_hour: Annotated[float | None, typer.Option(help="With --tokens-per-second: one GPU.")] = None,
     replica_gpus: Annotated[int, typer.Option(min=1, help="With --tokens-per-second: GPUs of a replica.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="Closed form only: means instead of percentiles.")] = False,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of made-up requests.", show_default="0")] = None,
-    chart: Annotated[Path | None, typer.Option(help="Save the bills against volume: .svg, .png, .html, .json.")] = None,
-    html: HtmlFile = None,
-    profile: ProfileFile = None,
-    json: Json = False,
+    quick: flags.Quick = False,
+    shown: Shown,
 ) -> None:
     """From which volume on hosting a model oneself is cheaper than an API: whole machines against a price per token.
 
@@ -98,42 +63,37 @@ def breakeven(
       tokonomics breakeven llama-3.1-8b --api openai:gpt-4o-mini --batch-api --cached-share 0.3 --input 2000 --output 99
       tokonomics breakeven --tokens-per-second 2400 --usd-per-hour 2.21 --replica-gpus 4 --max-utilization 0.7 \\
         --api openai:gpt-4o --input 1000 --output 1000
+      tokonomics breakeven chat.toml --api openai:gpt-4o-mini
     """
     from tokonomics.planner.breakeven import NothingFits
     from tokonomics.report.breakeven_charts import breakeven_chart
     from tokonomics.report.breakeven_view import breakeven_view
 
-    check_files(chart, html)
+    shown.check()
     extras = extras_from(engineers, engineer_usd_per_month, overhead)
-    flags = {
-        "tokens_per_month": tokens_per_month, "input": input, "output": output, "arrivals": arrivals, "trace": trace,
-        "columns": columns, "seed": seed, "slo": slo, "offline": offline, "gpu": gpu, "provider": provider,
-        "region": region, "terms": terms, "discount": discount, "offers": None if offers is None else str(offers),
-        "max_age": max_age, "weights": weights, "min_weights": min_weights, "kv": kv, "engine": engine,
-        "max_utilization": max_utilization, "spare": spare, "quick": quick,
-    }  # fmt: skip
+    asked = words(load, choice, market) | {"max_utilization": max_utilization, "spare": spare, "quick": quick}
     if tokens_per_second is not None or usd_per_hour is not None:
-        planned = {"model": model_name or model, **{name: flags[name] for name in _PLANNED}}
+        planned = {"model": model_name or model, **{name: asked[name] for name in _PLANNED}}
         _refuse(planned, "plans a fleet; with --tokens-per-second its speed and price are given")
         given = (tokens_per_second, usd_per_hour, replica_gpus, max_utilization)
-        found = _given(given, flags, api, cached_share, batch_api, extras)
+        found = _given(given, asked, api, cached_share, batch_api, extras)
     else:
         try:
-            found = _planned(model_name, model, flags, api, cached_share, batch_api, extras)
+            found = _planned(model_name, model, asked, api, cached_share, batch_api, extras)
         except NothingFits as nothing:
-            give(_blamed(nothing), json=json, html=html)
+            shown.give(_blamed(nothing))
             return
     charts = {"Bills against volume": lambda: breakeven_chart(found)}
     answer = Answer(found, lambda: breakeven_view(found), f"Host {found.model} or call an API", charts)
-    give(answer, json=json, chart=chart, html=html)
+    shown.give(answer)
 
 
-_PLANNED = ("slo", "offline", "gpu", "provider", "region", "terms", "discount", "offers", "max_age", "weights",
-            "min_weights", "kv", "engine", "spare", "quick", "arrivals")  # fmt: skip
+_PLANNED = ("slo", "offline", "gpu", "provider", "region", "terms", "discount", "offers", "max_price", "max_age",
+            "weights", "min_weights", "kv", "engine", "spare", "quick", "arrivals", "start", "end")  # fmt: skip
 
 
-def _refuse(flags: Mapping[str, object], why: str) -> None:
-    for name, value in flags.items():
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    for name, value in given.items():
         if value not in (None, False):
             raise BadInput(why, where=f"--{name.replace('_', '-')}")
 
@@ -141,7 +101,7 @@ def _refuse(flags: Mapping[str, object], why: str) -> None:
 def _planned(
     model_name: str | None,
     model: str | None,
-    flags: Mapping[str, object],
+    asked: Mapping[str, object],
     api: list[str] | None,
     cached_share: float | None,
     batch_api: bool,
@@ -162,15 +122,14 @@ def _planned(
         tokens_per_request,
     )
     from tokonomics.planner.scenario import Scenario, offers_of, promises_of
-    from tokonomics.planner.wishes import amount
 
     name = model_from(model_name, model)
     spec = find_model(name)
-    volume = flags["tokens_per_month"]
-    own = amount(str(volume), "--tokens-per-month") if volume else None
-    scenario = Scenario().over({"model": (name,), **{key: each for key, each in flags.items() if each != volume}})
+    traffic = {key: value for key, value in asked.items() if key not in ("rate", "tokens_per_month")}
+    scenario = Scenario().over({"model": (name,), **traffic})
     hosting = Hosting(scenario, offers_of(scenario), today(), cached_share or 0.0)
     load = hosting.load(TRICKLE)
+    own = _own_volume(asked, tokens_per_request(load))
     share = share_of_api(hosting.recorded(), cached_share)
     bills, left_out = api_bills(_apis(api), load.trace, share, batch_api, replayed=cached_share is None)
     if not scenario.quick:
@@ -185,6 +144,20 @@ def _planned(
     )  # fmt: skip
 
 
+def _own_volume(asked: Mapping[str, object], tokens_per_request: float) -> float | None:
+    """The user's own tokens a month, said in either way."""
+    from tokonomics.planner.breakeven import SECONDS_PER_MONTH
+    from tokonomics.planner.scenario import read_rate
+    from tokonomics.planner.wishes import amount
+
+    rate, volume = asked["rate"], asked["tokens_per_month"]
+    if rate is not None and volume is not None:
+        raise BadInput("says the same as --rate", where="--tokens-per-month", fix="Give one of the two.")
+    if rate is not None:
+        return read_rate(str(rate)) * tokens_per_request * SECONDS_PER_MONTH
+    return amount(str(volume), "--tokens-per-month") if volume else None
+
+
 def _blamed(nothing: "NothingFits") -> Answer:
     """Why nothing can be hosted."""
     from tokonomics.planner.blame import blame
@@ -194,12 +167,17 @@ def _blamed(nothing: "NothingFits") -> Answer:
     blames = blame(study)
     shown = {"blame": [each.model_dump(mode="json") for each in blames]}
     name = study.question.model.name
-    return Answer(shown, lambda: blame_view(study.plan, name, blames), f"Nothing hosts {name}", exit_code=1)
+    return Answer(
+        shown,
+        lambda: blame_view(study.plan, name, blames, "See tokonomics plan … --why."),
+        f"Nothing hosts {name}",
+        exit_code=1,
+    )
 
 
 def _given(
     replica: tuple[float | None, float | None, int, float | None],
-    flags: Mapping[str, object],
+    asked: Mapping[str, object],
     api: list[str] | None,
     cached_share: float | None,
     batch_api: bool,
@@ -208,9 +186,8 @@ def _given(
     """The self-hosted side from the user's own speed, price and utilisation."""
     from tokonomics.money.api_bill import api_bills
     from tokonomics.money.breakeven import SelfHosted, kind_of_equation
-    from tokonomics.planner.breakeven import report, share_of_api
+    from tokonomics.planner.breakeven import report, share_of_api, tokens_per_request
     from tokonomics.planner.scenario import Scenario, load_of
-    from tokonomics.planner.wishes import amount
     from tokonomics.units import percent, usd
 
     speed, price, gpus, share = replica
@@ -223,15 +200,14 @@ def _given(
         )
     name = f"{gpus} GPUs at {usd(price)}/h, {speed:,.0f} tok/s filled to {percent(share)}"
     kind = kind_of_equation(name, price, gpus, speed, share)
-    volume = flags["tokens_per_month"]
-    traffic = {each: flags[each] for each in ("input", "output", "trace", "columns", "seed")}
-    load = load_of(Scenario().over({**traffic, "rate": None if flags["trace"] else "1"}))
+    traffic = {each: asked[each] for each in ("input", "output", "trace", "columns", "seed")}
+    load = load_of(Scenario().over({**traffic, "rate": None if asked["trace"] else "1"}))
     cached = share_of_api(load, cached_share)
     bills, left_out = api_bills(_apis(api), load.trace, cached, batch_api, replayed=cached_share is None)
     return report(
         "your replica", load.trace, SelfHosted(kinds=(kind,), extras=extras), (), bills, left_out,
         cached_share=cached, filled=(),
-        own_tokens_per_month=amount(str(volume), "--tokens-per-month") if volume else None,
+        own_tokens_per_month=_own_volume(asked, tokens_per_request(load)),
     )  # fmt: skip
 
 

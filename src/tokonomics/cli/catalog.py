@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from tokonomics.cli import flags
+from tokonomics.cli.groups import Market, flat
 from tokonomics.cli.output import Json, show, show_json
 
 Match = Annotated[str | None, typer.Argument(help="Only names that contain this.")]
@@ -57,14 +59,13 @@ def gpus(
     show_json([each.model_dump(mode="json") for each in found]) if json else show(gpus_view(found))
 
 
+@flat
 def offers(
-    gpu: Annotated[list[str] | None, typer.Option(help="Only these GPUs.")] = None,
-    provider: Annotated[list[str] | None, typer.Option(help="Only these providers.")] = None,
-    region: Annotated[list[str] | None, typer.Option(help="Only these regions.")] = None,
+    *,
+    gpu: flags.GpuNames = None,
+    market: Market,
     terms: Annotated[str, typer.Option(help="on_demand, spot or reserved: which price to sort by.")] = "on_demand",
-    max_price: Annotated[float | None, typer.Option(help="The most dollars per GPU-hour.")] = None,
-    discount: Annotated[list[str] | None, typer.Option(help="Your discount at a provider: aws=0.2.")] = None,
-    offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV).")] = None,
+    max_price: flags.MaxPrice = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 25,
     json: Json = False,
 ) -> None:
@@ -75,6 +76,7 @@ def offers(
       tokonomics offers --gpu H100
       tokonomics offers --gpu L4,T4 --provider aws,gcp --terms spot
       tokonomics offers --offers my.csv --discount aws=0.2 --json
+      tokonomics offers chat.toml
     """
     from tokonomics.catalog.offers import load_offers, select_offers
     from tokonomics.clock import today
@@ -86,13 +88,13 @@ def offers(
         require_positive("--max-price", max_price)
     wanted = parse_terms(terms)
     found = select_offers(
-        load_offers(offers),
-        provider=listed(provider, "--provider"),
-        region=listed(region, "--region"),
+        load_offers(market.offers),
+        provider=listed(market.provider, "--provider"),
+        region=listed(market.region, "--region"),
         gpu=listed(gpu, "--gpu"),
         terms=wanted,
         max_usd_per_gpu_hour=max_price,
-        discounts=discounts_from(discount),
+        discounts=discounts_from(market.discount),
     )
     if json:
         show_json([each.model_dump(mode="json") | {"stale": each.is_stale(today())} for each in found])

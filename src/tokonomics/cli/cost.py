@@ -5,14 +5,18 @@ from typing import Annotated
 
 import typer
 
-from tokonomics.cli.answer import Answer, below_each_other, give
+from tokonomics.cli import flags
+from tokonomics.cli.answer import Answer, HtmlFile, below_each_other, give
 from tokonomics.cli.output import Json
+
+_DRAWN = 100_000
+"""Requests whose mean stands for a distribution's: within a percent where lengths vary threefold."""
 
 
 def cost(
     tokens_per_second: Annotated[float, typer.Option(help="Tokens a second of all GPUs together, at full speed.")],
-    usd_per_hour: Annotated[float | None, typer.Option(help="Price of one GPU for one hour.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="Take the price of this GPU from the catalogue instead.")] = None,
+    usd_per_hour: flags.UsdPerHour = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU whose cheapest offer is the price instead.")] = None,
     gpus: Annotated[int, typer.Option(help="Number of GPUs.")] = 1,
     utilization: Annotated[
         float | None, typer.Option(help="Share of full speed really produced, 0 to 1.", show_default="1")
@@ -24,13 +28,10 @@ def cost(
     target: Annotated[
         float | None, typer.Option(help="Also: what it takes to reach this many dollars per Mtok.")
     ] = None,
-    input: Annotated[
-        int | None, typer.Option(min=0, max=10**8, help="Prompt tokens of a request, for the price per request.")
-    ] = None,
-    output: Annotated[
-        int | None, typer.Option(min=0, max=10**8, help="Answer tokens of a request, for the price per request.")
-    ] = None,
-    offers: Annotated[Path | None, typer.Option(help="Price list (CSV) to look --gpu up in.")] = None,
+    input: flags.InputText = None,
+    output: flags.OutputText = None,
+    offers: flags.OffersFile = None,
+    html: HtmlFile = None,
     json: Json = False,
 ) -> None:
     """What a million tokens costs on GPUs paid by the hour.
@@ -40,6 +41,7 @@ def cost(
       tokonomics cost --usd-per-hour 2.21 --gpus 4 --tokens-per-second 2400 --utilization 0.7
       tokonomics cost --gpu A100-80GB --tokens-per-second 2900 --utilization 0.5 --target 0.20
       tokonomics cost --gpu H100 --tokens-per-second 4800 --load 8x0.99,16x0 --load 24x0.7
+      tokonomics cost chat.toml --tokens-per-second 4800
     """
     from tokonomics.errors import BadInput
     from tokonomics.money import cost as money
@@ -51,7 +53,8 @@ def cost(
     loads = [money.load_cost(text, price, tokens_per_second, gpus) for text in load or []]
     share = loads[0].mean_utilization if loads else 1.0 if utilization is None else utilization
     result = money.cost(price, tokens_per_second, share, gpus)
-    per_request = money.usd_per_request(result.usd_per_mtok, input or 0, output or 0) if input or output else None
+    prompt, reply = _mean_tokens(input, output)
+    per_request = money.usd_per_request(result.usd_per_mtok, prompt, reply) if prompt or reply else None
     needs = money.needed_for(target, price, tokens_per_second, share, gpus) if target is not None else None
     shown = (
         result.model_dump(mode="json")
@@ -63,7 +66,23 @@ def cost(
         views += ["", cost_view.loads_view(loads, gpus)]
     if needs:
         views += ["", cost_view.target_view(needs)]
-    give(Answer(shown, lambda: below_each_other(views), "What a million tokens costs"), json=json)
+    give(Answer(shown, lambda: below_each_other(views), "What a million tokens costs"), json=json, html=html)
+
+
+def _mean_tokens(input_text: str | None, output_text: str | None) -> tuple[float, float]:
+    """Of a request: what was given, or the mean of so many drawn from a distribution."""
+    from tokonomics.traffic.lengths import draw_lengths, parse_lengths
+
+    if input_text is None and output_text is None:
+        return 0.0, 0.0
+    import numpy as np
+
+    none = parse_lengths("0", least=0)
+    inputs = none if input_text is None else parse_lengths(input_text, "--input", least=0)
+    of_pairs = inputs if inputs.pairs is not None else none
+    outputs = of_pairs if output_text is None else parse_lengths(output_text, "--output", least=0)
+    prompts, replies = draw_lengths(inputs, outputs, _DRAWN, np.random.default_rng(0))
+    return float(prompts.mean()), float(replies.mean())
 
 
 def _price(

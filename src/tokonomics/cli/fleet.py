@@ -1,15 +1,12 @@
 """``tokonomics fleet``: which machines to buy, on which terms, hour by hour."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give, working
-from tokonomics.cli.output import Json
-from tokonomics.cli.profile_flag import ProfileFile
-from tokonomics.cli.serving_flags import EngineName, Kv, Model, ModelArgument, Weights
-from tokonomics.cli.traffic_flags import Columns, InputText, OutputText, Seed
+from tokonomics.cli import flags
+from tokonomics.cli.answer import Answer, working
+from tokonomics.cli.groups import Market, Shown, Traffic, flat
 from tokonomics.errors import BadInput, shorten
 
 if TYPE_CHECKING:
@@ -21,42 +18,37 @@ DemandText = Annotated[
     str | None,
     typer.Option("--demand", help="Requests a second over time: 12x20,12x2 (hours × rate) or weekly:5,peak=2."),
 ]
-TraceName = Annotated[
-    str | None, typer.Option("--trace", help="A request log instead: its hours, lengths and bursts (docs/traffic.md).")
-]
-Slo = Annotated[
-    str | None,
-    typer.Option("--slo", help="Promises: ttft_p99=0.5,tpot_p99=50ms,e2e_p90=20. Without any it is batch work."),
-]
 SizeClasses = Annotated[
     str | None,
     typer.Option(help="Split requests by prompt and answer tokens: 4000 or 1000,8000. Large ones may go elsewhere."),
 ]
 
 
+@flat
 def fleet(
-    model_name: ModelArgument = None,
-    model: Model = None,
+    *,
+    model_name: flags.ModelArgument = None,
+    model: flags.Model = None,
     demand: DemandText = None,
-    trace: TraceName = None,
-    columns: Columns = None,
-    input_text: InputText = None,
-    output_text: OutputText = None,
-    slo: Slo = None,
+    rate: flags.Rate = None,
+    trace: flags.TraceName = None,
+    columns: flags.Columns = None,
+    input: flags.InputText = None,
+    output: flags.OutputText = None,
+    slo: flags.SloText = None,
     size_classes: SizeClasses = None,
     hours: Annotated[
         int | None, typer.Option(help="The horizon, at most 744; it repeats.", show_default="168, or the log's own")
     ] = None,
-    gpu: Annotated[list[str] | None, typer.Option(help="Only these GPUs: names with commas, or repeat.")] = None,
-    provider: Annotated[list[str] | None, typer.Option(help="Only these providers.")] = None,
-    region: Annotated[
-        list[str] | None, typer.Option(help="Only these regions: us-east-1, or us for all of them.")
-    ] = None,
+    gpu: flags.GpuNames = None,
+    market: Market,
     anywhere: Annotated[
         bool, typer.Option("--anywhere", help="Mix providers and regions; else all is bought in one region.")
     ] = False,
-    offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV) instead of the shipped one.")] = None,
-    terms: Annotated[str, typer.Option(help="What may be bought.")] = "on_demand,reserved,spot",
+    terms: Annotated[
+        list[str] | None,
+        typer.Option("--terms", help="Only these terms: on_demand, spot, reserved or all.", show_default="all"),
+    ] = None,
     no_spot: Annotated[bool, typer.Option("--no-spot", help="Buy nothing on spot.")] = False,
     no_reserved: Annotated[bool, typer.Option("--no-reserved", help="Commit to nothing for years.")] = False,
     max_spot_share: Annotated[
@@ -93,19 +85,16 @@ def fleet(
     startup: Annotated[
         str | None, typer.Option(help="From ordering a machine to its first answer: 300, 5m.", show_default="estimated")
     ] = None,
-    weights: Weights = None,
-    kv: Kv = "bf16",
-    engine: EngineName = "vllm",
+    weights: flags.Weights = None,
+    kv: flags.Kv = "bf16",
+    engine: flags.EngineName = "vllm",
     gap: Annotated[
         float, typer.Option(min=0, max=0.99, help="Stop when nothing can be cheaper by more than this.")
     ] = 0.005,
     time_limit: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds for the solver.")] = 30.0,
     no_replay: Annotated[bool, typer.Option("--no-replay", help="Do not try the fleet in the simulator.")] = False,
-    seed: Seed = 0,
-    chart: ChartFile = None,
-    html: HtmlFile = None,
-    profile: ProfileFile = None,
-    json: Json = False,
+    seed: flags.Seed = 0,
+    shown: Shown,
 ) -> None:
     """The cheapest fleet for a demand that changes over time: reserved, on demand and spot, hour by hour.
 
@@ -115,6 +104,7 @@ def fleet(
       tokonomics fleet llama-3.1-8b --demand weekly:9,peak=2 --input 900 --output 99 --slo ttft_p99=1 --chart fleet.png
       tokonomics fleet llama-3.1-70b --trace log.jsonl --slo ttft_p99=2,tpot_p99=60ms --size-classes 4000 --no-spot
       tokonomics fleet llama-3.1-8b --trace azure-conv --slo tpot_p99=50ms --provider aws --availability 0.999999
+      tokonomics fleet chat.toml --demand weekly:9,peak=2
     """
     from tokonomics.catalog.engines import find_engine
     from tokonomics.catalog.load_models import find_model
@@ -126,12 +116,12 @@ def fleet(
     from tokonomics.money.fleet_availability import require_target
     from tokonomics.planner.fleet import plan_fleet
     from tokonomics.planner.fleet_offers import fleet_machines, zones_needed
-    from tokonomics.planner.wishes import listed, offers_for
+    from tokonomics.planner.wishes import discounts_from, listed, offers_for
     from tokonomics.report.fleet_charts import fleet_chart
     from tokonomics.report.fleet_view import fleet_view
     from tokonomics.traffic.promises import parse_promises
 
-    check_files(chart, html)
+    shown.check()
     promises = parse_promises(slo) if slo is not None else ()
     spec = find_model(model_from(model_name, model))
     held = parse_precision(weights, WEIGHT_PRECISIONS, "--weights") if weights is not None else spec.served
@@ -141,10 +131,10 @@ def fleet(
     ready_s = read_time(startup, "--startup")
     target = None if availability is None else require_target(availability)
     serves = find_engine(engine)
-    traffic = _traffic(
-        demand, trace, columns, input_text, output_text, size_classes, hours, seed, context=spec.max_context
-    )
-    chosen = offers_for(offers, provider, region, listed(gpu, "--gpu"), {})
+    arrives = Traffic(rate=rate, columns=columns, input=input, output=output, seed=seed)
+    traffic = _traffic(demand, trace, arrives, size_classes, hours, context=spec.max_context)
+    names, discounts = listed(gpu, "--gpu"), discounts_from(market.discount)
+    chosen = offers_for(market.offers, market.provider, market.region, names, discounts)
     say_if_compiling()
     with working() as say:
         machines = fleet_machines(
@@ -159,7 +149,7 @@ def fleet(
             today=today(),
             startup_s=ready_s,
             interruptions=risk,
-            aws_zones=offers is None,
+            aws_zones=market.offers is None,
             most_zones=zones_needed(1.0 if max_zone_share is None else max_zone_share),
             anywhere=anywhere,
             say=say,
@@ -184,18 +174,15 @@ def fleet(
         )
     charts = {"What runs hour by hour": lambda: fleet_chart(result)}
     title = f"The fleet for {spec.name}"
-    give(Answer(result, lambda: fleet_view(result), title, charts), json=json, chart=chart, html=html)
+    shown.give(Answer(result, lambda: fleet_view(result), title, charts))
 
 
 def _traffic(
     demand: str | None,
     trace: str | None,
-    columns: str | None,
-    input_text: str | None,
-    output_text: str | None,
+    arrives: Traffic,
     size_classes: str | None,
     hours: int | None,
-    seed: int,
     *,
     context: int,
 ) -> "FleetTraffic":
@@ -203,23 +190,32 @@ def _traffic(
     from tokonomics.cli.traffic_flags import traffic_from
     from tokonomics.money.demand import HOURS_PER_WEEK, parse_demand
     from tokonomics.planner.fleet_traffic import traffic_from_curve, traffic_from_trace
+    from tokonomics.planner.scenario import read_rate
     from tokonomics.traffic.lengths import parse_lengths
 
     limits = _size_classes(size_classes)
+    input_text, output_text = arrives.input, arrives.output
+    if demand is None and trace is None and arrives.rate is not None:
+        demand = f"1x{read_rate(arrives.rate):g}"
+    elif demand is not None and arrives.rate is not None:
+        raise BadInput("says the same as --demand", where="--rate", fix="Give one of the two.")
     if (demand is None) == (trace is None):
         what = "no demand is given" if demand is None else "a demand and a log are given"
         raise BadInput(
-            what, where="--demand", fix="Write --demand 12x20,12x2 --input 1000 --output 300, or --trace log.jsonl."
+            what,
+            where="--demand",
+            fix="Write --demand 12x20,12x2 --input 1000 --output 300, --rate 20 …, or --trace log.jsonl.",
         )
     if trace is not None:
         for flag, given in (("--input", input_text), ("--output", output_text)):
             if given is not None:
                 raise BadInput("is for a demand curve; a log brings its own lengths", where=flag)
-        return traffic_from_trace(traffic_from(trace, columns=columns, seed=seed), limits, hours, context)
+        log = Traffic(rate=arrives.rate, columns=arrives.columns, seed=arrives.seed)
+        return traffic_from_trace(traffic_from(trace, log), limits, hours, context)
     curve = parse_demand(demand or "", HOURS_PER_WEEK if hours is None else hours)
     if curve.peak <= 0:
         raise BadInput("there is no hour with a request", where="--demand")
-    if columns is not None:
+    if arrives.columns is not None:
         raise BadInput("is for a log", where="--columns")
     if input_text is None:
         raise BadInput("is missing: how long are the prompts?", where="--input", fix="Such as --input 512.")
@@ -227,7 +223,7 @@ def _traffic(
     if output_text is None and inputs.pairs is None:
         raise BadInput("is missing: how long are the answers?", where="--output", fix="Such as --output 256.")
     outputs = inputs if output_text is None else parse_lengths(output_text, "--output")
-    return traffic_from_curve(curve, inputs, outputs, limits, seed, context)
+    return traffic_from_curve(curve, inputs, outputs, limits, arrives.seed, context)
 
 
 def _size_classes(text: str | None) -> tuple[int, ...]:
@@ -243,12 +239,12 @@ def _size_classes(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(int(part) for part in parts))
 
 
-def _terms(text: str, no_spot: bool, no_reserved: bool) -> tuple["Terms", ...]:
+def _terms(names: list[str] | None, no_spot: bool, no_reserved: bool) -> tuple["Terms", ...]:
     from tokonomics.catalog.offers import Terms
-    from tokonomics.planner.wishes import parse_terms
+    from tokonomics.planner.wishes import terms_from
 
     left_out = {Terms.spot: no_spot, Terms.reserved: no_reserved}
-    chosen = tuple(each for each in dict.fromkeys(map(parse_terms, text.split(","))) if not left_out.get(each))
+    chosen = tuple(each for each in terms_from(names or ["all"]) if not left_out.get(each))
     if not chosen:
         raise BadInput("leaves nothing to buy", where="--terms", fix="Write such as on_demand,reserved,spot.")
     return chosen

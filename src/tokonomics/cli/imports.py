@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.answer import Answer, HtmlFile, check_files, give
+from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give
+from tokonomics.cli.flags import SloText, UsdPerHour
 from tokonomics.cli.output import Json
 from tokonomics.cli.profile_flag import ProfileFile
-from tokonomics.cli.serving_flags import SloText, UsdPerHour
 
 if TYPE_CHECKING:
     from tokonomics.measure.benchmark_run import BenchmarkRun
@@ -30,7 +30,6 @@ Kv = Annotated[str | None, typer.Option(help="Precision of the KV cache: bf16 or
 EngineName = Annotated[
     str | None, typer.Option("--engine", help="Serving engine.", show_default="as the file says, or vllm")
 ]
-Chart = Annotated[Path | None, typer.Option(help="Save latency and $/Mtok against load: .svg, .png, .html or .json.")]
 
 
 def import_results(
@@ -49,7 +48,7 @@ def import_results(
     engine: EngineName = None,
     usd_per_hour: UsdPerHour = None,
     slo: SloText = None,
-    chart: Chart = None,
+    chart: ChartFile = None,
     html: HtmlFile = None,
     profile: ProfileFile = None,
     json: Json = False,

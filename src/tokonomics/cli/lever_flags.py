@@ -1,10 +1,12 @@
 """The flags that ``levers`` and ``stack`` share, and the setup that they say."""
 
-from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from tokonomics.cli import flags
+from tokonomics.cli.groups import Layout, Load, Market, words
 
 if TYPE_CHECKING:
     from tokonomics.catalog.offers import Offer
@@ -12,32 +14,6 @@ if TYPE_CHECKING:
     from tokonomics.planner.lever_list import Choices
     from tokonomics.planner.setup import Setup
 
-ModelName = Annotated[str, typer.Argument(help="Model name, or path to a config.json.", metavar="MODEL")]
-GpuNow = Annotated[str, typer.Option("--gpu", help="The GPU it is on.")]
-Rate = Annotated[str | None, typer.Option(help="Requests a second, on average.")]
-TokensPerMonth = Annotated[str | None, typer.Option(help="Instead of --rate: tokens in and out, such as 2B.")]
-Input = Annotated[str | None, typer.Option(help="Prompt tokens: 1000, lognormal:mean=800,p99=6000, sample:sharegpt.")]
-Output = Annotated[str | None, typer.Option(help="Answer tokens, likewise.")]
-ArrivalsText = Annotated[
-    str | None, typer.Option("--arrivals", help="gamma:5,cv=3, diurnal:5,peak=3 … in place of Poisson.")
-]
-TraceName = Annotated[str | None, typer.Option("--trace", help="Your request log, or a sample such as azure-conv.")]
-ColumnsText = Annotated[str | None, typer.Option("--columns", help="Which column of the log is what: arrival=TIME,…")]
-Start = Annotated[str | None, typer.Option("--from", help="Of the log: leave out what arrives before.")]
-End = Annotated[str | None, typer.Option("--to", help="Of the log: leave out what arrives from then on.")]
-SeedNumber = Annotated[int | None, typer.Option("--seed", min=0, help="Of made-up requests.", show_default="0")]
-Slo = Annotated[str | None, typer.Option(help="The promise that every step keeps: ttft_p99=0.5,tpot_p99=50ms.")]
-Offline = Annotated[bool, typer.Option("--offline", help="A batch: nothing is promised, work is fed evenly.")]
-Provider = Annotated[list[str] | None, typer.Option(help="Only these providers.")]
-Region = Annotated[list[str] | None, typer.Option(help="Only these regions.")]
-Discount = Annotated[list[str] | None, typer.Option(help="Your discount at a provider: aws=0.2.")]
-OffersFile = Annotated[
-    Path | None, typer.Option("--offers", help="Your own price list (CSV) instead of the shipped one.")
-]
-UsdPerHour = Annotated[
-    float | None, typer.Option(help="What you pay for an hour of --gpu.", show_default="the cheapest offer")
-]
-Spare = Annotated[int, typer.Option(min=0, max=1000, help="Replicas kept in reserve.")]
 Draft = Annotated[str | None, typer.Option(help="The model that drafts.", show_default="the smallest of the family")]
 DraftShare = Annotated[
     float | None, typer.Option(min=0, max=10, help="Instead: a draft token's cost, in steps of the model.")
@@ -47,14 +23,24 @@ Acceptance = Annotated[
     float | None,
     typer.Option(min=0, max=1, help="Chance that a drafted token is accepted.", show_default="0.65; measure yours"),
 ]
-Tiers = Annotated[
-    str | None,
-    typer.Option(help="Memory for KV behind the GPU: dram=200@0,ssd=2000.", show_default="half of the host's"),
-]
-MinWeights = Annotated[str | None, typer.Option(help="No precision of the weights below this one, such as fp8.")]
 Without = Annotated[
     list[str] | None, typer.Option(help="Leave these alone: weights, kv, hardware, speculation, spot …")
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What the levers may change, and how."""
+
+    spare: flags.Spare = None
+    draft: Draft = None
+    draft_share: DraftShare = None
+    draft_tokens: DraftTokens = None
+    acceptance: Acceptance = None
+    tiers: flags.TiersText = None
+    min_weights: flags.MinWeights = None
+    without: Without = None
+
 
 _TAKES_A_WHILE = 200_000
 """Requests from which thirty simulations of them take more than a quarter of a minute."""
@@ -63,42 +49,39 @@ _TAKES_A_WHILE = 200_000
 def setup_from(
     model: str,
     gpu: str,
-    traffic: Mapping[str, object],
+    layout: Layout,
+    load: Load,
+    market: Market,
+    changes: Changes,
     *,
-    tp: int,
-    pp: int,
-    weights: str | None,
-    kv: str,
-    engine: str,
     usd_per_hour: float | None,
-    spare: int,
     max_sequences: int | None = None,
     prefix_cache: bool = True,
 ) -> "Setup":
-    """What runs today, from what was typed; ``traffic`` holds the words of a scenario."""
+    """What runs today, from what was typed."""
     from tokonomics.cli.choices import deployment_from
     from tokonomics.cli.serving_flags import say_left_out
     from tokonomics.clock import today
     from tokonomics.planner.scenario import Scenario, load_of, offers_of, promises_of
     from tokonomics.planner.setup import Setup
 
-    scenario = Scenario().over(traffic)
-    deployment = deployment_from(model, gpu, engine, tp, pp, 1, weights, kv)
-    promises, offers, load = promises_of(scenario), offers_of(scenario), load_of(scenario)
+    scenario = Scenario().over(words(load, market))
+    deployment = deployment_from(model, gpu, layout)
+    promises, offers, arrives = promises_of(scenario), offers_of(scenario), load_of(scenario)
     context = deployment.model.max_context
-    load = load.within(context) if load.is_log else load
-    say_left_out(load, context)
+    arrives = arrives.within(context) if arrives.is_log else arrives
+    say_left_out(arrives, context)
     if usd_per_hour is not None:
         offers = _at_price(deployment, offers, usd_per_hour)
     return Setup(
         deployment=deployment,
-        load=load,
+        load=arrives,
         offers=offers,
         today=today(),
         promises=promises,
         max_sequences=max_sequences,
         prefix_cache=prefix_cache,
-        spare=spare,
+        spare=changes.spare or 0,
         offline=bool(scenario.offline),
     )
 
@@ -127,15 +110,7 @@ def _at_price(deployment: "Deployment", offers: "tuple[Offer, ...]", usd_per_gpu
     return (*own, *(each for each in offers if each.gpu != gpu.key))
 
 
-def choices_from(
-    draft: str | None,
-    draft_share: float | None,
-    draft_tokens: int | None,
-    acceptance: float | None,
-    tiers: str | None,
-    min_weights: str | None,
-    without: list[str] | None,
-) -> "Choices":
+def choices_from(changes: Changes) -> "Choices":
     """What was said of the levers."""
     from tokonomics.catalog.precision import WEIGHT_PRECISIONS, parse_precision
     from tokonomics.errors import BadInput, nearest, shorten
@@ -143,21 +118,21 @@ def choices_from(
     from tokonomics.planner.lever_list import KNOBS, Choices
     from tokonomics.planner.wishes import listed
 
-    names = listed(without, "--without") or []
+    names, lowest = listed(changes.without, "--without") or [], changes.min_weights
     for name in names:
         if name not in KNOBS:
             guess = nearest(name, KNOBS, 1)
             hint = f" Did you mean {guess[0]}?" if guess else ""
             raise BadInput(f"'{shorten(name)}' is no lever", where="--without", fix=f"Valid: {', '.join(KNOBS)}.{hint}")
-    if draft is not None and draft_share is not None:
+    if changes.draft is not None and changes.draft_share is not None:
         raise BadInput("says the same as --draft", where="--draft-share", fix="Give one of the two.")
     return Choices(
-        draft=draft,
-        draft_share=draft_share,
-        draft_tokens=DRAFT_TOKENS if draft_tokens is None else draft_tokens,
-        acceptance=acceptance,
-        tiers=tiers,
-        min_weights=parse_precision(min_weights, WEIGHT_PRECISIONS, "--min-weights") if min_weights else None,
+        draft=changes.draft,
+        draft_share=changes.draft_share,
+        draft_tokens=DRAFT_TOKENS if changes.draft_tokens is None else changes.draft_tokens,
+        acceptance=changes.acceptance,
+        tiers=changes.tiers,
+        min_weights=parse_precision(lowest, WEIGHT_PRECISIONS, "--min-weights") if lowest else None,
         without=frozenset(names),
     )
 

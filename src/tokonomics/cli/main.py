@@ -22,6 +22,7 @@ from tokonomics.cli import (
     fit,
     fleet,
     imports,
+    init,
     levers,
     meter,
     own_hardware,
@@ -47,6 +48,7 @@ app = typer.Typer(
 
 app.command("plan", cls=ScenarioCommand)(plan.plan)
 app.command("diff")(diff.diff)
+app.command("init")(init.init)
 app.command("fleet", cls=ScenarioCommand)(fleet.fleet)
 app.command("fit", cls=ScenarioCommand)(fit.fit)
 app.command("predict", cls=ScenarioCommand)(predict.predict)

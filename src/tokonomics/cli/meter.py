@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tokonomics.cli.answer import Answer, HtmlFile, check_files, give
+from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give
 from tokonomics.cli.meter_files import files
 from tokonomics.cli.output import Json, console, show, show_json
 from tokonomics.errors import BadInput, shorten
@@ -173,9 +173,7 @@ def report(
     planned_usd_per_mtok: PlannedUsd = None,
     planned_batch: PlannedBatch = None,
     csv: Annotated[Path | None, typer.Option(help="Save the lines as a table.")] = None,
-    chart: Annotated[
-        Path | None, typer.Option(help="Save dollars and $/Mtok over time: .svg, .png, .html, .json.")
-    ] = None,
+    chart: ChartFile = None,
     html: HtmlFile = None,
     json: Json = False,
 ) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.answer import Answer, give
+from tokonomics.cli import flags
+from tokonomics.cli.answer import Answer, HtmlFile, give
 from tokonomics.cli.output import Json
 from tokonomics.errors import BadInput, shorten
 
@@ -63,8 +64,9 @@ def own_hardware(
     ] = None,
     staff_usd_per_year: Annotated[str | None, typer.Option(help="People, for this machine: 60k.")] = None,
     memory_gb: Annotated[float | None, typer.Option(min=1, help="The host's memory: checked against weights.")] = None,
-    offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV) to compare with.")] = None,
+    offers: flags.OffersFile = None,
     save: Annotated[Path | None, typer.Option(help="Save it as a price list for --offers: mine.csv.")] = None,
+    html: HtmlFile = None,
     json: Json = False,
 ) -> None:
     """What a GPU-hour costs when the machine is bought: depreciation, power, people; as an offer for every other verb.
@@ -74,6 +76,7 @@ def own_hardware(
       tokonomics own-hardware --gpu H100 --gpus 8 --purchase-usd 250000 --years 4 --usd-per-kwh 0.12 --host-watts 4600
       tokonomics own-hardware --gpu L40S --gpus 4 --purchase-usd 60000 --years 5 --usd-per-kwh 0.25 --host-watts 900 \\
         --pue 1.3 --residual 0.1 --cost-of-capital 0.08 --hosting-usd-per-month 600 --save mine.csv
+      tokonomics own-hardware server.toml
     """
     from pydantic import ValidationError
 
@@ -117,7 +120,7 @@ def own_hardware(
             raise BadInput(f"the folder {shorten(str(save.parent), 200)} does not exist", where="--save")
         write_offers(save, [own_offer(bought, spec, today(), memory_gb)])
         typer.echo(f"saved to {save}: use it with --offers {save}", err=True)
-    give(Answer(found, lambda: own_hardware_view(found, today()), f"A {spec.name} of your own"), json=json)
+    give(Answer(found, lambda: own_hardware_view(found, today()), f"A {spec.name} of your own"), json=json, html=html)
 
 
 def _is_like_owned(offer: "Offer", gpu: "Gpu") -> bool:

@@ -35,7 +35,7 @@ class Kind(StrEnum):
 _KINDS = {
     "model": Kind.MODEL, "model_name": Kind.MODEL, "models": Kind.MODEL, "what": Kind.MODEL, "draft": Kind.MODEL,
     "trace": Kind.TRACE, "file": Kind.TRACE,
-    "input": Kind.LENGTHS, "output": Kind.LENGTHS, "input_text": Kind.LENGTHS, "output_text": Kind.LENGTHS,
+    "input": Kind.LENGTHS, "output": Kind.LENGTHS,
     "semantic": Kind.EMBEDDER,
 }  # fmt: skip
 _KEYS_OF_PLACES = {"model_name": "model", "models": "model", "what": "model", "file": "trace"}

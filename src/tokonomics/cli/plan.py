@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokonomics.cli.answer import Answer, HtmlFile, below_each_other, check_files, give, working
-from tokonomics.cli.output import Json
-from tokonomics.cli.profile_flag import ProfileFile
+from tokonomics.cli import flags
+from tokonomics.cli.answer import Answer, below_each_other, working
+from tokonomics.cli.groups import Choice, Load, Market, Shown, flat, words
 
 if TYPE_CHECKING:
     from tokonomics.planner.plan import Question, Study
@@ -17,84 +17,31 @@ if TYPE_CHECKING:
     from tokonomics.planner.trials import Progress
 
 
+@flat
 def plan(
-    what: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL… | SCENARIO.toml",
-            help="Models (see `tokonomics models`, or a config.json), or a scenario file.",
-        ),
-    ],
-    rate: Annotated[str | None, typer.Option(help="Requests a second, on average; or low:mid:high.")] = None,
-    tokens_per_month: Annotated[
-        str | None, typer.Option(help="Instead of --rate: tokens in and out, such as 2B.")
-    ] = None,
-    input: Annotated[
-        str | None, typer.Option(help="Prompt tokens: 1000, lognormal:mean=800,p99=6000, sample:sharegpt.")
-    ] = None,
-    output: Annotated[str | None, typer.Option(help="Answer tokens, likewise.")] = None,
-    arrivals: Annotated[
-        str | None, typer.Option(help="How requests arrive: gamma:5,cv=3, diurnal:5,peak=3 …", show_default="poisson")
-    ] = None,
-    trace: Annotated[
-        str | None, typer.Option(help="Your request log, or a sample such as azure-conv, instead of made-up requests.")
-    ] = None,
-    columns: Annotated[str | None, typer.Option(help="Which column of the log is what: arrival=TIME,input=…")] = None,
-    start: Annotated[str | None, typer.Option("--from", help="Of the log: leave out what arrives before.")] = None,
-    end: Annotated[str | None, typer.Option("--to", help="Of the log: leave out what arrives from then on.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of made-up requests.", show_default="0")] = None,
-    slo: Annotated[
-        str | None, typer.Option(help="The promise: ttft_p99=0.5,tpot_p99=50ms (ttft, tpot, e2e; p50 … p99, mean).")
-    ] = None,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="A batch: nothing is promised, work is fed evenly.")
-    ] = False,
-    gpu: Annotated[list[str] | None, typer.Option(help="Only these GPUs: names with commas, or repeat.")] = None,
+    *,
+    what: flags.ModelPlaces,
+    load: Load,
+    choice: Choice,
     gpus: Annotated[str | None, typer.Option(help="The most GPUs to pay for; or GPU names, as --gpu.")] = None,
-    max_price: Annotated[float | None, typer.Option(help="The most dollars per GPU-hour.")] = None,
-    provider: Annotated[list[str] | None, typer.Option(help="Only these providers.")] = None,
-    region: Annotated[list[str] | None, typer.Option(help="Only these regions.")] = None,
-    terms: Annotated[
-        list[str] | None, typer.Option(help="on_demand, spot, reserved or all.", show_default="on_demand")
-    ] = None,
-    discount: Annotated[list[str] | None, typer.Option(help="Your discount at a provider: aws=0.2.")] = None,
-    offers: Annotated[Path | None, typer.Option(help="Your own price list (CSV) instead of the shipped one.")] = None,
-    max_age: Annotated[
-        int | None, typer.Option(min=0, help="Leave out prices older than this many days.", show_default="365")
-    ] = None,
-    weights: Annotated[list[str] | None, typer.Option(help="Only these precisions of the weights.")] = None,
-    min_weights: Annotated[str | None, typer.Option(help="No precision below this one, such as fp8.")] = None,
-    kv: Annotated[list[str] | None, typer.Option(help="Precisions of the KV cache.", show_default="bf16,fp8")] = None,
-    engine: Annotated[list[str] | None, typer.Option(help="Serving engines, or all.", show_default="vllm")] = None,
-    router: Annotated[
-        str | None, typer.Option(help="How requests find a replica.", show_default="whichever needs fewest replicas")
-    ] = None,
-    max_utilization: Annotated[
-        float | None,
-        typer.Option(help="Load replicas to at most this share.", show_default="what the promise allows; 0.7 quick"),
-    ] = None,
-    spare: Annotated[
-        int | None, typer.Option(min=0, help="Replicas that may fail with every promise still kept.", show_default="0")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Closed form only: means instead of percentiles.")] = False,
-    top: Annotated[int | None, typer.Option(min=1, help="Rows to show.", show_default="10; all with --json")] = None,
+    market: Market,
+    router: flags.RouterChoice = None,
+    max_utilization: flags.MaxUtilization = None,
+    spare: flags.Spare = None,
+    quick: flags.Quick = False,
+    top: flags.Top = None,
     why: Annotated[bool, typer.Option("--why", help="Show why the other candidates were rejected.")] = False,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Show which traffic would flip the choice, and what moves the bill; slower."),
     ] = False,
-    chart: Annotated[
-        Path | None, typer.Option(help="Save the bill by hardware and the latency frontier: .svg, .png, .html, .json.")
-    ] = None,
-    html: HtmlFile = None,
     deploy: Annotated[
         list[str] | None, typer.Option(help="The files that start the pick: vllm, sglang, skypilot, kubernetes.")
     ] = None,
     deploy_to: Annotated[
         Path | None, typer.Option(help="A folder to save them in.", show_default="they are printed")
     ] = None,
-    profile: ProfileFile = None,
-    json: Json = False,
+    shown: Shown,
 ) -> None:
     """The cheapest ways to serve a model: every offer × layout × precision, sized by simulation to keep the promise.
 
@@ -104,24 +51,19 @@ def plan(
       tokonomics plan llama-3.3-70b --trace azure-conv --slo ttft_p99=1,tpot_p99=80ms --min-weights fp8 --spare 1
       tokonomics plan llama-3.1-8b qwen3-8b gemma-2-9b --tokens-per-month 2B --input 500 --output 200 --why
       tokonomics plan qwen3-30b-a3b --rate 10:20:40 --input 500 --output 200 --provider aws --discount aws=0.2
-      tokonomics plan scenario.toml --deploy vllm,kubernetes --deploy-to out
+      tokonomics plan chat.toml --rate 10 --deploy vllm,kubernetes --deploy-to out
     """
     from tokonomics.cli.deploy import deploy_files_of, save_files, targets_from
     from tokonomics.clock import today
     from tokonomics.errors import BadInput
     from tokonomics.planner.scenario import Scenario, questions_of
 
-    check_files(chart, html)
+    shown.check()
     targets = targets_from(deploy, deploy_to)
-    flags = {
-        "rate": rate, "tokens_per_month": tokens_per_month, "input": input, "output": output, "arrivals": arrivals,
-        "trace": trace, "columns": columns, "start": start, "end": end, "seed": seed, "slo": slo, "offline": offline,
-        "gpu": gpu, "gpus": gpus, "provider": provider, "region": region, "terms": terms, "discount": discount,
-        "offers": None if offers is None else str(offers), "max_price": max_price, "max_age": max_age,
-        "weights": weights, "min_weights": min_weights, "kv": kv, "engine": engine,
-        "router": router, "max_utilization": max_utilization, "spare": spare, "quick": quick,
-    }  # fmt: skip
-    scenario = Scenario().over({"model": tuple(what), **flags})
+    scenario = Scenario().over({
+        "model": tuple(what), **words(load, choice, market), "gpus": gpus, "router": router,
+        "max_utilization": max_utilization, "spare": spare, "quick": quick,
+    })  # fmt: skip
     cases = scenario.cases()
     if len(cases) > 1 and len(scenario.model) > 1:
         raise BadInput("a range is for one model", where="--rate, --input, --output")
@@ -151,14 +93,14 @@ def plan(
         charts,
         exit_code=0 if all(study.plan.best for study in studies) else 1,
     )
-    give(answer, json=json, chart=chart, html=html)
+    shown.give(answer)
 
 
-Shown = tuple[dict[str, Any], list[Any], dict[str, Callable[[], Any]]]
+Parts = tuple[dict[str, Any], list[Any], dict[str, Callable[[], Any]]]
 """The result for programs, its views for people, and its charts."""
 
 
-def _one(scenario: "Scenario", study: "Study", top: int | None, why: bool, explain: bool) -> Shown:
+def _one(scenario: "Scenario", study: "Study", top: int | None, why: bool, explain: bool) -> Parts:
     """One model at one demand: its plan, how firm it is, and why not the others."""
     from tokonomics.planner.blame import blame
     from tokonomics.planner.flips import flips
@@ -213,7 +155,7 @@ def _asides(scenario: "Scenario", study: "Study") -> "dict[str, Any]":
     }
 
 
-def _models(studies: "list[Study]") -> Shown:
+def _models(studies: "list[Study]") -> Parts:
     """Several models on the same traffic: the pick of each."""
     from tokonomics.report.advice_view import models_view
     from tokonomics.report.charts import bill_chart
@@ -229,7 +171,7 @@ def _models(studies: "list[Study]") -> Shown:
     return {"models": [each.model_dump(mode="json") for each in picks]}, views, dict(charts)
 
 
-def _cases(studies: "list[Study]", cases: list[str]) -> Shown:
+def _cases(studies: "list[Study]", cases: list[str]) -> Parts:
     """Low, middle and high demand: the bill of each, and the least regretful choice."""
     from tokonomics.planner.blame import blame
     from tokonomics.planner.regret import least_regret

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
-from tokonomics.cli.parameters import OUTPUT, Kind, Parameter, functions, parameter_for, verb_parameters
+from tokonomics.cli.parameters import OUTPUT, Kind, Parameter, parameter_for, verb_parameters
 from tokonomics.errors import BadInput, nearest, shorten
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 1_000_000
 AS_GIVEN = "as given"
 """A context's ``obj`` in which names that end in .toml are names like any other."""
-_ASKED_OF_A_SERVER = frozenset({"bench", "import", "calibrate", "probe", "validate", "models", "gpus", "apis"})
-"""What these take describes a server, a result file or a search of the catalogue, not what is to be served."""
-_NOT_ASKED = frozenset({"web", "sweep", "diff", "init", "doctor", *_ASKED_OF_A_SERVER})
 _TRACE_PREFIX = "trace:"
 
 
@@ -72,7 +69,9 @@ class ScenarioFile:
 
 def scenario_verbs() -> list[str]:
     """The verbs that a scenario file is for: those that take a model, a deployment, traffic or prices."""
-    return [name for name in functions() if name not in _NOT_ASKED]
+    from tokonomics.cli.main import app
+
+    return [each.name for each in app.registered_commands if each.name and each.cls is ScenarioCommand]
 
 
 def known_keys(verbs: Collection[str] | None = None) -> list[str]:
@@ -81,11 +80,26 @@ def known_keys(verbs: Collection[str] | None = None) -> list[str]:
     return list(dict.fromkeys(each.key for verb in wanted for each in verb_parameters(verb).values()))
 
 
+def shared_keys() -> list[str]:
+    """May stand at the top: not what is written, nor what is a switch to one verb and a number to another."""
+    return [key for key in known_keys() if key not in OUTPUT and not _is_ambiguous(key)]
+
+
+def _is_ambiguous(key: str) -> bool:
+    return len({parameter.type is bool for parameter in takers_of(key).values()}) > 1
+
+
+def takers_of(key: str, verbs: Collection[str] | None = None) -> dict[str, Parameter]:
+    """The verbs that have a flag for a key, and what they take."""
+    found = {verb: parameter_for(verb, key) for verb in (scenario_verbs() if verbs is None else verbs)}
+    return {verb: parameter for verb, parameter in found.items() if parameter}
+
+
 def read_scenario_file(path: Path) -> ScenarioFile:
     """A scenario file whose every key is known to some verb."""
     where = shorten(str(path), 200)
     verbs = {name.replace("-", "_"): name for name in scenario_verbs()}
-    shared_keys = [key for key in known_keys() if key not in OUTPUT]
+    at_the_top = shared_keys()
     shared: dict[str, object] = {}
     tables: dict[str, dict[str, object]] = {}
     for name, value in read_toml(path).items():
@@ -94,12 +108,15 @@ def read_scenario_file(path: Path) -> ScenarioFile:
             tables[verbs[key]] = _table(value, verbs[key], f"{where}: [{name}]")
         elif isinstance(value, dict):
             raise _unknown(f"unknown table '[{shorten(name)}]'", key, verbs, where)
-        elif key in OUTPUT:
+        elif key in known_keys() and key not in at_the_top:
+            verb = next(iter(takers_of(key)))
             raise BadInput(
-                "would be the same for every verb", where=f"{where}: {key}", fix="Put it under a verb, such as [plan]."
+                "cannot be the same for every verb",
+                where=f"{where}: {key}",
+                fix=f"Put it under a verb, such as [{verb}].",
             )
         else:
-            _put(shared, key, value, shared_keys, where)
+            _put(shared, key, value, at_the_top, where)
     return ScenarioFile(path, shared, tables)
 
 

@@ -1,9 +1,9 @@
-"""The flags that say what runs a model: shared by the verbs that predict a step and those that simulate traffic."""
+"""Turning the flags of what serves into a model, a fleet and its price."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from pydantic import ValidationError
@@ -11,55 +11,11 @@ from pydantic import ValidationError
 from tokonomics.errors import BadInput, shorten
 
 if TYPE_CHECKING:
+    from tokonomics.catalog.offers import Offer
+    from tokonomics.cli.groups import Market
     from tokonomics.physics.deployment import Deployment
     from tokonomics.planner.load import Load
     from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage
-
-ModelArgument = Annotated[str | None, typer.Argument(help="Model name, or path to a config.json.", metavar="MODEL")]
-Model = Annotated[str | None, typer.Option("--model", help="The same, by name.")]
-GpuName = Annotated[str, typer.Option("--gpu", help="GPU to run it on.")]
-Tp = Annotated[int, typer.Option(help="Tensor parallelism: GPUs that share each layer.")]
-Pp = Annotated[int, typer.Option(help="Pipeline stages: groups of GPUs that share the layers.")]
-Ep = Annotated[int, typer.Option(help="Expert parallelism: groups of GPUs that share the experts.")]
-Weights = Annotated[str | None, typer.Option(help="Precision of the weights.", show_default="the checkpoint's own")]
-Kv = Annotated[str, typer.Option(help="Precision of the KV cache: bf16 or fp8.")]
-EngineName = Annotated[str, typer.Option(help="Serving engine: its rules, limits and own time.")]
-Replicas = Annotated[int, typer.Option(min=1, max=10_000, help="Replicas behind the router.")]
-RouterName = Annotated[
-    str, typer.Option("--router", help="round-robin, least-outstanding, power-of-two or prefix-aware.")
-]
-AutoscaleText = Annotated[
-    str | None,
-    typer.Option("--autoscale", help="Replicas that come and go: max=8,target=32,cold=120,min=1."),
-]
-OutageTexts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--outage", help="A replica that fails: replica=0,at=600,for=300; or a spot one: …,notice=120,spot=1."
-    ),
-]
-PrefillReplicas = Annotated[
-    int, typer.Option(min=0, max=10_000, help="Replicas that compute prompts only and send the KV on (disaggregation).")
-]
-Link = Annotated[
-    float | None, typer.Option(help="GB/s from a prefill GPU to a decode GPU.", show_default="50: 400 Gbit/s each")
-]
-TimeoutText = Annotated[str | None, typer.Option("--timeout", help="Clients hang up after: 30, 500ms, 2m.")]
-ByPriority = Annotated[bool, typer.Option("--priority", help="Serve by the trace's priorities instead of in order.")]
-NoPrefixCache = Annotated[bool, typer.Option("--no-prefix-cache", help="Compute every prompt in full.")]
-MaxSequences = Annotated[
-    int | None, typer.Option(min=1, max=65_536, help="Sequences at once.", show_default="the engine's own")
-]
-MaxBatchedTokens = Annotated[
-    int | None, typer.Option(min=1, max=1 << 20, help="Tokens of one step.", show_default="the engine's own")
-]
-SloText = Annotated[
-    str | None,
-    typer.Option("--slo", help="Promises: ttft_p99=0.5,tpot_p99=50ms,e2e_p90=20 (p50 … p99, mean)."),
-]
-UsdPerHour = Annotated[
-    float | None, typer.Option(help="Price of one GPU-hour.", show_default="the cheapest offer, if there is one")
-]
 
 
 def model_from(by_place: str | None, by_name: str | None) -> str:
@@ -168,12 +124,39 @@ def timeout_from(text: str | None) -> float:
     return given
 
 
-def price_of(deployment: "Deployment", fleet: "FleetSettings", usd_per_hour: float | None) -> tuple[float, str] | None:
+def offers_in(market: "Market") -> "tuple[Offer, ...]":
+    """The offers that the filters of a market leave, at its discounts."""
+    from tokonomics.planner.wishes import discounts_from, offers_for
+
+    return offers_for(market.offers, market.provider, market.region, None, discounts_from(market.discount))
+
+
+def prices_of(
+    deployment: "Deployment", usd_per_hour: float | None, market: "Market"
+) -> Callable[[int], tuple[float, str]]:
+    """Dollars an hour of a replica among so many, and whose price it is; whole machines are shared."""
+
+    def of(count: int) -> tuple[float, str]:
+        fleet = fleet_from(count, "least-outstanding", None, None, 0, None)
+        found = price_of(deployment, fleet, usd_per_hour, market)
+        if found is None:
+            raise BadInput(
+                f"nobody is known to sell {deployment.gpu.key}", where="--usd-per-hour", fix="Give its price."
+            )
+        return found
+
+    of(1)
+    return of
+
+
+def price_of(
+    deployment: "Deployment", fleet: "FleetSettings", usd_per_hour: float | None, market: "Market"
+) -> tuple[float, str] | None:
     """Dollars an hour for one replica, and where the price comes from; None where no offer is known.
 
     Replicas share whole machines when their number is fixed; those that come and go take their own.
     """
-    from tokonomics.catalog.offers import NoOffer, cheapest_offer, load_offers, machines_usd_per_hour
+    from tokonomics.catalog.offers import NoOffer, cheapest_offer, machines_usd_per_hour
     from tokonomics.clock import today
     from tokonomics.money.cost import require_positive
     from tokonomics.planner.machines import offers_with_room
@@ -183,7 +166,7 @@ def price_of(deployment: "Deployment", fleet: "FleetSettings", usd_per_hour: flo
     apart = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
     together = 1 if apart else fleet.replicas + fleet.prefill_replicas
     with suppress(NoOffer):
-        roomy = offers_with_room(deployment, load_offers())
+        roomy = offers_with_room(deployment, offers_in(market))
         offer = cheapest_offer(deployment.gpu.key, deployment.gpus * together, offers=roomy, together=deployment.tp)
         price = machines_usd_per_hour(offer, deployment.gpus * together) / together
         return price, offer.quoted(today())

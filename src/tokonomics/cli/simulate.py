@@ -2,118 +2,70 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give, working
-from tokonomics.cli.output import Json, console
-from tokonomics.cli.profile_flag import ProfileFile
-from tokonomics.cli.serving_flags import (
-    AutoscaleText,
-    ByPriority,
-    EngineName,
-    Ep,
-    GpuName,
-    Kv,
-    Link,
-    MaxBatchedTokens,
-    MaxSequences,
-    Model,
-    ModelArgument,
-    NoPrefixCache,
-    OutageTexts,
-    Pp,
-    PrefillReplicas,
-    Replicas,
-    RouterName,
-    SloText,
-    TimeoutText,
-    Tp,
-    UsdPerHour,
-    Weights,
-)
-from tokonomics.cli.traffic_flags import (
-    ArrivalsText,
-    Columns,
-    Duration,
-    From,
-    InputText,
-    OutputText,
-    Requests,
-    Sample,
-    Seed,
-    ServegenModel,
-    ServegenScale,
-    SessionsText,
-    Speed,
-    Strict,
-    SystemText,
-    TenantsText,
-    To,
-)
+from tokonomics.cli import flags
+from tokonomics.cli.answer import Answer, working
+from tokonomics.cli.groups import Layout, Market, Shown, Traffic, flat
+from tokonomics.cli.output import console
 
 if TYPE_CHECKING:
     from tokonomics.physics.deployment import Deployment
     from tokonomics.traffic.trace import Trace
 
-TraceName = Annotated[
-    str | None, typer.Option("--trace", help="A request log, or a shipped sample such as azure-conv (docs/traffic.md).")
+Replicas = Annotated[int, typer.Option(min=1, max=10_000, help="Replicas behind the router.")]
+AutoscaleText = Annotated[
+    str | None,
+    typer.Option("--autoscale", help="Replicas that come and go: max=8,target=32,cold=120,min=1."),
+]
+OutageTexts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--outage", help="A replica that fails: replica=0,at=600,for=300; or a spot one: …,notice=120,spot=1."
+    ),
+]
+PrefillReplicas = Annotated[
+    int, typer.Option(min=0, max=10_000, help="Replicas that compute prompts only and send the KV on (disaggregation).")
+]
+Link = Annotated[
+    float | None, typer.Option(help="GB/s from a prefill GPU to a decode GPU.", show_default="50: 400 Gbit/s each")
 ]
 
 _WORTH_SHOWING = 200_000
 """Requests from which a simulation takes long enough for a progress bar."""
-_CAPACITY_REQUESTS = 20_000
-"""Requests of one trial: enough for a p99 that 200 requests lie beyond."""
+_TRIAL_REQUESTS = 20_000
+"""Of one trial: enough for a p99 that 200 requests lie beyond."""
 
 
+@flat
 def simulate(
-    gpu: GpuName,
-    model_name: ModelArgument = None,
-    model: Model = None,
-    tp: Tp = 1,
-    pp: Pp = 1,
-    ep: Ep = 1,
-    weights: Weights = None,
-    kv: Kv = "bf16",
-    engine: EngineName = "vllm",
-    trace: TraceName = None,
-    columns: Columns = None,
-    strict: Strict = False,
-    start: From = None,
-    end: To = None,
-    sample: Sample = None,
-    speed: Speed = None,
-    arrivals: ArrivalsText = None,
-    requests: Requests = None,
-    duration: Duration = None,
-    input_text: InputText = None,
-    output_text: OutputText = None,
-    system_prompts: SystemText = None,
-    sessions: SessionsText = None,
-    tenants: TenantsText = None,
-    servegen_model: ServegenModel = None,
-    servegen_scale: ServegenScale = None,
-    seed: Seed = 0,
+    *,
+    model_name: flags.ModelArgument = None,
+    model: flags.Model = None,
+    gpu: flags.GpuName,
+    layout: Layout,
+    trace: flags.TraceName = None,
+    traffic: Traffic,
     replicas: Replicas = 1,
-    router: RouterName = "least-outstanding",
+    router: flags.RouterName = "least-outstanding",
     autoscale: AutoscaleText = None,
     outage: OutageTexts = None,
     prefill_replicas: PrefillReplicas = 0,
     link: Link = None,
-    timeout: TimeoutText = None,
-    priority: ByPriority = False,
-    no_prefix_cache: NoPrefixCache = False,
-    max_sequences: MaxSequences = None,
-    max_batched_tokens: MaxBatchedTokens = None,
-    slo: SloText = None,
-    usd_per_hour: UsdPerHour = None,
+    timeout: flags.TimeoutText = None,
+    priority: flags.ByPriority = False,
+    no_prefix_cache: flags.NoPrefixCache = False,
+    max_sequences: flags.MaxSequences = None,
+    max_batched_tokens: flags.MaxBatchedTokens = None,
+    slo: flags.SloText = None,
+    usd_per_hour: flags.UsdPerHour = None,
+    market: Market,
     save: Annotated[Path | None, typer.Option(help="Save what became of each request as .parquet.")] = None,
-    chart: ChartFile = None,
-    html: HtmlFile = None,
-    profile: ProfileFile = None,
-    json: Json = False,
+    shown: Shown,
 ) -> None:
     """Serve a request log on a deployment, request by request: latency, throughput, utilisation, cost.
 
@@ -124,6 +76,7 @@ def simulate(
       tokonomics simulate --model llama-3.1-70b --gpu H100 --tp 4 --trace log.jsonl --replicas 3 --router prefix-aware
       tokonomics simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --speed 8 --autoscale max=6,target=9,cold=9
       tokonomics simulate --model llama-3.1-8b --gpu L40S --trace azure-code --replicas 4 --outage replica=0,at=600
+      tokonomics simulate chat.toml --replicas 2
     """
     from tokonomics.cli.choices import deployment_from
     from tokonomics.cli.serving_flags import fleet_from, model_from, price_of, say_if_compiling, timeout_from
@@ -138,45 +91,26 @@ def simulate(
     from tokonomics.traffic.save import check_save_path
     from tokonomics.units import plural
 
-    check_files(chart, html)
+    shown.check()
     if save:
         check_save_path(save)
     promises = parse_promises(slo) if slo is not None else ()
-    deployment = deployment_from(model_from(model_name, model), gpu, engine, tp, pp, ep, weights, kv)
+    deployment = deployment_from(model_from(model_name, model), gpu, layout)
     fleet = fleet_from(replicas, router, autoscale, outage, prefill_replicas, link)
-    price = price_of(deployment, fleet, usd_per_hour)
-    traffic = traffic_from(
-        trace,
-        arrivals=arrivals,
-        requests=requests,
-        duration=duration,
-        input_text=input_text,
-        output_text=output_text,
-        system_prompts=system_prompts,
-        sessions=sessions,
-        tenants=tenants,
-        speed=speed,
-        sample=sample,
-        start=start,
-        end=end,
-        seed=seed,
-        columns=columns,
-        strict=strict,
-        servegen_model=servegen_model,
-        servegen_scale=servegen_scale,
-    )
+    price = price_of(deployment, fleet, usd_per_hour, market)
+    requests = traffic_from(trace, traffic)
     say_if_compiling()
-    with _progress(len(traffic)) as on_arrivals:
+    with _progress(len(requests)) as on_arrivals:
         simulation = run(
             deployment,
-            traffic,
+            requests,
             fleet,
             timeout_s=timeout_from(timeout),
             by_priority=priority,
             prefix_cache=not no_prefix_cache,
             max_sequences=max_sequences,
             max_batched_tokens=max_batched_tokens,
-            seed=seed,
+            seed=traffic.seed,
             progress=on_arrivals,
         )
     made = outcome(simulation, promises)
@@ -184,7 +118,7 @@ def simulate(
     if save:
         save_records(simulation, save)
         typer.echo(f"requests saved to {save}", err=True)
-    shown = {
+    result = {
         "deployment": str(deployment),
         **made.model_dump(mode="json"),
         "usd_per_mtok": cost.usd_per_mtok if cost else None,
@@ -193,50 +127,32 @@ def simulate(
         "wall_s": simulation.wall_s,
         "simulated_requests_per_s": made.requests / simulation.wall_s,
     }
-    subtitle = f"{traffic.source}: {plural(made.requests, 'request')}, {traffic.rate:.3g} a second"
+    subtitle = f"{requests.source}: {plural(made.requests, 'request')}, {requests.rate:.3g} a second"
     served = what_serves(simulation)
     charts = {"What happens over time": lambda: simulate_chart(made, moments(simulation), served, subtitle)}
-    answer = Answer(shown, lambda: simulate_view(simulation, made, cost), f"{served} under {traffic.source}", charts)
-    give(answer, json=json, chart=chart, html=html)
+    answer = Answer(result, lambda: simulate_view(simulation, made, cost), f"{served} under {requests.source}", charts)
+    shown.give(answer)
 
 
+@flat
 def capacity(
-    gpu: GpuName,
-    model_name: ModelArgument = None,
-    model: Model = None,
-    tp: Tp = 1,
-    pp: Pp = 1,
-    ep: Ep = 1,
-    weights: Weights = None,
-    kv: Kv = "bf16",
-    engine: EngineName = "vllm",
-    trace: TraceName = None,
-    columns: Columns = None,
-    strict: Strict = False,
-    start: From = None,
-    end: To = None,
-    sample: Sample = None,
-    speed: Speed = None,
-    arrivals: ArrivalsText = None,
-    requests: Requests = None,
-    input_text: InputText = None,
-    output_text: OutputText = None,
-    system_prompts: SystemText = None,
-    sessions: SessionsText = None,
-    tenants: TenantsText = None,
-    seed: Seed = 0,
-    router: RouterName = "least-outstanding",
-    timeout: TimeoutText = None,
-    priority: ByPriority = False,
-    no_prefix_cache: NoPrefixCache = False,
-    max_sequences: MaxSequences = None,
-    max_batched_tokens: MaxBatchedTokens = None,
-    slo: SloText = None,
-    usd_per_hour: UsdPerHour = None,
-    chart: ChartFile = None,
-    html: HtmlFile = None,
-    profile: ProfileFile = None,
-    json: Json = False,
+    *,
+    model_name: flags.ModelArgument = None,
+    model: flags.Model = None,
+    gpu: flags.GpuName,
+    layout: Layout,
+    trace: flags.TraceName = None,
+    traffic: Traffic,
+    router: flags.RouterName = "least-outstanding",
+    timeout: flags.TimeoutText = None,
+    priority: flags.ByPriority = False,
+    no_prefix_cache: flags.NoPrefixCache = False,
+    max_sequences: flags.MaxSequences = None,
+    max_batched_tokens: flags.MaxBatchedTokens = None,
+    slo: flags.SloText = None,
+    usd_per_hour: flags.UsdPerHour = None,
+    market: Market,
+    shown: Shown,
 ) -> None:
     """The highest rate one replica holds under a promise, and the replicas a request log needs; by simulation.
 
@@ -245,6 +161,7 @@ def capacity(
       tokonomics capacity --model llama-3.1-8b --gpu H100 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=0.05
       tokonomics capacity --model llama-3.1-70b --gpu H200 --tp 2 --weights fp8 --trace azure-conv --slo tpot_p99=40ms
       tokonomics capacity --model llama-3.1-8b --gpu L4 --arrivals gamma:1,cv=3 --input 500 --output 99 --slo ttft=1
+      tokonomics capacity chat.toml --gpu H200
     """
     from tokonomics.cli.choices import deployment_from
     from tokonomics.cli.serving_flags import fleet_from, model_from, price_of, say_if_compiling, timeout_from
@@ -257,52 +174,40 @@ def capacity(
     from tokonomics.serving.simulator import simulate as run
     from tokonomics.traffic.promises import parse_promises
 
-    check_files(chart, html)
+    shown.check()
     promises = parse_promises(slo) if slo is not None else ()
-    deployment = deployment_from(model_from(model_name, model), gpu, engine, tp, pp, ep, weights, kv)
+    deployment = deployment_from(model_from(model_name, model), gpu, layout)
     made_up = trace is None
-    traffic = traffic_from(
-        trace,
-        arrivals="poisson:1" if made_up and arrivals is None else arrivals,
-        requests=_CAPACITY_REQUESTS if made_up and requests is None else requests,
-        input_text=input_text,
-        output_text=output_text,
-        system_prompts=system_prompts,
-        sessions=sessions,
-        tenants=tenants,
-        speed=speed,
-        sample=sample,
-        start=start,
-        end=end,
-        seed=seed,
-        columns=columns,
-        strict=strict,
-    )
+    if made_up:
+        arrivals = traffic.arrivals if traffic.is_made_up else "poisson:1"
+        endless = traffic.requests is None and traffic.duration is None
+        traffic = replace(traffic, arrivals=arrivals, requests=_TRIAL_REQUESTS if endless else traffic.requests)
+    log = traffic_from(trace, traffic)
     settings = {
         "timeout_s": timeout_from(timeout),
         "by_priority": priority,
         "prefix_cache": not no_prefix_cache,
         "max_sequences": max_sequences,
         "max_batched_tokens": max_batched_tokens,
-        "seed": seed,
+        "seed": traffic.seed,
     }
 
     def serve(requests: "Trace", count: int = 1) -> Simulation:
         return run(deployment, requests, fleet_from(count, router, None, None, 0, None), **settings)  # type: ignore[arg-type]
 
-    guess = _guessed_rate(deployment, traffic)
+    guess = _guessed_rate(deployment, log)
     say_if_compiling()
     with working("searching") as say:
         say("searching the highest rate of one replica")
-        best = highest_rate(serve, traffic, promises, guess)
+        best = highest_rate(serve, log, promises, guess)
         needed = None
         if not made_up:
             say("searching the replicas this log needs")
-            needed = replicas_needed(lambda count: serve(traffic, count), promises)
+            needed = replicas_needed(lambda count: serve(log, count), promises)
     fleet = fleet_from(needed.replicas if needed else 1, router, None, None, 0, None)
-    price = price_of(deployment, fleet, usd_per_hour)
+    price = price_of(deployment, fleet, usd_per_hour, market)
     cost = served_cost(needed.outcome if needed else best.outcome, *price) if price else None
-    shown = {
+    result = {
         "deployment": str(deployment),
         "rate": best.rate,
         "replicas": needed.replicas if needed else None,
@@ -312,9 +217,9 @@ def capacity(
         "cost": cost.model_dump(mode="json") if cost else None,
     }
     points = [(trial.rate, trial.outcome) for trial in best.trials]
-    charts = {"Latency as the rate grows": lambda: capacity_chart(points, str(deployment), traffic.source, best.rate)}
-    view = lambda: capacity_view(deployment, traffic, best, needed, cost)  # noqa: E731
-    give(Answer(shown, view, f"What {deployment} holds", charts), json=json, chart=chart, html=html)
+    charts = {"Latency as the rate grows": lambda: capacity_chart(points, str(deployment), log.source, best.rate)}
+    view = lambda: capacity_view(deployment, log, best, needed, cost)  # noqa: E731
+    shown.give(Answer(result, view, f"What {deployment} holds", charts))
 
 
 def _guessed_rate(deployment: "Deployment", traffic: "Trace") -> float:

@@ -6,52 +6,20 @@ from typing import Annotated
 import typer
 
 from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give
+from tokonomics.cli.groups import Traffic, flat
 from tokonomics.cli.output import Json
-from tokonomics.cli.traffic_flags import (
-    ArrivalsText,
-    Columns,
-    Duration,
-    From,
-    InputText,
-    OutputText,
-    Requests,
-    Sample,
-    Seed,
-    ServegenModel,
-    ServegenScale,
-    SessionsText,
-    Speed,
-    Strict,
-    SystemText,
-    TenantsText,
-    To,
-)
 
 
+@flat
 def trace(
+    *,
     file: Annotated[
         str | None,
         typer.Argument(
             help="A log (CSV, JSON lines, parquet; .gz, .zst), a sample such as azure-conv, or ServeGen's clients."
         ),
     ] = None,
-    columns: Columns = None,
-    strict: Strict = False,
-    start: From = None,
-    end: To = None,
-    sample: Sample = None,
-    speed: Speed = None,
-    arrivals: ArrivalsText = None,
-    requests: Requests = None,
-    duration: Duration = None,
-    input_text: InputText = None,
-    output_text: OutputText = None,
-    system_prompts: SystemText = None,
-    sessions: SessionsText = None,
-    tenants: TenantsText = None,
-    servegen_model: ServegenModel = None,
-    servegen_scale: ServegenScale = None,
-    seed: Seed = 0,
+    traffic: Traffic,
     tokens_per_second: Annotated[
         float | None, typer.Option(help="What one machine serves, prompt and answer tokens: prices its idle time.")
     ] = None,
@@ -70,6 +38,7 @@ def trace(
       tokonomics trace log.csv --columns arrival=time,input=prompt,output=answer --from 10m --to 40m
       tokonomics trace azure-conv --tokens-per-second 20000 --usd-per-hour 3
       tokonomics trace --arrivals gamma:2,cv=3 --requests 10000 --input sample:sharegpt --save demo.parquet
+      tokonomics trace chat.toml
     """
     from tokonomics.cli.traffic_flags import open_log, rows_read, traffic_from
     from tokonomics.traffic.save import check_save_path, save_trace
@@ -78,34 +47,13 @@ def trace(
     check_files(chart, html)
     if save:
         check_save_path(save)
-    cuts = (start, end, sample, speed, requests, save, servegen_model, servegen_scale)
-    inventions = (arrivals, duration, input_text, output_text, system_prompts, sessions, tenants)
-    as_it_is = all(each is None for each in (*cuts, *inventions))
-    if file is not None and as_it_is and (opened := open_log(file, columns, strict)):
+    as_it_is = traffic == Traffic(columns=traffic.columns, strict=traffic.strict, seed=traffic.seed) and not save
+    if file is not None and as_it_is and (opened := open_log(file, traffic.columns, traffic.strict)):
         with rows_read(file) as on_rows:
             # Batch by batch: the log need not fit in memory.
             made = summarize(opened, tokens_per_second=tokens_per_second, usd_per_hour=usd_per_hour, on_rows=on_rows)
     else:
-        requests_made = traffic_from(
-            file,
-            arrivals=arrivals,
-            requests=requests,
-            duration=duration,
-            input_text=input_text,
-            output_text=output_text,
-            system_prompts=system_prompts,
-            sessions=sessions,
-            tenants=tenants,
-            speed=speed,
-            sample=sample,
-            start=start,
-            end=end,
-            seed=seed,
-            columns=columns,
-            strict=strict,
-            servegen_model=servegen_model,
-            servegen_scale=servegen_scale,
-        )
+        requests_made = traffic_from(file, traffic)
         made = summarize(requests_made, tokens_per_second=tokens_per_second, usd_per_hour=usd_per_hour)
         if save:
             save_trace(requests_made, save)

@@ -1,9 +1,9 @@
-"""The flags that say what traffic is served, shared by every verb that takes a log or makes requests up."""
+"""Turning the flags of traffic into requests: a log, ServeGen's clients, or made-up ones."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,106 +12,80 @@ from tokonomics.errors import BadInput, shorten
 from tokonomics.units import plural
 
 if TYPE_CHECKING:
+    from tokonomics.cli.groups import Traffic
     from tokonomics.traffic.readers import TraceFile
     from tokonomics.traffic.trace import Trace
 
-ArrivalsText = Annotated[
-    str | None,
-    typer.Option("--arrivals", help="Make requests up: poisson:2, gamma:2,cv=3, diurnal:5,peak=3 … (docs/traffic.md)"),
-]
-Requests = Annotated[int | None, typer.Option(help="So many requests; of a log the first so many.")]
-Duration = Annotated[str | None, typer.Option(help="Make requests up for so long: 90, 10m, 2h, 1d.")]
-InputText = Annotated[
-    str | None,
-    typer.Option("--input", help="Prompt tokens: 512, lognormal:mean=800,p99=6000, uniform:100-900, sample:sharegpt."),
-]
-OutputText = Annotated[
-    str | None, typer.Option("--output", help="Answer tokens, likewise.", show_default="pairs of --input's sample")
-]
-SystemText = Annotated[
-    str | None, typer.Option("--system-prompts", help="Shared heads of prompts: 20,tokens=1000,skew=1.")
-]
-SessionsText = Annotated[
-    str | None, typer.Option("--sessions", help="Conversations: mean turns, think time: 5,think=30,limit=32000.")
-]
-TenantsText = Annotated[
-    str | None, typer.Option("--tenants", help="Customers of unequal size: 10,skew=1,priorities=0/1/…")
-]
-Speed = Annotated[float | None, typer.Option(help="Replay so many times as fast.")]
-Sample = Annotated[float | None, typer.Option(help="Keep requests with this probability; prefix reuse falls.")]
-From = Annotated[str | None, typer.Option("--from", help="Leave out what arrives before: 600, 10m, 2h.")]
-To = Annotated[str | None, typer.Option("--to", help="Leave out what arrives from then on.")]
-ServegenModel = Annotated[
-    str | None,
-    typer.Option("--servegen-model", help="Of ServeGen's clients: whose, where it describes several models."),
-]
-ServegenScale = Annotated[
-    float | None, typer.Option("--servegen-scale", help="Of ServeGen's clients: so many times their rate.")
-]
-Seed = Annotated[int, typer.Option(min=0, help="Of everything random: equal seeds give equal traffic.")]
-Columns = Annotated[
-    str | None, typer.Option(help="Which column is what: arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS.")
-]
-Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first row that cannot be used.")]
+_ENDLESS = 20_000
+"""Made-up requests where a rate is given and no end: as many as a plan's p99 rests on."""
 
 
-def traffic_from(
-    trace: str | None,
-    *,
-    arrivals: str | None = None,
-    requests: int | None = None,
-    duration: str | None = None,
-    input_text: str | None = None,
-    output_text: str | None = None,
-    system_prompts: str | None = None,
-    sessions: str | None = None,
-    tenants: str | None = None,
-    speed: float | None = None,
-    sample: float | None = None,
-    start: str | None = None,
-    end: str | None = None,
-    seed: int = 0,
-    columns: str | None = None,
-    strict: bool = False,
-    servegen_model: str | None = None,
-    servegen_scale: float | None = None,
-) -> "Trace":
-    """A log, ServeGen's clients or made-up requests; then the window, the sample and the speed, in this order."""
+def traffic_from(trace: str | None, traffic: "Traffic") -> "Trace":
+    """A log, ServeGen's clients or made-up requests; then the window, the sample, and the pace, in this order."""
     made_up = {
-        "--duration": duration,
-        "--input": input_text,
-        "--output": output_text,
-        "--system-prompts": system_prompts,
-        "--sessions": sessions,
-        "--tenants": tenants,
+        "--duration": traffic.duration,
+        "--input": traffic.input,
+        "--output": traffic.output,
+        "--system-prompts": traffic.system_prompts,
+        "--sessions": traffic.sessions,
+        "--tenants": traffic.tenants,
     }
+    requests, seed = traffic.requests, traffic.seed
     if requests is not None and requests < 1:
         raise BadInput(f"must be at least 1, got {requests:,}", where="--requests")
-    window = _window(start, end)
-    of_clients = {"--servegen-model": servegen_model, "--servegen-scale": servegen_scale}
+    rate = _rate(traffic)
+    window = _window(traffic.start, traffic.end)
+    of_clients = {"--servegen-model": traffic.servegen_model, "--servegen-scale": traffic.servegen_scale}
     if trace is not None:
-        _refuse({"--arrivals": arrivals, **made_up}, "is for made-up requests, not for a log")
-        log = open_log(trace, columns, strict)
+        _refuse({"--arrivals": traffic.arrivals, **made_up}, "is for made-up requests, not for a log")
+        log = open_log(trace, traffic.columns, traffic.strict)
         if log is None:
-            made = _of_clients(trace, window, servegen_model, servegen_scale, seed)
+            made = _of_clients(trace, window, traffic.servegen_model, traffic.servegen_scale, seed)
         else:
             _refuse(of_clients, "is for ServeGen's clients, not for a log of requests")
             made = _of_log(log)
             made = made.window(*window) if window else made
         if requests is not None:
             made = _first(made, requests)
-    elif arrivals is not None:
-        of_log = {"--columns": columns, "--strict": strict or None, **of_clients}
-        _refuse(of_log, "is for a log, not for made-up requests")
-        made = _made_up(arrivals, input_text, output_text, system_prompts, sessions, tenants, requests, duration, seed)
-        made = made.window(*window) if window else made
-    else:
+        made = _cut(made, traffic.speed, traffic.sample, seed)
+        return _at_rate(made, traffic, rate) if rate is not None or traffic.tokens_per_month is not None else made
+    if not traffic.is_made_up:
         raise BadInput(
             "no traffic is given",
-            fix="Name a log or a shipped sample (azure-conv), or make requests up: "
-            "--arrivals poisson:2 --requests 10000 --input 512 --output 512.",
+            fix="Name a log or a shipped sample (azure-conv), or make requests up: --rate 2 --input 512 --output 512.",
         )
-    return _cut(made, speed, sample, seed)
+    of_log = {"--columns": traffic.columns, "--strict": traffic.strict or None, **of_clients}
+    _refuse(of_log, "is for a log, not for made-up requests")
+    made = _made_up(traffic, rate)
+    made = made.window(*window) if window else made
+    return _cut(made, traffic.speed, traffic.sample, seed)
+
+
+def _rate(traffic: "Traffic") -> float | None:
+    """Requests a second, checked; one way of saying it is enough."""
+    from tokonomics.planner.scenario import read_rate
+
+    given = {"--rate": traffic.rate, "--tokens-per-month": traffic.tokens_per_month, "--speed": traffic.speed}
+    paces = [flag for flag, value in given.items() if value is not None]
+    if len(paces) > 1:
+        raise BadInput(f"says how fast, as {paces[0]} does", where=paces[1], fix="Give one of the two.")
+    if traffic.rate is None:
+        return None
+    if ":" in traffic.rate:
+        raise BadInput(
+            f"'{shorten(traffic.rate)}' is a range, which is for plan", where="--rate", fix="Give one rate, such as 5."
+        )
+    return read_rate(traffic.rate)
+
+
+def _at_rate(trace: "Trace", traffic: "Traffic", rate: float | None) -> "Trace":
+    """A log replayed at another rate."""
+    from tokonomics.planner.load import load_of_log
+    from tokonomics.planner.scenario import rate_of
+
+    if traffic.tokens_per_month is not None:
+        rate = rate_of(traffic.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
+    return load_of_log(trace, rate).trace
 
 
 def _refuse(flags: Mapping[str, object], why: str) -> None:
@@ -169,37 +143,46 @@ def say_problems(file: "TraceFile") -> None:
         typer.echo(f"{shorten(file.path.name)}: {left_out} could not be used\n{first}", err=True)
 
 
-def _made_up(
-    arrivals: str,
-    input_text: str | None,
-    output_text: str | None,
-    system_prompts: str | None,
-    sessions: str | None,
-    tenants: str | None,
-    requests: int | None,
-    duration: str | None,
-    seed: int,
-) -> "Trace":
+def _made_up(traffic: "Traffic", rate: float | None) -> "Trace":
+    from tokonomics.planner.load import load_of_shape, mean_rate
+    from tokonomics.planner.scenario import rate_of
     from tokonomics.traffic.arrivals import parse_arrivals
     from tokonomics.traffic.generate import generate, parse_sessions, parse_system, parse_tenants
     from tokonomics.traffic.lengths import parse_lengths
 
-    if input_text is None:
+    if traffic.input is None:
         raise BadInput("is missing: how long are the prompts?", where="--input", fix="Such as --input 512.")
-    inputs = parse_lengths(input_text, "--input")
-    if output_text is None and inputs.pairs is None:
+    inputs = parse_lengths(traffic.input, "--input")
+    if traffic.output is None and inputs.pairs is None:
         raise BadInput("is missing: how long are the answers?", where="--output", fix="Such as --output 256.")
-    return generate(
-        parse_arrivals(arrivals),
+    outputs = inputs if traffic.output is None else parse_lengths(traffic.output, "--output", least=0)
+    seed, structured = traffic.seed, traffic.system_prompts or traffic.sessions or traffic.tenants
+    if traffic.tokens_per_month is not None:
+        drawn = load_of_shape(1.0, inputs, outputs, seed=seed).workload
+        rate = rate_of(traffic.tokens_per_month, drawn.input_tokens + drawn.output_tokens)
+    process = parse_arrivals("poisson:1" if traffic.arrivals is None else traffic.arrivals)
+    if rate is not None:
+        if not structured and traffic.requests is None and traffic.duration is None:
+            planned = load_of_shape(rate, inputs, outputs, arrivals=traffic.arrivals, seed=seed)
+            if planned.share == 1:
+                return planned.trace  # the requests that a plan for this rate is sized on
+        if process.at_once is not None:
+            raise BadInput("a burst has no rate", where="--arrivals", fix="Leave out --rate, or write gamma:5,cv=3.")
+        process = process.times(rate / mean_rate(process))
+    endless = rate is not None and traffic.requests is None and traffic.duration is None
+    made = generate(
+        process,
         inputs,
-        inputs if output_text is None else parse_lengths(output_text, "--output", least=0),
-        requests=requests,
-        duration_s=read_time(duration, "--duration"),
+        outputs,
+        requests=_ENDLESS if endless else traffic.requests,
+        duration_s=read_time(traffic.duration, "--duration"),
         seed=seed,
-        system=parse_system(system_prompts) if system_prompts is not None else None,
-        sessions=parse_sessions(sessions) if sessions is not None else None,
-        tenants=parse_tenants(tenants) if tenants is not None else None,
+        system=parse_system(traffic.system_prompts) if traffic.system_prompts is not None else None,
+        sessions=parse_sessions(traffic.sessions) if traffic.sessions is not None else None,
+        tenants=parse_tenants(traffic.tenants) if traffic.tenants is not None else None,
     )
+    exact = rate is not None and process.is_stationary and not traffic.sessions and made.rate > 0
+    return made.faster(rate / made.rate) if exact and rate is not None and traffic.duration is None else made
 
 
 def _window(start: str | None, end: str | None) -> tuple[float, float] | None:

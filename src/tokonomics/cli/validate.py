@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tokonomics.cli.answer import Answer, check_files, give
+from tokonomics.cli.answer import Answer, ChartFile, check_files, give
 from tokonomics.cli.output import Json
 from tokonomics.cli.profile_flag import ProfileFile
 
@@ -15,9 +15,7 @@ def validate(
         Path, typer.Argument(help="A results table (csv, csv.gz), a JSON of step times, or an engine's log.")
     ],
     split: Annotated[str | None, typer.Option(help="Only rows of this split, where the table has one.")] = None,
-    chart: Annotated[
-        Path | None, typer.Option(help="Save predicted against measured: .svg, .png, .html, .json.")
-    ] = None,
+    chart: ChartFile = None,
     fit_on: Annotated[
         str | None, typer.Option(help="Of an engine's log: runs to fit step times on, e.g. 'closed-*,poisson-16'.")
     ] = None,

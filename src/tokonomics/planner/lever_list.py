@@ -94,6 +94,13 @@ class Choices:
         return any(each is not None for each in (self.draft, self.draft_share, self.acceptance))
 
 
+def memories(tiers: str | None) -> str:
+    """``dram=200,ssd=2000`` in words; the host's memory where nothing is named."""
+    named = {"dram": "host memory", "ssd": "SSDs", "remote": "remote memory"}
+    kinds = [part.partition("=")[0].strip().lower() for part in (tiers or "").split(",")]
+    return " and ".join(dict.fromkeys(named.get(kind, "host memory") for kind in kinds))
+
+
 def all_levers(choices: Choices | None = None, bills: Bills | None = None) -> tuple[Lever, ...]:
     """Every lever, in the order in which a team usually comes to them; ``bills`` remember what was simulated."""
     choices, bills = choices or Choices(), bills or Bills()
@@ -108,7 +115,8 @@ def all_levers(choices: Choices | None = None, bills: Bills | None = None) -> tu
               QUALITY_NONE, partial(right_size, bills=bills)),
         Lever("prefix cache", "cache", "a flag", "none", QUALITY_NONE, _prefix_cache),
         Lever("prefix-aware router", "router", "days: a router in front", "uneven load", QUALITY_NONE, _router),
-        Lever("KV in host memory", "tiers", "hours: an engine extension", "host memory is shared", QUALITY_NONE,
+        Lever(f"KV in {memories(choices.tiers)}", "tiers", "hours: an engine extension",
+              f"{'host memory' if choices.tiers is None else 'that memory'} is shared", QUALITY_NONE,
               partial(_tiers, choices)),
         Lever("speculative decoding", "speculation", "days: a draft, its acceptance", "slower when batches are full",
               QUALITY_DRAFT, partial(_speculation, choices)),

@@ -178,7 +178,7 @@ def load_of_shape(
     process = parse_arrivals(arrivals) if isinstance(arrivals, str) else arrivals or parse_arrivals("poisson:1")
     if process.at_once is not None:
         raise BadInput("a burst has no rate to plan for", where="--arrivals", fix="Such as gamma:5,cv=3.")
-    own_rate = 1.0 if arrivals is None else _mean_rate(process)
+    own_rate = 1.0 if arrivals is None else mean_rate(process)
     if rate is None and arrivals is None:
         raise BadInput("no traffic is given", fix="Give --rate and --input and --output, or --trace.")
     rate = own_rate if rate is None else rate
@@ -200,7 +200,7 @@ def load_of_shape(
     return Load(workload=_mean(trace, expected / span_s), trace=trace, share=1 / slices)
 
 
-def _mean_rate(process: Arrivals) -> float:
+def mean_rate(process: Arrivals) -> float:
     """Requests a second in the mean: of a period, or in the long run."""
     period_s = process.curve.period_s
     return process.curve.by(period_s) / period_s if period_s else process.curve.rate_after

@@ -209,9 +209,7 @@ def promises_of(scenario: Scenario) -> tuple[Promise, ...]:
 
 def load_of(scenario: Scenario) -> Load:
     """The traffic of a scenario without ranges."""
-    rate = _number(scenario.rate, "--rate") if scenario.rate is not None else None
-    if rate is not None and not 1e-9 <= rate <= _MOST_RATE:
-        raise BadInput(f"must be above 0 requests a second, and at most a billion, got {rate:g}", where="--rate")
+    rate = read_rate(scenario.rate) if scenario.rate is not None else None
     if rate is not None and scenario.tokens_per_month is not None:
         raise BadInput("says the same as --rate", where="--tokens-per-month", fix="Give one of the two.")
     if scenario.trace is not None:
@@ -220,7 +218,7 @@ def load_of(scenario: Scenario) -> Load:
                 raise BadInput("is for made-up requests, not for a log", where=f"--{name}")
         trace, unusable = _log(scenario)
         if scenario.tokens_per_month is not None:
-            rate = _rate_of(scenario.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
+            rate = rate_of(scenario.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
         load = load_of_log(trace, rate, unusable)
         return load.evenly() if scenario.offline else load
     for name in sorted(_OF_A_LOG - {"trace"}):
@@ -234,7 +232,7 @@ def load_of(scenario: Scenario) -> Load:
         )
     if scenario.tokens_per_month is not None:
         shape = load_of_shape(1.0, scenario.input, scenario.output, seed=scenario.seed).workload
-        rate = _rate_of(scenario.tokens_per_month, shape.input_tokens + shape.output_tokens)
+        rate = rate_of(scenario.tokens_per_month, shape.input_tokens + shape.output_tokens)
     if rate is None and scenario.arrivals is None:
         raise BadInput("how many requests a second?", where="--rate", fix="Such as --rate 5, or --tokens-per-month 2B.")
     # A batch can be fed evenly.
@@ -268,7 +266,16 @@ def _log(scenario: Scenario) -> tuple[Trace, int]:
     return cut, file.problems.count
 
 
-def _rate_of(tokens_per_month: str, tokens_per_request: float) -> float:
+def read_rate(text: str) -> float:
+    """Requests a second, as typed."""
+    rate = _number(text, "--rate")
+    if not 1e-9 <= rate <= _MOST_RATE:
+        raise BadInput(f"must be above 0 requests a second, and at most a billion, got {rate:g}", where="--rate")
+    return rate
+
+
+def rate_of(tokens_per_month: str, tokens_per_request: float) -> float:
+    """Requests a second that come to so many tokens a month."""
     return amount(tokens_per_month, "--tokens-per-month") / tokens_per_request / _SECONDS_PER_MONTH
 
 

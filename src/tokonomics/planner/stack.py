@@ -23,6 +23,7 @@ from tokonomics.planner.lever_list import (
     NotApplicable,
     all_levers,
     differs,
+    memories,
     moved,
     right_size,
 )
@@ -40,7 +41,7 @@ NAMES = {
     "hardware": "right-sized: {gpus}×{gpu}",
     "cache": "prefix cache",
     "router": "prefix-aware router",
-    "tiers": "KV in host memory",
+    "tiers": "KV in {memories}",
     "speculation": "speculative decoding",
     "disaggregation": "prompts and answers apart",
     "autoscale": "autoscaling",
@@ -281,6 +282,7 @@ def _must(bills: Bills, setup: Setup) -> SetupBill:
 def _named(knobs: Sequence[str], end: Setup) -> str:
     each = end.deployment
     words = {"weights": each.weights.upper(), "kv": each.kv.upper(), "gpus": each.gpus, "gpu": each.gpu.key}
+    words["memories"] = memories(end.tiers)
     return " + ".join(NAMES[knob].format(**words) for knob in knobs)
 
 

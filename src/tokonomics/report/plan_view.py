@@ -96,7 +96,7 @@ def _case(members: Sequence[Rejection]) -> str:
     return f"{layout}{reason.removeprefix('does not fit: ')}"
 
 
-def blame_view(plan: Plan, model_name: str, blames: Sequence[Blame]) -> RenderableType:
+def blame_view(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "See --why.") -> RenderableType:
     """Nothing fits: which wish stands in the way, the nearest that would do, and how many each reason took."""
     lines: list[Text | str] = [
         Text(asked_text(plan, model_name), style="dim"),
@@ -108,7 +108,7 @@ def blame_view(plan: Plan, model_name: str, blames: Sequence[Blame]) -> Renderab
     for rejection in plan.rejected:
         kinds[rejection.kind] += rejection.offers
     counts = "; ".join(f"{kind.value}: {number:,}" for kind, number in kinds.most_common())
-    lines.append(Text(f"{kinds.total():,} candidates rejected: {counts}. See --why.", style="dim"))
+    lines.append(Text(f"{kinds.total():,} candidates rejected: {counts}. {see}", style="dim"))
     return Group(*lines)
 
 

@@ -104,7 +104,7 @@ WARM_UPS: dict[str, dict[str, Any]] = {
     "curve": {"model": "llama-3.1-8b", "gpu": "H100"},
     "plan": {"what": ["llama-3.1-8b"], "rate": "1", "input": "1000", "output": "300", "quick": True},
     "simulate": {"model": "llama-3.1-8b", "gpu": "H100", "arrivals": "poisson:1", "requests": 100,
-                 "input_text": "100", "output_text": "100"},
+                 "input": "100", "output": "100"},
 }  # fmt: skip
 """What is done once while nobody asks, so that the first visitor does not wait for imports and compiled code."""
 

@@ -86,10 +86,10 @@ export default {
     return { ...inputs, demand: rate ? `diurnal:${rate},peak=3` : "12x20,12x2" };
   },
   request(values) {
-    const inputs = field.asked(values, TAKEN, { input: "input_text", output: "output_text" });
+    const inputs = field.asked(values, TAKEN);
     if (inputs.gpu) inputs.gpu = [inputs.gpu];
     if (inputs.terms) inputs.terms = [inputs.terms];
-    if (inputs.trace) for (const name of ["demand", "input_text", "output_text"]) delete inputs[name];
+    if (inputs.trace) for (const name of ["demand", "input", "output"]) delete inputs[name];
     return { verb: "fleet", inputs, long: true, waits: values.run !== "1" };
   },
   empty: () => [

@@ -55,8 +55,8 @@ function tenancy(values) {
     ...inputs,
     arrivals: values.arrivals || `poisson:${values.rate}`,
     requests: "20000",
-    input_text: values.input,
-    output_text: values.output,
+    input: values.input,
+    output: values.output,
     tenants: values.tenants,
   };
 }

@@ -92,10 +92,7 @@ export default {
     },
   ],
   request(values) {
-    const inputs = field.asked(values, ["speed", ...(isMade(values) ? MADE : ["trace"])], {
-      input: "input_text",
-      output: "output_text",
-    });
+    const inputs = field.asked(values, ["speed", ...(isMade(values) ? MADE : ["trace"])]);
     if (Number(inputs.speed) === 1 || isMade(values)) delete inputs.speed;
     if (!isMade(values) && !inputs.trace) return null;
     if (values.run === "1") {

@@ -1,0 +1,83 @@
+"""``tokonomics init``: a commented scenario file to begin with, and the JSON Schema for editors."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokonomics.cli.output import Json
+
+
+def init(
+    file: Annotated[
+        Path | None, typer.Argument(help="Where to; - prints it.", show_default="scenario.toml", metavar="FILE")
+    ] = None,
+    verb: Annotated[
+        list[str] | None, typer.Option(help="Only the keys of these verbs: with commas, or repeat.")
+    ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Write the JSON Schema of scenario files instead: scenario.schema.json.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a scenario file to begin with: every flag of every verb as a key, explained, with values that work.
+
+    \b
+    Examples:
+      tokonomics init
+      tokonomics init chat.toml --verb plan,simulate,levers
+      tokonomics init --schema
+      tokonomics plan chat.toml
+      tokonomics simulate chat.toml --gpu H200 --slo ttft_p99=1
+    """
+    from tokonomics.cli.output import show_json
+    from tokonomics.cli.scenario_file import scenario_verbs
+    from tokonomics.cli.scenario_schema import scenario_schema
+    from tokonomics.cli.scenario_text import SCHEMA_FILE, scenario_text
+    from tokonomics.errors import BadInput, UnknownName
+    from tokonomics.planner.wishes import listed
+
+    if schema and verb:
+        raise BadInput("is for a scenario, not for the schema", where="--verb")
+    verbs = listed(verb, "--verb") or scenario_verbs()
+    for name in verbs:
+        if name not in scenario_verbs():
+            raise UnknownName("verb", name, scenario_verbs())
+    path = file or Path(SCHEMA_FILE if schema else "scenario.toml")
+    text = as_text(scenario_schema()) if schema else scenario_text(verbs)
+    if str(path) == "-":
+        typer.echo(text, nl=False)
+        return
+    _write(path, text, force)
+    if json:
+        show_json({"file": str(path), "verbs": [] if schema else verbs})
+    elif schema:
+        typer.echo(f"{path} saved: editors find it by the first line of a scenario, #:schema ./{path.name}", err=True)
+    else:
+        typer.echo(f"{path} saved. Next:  tokonomics {verbs[0]} {path}", err=True)
+        typer.echo(f"For completion in your editor:  tokonomics init --schema {path.parent / SCHEMA_FILE}", err=True)
+
+
+def as_text(schema: object) -> str:
+    """The schema as it is published."""
+    import json
+
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
+
+def _write(path: Path, text: str, force: bool) -> None:
+    """Whole or not at all, and never over somebody's work."""
+    from tokonomics.errors import BadInput, shorten
+
+    where = shorten(str(path), 200)
+    if path.exists() and not force:
+        raise BadInput("exists already", where=where, fix="Choose another name, or write over it with --force.")
+    beside = path.with_name(f".{path.name}.partial")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot be written: {getattr(error, 'strerror', None) or error}", where=where) from None
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,68 @@
+"""The JSON Schema of scenario files, from the flags of the verbs: what an editor completes, explains and underlines.
+
+Draft 4, the newest that Taplo (Even Better TOML) reads. A key at the top takes whatever any verb takes for it; in a
+table, what that verb takes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokonomics.cli.parameters import Parameter, verb_parameters
+from tokonomics.cli.scenario_file import scenario_verbs, shared_keys, takers_of
+
+_TYPES = {str: ["string", "number"], int: ["integer"], float: ["number"], bool: ["boolean"]}
+
+
+def scenario_schema() -> dict[str, Any]:
+    """Of a whole file."""
+    tables = {verb: _table(verb) for verb in scenario_verbs()}
+    keys = {key: _shared(key) for key in shared_keys()}
+    both = {name: {"anyOf": [keys[name], tables[name]]} for name in keys.keys() & tables.keys()}
+    return {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "title": "tokonomics scenario",
+        "description": "What is served, to whom, on what and at which prices: the flags of every verb as keys. "
+        "Keys at the top are shared by all verbs; a table named like a verb is for that verb alone.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {**keys, **tables, **both},
+    }
+
+
+def _table(verb: str) -> dict[str, Any]:
+    parameters = {each.key: each for each in verb_parameters(verb).values()}
+    return {
+        "description": f"For tokonomics {verb} alone; wins over the top.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {key: _described([each], each.help) for key, each in parameters.items()},
+    }
+
+
+def _shared(key: str) -> dict[str, Any]:
+    takers = takers_of(key)
+    return _described(list(takers.values()), f"{next(iter(takers.values())).help} Used by {', '.join(takers)}.")
+
+
+def _described(parameters: Sequence[Parameter], text: str) -> dict[str, Any]:
+    return {"description": text, **_value(parameters)}
+
+
+def _value(parameters: Sequence[Parameter]) -> dict[str, Any]:
+    """One value; or several, where some verb takes them."""
+    one: dict[str, Any] = {"type": _types(parameters)}
+    if len(one["type"]) == 1:
+        one["type"] = one["type"][0]
+    lows, highs = [each.low for each in parameters], [each.high for each in parameters]
+    if None not in lows:
+        one["minimum"] = min(each for each in lows if each is not None)
+    if None not in highs:
+        one["maximum"] = max(each for each in highs if each is not None)
+    if any(each.is_list for each in parameters):
+        return {"anyOf": [one, {"type": "array", "items": one}]}
+    return one
+
+
+def _types(parameters: Sequence[Parameter]) -> list[str]:
+    found = [name for each in parameters for name in _TYPES[str if each.takes_text else each.type]]
+    return [name for name in dict.fromkeys(found) if not (name == "integer" and "number" in found)]

@@ -1,0 +1,116 @@
+"""A flag is the same flag on every verb: one type, one set of words; and every help has examples that can be typed."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from tokonomics.cli import flags
+from tokonomics.cli.main import app
+from tokonomics.cli.parameters import Parameter, functions, verb_parameters
+from tokonomics.cli.scenario_file import AS_GIVEN, scenario_verbs
+
+NAMES = [
+    *["--gpu", "--tp", "--weights", "--kv", "--engine", "--input", "--output", "--rate", "--slo", "--offers"],
+    *["--profile", "--json", "--html", "--chart", "--model", "--trace", "--columns", "--from", "--to", "--seed"],
+    *["--provider", "--region", "--discount", "--max-price", "--usd-per-hour", "--tokens-per-month", "--arrivals"],
+]
+MEASURED = ("bench", "import", "calibrate")
+"""Their machine is the one that ran: every flag may be left out, and says so."""
+OTHERWISE = {
+    ("cost", "--gpu"), ("own-hardware", "--gpu"), ("probe", "--gpu"),  # whose price, which machine: nothing runs on it
+    ("plan", "--gpus"),  # the most to pay for
+    ("trace", "--usd-per-hour"), ("breakeven", "--usd-per-hour"),  # beside --tokens-per-second
+    ("tenants", "--trace"),  # one log for each tenant
+    ("own-hardware", "--gpus"), ("cost", "--gpus"),
+    ("probe", "--from"), ("apis", "--input"), ("apis", "--output"), ("validate", "--chart"),
+}  # fmt: skip
+"""The same word for another thing, each with its own explanation."""
+
+MODELLED = ("fit", "predict", "curve", "simulate", "capacity", "cache", "tenants", "levers")
+PLANNED = ("plan", "compare", "breakeven", "fleet")
+SERVED = ("simulate", "capacity", "cache", "tenants")
+HARDWARE = {"--gpu", "--weights", "--kv", "--engine", "--json", "--html", "--profile"}
+TRAFFIC = {"--rate", "--tokens-per-month", "--input", "--output", "--arrivals", "--seed", "--json", "--html", "--chart"}
+MARKET = {"--slo", "--offers", "--provider", "--region", "--discount", "--trace"}
+
+
+def commands() -> dict[str, Any]:
+    made: Any = typer.main.get_command(app)
+    found: dict[str, Any] = made.commands
+    return found
+
+
+def of_flag(name: str) -> Iterator[tuple[str, Parameter]]:
+    for verb in functions():
+        for each in verb_parameters(verb).values():
+            if each.flag == name and (verb, name) not in OTHERWISE and verb not in (*MEASURED, "web"):
+                yield verb, each
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flag_has_one_type_and_one_explanation_wherever_it_is_taken(name: str) -> None:
+    found = list(of_flag(name))
+    assert found
+    assert len({each.type for _, each in found}) == 1
+    for several in (False, True):
+        words = {each.help for _, each in found if each.is_list is several}
+        if name == "--rate":  # plan and its like take a range as well
+            words = {text.removesuffix(" Or low:mid:high.") for text in words}
+        assert len(words) <= 1, words
+
+
+def flags_of(verb: str) -> set[str | None]:
+    return {each.flag for each in verb_parameters(verb).values()}
+
+
+def test_a_verb_that_could_take_a_flag_takes_it() -> None:
+    for verb in MODELLED:
+        assert (HARDWARE | {"--tp", "--pp", "--ep"}) - flags_of(verb) == set(), verb
+    for verb in PLANNED:
+        assert HARDWARE - flags_of(verb) == set(), verb
+    for verb in (*SERVED, *PLANNED, "levers", "stack"):
+        shape = {"--arrivals", "--tokens-per-month"} if verb == "fleet" else set()  # it takes a demand curve
+        assert (TRAFFIC | MARKET) - shape - flags_of(verb) == set(), verb
+    assert TRAFFIC - flags_of("trace") == set()
+
+
+def test_no_shared_flag_is_declared_and_not_taken() -> None:
+    declared = {name for name, value in vars(flags).items() if hasattr(value, "__metadata__")}
+    text = "".join(path.read_text() for path in Path(str(flags.__file__)).parent.glob("*.py"))
+    assert {name for name in declared if not re.search(rf"flags\.{name}\b|import .*\b{name}\b", text)} == set()
+
+
+def examples(verb: str) -> list[str]:
+    _, _, after = (commands()[verb].help or "").partition("Examples:")
+    lines: list[str] = []
+    for line in (each.strip() for each in after.strip().splitlines() if each.strip()):
+        if line.startswith("tokonomics "):
+            lines.append(line.removesuffix("\\").strip())
+        elif lines:
+            lines[-1] += " " + line.removesuffix("\\").strip()
+    return lines
+
+
+@pytest.mark.parametrize("verb", [name for name in functions() if name != "web"])
+def test_every_help_has_examples_that_can_be_typed(verb: str) -> None:
+    found = examples(verb)
+    assert any(line.startswith(f"tokonomics {verb}") for line in found)
+    for line in found:
+        name, *words = shlex.split(line.partition(">")[0])[1:]
+        command = commands()[name]
+        # Files that an example names are the reader's: their flags are known, their contents are not.
+        context = typer.Context(command, info_name=name)
+        _, left, _ = command.make_parser(context).parse_args(list(words))
+        assert left == [] or all(each.endswith(".toml") for each in left), line
+        if not left and "--profile" not in words and not any(each.endswith(".toml") for each in words):
+            command.make_context(name, list(words), obj=AS_GIVEN)  # types and bounds as well
+
+
+@pytest.mark.parametrize("verb", scenario_verbs())
+def test_every_help_says_that_a_scenario_file_is_taken(verb: str) -> None:
+    assert any(".toml" in line for line in examples(verb)), "an example with a scenario file"

@@ -1,0 +1,150 @@
+"""``tokonomics init`` writes a file that works at once, in which every flag can be found; the schema agrees with it."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from tokonomics.cli.init import as_text
+from tokonomics.cli.main import app
+from tokonomics.cli.parameters import OUTPUT, verb_parameters
+from tokonomics.cli.scenario_file import (
+    AS_GIVEN,
+    as_defaults,
+    known_keys,
+    read_scenario_file,
+    read_values,
+    scenario_verbs,
+    shared_keys,
+)
+from tokonomics.cli.scenario_schema import scenario_schema
+from tokonomics.cli.scenario_text import EXAMPLES, GROUPS, scenario_text, shown
+from tokonomics.errors import TokonomicsError
+
+DOCS = Path(__file__).parents[2] / "docs"
+COMMENTED = re.compile(r"^#(?=\[?[a-z_-]+(\]$| = ))", re.M)
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def test_it_writes_a_file_once(tmp_path: Path) -> None:
+    file = tmp_path / "chat.toml"
+    assert run("init", str(file)).exit_code == 0
+    first = file.read_text()
+    assert first.startswith("#:schema ./")
+    file.write_text("# mine\n")
+    refused = run("init", str(file))
+    assert "exists already" in str(refused.exception)
+    assert "--force" in str(refused.exception)
+    assert file.read_text() == "# mine\n"
+    assert run("init", str(file), "--force").exit_code == 0
+    assert file.read_text() == first
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("init", "no/such/folder/x.toml"), "cannot be written"),
+        (("init", "-", "--verb", "plann"), "Did you mean plan"),
+        (("init", "-", "--schema", "--verb", "plan"), "--verb"),
+    ],
+)
+def test_what_it_cannot_write_is_said(words: tuple[str, ...], says: str) -> None:
+    done = run(*words)
+    assert isinstance(done.exception, TokonomicsError)
+    assert says in str(done.exception)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "verb", ["plan", "simulate", "levers", "capacity", "compare", "fit", "curve", "predict", "trace"]
+)
+def test_the_file_works_at_once(tmp_path: Path, verb: str) -> None:
+    file = tmp_path / "scenario.toml"
+    run("init", str(file))
+    done = run(verb, str(file), "--json")
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_simulate_serves_the_requests_that_the_plan_was_sized_on(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.toml"
+    run("init", str(file))
+    words = ("--gpu", "H100", "--weights", "bf16", "--kv", "bf16")
+    planned = json.loads(run("plan", str(file), *words, "--gpus", "1", "--json").stdout)["ranked"][0]
+    served = json.loads(run("simulate", str(file), *words, "--json").stdout)
+    assert planned["replicas"] == 1
+    assert served["ttft_s"]["p99"] == pytest.approx(planned["outcome"]["ttft_s"]["p99"], rel=1e-9)
+
+
+def test_the_file_holds_every_key_of_every_verb() -> None:
+    keys = set(re.findall(r"^#?([a-z_]+) = ", scenario_text(scenario_verbs()), re.M))
+    assert keys == set(known_keys()) - {"json"}
+
+
+def test_a_key_of_several_verbs_is_said_once_and_belongs_to_a_group() -> None:
+    grouped = [key for keys in GROUPS.values() for key in keys]
+    assert len(grouped) == len(set(grouped))
+    takers = {key: [verb for verb in scenario_verbs() if key in known_keys([verb])] for key in known_keys()}
+    assert {key for key, verbs in takers.items() if len(verbs) > 1} & set(shared_keys()) == set(grouped)
+    assert set(known_keys()) - set(shared_keys()) == {*OUTPUT, "utilization"}
+    assert set(EXAMPLES) <= set(known_keys())
+
+
+@pytest.mark.parametrize("verb", scenario_verbs())
+def test_every_value_that_is_commented_out_is_one_that_the_verb_takes(verb: str) -> None:
+    made: Any = typer.main.get_command(app)
+    command = made.commands[verb]
+    placed = [each.key for each in verb_parameters(verb).values() if each.flag is None]
+    for each in verb_parameters(verb).values():
+        if each.name == "profile":  # a file that is read while parsing
+            continue
+        values = {each.key: shown(each)}
+        needed = {one.key: shown(one) for one in verb_parameters(verb).values() if one.required}
+        defaults, by_place = as_defaults(verb, {**needed, **values})
+        with command.make_context(verb, by_place, obj=AS_GIVEN, default_map=defaults) as context:
+            assert each.key in placed or context.params[each.name] not in (None, [], ())
+
+
+@pytest.mark.parametrize("verb", scenario_verbs())
+def test_the_file_uncommented_is_read_and_fits_the_schema(tmp_path: Path, verb: str) -> None:
+    # A key and a table of one name (trace, tenants, offers) cannot stand in one file: the key goes.
+    text = re.sub(rf"(?m)^{verb} = .*$", "", COMMENTED.sub("", scenario_text([verb])))
+    file = tmp_path / "scenario.toml"
+    file.write_text(text)
+    keys = {each.key for each in verb_parameters(verb).values()}
+    assert set(read_values(file, verb)) == keys - {"json", verb}
+    jsonschema.Draft4Validator(scenario_schema()).validate(tomllib.loads(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["rrate = 5", "tp = 'two'", "tp = true", "spare = -1", "[fit]\nrate = 5", "json = true", "gpu = [1.5, {a = 1}]"],
+)
+def test_the_schema_refuses_what_the_reader_refuses(text: str) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft4Validator(scenario_schema()).validate(tomllib.loads(text))
+
+
+def test_the_published_schema_is_the_one_of_these_flags() -> None:
+    jsonschema.Draft4Validator.check_schema(scenario_schema())
+    published = (DOCS / "scenario.schema.json").read_text(encoding="utf-8")
+    assert published == as_text(scenario_schema()), "run: tokonomics init docs/scenario.schema.json --schema --force"
+    assert run("init", "-", "--schema").stdout == published
+
+
+@pytest.mark.parametrize("file", sorted((DOCS / "examples").glob("*.toml")), ids=lambda path: path.name)
+def test_every_shipped_example_fits_the_schema(file: Path) -> None:
+    jsonschema.Draft4Validator(scenario_schema()).validate(tomllib.loads(file.read_text(encoding="utf-8")))
+    assert file.read_text(encoding="utf-8").startswith("#:schema ../scenario.schema.json\n")
+    read_scenario_file(file)
