@@ -5,7 +5,7 @@ Where more keys were swept, each mark is the best over the others. Points that k
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tokonomics.sweep.summary import Summary, worth
+from tokonomics.sweep.summary import Summary
 from tokonomics.units import plural
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def sweep_chart(summary: Summary) -> "alt.LayerChart":
     """The ranking figure over the first two keys."""
     import altair as alt
 
-    keys = sorted(summary.keys, key=lambda key: -_numbers(summary, key))[:2]
+    keys = sorted(summary.keys, key=lambda key: -_numbers(summary, key))[:2]  # the longest line runs across
     cells = _cells(summary, keys)
     others = [key for key in summary.keys if key not in keys]
     said = f"{plural(len(summary.ranked), 'point')} of {len(summary.rows):,} that answer and keep the promise"
@@ -30,7 +30,7 @@ def sweep_chart(summary: Summary) -> "alt.LayerChart":
     )
     data = alt.InlineData(values=cells)
     numeric = _numbers(summary, keys[0])
-    y: Any = alt.Y("figure:Q", title=summary.by, scale=alt.Scale(zero=not numeric))
+    y: Any = alt.Y("figure:Q", title=summary.by)
     tooltip = [alt.Tooltip("first:N", title=keys[0]), alt.Tooltip("figure:Q", title=summary.by, format=".4g")]
     if len(keys) == 1:
         marked = alt.Chart(data).mark_line(point=True) if numeric else alt.Chart(data).mark_bar()
@@ -63,7 +63,6 @@ def _cells(summary: Summary, keys: list[str]) -> list[dict[str, Any]]:
     best: dict[tuple[str, ...], Any] = {}
     for row in summary.ranked:  # the best first
         best.setdefault(tuple(row.point.over[key] for key in keys), row)
-    assert all(worth(row, summary.by) is not None for row in best.values())
     return [
         {
             "first": place[0],
@@ -88,10 +87,11 @@ def _order(summary: Summary, key: str) -> list[str]:
     return sorted(seen, key=float) if _numbers(summary, key) else seen
 
 
-def _numbers(summary: Summary, key: str) -> bool:
-    """Whether every value of the key is a number, and there are enough of them for a line."""
+def _numbers(summary: Summary, key: str) -> int:
+    """How many different numbers a key has; none where one of its values is a word, or there is no line to draw."""
     values = {row.point.over[key] for row in summary.rows}
     try:
-        return len({float(value) for value in values}) > 1
+        count = len({float(value) for value in values})
     except ValueError:
-        return False
+        return 0
+    return count if count > 1 else 0

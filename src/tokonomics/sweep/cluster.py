@@ -8,6 +8,9 @@ is checked before it is asked anything. Ray is imported here and nowhere else.
 
 import contextlib
 import os
+import re
+import socket
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +22,7 @@ from tokonomics.sweep.outcome import outcome_from
 
 _LOOK_S = 2.0
 """How often the cluster is asked for its size."""
+_CONNECT_S = 10.0
 
 
 class ClusterWorker:
@@ -29,8 +33,6 @@ class ClusterWorker:
 
     def ready(self) -> tuple[Ground, str, int]:
         """Warmed up; what it stands on, and where it is."""
-        import socket
-
         from tokonomics.sweep.answering import limit_memory, warm_up
         from tokonomics.sweep.ground import ground
 
@@ -50,6 +52,7 @@ class ClusterCrew:
 
     tries = 4
     """A machine that leaves takes its workers' points with it, which is no fault of theirs."""
+    lost = 0
 
     def __init__(
         self,
@@ -61,7 +64,13 @@ class ClusterCrew:
         memory_bytes: int | None,
         environment: Mapping[str, str],
     ) -> None:
-        self._ray = _connected(address, environment)
+        self._to_stderr = contextlib.redirect_stdout(sys.stderr)
+        self._to_stderr.__enter__()  # Ray prints what its machines complain of: not into the answer
+        try:
+            self._ray = _connected(address, environment)
+        except BaseException:
+            self._to_stderr.__exit__(None, None, None)
+            raise
         self._verb, self._here, self._jobs, self._memory_bytes = verb, here, jobs, memory_bytes
         self._actors: dict[str, Any] = {}
         self._begun: dict[Any, str] = {}
@@ -112,6 +121,7 @@ class ClusterCrew:
 
     def close(self) -> None:
         self._ray.shutdown()
+        self._to_stderr.__exit__(None, None, None)
 
     def _told(self, reference: Any) -> Event:
         name = self._begun.pop(reference)
@@ -133,6 +143,22 @@ class ClusterCrew:
         return Ready(name)
 
 
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes."""
+    found = re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address)
+    if found is None:
+        return
+    try:
+        with socket.create_connection((found[1], int(found[2])), timeout=_CONNECT_S):
+            return
+    except OSError as error:
+        raise BadInput(
+            f"nothing answers there: {error.strerror or error}",
+            where=f"--ray {shorten(address)}",
+            fix="`ray start --head` begins a cluster and says its address, such as 10.0.0.1:6379.",
+        ) from None
+
+
 def _connected(address: str, environment: Mapping[str, str]) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as it will be; otherwise each start warns
@@ -142,6 +168,7 @@ def _connected(address: str, environment: Mapping[str, str]) -> Any:
         raise BadInput(
             "Ray is not installed", where="--ray", fix="Install the extra: pip install 'tokonomics[ray]'"
         ) from None
+    _check_reachable(address)
     try:
         ray.init(
             address=address,

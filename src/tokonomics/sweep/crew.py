@@ -48,6 +48,8 @@ class Crew(Protocol):
 
     tries: int
     """How often a point is asked before its workers' deaths are laid at its door."""
+    lost: int
+    """Workers that died while they answered."""
 
     def keep_up(self, wanted: int) -> None:
         """Start workers until there are as many as are wanted and allowed."""
@@ -98,6 +100,7 @@ def outcomes(crew: Crew, points: Sequence[Point], limit_s: float) -> Iterator[li
                 ready.append(event.worker)
             elif event.worker in asked:
                 point, began = asked.pop(event.worker)
+                crew.lost += 1
                 tried[point.id] = tried.get(point.id, 0) + 1
                 if tried[point.id] < crew.tries:
                     waiting.appendleft(point)

@@ -41,6 +41,7 @@ class LocalCrew:
     """So many processes; asked through pipes."""
 
     tries = 2
+    lost = 0
 
     def __init__(self, verb: str, jobs: int, memory_bytes: int, environment: Mapping[str, str]) -> None:
         self._verb, self._jobs, self._memory_bytes, self._environment = verb, jobs, memory_bytes, environment

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -105,8 +106,11 @@ class Digests:
 
 
 def file_digest(path: str) -> str | None:
-    """The hash of a file's content; None where there is no such file."""
+    """The hash of a file's content, or of the names, sizes and times in a folder; None where there is no such thing."""
     try:
+        if os.path.isdir(path):  # noqa: PTH112 - likewise
+            inside = sorted((each.name, each.stat().st_size, each.stat().st_mtime_ns) for each in os.scandir(path))
+            return hashlib.sha256(repr(inside).encode()).hexdigest()
         with open(path, "rb") as file:  # noqa: PTH123 - a text that is no path is no error here
             return hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError):

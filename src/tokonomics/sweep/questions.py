@@ -1,11 +1,6 @@
-"""From the scenario and what is swept to the inputs of a verb, by the keys of a scenario file.
-
-A verb that takes ``arrivals`` but no ``rate`` is asked at a rate all the same: it is the first number of the arrivals,
-Poisson where the scenario says nothing else. So one scenario is planned and simulated over the same keys.
-"""
+"""From the scenario and what is swept to the inputs of a verb, by the keys of a scenario file."""
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +17,6 @@ _NOT_SWEPT = frozenset({*OUTPUT, "profile"})
 _YES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _ROWS = 10
 """Candidates of a plan in its answer, as many as the terminal shows: all of them are a megabyte for each point."""
-_REQUESTS = 10_000
-"""Of a simulation of made-up requests whose scenario does not say: a p99 that 100 requests lie beyond."""
 
 
 def check_verb(verb: str) -> None:
@@ -35,8 +28,7 @@ def check_verb(verb: str) -> None:
 
 def spellings(verb: str) -> dict[str, str]:
     """The keys that can be swept, by how they may be written."""
-    keys = [each.key for each in verb_parameters(verb).values() if each.key not in _NOT_SWEPT]
-    return {key: key for key in [*keys, *(["rate"] if _has_rate_in_arrivals(verb) else [])]}
+    return {each.key: each.key for each in verb_parameters(verb).values() if each.key not in _NOT_SWEPT}
 
 
 def verb_for(texts: Sequence[str]) -> str:
@@ -51,46 +43,19 @@ def verb_for(texts: Sequence[str]) -> str:
 def base_values(path: Path, verb: str) -> tuple[dict[str, object], list[str], Path | None]:
     """What the scenario says for the verb; the keys it has no flag for; and the profile it names."""
     file = read_scenario_file(path.absolute())
-    said, unused = file.values_for(verb), file.unused_by(verb)
+    said = file.values_for(verb)
     profile = said.get("profile")
     made = {key: value for key, value in said.items() if key not in _NOT_SWEPT}
-    if _has_rate_in_arrivals(verb) and "rate" in unused:
-        unused.remove("rate")
-        if "trace" not in made:
-            made.setdefault("arrivals", _arrivals("poisson:1", str(file.shared["rate"])))
     if parameter_for(verb, "top") is not None:
         made.setdefault("top", _ROWS)
-    return made, unused, None if profile is None else Path(str(profile))
+    return made, file.unused_by(verb), None if profile is None else Path(str(profile))
 
 
 def combined(verb: str, base: Mapping[str, object], over: Mapping[str, str]) -> dict[str, Any]:
     """The values of one point: traffic of another kind that is swept replaces the scenario's."""
-    asked = dict(over)
-    if "rate" in asked and _has_rate_in_arrivals(verb):
-        arrivals = asked.get("arrivals") or str(base.get("arrivals") or "poisson:1")
-        asked["arrivals"] = _arrivals(arrivals, asked.pop("rate"))
-    gone = replaced_by(asked)
-    made: dict[str, Any] = {key: value for key, value in base.items() if key not in gone}
-    made |= {key: _value(verb, key, text) for key, text in asked.items()}
-    if verb == "simulate" and "arrivals" in made and "duration" not in made:
-        made.setdefault("requests", _REQUESTS)
-    return made
-
-
-def _has_rate_in_arrivals(verb: str) -> bool:
-    return parameter_for(verb, "rate") is None and parameter_for(verb, "arrivals") is not None
-
-
-def _arrivals(text: str, rate: str) -> str:
-    """``gamma:5,cv=3`` at another rate."""
-    name, _, rest = text.partition(":")
-    if not re.fullmatch(r"\s*[0-9.eE+-]+\s*", rest.partition(",")[0]):
-        raise BadInput(
-            f"'{shorten(text)}' does not begin with a rate",
-            where="arrivals",
-            fix="Sweep over arrivals instead of rate.",
-        )
-    return ",".join([f"{name}:{rate}", *rest.split(",")[1:]])
+    gone = replaced_by(over)
+    kept: dict[str, Any] = {key: value for key, value in base.items() if key not in gone}
+    return kept | {key: _value(verb, key, text) for key, text in over.items()}
 
 
 def _value(verb: str, key: str, text: str) -> object:

@@ -69,25 +69,33 @@ class Run:
     worked_s: float
     """Of all workers together, in this run."""
     where: str
+    lost: int
+    """Workers that died on the way."""
 
     def summary(self, by: str | None) -> Summary:
-        return summary_of(self.sweep.verb, list(self.sweep.over), self.rows, by)
+        promised = "slo" in self.sweep.base or "slo" in self.sweep.over
+        return summary_of(self.sweep.verb, list(self.sweep.over), self.rows, by, promised)
 
-    def said(self) -> dict[str, str]:
-        """About the run, for people."""
-        new = len(self.rows) - self.before
-        lines = {"results": f"Results: {self.results}"}
-        lines["day"] = f"Prices are judged on {self.sweep.ground[DAY]}."
-        if new:
-            often = f"; {seconds(self.worked_s)} of work, {self.worked_s / self.wall_s:.2g} at a time"
-            lines["time"] = f"{plural(new, 'point')} in {seconds(self.wall_s)} on {self.where}{often}."
-        if self.before:
-            lines["before"] = f"{plural(self.before, 'point')} had been done before (--fresh does them again)."
+    def said(self) -> list[str]:
+        """What is the same whenever it is asked: where the results are, and what they rest on."""
+        there = Path(os.path.relpath(self.results))
+        lines = [f"Results: {self.results if '..' in there.parts else there}"]
+        lines.append(f"Prices are judged on {self.sweep.ground[DAY]}.")
         failed = sum(row.outcome.status is Status.FAILED for row in self.rows)
         if failed:
-            lines["failed"] = (
-                f"{plural(failed, 'point')} failed: --retry-failed does them again, --limit gives more time."
-            )
+            lines.append(f"{plural(failed, 'point')} failed: --retry-failed does them again, --limit gives more time.")
+        return lines
+
+    def told(self) -> list[str]:
+        """About this run alone."""
+        lines, new = [], len(self.rows) - self.before
+        if self.before:
+            lines.append(f"{plural(self.before, 'point')} had been done before (--fresh does them again)")
+        if self.lost:
+            lines.append(f"{plural(self.lost, 'worker')} died on the way; what they were asked was asked again")
+        if new:
+            at_a_time = f"{seconds(self.worked_s)} of work, {self.worked_s / self.wall_s:.2g} at a time"
+            lines.append(f"{plural(new, 'point')} in {seconds(self.wall_s)} on {self.where}; {at_a_time}")
         return lines
 
     def plain(self, found: Summary, top: int) -> dict[str, Any]:
@@ -96,6 +104,7 @@ class Run:
             "day": self.sweep.ground[DAY],
             "done_before": self.before,
             "workers": self.where,
+            "workers_lost": self.lost,
             "wall_s": self.wall_s,
             "worked_s": self.worked_s,
         }
@@ -183,7 +192,7 @@ def run_of(
     todo = [point for point in sweep.points if point.id not in store.done]
     done = before = len(sweep.points) - len(todo)
     lost = sum(store.done[point.id].outcome.status is not Status.OK for point in sweep.points if point.id in store.done)
-    began, worked_s, where = time.monotonic(), 0.0, "none"
+    began, worked_s, where, died = time.monotonic(), 0.0, "no worker", 0
     if todo:
         crew, where, workers = _crew(sweep, len(todo), jobs, memory_gb, ray)
         with closing(crew), _polite_end():
@@ -198,10 +207,11 @@ def run_of(
             except KeyboardInterrupt:
                 kept = f"{done:,} of {plural(len(sweep.points), 'point')} kept in {sweep.folder}"
                 raise Interrupted(f"{kept}; the same command goes on from there") from None
+        died = crew.lost
     wall_s = time.monotonic() - began
     rows = tuple(Row(point, store.done[point.id].outcome) for point in sweep.points)
     results = store.results(sweep.points, columns_of(list(sweep.over), rows))
-    return Run(sweep, rows, results, before, wall_s, worked_s, where)
+    return Run(sweep, rows, results, before, wall_s, worked_s, where, died)
 
 
 def columns_of(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Any]]:

@@ -65,9 +65,10 @@ class Summary:
     """By status."""
     reasons: tuple[tuple[str, int], ...]
     """Why points have no answer, the most frequent first."""
+    promised: bool
 
 
-def summary_of(verb: str, keys: Sequence[str], rows: Sequence[Row], by: str | None) -> Summary:
+def summary_of(verb: str, keys: Sequence[str], rows: Sequence[Row], by: str | None, promised: bool) -> Summary:
     """The best first."""
     columns = list(dict.fromkeys(name for row in rows for name in row.outcome.figures))
     chosen = _chosen(by, columns, rows)
@@ -84,7 +85,7 @@ def summary_of(verb: str, keys: Sequence[str], rows: Sequence[Row], by: str | No
     reasons = Counter(row.outcome.error or "" for row in rows if row.outcome.status is not Status.OK)
     return Summary(
         verb, tuple(keys), chosen, tuple(rows), tuple(ranked), values,
-        {str(status): counts.get(str(status), 0) for status in Status}, tuple(reasons.most_common()),
+        {str(status): counts.get(str(status), 0) for status in Status}, tuple(reasons.most_common()), promised,
     )  # fmt: skip
 
 
@@ -132,6 +133,7 @@ def as_plain(summary: Summary, top: int) -> dict[str, Any]:
         "over": list(summary.keys),
         "points": len(summary.rows),
         "counts": dict(summary.counts),
+        "kept": sum(row.kept for row in summary.rows),
         "reasons": [{"reason": reason, "points": count} for reason, count in summary.reasons],
         "by": summary.by,
         "best": [row.plain() for row in summary.ranked[:top]],

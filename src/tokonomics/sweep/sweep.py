@@ -84,6 +84,8 @@ def sweep(
         except Interrupted as stopped:
             typer.echo(f"stopped: {stopped}", err=True)
             raise typer.Exit(_INTERRUPTED) from None
+    for line in run.told():
+        typer.echo(line, err=True)
     found = run.summary(by)
     charts = {}
     if found.ranked:

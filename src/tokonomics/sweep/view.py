@@ -1,6 +1,6 @@
 """A sweep for people: the best points, what each swept key changes, and why some points have no answer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Group
@@ -23,15 +23,16 @@ _WORDS = frozenset({"gpu", "weights"})
 _MOST_REASONS = 5
 
 
-def sweep_view(summary: Summary, top: int, said: Mapping[str, str]) -> Group:
-    """``said`` are lines about the run itself: where the results are, how long it took."""
+def sweep_view(summary: Summary, top: int, said: Sequence[str]) -> Group:
+    """``said`` are lines about the results: where they are, what they rest on."""
     parts: list[Any] = [_heading(summary)]
     if summary.ranked:
         parts += ["", _best(summary, top)]
         parts += [
             part for key in summary.values for part in ("", _of_key(summary, key)) if len(summary.values[key]) > 1
         ]
-        if summary.by == "usd_per_mtok" and "rate" in summary.keys:
+        has_months = any("usd_per_month" in row.outcome.figures for row in summary.ranked)
+        if summary.by == "usd_per_mtok" and "rate" in summary.keys and has_months:
             parts += [
                 "",
                 "A higher rate fills machines better: compare $/Mtok at one rate, or rank by --by usd_per_month.",
@@ -41,7 +42,7 @@ def sweep_view(summary: Summary, top: int, said: Mapping[str, str]) -> Group:
         parts += [f"  {plural(number, 'point')}: {_first_line(why)}" for why, number in summary.reasons[:_MOST_REASONS]]
         more = len(summary.reasons) - _MOST_REASONS
         parts += [f"  and {plural(more, 'other reason')}: column `error` of the results"] if more > 0 else []
-    return Group(*parts, "", *said.values())
+    return Group(*parts, "", *said)
 
 
 def points_view(points: list[Point], done: int, said: list[str], rows: int = 20) -> Group:
@@ -56,6 +57,9 @@ def points_view(points: list[Point], done: int, said: list[str], rows: int = 20)
 
 def _heading(summary: Summary) -> str:
     counts = [f"{number:,} {_STATUSES[status]}" for status, number in summary.counts.items() if number]
+    kept, answered = sum(row.kept for row in summary.rows), summary.counts["ok"]
+    if summary.promised and kept < answered:
+        counts.insert(1, f"{kept:,} of them keep the promise")
     return f"{summary.verb} over {', '.join(summary.keys)}: {plural(len(summary.rows), 'point')}; {', '.join(counts)}"
 
 
@@ -96,7 +100,7 @@ def _best(summary: Summary, top: int) -> Any:
         for place, row in enumerate(summary.ranked[:top], 1)
     ]
     which = "highest" if more_is_better(summary.by) else "lowest"
-    title = f"The {which} {summary.by} that keeps the promise"
+    title = f"The {which} {summary.by}{' that keeps the promise' if summary.promised else ''}"
     return table([">", *(f"!{key}" for key in summary.keys), *_titles(names)], rows, title=title)
 
 
@@ -112,7 +116,12 @@ def _of_key(summary: Summary, key: str) -> Any:
         else:
             with_others = [shorten(each.best.point.over[other], 30) for other in others]
             rows.append([shorten(each.value, 30), kept, *with_others, *_cells(each.best, names)])
-    columns = [f"!{key}", ">keep it", *(f"!best {other}" for other in others), *_titles(names)]
+    columns = [
+        f"!{key}",
+        ">keep it" if summary.promised else ">answered",
+        *(f"!best {other}" for other in others),
+        *_titles(names),
+    ]
     return table(columns, rows, title=f"The best for each {key}")
 
 

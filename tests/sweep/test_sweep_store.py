@@ -1,0 +1,145 @@
+"""What is done stays done: whole parts, one row for each point, whatever the moment of a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tokonomics.errors import BadInput
+from tokonomics.sweep import store as folders
+from tokonomics.sweep.outcome import Outcome, Status
+from tokonomics.sweep.points import Point
+from tokonomics.sweep.store import opened, read_manifest, write_manifest
+
+
+def answered(number: int) -> Outcome:
+    return Outcome(Status.OK, None, {"usd_per_mtok": number / 7}, json.dumps({"is": number}), 0.5)
+
+
+def points(count: int) -> list[Point]:
+    return [Point(place, f"id{place}", {"rate": str(place)}, {}) for place in range(count)]
+
+
+def test_what_is_added_is_there_when_the_folder_is_opened_again(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.sweep") as store:
+        store.add([("id0", answered(0)), ("id1", Outcome(Status.REFUSED, "does not fit"))])
+    with opened(tmp_path / "a.sweep") as store:
+        assert {key: kept.outcome.status for key, kept in store.done.items()} == {
+            "id0": Status.OK,
+            "id1": Status.REFUSED,
+        }
+        assert store.done["id1"].outcome.error == "does not fit"
+        assert store.done["id0"].outcome.figures == {"usd_per_mtok": 0.0}
+
+
+def test_results_have_a_row_for_each_point_in_order_with_its_own_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 points added backwards, so that parts are merged on the way and chunks of the results span several."""
+    monkeypatch.setattr(folders, "_CHUNK", 70)
+    with opened(tmp_path / "a.sweep") as store:
+        for place in reversed(range(300)):
+            store.add([(f"id{place}", answered(place))])
+        path = store.results(points(300), {"over_rate": list(range(300))})
+        assert len(list(store.folder.glob("part-*"))) < 300
+    rows = pl.read_parquet(path)
+    assert rows["point"].to_list() == rows["over_rate"].to_list() == list(range(300))
+    assert [json.loads(text)["is"] for text in rows["answer"]] == list(range(300))
+
+
+def test_a_kill_between_merging_and_clearing_away_doubles_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.sweep") as store:
+        for place in range(5):
+            store.add([(f"id{place}", answered(place))])
+        small = {path.name: path.read_bytes() for path in store.folder.glob("part-*")}
+        store._merge()
+        store.add([("id5", answered(5))])
+        for name, content in small.items():
+            (store.folder / name).write_bytes(content)
+        (store.folder / ".part-000000009.parquet.unfinished").write_bytes(b"half")
+    with opened(tmp_path / "a.sweep") as store:
+        assert sorted(path.name for path in store.folder.iterdir()) == [
+            "lock", "part-000000001-000000005.parquet", "part-000000006.parquet",
+        ]  # fmt: skip
+        assert len(store.done) == 6
+        store.add([("id6", answered(6))])
+        assert (store.folder / "part-000000007.parquet").exists()
+
+
+def test_failed_points_are_forgotten_and_nothing_else(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.sweep") as store:
+        store.add([("id0", answered(0)), ("id1", Outcome(Status.FAILED, "took longer"))])
+        store.add([("id2", Outcome(Status.REFUSED, "unknown GPU"))])
+        assert store.forget_failed() == 1
+    with opened(tmp_path / "a.sweep") as store:
+        assert sorted(store.done) == ["id0", "id2"]
+
+
+def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.sweep"), pytest.raises(BadInput, match="another sweep"), opened(tmp_path / "a.sweep"):
+        pass
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("dear")
+    with pytest.raises(BadInput, match="holds other files"), opened(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_part_that_something_else_broke_is_named(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.sweep") as store:
+        store.add([("id0", answered(0))])
+    (tmp_path / "a.sweep" / "part-000000001.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(BadInput, match="part-000000001"), opened(tmp_path / "a.sweep"):
+        pass
+
+
+def test_a_manifest_of_another_version_is_refused(tmp_path: Path) -> None:
+    write_manifest(tmp_path, {"verb": "plan"})
+    assert (read_manifest(tmp_path) or {})["verb"] == "plan"
+    (tmp_path / folders.MANIFEST).write_text('{"schema": 99}')
+    with pytest.raises(BadInput, match="another version"):
+        read_manifest(tmp_path)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tokonomics.sweep import store as folders
+from tokonomics.sweep.outcome import Outcome, Status
+folders._SMALL = 7
+with folders.opened(Path(sys.argv[1])) as store:
+    for place in range(len(store.done), 100_000):
+        store.add([(f"id{place}", Outcome(Status.OK, None, {"n": place}, str(place)))])
+        print(place, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_at_any_moment_loses_nothing_that_was_said_to_be_done(tmp_path: Path) -> None:
+    """Ten kills of one growing store: every point it reported is there, whole, once, and nothing is left over."""
+    folder, done = tmp_path / "a.sweep", 0
+    for kill in range(10):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, text=True, env=os.environ
+        ) as writer:
+            assert writer.stdout is not None
+            said = -1
+            for _ in range(5 + 3 * kill):
+                said = int(writer.stdout.readline())
+            writer.send_signal(signal.SIGKILL)
+            said = max([said, *(int(line) for line in writer.stdout.read().split("\n")[:-1])])
+        with opened(folder) as store:
+            assert {f"id{place}" for place in range(said + 1)} <= store.done.keys()
+            assert len(store.done) in (said + 1, said + 2)  # one may have been stored and not yet reported
+            rows = pl.concat([pl.read_parquet(path) for path in folder.glob("part-*")])
+            assert sorted(rows["id"]) == sorted(store.done)
+            assert all(row["answer"] == row["id"].removeprefix("id") for row in rows.to_dicts())
+            assert len(store.done) > done
+            done = len(store.done)

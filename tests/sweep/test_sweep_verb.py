@@ -1,0 +1,245 @@
+"""``tokonomics sweep`` as it is typed: the answers of the verb, one row for each point, kept through every end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import tokonomics.__main__  # registers the verb  # noqa: F401
+from tokonomics.sweep.local import LocalCrew
+from tokonomics.sweep.store import MANIFEST
+from tokonomics.sweep.study import prepared
+
+Call = Callable[..., "subprocess.CompletedProcess[str]"]
+
+CHAT = 'model = "llama-3.1-8b"\nrate = 5\ninput = 1000\noutput = 300\nslo = "ttft_p99=1,tpot_p99=50ms"\nquick = true\n'
+LONG = 'model = "llama-3.1-8b"\ngpu = "H100"\ninput = 500\noutput = 200\nrequests = 40000\n'
+"""Simulated in about a second a point: long enough to be interrupted."""
+
+
+@pytest.fixture
+def chat(tmp_path: Path) -> Path:
+    path = tmp_path / "chat.toml"
+    path.write_text(CHAT)
+    return path
+
+
+def rows(folder: Path) -> pl.DataFrame:
+    return pl.read_parquet(folder / "results.parquet")
+
+
+def plain(text: str) -> Any:
+    return json.loads(text)
+
+
+def test_a_plan_of_a_sweep_is_the_plan_of_the_command_line(tokonomics: Call, chat: Path) -> None:
+    done = tokonomics("sweep", chat, "--over", "gpu=H100,L40S", "--over", "rate=5,20", "--json", "--jobs", 1)
+    assert done.returncode == 0, done.stderr
+    found = rows(chat.with_suffix(".sweep"))
+    assert found.select("over_gpu", "over_rate").rows() == [("H100", 5), ("H100", 20), ("L40S", 5), ("L40S", 20)]
+    for row in found.to_dicts():
+        alone = tokonomics("plan", chat, "--gpu", row["over_gpu"], "--rate", row["over_rate"], "--top", 10, "--json")
+        assert plain(row["answer"]) == plain(alone.stdout)
+        best = plain(alone.stdout)["best"]
+        assert (row["usd_per_month"], row["usd_per_mtok"]) == (best["usd_per_month"], best["usd_per_mtok"]["blended"])
+        assert (row["gpu"], row["replicas"]) == (best["gpu"], best["replicas"])
+    said = plain(done.stdout)
+    assert said["best"][0]["usd_per_mtok"] == found["usd_per_mtok"].min()
+    assert [each["value"] for each in said["values"]["gpu"]] == ["H100", "L40S"]
+
+
+def test_one_worker_and_two_give_the_same_rows(tokonomics: Call, chat: Path) -> None:
+    over = ["--over", "gpu=H100,H200,L4,L40S", "--over", "rate=2,20", "--json"]
+    for jobs in (1, 2):
+        done = tokonomics("sweep", chat, *over, "--jobs", jobs, "--into", chat.parent / f"{jobs}.sweep")
+        assert done.returncode == 0, done.stderr
+    one, two = (rows(chat.parent / f"{jobs}.sweep").drop("seconds") for jobs in (1, 2))
+    assert one.height == 8
+    assert one.equals(two)
+
+
+def test_what_cannot_be_answered_is_a_row_with_its_reason(tokonomics: Call, chat: Path) -> None:
+    done = tokonomics("sweep", chat, "--verb", "predict", "--over", "gpu=H100,H999,T4", "--over", "tp=1")
+    assert done.returncode == 0, done.stderr
+    found = rows(chat.with_suffix(".sweep"))
+    assert found["status"].to_list() == ["ok", "refused", "refused"]
+    assert "unknown GPU 'H999'" in found["error"][1]
+    assert found["error"][2]
+    assert "unknown GPU 'H999'" in done.stdout
+
+
+def test_the_same_command_again_does_nothing_again_and_a_changed_scenario_everything(
+    tokonomics: Call, chat: Path
+) -> None:
+    over = ["--over", "gpu=H100,L40S", "--json", "--jobs", 1]
+    first = plain(tokonomics("sweep", chat, *over).stdout)
+    again = plain(tokonomics("sweep", chat, *over).stdout)
+    assert (first["done_before"], again["done_before"]) == (0, 2)
+    assert again["best"] == first["best"]
+    more = plain(tokonomics("sweep", chat, "--over", "gpu=H100,L40S,L4", *over[2:]).stdout)
+    assert (more["done_before"], more["points"]) == (2, 3)
+    chat.write_text(CHAT.replace("1000", "1001"))
+    assert plain(tokonomics("sweep", chat, *over).stdout)["done_before"] == 0
+    assert plain(tokonomics("sweep", chat, *over, "--fresh").stdout)["done_before"] == 0
+
+
+def test_a_sweep_goes_on_as_if_it_were_the_day_it_began(chat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(fresh: bool = False) -> Any:
+        return prepared(
+            chat, ["gpu=H100"], "plan", random=None, seed=0, into=None, limit="9s", profile=None, fresh=fresh
+        )
+
+    began = asked()
+    (folder := chat.with_suffix(".sweep")).mkdir()
+    ground = {**began.ground, "day": "2026-01-02"}
+    (folder / MANIFEST).write_text(json.dumps({"schema": 1, "ground": ground}))
+    assert asked().ground["day"] == "2026-11-15"  # TOKONOMICS_TODAY says so
+    monkeypatch.delenv("TOKONOMICS_TODAY")
+    resumed = asked()
+    assert resumed.ground["day"] == resumed.environment["TOKONOMICS_TODAY"] == "2026-01-02"
+    assert resumed.points[0].id != began.points[0].id
+    assert asked(fresh=True).ground["day"] != "2026-01-02"
+
+
+def test_a_dry_run_shows_the_points_and_writes_nothing(tokonomics: Call, chat: Path) -> None:
+    done = tokonomics("sweep", chat, "--over", "gpu=H100,L40S", "--over", "rate=5,10,20", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "6 points, 0 of them done" in done.stdout
+    assert "The first point took" in done.stdout
+    assert not chat.with_suffix(".sweep").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--over", "gpu=H100", "--verb", "paln"], "plan"),
+        (["--over", "gpu=H100", "--verb", "web"], "unknown verb"),
+        (["--over", "gpo=H100"], "Did you mean gpu"),
+        ([], "--over"),
+        (["--over", "rate=1..50"], "--random"),
+        (["--over", "gpu=H100", "--limit", "soon"], "--limit"),
+        (["--over", "gpu=H100", "--memory", "0"], "--memory"),
+        (["--over", "gpu=H100", "--by", "usd_per_moth"], "usd_per_month"),
+        (["--over", "gpu=H100", "--chart", "x.doc"], "--chart"),
+    ],
+)
+def test_what_is_wrong_is_said_with_a_way_out(tokonomics: Call, chat: Path, flags: list[str], said: str) -> None:
+    done = tokonomics("sweep", chat, *flags)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_the_extra_ray_says_how_to_install_it(
+    tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = tokonomics("sweep", chat, "--over", "gpu=H100", "--ray", "auto")
+    assert done.returncode == 2
+    assert "pip install 'tokonomics[ray]'" in done.stderr
+
+
+def test_a_chart_is_drawn_for_one_key_two_and_three(tokonomics: Call, chat: Path, tmp_path: Path) -> None:
+    for number, over in enumerate(
+        (["gpu=H100,L4"], ["rate=5,10", "gpu=H100,L4"], ["gpu=H100,L4", "kv=bf16,fp8", "rate=5,9"])
+    ):
+        flags = [part for text in over for part in ("--over", text)]
+        chart = tmp_path / f"{number}.json"
+        done = tokonomics("sweep", chat, *flags, "--chart", chart)
+        assert done.returncode == 0, done.stderr
+        spec = plain(chart.read_text())
+        (marks,) = spec["datasets"].values()
+        assert len(marks) == (2 if number == 0 else 4)
+
+
+def begun(path: Path, *flags: str) -> "subprocess.Popen[str]":
+    """A sweep in its own process, after its first point is done."""
+    command = [sys.executable, "-m", "tokonomics", "sweep", str(path), "--verb", "simulate", *flags]
+    made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+    assert made.stderr is not None
+    said = []
+    for line in made.stderr:
+        said.append(line)
+        if " points" in line:
+            return made
+    raise AssertionError("".join(said))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_simulate_sweep_that_is_ended_goes_on_where_it_was(tokonomics: Call, tmp_path: Path, how: int) -> None:
+    path = tmp_path / "long.toml"
+    path.write_text(LONG)
+    flags = ["--over", "rate=1,2,3,4,5,6,7,8", "--json", "--jobs", "2"]
+    first = begun(path, *flags)
+    first.send_signal(how)
+    _, err = first.communicate()
+    if how == signal.SIGKILL:
+        assert first.returncode == -signal.SIGKILL
+    else:
+        assert first.returncode == 130
+        assert "the same command goes on from there" in err
+    done = tokonomics("sweep", path, "--verb", "simulate", *flags)
+    assert done.returncode == 0, done.stderr
+    assert 1 <= plain(done.stdout)["done_before"] < 8
+    whole = tokonomics("sweep", path, "--verb", "simulate", *flags, "--into", tmp_path / "whole.sweep")
+    assert plain(whole.stdout)["done_before"] == 0
+    assert rows(tmp_path / "long.sweep").drop("seconds").equals(rows(tmp_path / "whole.sweep").drop("seconds"))
+
+
+@pytest.mark.slow
+def test_a_killed_worker_of_a_simulate_sweep_loses_nothing(
+    tokonomics: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "long.toml"
+    path.write_text(LONG)
+    asked = LocalCrew.ask
+    kills: list[int | None] = []
+
+    def ask_and_kill_the_first(crew: LocalCrew, worker: Any, values: dict[str, Any]) -> None:
+        asked(crew, worker, values)
+        if not kills:
+            kills.append(crew._processes[worker].pid)
+            os.kill(crew._processes[worker].pid or 0, signal.SIGKILL)
+
+    flags = ["--verb", "simulate", "--over", "rate=2,4,6", "--jobs", 2, "--json"]
+    whole = tokonomics("sweep", path, *flags, "--into", tmp_path / "whole.sweep")
+    monkeypatch.setattr(LocalCrew, "ask", ask_and_kill_the_first)
+    found = plain(tokonomics("sweep", path, *flags).stdout)
+    assert (found["workers_lost"], plain(whole.stdout)["workers_lost"]) == (1, 0)
+    assert found["counts"]["ok"] == 3
+    assert rows(tmp_path / "long.sweep").drop("seconds").equals(rows(tmp_path / "whole.sweep").drop("seconds"))
+
+
+@pytest.mark.slow
+def test_too_much_memory_or_time_is_a_failed_simulate_point_that_can_be_done_again(
+    tokonomics: Call, tmp_path: Path
+) -> None:
+    path = tmp_path / "long.toml"
+    path.write_text(LONG)
+    flags = ["--verb", "simulate", "--over", "requests=100,4000000", "--over", "rate=5", "--jobs", 1, "--json"]
+    tokonomics("sweep", path, *flags, "--memory", 0.1)
+    found = rows(tmp_path / "long.sweep")
+    assert found["status"].to_list() == ["ok", "failed"]
+    assert "memory" in found["error"][1]
+    kept = plain(tokonomics("sweep", path, *flags).stdout)
+    assert kept["done_before"] == 2
+    tokonomics("sweep", path, *flags, "--retry-failed", "--limit", "50ms")
+    found = rows(tmp_path / "long.sweep")
+    assert found["status"].to_list() == ["ok", "failed"]
+    assert "took longer than 0.05 s" in found["error"][1]
+
+
+def test_a_sweep_without_ray_imports_none(chat: Path) -> None:
+    code = "import sys; from tokonomics.__main__ import app; app(sys.argv[1:], standalone_mode=False); "
+    code += "print(*sys.modules, file=sys.stderr)"
+    command = [sys.executable, "-c", code, "sweep", str(chat), "--over", "gpu=H100", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+    assert "ray" not in {name.partition(".")[0] for name in done.stderr.split()}
