@@ -34,8 +34,11 @@ STEPS = {
     "contexts of 1,000 and 3,000 tokens": HERE / "data" / "h200_held_out_steps.json",
     "contexts of 512 to 8,192, whole tiles": HERE / "data" / "h200_more_steps.json",
 }
-WARM, COLD, FIRST = (HERE / "data" / f"h200_transformers{name}.json" for name in ("", "_cold", "_first"))
+WARM, COLD, FIRST, THIRD, MORE = (
+    HERE / "data" / f"h200_transformers{name}.json" for name in ("", "_cold", "_first", "_third", "_third_more")
+)
 RUNS = {
+    "third run, all twelve loads, warmed up, whole rounds": (THIRD, MORE),
     "second run, its nine warm loads": (WARM,),
     "second run, with the three that met new shapes": (WARM, COLD),
     "first run, ten loads met cold": (FIRST,),

@@ -80,7 +80,7 @@ def main() -> None:
             run = run.model_copy(update={"points": run.points + found.points}) if run else found
             save_run(run, given.out / f"{name}.json")
             point = found.points[0]
-            tpot_s = (point.tpot.typical if point.tpot else None) or 0.0
+            tpot_s = (point.tpot_s.typical if point.tpot_s else None) or 0.0
             print(f"{point.load}: {point.output_tokens_per_s:.0f} tok/s, TPOT {tpot_s * 1e3:.2f} ms", flush=True)
     finally:
         server.terminate()

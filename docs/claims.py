@@ -34,7 +34,7 @@ from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.setup import Bills, Setup, SetupBill
 from tokonomics.planner.stack import stack
-from tokonomics.planner.utilisation import arrival_patterns, arriving
+from tokonomics.planner.utilization import arrival_patterns, arriving
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_tenants

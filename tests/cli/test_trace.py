@@ -41,7 +41,7 @@ def test_a_sample_is_described(tokonomics: Call) -> None:
     assert made["requests"] == 19366
     assert made["input"]["mean"] == pytest.approx(1154.7, abs=0.05)
     assert made["output"]["mean"] == pytest.approx(211.1, abs=0.05)
-    assert made["span_s"] == pytest.approx(3501.72, abs=0.01)
+    assert made["duration_s"] == pytest.approx(3501.72, abs=0.01)
 
 
 def test_a_sample_whose_clock_is_coarse_says_so(tokonomics: Call) -> None:

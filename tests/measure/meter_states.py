@@ -24,7 +24,7 @@ def group(**changed: Any) -> GroupState:
         "usd_per_hour": 7.2,
         "running": 12.0,
         "waiting": 2.0,
-        "kv_use": 0.5,
+        "kv_share": 0.5,
         "now": HOUR,
         "hour": HOUR,
         "today": HOUR,
@@ -38,7 +38,7 @@ def gpu(**changed: Any) -> GpuState:
     known: dict[str, Any] = {
         "uuid": "GPU-1",
         "name": "NVIDIA H200",
-        "utilisation": 0.9,
+        "utilization": 0.9,
         "power_w": 500.0,
         "energy_j": 3.6e6,
         "memory_used_bytes": 1e11,

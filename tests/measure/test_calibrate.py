@@ -224,7 +224,7 @@ def test_a_window_that_ends_in_the_middle_of_a_round_is_counted_by_littles_law()
     points = {each["concurrency"]: each for each in json.loads(RUN.read_text())["points"]}
     found = next(each for each in evidence.rows if each.batch == 32 and each.metric is Metric.output_tok_s)
     assert points[32]["output_tokens_per_s"] < 0.7 * found.value
-    assert found.value == pytest.approx(32 * 64 / points[32]["e2e"]["mean"], rel=1e-3)
+    assert found.value == pytest.approx(32 * 64 / points[32]["e2e_s"]["mean"], rel=1e-3)
     assert "Little" not in evidence.notes[0]
     assert "answer time" in evidence.notes[0]
 

@@ -85,7 +85,7 @@ def test_a_server_with_two_models_has_its_price_once() -> None:
 
 
 def test_what_is_not_known_is_left_out_and_not_shown_as_zero() -> None:
-    quiet = state(group(now=Tally(), running=None, waiting=None, kv_use=None, busy=None), planned=None, gpus=())
+    quiet = state(group(now=Tally(), running=None, waiting=None, kv_share=None, busy=None), planned=None, gpus=())
     names = {name for name, _ in samples(quiet, Told())}
     assert names.isdisjoint(
         {"llm_cost_per_million_tokens", "llm_requests_running", "llm_kv_cache_usage_ratio", "llm_target_busy",

@@ -80,7 +80,7 @@ def test_nvml_milliwatts_millijoules_and_percent_become_watts_joules_and_a_share
     nvml = FakeNvml(gpu())
     (reading,) = read_nvml(100.0, nvml)
     assert (reading.power_w, reading.energy_j) == (412.5, 7_200_000.0)
-    assert reading.utilisation == pytest.approx(0.37)
+    assert reading.utilization == pytest.approx(0.37)
     assert (reading.memory_used_bytes, reading.memory_total_bytes) == (100 * 2**30, 141 * 2**30)
     assert (reading.uuid, reading.name, reading.at, reading.labels["gpu"]) == ("GPU-1", "NVIDIA H200", 100.0, "0")
     assert nvml.open == 0
@@ -90,7 +90,7 @@ def test_what_a_gpu_does_not_support_is_unknown_and_the_rest_is_read() -> None:
     """Before Volta there is no energy counter; a MIG GPU has no utilisation; some need a privilege for power."""
     old = gpu(TotalEnergyConsumption=-NOT_SUPPORTED, UtilizationRates=-NOT_SUPPORTED, PowerUsage=-NO_PERMISSION)
     (reading,) = read_nvml(0.0, FakeNvml(old))
-    assert (reading.energy_j, reading.utilisation, reading.power_w) == (None, None, None)
+    assert (reading.energy_j, reading.utilization, reading.power_w) == (None, None, None)
     assert reading.memory_used_bytes == 100 * 2**30
 
 
@@ -151,7 +151,7 @@ def test_a_dcgm_page_is_read_in_its_own_units() -> None:
     (reading,) = read_dcgm_page(text, 5.0)
     assert reading.energy_j == pytest.approx(123_456.789)
     assert reading.power_w == 350.25
-    assert reading.utilisation == pytest.approx(0.98)
+    assert reading.utilization == pytest.approx(0.98)
     assert reading.memory_total_bytes == 80_000 * 1024 * 1024
     assert (reading.dram_active, reading.tensor_active) == (0.61, 0.22)
     assert reading.name == "NVIDIA H100 80GB HBM3"
@@ -165,7 +165,7 @@ def test_a_dcgm_page_is_read_in_its_own_units() -> None:
 @pytest.mark.parametrize(
     ("name", "field"),
     [
-        ("DCGM_FI_DEV_GPU_UTIL", "utilisation"),
+        ("DCGM_FI_DEV_GPU_UTIL", "utilization"),
         ("DCGM_FI_DEV_POWER_USAGE", "power_w"),
         ("DCGM_FI_PROF_DRAM_ACTIVE", "dram_active"),
         ("DCGM_FI_DEV_FB_USED", "memory_used_bytes"),
@@ -196,7 +196,7 @@ def test_slices_of_a_mig_gpu_are_told_apart_but_its_energy_counts_once() -> None
         for each, share in ((1, "0.9"), (2, "0.1"))
     ]
     readings = read_dcgm_page(page(*slices), 0.0)
-    assert [(each.labels["mig_id"], each.utilisation) for each in readings] == [("1", 0.9), ("2", 0.1)]
+    assert [(each.labels["mig_id"], each.utilization) for each in readings] == [("1", 0.9), ("2", 0.1)]
     later = [GpuReading(**{**_fields(each), "energy_j": 9.0, "at": 10.0}) for each in readings]
     used = energy_used(readings, later)
     assert used.joules == pytest.approx(4.0)

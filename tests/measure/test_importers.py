@@ -40,10 +40,10 @@ def test_vllm_rates_are_the_ones_vllm_printed() -> None:
     assert point.requests_per_s == pytest.approx(said["request_throughput"])
     assert point.output_tokens_per_s == pytest.approx(said["output_throughput"])
     assert point.input_tokens_per_s + point.output_tokens_per_s == pytest.approx(said["total_token_throughput"])
-    assert point.ttft is not None
-    assert point.e2e is not None
-    assert point.ttft.p50 == pytest.approx(said["median_ttft_ms"] / 1e3)
-    assert point.e2e.p50 == pytest.approx(statistics.median(said["latencies"]))
+    assert point.ttft_s is not None
+    assert point.e2e_s is not None
+    assert point.ttft_s.p50 == pytest.approx(said["median_ttft_ms"] / 1e3)
+    assert point.e2e_s.p50 == pytest.approx(statistics.median(said["latencies"]))
 
 
 def detailed() -> dict[str, Any]:
@@ -62,12 +62,12 @@ def test_vllm_requests_give_the_same_figures_as_their_lists(tmp_path: Path) -> N
     assert (point.rate, point.concurrency) == (2.0, None)
     assert (point.completed, point.failed, point.errors) == (2, 1, {"boom": 1})
     assert [each.sent_s for each in point.records] == [0.0, 0.5, 1.0]
-    assert point.tpot is not None
-    assert point.e2e is not None
-    assert point.itl is not None
-    assert point.tpot.mean == pytest.approx((0.03 + 0.05) / 2)
-    assert point.e2e.mean == pytest.approx((0.16 + 0.25) / 2)
-    assert point.itl.mean == pytest.approx((0.02 + 0.04 + 0.05) / 3)
+    assert point.tpot_s is not None
+    assert point.e2e_s is not None
+    assert point.itl_s is not None
+    assert point.tpot_s.mean == pytest.approx((0.03 + 0.05) / 2)
+    assert point.e2e_s.mean == pytest.approx((0.16 + 0.25) / 2)
+    assert point.itl_s.mean == pytest.approx((0.02 + 0.04 + 0.05) / 3)
 
 
 def test_vllm_lists_without_start_times_are_left_for_the_summary(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_vllm_lists_without_start_times_are_left_for_the_summary(tmp_path: Path)
     point = read_run(tmp_path / "old.json").points[0]
     assert point.records == ()
     assert (point.completed, point.failed, point.output_tokens) == (2, 1, 5)
-    assert point.tpot is not None
-    assert point.tpot.mean == pytest.approx(0.04)
+    assert point.tpot_s is not None
+    assert point.tpot_s.mean == pytest.approx(0.04)
 
 
 @pytest.mark.parametrize("total", ["total_input_tokens", "total_output_tokens"])
@@ -93,8 +93,8 @@ def test_guidellm_throughput_is_tokens_over_duration_not_the_median_of_moments()
     assert point.output_tokens_per_s == pytest.approx(320 / 0.2577481269836426)
     assert point.output_tokens_per_s > 1.5 * said["metrics"]["output_tokens_per_second"]["successful"]["median"]
     requests = said["requests"]["successful"]
-    assert point.tpot is not None
-    assert point.tpot.mean == pytest.approx(statistics.fmean(r["inter_token_latency_ms"] for r in requests) / 1e3)
+    assert point.tpot_s is not None
+    assert point.tpot_s.mean == pytest.approx(statistics.fmean(r["inter_token_latency_ms"] for r in requests) / 1e3)
     assert point.cached_tokens == sum(r["cached_tokens"] for r in requests)
 
 
@@ -106,9 +106,9 @@ def test_guidellm_without_its_requests_says_the_same_from_its_summary(tmp_path: 
     assert summary.records == ()
     for name in ("completed", "input_tokens", "output_tokens", "output_tokens_per_s", "mean_input_tokens"):
         assert getattr(summary, name) == pytest.approx(getattr(whole, name))
-    assert summary.ttft is not None
-    assert whole.ttft is not None
-    assert summary.ttft.mean == pytest.approx(whole.ttft.mean)
+    assert summary.ttft_s is not None
+    assert whole.ttft_s is not None
+    assert summary.ttft_s.mean == pytest.approx(whole.ttft_s.mean)
 
 
 def test_inferencex_figures_are_per_gpu_and_latencies_are_seconds() -> None:
@@ -117,8 +117,8 @@ def test_inferencex_figures_are_per_gpu_and_latencies_are_seconds() -> None:
     assert (run.stated.gpu, run.stated.gpus, run.stated.tp) == ("h100", 4, 4)
     assert point.output_tokens_per_s == pytest.approx(4 * said["output_tput_per_gpu"])
     assert point.input_tokens_per_s + point.output_tokens_per_s == pytest.approx(4 * said["tput_per_gpu"])
-    assert point.tpot is not None
-    assert point.tpot.p50 == pytest.approx(1 / said["median_intvty"], rel=1e-3)
+    assert point.tpot_s is not None
+    assert point.tpot_s.p50 == pytest.approx(1 / said["median_intvty"], rel=1e-3)
 
 
 def test_inferencex_apart_divides_prompts_by_prefill_and_answers_by_decode_gpus(tmp_path: Path) -> None:
@@ -137,16 +137,16 @@ def test_sglang_lines_are_loads() -> None:
     assert run.model == "meta-llama/Llama-3.1-8B-Instruct"
     # In a closed loop users = rate × time of a request (Little): the file's own figures must agree.
     closed = run.points[0]
-    assert closed.e2e is not None
-    assert closed.e2e.mean is not None
-    assert closed.requests_per_s * closed.e2e.mean == pytest.approx(8, rel=0.01)
+    assert closed.e2e_s is not None
+    assert closed.e2e_s.mean is not None
+    assert closed.requests_per_s * closed.e2e_s.mean == pytest.approx(8, rel=0.01)
 
 
 def test_aiperf_calls_the_time_per_token_inter_token_latency() -> None:
     point = read_run(RESULTS / "aiperf.json").points[0]
     said = raw("aiperf.json")
-    assert point.tpot is not None
-    assert point.tpot.p99 == pytest.approx(said["inter_token_latency"]["p99"] / 1e3)
+    assert point.tpot_s is not None
+    assert point.tpot_s.p99 == pytest.approx(said["inter_token_latency"]["p99"] / 1e3)
     assert point.requests_per_s == pytest.approx(said["request_throughput"]["avg"])
     assert (point.concurrency, point.completed, point.failed) == (100, 200, 84)
 
@@ -157,9 +157,9 @@ def test_aiperf_times_are_read_in_the_unit_they_state(tmp_path: Path) -> None:
         document[name] = {k: v / 1e3 if isinstance(v, float) else v for k, v in document[name].items()} | {"unit": "s"}
     (tmp_path / "a.json").write_text(json.dumps(document))
     same, point = read_run(RESULTS / "aiperf.json").points[0], read_run(tmp_path / "a.json").points[0]
-    assert point.ttft is not None
-    assert same.ttft is not None
-    assert point.ttft.mean == pytest.approx(same.ttft.mean)
+    assert point.ttft_s is not None
+    assert same.ttft_s is not None
+    assert point.ttft_s.mean == pytest.approx(same.ttft_s.mean)
 
 
 def test_aiperf_request_lines_count_failures_and_users() -> None:
@@ -167,8 +167,8 @@ def test_aiperf_request_lines_count_failures_and_users() -> None:
     assert (point.completed, point.failed, point.input_tokens, point.output_tokens) == (2, 1, 1000, 42)
     assert point.duration_s == pytest.approx(0.5, rel=1e-3)
     assert point.concurrency == 2
-    assert point.tpot is not None
-    assert point.tpot.mean == pytest.approx(5e-3)
+    assert point.tpot_s is not None
+    assert point.tpot_s.mean == pytest.approx(5e-3)
 
 
 def test_genai_perf_totals_follow_from_rate_and_means() -> None:
@@ -181,8 +181,8 @@ def test_llm_d_units_and_replicas() -> None:
     run = read_run(RESULTS / "llm-d.yaml")
     point = run.points[0]
     assert (point.rate, point.concurrency, point.completed, point.failed) == (10, None, 496, 4)
-    assert point.tpot is not None
-    assert point.tpot.p99 == pytest.approx(4.2e-3)
+    assert point.tpot_s is not None
+    assert point.tpot_s.p99 == pytest.approx(4.2e-3)
     assert run.stated.gpus == 2
     assert run.when is not None
     assert run.when.year == 2025

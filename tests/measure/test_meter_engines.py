@@ -55,7 +55,7 @@ def test_only_vllm_counts_tokens_as_they_come() -> None:
 def test_data_parallel_ranks_add_up_and_of_tensor_ranks_one_speaks() -> None:
     reading = read(recorded("sglang-0.5.23.prom"))
     assert (reading.running, reading.waiting) == (3 + 4, 1 + 0)
-    assert reading.kv_use == pytest.approx((0.2 + 0.4) / 2)
+    assert reading.kv_share == pytest.approx((0.2 + 0.4) / 2)
     assert reading.total(Counted.preempted) == 1 + 2
     assert reading.total(Counted.idle_s) == 100 + 200
 
@@ -94,7 +94,7 @@ def test_the_old_name_of_the_cache_use_is_understood() -> None:
         'gpu_cache_usage_perc{engine="0",model_name="tiny"} 0.0',
         'gpu_cache_usage_perc{engine="0",model_name="tiny"} 0.4',
     )
-    assert read(renamed).kv_use == 0.4
+    assert read(renamed).kv_share == 0.4
 
 
 def test_a_llama_cpp_without_a_count_of_cached_tokens_still_counts_the_computed_ones() -> None:
@@ -138,7 +138,7 @@ def test_a_cut_page_is_not_read_as_a_restart() -> None:
 @pytest.mark.parametrize("value", ["NaN", "+Inf"])
 def test_a_figure_that_is_none_is_left_out(value: str) -> None:
     page = f'vllm:generation_tokens_total{{engine="0"}} 7.0\nvllm:kv_cache_usage_perc{{engine="0"}} {value}\n'
-    assert read(page).kv_use is None
+    assert read(page).kv_share is None
 
 
 def test_a_counter_below_zero_is_not_believed() -> None:

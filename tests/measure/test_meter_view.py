@@ -42,7 +42,7 @@ def test_the_price_now_leads_and_each_server_has_its_row() -> None:
 
 
 def test_a_long_name_and_many_figures_fit_a_terminal() -> None:
-    wide = group(target="http://inference-7f9c.prod:8000", model="meta-llama/Llama-3.3-70B-Instruct-FP8", kv_use=0.9)
+    wide = group(target="http://inference-7f9c.prod:8000", model="meta-llama/Llama-3.3-70B-Instruct-FP8", kv_share=0.9)
     said = drawn(meter_view(state(groups=(wide, group()))))
     assert "Llama-3.3-70B" in said
     assert "paid" in said
@@ -60,7 +60,7 @@ def test_a_hundred_servers_are_twenty_rows_and_their_sum() -> None:
 @pytest.mark.parametrize("seconds", [0.0, 15.0])
 def test_before_there_is_a_price_none_is_made_up(seconds: float) -> None:
     nothing = Tally(seconds=seconds, idle_s=seconds, usd=seconds * 0.001, idle_usd=seconds * 0.001)
-    quiet = group(now=nothing, hour=nothing, today=nothing, total=nothing, running=None, waiting=None, kv_use=None)
+    quiet = group(now=nothing, hour=nothing, today=nothing, total=nothing, running=None, waiting=None, kv_share=None)
     unknown = state(groups=(quiet,), now=nothing, hour=nothing, today=nothing, total=nothing)
     said = drawn(meter_view(unknown))
     assert ("no tokens now" if seconds else "the next one gives a price") in said
@@ -69,7 +69,7 @@ def test_before_there_is_a_price_none_is_made_up(seconds: float) -> None:
 
 
 def test_gpus_show_what_they_say_and_no_more() -> None:
-    gpus = (GpuState(uuid="GPU-1", name="NVIDIA H200", power_w=412.0, utilisation=0.97),)
+    gpus = (GpuState(uuid="GPU-1", name="NVIDIA H200", power_w=412.0, utilization=0.97),)
     said = drawn(meter_view(state(gpus=gpus, energy_j=3.6e6, electricity_usd=0.12)))
     row = next(line for line in said.splitlines() if "H200" in line)
     assert "97 %" in row

@@ -31,8 +31,8 @@ def point(users: int, tokens_per_s: float, tpot_s: float = 0.01, failed: int = 0
         mean_output_tokens=250,
         completed=100,
         failed=failed,
-        ttft=Latencies(mean=0.1, p99=0.2),
-        tpot=Latencies(mean=tpot_s, p99=2 * tpot_s),
+        ttft_s=Latencies(mean=0.1, p99=0.2),
+        tpot_s=Latencies(mean=tpot_s, p99=2 * tpot_s),
     )
 
 

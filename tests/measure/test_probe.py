@@ -212,9 +212,10 @@ def test_the_committed_profile_is_what_its_timings_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "decode"), [("h200_more_steps.json", 0.03), ("h200_held_out_steps.json", 0.06)], ids=["tiles", "between"]
+    ("file", "decode"), [("h200_more_steps.json", 0.05), ("h200_held_out_steps.json", 0.03)], ids=["tiles", "between"]
 )
 def test_steps_of_the_h200_are_predicted_from_its_profile(file: str, decode: float) -> None:
+    """Contexts between tiles are those of served requests; at whole tiles PyTorch's kernel takes a faster path."""
     rows = [row for row in read_measurements(BENCHMARKS / "data" / file) if isinstance(row, Measurement)]
     errors: dict[str, list[float]] = {}
     with using(read_profile(PROBED)):

@@ -124,7 +124,7 @@ def test_every_replica_is_a_reading_with_the_labels_of_its_pod(fleet: Fleet) -> 
     assert [a.total(kind) for kind in kinds] == [fleet.counts["a"][name] for name in ("input", "cached", "output")]
     assert (a.labels["team"], c.labels["team"]) == ("chat", "search")
     assert a.labels["instance"] == fleet.pages["a"].address.removeprefix("http://")
-    assert (a.started, a.kv_use) == (fleet.counts["a"]["started"], 0.25)
+    assert (a.started, a.kv_share) == (fleet.counts["a"]["started"], 0.25)
     assert len(a.counters[Counted.output]) == 2, "each data-parallel engine stays a series of its own"
     names = [*a.counters[Counted.output], *c.counters[Counted.output]]
     assert not any("instance" in name or "team" in name for name in names)
@@ -251,7 +251,7 @@ def test_the_meter_books_a_fleet_live_and_from_history_alike(fleet: Fleet, tmp_p
 def test_gpus_are_read_through_the_same_prometheus_with_the_pods_they_work_for(fleet: Fleet) -> None:
     """The exporter's own pod has the label pod, so Prometheus calls that of the workload exported_pod."""
     (gpu,) = asyncio.run(PrometheusGpuSource(fleet.prometheus.url, 'pod="pod-b"').gpus())
-    assert (gpu.power_w, gpu.energy_j, gpu.utilisation) == (350.5, 7200.0, None)
+    assert (gpu.power_w, gpu.energy_j, gpu.utilization) == (350.5, 7200.0, None)
     assert (gpu.labels["pod"], gpu.labels["hostname"]) == ("llama-0", "node-1")
     nothing = PrometheusGpuSource(fleet.prometheus.url, 'pod="nobody"')
     assert list(asyncio.run(nothing.gpus())) == []

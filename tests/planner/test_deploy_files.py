@@ -77,7 +77,7 @@ def every_command() -> Iterator[tuple[str, list[str]]]:
             for model, layout in product(models, layouts):
                 if model.is_moe or "ep" not in layout:
                     one = Deployment(model=model, gpu=gpu, engine=engine, weights=weights, kv=kv, **layout)
-                    yield engine.key, list(engine_command(job(one, prefix_caching=kv is Precision.fp8)).arguments)
+                    yield engine.key, list(engine_command(job(one, prefix_cache=kv is Precision.fp8)).arguments)
 
 
 def run_in_shell(script: str, **variables: str) -> list[list[str]]:

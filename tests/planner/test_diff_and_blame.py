@@ -32,11 +32,11 @@ def test_only_what_differs_is_listed() -> None:
 def test_the_saving_is_the_difference_of_the_bills() -> None:
     dear, cheap = (plan(asked(offers=(offer("H100-SXM", 1, price),))) for price in (4.0, 3.0))
     made = diff(("a", TODAY_FILE, dear), ("b", TODAY_FILE, cheap))
-    assert made.usd_per_month_saved == pytest.approx(1.0 * 730 * (dear.best.instances if dear.best else 0))
+    assert made.saved_usd_per_month == pytest.approx(1.0 * 730 * (dear.best.instances if dear.best else 0))
     assert made.saved_share == pytest.approx(0.25)
     assert verdict(made).plain == "Saves $730.00 a month (25 %)."
     back = diff(("b", TODAY_FILE, cheap), ("a", TODAY_FILE, dear))
-    assert back.usd_per_month_saved == -made.usd_per_month_saved
+    assert back.saved_usd_per_month == -made.saved_usd_per_month
     assert "Costs $730.00 a month more (33 %)" in diff_markdown(back)
 
 

@@ -33,7 +33,7 @@ def by_day() -> Sizing:
     assert isinstance(made, Sizing)
     counts = np.where(np.arange(HOURS) < 12, 2.0, 10.0)
     rows = np.stack([np.arange(HOURS) * 3600.0, counts], axis=1)
-    return replace(made, replicas=10, replicas_mean=6.0, by_time=rows, span_s=HOURS * 3600.0)
+    return replace(made, replicas=10, mean_replicas=6.0, by_time=rows, span_s=HOURS * 3600.0)
 
 
 def test_the_bill_is_within_its_gap_of_the_least_by_hand() -> None:

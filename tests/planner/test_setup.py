@@ -21,7 +21,7 @@ from tokonomics.planner.levers import Ranked, rank_levers
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import plan
 from tokonomics.planner.setup import NotServed, Setup, SetupBill, bill_of
-from tokonomics.planner.utilisation import arrival_patterns, arriving, utilisation
+from tokonomics.planner.utilization import arrival_patterns, arriving, utilization_bills
 from tokonomics.report.levers_view import bought, levers_view
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
@@ -121,7 +121,7 @@ def test_the_documents_h100_costs_what_its_tokens_say_at_low_and_high_load() -> 
 
 def test_burst_then_idle_needs_the_fleet_of_its_bursts_and_costs_more_than_steady() -> None:
     """C36: at equal mean, work in a third of the time takes the replicas of three times the rate."""
-    made = utilisation(setup())
+    made = utilization_bills(setup())
     steady, burst = (next(each.bill for each in made.by_burst if name in each.name) for name in ("evenly", "all in"))
     assert steady
     assert burst
@@ -139,7 +139,7 @@ def test_other_arrivals_keep_the_requests_and_the_mean_rate() -> None:
 
 
 def test_a_larger_batch_and_more_load_never_cost_more_per_token() -> None:
-    made = utilisation(setup())
+    made = utilization_bills(setup())
     for points in (made.by_batch, made.by_load):
         prices = [each.bill.usd_per_mtok for each in points if each.bill]
         assert len(prices) > 2
@@ -159,8 +159,8 @@ def test_replicas_that_come_and_go_cost_less_than_the_fleet_of_the_busiest_hour(
     assert isinstance(fixed, SetupBill)
     assert isinstance(scaled, SetupBill)
     assert fixed.replicas > 1
-    assert scaled.replicas_mean < fixed.replicas
-    assert scaled.usd_per_month == pytest.approx(scaled.replicas_mean * 0.7 * 730)
+    assert scaled.mean_replicas < fixed.replicas
+    assert scaled.usd_per_month == pytest.approx(scaled.mean_replicas * 0.7 * 730)
     assert scaled.usd_per_month < fixed.usd_per_month == pytest.approx(fixed.replicas * 0.7 * 730)
 
 
@@ -243,7 +243,7 @@ def test_the_lines_of_a_bill_sum_to_it_and_its_gpu_hours_to_those_paid(way: str)
     hours = math.fsum(line.quantity for line in made.bill.lines if line.unit == "GPU-hour")
     # Were replicas to take more than is bought, the unused line would be cut at nothing and the hours exceed the paid.
     assert hours == pytest.approx(made.gpus_paid * 730)
-    assert made.gpus_paid * 730 >= (made.replicas_mean + asked_for.spare) * A100.gpus * 730 * (1 - 1e-9)
+    assert made.gpus_paid * 730 >= (made.mean_replicas + asked_for.spare) * A100.gpus * 730 * (1 - 1e-9)
     paid_for_memory = math.fsum(line.usd for line in made.bill.lines if line.unit != "GPU-hour")
     of_one = sum(each.usd_per_gb_hour * each.tier.size_bytes / 1e9 for each in asked_for.memories()) * 730
     by_hand = of_one * (made.replicas + asked_for.spare)

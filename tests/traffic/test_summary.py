@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokonomics.errors import BadInput
+from tokonomics.traffic import sources
+from tokonomics.traffic import summary as summary_module
 from tokonomics.traffic import tally as tally_module
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import Sessions, SystemPrompts, Tenants, generate
@@ -56,7 +58,7 @@ def test_lengths_are_those_of_the_whole(trace: Trace, made: TraceSummary) -> Non
 
 def test_rates_and_peaks_are_those_of_the_whole(trace: Trace, made: TraceSummary) -> None:
     span = trace.arrival_s[-1]
-    assert made.span_s == span
+    assert made.duration_s == span
     assert made.rate == pytest.approx((len(trace) - 1) / span)
     tokens = trace.input_tokens.sum() + trace.output_tokens.sum()
     assert made.tokens_per_second == pytest.approx(tokens / span)
@@ -122,7 +124,7 @@ def test_however_rows_are_batched_the_tally_is_the_same(data: st.DataObject) -> 
 
     whole, parts = tally([0, len(times)], 10**6), tally([0, *cuts, len(times)], len(times))
     assert parts.late == 0
-    assert (whole.requests, whole.span_s) == (parts.requests, parts.span_s)
+    assert (whole.requests, whole.duration_s) == (parts.requests, parts.duration_s)
     assert [each.peak for each in whole.windows] == [each.peak for each in parts.windows]
     np.testing.assert_array_equal(whole.bins.sums, parts.bins.sums)
     assert whole.gaps.squares == pytest.approx(parts.gaps.squares)
@@ -143,12 +145,12 @@ def test_rows_are_passed_on_in_order_though_the_buffer_is_small(monkeypatch: pyt
     gaps = np.diff(trace.arrival_s)
     assert made.late == 0
     assert made.out_of_order > 1000
-    assert made.gaps.cv(made.span_s) == pytest.approx(gaps.std() / gaps.mean())
+    assert made.gaps.cv(made.duration_s) == pytest.approx(gaps.std() / gaps.mean())
     for window in made.windows:
         counts = np.bincount((trace.arrival_s // window.width_s).astype(int))
         assert window.peak == counts.max()
-        whole = counts[: int(made.span_s // window.width_s)]
-        assert window.dispersion(len(trace), made.span_s) == pytest.approx(whole.var() / whole.mean())
+        whole = counts[: int(made.duration_s // window.width_s)]
+        assert window.dispersion(len(trace), made.duration_s) == pytest.approx(whole.var() / whole.mean())
 
 
 def test_a_row_too_late_to_be_put_in_order_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +268,7 @@ def test_idle_time_needs_a_capacity_and_a_price(trace: Trace) -> None:
 def test_one_request_and_a_burst_have_no_rate() -> None:
     for requests in (1, 5):
         made = summarize(traffic(f"burst:{requests}", requests))
-        assert (made.requests, made.rate, made.span_s, made.peaks) == (requests, 0, 0, ())
+        assert (made.requests, made.rate, made.duration_s, made.peaks) == (requests, 0, 0, ())
         json.dumps(made.model_dump(mode="json"), allow_nan=False)
         with pytest.raises(BadInput, match="within a second"):
             summarize(traffic(f"burst:{requests}", requests), tokens_per_second=100, usd_per_hour=1)
@@ -275,3 +277,46 @@ def test_one_request_and_a_burst_have_no_rate() -> None:
 def test_nothing_is_not_summed_up() -> None:
     with pytest.raises(BadInput, match="no requests"):
         summarize(make_trace([], [], []))
+
+
+def test_a_parquet_file_is_read_in_slices_and_says_the_same(
+    tmp_path: Path, trace: Trace, made: TraceSummary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows keep their number in the file, whichever slice they lie in."""
+    file = tmp_path / "log.parquet"
+    save_trace(trace, file)
+    monkeypatch.setattr(sources, "SLICE_ROWS", 777)
+    opened = open_trace(file)
+    raw = list(opened.log.raw(opened.log.layout))
+    assert max(map(len, raw)) <= 777
+    assert np.concatenate([each[sources.ROW].to_numpy() for each in raw]).tolist() == list(range(1, len(trace) + 1))
+    apart = {"source", "format"}
+    assert summarize(opened).model_dump(exclude=apart) == made.model_dump(exclude=apart)
+
+
+def test_the_reuse_of_a_log_too_large_to_hold_is_that_of_its_first_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = traffic(requests=5000, system=SystemPrompts(count=20, tokens=512))
+    file = tmp_path / "log.parquet"
+    save_trace(trace, file)
+    monkeypatch.setattr(sources, "SLICE_ROWS", 1000)
+    monkeypatch.setattr(summary_module, "MOST_REPLAYED", 1)
+    made = summarize(open_trace(file))
+    assert made.requests == 5000
+    assert made.notes == ("prefix reuse is that of the first 1,000 requests of the file",)
+    assert made.reuse == summarize(trace.take(np.arange(1000))).reuse
+    assert made.reuse != summarize(trace).reuse
+
+
+@pytest.mark.parametrize("most", [3, 2000])
+def test_lengths_are_counted_alike_whether_they_lie_close_or_far_apart(most: int) -> None:
+    """A table counts short lengths, a sort those of a few requests with very long ones."""
+    rng = np.random.default_rng(0)
+    drawn = [rng.integers(0, most, 100), rng.integers(0, 10**8, 100), rng.integers(0, most, 3)]
+    made = tally_module.Values()
+    for each in drawn:
+        made.add(each)
+    values, counts = np.unique(np.concatenate(drawn), return_counts=True)
+    np.testing.assert_array_equal(made.values, values)
+    np.testing.assert_array_equal(made.counts, counts)

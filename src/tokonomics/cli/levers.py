@@ -97,9 +97,9 @@ def levers(
     from tokonomics.planner.lever_list import all_levers
     from tokonomics.planner.levers import rank_levers
     from tokonomics.planner.setup import Bills, NotServed
-    from tokonomics.planner.utilisation import utilisation
+    from tokonomics.planner.utilization import utilization_bills
     from tokonomics.report.levers_charts import levers_chart
-    from tokonomics.report.levers_view import levers_view, utilisation_view
+    from tokonomics.report.levers_view import levers_view, utilization_view
 
     check_files(chart, html)
     traffic = {
@@ -123,7 +123,7 @@ def levers(
                 f"what runs today cannot be simulated: {found.reason}",
                 fix=found.fix or "Name the GPUs (--gpu, --tp) and the price (--usd-per-hour) it runs on.",
             )
-        used = utilisation(setup, bills) if utilization else None
+        used = utilization_bills(setup, bills) if utilization else None
     shown = found.ranking.model_dump(mode="json") | {
         "utilization": used.model_dump(mode="json") if used else None,
         "workload": setup.load.workload.model_dump(mode="json"),
@@ -131,7 +131,7 @@ def levers(
     }
     views = [levers_view(found.ranking, setup)]
     if used:
-        views += ["", utilisation_view(used)]
+        views += ["", utilization_view(used)]
     charts = {"What each lever saves": lambda: levers_chart(found.ranking, setup)}
     title = f"What to change first for {setup.deployment.model.name}"
     give(Answer(shown, lambda: below_each_other(views), title, charts), json=json, chart=chart, html=html)

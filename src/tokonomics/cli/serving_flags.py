@@ -72,8 +72,8 @@ def model_from(by_place: str | None, by_name: str | None) -> str:
 
 def say_left_out(load: "Load", context: int) -> None:
     """What of a log is not in the figures."""
-    if load.unusable_rows:
-        typer.echo(f"{load.unusable_rows:,} rows of the log could not be used: see `tokonomics trace`", err=True)
+    if load.bad_rows:
+        typer.echo(f"{load.bad_rows:,} rows of the log could not be used: see `tokonomics trace`", err=True)
     if load.too_long:
         many = load.too_long + len(load.trace)
         typer.echo(

@@ -81,10 +81,10 @@ class LoadPoint(Noun):
     cached_tokens: NonNegativeInt | None = None
     """Part of ``input_tokens``; None where nobody said."""
     output_tokens: NonNegativeInt | None = None
-    ttft: Latencies | None = None
-    tpot: Latencies | None = None
-    itl: Latencies | None = None
-    e2e: Latencies | None = None
+    ttft_s: Latencies | None = None
+    tpot_s: Latencies | None = None
+    itl_s: Latencies | None = None
+    e2e_s: Latencies | None = None
     errors: dict[str, int] = Field(default_factory=dict)
     """What failed requests failed with, and how many."""
     outside: Outside = Outside()
@@ -185,7 +185,7 @@ def point_from_records(
     *,
     concurrency: int | None = None,
     rate: float | None = None,
-    itl: Latencies | None = None,
+    itl_s: Latencies | None = None,
     cached_known: bool = False,
     outside: Outside | None = None,
     notes: Sequence[str] = (),
@@ -216,10 +216,10 @@ def point_from_records(
         input_tokens=tokens_in,
         cached_tokens=sum(each.cached_tokens for each in good) if cached_known else None,
         output_tokens=tokens_out,
-        ttft=latencies([each.ttft_s for each in good if each.ttft_s is not None]),
-        tpot=latencies([each.tpot_s for each in good if each.tpot_s is not None]),
-        itl=itl,
-        e2e=latencies([each.e2e_s for each in good if each.e2e_s is not None]),
+        ttft_s=latencies([each.ttft_s for each in good if each.ttft_s is not None]),
+        tpot_s=latencies([each.tpot_s for each in good if each.tpot_s is not None]),
+        itl_s=itl_s,
+        e2e_s=latencies([each.e2e_s for each in good if each.e2e_s is not None]),
         errors=errors,
         outside=outside or Outside(),
         records=kept,

@@ -167,7 +167,7 @@ def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None
 
 def _whole_rounds(point: LoadPoint) -> LoadPoint:
     """The same point with its throughput by Little's law, where its window counted too few answers."""
-    took = point.e2e.mean if point.e2e else None
+    took = point.e2e_s.mean if point.e2e_s else None
     if not took or not point.concurrency or point.failed:
         return point
     on_their_way = point.requests_per_s * took

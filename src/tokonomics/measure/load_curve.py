@@ -76,6 +76,6 @@ def load_size(point: LoadPoint) -> float:
 
 
 def _measured(point: LoadPoint, promise: Promise) -> float | None:
-    spread = {"ttft": point.ttft, "tpot": point.tpot, "e2e": point.e2e}[promise.latency.value]
+    spread = {"ttft": point.ttft_s, "tpot": point.tpot_s, "e2e": point.e2e_s}[promise.latency.value]
     value: float | None = getattr(spread, promise.statistic) if spread is not None else None
     return value

@@ -211,8 +211,8 @@ def _rows(run: BenchmarkRun, point: LoadPoint, machine: Machine) -> list[Measure
         return []
     replicas = machine.replicas
     figures = {
-        Metric.tpot_s: point.tpot.typical if point.tpot else None,
-        Metric.ttft_s: point.ttft.typical if point.ttft else None,
+        Metric.tpot_s: point.tpot_s.typical if point.tpot_s else None,
+        Metric.ttft_s: point.ttft_s.typical if point.ttft_s else None,
         Metric.output_tok_s: point.output_tokens_per_s / replicas,
     }
     users = max(1, round(point.concurrency / replicas)) if point.concurrency else None

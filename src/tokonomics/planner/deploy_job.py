@@ -40,7 +40,7 @@ class DeployJob(Noun):
     """Tokens of the longest request, prompt and answer."""
     limits: Defaults | None = None
     """Batch and memory limits; the engine's own on this GPU if not given."""
-    prefix_caching: bool = True
+    prefix_cache: bool = True
     offer: Offer | None = None
     terms: Terms = Terms.on_demand
     repository: str | None = None

@@ -32,10 +32,10 @@ class Diff(Noun):
     before: Side
     after: Side
     changes: tuple[Change, ...]
-    usd_per_month_saved: float
+    saved_usd_per_month: float
     """Negative where the change costs more."""
     saved_share: float
-    per_mtok_saved_share: float
+    saved_share_per_mtok: float
     """The same by the million tokens: what is left when the scenarios serve different traffic."""
 
 
@@ -46,9 +46,9 @@ def diff(before: tuple[str, Scenario, Plan], after: tuple[str, Scenario, Plan]) 
         before=first,
         after=second,
         changes=changes(before[1], after[1]),
-        usd_per_month_saved=first.plan.usd_per_month - second.plan.usd_per_month,
+        saved_usd_per_month=first.plan.usd_per_month - second.plan.usd_per_month,
         saved_share=saving(first.plan.usd_per_month, second.plan.usd_per_month),
-        per_mtok_saved_share=saving(first.plan.usd_per_mtok.blended, second.plan.usd_per_mtok.blended),
+        saved_share_per_mtok=saving(first.plan.usd_per_mtok.blended, second.plan.usd_per_mtok.blended),
     )
 
 

@@ -109,7 +109,7 @@ def _vllm(job: DeployJob) -> EngineCommand:
     arguments += ["--max-num-batched-tokens", str(limits.max_batched_tokens)]
     arguments += ["--max-model-len", str(job.max_context)]
     arguments += ["--gpu-memory-utilization", f"{limits.memory_fraction:g}"]
-    arguments.append("--enable-prefix-caching" if job.prefix_caching else "--no-enable-prefix-caching")
+    arguments.append("--enable-prefix-caching" if job.prefix_cache else "--no-enable-prefix-caching")
     if deployment.lora_adapters:
         rank = next(each for each in _LORA_RANKS if each >= deployment.lora_rank)
         arguments += ["--enable-lora", "--max-loras", str(deployment.lora_adapters), "--max-lora-rank", str(rank)]
@@ -144,7 +144,7 @@ def _sglang(job: DeployJob) -> EngineCommand:
     if deployment.engine.memory_rule is MemoryRule.weights_and_kv and not limits.reserve_bytes:
         # With a reserve in bytes the share is the engine's own, worked out at start from the GPU and the batch.
         arguments += ["--mem-fraction-static", f"{limits.memory_fraction:g}"]
-    if not job.prefix_caching:
+    if not job.prefix_cache:
         arguments.append("--disable-radix-cache")
     if deployment.lora_adapters:
         arguments += ["--enable-lora", "--max-loras-per-batch", str(deployment.lora_adapters)]

@@ -50,7 +50,7 @@ class Load:
     """How long made-up requests should last."""
     is_stationary: bool = False
     """Made up, with the same rate at all times."""
-    unusable_rows: int = 0
+    bad_rows: int = 0
     too_long: int = 0
     """Requests of the log that were left out because the model's context is shorter."""
     """Of the log, left out."""
@@ -150,7 +150,7 @@ class Load:
         return replace(self, trace=self.trace.faster(factor), workload=self.workload.model_copy(update={"rate": rate}))
 
 
-def load_of_log(trace: Trace, rate: float | None = None, unusable_rows: int = 0) -> Load:
+def load_of_log(trace: Trace, rate: float | None = None, bad_rows: int = 0) -> Load:
     """A log, at its own rate or replayed at another."""
     if trace.rate <= 0:
         raise BadInput(
@@ -158,7 +158,7 @@ def load_of_log(trace: Trace, rate: float | None = None, unusable_rows: int = 0)
         )
     if rate is not None:
         trace = trace.faster(rate / trace.rate)
-    return Load(workload=_mean(trace, trace.rate), trace=trace, is_log=True, unusable_rows=unusable_rows)
+    return Load(workload=_mean(trace, trace.rate), trace=trace, is_log=True, bad_rows=bad_rows)
 
 
 def load_of_shape(

@@ -92,7 +92,7 @@ class SetupBill(Noun):
     replicas: PositiveInt
     """At the most; with those for prompts, without spare ones."""
     prefill_replicas: NonNegativeInt
-    replicas_mean: PositiveFloat
+    mean_replicas: PositiveFloat
     """Paid for, over time."""
     max_sequences: PositiveInt
     router: Router
@@ -191,7 +191,7 @@ class Bills:
         )
         price_date = min([bought.price_date, *(each.price_date for each in memories if each.price_date)])
         per_gpu_hour = bought.usd_per_month / (bought.gpus_paid * HOURS_PER_MONTH)
-        serving = sizing.replicas_mean * deployment.gpus * HOURS_PER_MONTH
+        serving = sizing.mean_replicas * deployment.gpus * HOURS_PER_MONTH
         spare = setup.spare * deployment.gpus * HOURS_PER_MONTH
         hours = {
             "prefill": serving * made.shares.prefill,
@@ -216,7 +216,7 @@ class Bills:
             deployment=str(deployment),
             replicas=sizing.replicas,
             prefill_replicas=sizing.prefill_replicas,
-            replicas_mean=sizing.replicas_mean,
+            mean_replicas=sizing.mean_replicas,
             max_sequences=sizing.max_sequences or deployment.limits.max_sequences,
             router=sizing.router,
             bought=bought.what,

@@ -63,7 +63,7 @@ class Sizing:
     replicas: int
     """At the most, those for prompts included."""
     prefill_replicas: int
-    replicas_mean: float
+    mean_replicas: float
     by_time: Floats
     """Rows of time and replicas from then on; one row where they are always as many."""
     span_s: float
@@ -357,7 +357,7 @@ def _sized(setup: Setup, trial: _Trial | NotServed) -> Sizing | NotServed:
     return Sizing(
         replicas=trial.replicas,
         prefill_replicas=trial.prefill_replicas,
-        replicas_mean=float(trial.replicas),
+        mean_replicas=float(trial.replicas),
         by_time=np.array([[0.0, float(trial.replicas)]]),
         span_s=trial.simulation.end_s,
         max_sequences=trial.max_sequences or setup.max_sequences,
@@ -413,7 +413,7 @@ def _autoscaled(setup: Setup, fixed: _Trial) -> Sizing | NotServed:
             continue
         leaving = _scaled(setup, fixed, share, 0)
         ways = [each for each in (leaving, staying) if isinstance(each, Sizing)]
-        return min(ways, key=lambda each: each.replicas_mean)
+        return min(ways, key=lambda each: each.mean_replicas)
     return NotServed(f"no rule tried keeps the promises through cold starts: {broken}")
 
 
@@ -431,9 +431,9 @@ def _scaled(setup: Setup, fixed: _Trial, share: float, fewest: int) -> Sizing | 
     if breaks := what_breaks(made, summed):
         return breaks
     return Sizing(
-        replicas=summed.replicas_peak,
+        replicas=summed.peak_replicas,
         prefill_replicas=0,
-        replicas_mean=_mean_of(made.history, made.end_s),
+        mean_replicas=_mean_of(made.history, made.end_s),
         by_time=made.history,
         span_s=made.end_s,
         max_sequences=fixed.max_sequences or setup.max_sequences,

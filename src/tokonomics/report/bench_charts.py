@@ -71,7 +71,7 @@ def _throughput(result: PricedRun) -> list[Row]:
 def _latency(result: PricedRun, name: str) -> list[Row]:
     rows: list[Row] = []
     for point in result.run.points:
-        spread = getattr(point, name)
+        spread = getattr(point, f"{name}_s")
         rows += [
             {"load": _at(point), "kind": kind, "value": getattr(spread, kind)}
             for kind in ("mean", "p50", "p99")

@@ -52,9 +52,9 @@ def _loads(result: PricedRun) -> RenderableType:
             _marked(point.load, place, result),
             f"{point.requests_per_s:,.3g}" if point.requests_per_s < 100 else f"{point.requests_per_s:,.0f}",
             f"{point.output_tokens_per_s:,.0f}",
-            *(_time(point.ttft, each) for each in ("p50", "p99")),
-            *(_time(point.tpot, each) for each in ("p50", "p99")),
-            _time(point.e2e, "p99"),
+            *(_time(point.ttft_s, each) for each in ("p50", "p99")),
+            *(_time(point.tpot_s, each) for each in ("p50", "p99")),
+            _time(point.e2e_s, "p99"),
             _failed(point),
         ]
         if cost.usd_per_mtok is not None:

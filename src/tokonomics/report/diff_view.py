@@ -44,13 +44,13 @@ def diff_markdown(made: Diff) -> str:
 
 def verdict(made: Diff) -> Text:
     """The outcome in one sentence."""
-    amount, share = abs(made.usd_per_month_saved), percent(abs(made.saved_share))
+    amount, share = abs(made.saved_usd_per_month), percent(abs(made.saved_share))
     if round(amount, 2) == 0:
         return Text("The bill stays the same.", style="bold")
-    saves = made.usd_per_month_saved > 0
+    saves = made.saved_usd_per_month > 0
     words = f"{'Saves' if saves else 'Costs'} {usd(amount)} a month{'' if saves else ' more'} ({share})"
     same = abs(made.before.tokens_per_month / made.after.tokens_per_month - 1) < 1e-6
-    per_token = "" if same else f"; by the million tokens {_signed(-made.per_mtok_saved_share)}"
+    per_token = "" if same else f"; by the million tokens {_signed(-made.saved_share_per_mtok)}"
     return Text(f"{words}{per_token}.", style="bold green" if saves else "bold red")
 
 

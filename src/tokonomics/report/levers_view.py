@@ -8,7 +8,7 @@ from rich.text import Text
 from tokonomics.planner.levers import CHUNK, Effects, Pulled, Ranking
 from tokonomics.planner.setup import Setup, SetupBill
 from tokonomics.planner.stack import Drafted, Step, Waterfall
-from tokonomics.planner.utilisation import Point, Utilisation
+from tokonomics.planner.utilization import Point, Utilization
 from tokonomics.report.plan_view import promises_text, workload_text
 from tokonomics.report.tables import quoted_text, table
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
@@ -109,7 +109,7 @@ def _saves(share: float) -> str:
 
 def _figures(bill: SetupBill) -> list[str]:
     late = [bill.ttft_s.p99, bill.tpot_s.p99]
-    mean = f" ({bill.replicas_mean:.1f})" if bill.replicas_mean < bill.replicas else ""
+    mean = f" ({bill.mean_replicas:.1f})" if bill.mean_replicas < bill.replicas else ""
     apart = f" ({bill.prefill_replicas} prompts)" if bill.prefill_replicas else ""
     return [
         f"{usd(bill.usd_per_month)}{'†' if bill.price_stale else ''}",
@@ -255,7 +255,7 @@ def _step(step: Step, drafted: Drafted | None) -> list[str]:
 # --- utilisation ----------------------------------------------------------------------------------------------------
 
 
-def utilisation_view(made: Utilisation) -> RenderableType:
+def utilization_view(made: Utilization) -> RenderableType:
     """Cost against batch limit, load and burstiness."""
     parts: list[RenderableType] = []
     for title, points in (

@@ -134,7 +134,7 @@ def _server(group: GroupState) -> list[str | Text]:
         *_prices(group.now, group.hour, group.today),
         _number(group.now.output_per_s),
         f"{_number(group.running)}{queue}",
-        _share(group.kv_use),
+        _share(group.kv_share),
         *_day_cells(group.today),
     ]
 
@@ -218,7 +218,7 @@ def _verdict(verdict: Verdict) -> list[RenderableType]:
 def _gpus(gpus: Sequence[GpuState]) -> RenderableType:
     rows = []
     for each in gpus[:_MOST_ROWS]:
-        shares = [_share(share) for share in (each.utilisation, each.dram_active, each.tensor_active)]
+        shares = [_share(share) for share in (each.utilization, each.dram_active, each.tensor_active)]
         memory = gigabytes(each.memory_used_bytes) if each.memory_used_bytes is not None else "–"
         rows.append([each.name, *shares, _number(each.power_w, " W"), memory])
     return table(["!GPU", ">any kernel", ">memory bandwidth", ">tensor cores", ">power", ">memory"], rows)

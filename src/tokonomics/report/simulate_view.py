@@ -102,7 +102,7 @@ def _figures(simulation: Simulation, made: Outcome, cost: ServedCost | None) -> 
     ]
     if simulation.fleet.autoscale:
         rows.append(
-            ("replicas", f"{made.replicas_mean:.3g}", f"paid for in the mean, {made.replicas_peak} at the most")
+            ("replicas", f"{made.mean_replicas:.3g}", f"paid for in the mean, {made.peak_replicas} at the most")
         )
     if simulation.fleet.prefill_replicas:
         rows += _pools(simulation)
@@ -158,7 +158,7 @@ def _hints(simulation: Simulation, made: Outcome) -> list[RenderableType]:
     hint = None
     if made.refused == made.requests:
         hint = "Nothing fits: choose a larger GPU, more of them (--tp), or a smaller precision (--weights, --kv)."
-    elif waits and made.kv_peak_share < 0.5 and made.batch > 0.8 * rules.max_sequences * made.replicas_mean:
+    elif waits and made.kv_peak_share < 0.5 and made.batch > 0.8 * rules.max_sequences * made.mean_replicas:
         hint = (
             f"Requests wait although memory is free: the engine runs {rules.max_sequences:,} at once (--max-sequences)."
         )

@@ -191,7 +191,7 @@ def _lora(lever: LoraLever) -> list[RenderableType]:
 
 def _notes(pooling: Pooling, price_from: str | None) -> list[str]:
     notes = [
-        f"{pooling.source}: {plural(pooling.requests, 'request')} in {seconds(pooling.span_s)}.",
+        f"{pooling.source}: {plural(pooling.requests, 'request')} in {seconds(pooling.duration_s)}.",
         "utilisation: work ÷ what full batches would do in the paid time. busy: some request was computed, be it one.",
         f"used: GPU time in full batches. unused: the rest, {_rule(pooling)} (docs/tenants.md).",
     ]

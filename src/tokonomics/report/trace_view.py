@@ -106,7 +106,7 @@ def _bars(made: TraceSummary) -> Text:
     """Requests over time; a last bar that the trace does not fill is left out, since it would look like a fall."""
     together = -(-len(made.curve) // _MOST_BARS)
     width = made.bin_s * together
-    whole = max(int(made.span_s // width), 1) * together
+    whole = max(int(made.duration_s // width), 1) * together
     requests = [each.requests for each in made.curve[:whole]]
     sums = [sum(requests[place : place + together]) for place in range(0, len(requests), together)]
     most = max(sums)
@@ -155,7 +155,7 @@ def _notes(made: TraceSummary) -> list[str]:
 
 def how_long(made: TraceSummary) -> str:
     """After the number of requests."""
-    return f" in {span(made.span_s)}" if made.span_s else " at once" if made.requests > 1 else ""
+    return f" in {span(made.duration_s)}" if made.duration_s else " at once" if made.requests > 1 else ""
 
 
 def _rate(requests_per_s: float) -> str:

@@ -46,13 +46,13 @@ def traffic_chart(made: TraceSummary) -> "alt.VConcatChart":
 
 
 def _time_axis(made: TraceSummary) -> tuple[float, str]:
-    return next((size, name) for least, size, name in _UNITS if made.span_s >= least)
+    return next((size, name) for least, size, name in _UNITS if made.duration_s >= least)
 
 
 def _bins(made: TraceSummary) -> "list[dict[str, Any]]":
     """Rates of the bins that the trace fills; the last is usually cut short and would look like a fall."""
     unit, _ = _time_axis(made)
-    whole = max(int(made.span_s // made.bin_s), 1)
+    whole = max(int(made.duration_s // made.bin_s), 1)
     return [
         {
             "time": each.start_s / unit,

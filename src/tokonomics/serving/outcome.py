@@ -109,9 +109,9 @@ class Outcome(Noun):
     preemptions: NonNegativeInt
     restarts: NonNegativeInt
     replica_hours: NonNegativeFloat
-    replicas_mean: NonNegativeFloat
+    mean_replicas: NonNegativeFloat
     """Paid for, in the mean over time."""
-    replicas_peak: NonNegativeInt
+    peak_replicas: NonNegativeInt
     slo: tuple[Kept, ...]
     slo_kept: bool | None
     """All promises; None without any."""
@@ -165,8 +165,8 @@ def outcome(simulation: Simulation, promises: Sequence[Promise] = ()) -> Outcome
         preemptions=int(served.preemptions.sum(dtype=np.int64)),
         restarts=int(served.restarts.sum(dtype=np.int64)),
         replica_hours=float(simulation.paid_s.sum()) / 3600,
-        replicas_mean=_ratio(float(simulation.paid_s.sum()), simulation.end_s),
-        replicas_peak=int(simulation.history[:, 1].max()),
+        mean_replicas=_ratio(float(simulation.paid_s.sum()), simulation.end_s),
+        peak_replicas=int(simulation.history[:, 1].max()),
         slo=tuple(kept),
         slo_kept=all(each.kept for each in kept) if kept else None,
         slo_attainment=float(within.sum() / len(trace)) if kept else None,

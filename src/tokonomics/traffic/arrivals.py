@@ -128,8 +128,8 @@ def draw_arrivals(
             f"{arrivals.text} gives about {end:,.0f} requests in that time; at most {MOST_REQUESTS:,} are made",
             where="--duration",
         )
-    number = min(math.inf if requests is None else requests, end)
-    _check_requests(number, "--requests" if number == requests else "--duration")
+    expected = min(math.inf if requests is None else requests, end)
+    _check_requests(expected, "--requests" if expected == requests else "--duration")
     clock = _clock(arrivals, np.random.default_rng(seed), requests, end)
     times = arrivals.curve.when(begin + clock) - arrivals.start_s
     # Rounding may put a time a hair before its neighbour or before the start.

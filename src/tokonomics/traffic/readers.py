@@ -66,11 +66,20 @@ class TraceFile:
         """All usable rows, in batches of at most some hundred thousand."""
         return map(_rows, self._frames())
 
-    def read(self) -> Trace:
-        """The whole log: sorted by arrival, times from the first request, tenants and blocks numbered."""
+    def read(self, most: int | None = None) -> Trace:
+        """The whole log: sorted by arrival, times from the first request, tenants and blocks numbered.
+
+        With ``most`` it ends with the batch in which requests and the blocks they list come to so many.
+        """
         import polars as pl
 
-        whole = pl.concat(list(self._within_memory()))
+        frames, held = [], 0
+        for frame in self._within_memory():
+            frames.append(frame)
+            held += len(frame) + (int(frame["prefix"].list.len().sum()) if "prefix" in frame.columns else 0)
+            if most is not None and held >= most:
+                break
+        whole = pl.concat(frames)
         names, numbers = _numbered(whole["tenant"]) if "tenant" in whole.columns else ((), None)
         prefix = None
         if "prefix" in whole.columns and self.block_tokens:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SMALLEST_BLOCK = 16
 LARGEST_BLOCK = 8192
+MERGED_ROWS = 1_000_000
 BLOCKS_A_REQUEST = 32
 """On average, at most: keeps a long log of long shared prompts within memory at a loss of less than 1 block in 32."""
 UPPER_BOUND = (
@@ -45,16 +46,22 @@ def learn(batches: "Iterable[pl.DataFrame]") -> SharedPrompts:
     """One pass over the log for the shortest prompt of every key; memory grows with the number of keys only."""
     import polars as pl
 
-    shortest = pl.DataFrame(schema={"prefix": pl.String, "shortest": pl.Int64, "requests": pl.Int64})
+    parts = [pl.DataFrame(schema={"prefix": pl.String, "shortest": pl.Int64, "requests": pl.Int64})]
+
+    def merged() -> pl.DataFrame:
+        by_key = pl.concat(parts).group_by("prefix", maintain_order=True)
+        return by_key.agg(pl.col("shortest").min(), pl.col("requests").sum())
+
     for batch in batches:
-        found = batch.filter(pl.col("prefix").is_not_null() & (pl.col("prefix") != "")).select(
-            "prefix", shortest=pl.col("input"), requests=pl.lit(1, pl.Int64)
+        parts.append(
+            batch.filter(pl.col("prefix").is_not_null() & (pl.col("prefix") != "")).select(
+                "prefix", shortest=pl.col("input"), requests=pl.lit(1, pl.Int64)
+            )
         )
-        shortest = (
-            pl.concat([shortest, found])
-            .group_by("prefix", maintain_order=True)
-            .agg(pl.col("shortest").min(), pl.col("requests").sum())
-        )
+        # Not after every batch: with millions of keys the work would grow with the square of the log.
+        if sum(map(len, parts[1:])) >= max(len(parts[0]), MERGED_ROWS):
+            parts = [merged()]
+    shortest = merged()
     shared = shortest.filter(pl.col("requests") > 1)
     block_tokens = SMALLEST_BLOCK
     requests = max(int(shortest["requests"].sum()), 1)

@@ -1,6 +1,7 @@
 """What a trace is like: how fast, how bursty, how long, how much shared, and what the quiet hours cost.
 
-Everything but the prefix structure is counted in one pass over batches (``tally``), so the log need not fit in memory.
+Everything but the prefix structure is counted in one pass over batches (``tally``), so the log need not fit in memory;
+of the prefix structure, as much is replayed as can be held, which is said.
 Burstiness is the coefficient of variation of the gaps (of all, and of neighbours), the fullest window ÷ the mean, and
 the variance ÷ mean of the counts of windows (1 for a Poisson process). Reuse is a replay through caches of some sizes
 (``prefix_reuse``).
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 WINDOWS_S = (1, 10, 60)
 CACHES_TOKENS = (100_000, 1_000_000, 10_000_000)
 """From the KV cache of one small GPU to the memory of a host, in tokens of a model such as Llama-3.1-8B."""
+MOST_REPLAYED = 20_000_000
+"""Requests and blocks they list whose reuse is replayed: these must be held, which takes some hundred MB."""
 DAY_S, WEEK_S = 86400, 604800
 _OLDEST_DATE_S = 946_684_800
 """2000-01-01: a clock that shows more counts seconds since 1970."""
@@ -99,7 +102,7 @@ class TraceSummary(Noun):
     notes: tuple[str, ...] = ()
     started: datetime | None = None
     """In UTC, where the log has dates."""
-    span_s: float
+    duration_s: float
     rate: float
     """Mean requests a second from the first arrival to the last; 0 where all arrive at once."""
     peaks: tuple[Peak, ...]
@@ -141,7 +144,7 @@ def summarize(
     usd_per_hour: float | None = None,
     on_rows: Callable[[int], None] | None = None,
 ) -> TraceSummary:
-    """Read all of it once; a log that lists prefix blocks is read a second time for them.
+    """Read all of it once; a log that lists prefix blocks is read a second time for them, up to ``MOST_REPLAYED``.
 
     With the capacity and the price of one machine also what its idle time costs. ``on_rows`` hears of every batch.
     """
@@ -168,8 +171,12 @@ def summarize(
         )
         known["notes"] = (*known.get("notes", ()), late)
     if tokens_per_second is not None and usd_per_hour is not None:
-        known["idle"] = idle_cost(tally.bins, tally.span_s, tokens_per_second, usd_per_hour)
-    block_tokens, reuse = _reuse(source, shared)
+        known["idle"] = idle_cost(tally.bins, tally.duration_s, tokens_per_second, usd_per_hour)
+    replayed = source if isinstance(source, Trace) else source.read(MOST_REPLAYED) if shared else None
+    if replayed is not None and len(replayed) < tally.requests:
+        part = f"prefix reuse is that of the first {len(replayed):,} requests of the file"
+        known["notes"] = (*known.get("notes", ()), part)
+    block_tokens, reuse = _reuse(replayed)
     return _summary(tally, tenants, source=_name(source), block_tokens=block_tokens, reuse=reuse, **known)
 
 
@@ -210,7 +217,7 @@ def _whole(trace: Trace, size: int = 1_000_000) -> "Iterator[Rows]":
 
 
 def _summary(tally: Tally, tenants: dict[str, NDArray[np.int64]], **known: Any) -> TraceSummary:
-    span, requests = tally.span_s, tally.requests
+    span, requests = tally.duration_s, tally.requests
     rate = (requests - 1) / span if span > 0 else 0.0
     clock = _clock_step(tally, span)
     tokens = tally.inputs.total + tally.outputs.total
@@ -220,7 +227,7 @@ def _summary(tally: Tally, tenants: dict[str, NDArray[np.int64]], **known: Any) 
     return TraceSummary(
         requests=requests,
         started=datetime.fromtimestamp(tally.start_s, UTC) if dated and tally.start_s < 1e11 else None,
-        span_s=span,
+        duration_s=span,
         rate=rate,
         peaks=tuple(
             Peak(
@@ -289,7 +296,8 @@ def _lengths(values: Values) -> LengthSummary:
 def _curve(tally: Tally) -> tuple[int, tuple[RateBin, ...]]:
     """Bins for a chart: the narrowest on the ladder that make no more than some hundreds."""
     width = next(
-        (each for each in LADDER_S if each >= tally.bins.width_s and tally.span_s / each < _CURVE_BINS), LADDER_S[-1]
+        (each for each in LADDER_S if each >= tally.bins.width_s and tally.duration_s / each < _CURVE_BINS),
+        LADDER_S[-1],
     )
     sums = fold(tally.bins.sums, width // tally.bins.width_s)
     bins = (
@@ -300,17 +308,17 @@ def _curve(tally: Tally) -> tuple[int, tuple[RateBin, ...]]:
 
 
 def _peak_minute(tally: Tally) -> float | None:
-    if tally.span_s < 600 or tally.bins.width_s > 60:
+    if tally.duration_s < 600 or tally.bins.width_s > 60:
         return None
     minutes = fold(tally.bins.sums, 60 // tally.bins.width_s)
     tokens = minutes[1] + minutes[2]
-    return float(tokens.max() / 60 / (tokens.sum() / tally.span_s))
+    return float(tokens.max() / 60 / (tokens.sum() / tally.duration_s))
 
 
 def _calendar(tally: Tally, dated: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The rate by hour of the day, from a day on, and by weekday, from a week on; each ÷ the mean."""
     width = tally.bins.width_s
-    if tally.span_s < DAY_S or width > SECONDS_PER_HOUR:
+    if tally.duration_s < DAY_S or width > SECONDS_PER_HOUR:
         return (), ()
     requests = tally.bins.sums[0]
     middles = (np.arange(len(requests)) + 0.5) * width + (tally.start_s if dated else 0.0)
@@ -323,18 +331,12 @@ def _calendar(tally: Tally, dated: bool) -> tuple[tuple[float, ...], tuple[float
 
     hours = over_mean(middles % DAY_S // SECONDS_PER_HOUR, 24)
     # 1970-01-01 was a Thursday.
-    return hours, over_mean((middles // DAY_S + 3) % 7, 7) if dated and tally.span_s >= WEEK_S else ()
+    return hours, over_mean((middles // DAY_S + 3) % 7, 7) if dated and tally.duration_s >= WEEK_S else ()
 
 
-def _reuse(source: "TraceFile | Trace", shared: bool) -> tuple[int | None, tuple[Reuse, ...]]:
-    if isinstance(source, Trace):
-        trace = source
-    elif shared:
-        trace = source.read()
-    else:
-        return None, ()
-    prefix = trace.prefix
-    if prefix is None or not len(prefix.ids):
+def _reuse(trace: Trace | None) -> tuple[int | None, tuple[Reuse, ...]]:
+    prefix = None if trace is None else trace.prefix
+    if trace is None or prefix is None or not len(prefix.ids):
         return None, ()
     return prefix.block_tokens, tuple(_shares(prefix, trace))
 

@@ -30,7 +30,13 @@ class Values:
     counts: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def add(self, new: NDArray[np.integer]) -> None:
-        values, counts = np.unique(new, return_counts=True)
+        """Whole numbers from 0 on."""
+        if int(new.max()) < 8 * len(new):  # a table is many times faster than a sort
+            table = np.bincount(new)
+            values = np.flatnonzero(table)
+            counts = table[values]
+        else:
+            values, counts = np.unique(new, return_counts=True)
         merged, place = np.unique(np.concatenate([self.values, values]), return_inverse=True)
         both = np.zeros(len(merged), np.int64)
         np.add.at(both, place, np.concatenate([self.counts, counts]))
@@ -186,7 +192,7 @@ class Tally:
     _waiting: int = 0
 
     @property
-    def span_s(self) -> float:
+    def duration_s(self) -> float:
         return self.end_s - self.start_s if self.requests else 0.0
 
     def add(self, arrival_s: Floats, inputs: Ints, outputs: Ints) -> None:

@@ -169,7 +169,7 @@ def point_of(
         closed_s - opened_s,
         concurrency=concurrency,
         rate=rate,
-        itl=latencies(np.frombuffer(gaps), np.frombuffer(pieces, dtype=pieces.typecode)) if len(gaps) else None,
+        itl_s=latencies(np.frombuffer(gaps), np.frombuffer(pieces, dtype=pieces.typecode)) if len(gaps) else None,
         cached_known=known,
         outside=outside_of([*extra, *window.outside]),
         notes=_notes(good),

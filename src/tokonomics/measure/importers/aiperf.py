@@ -55,10 +55,10 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
         failed=round(_value(profile, "error_request_count") or _errors(profile)),
         input_tokens=round(tokens_in),
         output_tokens=round(tokens_out),
-        ttft=_spread(profile, "time_to_first_token"),
-        tpot=_spread(profile, "inter_token_latency"),
-        itl=_spread(profile, "inter_chunk_latency"),
-        e2e=_spread(profile, "request_latency"),
+        ttft_s=_spread(profile, "time_to_first_token"),
+        tpot_s=_spread(profile, "inter_token_latency"),
+        itl_s=_spread(profile, "inter_chunk_latency"),
+        e2e_s=_spread(profile, "request_latency"),
         notes=tuple(notes),
     )
     return BenchmarkRun(
@@ -81,7 +81,7 @@ def read_records(documents: list[Any], where: str) -> BenchmarkRun:
     ]
     gaps: list[float] = []
     records = [_record(line, start - min(starts), gaps) for line, start in zip(lines, starts, strict=True)]
-    made = point_from_records(records, max(max(ends) - min(starts), 1e-9), itl=latencies(gaps))
+    made = point_from_records(records, max(max(ends) - min(starts), 1e-9), itl_s=latencies(gaps))
     if made is None:
         raise BadInput("no request was answered", where=where)
     notes = ("the file does not say under which load: most requests at once is taken as the number of users",)

@@ -110,9 +110,9 @@ def _summary(benchmark: Fields, totals: Fields, duration_s: float, load: dict[st
         failed=(totals.maybe_count("errored") or 0) + (totals.maybe_count("incomplete") or 0),
         input_tokens=tokens_in,
         output_tokens=tokens_out,
-        ttft=_spread(metrics, "time_to_first_token_ms", 1e-3),
-        tpot=_spread(metrics, "inter_token_latency_ms", 1e-3),
-        e2e=_spread(metrics, "request_latency", 1.0),
+        ttft_s=_spread(metrics, "time_to_first_token_ms", 1e-3),
+        tpot_s=_spread(metrics, "inter_token_latency_ms", 1e-3),
+        e2e_s=_spread(metrics, "request_latency", 1.0),
     )
 
 

@@ -77,9 +77,9 @@ def _point(load: Fields) -> LoadPoint:
         output_tokens_per_s=out,
         mean_input_tokens=input_tokens,
         mean_output_tokens=output_tokens,
-        ttft=named_latencies(load, "{}_ttft", 1.0),
-        tpot=named_latencies(load, "{}_tpot", 1.0),
-        itl=named_latencies(load, "{}_itl", 1.0),
-        e2e=named_latencies(load, "{}_e2el", 1.0),
+        ttft_s=named_latencies(load, "{}_ttft", 1.0),
+        tpot_s=named_latencies(load, "{}_tpot", 1.0),
+        itl_s=named_latencies(load, "{}_itl", 1.0),
+        e2e_s=named_latencies(load, "{}_e2el", 1.0),
         notes=("lengths are nominal × 0.9: requests are drawn from 80 to 100 %",),
     )

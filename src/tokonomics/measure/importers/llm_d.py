@@ -43,10 +43,10 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
         mean_output_tokens=mean_out,
         completed=max(0, completed),
         failed=failed,
-        ttft=_spread(waiting, "time_to_first_token"),
-        tpot=_spread(waiting, "time_per_output_token"),
-        itl=_spread(waiting, "inter_token_latency"),
-        e2e=_spread(waiting, "request_latency"),
+        ttft_s=_spread(waiting, "time_to_first_token"),
+        tpot_s=_spread(waiting, "time_per_output_token"),
+        itl_s=_spread(waiting, "inter_token_latency"),
+        e2e_s=_spread(waiting, "request_latency"),
     )
     stated, model = _stack(report)
     return BenchmarkRun(

@@ -57,8 +57,8 @@ def _point(run: Fields) -> LoadPoint:
         completed=completed,
         input_tokens=tokens_in,
         output_tokens=tokens_out,
-        ttft=named_latencies(run, "{}_ttft_ms", 1e-3),
-        tpot=named_latencies(run, "{}_tpot_ms", 1e-3),
-        itl=named_latencies(run, "{}_itl_ms", 1e-3),
-        e2e=named_latencies(run, "{}_e2e_latency_ms", 1e-3),
+        ttft_s=named_latencies(run, "{}_ttft_ms", 1e-3),
+        tpot_s=named_latencies(run, "{}_tpot_ms", 1e-3),
+        itl_s=named_latencies(run, "{}_itl_ms", 1e-3),
+        e2e_s=named_latencies(run, "{}_e2e_latency_ms", 1e-3),
     )

@@ -75,10 +75,10 @@ def _point(run: Fields) -> LoadPoint:
         failed=failed,
         input_tokens=tokens_in,
         output_tokens=tokens_out,
-        ttft=named_latencies(run, "{}_ttft_ms", 1e-3),
-        tpot=named_latencies(run, "{}_tpot_ms", 1e-3),
-        itl=named_latencies(run, "{}_itl_ms", 1e-3),
-        e2e=e2e,
+        ttft_s=named_latencies(run, "{}_ttft_ms", 1e-3),
+        tpot_s=named_latencies(run, "{}_tpot_ms", 1e-3),
+        itl_s=named_latencies(run, "{}_itl_ms", 1e-3),
+        e2e_s=e2e,
     )
 
 
@@ -109,7 +109,7 @@ def _detailed(run: Fields, duration_s: float, load: dict[str, Any]) -> LoadPoint
             )
         )
     flat = [each for gap, record in zip(gaps, records, strict=True) if record.error is None for each in gap]
-    made = point_from_records(records, duration_s, itl=latencies(flat), **load)
+    made = point_from_records(records, duration_s, itl_s=latencies(flat), **load)
     if made is None:
         raise BadInput("no request was answered", where=run.where)
     for name, total in (("total_input_tokens", made.input_tokens), ("total_output_tokens", made.output_tokens)):

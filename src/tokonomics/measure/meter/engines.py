@@ -54,14 +54,14 @@ class EngineWords:
     counters: Mapping[Counted, Choice]
     running: Choice
     waiting: Choice
-    kv_use: Choice = field(default_factory=list)
+    kv_share: Choice = field(default_factory=list)
     lumpy: bool = True
     """Tokens count when a request ends."""
     moves_within: Sequence[str] = ()
     """Samples of work that move while a request still runs."""
 
     def picks(self) -> Iterable[Pick]:
-        for choice in (*self.counters.values(), self.running, self.waiting, self.kv_use):
+        for choice in (*self.counters.values(), self.running, self.waiting, self.kv_share):
             for picks in choice:
                 yield from picks
 
@@ -92,7 +92,7 @@ VLLM = EngineWords(
     },
     running=_one("vllm:num_requests_running"),
     waiting=_one("vllm:num_requests_waiting"),
-    kv_use=_one("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    kv_share=_one("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
     moves_within=("vllm:iteration_tokens_total_count",),
 )
 
@@ -122,7 +122,7 @@ SGLANG = EngineWords(
     },
     running=_one("sglang:num_running_reqs"),
     waiting=_one("sglang:num_queue_reqs"),
-    kv_use=_one("sglang:token_usage"),
+    kv_share=_one("sglang:token_usage"),
     moves_within=("sglang:realtime_tokens_total", "sglang:forward_execution_seconds_total"),
 )
 
@@ -153,7 +153,7 @@ TENSORRT_LLM = EngineWords(
     },
     running=_one("trtllm_num_requests_running"),
     waiting=_one("trtllm_num_requests_waiting"),
-    kv_use=_one("trtllm_kv_cache_utilization"),
+    kv_share=_one("trtllm_kv_cache_utilization"),
     moves_within=("trtllm_iteration_latency_seconds_count",),
 )
 
@@ -170,7 +170,7 @@ LLAMA_CPP = EngineWords(
     },
     running=_one("llamacpp:requests_processing"),
     waiting=_one("llamacpp:requests_deferred"),
-    kv_use=_one("llamacpp:kv_cache_usage_ratio"),
+    kv_share=_one("llamacpp:kv_cache_usage_ratio"),
     moves_within=("llamacpp:n_decode_total",),
 )
 
@@ -308,7 +308,7 @@ def _reading(
             fix=f"It is too old, or {words.switch}.",
         )
     running, waiting = (_sum(choice, by_name) for choice in (words.running, words.waiting))
-    used = [sample.value for sample in _chosen(words.kv_use, by_name).values()]
+    used = [sample.value for sample in _chosen(words.kv_share, by_name).values()]
     within = any(name in by_name for name in words.moves_within)
     return Reading(
         target=target,
@@ -320,7 +320,7 @@ def _reading(
         created=created,
         running=running,
         waiting=waiting,
-        kv_use=sum(used) / len(used) if used else None,
+        kv_share=sum(used) / len(used) if used else None,
         lumpy=words.lumpy,
         moves_within=within,
         tells_idle=not words.lumpy or running is not None or within,

@@ -110,8 +110,8 @@ ELECTRICITY = Family(
     "Of the GPU boards since the meter started, at the price given; not part of the bill.",
 )
 KWH_PRICE = Family("llm_electricity_usd_per_kwh", False, (), "The price of electricity that the meter was given.")
-UTILISATION = Family(
-    "llm_gpu_utilisation_ratio", False, _SLICE, "Share of time in which any kernel ran: near 1 even at batch 1."
+UTILIZATION = Family(
+    "llm_gpu_utilization_ratio", False, _SLICE, "Share of time in which any kernel ran: near 1 even at batch 1."
 )
 DRAM = Family(
     "llm_gpu_dram_active_ratio", False, _SLICE, "Share of the memory bandwidth in use: what decode is bound by."
@@ -127,7 +127,7 @@ HELD = Family(
 FAMILIES = (
     COST, PLANNED_COST, TOKENS, UNSEEN, DOLLARS, SECONDS, FAILED_DOLLARS, REQUESTS, PREEMPTIONS, MISSES, RUNNING,
     WAITING, KV_USE, BATCH, UP, BUSY, INFO, TOTAL_PRICE, GPU_PRICE, GPUS, PRICE_DATE, POWER, ENERGY, ELECTRICITY,
-    KWH_PRICE, UTILISATION, DRAM, TENSOR, MEMORY, LAST, EVERY, HELD,
+    KWH_PRICE, UTILIZATION, DRAM, TENSOR, MEMORY, LAST, EVERY, HELD,
 )  # fmt: skip
 """Everything on the page, in its order."""
 
@@ -208,7 +208,7 @@ def _add_group(found: dict[Family, list[Value]], group: GroupState) -> None:
     found[MISSES].append((labels, float(group.misses)))
     found[RUNNING].append((labels, group.running))
     found[WAITING].append((labels, group.waiting))
-    found[KV_USE].append((labels, group.kv_use))
+    found[KV_USE].append((labels, group.kv_share))
     found[BATCH].append((labels, group.now.batch))
     found[UP].append((labels, float(group.up)))
     found[BUSY].append((labels, None if group.busy is None else float(group.busy)))
@@ -259,7 +259,7 @@ def _add_gpus(found: dict[Family, list[Value]], gpus: Iterable[GpuState]) -> Non
         }
         part = labels | {"mig_id": gpu.labels.get("mig_id", "")}
         for family, where, value in (
-            (POWER, labels, gpu.power_w), (ENERGY, labels, gpu.energy_j), (UTILISATION, part, gpu.utilisation),
+            (POWER, labels, gpu.power_w), (ENERGY, labels, gpu.energy_j), (UTILIZATION, part, gpu.utilization),
             (DRAM, part, gpu.dram_active), (TENSOR, part, gpu.tensor_active), (MEMORY, part, gpu.memory_used_bytes),
         ):  # fmt: skip
             key = (family, tuple(where.values()))

@@ -29,7 +29,7 @@ _MAX_PAGE_BYTES = 16_000_000
 """A choice: 8 GPUs of 7 MIG slices with 30 fields each are 1,700 lines, half a megabyte."""
 
 _DCGM: dict[str, tuple[str, float]] = {
-    "DCGM_FI_DEV_GPU_UTIL": ("utilisation", _PERCENT),
+    "DCGM_FI_DEV_GPU_UTIL": ("utilization", _PERCENT),
     "DCGM_FI_DEV_POWER_USAGE": ("power_w", 1.0),
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("energy_j", _PER_MILLI),
     "DCGM_FI_DEV_FB_USED": ("memory_used_bytes", _MIB),
@@ -204,7 +204,7 @@ def _read_device(nvml: Any, index: int, at: float) -> GpuReading:
         uuid=uuid,
         name=name,
         at=at,
-        utilisation=ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu * _PERCENT),
+        utilization=ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu * _PERCENT),
         power_w=ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) * _PER_MILLI),
         energy_j=ask(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) * _PER_MILLI),
         memory_used_bytes=ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
@@ -264,7 +264,7 @@ def _dcgm_reading(uuid: str, name: str, labels: dict[str, str], fields: Mapping[
         name=name,
         at=at,
         # A MIG slice has no utilisation of its own; the share of time in which its engine was active says the same.
-        utilisation=fields.get("utilisation", fields.get("engine_active")),
+        utilization=fields.get("utilization", fields.get("engine_active")),
         power_w=fields.get("power_w"),
         energy_j=fields.get("energy_j"),
         memory_used_bytes=used,

@@ -88,5 +88,5 @@ def _point(spans: list[Span]) -> LoadPoint | None:
         mean_output_tokens=output / answered,
         duration_s=busy_s,
         completed=round(answered),
-        ttft=Latencies(mean=sum(span.ttft_s for span in spans) / told) if told > 0 else None,
+        ttft_s=Latencies(mean=sum(span.ttft_s for span in spans) / told) if told > 0 else None,
     )

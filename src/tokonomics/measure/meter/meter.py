@@ -318,7 +318,7 @@ class Meter:
     def _group(self, watch: Watch, reading: Reading, wall: float, window_s: float) -> GroupState:
         sums = self._sums[watch.target, reading.model]
         until = watch.until or wall
-        current = {name: getattr(reading, name) if watch.up else None for name in ("running", "waiting", "kv_use")}
+        current = {name: getattr(reading, name) if watch.up else None for name in ("running", "waiting", "kv_share")}
         return GroupState(
             target=watch.target,
             model=reading.model,

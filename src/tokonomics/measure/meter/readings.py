@@ -59,7 +59,7 @@ class Reading:
     """When a series was made, by its name in ``counters``: later than before means that it began again at zero."""
     running: float | None = None
     waiting: float | None = None
-    kv_use: float | None = None
+    kv_share: float | None = None
     """Share of the KV cache in use, 0 to 1."""
     lumpy: bool = False
     """Tokens are counted only when a request ends."""
@@ -81,7 +81,7 @@ class GpuReading:
     uuid: str
     name: str
     at: float
-    utilisation: float | None = None
+    utilization: float | None = None
     """Share of the time in which any kernel ran, 0 to 1: decode at batch 1 reads about 1."""
     power_w: float | None = None
     energy_j: float | None = None

@@ -150,7 +150,7 @@ class GroupState(Noun):
     usd_per_hour: float
     running: float | None
     waiting: float | None
-    kv_use: float | None
+    kv_share: float | None
     now: Tally
     """The last minute; longer where the engine counts tokens only as requests end."""
     hour: Tally
@@ -170,7 +170,7 @@ class GpuState(Noun):
 
     uuid: str
     name: str
-    utilisation: float | None = None
+    utilization: float | None = None
     power_w: float | None = None
     energy_j: float | None = None
     memory_used_bytes: float | None = None

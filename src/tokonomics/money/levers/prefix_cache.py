@@ -328,7 +328,7 @@ def _row(
         replicas=replicas,
         cached_share=made.cached_tokens / made.input_tokens if made.input_tokens else 0.0,
         computed_tokens_per_hour=(made.input_tokens - made.cached_tokens) / hours if hours else 0.0,
-        prefill_replicas=made.shares.prefill * made.replicas_mean,
+        prefill_replicas=made.shares.prefill * made.mean_replicas,
         tier_hits=hits,
         outcome=made,
         needs=needs if bill else None,

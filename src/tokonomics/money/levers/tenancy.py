@@ -104,7 +104,7 @@ class Pooling(Noun):
     deployment: str
     source: str
     requests: NonNegativeInt
-    span_s: NonNegativeFloat
+    duration_s: NonNegativeFloat
     promises: tuple[str, ...]
     tenants: tuple[TenantRow, ...]
     """The largest bill first."""
@@ -247,7 +247,7 @@ def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
         deployment=str(sharing.shared),
         source=trace.source,
         requests=len(trace),
-        span_s=trace.duration_s,
+        duration_s=trace.duration_s,
         promises=tuple(f"{each} ≤ {seconds(each.seconds)}" for each in sharing.promises),
         tenants=rows,
         apart=apart,

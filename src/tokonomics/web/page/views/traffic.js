@@ -160,7 +160,7 @@ function looked(result) {
   const reuse = result.reuse?.at(-1);
   return {
     headline: {
-      label: `${result.source}: ${plural(result.requests, "request")} over ${seconds(result.span_s)}`,
+      label: `${result.source}: ${plural(result.requests, "request")} over ${seconds(result.duration_s)}`,
       value: figure(result.rate),
       unit: "requests per second",
       detail: `${figure(result.tokens_per_second)} tokens a second; ${figure(result.input_per_output)} prompt tokens for each answer token.`,
@@ -208,7 +208,7 @@ function simulated(result) {
   }));
   return {
     headline: {
-      label: `${result.deployment}${result.replicas_peak > 1 ? `, ${figure(result.replicas_mean)} replicas` : ""}: ${plural(result.requests, "request")}`,
+      label: `${result.deployment}${result.peak_replicas > 1 ? `, ${figure(result.mean_replicas)} replicas` : ""}: ${plural(result.requests, "request")}`,
       value: result.usd_per_mtok === null ? figure(result.total_tokens_per_s) : usd(result.usd_per_mtok),
       unit: result.usd_per_mtok === null ? "tokens per second" : "per million tokens",
       detail:

@@ -29,7 +29,7 @@ class Point(Noun):
     reason: str | None
 
 
-class Utilisation(Noun):
+class Utilization(Noun):
     """Three ways to waste capacity, or not to."""
 
     by_batch: tuple[Point, ...]
@@ -38,12 +38,12 @@ class Utilisation(Noun):
     """At equal mean rate, calmest first."""
 
 
-def utilisation(setup: Setup, bills: Bills | None = None) -> Utilisation:
+def utilization_bills(setup: Setup, bills: Bills | None = None) -> Utilization:
     """The setup at other batch limits, loads and arrivals."""
     bills = bills or Bills()
     engine = setup.deployment.limits.max_sequences
     rate = setup.load.workload.rate
-    return Utilisation(
+    return Utilization(
         by_batch=tuple(
             _point(f"up to {limit}", replace(setup, max_sequences=limit), bills) for limit in LIMITS if limit <= engine
         ),
