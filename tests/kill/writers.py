@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -425,8 +426,43 @@ def library(folder: Path) -> int:
     return where(folder / "vega.js", read)
 
 
+# --- sweeps ---------------------------------------------------------------------------------------------------------
+
+_sweeps: dict[Path, Any] = {}
+
+
+def sweep_modules() -> tuple[Any, Any]:
+    return import_module("tokonomics.sweep.store"), import_module("tokonomics.sweep.outcome")
+
+
+def finish_points(folder: Path, turn: int) -> None:
+    """A batch of points that a sweep has done, and what it says of itself."""
+    store, outcome = sweep_modules()
+    if folder not in _sweeps:
+        opened = store.opened(folder / "sweep")
+        _sweeps[folder] = opened.__enter__(), opened
+    done = outcome.Outcome(outcome.Status.OK, None, {"turn": float(turn)}, "an answer" * 500, 0.1)
+    _sweeps[folder][0].add([(f"{turn}-{place}", done) for place in range(4)])
+    store.write_manifest(folder / "sweep", {"turn": turn})
+
+
+def points_done(folder: Path) -> int:
+    """Every point that was acknowledged is there, with its own figures, and no part of a batch without the rest."""
+    store, _ = sweep_modules()
+    with store.opened(folder / "sweep") as found:
+        done = {key: kept.outcome.figures["turn"] for key, kept in found.done.items()}
+        said = int((store.read_manifest(folder / "sweep") or {}).get("turn", 0))
+    turns = sorted({int(key.split("-")[0]) for key in done})
+    assert turns == list(range(1, len(turns) + 1))
+    assert len(done) == 4 * len(turns)
+    assert all(int(key.split("-")[0]) == turn for key, turn in done.items())
+    assert len(turns) - said in (0, 1), f"{len(turns)} turns done, {said} said"
+    return said
+
+
 WRITERS = (
-    Writer("ledger", 300, tick, booked),
+    Writer("ledger", 240, tick, booked),
+    Writer("sweep", 60, finish_points, points_done, sweep_modules),
     Writer("prices", 80, write_prices, prices),
     Writer("refresh", 40, refresh_prices, refreshed),
     Writer("trace", 80, write_trace, trace, table_modules),

@@ -77,6 +77,10 @@ app.add_typer(meter.app, name="meter")
 app.add_typer(catalog.prices, name="prices")
 
 
+_INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
+
+
 def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"tokonomics {__version__}")
@@ -101,11 +105,16 @@ def run() -> None:
         finally:
             sys.stdout.flush()
     except SystemExit as leaving:
+        if leaving.code == _INTERRUPTED:
+            typer.echo("interrupted", err=True)
         _show_example(leaving.__context__)
         raise
     except TokonomicsError as error:
         _complain(str(error))
         sys.exit(2)
+    except MemoryError:
+        _complain("there is not enough memory for this\n  Ask for less: fewer requests, replicas or rows.")
+        sys.exit(1)
     except OSError as error:
         _complain(f"cannot write the output: {error.strerror or error}")
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - what could not be written is not tried again at exit

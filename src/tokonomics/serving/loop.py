@@ -43,6 +43,8 @@ from tokonomics.serving.work import count_abandoned
 
 _SLICES = 200
 """Parts into which the arrivals are cut to report progress."""
+_UNINTERRUPTED = 50_000
+"""Requests, where nobody watches: a tenth of a second or so after which Python hears of Ctrl-C."""
 BACK, READY, NOTICE, DOWN, TICK = range(5)
 """What happens to replicas, in the order in which it happens at one time."""
 
@@ -123,9 +125,9 @@ def _unfinished(world: World) -> bool:
 
 
 def _serve(world: World, until_s: float, deadlines_too: bool, progress: Callable[[int], None] | None) -> None:
-    """Everything that happens before ``until_s``, in parts where progress is to be shown."""
+    """Everything that happens before ``until_s``; in parts, so that progress can be shown and Ctrl-C be heard."""
     count = len(world.requests)
-    part = max(1, count // _SLICES) if progress else count
+    part = max(1 if progress else _UNINTERRUPTED, count // _SLICES)
     stop = part
     while not _serve_until(world, min(stop, count), until_s, deadlines_too):
         if progress:

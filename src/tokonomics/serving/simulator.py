@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, require_fit, sequence_bytes
+from tokonomics.room import check_room
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.loop import run
 from tokonomics.serving.state import (
@@ -35,13 +36,13 @@ from tokonomics.serving.state import (
 )
 from tokonomics.serving.step_table import StepTable, step_table
 from tokonomics.traffic.trace import Trace
-from tokonomics.units import gigabytes
+from tokonomics.units import plural
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int], None]
 
-_MOST_BYTES = 8e9
-"""What a laptop can spare."""
+_BYTES_PER_REQUEST = 200
+"""The peak of a simulation of 2 million requests, their trace included, less that of one request (Linux, ru_maxrss)."""
 
 
 @dataclass(frozen=True)
@@ -155,16 +156,16 @@ def _in_order(served: Served, joins: NDArray[np.intp]) -> Served:
 
 
 def _check_memory(requests: Requests, rules: Rules, fleet: FleetSettings) -> None:
-    """Refuse what would not fit this machine: every replica keeps its slots, and its cache all units and requests."""
+    """Refuse what would not fit this machine: requests, and for every replica its slots and all units of its cache."""
     replicas = fleet.autoscale.max_replicas if fleet.autoscale else fleet.replicas + fleet.prefill_replicas
-    needed = replicas * rules.max_sequences * SLOT.itemsize
+    needed = len(requests.arrival_s) * _BYTES_PER_REQUEST + replicas * rules.max_sequences * SLOT.itemsize
     if rules.caches and len(requests.unit_ids):
         needed += replicas * (int(requests.unit_ids.max()) + 1 + len(requests.arrival_s)) * NODE.itemsize
-    if needed > _MOST_BYTES:
-        raise BadInput(
-            f"{replicas:,} replicas would take {gigabytes(needed)} of memory to simulate",
-            fix="Use fewer replicas or sequences, a shorter window (--from, --to), or --no-prefix-cache.",
-        )
+    check_room(
+        needed,
+        f"to simulate {plural(len(requests.arrival_s), 'request')} on {plural(replicas, 'replica')}",
+        fix="Use fewer requests (--requests, --sample, --from, --to), replicas or sequences, or --no-prefix-cache.",
+    )
 
 
 def _replicas_at_first(fleet: FleetSettings) -> int:

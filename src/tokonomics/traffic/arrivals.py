@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
+from tokonomics.room import check_room
 from tokonomics.traffic.grammar import Phrase, parse_phrase
 
 Floats = NDArray[np.float64]
@@ -23,7 +24,9 @@ EXAMPLES = (
     "weekly:5,peak=2,weekend=0.4, step:2,to=8,at=600, spike:2,to=20,at=600,for=60, burst:100"
 )
 MOST_REQUESTS = 200_000_000
-"""In one trace: its columns take 3 GB."""
+"""In one trace, on any machine; how many this one has room for is less, as a rule."""
+BYTES_PER_REQUEST = 55
+"""While they are made: the peak of ``generate`` over 4 million requests, less that over one (Linux, ru_maxrss)."""
 _MOST_RATE = 1e6
 _MOST_CV = 30.0
 _MOST_PEAK = 20.0
@@ -109,7 +112,9 @@ def draw_arrivals(
 ) -> Floats:
     """Sorted times from 0 of the first ``requests``, those before ``duration_s``, or whichever ends first."""
     if arrivals.at_once is not None:
-        return np.zeros(min(arrivals.at_once, arrivals.at_once if requests is None else requests))
+        number = min(arrivals.at_once, arrivals.at_once if requests is None else requests)
+        _check_requests(number, "--arrivals")
+        return np.zeros(number)
     if requests is None and duration_s is None:
         raise BadInput("no end is given", fix="Say --requests 10000 or --duration 1h.")
     if requests is not None and not 1 <= requests <= MOST_REQUESTS:
@@ -123,12 +128,19 @@ def draw_arrivals(
             f"{arrivals.text} gives about {end:,.0f} requests in that time; at most {MOST_REQUESTS:,} are made",
             where="--duration",
         )
+    expected = min(math.inf if requests is None else requests, end)
+    _check_requests(expected, "--requests" if expected == requests else "--duration")
     clock = _clock(arrivals, np.random.default_rng(seed), requests, end)
     times = arrivals.curve.when(begin + clock) - arrivals.start_s
     # Rounding may put a time a hair before its neighbour or before the start.
     ordered: Floats = np.maximum.accumulate(np.maximum(times, 0.0))
     ordered[0] = 0.0
     return ordered if duration_s is None else ordered[: int(np.searchsorted(ordered, duration_s))]
+
+
+def _check_requests(number: float, where: str) -> None:
+    fix = "Ask for fewer --requests or a shorter --duration."
+    check_room(number * BYTES_PER_REQUEST, f"making {number:,.0f} requests", where=where, fix=fix)
 
 
 def _clock(arrivals: Arrivals, rng: np.random.Generator, requests: int | None, end: float) -> Floats:

@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
+from tokonomics.room import check_room
 from tokonomics.traffic.arrivals import MOST_REQUESTS, Arrivals, draw_arrivals
 from tokonomics.traffic.grammar import Phrase, read_options
 from tokonomics.traffic.lengths import Lengths, draw_lengths
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace
 
 BLOCK_TOKENS = 64
-_MOST_BLOCKS = 500_000_000
-"""Listed in one trace: 2 GB."""
+_BYTES_PER_TURN, _BYTES_PER_BLOCK = 110, 35
+"""While they are made: peaks over 2 million turns of conversations, and over 50 million blocks of system prompts."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,8 @@ def _turns(
     turns = rng.geometric(1 / sessions.turns, len(starts)) if sessions.turns > 1 else np.ones(len(starts), np.int64)
     if turns.sum() > MOST_REQUESTS:
         raise BadInput(f"more than {MOST_REQUESTS:,} requests", where="--sessions", fix="Ask for fewer.")
+    room = int(turns.sum()) * _BYTES_PER_TURN
+    check_room(room, f"{turns.sum():,} turns", where="--sessions", fix="Ask for fewer --requests, or fewer turns.")
     session = np.repeat(np.arange(len(starts)), turns)
     first = np.cumsum(turns) - turns
     think = rng.exponential(sessions.think_s, len(session))
@@ -196,11 +199,11 @@ def _prefix(
     blocks = (head + said) // block_tokens if whole else np.full(len(said), shared)
     if not blocks.any():
         return None
-    if blocks.sum() > _MOST_BLOCKS:
-        raise BadInput(
-            f"prompts of {blocks.sum():,} blocks of {block_tokens} tokens; at most {_MOST_BLOCKS:,} are kept",
-            fix="Ask for fewer requests or shorter conversations.",
-        )
+    check_room(
+        int(blocks.sum()) * _BYTES_PER_BLOCK,
+        f"prompts of {blocks.sum():,} blocks of {block_tokens} tokens",
+        fix="Ask for fewer --requests, shorter --system-prompts, or shorter conversations.",
+    )
     longest = np.zeros(talk.number, np.int64)
     longest[talk.session] = blocks  # turns are in order: the last one, which is the longest, stays
     own = np.maximum(longest - shared, 0)

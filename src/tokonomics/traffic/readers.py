@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
+from tokonomics.room import check_room
 from tokonomics.traffic import shared_prompts
 from tokonomics.traffic.cleaning import Problems, clean, set_aside
 from tokonomics.traffic.formats import COLUMNS_HELP, Layout
@@ -24,6 +25,9 @@ from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
 
 if TYPE_CHECKING:
     import polars as pl
+
+_BYTES_PER_ROW, _BYTES_PER_BLOCK = 110, 30
+"""While a log is read whole: peaks over 3 million rows with tenants, and over 30 million block ids, as parquet."""
 
 
 class Rows(NamedTuple):
@@ -72,7 +76,7 @@ class TraceFile:
         import polars as pl
 
         frames, held = [], 0
-        for frame in self._frames():
+        for frame in self._within_memory():
             frames.append(frame)
             held += len(frame) + (int(frame["prefix"].list.len().sum()) if "prefix" in frame.columns else 0)
             if most is not None and held >= most:
@@ -95,6 +99,21 @@ class TraceFile:
             prefix=prefix,
             source=f"{self.path.name} ({self.format})",
         )
+
+    def _within_memory(self) -> "Iterator[pl.DataFrame]":
+        """The rows as they are read; stops when all of them would not fit, however small the file was packed."""
+        rows = blocks = 0
+        for frame in self._frames():
+            rows += len(frame)
+            if "prefix" in frame.columns:
+                blocks += int(frame["prefix"].list.len().sum() or 0)
+            check_room(
+                rows * _BYTES_PER_ROW + blocks * _BYTES_PER_BLOCK,
+                f"more than {rows:,} requests",
+                where=named(self.path),
+                fix="Give it in parts, as files of fewer rows; `tokonomics trace` sums up a log of any length.",
+            )
+            yield frame
 
     def _frames(self) -> "Iterator[pl.DataFrame]":
         layout = self.log.layout

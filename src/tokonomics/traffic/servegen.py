@@ -13,12 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
+from tokonomics.room import check_room
 from tokonomics.traffic.servegen_files import Clients, Fields, read_clients
 from tokonomics.traffic.sources import named
 from tokonomics.traffic.trace import MOST_TOKENS, Trace, make_trace
 
 MOST_DRAWN = 20_000_000
-"""Requests at a time: 1 GB while they are drawn (52 bytes each, measured with 2.4 million)."""
+"""Requests at a time: 1 GB while they are drawn."""
+BYTES_PER_REQUEST = 52
+"""Measured with 2.4 million."""
 MEDIA = ("image", "audio", "video")
 Floats = NDArray[np.float64]
 
@@ -79,6 +82,12 @@ def _arrivals(
             where=clients.model,
             fix="Take a part of the time (--from 10h --to 11h) or of the rate (--servegen-scale 0.01).",
         )
+    check_room(
+        total * BYTES_PER_REQUEST,
+        f"drawing {total:,.0f} requests",
+        where=clients.model,
+        fix="Take a part of the time (--from 10h --to 11h) or of the rate (--servegen-scale 0.01).",
+    )
     # Rounded at random, so that a small scale does not lose the quiet clients.
     requests = np.floor(expected + rng.random(len(chosen))).astype(np.int64)
     chosen, requests = chosen[requests > 0], requests[requests > 0]
