@@ -1,3 +1,3 @@
 """tokonomics: what every million LLM tokens costs, before you buy, while you run, and what to change."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
