@@ -36,16 +36,38 @@ for module in pkgutil.walk_packages(tokonomics.__path__, "tokonomics."):
 print(len([name for name in sys.modules if name.startswith("tokonomics.")]))
 """
 RUN = """
-from tokonomics.__main__ import main
-sys.argv = ["tokonomics", *sys.argv[1:]]
-main()
+from tokonomics.cli.main import run
+for line in sys.stdin.read().splitlines():
+    sys.argv = ["tokonomics", *line.split()]
+    try:
+        run()
+    except SystemExit as left:
+        if left.code:
+            sys.exit(f"{line}: {left.code}")
 """
+OFFLINE = """\
+plan llama-3.1-8b --gpu L4 --rate 1 --input 500 --output 100 --quick
+fit llama-3.1-8b --gpu L4
+predict llama-3.1-8b --gpu L4 --batch 4
+trace azure-conv
+simulate --model llama-3.1-8b --gpu L4 --trace azure-conv --to 1m
+models llama-3.1
+gpus L4
+offers --gpu L4
+apis gpt-4o --host openai
+own-hardware --gpu H100 --gpus 8 --purchase-usd 250k --years 4 --usd-per-kwh 0.12 --host-watts 4600
+doctor
+--version
+"""
+"""A verb of each package; that no other one asks is seen by every other test, which the same guard surrounds
+(conftest.py): here it is the interpreter's own, from before the first import."""
 
 
-def guarded(script: str, *args: str) -> subprocess.CompletedProcess[str]:
+def guarded(script: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     """In an interpreter in which every way out ends the process."""
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", GUARDED + script, *args],
+        [sys.executable, "-W", "error", "-c", GUARDED + script],
+        input=typed,
         capture_output=True, encoding="utf-8", timeout=120, check=False, env=dict(os.environ),
     )  # fmt: skip
 
@@ -63,27 +85,10 @@ def test_the_guard_sees_who_asks() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command",
-    [
-        "plan llama-3.1-8b --gpu L4 --rate 1 --input 500 --output 100",
-        "fit llama-3.1-8b --gpu L4",
-        "predict llama-3.1-8b --gpu L4 --batch 4",
-        "trace azure-conv",
-        "models llama-3.1",
-        "gpus L4",
-        "offers --gpu L4",
-        "apis gpt-4o --host openai",
-        "cost --gpu-hour 2 --help",
-        "own-hardware --gpu H100 --gpus 8",
-        "validate",
-        "doctor",
-    ],
-)
-def test_no_verb_asks_the_network_unasked(command: str) -> None:
-    done = guarded(RUN, *command.split())
-    assert "asked the network" not in done.stderr
-    assert done.returncode == 0, done.stderr
+def test_no_verb_asks_the_network_unasked() -> None:
+    done = guarded(RUN, typed=OFFLINE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"tokonomics {__version__}" in done.stdout
 
 
 def test_all_shipped_data_is_named_in_notice() -> None:
