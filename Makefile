@@ -2,6 +2,7 @@
 #   make demo    the cheapest ways to serve a model, offline once the packages are installed
 #   make test    every check: style, types, layers, tests
 #   make docs    the guide as a site, in site/
+#   make dist    the wheel and the source archive, in dist/
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -10,7 +11,7 @@ UV ?= uv
 INSTALL := $(PIP) install --quiet --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint bench docs outputs lock clean
+.PHONY: help demo test quick lint bench docs outputs dist check-install check-wheels licences audit lock clean
 
 help:
 	@grep -E '^#   make' Makefile | sed 's/^#   //'
@@ -60,6 +61,24 @@ docs: $(VENV)/docs
 
 outputs: $(VENV)/dev
 	@$(BIN)/python docs/generate.py
+
+# Built with the locked hatchling, so that nothing is downloaded for it.
+dist: $(VENV)/run
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build --directory dist
+
+check-install: dist
+	@$(BIN)/python tests/release/fresh_install.py dist/*.whl
+
+# The three that follow are about packages of others; all but licences need the network.
+licences: $(VENV)/run
+	@$(BIN)/python tests/release/licences.py
+
+check-wheels:
+	@$(PYTHON) tests/release/check_wheels.py $(UV)
+
+audit: $(VENV)/made
+	@$(BIN)/python tests/release/audit.py
 
 lock:
 	@$(UV) pip compile pyproject.toml --group build --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/run.lock

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokonomics.api.steps import curve, fit, predict
     from tokonomics.errors import TokonomicsError
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "TokonomicsError", "breakeven", "capacity", "curve", "fit", "fleet", "gpus", "levers", "models", "offers", "plan",

@@ -1,8 +1,10 @@
 """What the README and the guide show is what the code prints."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -11,16 +13,21 @@ ROOT = Path(__file__).parents[2]
 
 sys.path.insert(0, str(ROOT / "docs"))
 
-from generate import PAGES, WHOLE  # noqa: E402
+from generate import PAGES, WHOLE, main  # noqa: E402
+
+OWN_PROCESS = {"docs/commands.md"}
+"""Typer reads the width of its help when it is imported, so help is printed by an interpreter that has not."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [*WHOLE, *PAGES])
 def test_every_output_in_the_readme_and_the_guide_is_what_the_command_prints(page: str) -> None:
-    check = subprocess.run(
-        [sys.executable, "docs/generate.py", "--check", page], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert check.returncode == 0, check.stdout + check.stderr
+    if page in OWN_PROCESS:
+        command = [sys.executable, "docs/generate.py", "--check", page]
+        assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+        return
+    with patch.dict(os.environ), patch.object(sys, "argv", ["generate.py", "--check", page]):
+        assert main() == 0
 
 
 def test_the_claims_page_has_all_38_claims() -> None:

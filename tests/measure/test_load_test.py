@@ -26,9 +26,6 @@ from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.traffic.promises import parse_promises
 from tokonomics.traffic.trace import make_trace
 
-# A connection that the loopback server accepts while it ends is left to the garbage collector: its own, not ours.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 SHORT = Budget(requests=30, seconds=20)
 
 

@@ -17,8 +17,10 @@ from tokonomics.cli import (
     calibrate,
     catalog,
     compare,
+    completion,
     cost,
     diff,
+    doctor,
     fit,
     fleet,
     imports,
@@ -73,6 +75,7 @@ app.command("gpus")(catalog.gpus)
 app.command("offers", cls=ScenarioCommand)(catalog.offers)
 app.command("apis")(catalog.apis)
 app.command("validate")(validate.validate)
+app.command("doctor")(doctor.doctor)
 app.add_typer(meter.app, name="meter")
 app.add_typer(catalog.prices, name="prices")
 
@@ -99,6 +102,8 @@ def run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × or ≤ shows ? instead of failing
+    if completion.VARIABLE in os.environ:
+        completion.hook(app)
     try:
         try:
             app()

@@ -19,11 +19,13 @@ _SIZES = {"batch": "batch", "context": "context", "input": "input_tokens", "outp
 
 
 def _activate(context: typer.Context, path: Path | None) -> Path | None:
+    if context.resilient_parsing:  # a shell asks what could be typed
+        return path
     import os
 
     from tokonomics.physics.calibration import VARIABLE, active, read_profile, using
 
-    if context.resilient_parsing or (path is None and not os.environ.get(VARIABLE)):
+    if path is None and not os.environ.get(VARIABLE):
         return path
     profile = read_profile(path) if path else active()
     if profile is None:

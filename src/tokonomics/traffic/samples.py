@@ -5,11 +5,13 @@ licence, and how it was reduced (``benchmarks/reduce_traces.py``).
 """
 
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from tokonomics.errors import UnknownName
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FOLDER = Path(__file__).with_name("data")
 TRACES = ("azure-code", "azure-conv", "mooncake-conversation", "mooncake-synthetic")
@@ -33,7 +35,7 @@ def sample_path(name: str) -> Path:
     return FOLDER / f"{name}.parquet"
 
 
-def sample_lengths(name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def sample_lengths(name: str) -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
     """Tokens of the prompt and of the answer of each request, paired, in the order of the sample."""
     import polars as pl
 

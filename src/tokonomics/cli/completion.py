@@ -1,0 +1,205 @@
+"""What Tab offers after ``plan`` or ``--gpu``: names of the catalogue, read from its files and nothing heavier.
+
+Values belong to a parameter by its name, whatever verb it is in, and are hooked to it only while a shell asks:
+``_TOKONOMICS_COMPLETE`` is set by the scripts that ``tokonomics --install-completion`` installs.
+"""
+
+import csv
+import inspect
+import os
+import tomllib
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tokonomics.errors import TokonomicsError
+
+VARIABLE = "_TOKONOMICS_COMPLETE"
+_CATALOG = Path(__file__).parents[1] / "catalog" / "data"
+
+Value = tuple[str, str]
+"""A name and what it is, which zsh and fish show beside it."""
+
+
+def models() -> list[Value]:
+    """Every model of the catalogue and of the user's own."""
+    return [(key, str(row.get("name", ""))) for key, row in _rows("models").items()]
+
+
+def gpus() -> list[Value]:
+    return [(key, f"{row.get('memory_gb')} GB, {row.get('architecture')}") for key, row in _rows("gpus").items()]
+
+
+def engines() -> list[Value]:
+    return [(key, f"{row['name']} {row['version']}") for key, row in _table("engines.toml")["engines"].items()]
+
+
+def families() -> list[Value]:
+    return [(name, "") for name in sorted({str(row["family"]) for row in _rows("models").values() if "family" in row})]
+
+
+def architectures() -> list[Value]:
+    return [(name, "") for name in sorted({str(row["architecture"]) for row in _rows("gpus").values()})]
+
+
+def providers() -> list[Value]:
+    return [(name, "") for name in sorted({row["provider"] for row in _offers()})]
+
+
+def regions() -> list[Value]:
+    return [(name, "") for name in sorted({row["region"] for row in _offers()})]
+
+
+def terms() -> list[Value]:
+    return [("on_demand", "by the hour"), ("spot", "may be interrupted"), ("reserved", "for a year or three")]
+
+
+def weights() -> list[Value]:
+    from tokonomics.catalog.precision import WEIGHT_PRECISIONS
+
+    return [(each.value, f"{each.bits} bits") for each in WEIGHT_PRECISIONS]
+
+
+def kv() -> list[Value]:
+    from tokonomics.catalog.precision import KV_PRECISIONS
+
+    return [(each.value, f"{each.bits} bits") for each in KV_PRECISIONS]
+
+
+def samples() -> list[Value]:
+    from tokonomics.traffic.samples import sample_names
+
+    return [(name, "shipped sample") for name in sample_names()]
+
+
+def lengths() -> list[Value]:
+    from tokonomics.traffic.samples import length_sample_names
+
+    return [(f"sample:{name}", "lengths of a shipped sample") for name in length_sample_names()]
+
+
+def apis() -> list[Value]:
+    """Hosted models as host:model; the only list that takes a moment to load."""
+    from tokonomics.catalog.apis import list_apis
+
+    return [(each.key, "") for each in list_apis()]
+
+
+def api_hosts() -> list[Value]:
+    from tokonomics.catalog.apis import list_apis
+
+    return [(name, "") for name in sorted({each.host for each in list_apis()})]
+
+
+BY_PARAMETER: dict[str, Callable[[], list[Value]]] = {
+    **dict.fromkeys(["model", "model_name", "models", "what", "draft"], models),
+    **dict.fromkeys(["weights", "min_weights"], weights),
+    **dict.fromkeys(["input_text", "output_text"], lengths),
+    "api": apis,
+    "architecture": architectures,
+    "engine": engines,
+    "family": families,
+    "gpu": gpus,
+    "kv": kv,
+    "provider": providers,
+    "region": regions,
+    "terms": terms,
+    "trace": samples,
+}
+BY_VERB: dict[tuple[str, str], Callable[[], list[Value]]] = {
+    ("apis", "host"): api_hosts,
+    ("apis", "match"): apis,
+    ("gpus", "match"): gpus,
+    ("models", "match"): models,
+    ("plan", "input"): lengths,
+    ("trace", "file"): samples,
+}
+"""Where a name means different things in different verbs."""
+
+
+def hook(app: typer.Typer) -> None:
+    """Give every parameter of these names its values."""
+    if _in_bash():
+        _join_at_colons()
+    _hook_verbs(app)
+
+
+def _hook_verbs(app: typer.Typer) -> None:
+    for command in app.registered_commands:
+        assert command.callback is not None
+        verb = command.name or command.callback.__name__
+        for name, parameter in inspect.signature(command.callback).parameters.items():
+            values = BY_VERB.get((verb, name)) or BY_PARAMETER.get(name)
+            declared = [*getattr(parameter.annotation, "__metadata__", ()), parameter.default]
+            for info in declared:
+                if values and hasattr(info, "autocompletion"):
+                    _give(info, values)
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        _hook_verbs(group.typer_instance)
+
+
+def _give(info: Any, values: Callable[[], list[Value]]) -> None:
+    """Typer keeps what stands beside a value only in ``autocompletion``, and bash needs words cut as it cuts them."""
+    if not _in_bash():
+        info.autocompletion = lambda incomplete: _matching(values, incomplete)
+        return
+
+    def words(context: typer.Context, parameter: object, incomplete: str) -> list[str]:
+        begun = len(incomplete.rpartition(":")[0]) + 1 if ":" in incomplete else 0
+        return [name[begun:] for name, _ in _matching(values, incomplete)]
+
+    info.shell_complete = words
+
+
+def _matching(values: Callable[[], list[Value]], incomplete: str) -> list[Value]:
+    *before, last = incomplete.split(",")  # lists are written H100,L4
+    found: list[Value] = []
+    with suppress(TokonomicsError, OSError):  # a broken file of the user's is the verb's to complain of
+        found = values()
+    return [
+        (",".join([*before, name]), what)
+        for name, what in found
+        if name.casefold().startswith(last.casefold()) and name not in before
+    ]
+
+
+def _in_bash() -> bool:
+    return os.environ.get(VARIABLE, "").endswith("_bash")
+
+
+def _join_at_colons() -> None:
+    """``openai : gpt`` as bash hands it over is the one word ``openai:gpt`` to us."""
+    words = os.environ.get("COMP_WORDS", "").split(" ")
+    at = int(os.environ.get("COMP_CWORD") or 0)
+    joined: list[str] = []
+    moved = at
+    for number, word in enumerate(words):
+        if joined and (word == ":" or joined[-1].endswith(":")):
+            joined[-1] += word
+            moved -= number <= at
+        else:
+            joined.append(word)
+    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = " ".join(joined), str(moved)
+
+
+def _rows(section: str) -> dict[str, dict[str, Any]]:
+    from tokonomics.catalog.user_file import user_tables
+
+    ours = _table(f"{section}.toml")
+    own: dict[str, dict[str, Any]] = {}
+    with suppress(TokonomicsError, OSError):
+        own = user_tables(section)
+    return {**ours.get(section, ours), **own}
+
+
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads((_CATALOG / name).read_text(encoding="utf-8"))
+
+
+def _offers() -> Iterable[dict[str, str]]:
+    with (_CATALOG / "offers.csv").open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)

@@ -1,0 +1,133 @@
+"""Tab offers the names that the verbs take, in each shell's own protocol, without loading what is heavy."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.cli.test_startup import HEAVY
+
+import tokonomics
+from tokonomics.catalog.apis import list_apis
+from tokonomics.catalog.engines import all_engines
+from tokonomics.catalog.gpus import find_gpus
+from tokonomics.catalog.load_models import find_models
+from tokonomics.catalog.offers import load_offers
+from tokonomics.cli import completion
+from tokonomics.traffic.samples import length_sample_names, sample_names
+
+ASK = """
+import sys
+sys.argv = ["tokonomics"]
+from tokonomics.__main__ import main
+try:
+    main()
+finally:
+    print("loaded", *sys.modules, file=sys.stderr)
+"""
+
+
+def asked(shell: str, typed: str, *, light: bool = True) -> list[str]:
+    """What the shell is told for this line, its last word unfinished."""
+    words = typed.split(" ")
+    protocol = {
+        "bash": {
+            "COMP_WORDS": typed.replace(":", " : "),
+            "COMP_CWORD": str(len(typed.replace(":", " : ").split(" ")) - 1),
+        },
+        "zsh": {"_TYPER_COMPLETE_ARGS": typed},
+        "fish": {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+    }[shell]
+    assert words[0] == "tokonomics"
+    done = subprocess.run(
+        [sys.executable, "-c", ASK],
+        env={**os.environ, **protocol, completion.VARIABLE: f"complete_{shell}"},
+        capture_output=True, encoding="utf-8", timeout=60, check=False,
+    )  # fmt: skip
+    said, _, loaded = done.stderr.partition("loaded")
+    assert (done.returncode, said) == (0, ""), done.stderr
+    if light:
+        assert {name.partition(".")[0] for name in loaded.split()} & HEAVY == set()
+    if shell == "zsh":
+        lines = done.stdout.removeprefix("_arguments '*: :((").removesuffix("))'\n").splitlines()
+        return [line.split('"')[1].replace("\\\\:", ":") for line in lines]
+    return [line.split("\t")[0] for line in done.stdout.splitlines() if line]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_completes_a_gpu(shell: str) -> None:
+    assert set(asked(shell, "tokonomics predict llama-3.1-8b --gpu H2")) == {
+        gpu.key for gpu in find_gpus() if gpu.key.startswith("H2")
+    }
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_completes_a_hosted_model_across_its_colon(shell: str) -> None:
+    whole = {api.key for api in list_apis(host="openai") if api.key.startswith("openai:gpt-4o")}
+    offered = asked(shell, "tokonomics breakeven llama-3.1-8b --api openai:gpt-4o", light=False)
+    assert len(whole) > 1
+    # bash replaces only what stands after the colon, so that is all it may be given.
+    assert set(offered) == ({key.removeprefix("openai:") for key in whole} if shell == "bash" else whole)
+
+
+def test_a_list_goes_on_after_its_comma() -> None:
+    assert asked("bash", "tokonomics plan llama-3.1-8b --gpu H100,H20") == [
+        f"H100,{gpu.key}" for gpu in find_gpus() if gpu.key.startswith("H20")
+    ]
+
+
+def test_case_does_not_matter() -> None:
+    assert "L4" in asked("bash", "tokonomics fit llama-3.1-8b --gpu l")
+
+
+def test_the_first_word_after_a_verb_is_a_model() -> None:
+    offered = asked("fish", "tokonomics plan llama-3.1")
+    assert set(offered) == {model.key for model in find_models() if model.key.startswith("llama-3.1")}
+
+
+def test_a_model_of_ones_own_is_offered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own = tmp_path / "catalog.toml"
+    own.write_text('[models.zebra-1b]\nconfig = "config.json"\n', encoding="utf-8")
+    monkeypatch.setenv("TOKONOMICS_CATALOG", str(own))
+    assert asked("bash", "tokonomics plan zeb") == ["zebra-1b"]
+    own.write_text("[models", encoding="utf-8")
+    assert asked("bash", "tokonomics plan zeb") == []
+
+
+def test_values_are_those_the_verbs_take() -> None:
+    def names(values: list[completion.Value]) -> set[str]:
+        return {name for name, _ in values}
+
+    assert names(completion.models()) == {model.key for model in find_models()}
+    assert names(completion.gpus()) == {gpu.key for gpu in find_gpus()}
+    assert names(completion.engines()) == {engine.key for engine in all_engines()}
+    assert names(completion.providers()) == {offer.provider for offer in load_offers()}
+    assert names(completion.regions()) == {offer.region for offer in load_offers()}
+    assert names(completion.samples()) == set(sample_names())
+    assert names(completion.lengths()) == {f"sample:{name}" for name in length_sample_names()}
+    assert names(completion.api_hosts()) == {api.host for api in list_apis()}
+    families = tomllib.loads(
+        (Path(tokonomics.__file__).parent / "catalog" / "data" / "models.toml").read_text(encoding="utf-8")
+    )
+    assert names(completion.families()) == {row["family"] for row in families.values()}
+
+
+def test_every_name_completed_is_a_parameter_of_some_verb() -> None:
+    """A flag that is renamed takes its completion along, or this fails."""
+    import inspect
+
+    from tokonomics.__main__ import app
+
+    def parameters(of: object) -> set[tuple[str, str]]:
+        found = {
+            (command.name, name)
+            for command in of.registered_commands  # type: ignore[attr-defined]
+            for name in inspect.signature(command.callback).parameters
+        }
+        return found.union(*(parameters(group.typer_instance) for group in of.registered_groups))  # type: ignore[attr-defined]
+
+    taken = parameters(app)
+    assert completion.BY_PARAMETER.keys() <= {name for _, name in taken}
+    assert completion.BY_VERB.keys() <= taken

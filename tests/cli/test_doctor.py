@@ -1,0 +1,146 @@
+"""doctor says what is there, what is old and what is broken, and nothing of whose machine it is."""
+
+import csv
+import datetime as dt
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tokonomics.catalog.offers import SNAPSHOT
+from tokonomics.measure import installation
+
+Run = Callable[..., CompletedProcess[str]]
+TODAY = dt.date(2026, 11, 15)
+
+
+def seen(tokonomics: Run, code: int = 0) -> dict[str, dict[str, Any]]:
+    done = tokonomics("doctor", "--json")
+    assert done.returncode == code, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["works"] is (code == 0)
+    return {check["name"]: check for check in found["checks"]}
+
+
+def test_a_fresh_installation_works(tokonomics: Run) -> None:
+    checks = seen(tokonomics)
+    assert {check["state"] for check in checks.values()} == {"ok", "note"}
+    shown = tokonomics("doctor")
+    assert shown.returncode == 0
+    assert "All that is needed works." in shown.stdout
+    assert all(name in shown.stdout for name in checks)
+
+
+def test_prices_are_as_old_as_their_file_says(tokonomics: Run) -> None:
+    with SNAPSHOT.open(encoding="utf-8", newline="") as file:
+        ages = [(TODAY - dt.date.fromisoformat(row["date"])).days for row in csv.DictReader(file)]
+    prices = seen(tokonomics)["GPU prices"]
+    assert prices["facts"] == {
+        "offers": len(ages),
+        "newest_days": min(ages),
+        "oldest_days": max(ages),
+        "stale": sum(age > 90 for age in ages),
+    }
+    assert "prices refresh" in prices["fix"]
+
+
+def test_refreshed_prices_are_told_from_the_shipped_ones(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path.home() / "prices"
+    folder.mkdir()
+    header, row = "provider,region,instance,gpu,gpus,usd_per_hour,date,source", "aws,us,p5,H100,8,50,2026-11-10,mine"
+    (folder / "offers.csv").write_text(f"{header}\n{row}\n", encoding="utf-8")
+    prices = seen(tokonomics)["GPU prices"]
+    assert prices["state"] == "ok"
+    assert prices["seen"] == "1 offer refreshed, in ~/prices/offers.csv, 5 to 5 days old"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "check"),
+    [
+        ("catalog.toml", "[gpus\n", "catalogue"),
+        ("profile.json", "{}", "profile"),
+    ],
+)
+def test_a_broken_file_of_ones_own_is_named(
+    tokonomics: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str, check: str
+) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.setenv("TOKONOMICS_CATALOG" if check == "catalogue" else "TOKONOMICS_PROFILE", str(tmp_path / name))
+    broken = seen(tokonomics, code=1)[check]
+    assert broken["state"] == "broken"
+    assert name in broken["facts"]["where"]
+
+
+def test_a_ledger_that_is_none_is_broken_and_kept(tokonomics: Run) -> None:
+    from tokonomics.measure.meter.ledger import default_ledger
+
+    path = default_ledger()
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"not a database, but 100 bytes of something else".ljust(100))
+    broken = [name for name, check in seen(tokonomics, code=1).items() if check["state"] == "broken"]
+    assert broken in (["meter"], ["ledger"])
+    assert path.read_bytes().startswith(b"not a database")
+
+
+def test_a_ledger_of_another_shape_is_no_traceback(tokonomics: Run) -> None:
+    from tokonomics.measure.meter.ledger import APPLICATION, SCHEMA, default_ledger
+
+    path = default_ledger()
+    path.parent.mkdir(parents=True)
+    book = sqlite3.connect(path)
+    book.execute(f"PRAGMA application_id={APPLICATION}")
+    book.execute(f"PRAGMA user_version={SCHEMA}")
+    book.execute("CREATE TABLE marks (target TEXT)")
+    book.commit()
+    book.close()
+    assert "Move it away" in seen(tokonomics, code=1)["meter"]["fix"]
+
+
+def test_a_package_that_does_not_import_is_broken(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "NEEDED", ("numpy", "a_package_that_nobody_wrote"))
+    checks = seen(tokonomics, code=1)
+    assert checks["a_package_that_nobody_wrote"]["state"] == "broken"
+    assert "numpy" in checks["packages"]["facts"]
+
+
+def test_a_check_that_fails_does_not_hide_the_others(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def surprise() -> None:
+        raise ZeroDivisionError("of all things")
+
+    monkeypatch.setattr("tokonomics.catalog.apis.list_apis", surprise)
+    checks = seen(tokonomics, code=1)
+    assert checks["api prices"]["seen"] == "ZeroDivisionError: of all things"
+    assert checks["machine"]["state"] == "ok"
+
+
+def test_gpus_of_this_machine_are_found_in_the_catalogue(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = [SimpleNamespace(name="NVIDIA H100 80GB HBM3"), SimpleNamespace(name="NVIDIA Abacus")]
+    monkeypatch.setattr("tokonomics.measure.meter.gpu.read_nvml", lambda at: cards[:1])
+    assert seen(tokonomics)["GPU here"]["seen"].startswith("NVIDIA H100 80GB HBM3: H100")
+    monkeypatch.setattr("tokonomics.measure.meter.gpu.read_nvml", lambda at: cards[1:])
+    assert seen(tokonomics)["GPU here"]["state"] == "note"
+
+
+def test_nothing_tells_whose_machine_it_is(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Path.home() / "my" / "catalog.toml"
+    own.parent.mkdir()
+    own.write_text("", encoding="utf-8")
+    monkeypatch.setenv("TOKONOMICS_CATALOG", str(own))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    for done in (tokonomics("doctor"), tokonomics("doctor", "--json")):
+        assert "~/my/catalog.toml" in done.stdout
+        assert str(Path.home()) not in done.stdout
+        assert "sk-very-secret" not in done.stdout
+
+
+def test_completion_is_found_where_the_installer_puts_it(tokonomics: Run) -> None:
+    assert seen(tokonomics)["completion"]["state"] == "note"
+    script = Path.home() / ".zfunc" / "_tokonomics"
+    script.parent.mkdir()
+    script.write_text("", encoding="utf-8")
+    assert seen(tokonomics)["completion"]["seen"] == "installed for zsh"

@@ -1,0 +1,42 @@
+"""The workflow on GitHub does what .ci/run does, on every Python and machine we promise."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+
+
+def jobs() -> dict[str, Any]:
+    return dict(yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"])
+
+
+def commands(text: str) -> set[str]:
+    return set(re.findall(r"^\s*(?:-?\s*run:\s*)?make ([\w-]+)", text, re.M))
+
+
+def test_it_makes_everything_that_ci_makes() -> None:
+    local = commands((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    assert {"demo", "test", "check-install"} <= local
+    assert local <= commands(WORKFLOW.read_text(encoding="utf-8"))
+
+
+def test_it_runs_on_every_python_of_the_classifiers_and_on_three_kinds_of_machine() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    promised = {each.rpartition(" :: ")[2] for each in project["classifiers"] if "Python :: 3." in each}
+    matrix = jobs()["test"]["strategy"]["matrix"]
+    assert set(matrix["python"]) == promised == {"3.11", "3.12", "3.13"}
+    assert {name.partition("-")[0] for name in matrix["machine"]} == {"ubuntu", "macos"}
+    assert any("arm" in name for name in matrix["machine"])
+
+
+def test_it_may_only_read_and_every_action_is_pinned_to_a_version() -> None:
+    whole = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
+    assert whole["permissions"] == {"contents": "read"}
+    used = [step["uses"] for job in jobs().values() for step in job["steps"] if "uses" in step]
+    assert used
+    assert all(re.fullmatch(r"actions/[\w-]+@v\d+\.\d+\.\d+", each) for each in used), used
