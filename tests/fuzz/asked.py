@@ -111,7 +111,8 @@ output = 16.0
 
 
 def read_scenario(path: Path) -> object:
-    from tokonomics.planner.scenario import Scenario, load_of, offers_of, promises_of, read_scenario
+    from tokonomics.cli.scenario_file import read_scenario
+    from tokonomics.planner.scenario import Scenario, load_of, offers_of, promises_of
 
     made = read_scenario(path)
     for case in made.cases().values():
