@@ -38,8 +38,12 @@ def main() -> None:
     parser.add_argument("--rows", type=float, default=1e8, help="rows of a log at the most")
     parser.add_argument("--chart", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "growth.json")
+    parser.add_argument("--draw", action="store_true", help="only draw what was measured before")
     parser.add_argument("--only", default="", help="part of the name of what is measured")
     given = parser.parse_args()
+    if given.draw:
+        drawn(json.loads(given.out.read_text(encoding="utf-8")), given.chart)
+        return
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         jobs: dict[str, tuple[str, list[int], Callable[[int], list[str]]]] = {
@@ -203,12 +207,13 @@ def drawn(found: dict[str, Any], path: Path) -> None:
         {"what": f"{name} ({grown['unit']})", **row} for name, grown in found["grown"].items() for row in grown["rows"]
     ]
     chart = alt.Chart(alt.InlineData(values=values)).mark_line(point=True)
-    x = alt.X("size:Q", scale=alt.Scale(type="log"), title="size of the work", axis=alt.Axis(format="~s"))
+    log, tens = alt.Scale(type="log"), [10**power for power in range(9)]
+    x = alt.X("size:Q", scale=log, title="size of the work", axis=alt.Axis(format="~s", values=tens))
     colour = alt.Color("what:N", title=None)
     panels = [
-        chart.encode(x, alt.Y(f"{field}:Q", scale=alt.Scale(type="log"), title=title), colour).properties(
-            width=340, height=280
-        )
+        chart.encode(
+            x, alt.Y(f"{field}:Q", scale=log, title=title, axis=alt.Axis(values=tens, format="~s")), colour
+        ).properties(width=340, height=280)
         for field, title in (("cpu_s", "processor seconds"), ("peak_mb", "largest memory, MB"))
     ]
     save_chart(alt.hconcat(*panels), path)

@@ -54,6 +54,7 @@ PAGES = (
     "docs/calibrate.md",
     "docs/meter.md",
     "docs/meter-fleet.md",
+    "docs/limits.md",
 )
 CHARTS = {
     "plan.svg": "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms",
@@ -172,6 +173,21 @@ def client_table() -> str:
     return "\n".join([*lines, "", f"{said} {made}"])
 
 
+def growth_table() -> str:
+    """Time and memory of commands as their work grows."""
+    result = json.loads((ROOT / "benchmarks" / "results" / "growth.json").read_text(encoding="utf-8"))
+    lines = ["| command | size | processor s | peak MB | growth of time | of memory |", "|---|--:|--:|--:|--:|--:|"]
+    for name, grown in result["grown"].items():
+        for row in grown["rows"]:
+            size = f"{row['size']:,} {grown['unit']}"
+            last = row is grown["rows"][-1]
+            slopes = [grown["time_slope_beyond_start"], grown["memory_slope"]] if last else []
+            cells = [f"{row['cpu_s']:.1f}", f"{row['peak_mb']:,.0f}", *(f"{each:.2f}" for each in slopes)]
+            lines.append(f"| `{name}` | {size} | {' | '.join(cells + [''] * (4 - len(cells)))} |")
+    said = "Growth: the slope of log(time beyond the start) and log(memory) against log(size); 1 is linear, 0 does not grow."
+    return "\n".join([*lines, "", f"{said} Made by `{result['command']}` on {result['date']}, {result['machine']}."])
+
+
 def profile_table() -> str:
     """Steps and a served model on the H200, with and without a profile."""
     result = json.loads((ROOT / "benchmarks" / "results" / "profile.json").read_text(encoding="utf-8"))
@@ -286,6 +302,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy": _from("document_accuracy", "accuracy_table"),
     "accuracy-short": _from("document_accuracy", "short_accuracy_table"),
     "client": client_table,
+    "growth": growth_table,
     "profile": profile_table,
     "semantic": semantic_table,
     "document-table": _from("document_plan", "document_table"),
