@@ -92,8 +92,6 @@ def kill_again_and_again(writer: Writer, folder: Path, kills: int, *how: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("writer", WRITERS, ids=lambda each: each.name)
 def test_a_killed_writer_loses_nothing_and_leaves_nothing_half_written(writer: Writer, tmp_path: Path) -> None:
-    if writer.name == "sweep":
-        pytest.importorskip("tokonomics.sweep", reason="there are no sweeps yet")
     kill_again_and_again(writer, tmp_path, writer.kills)
 
 

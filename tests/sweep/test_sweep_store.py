@@ -61,7 +61,7 @@ def test_a_kill_between_merging_and_clearing_away_doubles_nothing(tmp_path: Path
         store.add([("id5", answered(5))])
         for name, content in small.items():
             (store.folder / name).write_bytes(content)
-        (store.folder / ".part-000000009.parquet.unfinished").write_bytes(b"half")
+        (store.folder / ".part-000000009.0a1b2c3d4e5f.part.parquet").write_bytes(b"half")
     with opened(tmp_path / "a.sweep") as store:
         assert sorted(path.name for path in store.folder.iterdir()) == [
             "lock", "part-000000001-000000005.parquet", "part-000000006.parquet",

@@ -1,14 +1,13 @@
 """The folder of a sweep: what is done stays done, whatever ends the program.
 
-Each batch of finished points becomes one parquet file, written beside its place, synced and renamed, so that a part is
-there whole or not at all. Small parts are merged now and then: the merged one is named after the first and the last
-part it holds, and a part inside another's span is what a kill between the two steps left behind. A lock that the
-system gives back with the process keeps a second sweep out.
+Each batch of finished points becomes one parquet file, which is there whole or not at all (``files``). Small parts are
+merged now and then: the merged one is named after the first and the last part it holds, and a part inside another's
+span is what a kill between the two steps left behind. A lock that the system gives back with the process keeps a
+second sweep out.
 """
 
 import fcntl
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import Any
 import polars as pl
 
 from tokonomics.errors import BadInput, shorten
+from tokonomics.files import whole, write_text
 from tokonomics.sweep.outcome import Outcome, Status
 from tokonomics.sweep.points import Point
 
@@ -104,9 +104,8 @@ class Store:
             answers = pl.scan_parquet([self.folder / name for name in files]).select("id", "answer")
             rows = light.slice(begin, _CHUNK).lazy()
             chunks.append(rows.join(answers, on="id", how="left", maintain_order="left"))
-        unfinished = self.folder / f".{RESULTS}.unfinished"
-        pl.concat(chunks).sink_parquet(unfinished, maintain_order=True)
-        _settle(unfinished, path)
+        with whole(path, str(path)) as unfinished:
+            pl.concat(chunks).sink_parquet(unfinished, maintain_order=True)
         return path
 
     def _merge(self) -> None:
@@ -122,12 +121,8 @@ class Store:
             self.done[key].part = name
 
     def _write(self, rows: pl.DataFrame, name: str) -> None:
-        unfinished = self.folder / f".{name}.unfinished"
-        try:
+        with whole(self.folder / name, str(self.folder)) as unfinished:
             rows.write_parquet(unfinished)
-            _settle(unfinished, self.folder / name)
-        except OSError as error:
-            raise BadInput(f"cannot be written: {error.strerror or error}", where=str(self.folder)) from None
 
 
 @contextmanager
@@ -170,14 +165,13 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def write_manifest(folder: Path, said: Mapping[str, Any]) -> None:
-    unfinished = folder / f".{MANIFEST}.unfinished"
-    unfinished.write_text(json.dumps({"schema": SCHEMA, **said}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    _settle(unfinished, folder / MANIFEST)
+    text = json.dumps({"schema": SCHEMA, **said}, indent=2, ensure_ascii=False) + "\n"
+    write_text(folder / MANIFEST, text, str(folder))
 
 
 def _read(folder: Path) -> Store:
     """What is done; whatever a kill left half-way is cleared away."""
-    for stray in folder.glob(".*.unfinished"):
+    for stray in folder.glob(".*.part.*"):
         stray.unlink()
     parts = sorted(_parts(folder), key=lambda path: (_span(path.name)[0], -_span(path.name)[1]))
     store = Store(folder)
@@ -216,18 +210,6 @@ def _span(name: str) -> tuple[int, int]:
     found = _PART.fullmatch(name)
     assert found is not None
     return int(found[1]), int(found[2] or found[1])
-
-
-def _settle(unfinished: Path, path: Path) -> None:
-    """On the disk, then in its place, then the place on the disk."""
-    with unfinished.open("rb") as file:
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    line = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(line)
-    finally:
-        os.close(line)
 
 
 def _without_answer(each: Outcome) -> Outcome:
