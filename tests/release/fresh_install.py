@@ -27,7 +27,7 @@ def main(wheel: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
-        pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
         lock = ROOT / "requirements" / "run.lock"
         subprocess.run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", lock], check=True)
         subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True)
