@@ -16,7 +16,21 @@ COMMANDS = (
     ["-W", "error", "-c", "import tokonomics; print('imported', tokonomics.__version__)"],
     ["-m", "tokonomics", "--version"],
     ["-m", "tokonomics", "doctor"],
-    ["-m", "tokonomics", "plan", "llama-3.1-8b", "--gpu", "L4", "--rate", "1", "--input", "500", "--output", "100"],
+    [
+        "-m",
+        "tokonomics",
+        "plan",
+        "llama-3.1-8b",
+        "--gpu",
+        "L4",
+        "--rate",
+        "1",
+        "--input",
+        "500",
+        "--output",
+        "100",
+        "--quick",
+    ],
     ["-m", "tokonomics", "trace", "azure-conv"],
     ["-m", "tokonomics", "web", "--help"],
 )
@@ -27,7 +41,15 @@ def main(wheel: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
-        pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        pip: list[str | Path] = [
+            python,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "install",
+            "--quiet",
+            "--no-compile",
+        ]
         lock = ROOT / "requirements" / "run.lock"
         subprocess.run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", lock], check=True)
         subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True)

@@ -21,12 +21,13 @@ def locked() -> dict[str, str]:
 def licence(name: str) -> str:
     """What the package says of itself: the expression, else the classifiers, else the first line of its licence."""
     about = metadata.metadata(name)
-    if expression := about.get("License-Expression"):
-        return str(expression)
+    if "License-Expression" in about:
+        return about["License-Expression"]
     named = [line.rpartition(" :: ")[2] for line in about.get_all("Classifier", []) if line.startswith("License ::")]
     if named:
         return ", ".join(named)
-    return (str(about.get("License") or "unknown").strip().splitlines() or ["unknown"])[0]
+    texts = about.get_all("License", ["unknown"])
+    return texts[0].strip().partition("\n")[0]
 
 
 def installed() -> dict[str, str]:

@@ -96,7 +96,10 @@ def test_all_shipped_data_is_named_in_notice() -> None:
     shipped = [
         path
         for path in PACKAGE.rglob("*")
-        if path.is_file() and path.suffix not in (".py", ".pyc", ".md") and path.name != "py.typed"
+        if path.is_file()
+        and "__pycache__" not in path.parts
+        and path.suffix not in (".py", ".md")
+        and path.name != "py.typed"
     ]
     pages = [path for path in shipped if "page" in path.parts]
     assert len(pages) > 20
