@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +47,15 @@ def without_waiting_for_dashboards() -> None:
 
     A node waits 15 seconds for it and then gives up, which is not enough on two cores that test other things too.
     """
-    from ray import _raylet
-    from ray._private import services
+    services: Any = import_module("ray._private.services")
+    raylet: Any = import_module("ray._raylet")
 
     start = services.start_raylet
 
     def start_raylet(*given: Any, **named: Any) -> Any:
         node_id, folder = given[2], given[11]
         for name in ("METRICS_AGENT", "METRICS_EXPORT", "DASHBOARD_AGENT_LISTEN"):
-            _raylet.persist_port(folder, node_id, getattr(_raylet, f"{name}_PORT_NAME"), -1)
+            raylet.persist_port(folder, node_id, getattr(raylet, f"{name}_PORT_NAME"), -1)
         return start(*given, **named)
 
     services.start_raylet = start_raylet

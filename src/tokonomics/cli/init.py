@@ -35,7 +35,8 @@ def init(
     from tokonomics.cli.scenario_file import scenario_verbs
     from tokonomics.cli.scenario_schema import scenario_schema
     from tokonomics.cli.scenario_text import SCHEMA_FILE, scenario_text
-    from tokonomics.errors import BadInput, UnknownName
+    from tokonomics.errors import BadInput, UnknownName, shorten
+    from tokonomics.files import write_text
     from tokonomics.planner.wishes import listed
 
     if schema and verb:
@@ -49,7 +50,10 @@ def init(
     if str(path) == "-":
         typer.echo(text, nl=False)
         return
-    _write(path, text, force)
+    where = shorten(str(path), 200)
+    if path.exists() and not force:
+        raise BadInput("exists already", where=where, fix="Choose another name, or write over it with --force.")
+    write_text(path, text, where)
     if json:
         show_json({"file": str(path), "verbs": [] if schema else verbs})
     elif schema:
@@ -64,20 +68,3 @@ def as_text(schema: object) -> str:
     import json
 
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
-
-
-def _write(path: Path, text: str, force: bool) -> None:
-    """Whole or not at all, and never over somebody's work."""
-    from tokonomics.errors import BadInput, shorten
-
-    where = shorten(str(path), 200)
-    if path.exists() and not force:
-        raise BadInput("exists already", where=where, fix="Choose another name, or write over it with --force.")
-    beside = path.with_name(f".{path.name}.partial")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except (OSError, ValueError) as error:
-        raise BadInput(f"cannot be written: {getattr(error, 'strerror', None) or error}", where=where) from None
-    finally:
-        beside.unlink(missing_ok=True)
