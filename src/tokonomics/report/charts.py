@@ -175,5 +175,8 @@ def save_chart(chart: "alt.TopLevelMixin", path: Path) -> None:
     """Write the chart in the format its name ends with; whole or not at all."""
     check_chart_path(path)
     suffix = path.suffix.lower()
+    if suffix == ".svg":
+        # A viewer may draw with a wider font than the one that room was left for.
+        chart = chart.properties(padding={"left": 24, "right": 24, "top": 5, "bottom": 5})
     with whole(path, f"--chart {shorten(path.name)}") as unfinished:
         chart.save(unfinished, **_HOW_TO_SAVE.get(suffix, {}))
