@@ -98,8 +98,8 @@ def hosts_of(
         offer = machine.offer
         if deployment.gpus > offer.gpus != whole:
             small.append(offer.gpus)
-        elif offer.memory_gb is not None and offer.memory_gb < host_gib(deployment, offer.gpus):
-            thin.append((offer.memory_gb, offer.gpus))
+        elif not has_room(deployment, offer):
+            thin.append((offer.memory_gb or 0.0, offer.gpus))
         else:
             kept.append(machine)
     refused = []
@@ -114,9 +114,14 @@ def hosts_of(
     return Hosts(deployment, tuple(kept), max_gpus), refused
 
 
+def has_room(deployment: Deployment, offer: Offer) -> bool:
+    """Whether the host has memory enough, or does not tell."""
+    return offer.memory_gb is None or offer.memory_gb >= host_gib(deployment, offer.gpus)
+
+
 def offers_with_room(deployment: Deployment, offers: Iterable[Offer]) -> list[Offer]:
     """Those whose host has memory enough, or does not tell."""
-    return [each for each in offers if each.memory_gb is None or each.memory_gb >= host_gib(deployment, each.gpus)]
+    return [each for each in offers if has_room(deployment, each)]
 
 
 def host_gib(deployment: Deployment, gpus: int) -> float:
