@@ -18,10 +18,8 @@ from tokonomics.cli.answer import Answer, taking
 from tokonomics.cli.parameters import Kind
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.report.text import as_text
 from tokonomics.web.verbs import find_verb
-
-_COLUMNS = 140
-"""As in a pipe."""
 
 Told = Callable[[str], None]
 
@@ -69,15 +67,6 @@ def _as_taken(value: Any, kind: Kind) -> Any:
     if kind is not Kind.FILE:
         return value
     return [Path(each) for each in value] if isinstance(value, list) else Path(value)
-
-
-def as_text(view: object) -> str:
-    """What the terminal would show."""
-    from rich.console import Console
-
-    out = io.StringIO()
-    Console(file=out, width=_COLUMNS, highlight=False, no_color=True).print(view)
-    return out.getvalue().rstrip()
 
 
 def error_of(problem: TokonomicsError) -> dict[str, Any]:
