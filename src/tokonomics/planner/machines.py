@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 
-from tokonomics.catalog.offers import Offer, Terms, oldest_days
+from tokonomics.catalog.offers import (
+    Offer,
+    Terms,
+    cheapest_offer,
+    load_offers,
+    machines_usd_per_hour,
+    oldest_days,
+)
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.sharding import shard
@@ -119,9 +126,15 @@ def has_room(deployment: Deployment, offer: Offer) -> bool:
     return offer.memory_gb is None or offer.memory_gb >= host_gib(deployment, offer.gpus)
 
 
-def offers_with_room(deployment: Deployment, offers: Iterable[Offer]) -> list[Offer]:
-    """Those whose host has memory enough, or does not tell."""
-    return [each for each in offers if has_room(deployment, each)]
+def cheapest_host(
+    deployment: Deployment, replicas: int = 1, offers: Iterable[Offer] | None = None
+) -> tuple[Offer, float]:
+    """The offer on which so many replicas cost least in whole machines, and what they cost an hour; hosts without
+    memory enough are left out. ``NoOffer`` where there is none."""
+    roomy = [each for each in (load_offers() if offers is None else offers) if has_room(deployment, each)]
+    gpus = deployment.gpus * replicas
+    offer = cheapest_offer(deployment.gpu.key, gpus, offers=roomy, together=deployment.tp)
+    return offer, machines_usd_per_hour(offer, gpus)
 
 
 def host_gib(deployment: Deployment, gpus: int) -> float:
