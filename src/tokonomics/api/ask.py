@@ -28,6 +28,8 @@ from tokonomics.errors import BadInput, TokonomicsError
 R = TypeVar("R", bound=Result)
 Function = TypeVar("Function", bound=Callable[..., object])
 
+Slo = str | Mapping[str, float | str]
+"""``"ttft_p99=0.5,tpot_p99=50ms"`` or ``{"ttft_p99": 0.5, "tpot_p99": "50ms"}``."""
 FLAGS = {"start": "--from", "end": "--to"}
 """Flags that are no names in Python."""
 _NAMES = {flag: name for name, flag in FLAGS.items()}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tokonomics.api.ask import ask, documented, in_python, refuse
+from tokonomics.api.ask import Slo, ask, documented, in_python, refuse
 from tokonomics.api.frames import Prices, Requests
 from tokonomics.api.result import Result
 from tokonomics.errors import BadInput, TokonomicsError
@@ -23,8 +23,6 @@ from tokonomics.units import count, percent, plural, usd
 
 Words = str | Sequence[str]
 """One name, several with commas, or a list of them."""
-Slo = str | Mapping[str, float | str]
-"""``"ttft_p99=0.5,tpot_p99=50ms"`` or ``{"ttft_p99": 0.5, "tpot_p99": "50ms"}``."""
 Discount = str | Sequence[str] | Mapping[str, float]
 """``"aws=0.2"`` or ``{"aws": 0.2}``."""
 

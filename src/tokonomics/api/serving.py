@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tokonomics.api.ask import as_files, ask, documented, refuse
+from tokonomics.api.ask import Slo, as_files, ask, documented, refuse
 from tokonomics.api.frames import Requests
 from tokonomics.api.result import Result
 from tokonomics.errors import TokonomicsError
@@ -13,9 +13,6 @@ from tokonomics.serving.outcome import Moment, Outcome
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import count, plural, seconds, usd
-
-Slo = str | Mapping[str, float | str]
-"""``"ttft_p99=0.5,tpot_p99=50ms"`` or ``{"ttft_p99": 0.5, "tpot_p99": "50ms"}``."""
 
 
 class SimulateResult(Result, Outcome):
