@@ -22,6 +22,7 @@ from typer.main import get_command
 from tokonomics.api.frames import as_file
 from tokonomics.api.result import Result
 from tokonomics.cli.answer import Answer, taking
+from tokonomics.cli.argument_names import FLAGS, in_python
 from tokonomics.cli.main import app
 from tokonomics.errors import BadInput, TokonomicsError
 
@@ -30,10 +31,6 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 Slo = str | Mapping[str, float | str]
 """``"ttft_p99=0.5,tpot_p99=50ms"`` or ``{"ttft_p99": 0.5, "tpot_p99": "50ms"}``."""
-FLAGS = {"start": "--from", "end": "--to"}
-"""Flags that are no names in Python."""
-_NAMES = {flag: name for name, flag in FLAGS.items()}
-_FLAG = re.compile(r"(?<![\w-])--(?P<name>[a-z][a-z-]*[a-z])(?:[ =](?P<number>\d\S*?)(?=[.,;:)]*(?:\s|$)))?")
 _SAID = re.compile(r"^Invalid value for '?(?P<where>--[a-z-]+)'?(?: \S+)?: (?P<what>.+)$", re.DOTALL)
 
 
@@ -137,23 +134,6 @@ def documented(function: Function) -> Function:
     lines = [f"    {name}: {each.help}" for name, each in arguments(function).items()]
     function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Arguments:", *lines])
     return function
-
-
-def in_python(message: str) -> str:
-    """A message with the names of arguments in place of flags: ``--rate 5`` is ``rate=5``."""
-
-    def named(found: re.Match[str]) -> str:
-        name = _NAMES.get(f"--{found['name']}", found["name"].replace("-", "_"))
-        number = found["number"]
-        if number is None:
-            return name
-        try:
-            float(number)
-        except ValueError:
-            number = f'"{number}"'
-        return f"{name}={number}"
-
-    return _FLAG.sub(named, message)
 
 
 def refuse(error: TokonomicsError) -> NoReturn:

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tokonomics.api.ask import Slo, ask, documented, in_python, refuse
+from tokonomics.api.ask import Slo, ask, documented, refuse
 from tokonomics.api.frames import Prices, Requests
 from tokonomics.api.result import Result
+from tokonomics.cli.argument_names import in_python
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.planner.blame import Blame
 from tokonomics.planner.breakeven import BreakEvenReport

@@ -15,6 +15,7 @@ import typer
 
 from tokonomics import __version__
 from tokonomics.cli.answer import Answer, taking
+from tokonomics.cli.argument_names import in_python
 from tokonomics.cli.parameters import Kind
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError
@@ -70,8 +71,9 @@ def _as_taken(value: Any, kind: Kind) -> Any:
 
 
 def error_of(problem: TokonomicsError) -> dict[str, Any]:
-    """What is wrong, where, and what to do, for the page."""
-    return {"what": problem.what, "where": problem.where, "fix": problem.fix}
+    """What is wrong, where, and what to do, by the names of the inputs."""
+    said = {"what": problem.what, "where": problem.where, "fix": problem.fix}
+    return {name: text and in_python(text) for name, text in said.items()}
 
 
 def as_json(value: Any) -> bytes:
