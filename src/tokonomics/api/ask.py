@@ -9,7 +9,7 @@ import inspect
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +29,10 @@ from tokonomics.errors import BadInput, TokonomicsError
 R = TypeVar("R", bound=Result)
 Function = TypeVar("Function", bound=Callable[..., object])
 
+Words = str | Sequence[str]
+"""One name, several with commas, or a list of them."""
+Discount = str | Sequence[str] | Mapping[str, float]
+"""``"aws=0.2"`` or ``{"aws": 0.2}``."""
 Slo = str | Mapping[str, float | str]
 """``"ttft_p99=0.5,tpot_p99=50ms"`` or ``{"ttft_p99": 0.5, "tpot_p99": "50ms"}``."""
 _SAID = re.compile(r"^Invalid value for '?(?P<where>--[a-z-]+)'?(?: \S+)?: (?P<what>.+)$", re.DOTALL)
