@@ -7,7 +7,6 @@ thread with its own event loop, since the client under test has one too.
 import asyncio
 import gc
 import json
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from aiohttp import web
+from tests.measure.served import served
 
 
 class Loopback:
@@ -168,22 +168,12 @@ def chunk(content: str | None = None, finish: str | None = None, usage: dict[str
 @contextmanager
 def loopback() -> Iterator[Loopback]:
     """A server that ends with the block."""
-    server, loop = Loopback(), asyncio.new_event_loop()
-    ready, done = threading.Event(), asyncio.Event()
+    server, app = Loopback(), web.Application(client_max_size=1 << 26)
+    app.router.add_post("/{behaviour}/v1/chat/completions", server.answer)
+    app.router.add_post("/{behaviour}/v1/completions", server.answer)
+    app.router.add_get("/{behaviour}/v1/models", server.models)
 
-    async def serve() -> None:
-        app = web.Application(client_max_size=1 << 26)
-        app.router.add_post("/{behaviour}/v1/chat/completions", server.answer)
-        app.router.add_post("/{behaviour}/v1/completions", server.answer)
-        app.router.add_get("/{behaviour}/v1/models", server.models)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        server.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        ready.set()
-        await done.wait()
-        await runner.cleanup()
+    async def end_what_is_open() -> None:
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -192,15 +182,10 @@ def loopback() -> Iterator[Loopback]:
             transport.abort()  # one that is full would wait for its reader for ever
         await asyncio.sleep(0.01)  # an aborted transport lets its socket go in a later turn of the loop
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
     try:
-        assert ready.wait(30)
-        yield server
+        with served(app, end_what_is_open) as server.address:
+            yield server
     finally:
-        loop.call_soon_threadsafe(done.set)
-        thread.join()
-        loop.close()
         with warnings.catch_warnings():
             # A connection that was opened and never used, or accepted while the server ended, is this server's own.
             warnings.simplefilter("ignore", ResourceWarning)
