@@ -73,5 +73,7 @@ def test_the_price_of_replicas_is_of_the_cheapest_machines_that_hold_them() -> N
         offer("H100-SXM", 1, 1.9, memory_gb=24),
         offer("H100-SXM", 2, 3.0, memory_gb=64),
     ]
-    assert cheapest_host(SMALL, 3, sold) == (sold[1], pytest.approx(5.7))
-    assert cheapest_host(SMALL, 4, sold) == (sold[2], pytest.approx(6.0))
+    for replicas, best, usd_per_hour in ((3, sold[1], 5.7), (4, sold[2], 6.0)):
+        offered, price = cheapest_host(SMALL, replicas, sold)
+        assert offered == best
+        assert price == pytest.approx(usd_per_hour)
