@@ -36,7 +36,7 @@ from tokonomics.planner.lever_list import (
 )
 from tokonomics.planner.levers import Ranked, effects_of, rank_levers
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
-from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill, bill_of
+from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill
 from tokonomics.planner.stack import ORDER, Stacked, naive_setup, order_from, stack, walk
 from tokonomics.report.levers_view import levers_view, stack_view
 from tokonomics.serving.fleet import FleetSettings, Router
@@ -92,14 +92,14 @@ def test_each_lever_alone_is_a_direct_simulation_of_the_changed_setup() -> None:
 
 def test_what_a_lever_saves_is_the_difference_of_two_bills_made_apart() -> None:
     """Nothing that was remembered on the way to the ranking moves a bill."""
-    now = bill_of(NOW)
+    now = Bills().of(NOW)
     assert isinstance(now, SetupBill)
     tried = 0
     for each in ranked().ranking.levers:
         changed = next(lever for lever in all_levers() if lever.name == each.name).apply(NOW)
         if each.bill is None or isinstance(changed, NotApplicable):
             continue
-        alone = bill_of(changed)
+        alone = Bills().of(changed)
         assert isinstance(alone, SetupBill)
         assert each.bill == alone
         assert each.saved_usd_per_month == pytest.approx(now.usd_per_month - alone.usd_per_month)
@@ -115,7 +115,7 @@ def test_the_largest_saving_comes_first() -> None:
 
 def test_together_is_the_bill_of_one_setup_and_no_dearer_than_the_best_lever() -> None:
     ranking = ranked().ranking
-    again = bill_of(ranked().setup)
+    again = Bills().of(ranked().setup)
     assert isinstance(again, SetupBill)
     assert again.usd_per_month == pytest.approx(ranking.together.usd_per_month)
     assert ranking.together.usd_per_month <= min(each.bill.usd_per_month for each in ranking.levers if each.bill) + 0.01
@@ -128,7 +128,7 @@ def test_a_lever_taken_matters() -> None:
     knobs = {each.name: each.knob for each in all_levers()}
     assert ranking.taken
     for name in ranking.taken:
-        back = bill_of(moved(end, NOW, knobs[name]))
+        back = Bills().of(moved(end, NOW, knobs[name]))
         assert isinstance(back, NotServed) or back.usd_per_month > ranking.together.usd_per_month
 
 
@@ -208,7 +208,7 @@ def test_host_memory_is_what_the_bought_machine_has_left_for_each_replica() -> N
     lever = _knobs("tiers")[0]
     wished = lever.apply(Setup(A100, _talks(), sold, TODAY))
     assert isinstance(wished, Setup)
-    made = bill_of(wished)
+    made = Bills().of(wished)
     assert isinstance(made, SetupBill)
     (memory,) = made.memories
     weights_gb = find_model("llama-3.1-8b").weight_bytes(Precision.bf16) / 1e9
@@ -229,23 +229,23 @@ def test_host_memory_that_is_not_told_or_not_left_is_refused() -> None:
         setup = Setup(A100, _talks(), (offer("A100-80GB", 1, 2.0, memory_gb=memory_gb),), TODAY)
         wished = lever.apply(setup)
         assert isinstance(wished, Setup)
-        made = bill_of(wished)
+        made = Bills().of(wished)
         assert isinstance(made, NotServed)
         assert says in made.reason
 
 
 def test_an_old_price_of_a_memory_marks_the_bill() -> None:
     setup = replace(NOW, load=_talks(), promises=())
-    plain, disk = bill_of(setup), bill_of(replace(setup, tiers="ssd=500"))
+    plain, disk = Bills().of(setup), Bills().of(replace(setup, tiers="ssd=500"))
     assert isinstance(plain, SetupBill)
     assert isinstance(disk, SetupBill)
     assert not plain.price_stale
     assert disk.price_stale
-    memory = bill_of(replace(setup, tiers="dram=50"))
+    memory = Bills().of(replace(setup, tiers="dram=50"))
     assert isinstance(memory, SetupBill)
     assert memory.price_date == DRAM_PRICE_DATE
     assert not memory.price_stale
-    later = bill_of(replace(setup, tiers="dram=50", today=DRAM_PRICE_DATE + timedelta(91)))
+    later = Bills().of(replace(setup, tiers="dram=50", today=DRAM_PRICE_DATE + timedelta(91)))
     assert isinstance(later, SetupBill)
     assert later.price_stale
 
@@ -263,7 +263,7 @@ def test_the_baseline_serves_one_request_at_a_time_in_16_bit_on_demand() -> None
 def test_one_at_a_time_requests_go_to_whoever_is_free() -> None:
     """With answers of unequal length, taking turns would make the baseline look worse than anyone runs it."""
     naive = naive_setup(replace(NOW, load=load_of_shape(4, "500", "lognormal:mean=200,p99=900")))
-    made, turns = bill_of(naive), bill_of(replace(naive, router=Router.round_robin))
+    made, turns = Bills().of(naive), Bills().of(replace(naive, router=Router.round_robin))
     assert isinstance(made, SetupBill)
     assert isinstance(turns, SetupBill)
     assert made.router is Router.least_outstanding
@@ -292,7 +292,7 @@ def test_each_step_is_billed_as_the_setup_it_leads_to() -> None:
     for step in made.waterfall.steps:
         for knob in step.knobs:
             here = moved(here, made.end, knob)
-        assert bill_of(here) == step.bill
+        assert Bills().of(here) == step.bill
     assert here == made.end
 
 
