@@ -97,7 +97,7 @@ def api_hosts() -> list[Value]:
 BY_PARAMETER: dict[str, Callable[[], list[Value]]] = {
     **dict.fromkeys(["model", "model_name", "models", "what", "draft"], models),
     **dict.fromkeys(["weights", "min_weights"], weights),
-    **dict.fromkeys(["input_text", "output_text"], lengths),
+    **dict.fromkeys(["input", "output"], lengths),
     "api": apis,
     "architecture": architectures,
     "engine": engines,
@@ -114,7 +114,6 @@ BY_VERB: dict[tuple[str, str], Callable[[], list[Value]]] = {
     ("apis", "match"): apis,
     ("gpus", "match"): gpus,
     ("models", "match"): models,
-    ("plan", "input"): lengths,
     ("trace", "file"): samples,
 }
 """Where a name means different things in different verbs."""

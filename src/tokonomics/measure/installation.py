@@ -239,7 +239,7 @@ def _ledger() -> Iterator[Check]:
     try:
         with closing(Ledger(path, read_only=True)) as book:
             marks = book.marks()
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, TokonomicsError) as error:
         fix = "Move it away and the meter begins a new one; keep it, if what it counted matters."
         yield Check(name="meter", state="broken", seen=f"{path} cannot be read: {error}", fix=fix)
         return
