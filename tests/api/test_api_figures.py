@@ -249,7 +249,7 @@ def test_a_scenario_file_is_a_plan_too(tmp_path: Path) -> None:
         (lambda: tk.simulate("llama-3.1-8b", gpu="H100", trace=[1]), BadInput, "trace: a list is no table"),  # type: ignore[arg-type]
         (lambda: tk.simulate("llama-3.1-8b", gpu="H100", trace={"a": [1]}), BadInput, "^trace.parquet: not a log"),
         (lambda: tk.read_trace("azure-conv", end="soon"), BadInput, "^end: 'soon' is not a time"),
-        (lambda: tk.read_trace(), BadInput, "arrivals poisson:2 requests=10000"),
+        (lambda: tk.read_trace(), BadInput, "rate=2 input=512 output=512"),
         (lambda: tk.breakeven("llama-3.1-8b", api="opnai:gpt-4o", input=9, output=1), UnknownName, "mean openai"),
     ],
 )  # fmt: skip

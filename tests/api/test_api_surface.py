@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import tokonomics as tk
-from tokonomics.api.ask import FLAGS, arguments, in_python, verb_of
+from tokonomics.api.ask import arguments, verb_of
+from tokonomics.cli.argument_names import FLAGS, in_python
 from tokonomics.cli.main import app
 
 FUNCTIONS = [name for name in tk.__all__ if name != "TokonomicsError"]
@@ -126,6 +127,10 @@ def test_every_function_says_what_it_answers_with_an_example_and_every_argument(
         ("must be later than --from", "must be later than start"),
         ("prefill--decode is no flag, nor is a -- alone", "prefill--decode is no flag, nor is a -- alone"),
         ("--slo ttft_p99=0.5", "slo ttft_p99=0.5"),
+        (
+            "Give --gpu; see `tokonomics fit x --gpu H100`, or --tp.",
+            "Give gpu; see `tokonomics fit x --gpu H100`, or tp.",
+        ),
     ],
 )
 def test_messages_speak_of_arguments_instead_of_flags(typed: str, written: str) -> None:

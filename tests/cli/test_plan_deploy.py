@@ -53,6 +53,15 @@ def test_several_files_are_printed_after_the_plan(tokonomics: Run) -> None:
     assert out.index("Cheapest") < out.index("resources:") < out.index("kind: HorizontalPodAutoscaler")
 
 
+def test_no_printed_line_of_a_file_is_broken(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comment in two lines is half a comment: the shell would run the rest."""
+    monkeypatch.setenv("COLUMNS", "120")
+    (file,) = json.loads(tokonomics(*PLAN, "--deploy", "kubernetes", "--json").stdout)["deploy"]
+    text = file["text"].replace(" --json", "")
+    assert max(map(len, text.splitlines())) > 120
+    assert text in tokonomics(*PLAN, "--deploy", "kubernetes").stdout
+
+
 def test_every_tool_has_a_file_of_its_own(tokonomics: Run, tmp_path: Path) -> None:
     tokonomics(*PLAN, "--deploy", "vllm,skypilot,kubernetes", "--deploy-to", tmp_path)
     assert len(list(tmp_path.iterdir())) == 3

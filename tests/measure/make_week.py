@@ -23,6 +23,7 @@ def hours() -> list[Span]:
 
 def _span(row: dict[str, str]) -> Span:
     figures = {name: float(value) for name, value in row.items() if name not in _TEXT}
+    ended = figures["answered"] + figures["failed"]
     return Span(
         target=row["target"],
         model=row["model"],
@@ -30,6 +31,7 @@ def _span(row: dict[str, str]) -> Span:
         watched=Watched(row["watched"]),
         labels={"team": row["team"]},
         server_s=figures["seconds"],
+        failed_s=figures["busy_s"] * figures["failed"] / ended if ended else 0.0,
         **figures,
     )
 

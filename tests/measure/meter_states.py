@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tokonomics.measure.meter.state import GpuState, GroupState, MeterState, Planned, Tally
+from tokonomics.measure.meter.readings import GpuReading
+from tokonomics.measure.meter.state import GroupState, MeterState, Planned, Tally
 
 HOUR = Tally(
     seconds=3600, busy_s=1800, idle_s=1200, gap_s=500, away_s=100,
@@ -34,8 +35,9 @@ def group(**changed: Any) -> GroupState:
     return GroupState(**(known | changed))
 
 
-def gpu(**changed: Any) -> GpuState:
+def gpu(**changed: Any) -> GpuReading:
     known: dict[str, Any] = {
+        "at": 0.0,
         "uuid": "GPU-1",
         "name": "NVIDIA H200",
         "utilization": 0.9,
@@ -47,7 +49,7 @@ def gpu(**changed: Any) -> GpuState:
         "tensor_active": 0.2,
         "labels": {"hostname": "node-1", "gpu": "0"},
     }
-    return GpuState(**(known | changed))
+    return GpuReading(**(known | changed))
 
 
 def state(*groups: GroupState, **changed: Any) -> MeterState:

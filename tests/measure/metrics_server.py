@@ -4,12 +4,12 @@ The first part of the path says how it behaves: ``http://127.0.0.1:PORT/cut`` cu
 """
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
 from tests.measure.metered import HandClock, Process
+from tests.measure.served import served
 
 
 class MetricsServer:
@@ -63,28 +63,8 @@ class MetricsServer:
 @contextmanager
 def metrics_server() -> Iterator[MetricsServer]:
     """A server that ends with the block."""
-    server, loop = MetricsServer(), asyncio.new_event_loop()
-    ready, done = threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        app = web.Application()
-        for path in ("/{behaviour}/metrics", "/{behaviour}/prometheus/metrics"):
-            app.router.add_get(path, server.answer)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        server.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        ready.set()
-        await done.wait()
-        await runner.cleanup()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    try:
-        assert ready.wait(30)
+    server, app = MetricsServer(), web.Application()
+    for path in ("/{behaviour}/metrics", "/{behaviour}/prometheus/metrics"):
+        app.router.add_get(path, server.answer)
+    with served(app) as server.address:
         yield server
-    finally:
-        loop.call_soon_threadsafe(done.set)
-        thread.join()
-        loop.close()

@@ -197,7 +197,7 @@ def test_slices_of_a_mig_gpu_are_told_apart_but_its_energy_counts_once() -> None
     ]
     readings = read_dcgm_page(page(*slices), 0.0)
     assert [(each.labels["mig_id"], each.utilization) for each in readings] == [("1", 0.9), ("2", 0.1)]
-    later = [GpuReading(**{**_fields(each), "energy_j": 9.0, "at": 10.0}) for each in readings]
+    later = [each.model_copy(update={"energy_j": 9.0, "at": 10.0}) for each in readings]
     used = energy_used(readings, later)
     assert used.joules == pytest.approx(4.0)
     assert used.gpus_counted == 1
@@ -233,10 +233,6 @@ def test_the_same_uuid_on_two_hosts_is_two_gpus() -> None:
 def test_a_page_without_gpus_is_named(text: str, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         read_dcgm_page(text, 0.0)
-
-
-def _fields(reading: GpuReading) -> dict[str, Any]:
-    return {name: getattr(reading, name) for name in reading.__slots__}
 
 
 def known(at: float, **more: Any) -> GpuReading:

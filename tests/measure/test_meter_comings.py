@@ -57,3 +57,23 @@ def test_a_pod_that_comes_back_under_its_name_counts_once(tmp_path: Path) -> Non
     assert booked == pytest.approx(60 + 45)
     assert state.total.usd == pytest.approx(booked)
     assert state.today.output == mark.totals["tiny"].output == process.true_output
+
+
+def test_the_past_of_a_pod_that_is_gone_is_not_booked_again(tmp_path: Path) -> None:
+    """A minute at a dollar a second; gone, the meter starts anew and asks Prometheus for that minute again."""
+    clock = HandClock()
+    process = Process(clock)
+    source = Discovered(process, "prod/llama-0")
+    past: list[Reading] = []
+    with Ledger(tmp_path / "meter.db") as book:
+        meter = Meter([source], book, clock, 3600.0)
+        for _ in range(5):
+            past += asyncio.run(source.read())
+            asyncio.run(meter.tick())
+            clock.passed += 15
+            process.work(100, 10)
+        source.gone = True
+        asyncio.run(meter.tick())
+    with Ledger(tmp_path / "meter.db") as book:
+        Meter([source], book, clock, 3600.0).backfill(source, past, clock.wall())
+        assert sum(span.usd for span in book.spans()) == pytest.approx(60)

@@ -314,13 +314,14 @@ class Gpus:
     why: str | None = None
 
     async def gpus(self) -> Sequence[GpuReading]:
-        owners: tuple[Mapping[str, str], ...] = (
+        owners: tuple[dict[str, str], ...] = (
             {"namespace": "prod", "pod": "llama-0"},
             {"namespace": "others", "pod": "llama-0"},
             {},
         )
         return [
-            GpuReading(f"GPU-{place}", "H100", 0.0, power_w=300.0, labels=labels) for place, labels in enumerate(owners)
+            GpuReading(uuid=f"GPU-{place}", name="H100", at=0.0, power_w=300.0, labels=labels)
+            for place, labels in enumerate(owners)
         ]
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from tokonomics.errors import BadInput
 from tokonomics.measure.meter import ledger as ledger_module
 from tokonomics.measure.meter.ledger import APPLICATION, SCHEMA, Ledger, default_ledger
 from tokonomics.measure.meter.meter import Meter
-from tokonomics.measure.meter.spans import Watched, tally
+from tokonomics.measure.meter.readings import Counted, Reading
+from tokonomics.measure.meter.spans import Span, Watched, cut, spans_between, tally
 from tokonomics.measure.meter.state import Tally
 
 
@@ -82,6 +84,38 @@ def test_killed_at_any_statement_the_book_and_the_next_meter_agree_with_the_serv
     assert made.input_total == process.true_input - unseen
     assert made.seconds == pytest.approx(5 * 15)
     assert made.usd == pytest.approx(5 * 15 * 3.6 / 3600)
+
+
+def failing(start: float, answered: float, failed: float) -> Span:
+    """Fifteen busy seconds at a tenth of a cent each."""
+    counters = ({Counted.answered: {"x": n * answered}, Counted.failed: {"x": n * failed}} for n in (0, 1))
+    before, now = (Reading("t", "vllm", "m", start, each, running=1.0) for each in counters)
+    (made,) = spans_between({"m": before}, [now], start, 15.0, Watched.seen, 3.6)
+    return made
+
+
+def test_a_report_has_the_failed_dollars_that_the_screen_had(tmp_path: Path) -> None:
+    """One of one, then one of ten: all of the first cent and a half, and a tenth of the second; cut where you like."""
+    spans = [failing(BEGIN, 0, 1), failing(BEGIN + 15, 9, 1)]
+    on_screen = sum((tally(each) for each in spans), Tally()).failed_usd
+    assert on_screen == pytest.approx(0.015 * 1.1)
+    with Ledger(tmp_path / "meter.db") as book:
+        assert book.record(spans, []) is None
+        (row,) = book.spans()
+    assert tally(row).failed_usd == pytest.approx(on_screen)
+    assert sum(tally(each).failed_usd for each in cut(row, BEGIN + 20) if each) == pytest.approx(on_screen)
+
+
+def test_a_ledger_of_the_first_version_is_read_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "meter.db"
+    with Ledger(path) as book:
+        book.record([failing(BEGIN, 9, 1)], [])
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript("ALTER TABLE spans DROP COLUMN failed_s; PRAGMA user_version = 1;")
+    assert booked(path).failed_usd == pytest.approx(0.0015)
+    with Ledger(path) as book:
+        book.record([failing(BEGIN + 600, 9, 1)], [])
+    assert booked(path).failed_usd == pytest.approx(0.0030)
 
 
 steps = st.lists(st.sampled_from(["work", "tick", "restart", "down", "up", "crash"]), max_size=30)

@@ -128,8 +128,11 @@ def test_a_gap_has_its_tokens_as_unseen_ones_and_no_busy_time() -> None:
 
 
 def test_failed_requests_take_their_share_of_the_busy_dollars() -> None:
-    made = tally(span(seconds=3600, usd=3.6, busy_s=1800, answered=9.0, failed=1.0))
-    assert made.failed_usd == pytest.approx(1.80 / 10)
+    before, now = (
+        Reading("t", "vllm", "m", at, {Counted.answered: {"x": done}, Counted.failed: {"x": bad}}, running=1.0)
+        for at, done, bad in ((0.0, 0.0, 0.0), (3600.0, 9.0, 1.0))
+    )
+    assert tally(between(before, now, 3600.0)).failed_usd == pytest.approx(3.60 / 10)
 
 
 def test_starved_is_busy_with_less_than_half_of_the_planned_batch() -> None:

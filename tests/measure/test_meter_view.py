@@ -4,7 +4,8 @@ import pytest
 from rich.console import Console
 from tests.measure.meter_states import HOUR, group
 
-from tokonomics.measure.meter.state import GpuState, MeterState, Tally
+from tokonomics.measure.meter.readings import GpuReading
+from tokonomics.measure.meter.state import MeterState, Tally
 from tokonomics.report.meter_view import end_view, meter_line, meter_view
 
 WIDTH = 120
@@ -69,7 +70,7 @@ def test_before_there_is_a_price_none_is_made_up(seconds: float) -> None:
 
 
 def test_gpus_show_what_they_say_and_no_more() -> None:
-    gpus = (GpuState(uuid="GPU-1", name="NVIDIA H200", power_w=412.0, utilization=0.97),)
+    gpus = (GpuReading(at=0.0, uuid="GPU-1", name="NVIDIA H200", power_w=412.0, utilization=0.97),)
     said = drawn(meter_view(state(gpus=gpus, energy_j=3.6e6, electricity_usd=0.12)))
     row = next(line for line in said.splitlines() if "H200" in line)
     assert "97 %" in row

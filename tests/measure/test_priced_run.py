@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.planner.small_catalogue import offer
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, Stated
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.load_curve import judge
 from tokonomics.measure.measurements import Metric
-from tokonomics.measure.priced_run import Machine, Price, machine_of, measurements_of, price_run
+from tokonomics.measure.priced_run import Machine, Price, machine_of, measurements_of, price_run, rental_of
 from tokonomics.measure.validate import predict
 from tokonomics.traffic.promises import parse_promises
 
@@ -47,6 +48,14 @@ def test_the_price_is_the_machine_over_its_tokens() -> None:
     assert priced.blended == pytest.approx(4.0)
     assert priced.output_only == pytest.approx(20.0)
     assert priced.input is priced.output is None  # without a model nobody knows what prompts take
+
+
+def test_a_host_that_cannot_hold_the_model_is_not_what_it_ran_on() -> None:
+    """16 GB of weights and a process: 8 GB are too few. Without a model nobody can say so."""
+    thin, enough = offer("H100-SXM", 1, 1.0, memory_gb=8), offer("H100-SXM", 1, 2.0, memory_gb=24)
+    prices = [rental_of(H100, model, [thin, enough]) for model in ("llama-3.1-8b", None, "a model of ours")]
+    assert [price.usd_per_hour for price in prices if price] == [2.0, 1.0, 1.0]
+    assert rental_of(Machine(gpu="a GPU of ours", gpus=1, tp=1), None) is None
 
 
 def test_prompts_and_answers_together_pay_the_bill() -> None:

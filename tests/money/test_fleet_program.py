@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +18,9 @@ from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes, fixed_rule, s
 from tokonomics.money.fleet_bill import spot_bills
 from tokonomics.money.fleet_blame import NoFleet
 from tokonomics.money.fleet_compare import compare
-from tokonomics.money.fleet_program import OutOfTime, optimal_fleet
-from tokonomics.money.fleet_search import divided_usd
+from tokonomics.money.fleet_kinds import kinds_of
+from tokonomics.money.fleet_program import OutOfTime, Solution, optimal_fleet, solve
+from tokonomics.money.fleet_search import divided_usd, search
 
 CALM = Interruptions(per_hour=hourly_rate(0.10), outage_hours=2.0)
 ALWAYS = Interruptions(per_hour=0.0)
@@ -229,6 +232,29 @@ def test_a_bound_not_found_in_time_is_no_bound(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("tokonomics.money.fleet_search.solve", too_long)
     assert divided_usd([simple_offer("one", 1.0, 1.0)], demand_of([1.0]), Wishes()) is None
+
+
+def test_no_time_left_is_told_and_never_handed_to_the_solver_as_less_than_none() -> None:
+    """A warning of SciPy's is an error here; a fleet of 3 at $1 was found before the time ran out."""
+    kinds = kinds_of([simple_offer("one", 1.0, 1.0)], Wishes())
+    with pytest.raises(OutOfTime):
+        solve(kinds, demand_of([2.5]), Wishes(), 0.0, -0.5)
+
+
+def test_time_that_ran_out_on_the_proof_does_not_lose_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine is so busy that the first program takes all of the time, and finds no proof."""
+    kinds = kinds_of([simple_offer("one", 1.0, 1.0)], Wishes())
+    clock = itertools.count(0, 100)
+    monkeypatch.setattr("tokonomics.money.fleet_search.time.perf_counter", lambda: float(next(clock)))
+
+    def unproven(*given: Any, **more: Any) -> Solution | None:
+        found = solve(*given, **more)
+        return found if found is None or more.get("relaxed") else replace(found, lower_bound=1.0)
+
+    monkeypatch.setattr("tokonomics.money.fleet_search.solve", unproven)
+    found = search(kinds, demand_of([2.5]), Wishes(), 0.0, 10.0)
+    assert found is not None
+    assert found.counts.tolist() == [[3]]
 
 
 def test_what_is_needed_all_the_time_is_reserved_and_the_rest_is_not() -> None:

@@ -101,6 +101,12 @@ def test_the_cheapest_of_equal_machines_is_kept_and_the_dearer_is_not() -> None:
     assert [each.name.split()[1] for each in elsewhere.offers] == ["cheap"]
 
 
+def test_a_host_that_a_plan_refuses_for_its_memory_is_in_no_fleet() -> None:
+    """16.1 GB of weights are 15 GiB, and a process takes 3 more: 17 hold little more than the weights."""
+    thin, enough = offer("thin", "L40S", 1, 1.0, memory_gb=17), offer("enough", "L40S", 1, 2.0, memory_gb=24)
+    assert [each.name.split()[1] for each in machines(thin, enough).offers] == ["enough"]
+
+
 def test_aws_zones_come_with_their_own_prices_and_band() -> None:
     made = machines(offer("g6e.xlarge", "L40S", 1, 1.861, provider="aws", region="us-west-2"))
     zones = find_zones("g6e.xlarge", "us-west-2")

@@ -11,8 +11,8 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner import machines
 from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.machines import PROCESS_GIB, Machine, host_gib, hosts_of, offers_with_room
-from tokonomics.planner.setup import Setup, SetupBill, bill_of
+from tokonomics.planner.machines import PROCESS_GIB, Machine, cheapest_host, has_room, host_gib, hosts_of
+from tokonomics.planner.setup import Bills, Setup, SetupBill
 
 SMALL = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
 LARGE = deploy(find_model("llama-3.3-70b"), find_gpu("H100"), find_engine("vllm"), tp=4, weights=Precision.fp8)
@@ -45,13 +45,13 @@ def test_a_host_below_the_weights_is_refused_whatever_a_process_takes(monkeypatc
     for process_gib in (0.0, PROCESS_GIB):
         monkeypatch.setattr(machines, "PROCESS_GIB", process_gib)
         below, above = offer("H100-SXM", 4, 20.0, memory_gb=0.9 * weights), offer("H100-SXM", 4, 20.0, memory_gb=128)
-        assert offers_with_room(LARGE, [below, above]) == [above]
+        assert [has_room(LARGE, each) for each in (below, above)] == [False, True]
 
 
 def test_fewer_bits_do_not_save_by_moving_to_a_host_without_memory() -> None:
     thin, enough = offer("H100-SXM", 1, 1.0, memory_gb=8), offer("H100-SXM", 1, 2.0, memory_gb=24)
     now = Setup(SMALL, load_of_shape(5, "1000", "300"), (thin, enough), TODAY, PROMISES)
-    bills = [bill_of(each) for each in (now, now.deployed(weights=Precision.int4))]
+    bills = [Bills().of(each) for each in (now, now.deployed(weights=Precision.int4))]
     assert [each.usd_per_month for each in bills if isinstance(each, SetupBill)] == [2 * 730.0] * 2
 
 
@@ -63,4 +63,15 @@ def test_a_host_too_small_is_refused_with_its_figures_and_one_that_does_not_tell
     hosts, refused = hosts_of(LARGE, sold)
     assert [each.offer.usd_per_hour for each in hosts.machines] == [22.0]
     assert "the host has 64 GB" in refused[0][1].reason
-    assert len(offers_with_room(LARGE, [each.offer for each in sold])) == 1
+    assert [has_room(LARGE, each.offer) for each in sold] == [False, True]
+
+
+def test_the_price_of_replicas_is_of_the_cheapest_machines_that_hold_them() -> None:
+    """Three replicas of one GPU: two machines of two at $3 are dearer than three of one at $1.9."""
+    sold = [
+        offer("H100-SXM", 1, 1.0, memory_gb=8),
+        offer("H100-SXM", 1, 1.9, memory_gb=24),
+        offer("H100-SXM", 2, 3.0, memory_gb=64),
+    ]
+    assert cheapest_host(SMALL, 3, sold) == (sold[1], pytest.approx(5.7))
+    assert cheapest_host(SMALL, 4, sold) == (sold[2], pytest.approx(6.0))

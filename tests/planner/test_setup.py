@@ -20,7 +20,7 @@ from tokonomics.planner.breakeven import with_shared_head
 from tokonomics.planner.levers import Ranked, rank_levers
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import plan
-from tokonomics.planner.setup import NotServed, Setup, SetupBill, bill_of
+from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill
 from tokonomics.planner.utilization import arrival_patterns, arriving, utilization_bills
 from tokonomics.report.levers_view import bought, levers_view
 from tokonomics.serving.capacity import what_breaks
@@ -40,7 +40,7 @@ def setup(load: Load = LOAD, offers: tuple[Offer, ...] = OFFERS, **more: object)
 
 @cache
 def billed(**more: object) -> SetupBill:
-    made = bill_of(setup(**more))  # type: ignore[arg-type]
+    made = Bills().of(setup(**more))  # type: ignore[arg-type]
     assert isinstance(made, SetupBill)
     return made
 
@@ -80,13 +80,13 @@ def test_a_spare_replica_is_paid_for() -> None:
 
 
 def test_what_cannot_be_kept_says_what_breaks() -> None:
-    made = bill_of(setup(promises=parse_promises("ttft_p99=1ms")))
+    made = Bills().of(setup(promises=parse_promises("ttft_p99=1ms")))
     assert isinstance(made, NotServed)
     assert "ttft_p99" in made.reason
 
 
 def test_what_nobody_sells_says_so() -> None:
-    made = bill_of(setup(offers=(offer("L4", 1, 0.7),)))
+    made = Bills().of(setup(offers=(offer("L4", 1, 0.7),)))
     assert isinstance(made, NotServed)
     assert "A100-80GB" in made.reason
 
@@ -113,7 +113,7 @@ def test_the_documents_h100_costs_what_its_tokens_say_at_low_and_high_load() -> 
     h100 = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
     for tokens_per_s, stated in ((400, 3.125), (3800, 0.3289)):
         load = load_of_shape(tokens_per_s / 1000, "500", "500")
-        made = bill_of(Setup(h100, load, (offer("H100-SXM", 1, 4.50),), TODAY))
+        made = Bills().of(Setup(h100, load, (offer("H100-SXM", 1, 4.50),), TODAY))
         assert isinstance(made, SetupBill)
         assert made.replicas == 1
         assert made.usd_per_mtok == pytest.approx(stated, rel=1e-3)
@@ -126,7 +126,7 @@ def test_burst_then_idle_needs_the_fleet_of_its_bursts_and_costs_more_than_stead
     assert steady
     assert burst
     assert burst.usd_per_mtok > 2 * steady.usd_per_mtok
-    tripled = bill_of(setup(load=arriving(LOAD, "constant:1").at(60)))
+    tripled = Bills().of(setup(load=arriving(LOAD, "constant:1").at(60)))
     assert isinstance(tripled, SetupBill)
     assert abs(burst.replicas - tripled.replicas) <= 1
 
@@ -155,7 +155,7 @@ def test_replicas_that_come_and_go_cost_less_than_the_fleet_of_the_busiest_hour(
     day = load_of_log(make_trace(times, np.full(len(times), 1000), np.full(len(times), 200)))
     l4 = deploy(A100.model, find_gpu("L4"), A100.engine)
     here = setup(load=day, promises=parse_promises("ttft_p90=5"), deployment=l4)
-    fixed, scaled = (bill_of(replace(here, autoscale=each)) for each in (False, True))
+    fixed, scaled = (Bills().of(replace(here, autoscale=each)) for each in (False, True))
     assert isinstance(fixed, SetupBill)
     assert isinstance(scaled, SetupBill)
     assert fixed.replicas > 1
@@ -175,7 +175,7 @@ def test_a_bill_says_how_old_its_price_is() -> None:
 def test_one_replica_that_people_wait_for_stays_off_spot_and_a_batch_does_not() -> None:
     offers = (offer("A100-80GB", 1, 2.0, spot_usd_per_hour=0.5),)
     alone = setup(load=load_of_shape(0.2, "500", "100"), offers=offers, promises=(), spot=True)
-    waited_for, batch = bill_of(alone), bill_of(replace(alone, offline=True))
+    waited_for, batch = Bills().of(alone), Bills().of(replace(alone, offline=True))
     assert isinstance(waited_for, SetupBill)
     assert isinstance(batch, SetupBill)
     assert waited_for.replicas == batch.replicas == 1
@@ -237,7 +237,7 @@ def ways_to_buy() -> dict[str, Setup]:
 def test_the_lines_of_a_bill_sum_to_it_and_its_gpu_hours_to_those_paid(way: str) -> None:
     """However it is bought: no line is made up or cut off, also that of GPUs which no replica uses."""
     asked_for = ways_to_buy()[way]
-    made = bill_of(asked_for)
+    made = Bills().of(asked_for)
     assert isinstance(made, SetupBill)
     assert math.fsum(line.usd for line in made.bill.lines) == pytest.approx(made.usd_per_month)
     hours = math.fsum(line.quantity for line in made.bill.lines if line.unit == "GPU-hour")

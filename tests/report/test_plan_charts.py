@@ -90,4 +90,6 @@ def test_the_regret_chart_has_a_bar_for_every_choice_and_case(tmp_path: Path) ->
     for row in bars:
         assert row["label"].endswith("best") == (row["usd"] < 1.005 * row["best"])
     save_chart(chart, tmp_path / "regret.svg")
-    assert "best" in (tmp_path / "regret.svg").read_text(encoding="utf-8")
+    drawn = (tmp_path / "regret.svg").read_text(encoding="utf-8")
+    assert "best" in drawn
+    assert 'font-family="sans-serif"' not in drawn, "a wider font than was measured cuts labels at the edges"

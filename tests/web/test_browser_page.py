@@ -319,6 +319,15 @@ def test_two_scenarios_stand_side_by_side_with_their_difference(window: Visit) -
     expect(page.locator(".column .headline")).to_have_count(2)
 
 
+def test_shares_differ_by_points_and_not_by_shares_of_shares(window: Visit) -> None:
+    page = window.open("?view=plan&rate=5&b.rate=7")
+    expect(page.locator(".column .headline")).to_have_count(2)
+    cells = page.locator(".compared tbody tr", has_text="Utilisation").locator("td").all_inner_texts()
+    before, after = (float(each.removesuffix("%")) for each in cells[:2])
+    assert cells[2].endswith("points")
+    assert float(cells[2].split()[0].replace("−", "-")) == pytest.approx(after - before, abs=1.1)
+
+
 def test_keys_alone_reach_the_answer(window: Visit) -> None:
     page = window.answered(QUICK)
     page.keyboard.press("Tab")

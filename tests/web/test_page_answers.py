@@ -130,6 +130,13 @@ def test_a_missing_input_and_one_out_of_bounds_are_named(page: TestClient) -> No
     assert beyond["where"] == "batch"
 
 
+def test_what_a_verb_refuses_is_named_as_the_inputs_are(page: TestClient) -> None:
+    asked_for = {"what": "llama-3.1-8b", "quick": True, "rate": 1, "tokens_per_month": "2B", "input": 9, "output": 9}
+    refused = page.post("/api/v1/answers/plan", json=asked_for).json()["error"]
+    assert "rate" in str(refused)
+    assert "--" not in str(refused)
+
+
 def test_what_takes_long_is_sent_to_the_jobs(page: TestClient) -> None:
     refused = page.post("/api/v1/answers/plan", json={"what": "llama-3.1-8b", "rate": 1, "input": 9, "output": 9})
     assert refused.status_code == 422

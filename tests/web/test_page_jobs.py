@@ -323,7 +323,7 @@ def test_who_looks_again_sees_what_came_since(page: TestClient) -> None:
     id = page.post("/api/v1/jobs", json={"verb": "simulate", "inputs": wrong}).json()["id"]
     everything = events_of(page, id)
     assert everything[-1][0] == "failed"
-    assert everything[-1][1]["error"]["where"] == "--arrivals"
+    assert everything[-1][1]["error"]["where"] == "arrivals"
     again = page.get(f"/api/v1/jobs/{id}/events", headers={"last-event-id": "0"}).text
     assert again.startswith("id: 1\n")
 

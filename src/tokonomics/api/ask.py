@@ -9,7 +9,7 @@ import inspect
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -22,16 +22,19 @@ from typer.main import get_command
 from tokonomics.api.frames import as_file
 from tokonomics.api.result import Result
 from tokonomics.cli.answer import Answer, taking
+from tokonomics.cli.argument_names import FLAGS, in_python
 from tokonomics.cli.main import app
 from tokonomics.errors import BadInput, TokonomicsError
 
 R = TypeVar("R", bound=Result)
 Function = TypeVar("Function", bound=Callable[..., object])
 
-FLAGS = {"start": "--from", "end": "--to"}
-"""Flags that are no names in Python."""
-_NAMES = {flag: name for name, flag in FLAGS.items()}
-_FLAG = re.compile(r"(?<![\w-])--(?P<name>[a-z][a-z-]*[a-z])(?:[ =](?P<number>\d\S*?)(?=[.,;:)]*(?:\s|$)))?")
+Words = str | Sequence[str]
+"""One name, several with commas, or a list of them."""
+Discount = str | Sequence[str] | Mapping[str, float]
+"""``"aws=0.2"`` or ``{"aws": 0.2}``."""
+Slo = str | Mapping[str, float | str]
+"""``"ttft_p99=0.5,tpot_p99=50ms"`` or ``{"ttft_p99": 0.5, "tpot_p99": "50ms"}``."""
 _SAID = re.compile(r"^Invalid value for '?(?P<where>--[a-z-]+)'?(?: \S+)?: (?P<what>.+)$", re.DOTALL)
 
 
@@ -135,23 +138,6 @@ def documented(function: Function) -> Function:
     lines = [f"    {name}: {each.help}" for name, each in arguments(function).items()]
     function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Arguments:", *lines])
     return function
-
-
-def in_python(message: str) -> str:
-    """A message with the names of arguments in place of flags: ``--rate 5`` is ``rate=5``."""
-
-    def named(found: re.Match[str]) -> str:
-        name = _NAMES.get(f"--{found['name']}", found["name"].replace("-", "_"))
-        number = found["number"]
-        if number is None:
-            return name
-        try:
-            float(number)
-        except ValueError:
-            number = f'"{number}"'
-        return f"{name}={number}"
-
-    return _FLAG.sub(named, message)
 
 
 def refuse(error: TokonomicsError) -> NoReturn:

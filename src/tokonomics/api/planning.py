@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tokonomics.api.ask import ask, documented, in_python, refuse
+from tokonomics.api.ask import Discount, Slo, Words, ask, documented, refuse
 from tokonomics.api.frames import Prices, Requests
 from tokonomics.api.result import Result
+from tokonomics.cli.argument_names import in_python
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.planner.blame import Blame
 from tokonomics.planner.breakeven import BreakEvenReport
@@ -20,13 +21,6 @@ from tokonomics.report.plan_view import layout_text
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.workload import Workload
 from tokonomics.units import count, percent, plural, usd
-
-Words = str | Sequence[str]
-"""One name, several with commas, or a list of them."""
-Slo = str | Mapping[str, float | str]
-"""``"ttft_p99=0.5,tpot_p99=50ms"`` or ``{"ttft_p99": 0.5, "tpot_p99": "50ms"}``."""
-Discount = str | Sequence[str] | Mapping[str, float]
-"""``"aws=0.2"`` or ``{"aws": 0.2}``."""
 
 
 class PlanResult(Result, Plan):
@@ -119,7 +113,7 @@ def plan(
     model: str | Path, *, rate: float | str | None = None, tokens_per_month: float | str | None = None,
     input: int | str | None = None, output: int | str | None = None, arrivals: str | None = None,
     trace: Requests | None = None, columns: str | None = None, start: float | str | None = None,
-    end: float | str | None = None, seed: int | None = None, slo: Slo | None = None, offline: bool = False,
+    end: float | str | None = None, seed: int = 0, slo: Slo | None = None, offline: bool = False,
     gpu: Words | None = None, gpus: int | str | None = None, max_price: float | None = None,
     provider: Words | None = None, region: Words | None = None, terms: Words | None = None,
     discount: Discount | None = None, offers: Prices | None = None, max_age: int | None = None,
@@ -158,16 +152,17 @@ def _one_question(model: str | Path, **demand: object) -> None:
 
 @documented
 def fleet(
-    model: str | Path, *, demand: str | None = None, trace: Requests | None = None, columns: str | None = None,
-    input: int | str | None = None, output: int | str | None = None, slo: Slo | None = None,
-    size_classes: int | str | Sequence[int] | None = None, hours: int | None = None, gpu: Words | None = None,
-    provider: Words | None = None, region: Words | None = None, anywhere: bool = False,
-    offers: Prices | None = None, terms: Words = "on_demand,reserved,spot", no_spot: bool = False,
-    no_reserved: bool = False, max_spot_share: float | None = None, max_zone_share: float | None = None,
-    no_fallback: bool = False, interruptions: float | str | None = None, min_replicas: int = 0,
-    availability: float | None = None, startup: float | str | None = None, weights: str | None = None,
-    kv: str = "bf16", engine: str = "vllm", gap: float = 0.005, time_limit: float = 30.0, no_replay: bool = False,
-    seed: int = 0, profile: str | Path | None = None,
+    model: str | Path, *, demand: str | None = None, rate: float | str | None = None,
+    trace: Requests | None = None, columns: str | None = None, input: int | str | None = None,
+    output: int | str | None = None, slo: Slo | None = None, size_classes: int | str | Sequence[int] | None = None,
+    hours: int | None = None, gpu: Words | None = None, provider: Words | None = None, region: Words | None = None,
+    anywhere: bool = False, discount: Discount | None = None, offers: Prices | None = None,
+    terms: Words | None = None, no_spot: bool = False, no_reserved: bool = False,
+    max_spot_share: float | None = None, max_zone_share: float | None = None, no_fallback: bool = False,
+    interruptions: float | str | None = None, min_replicas: int = 0, availability: float | None = None,
+    startup: float | str | None = None, weights: str | None = None, kv: str = "bf16", engine: str = "vllm",
+    gap: float = 0.005, time_limit: float = 30.0, no_replay: bool = False, seed: int = 0,
+    profile: str | Path | None = None,
 ) -> FleetResult:  # fmt: skip
     """The cheapest fleet for a demand that changes over time: reserved, on demand and spot, hour by hour.
 
@@ -179,14 +174,14 @@ def fleet(
 
 @documented
 def levers(
-    model: str | Path, *, gpu: str, tp: int = 1, pp: int = 1, weights: str | None = None, kv: str = "bf16",
-    engine: str = "vllm", max_sequences: int | None = None, no_prefix_cache: bool = False,
+    model: str | Path, *, gpu: str, tp: int = 1, pp: int = 1, ep: int = 1, weights: str | None = None,
+    kv: str = "bf16", engine: str = "vllm", max_sequences: int | None = None, no_prefix_cache: bool = False,
     rate: float | str | None = None, tokens_per_month: float | str | None = None, input: int | str | None = None,
     output: int | str | None = None, arrivals: str | None = None, trace: Requests | None = None,
-    columns: str | None = None, start: float | str | None = None, end: float | str | None = None,
-    seed: int | None = None, slo: Slo | None = None, offline: bool = False, provider: Words | None = None,
-    region: Words | None = None, discount: Discount | None = None, offers: Prices | None = None,
-    usd_per_hour: float | None = None, spare: int = 0, draft: str | None = None, draft_share: float | None = None,
+    columns: str | None = None, start: float | str | None = None, end: float | str | None = None, seed: int = 0,
+    slo: Slo | None = None, offline: bool = False, provider: Words | None = None, region: Words | None = None,
+    discount: Discount | None = None, offers: Prices | None = None, usd_per_hour: float | None = None,
+    spare: int | None = None, draft: str | None = None, draft_share: float | None = None,
     draft_tokens: int | None = None, acceptance: float | None = None, tiers: str | None = None,
     min_weights: str | None = None, without: Words | None = None, utilization: bool = False,
     profile: str | Path | None = None,
@@ -201,17 +196,20 @@ def levers(
 
 @documented
 def breakeven(
-    model: str | Path | None = None, *, api: Words, input: int | str | None = None, output: int | str | None = None,
-    arrivals: str | None = None, trace: Requests | None = None, columns: str | None = None,
-    tokens_per_month: float | str | None = None, cached_share: float | None = None, batch_api: bool = False,
-    engineers: float | None = None, engineer_usd_per_month: float | str | None = None,
+    model: str | Path | None = None, *, api: Words, input: int | str | None = None,
+    output: int | str | None = None, arrivals: str | None = None, trace: Requests | None = None,
+    columns: str | None = None, start: float | str | None = None, end: float | str | None = None,
+    rate: float | str | None = None, tokens_per_month: float | str | None = None,
+    cached_share: float | None = None, batch_api: bool = False, engineers: float | None = None,
+    engineer_usd_per_month: float | str | None = None,
     overhead: str | Sequence[str] | Mapping[str, float | str] | None = None, slo: Slo | None = None,
     offline: bool = False, gpu: Words | None = None, provider: Words | None = None, region: Words | None = None,
     terms: Words | None = None, discount: Discount | None = None, offers: Prices | None = None,
-    max_age: int | None = None, weights: Words | None = None, min_weights: str | None = None,
-    kv: Words | None = None, engine: Words | None = None, max_utilization: float | None = None,
-    spare: int | None = None, tokens_per_second: float | None = None, usd_per_hour: float | None = None,
-    replica_gpus: int = 1, quick: bool = False, seed: int | None = None, profile: str | Path | None = None,
+    max_price: float | None = None, max_age: int | None = None, weights: Words | None = None,
+    min_weights: str | None = None, kv: Words | None = None, engine: Words | None = None,
+    max_utilization: float | None = None, spare: int | None = None, tokens_per_second: float | None = None,
+    usd_per_hour: float | None = None, replica_gpus: int = 1, quick: bool = False, seed: int = 0,
+    profile: str | Path | None = None,
 ) -> BreakevenResult:  # fmt: skip
     """From which volume on hosting a model oneself is cheaper than an API: whole machines against a price per token.
 

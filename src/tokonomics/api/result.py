@@ -1,6 +1,5 @@
 """What every function returns: a noun that shows itself as one line, as a table, as a frame and as a chart."""
 
-import io
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -84,11 +83,9 @@ class Result(Noun):
         """What the terminal shows; the headline alone where the result came from a file."""
         if self._answer is None:
             return self.headline()
-        from rich.console import Console
+        from tokonomics.report.text import as_text
 
-        out = io.StringIO()
-        Console(file=out, width=_COLUMNS, highlight=False, no_color=True).print(self._answer.view())
-        return out.getvalue().rstrip()
+        return as_text(self._answer.view())
 
     def _repr_html_(self) -> str:
         count = len(self._nouns(self.ROWS))
@@ -123,8 +120,6 @@ class Result(Noun):
         return known[part]
 
 
-_COLUMNS = 140
-"""As in a pipe."""
 _ROWS = 10
 """In a notebook, as on the terminal."""
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tokonomics.api.ask import as_files, ask, documented, refuse
-from tokonomics.api.frames import Requests
+from tokonomics.api.ask import Discount, Slo, Words, as_files, ask, documented, refuse
+from tokonomics.api.frames import Prices, Requests
 from tokonomics.api.result import Result
 from tokonomics.errors import TokonomicsError
 from tokonomics.money.served import ServedCost
@@ -13,9 +13,6 @@ from tokonomics.serving.outcome import Moment, Outcome
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import count, plural, seconds, usd
-
-Slo = str | Mapping[str, float | str]
-"""``"ttft_p99=0.5,tpot_p99=50ms"`` or ``{"ttft_p99": 0.5, "tpot_p99": "50ms"}``."""
 
 
 class SimulateResult(Result, Outcome):
@@ -85,16 +82,18 @@ def simulate(
     model: str | Path, *, gpu: str, tp: int = 1, pp: int = 1, ep: int = 1, weights: str | None = None,
     kv: str = "bf16", engine: str = "vllm", trace: Requests | None = None, columns: str | None = None,
     strict: bool = False, start: float | str | None = None, end: float | str | None = None,
-    sample: float | None = None, speed: float | None = None, arrivals: str | None = None,
-    requests: int | None = None, duration: float | str | None = None, input: int | str | None = None,
-    output: int | str | None = None, system_prompts: str | None = None, sessions: str | None = None,
-    tenants: int | str | None = None, servegen_model: str | None = None, servegen_scale: float | None = None,
-    seed: int = 0, replicas: int = 1, router: str = "least-outstanding",
-    autoscale: str | Mapping[str, float] | None = None, outage: str | Sequence[str] | None = None,
-    prefill_replicas: int = 0, link: float | None = None, timeout: float | str | None = None,
-    priority: bool = False, no_prefix_cache: bool = False, max_sequences: int | None = None,
-    max_batched_tokens: int | None = None, slo: Slo | None = None, usd_per_hour: float | None = None,
-    save: str | Path | None = None, profile: str | Path | None = None,
+    sample: float | None = None, speed: float | None = None, rate: float | str | None = None,
+    tokens_per_month: float | str | None = None, arrivals: str | None = None, requests: int | None = None,
+    duration: float | str | None = None, input: int | str | None = None, output: int | str | None = None,
+    system_prompts: str | None = None, sessions: str | None = None, tenants: int | str | None = None,
+    servegen_model: str | None = None, servegen_scale: float | None = None, seed: int = 0, replicas: int = 1,
+    router: str = "least-outstanding", autoscale: str | Mapping[str, float] | None = None,
+    outage: str | Sequence[str] | None = None, prefill_replicas: int = 0, link: float | None = None,
+    timeout: float | str | None = None, priority: bool = False, no_prefix_cache: bool = False,
+    max_sequences: int | None = None, max_batched_tokens: int | None = None, slo: Slo | None = None,
+    usd_per_hour: float | None = None, provider: Words | None = None, region: Words | None = None,
+    discount: Discount | None = None, offers: Prices | None = None, save: str | Path | None = None,
+    profile: str | Path | None = None,
 ) -> SimulateResult:  # fmt: skip
     """Serve requests on a deployment, one by one: latency, throughput, utilisation, cost.
 
@@ -108,12 +107,16 @@ def capacity(
     model: str | Path, *, gpu: str, tp: int = 1, pp: int = 1, ep: int = 1, weights: str | None = None,
     kv: str = "bf16", engine: str = "vllm", trace: Requests | None = None, columns: str | None = None,
     strict: bool = False, start: float | str | None = None, end: float | str | None = None,
-    sample: float | None = None, speed: float | None = None, arrivals: str | None = None,
-    requests: int | None = None, input: int | str | None = None, output: int | str | None = None,
+    sample: float | None = None, speed: float | None = None, rate: float | str | None = None,
+    tokens_per_month: float | str | None = None, arrivals: str | None = None, requests: int | None = None,
+    duration: float | str | None = None, input: int | str | None = None, output: int | str | None = None,
     system_prompts: str | None = None, sessions: str | None = None, tenants: int | str | None = None,
-    seed: int = 0, router: str = "least-outstanding", timeout: float | str | None = None, priority: bool = False,
+    servegen_model: str | None = None, servegen_scale: float | None = None, seed: int = 0,
+    router: str = "least-outstanding", timeout: float | str | None = None, priority: bool = False,
     no_prefix_cache: bool = False, max_sequences: int | None = None, max_batched_tokens: int | None = None,
-    slo: Slo | None = None, usd_per_hour: float | None = None, profile: str | Path | None = None,
+    slo: Slo | None = None, usd_per_hour: float | None = None, provider: Words | None = None,
+    region: Words | None = None, discount: Discount | None = None, offers: Prices | None = None,
+    profile: str | Path | None = None,
 ) -> CapacityResult:  # fmt: skip
     """The highest rate one replica holds under a promise, and the replicas a request log needs; by simulation.
 
@@ -126,11 +129,12 @@ def capacity(
 def trace(
     file: Requests | None = None, *, columns: str | None = None, strict: bool = False,
     start: float | str | None = None, end: float | str | None = None, sample: float | None = None,
-    speed: float | None = None, arrivals: str | None = None, requests: int | None = None,
-    duration: float | str | None = None, input: int | str | None = None, output: int | str | None = None,
-    system_prompts: str | None = None, sessions: str | None = None, tenants: int | str | None = None,
-    servegen_model: str | None = None, servegen_scale: float | None = None, seed: int = 0,
-    tokens_per_second: float | None = None, usd_per_hour: float | None = None, save: str | Path | None = None,
+    speed: float | None = None, rate: float | str | None = None, tokens_per_month: float | str | None = None,
+    arrivals: str | None = None, requests: int | None = None, duration: float | str | None = None,
+    input: int | str | None = None, output: int | str | None = None, system_prompts: str | None = None,
+    sessions: str | None = None, tenants: int | str | None = None, servegen_model: str | None = None,
+    servegen_scale: float | None = None, seed: int = 0, tokens_per_second: float | None = None,
+    usd_per_hour: float | None = None, save: str | Path | None = None,
 ) -> TraceResult:  # fmt: skip
     """What a request log is like: rates, bursts, lengths, shared prefixes, idle hours. Or make one up.
 
@@ -143,10 +147,11 @@ def trace(
 def read_trace(
     file: Requests | None = None, *, columns: str | None = None, strict: bool = False,
     start: float | str | None = None, end: float | str | None = None, sample: float | None = None,
-    speed: float | None = None, arrivals: str | None = None, requests: int | None = None,
-    duration: float | str | None = None, input: int | str | None = None, output: int | str | None = None,
-    system_prompts: str | None = None, sessions: str | None = None, tenants: int | str | None = None,
-    servegen_model: str | None = None, servegen_scale: float | None = None, seed: int = 0,
+    speed: float | None = None, rate: float | str | None = None, tokens_per_month: float | str | None = None,
+    arrivals: str | None = None, requests: int | None = None, duration: float | str | None = None,
+    input: int | str | None = None, output: int | str | None = None, system_prompts: str | None = None,
+    sessions: str | None = None, tenants: int | str | None = None, servegen_model: str | None = None,
+    servegen_scale: float | None = None, seed: int = 0,
 ) -> Trace:  # fmt: skip
     """The requests themselves, of a log or made up, as columns: to look at, to alter, and to give as ``trace=``.
 
@@ -162,6 +167,7 @@ def read_trace(
         try:
             asked = Traffic(
                 columns=columns, strict=strict, start=word(start), end=word(end), sample=sample, speed=speed,
+                rate=word(rate), tokens_per_month=word(tokens_per_month),
                 arrivals=arrivals, requests=requests, duration=word(duration), input=word(input),
                 output=word(output), system_prompts=system_prompts, sessions=sessions, tenants=word(tenants),
                 servegen_model=servegen_model, servegen_scale=servegen_scale, seed=seed,

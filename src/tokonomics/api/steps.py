@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tokonomics.api.ask import ask, documented
+from tokonomics.api.ask import Discount, Words, ask, documented
+from tokonomics.api.frames import Prices
 from tokonomics.api.result import Result
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.units import count, plural, seconds, usd
@@ -81,8 +82,8 @@ class CurveResult(Result, BatchCurve):
 
 @documented
 def fit(
-    model: str | Path, *, gpu: str, tp: int = 1, pp: int = 1, weights: str | None = None, kv: str = "bf16",
-    context: int = 4096, engine: str = "vllm", lora_rank: int = 0, lora_adapters: int = 0,
+    model: str | Path, *, gpu: str, tp: int = 1, pp: int = 1, ep: int = 1, weights: str | None = None,
+    kv: str = "bf16", context: int = 4096, engine: str = "vllm", lora_rank: int = 0, lora_adapters: int = 0,
     profile: str | Path | None = None,
 ) -> FitResult:  # fmt: skip
     """Does a model fit a GPU: weights, KV cache, workspace, the largest batch.
@@ -109,7 +110,8 @@ def predict(
 def curve(
     model: str | Path, *, gpu: str, context: int = 1024, tp: int = 1, pp: int = 1, ep: int = 1,
     weights: str | None = None, kv: str = "bf16", engine: str = "vllm", lora_rank: int = 0, lora_adapters: int = 0,
-    usd_per_hour: float | None = None, profile: str | Path | None = None,
+    usd_per_hour: float | None = None, provider: Words | None = None, region: Words | None = None,
+    discount: Discount | None = None, offers: Prices | None = None, profile: str | Path | None = None,
 ) -> CurveResult:  # fmt: skip
     """What batching buys: throughput, time per token and price against the batch, up to the KV limit.
 

@@ -91,7 +91,7 @@ def bench(
     _in_range("--seconds", seconds, 0.1, 86_400)
     _in_range("--timeout", timeout, 0.1, 86_400)
     _in_range("--precision", precision, 1e-3, 1)
-    price = price_from(machine_of(Stated(), gpu, gpus, tp, pp, ep, engine, weights, kv), gpus, usd_per_hour)
+    price = price_from(machine_of(Stated(), gpu, gpus, tp, pp, ep, engine, weights, kv), model, gpus, usd_per_hour)
     if max_usd is not None:
         _in_range("--max-usd", max_usd, 1e-6, 1e9)
         if price is None:

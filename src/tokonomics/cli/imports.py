@@ -1,6 +1,5 @@
 """``tokonomics import``: result files of other load generators, in dollars and against our prediction."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,7 +99,7 @@ def report(
     check_files(chart, html)
     check_names(gpu, weights, kv, engine)
     machine = machine_of(run.stated, gpu, gpus, tp, pp, ep, engine, weights, kv)
-    price = price_from(machine, gpus, usd_per_hour)
+    price = price_from(machine, run.model, gpus, usd_per_hour)
     made: PricedRun = price_run(run, machine, price, parse_promises(slo) if slo is not None else ())
     charts = {"Load against price and latency": lambda: bench_chart(made)}
     title = f"{run.model or 'A server'}, measured by {run.tool}"
@@ -123,22 +122,14 @@ def check_names(gpu: str | None, weights: str | None, kv: str | None, engine: st
         parse_precision(kv, KV_PRECISIONS, "--kv")
 
 
-def price_from(machine: "Machine | None", gpus: int | None, usd_per_hour: float | None) -> "Price | None":
+def price_from(
+    machine: "Machine | None", model: str | None, gpus: int | None, usd_per_hour: float | None
+) -> "Price | None":
     """As given for each GPU, or the cheapest offer of the machine; None where there is neither."""
-    from tokonomics.catalog.offers import NoOffer, cheapest_offer, machines_usd_per_hour
-    from tokonomics.clock import today
-    from tokonomics.errors import TokonomicsError
-    from tokonomics.measure.priced_run import Price
+    from tokonomics.measure.priced_run import Price, rental_of
     from tokonomics.money.cost import require_positive
 
-    many = machine.gpus if machine else gpus or 1
     if usd_per_hour is not None:
+        many = machine.gpus if machine else gpus or 1
         return Price(usd_per_hour=require_positive("--usd-per-hour", usd_per_hour) * many, price_from="as given")
-    if machine is None:
-        return None
-    # Without an offer, or for a GPU that only the file knows, the run is shown without prices.
-    with suppress(NoOffer, TokonomicsError):
-        offer = cheapest_offer(machine.gpu, many, together=machine.tp)
-        said = offer.quoted(today())
-        return Price(usd_per_hour=machines_usd_per_hour(offer, many), price_from=said)
-    return None
+    return rental_of(machine, model) if machine else None

@@ -28,7 +28,7 @@ def console(stderr: bool = False) -> Any:
 
 def show(view: object) -> None:
     """Print a rich renderable."""
-    console().print(view)
+    console().print(view, crop=False)
 
 
 def show_json(result: object) -> None:

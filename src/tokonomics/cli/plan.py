@@ -57,6 +57,7 @@ def plan(
     from tokonomics.clock import today
     from tokonomics.errors import BadInput
     from tokonomics.planner.scenario import Scenario, questions_of
+    from tokonomics.report.text import file_view
 
     shown.check()
     targets = targets_from(deploy, deploy_to)
@@ -84,7 +85,7 @@ def plan(
     if targets:
         result |= {"deploy": [each.model_dump(mode="json") for each in files]}
     if not deploy_to:
-        views += [f"\n# {each.name}\n{each.text}" for each in files]
+        views += [file_view(each.name, each.text) for each in files]
     names = ", ".join(dict.fromkeys(study.question.model.name for study in studies))
     answer = Answer(
         result,

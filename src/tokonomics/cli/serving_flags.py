@@ -156,18 +156,16 @@ def price_of(
 
     Replicas share whole machines when their number is fixed; those that come and go take their own.
     """
-    from tokonomics.catalog.offers import NoOffer, cheapest_offer, machines_usd_per_hour
+    from tokonomics.catalog.offers import NoOffer
     from tokonomics.clock import today
     from tokonomics.money.cost import require_positive
-    from tokonomics.planner.machines import offers_with_room
+    from tokonomics.planner.machines import cheapest_host
 
     if usd_per_hour is not None:
         return require_positive("--usd-per-hour", usd_per_hour) * deployment.gpus, "as given"
     apart = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
     together = 1 if apart else fleet.replicas + fleet.prefill_replicas
     with suppress(NoOffer):
-        roomy = offers_with_room(deployment, offers_in(market))
-        offer = cheapest_offer(deployment.gpu.key, deployment.gpus * together, offers=roomy, together=deployment.tp)
-        price = machines_usd_per_hour(offer, deployment.gpus * together) / together
-        return price, offer.quoted(today())
+        offer, price = cheapest_host(deployment, together, offers_in(market))
+        return price / together, offer.quoted(today())
     return None

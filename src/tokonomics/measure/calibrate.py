@@ -22,7 +22,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from tokonomics.errors import BadInput, TokonomicsError, shorten
 from tokonomics.measure.evidence import Evidence
 from tokonomics.measure.measurements import Measurement, Mode
-from tokonomics.measure.probe.fit_profile import shrunken
+from tokonomics.measure.probe.fit_profile import held_out_figures, shrunken
 from tokonomics.measure.validate import kind_of, steps_of, value_of
 from tokonomics.nouns import Noun
 from tokonomics.physics.calibration import (
@@ -194,7 +194,8 @@ def _group(rows: list[Measurement], hold_out: float) -> GroupResult:
     before = errors(judging, None)
     dropped: list[str] = []
     for terms, trial in _trials(taught, _candidates(rows, counts["taught"])):
-        figures = _figures(judging, before, errors(judging, trial))
+        pairs = zip(map(kind_of, judging), before, errors(judging, trial), strict=True)
+        figures = held_out_figures(list(pairs))
         worse = [each for each in figures if each.worse]
         if not worse:
             final = _correction(rows, fit(rows, terms)).model_copy(
@@ -374,24 +375,6 @@ def errors(rows: Sequence[Measurement], correction: Correction | None) -> list[f
             steps = kept.setdefault(id(steps), steps.corrected(correction))
         found.append(math.log(value_of(row, steps) / row.value))
     return found
-
-
-def _figures(rows: Sequence[Measurement], before: Sequence[float], after: Sequence[float]) -> tuple[HeldOut, ...]:
-    made = []
-    for kind in dict.fromkeys(kind_of(row) for row in rows):
-        at = [place for place, row in enumerate(rows) if kind_of(row) == kind]
-        old, new = [before[place] for place in at], [after[place] for place in at]
-        made.append(
-            HeldOut(
-                figure=kind,
-                n=len(at),
-                before=statistics.median(map(abs, old)),
-                after=statistics.median(map(abs, new)),
-                bias_before=statistics.median(old),
-                bias_after=statistics.median(new),
-            )
-        )
-    return tuple(made)
 
 
 def _spreads(rows: Sequence[Measurement], trial: Correction, steps: StepModel) -> dict[str, Spread]:

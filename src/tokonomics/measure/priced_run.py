@@ -7,21 +7,24 @@ errors are those of ``validate``: the closed form of a replica under the same lo
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import numpy as np
 from pydantic import PositiveFloat, PositiveInt
 
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.offers import Offer, cheapest_offer, machines_usd_per_hour
+from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
 from tokonomics.measure.load_curve import LoadVerdict, judge
 from tokonomics.measure.measurements import Measurement, Metric, Mode
-from tokonomics.measure.validate import predict, steps_of
+from tokonomics.measure.validate import predict, stated_deployment, steps_of
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.nouns import Noun
 from tokonomics.physics.intervals import Interval
+from tokonomics.planner.machines import cheapest_host
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.promises import Promise
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
@@ -135,6 +138,24 @@ def machine_of(
         kv=kv,
         tuned=stated.tuned,
     )
+
+
+def rental_of(machine: Machine, model: str | None, offers: Iterable[Offer] | None = None) -> Price | None:
+    """Its cheapest offer: of those whose host holds the model, where we know it. None for what nobody sells."""
+    deployment = None
+    with suppress(TokonomicsError):
+        if model is not None:
+            split = (machine.tp, machine.pp, machine.ep)
+            deployment = stated_deployment(model, machine.gpu, *split, machine.weights, machine.kv, machine.engine)
+    try:
+        if deployment is not None:
+            offer, usd_per_hour = cheapest_host(deployment, machine.replicas, offers)
+        else:
+            offer = cheapest_offer(machine.gpu, machine.gpus, offers=offers, together=machine.tp)
+            usd_per_hour = machines_usd_per_hour(offer, machine.gpus)
+    except TokonomicsError:  # a GPU that only the file knows, or that nobody sells
+        return None
+    return Price(usd_per_hour=usd_per_hour, price_from=offer.quoted(today()))
 
 
 def price_run(

@@ -184,6 +184,18 @@ def _step_model(
     era: tuple[int, str | None, bool],
     profile: str | None,
 ) -> StepModel:
+    deployment = stated_deployment(model, gpu, tp, pp, ep, weights, kv, engine)
+    if engine is None:
+        return StepModel(deployment, None)
+    year, version, tuned = era
+    own = overhead(deployment.engine, year, version)
+    return StepModel(deployment, own.model_copy(update={"overlapped": True}) if tuned else own)
+
+
+def stated_deployment(
+    model: str, gpu: str, tp: int, pp: int, ep: int, weights: str, kv: str | None, engine: str | None
+) -> Deployment:
+    """What a source says that it ran, in our terms; an error says why it cannot be."""
     if engine is not None and "disagg" in engine:
         raise TokonomicsError("disaggregated serving: needs the simulator")
     if tp % ep:
@@ -195,7 +207,7 @@ def _step_model(
         raise TokonomicsError(f"{spec.name} has {spec.layers} layers, fewer than {pp} stages")
     found = _engine(engine) if engine else find_engine("vllm")
     # What a source says ran is predicted, whether or not the engine's current release still runs it.
-    deployment = Deployment(
+    return Deployment(
         model=spec,
         gpu=find_gpu(gpu),
         engine=found,
@@ -205,11 +217,6 @@ def _step_model(
         weights=_weights(weights, model, spec),
         kv=_kv(kv),
     )
-    if engine is None:
-        return StepModel(deployment, None)
-    year, version, tuned = era
-    own = overhead(found, year, version)
-    return StepModel(deployment, own.model_copy(update={"overlapped": True}) if tuned else own)
 
 
 def _model(name: str) -> ModelSpec:

@@ -170,6 +170,9 @@ def solve(
     from scipy.optimize import Bounds, LinearConstraint, milp  # Half a second: only for those who solve.
     from scipy.sparse import coo_array
 
+    if time_limit_s <= 0:
+        # HiGHS takes less than none for no limit at all.
+        raise OutOfTime("no fleet was found: no time was left for it", fix="Give it longer, or fewer offers.")
     began = time.perf_counter()
     demand, weights, group = _merged(demand, window is not None or any(kind.start_usd for kind in kinds))
     hours = demand.hours

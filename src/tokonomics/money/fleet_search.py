@@ -36,9 +36,16 @@ def search(kinds: Sequence[Kind], demand: Demand, wishes: Wishes, gap: float, ti
             at_once = solve(kinds, demand, wishes, gap, 0.4 * time_limit_s)
             if at_once is None or bill(kinds, at_once.counts) <= at_once.lower_bound / (1 - gap) * (1 + 1e-6):
                 return at_once
-    taken_apart = _taken_apart(kinds, demand, wishes, gap, time_limit_s - (time.perf_counter() - began), started)
-    if taken_apart is None or at_once is None:
-        return taken_apart
+    left = time_limit_s - (time.perf_counter() - began)
+    if at_once is None:
+        # A busy machine may have taken all of the time: a fleet that comes late is better than none.
+        return _taken_apart(kinds, demand, wishes, gap, max(left, 0.4 * time_limit_s), started)
+    try:
+        taken_apart = _taken_apart(kinds, demand, wishes, gap, left, started)
+    except OutOfTime:
+        taken_apart = None
+    if taken_apart is None:
+        return at_once
     best = min((at_once, taken_apart), key=lambda each: bill(kinds, each.counts))
     bound = max(at_once.lower_bound, taken_apart.lower_bound)
     return replace(best, lower_bound=bound, solve_s=time.perf_counter() - began)

@@ -27,16 +27,16 @@ from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.money.fleet import ADVISOR, FleetOffer, SpotMarket, aws_spot
 from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment, valid_tp
-from tokonomics.physics.sharding import shard
 from tokonomics.planner.candidates import why_not
 from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.machines import has_room
 from tokonomics.serving.capacity import NeverHolds, highest_rate
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesPromise, ReplicaCurve
 from tokonomics.traffic.promises import Latency, Promise
 from tokonomics.traffic.trace import Trace
-from tokonomics.units import BYTES_PER_GB, seconds
+from tokonomics.units import seconds
 
 MEASURED = 10
 """Layouts simulated: the rest would be dearer in closed form."""
@@ -442,10 +442,8 @@ def _described(machine: _Machine, today: dt.date) -> MachineKind:
 
 
 def _hosts(offer: Offer, deployment: Deployment) -> bool:
-    """Enough GPUs, and a host that one GPU's weights pass through."""
-    if offer.gpu != deployment.gpu.key or offer.gpus < deployment.gpus:
-        return False
-    return offer.memory_gb is None or offer.memory_gb >= shard(deployment).total / BYTES_PER_GB
+    """Enough GPUs of the kind, and a host with memory enough."""
+    return offer.gpu == deployment.gpu.key and offer.gpus >= deployment.gpus and has_room(deployment, offer)
 
 
 def _cheapest(offer: Offer, terms: Sequence[Terms]) -> float | None:

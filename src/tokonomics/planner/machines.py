@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 
-from tokonomics.catalog.offers import Offer, Terms, oldest_days
+from tokonomics.catalog.offers import (
+    Offer,
+    Terms,
+    cheapest_offer,
+    load_offers,
+    machines_usd_per_hour,
+    oldest_days,
+)
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.sharding import shard
@@ -98,8 +105,8 @@ def hosts_of(
         offer = machine.offer
         if deployment.gpus > offer.gpus != whole:
             small.append(offer.gpus)
-        elif offer.memory_gb is not None and offer.memory_gb < host_gib(deployment, offer.gpus):
-            thin.append((offer.memory_gb, offer.gpus))
+        elif not has_room(deployment, offer):
+            thin.append((offer.memory_gb or 0.0, offer.gpus))
         else:
             kept.append(machine)
     refused = []
@@ -114,9 +121,20 @@ def hosts_of(
     return Hosts(deployment, tuple(kept), max_gpus), refused
 
 
-def offers_with_room(deployment: Deployment, offers: Iterable[Offer]) -> list[Offer]:
-    """Those whose host has memory enough, or does not tell."""
-    return [each for each in offers if each.memory_gb is None or each.memory_gb >= host_gib(deployment, each.gpus)]
+def has_room(deployment: Deployment, offer: Offer) -> bool:
+    """Whether the host has memory enough, or does not tell."""
+    return offer.memory_gb is None or offer.memory_gb >= host_gib(deployment, offer.gpus)
+
+
+def cheapest_host(
+    deployment: Deployment, replicas: int = 1, offers: Iterable[Offer] | None = None
+) -> tuple[Offer, float]:
+    """The offer on which so many replicas cost least in whole machines, and what they cost an hour; hosts without
+    memory enough are left out. ``NoOffer`` where there is none."""
+    roomy = [each for each in (load_offers() if offers is None else offers) if has_room(deployment, each)]
+    gpus = deployment.gpus * replicas
+    offer = cheapest_offer(deployment.gpu.key, gpus, offers=roomy, together=deployment.tp)
+    return offer, machines_usd_per_hour(offer, gpus)
 
 
 def host_gib(deployment: Deployment, gpus: int) -> float:

@@ -238,8 +238,3 @@ class Bills:
             slo=made.slo,
             bill=tree,
         )
-
-
-def bill_of(setup: Setup) -> SetupBill | NotServed:
-    """The bill of one setup, or why it has none."""
-    return Bills().of(setup)

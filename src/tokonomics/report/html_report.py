@@ -5,7 +5,6 @@ nothing over the network.
 """
 
 import html
-import io
 import json
 import shlex
 import sys
@@ -18,11 +17,11 @@ from tokonomics import __version__
 from tokonomics.clock import today
 from tokonomics.errors import shorten
 from tokonomics.files import check_path, write_text
+from tokonomics.report.text import as_text
 
 if TYPE_CHECKING:
     import altair as alt
 
-_COLUMNS = 140
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1d2733;--soft:#5b6876;--paper:#fff;--card:#f6f7f9;--line:#dfe3e8}
 @media(prefers-color-scheme:dark){:root{--ink:#e4e9ef;--soft:#9aa7b5;--paper:#12171d;--card:#1a212a;--line:#2b3541}}
@@ -56,7 +55,7 @@ def report_page(title: str, view: object, charts: "Mapping[str, alt.TopLevelMixi
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>"
         f"<h1>{html.escape(title)}</h1><p>Made on {today()} by tokonomics {__version__}:</p>"
         f"<pre><code>{html.escape(command)}</code></pre>"
-        f"<pre>{html.escape(_as_text(view))}</pre>"
+        f"<pre>{html.escape(as_text(view))}</pre>"
         f"{''.join(figures)}"
         "<h2>Everything behind it</h2><details><summary>The result with its inputs and price dates, as JSON</summary>"
         f"<pre>{html.escape(json.dumps(result, indent=1, ensure_ascii=False))}</pre></details>"
@@ -84,14 +83,6 @@ def save_report(path: Path, title: str, view: object, charts: "Mapping[str, alt.
     command = shlex.join(["tokonomics", *sys.argv[1:]])
     text = report_page(title, view, charts, result, command)
     write_text(path, text, f"--html {shorten(path.name)}")
-
-
-def _as_text(view: object) -> str:
-    from rich.console import Console
-
-    out = io.StringIO()
-    Console(file=out, width=_COLUMNS, highlight=False, no_color=True).print(view)
-    return out.getvalue().rstrip()
 
 
 def _inside_script(value: Any) -> str:

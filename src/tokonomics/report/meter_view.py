@@ -8,7 +8,8 @@ from rich.text import Text
 
 from tokonomics.measure.meter.bill import Bill
 from tokonomics.measure.meter.gpu import JOULES_PER_KWH
-from tokonomics.measure.meter.state import GpuState, GroupState, MeterState, Tally, Verdict
+from tokonomics.measure.meter.readings import GpuReading
+from tokonomics.measure.meter.state import GroupState, MeterState, Tally, Verdict
 from tokonomics.report.tables import bar, legend, pairs, table
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
@@ -215,7 +216,7 @@ def _verdict(verdict: Verdict) -> list[RenderableType]:
     return [Text.assemble((verdict.said, style), f"  ({planned})"), pairs(rows)]
 
 
-def _gpus(gpus: Sequence[GpuState]) -> RenderableType:
+def _gpus(gpus: Sequence[GpuReading]) -> RenderableType:
     rows = []
     for each in gpus[:_MOST_ROWS]:
         shares = [_share(share) for share in (each.utilization, each.dram_active, each.tensor_active)]

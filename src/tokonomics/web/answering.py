@@ -15,13 +15,12 @@ import typer
 
 from tokonomics import __version__
 from tokonomics.cli.answer import Answer, taking
+from tokonomics.cli.argument_names import in_python
 from tokonomics.cli.parameters import Kind
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.report.text import as_text
 from tokonomics.web.verbs import find_verb
-
-_COLUMNS = 140
-"""As in a pipe."""
 
 Told = Callable[[str], None]
 
@@ -71,18 +70,10 @@ def _as_taken(value: Any, kind: Kind) -> Any:
     return [Path(each) for each in value] if isinstance(value, list) else Path(value)
 
 
-def as_text(view: object) -> str:
-    """What the terminal would show."""
-    from rich.console import Console
-
-    out = io.StringIO()
-    Console(file=out, width=_COLUMNS, highlight=False, no_color=True).print(view)
-    return out.getvalue().rstrip()
-
-
 def error_of(problem: TokonomicsError) -> dict[str, Any]:
-    """What is wrong, where, and what to do, for the page."""
-    return {"what": problem.what, "where": problem.where, "fix": problem.fix}
+    """What is wrong, where, and what to do, by the names of the inputs."""
+    said = {"what": problem.what, "where": problem.where, "fix": problem.fix}
+    return {name: text and in_python(text) for name, text in said.items()}
 
 
 def as_json(value: Any) -> bytes:

@@ -39,11 +39,11 @@ def _checked(value: Any, parameter: Parameter, find_upload: FindUpload) -> Any:
     if isinstance(value, list):
         parts = [part for each in value for part in _parts(each, parameter)]
         if not parts and parameter.required:
-            raise BadInput("names nothing", where=parameter.flag or parameter.name)
+            raise BadInput("names nothing", where=parameter.name)
         return [_checked(part, parameter, find_upload) for part in parts]
     if not isinstance(value, str):
         return value
-    where = parameter.flag or parameter.name
+    where = parameter.name
     if any(ord(char) < 32 or ord(char) == 127 or 0xD800 <= ord(char) < 0xE000 for char in value):
         raise BadInput("holds a character that is not text", where=where)
     match parameter.kind:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, RequestRecord, latencies, point_from_records
-from tokonomics.measure.importers.fields import Fields, moment, point
+from tokonomics.measure.importers.fields import Fields, from_totals, moment, point
 
 NAME = "aiperf or genai-perf"
 NAME_RECORDS = "aiperf requests (profile_export.jsonl)"
@@ -45,16 +45,8 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     made = point(
         profile,
         **({"rate": rate} if rate else {"concurrency": round(users) if users else None}),
-        requests_per_s=completed / duration_s,
-        input_tokens_per_s=tokens_in / duration_s,
-        output_tokens_per_s=tokens_out / duration_s,
-        mean_input_tokens=tokens_in / completed,
-        mean_output_tokens=tokens_out / completed,
-        duration_s=duration_s,
-        completed=completed,
+        **from_totals(duration_s, completed, tokens_in, tokens_out),
         failed=round(_value(profile, "error_request_count") or _errors(profile)),
-        input_tokens=round(tokens_in),
-        output_tokens=round(tokens_out),
         ttft_s=_spread(profile, "time_to_first_token"),
         tpot_s=_spread(profile, "inter_token_latency"),
         itl_s=_spread(profile, "inter_chunk_latency"),

@@ -133,6 +133,21 @@ def point(fields: Fields, **values: Any) -> LoadPoint:
         raise BadInput(problem.what, where=fields.where, fix="The file is damaged, or was edited.") from None
 
 
+def from_totals(duration_s: float, completed: int, input_tokens: float, output_tokens: float) -> dict[str, Any]:
+    """What follows from the sums of a load: rates, and lengths in the mean."""
+    return {
+        "requests_per_s": completed / duration_s,
+        "input_tokens_per_s": input_tokens / duration_s,
+        "output_tokens_per_s": output_tokens / duration_s,
+        "mean_input_tokens": input_tokens / completed,
+        "mean_output_tokens": output_tokens / completed,
+        "duration_s": duration_s,
+        "completed": completed,
+        "input_tokens": round(input_tokens),
+        "output_tokens": round(output_tokens),
+    }
+
+
 def moment(text: str | None) -> datetime | None:
     """A date in any of the spellings the tools use; None where it is none."""
     for read in (datetime.fromisoformat, lambda each: datetime.strptime(each, "%Y%m%d-%H%M%S")):

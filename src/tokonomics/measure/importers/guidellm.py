@@ -10,7 +10,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, RequestRecord, point_from_records
-from tokonomics.measure.importers.fields import Fields, point
+from tokonomics.measure.importers.fields import Fields, from_totals, point
 from tokonomics.traffic.documents import requests_of
 from tokonomics.traffic.formats import Layout
 from tokonomics.traffic.sources import value_at
@@ -100,16 +100,8 @@ def _summary(benchmark: Fields, totals: Fields, duration_s: float, load: dict[st
     return point(
         benchmark,
         **load,
-        requests_per_s=completed / duration_s,
-        input_tokens_per_s=tokens_in / duration_s,
-        output_tokens_per_s=tokens_out / duration_s,
-        mean_input_tokens=tokens_in / completed,
-        mean_output_tokens=tokens_out / completed,
-        duration_s=duration_s,
-        completed=completed,
+        **from_totals(duration_s, completed, tokens_in, tokens_out),
         failed=(totals.maybe_count("errored") or 0) + (totals.maybe_count("incomplete") or 0),
-        input_tokens=tokens_in,
-        output_tokens=tokens_out,
         ttft_s=_spread(metrics, "time_to_first_token_ms", 1e-3),
         tpot_s=_spread(metrics, "inter_token_latency_ms", 1e-3),
         e2e_s=_spread(metrics, "request_latency", 1.0),

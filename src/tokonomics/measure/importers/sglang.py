@@ -8,7 +8,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
-from tokonomics.measure.importers.fields import Fields, named_latencies, point
+from tokonomics.measure.importers.fields import Fields, from_totals, named_latencies, point
 
 NAME = "SGLang bench_serving"
 
@@ -48,15 +48,7 @@ def _point(run: Fields) -> LoadPoint:
     return point(
         run,
         **({"rate": rate} if rate is not None else {"concurrency": concurrency}),
-        requests_per_s=completed / duration_s,
-        input_tokens_per_s=tokens_in / duration_s,
-        output_tokens_per_s=tokens_out / duration_s,
-        mean_input_tokens=tokens_in / completed,
-        mean_output_tokens=tokens_out / completed,
-        duration_s=duration_s,
-        completed=completed,
-        input_tokens=tokens_in,
-        output_tokens=tokens_out,
+        **from_totals(duration_s, completed, tokens_in, tokens_out),
         ttft_s=named_latencies(run, "{}_ttft_ms", 1e-3),
         tpot_s=named_latencies(run, "{}_tpot_ms", 1e-3),
         itl_s=named_latencies(run, "{}_itl_ms", 1e-3),

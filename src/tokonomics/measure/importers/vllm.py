@@ -16,7 +16,7 @@ from tokonomics.measure.benchmark_run import (
     point_from_records,
     tpot,
 )
-from tokonomics.measure.importers.fields import Fields, moment, named_latencies, point
+from tokonomics.measure.importers.fields import Fields, from_totals, moment, named_latencies, point
 from tokonomics.traffic.documents import requests_of
 
 NAME = "vLLM bench serve"
@@ -65,16 +65,8 @@ def _point(run: Fields) -> LoadPoint:
     return point(
         run,
         **load,
-        requests_per_s=completed / duration_s,
-        input_tokens_per_s=tokens_in / duration_s,
-        output_tokens_per_s=tokens_out / duration_s,
-        mean_input_tokens=tokens_in / completed,
-        mean_output_tokens=tokens_out / completed,
-        duration_s=duration_s,
-        completed=completed,
+        **from_totals(duration_s, completed, tokens_in, tokens_out),
         failed=failed,
-        input_tokens=tokens_in,
-        output_tokens=tokens_out,
         ttft_s=named_latencies(run, "{}_ttft_ms", 1e-3),
         tpot_s=named_latencies(run, "{}_tpot_ms", 1e-3),
         itl_s=named_latencies(run, "{}_itl_ms", 1e-3),

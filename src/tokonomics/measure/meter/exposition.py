@@ -18,7 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.measure.meter.state import GpuState, GroupState, MeterState, Tally
+from tokonomics.measure.meter.readings import GpuReading
+from tokonomics.measure.meter.state import GroupState, MeterState, Tally
 from tokonomics.nouns import Noun
 from tokonomics.units import TOKENS_PER_MTOK
 
@@ -247,7 +248,7 @@ def _label(name: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_]", "_", re.sub(r"^[0-9_]+", "", name)) or "label"
 
 
-def _add_gpus(found: dict[Family, list[Value]], gpus: Iterable[GpuState]) -> None:
+def _add_gpus(found: dict[Family, list[Value]], gpus: Iterable[GpuReading]) -> None:
     """Power and energy of each physical GPU, the rest of each slice; pods that share one repeat it, and are one."""
     seen: set[tuple[Family, tuple[str, ...]]] = set()
     for gpu in gpus:

@@ -24,7 +24,8 @@ from tokonomics.measure.meter.state import Tally
 
 APPLICATION = 0x746F6B6F
 """``toko``: marks the file as ours, in SQLite's own field for it."""
-SCHEMA = 1
+SCHEMA = 2
+"""1 had no ``failed_s``."""
 ROW_S = 300.0
 """Spans are joined over so long: a report's edge inside a row moves its tokens by at most this and an interval."""
 MOST_HELD = 50_000
@@ -45,9 +46,22 @@ CREATE TABLE servers (
 """
 
 
+_FAILED_S = "CASE WHEN answered + failed > 0 THEN busy_s * failed / (answered + failed) ELSE 0.0 END"
+"""Of a row of the first version, as it was reported then."""
+_UPGRADE = f"""
+BEGIN IMMEDIATE; ALTER TABLE spans ADD COLUMN failed_s REAL NOT NULL DEFAULT 0.0;
+UPDATE spans SET failed_s = {_FAILED_S}; PRAGMA user_version = {SCHEMA}; COMMIT;
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Up to when a server's time is in the book, and the counters that it ends with, by model."""
+    """Up to when a server's time is in the book, and the counters that it ends with, by model.
+
+    Kept for good, also of servers that are gone: a Prometheus that is asked for its past (``--since``) tells of them
+    again, however long it keeps it, and only the mark says that this is in the book already. It takes about the room
+    of one hour of the server's spans (2 kB of vLLM), which are kept for good as well.
+    """
 
     target: str
     until: float
@@ -78,6 +92,7 @@ class Ledger:
         self._lock = None if read_only else _locked(path)
         try:
             self._db = _open(path, read_only)
+            self._is_first = self._db.execute("PRAGMA user_version").fetchone()[0] < SCHEMA
         except BaseException:
             self._unlock()
             raise
@@ -139,9 +154,10 @@ class Ledger:
 
     def spans(self, since: float = float("-inf"), until: float = float("inf")) -> Iterator[Span]:
         """Those that reach into the window, oldest first."""
+        columns = ", ".join(_FAILED_S if self._is_first and name == "failed_s" else name for name in _COLUMNS)
         with _whole(self.path):
             rows = self._db.execute(
-                f"SELECT {', '.join(_COLUMNS)} FROM spans WHERE start < ? AND start + seconds >= ? ORDER BY start, id",
+                f"SELECT {columns} FROM spans WHERE start < ? AND start + seconds >= ? ORDER BY start, id",
                 (until, since),
             )
             yield from map(_span, rows)
@@ -258,6 +274,8 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
         if not tables:
             header = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
             db.executescript(f"BEGIN IMMEDIATE; {_CREATE} {header} COMMIT;")
+        elif version < SCHEMA:
+            db.executescript(_UPGRADE)
     except (sqlite3.Error, UnicodeError) as error:  # a damaged schema is quoted in messages that are no text
         db.close()
         raise BadInput(f"cannot be used as a ledger: {shorten(str(error), 120)}", where=where) from None

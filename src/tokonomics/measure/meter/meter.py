@@ -8,7 +8,7 @@ it ends, so that a window holds whole requests.
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from tokonomics.measure.meter.against_plan import compare
 from tokonomics.measure.meter.clocks import Clock
@@ -18,7 +18,7 @@ from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.readings import GpuReading, GpuSource, Missed, Reading, Source
 from tokonomics.measure.meter.spans import Span, Watched, cut_every, tally
-from tokonomics.measure.meter.state import GpuState, GroupState, MeterState, Planned, Tally
+from tokonomics.measure.meter.state import GroupState, MeterState, Planned, Tally
 from tokonomics.measure.meter.watch import LONG_S, Watch
 from tokonomics.units import SECONDS_PER_HOUR, plural
 
@@ -300,7 +300,7 @@ class Meter:
             every_s=self._every_s,
             price_from=self._price_from,
             groups=groups,
-            gpus=tuple(_gpu(each) for each in gpus),
+            gpus=tuple(gpus),
             energy_j=self._energy_j,
             electricity_usd=self._electricity_usd(),
             planned=self._planned,
@@ -390,9 +390,3 @@ def _labels(readings: Iterable[Reading]) -> Mapping[str, str]:
 
 def _pod(labels: Mapping[str, str]) -> tuple[str, str]:
     return labels.get("namespace", ""), labels.get("pod", "")
-
-
-def _gpu(reading: GpuReading) -> GpuState:
-    plain = asdict(reading)
-    plain.pop("at")
-    return GpuState(**plain)

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from pydantic import Field
+
 from tokonomics.errors import TokonomicsError
+from tokonomics.nouns import Noun
 
 
 class Counted(StrEnum):
@@ -74,13 +77,12 @@ class Reading:
         return sum(self.counters.get(kind, {}).values())
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReading:
+class GpuReading(Noun):
     """What one GPU says of itself at an instant; None where it does not."""
 
     uuid: str
     name: str
-    at: float
+    at: float = Field(exclude=True)
     utilization: float | None = None
     """Share of the time in which any kernel ran, 0 to 1: decode at batch 1 reads about 1."""
     power_w: float | None = None
@@ -91,7 +93,7 @@ class GpuReading:
     dram_active: float | None = None
     """Share of the memory bandwidth in use, 0 to 1."""
     tensor_active: float | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict)
     """Such as hostname, pod, namespace."""
 
 

@@ -47,6 +47,9 @@ class Span:
     """Likewise of ``seconds``: a server with two models is paid for once."""
     busy_s: float = 0.0
     """Of ``server_s``."""
+    failed_s: float = 0.0
+    """Of ``busy_s``: the share of failed among all ended requests, as if each took the same. Kept as seconds, since
+    shares of stretches do not add up to that of the whole."""
     input_total: float = 0.0
     input_cached: float = 0.0
     output: float = 0.0
@@ -65,7 +68,7 @@ class Span:
 
 
 _COUNTS = ("input_total", "input_cached", "output", "answered", "failed", "preempted", "ttft_s", "ttft_count")
-_SHARED = ("seconds", "usd", "server_s", "busy_s", "running_s", "running_seen_s")
+_SHARED = ("seconds", "usd", "server_s", "busy_s", "failed_s", "running_s", "running_seen_s")
 SUMS = (*_SHARED, *_COUNTS)
 """What is added when two stretches become one."""
 
@@ -136,6 +139,8 @@ def _span(
     busy_s = _busy_s(before, now, counted, seconds) if watched is Watched.seen else 0.0
     gauges = [each.running for each in (before, now) if each is not None and each.running is not None]
     known = busy_s > 0 and bool(gauges)
+    failed = counted.get(Counted.failed, 0.0)
+    ended = counted.get(Counted.answered, 0.0) + failed
     return Span(
         target=now.target,
         model=now.model,
@@ -147,6 +152,7 @@ def _span(
         usd=usd_per_hour * seconds / SECONDS_PER_HOUR * share,
         server_s=seconds * share,
         busy_s=busy_s * share,
+        failed_s=busy_s * share * failed / ended if ended > 0 else 0.0,
         # A gauge read at random times has the mean of the whole stretch, so it weighs with all of it.
         running_s=sum(gauges) / len(gauges) * seconds if known else 0.0,
         running_seen_s=busy_s * share if known else 0.0,
@@ -203,7 +209,6 @@ def tally(span: Span, planned_batch: float | None = None) -> Tally:
     seen = span.watched is Watched.seen
     busy_share = span.busy_s / span.server_s if span.server_s > 0 else 0.0
     busy_usd = span.usd * busy_share if seen else 0.0
-    ended = span.answered + span.failed
     batch = span.running_s / span.running_seen_s if span.running_seen_s > 0 else None
     starved = planned_batch is not None and batch is not None and batch < STARVED_BELOW * planned_batch
     return Tally.model_construct(
@@ -217,7 +222,7 @@ def tally(span: Span, planned_batch: float | None = None) -> Tally:
         idle_usd=span.usd - busy_usd if seen else 0.0,
         gap_usd=span.usd if span.watched is Watched.gap else 0.0,
         away_usd=span.usd if span.watched is Watched.away else 0.0,
-        failed_usd=busy_usd * span.failed / ended if ended > 0 else 0.0,
+        failed_usd=span.usd * span.failed_s / span.server_s if seen and span.server_s > 0 else 0.0,
         input_total=span.input_total,
         input_cached=span.input_cached,
         output=span.output,

@@ -3,8 +3,9 @@
 A tally adds up spans; every figure on the screen, in JSON and on our own ``/metrics`` is read off one.
 """
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, computed_field
+from pydantic import NonNegativeFloat, PositiveFloat, computed_field
 
+from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.nouns import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
@@ -165,21 +166,6 @@ class GroupState(Noun):
     """Why the last reading did not come, or what is odd about it."""
 
 
-class GpuState(Noun):
-    """One GPU as it was last read."""
-
-    uuid: str
-    name: str
-    utilization: float | None = None
-    power_w: float | None = None
-    energy_j: float | None = None
-    memory_used_bytes: float | None = None
-    memory_total_bytes: float | None = None
-    dram_active: float | None = None
-    tensor_active: float | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
-
-
 class Factor(Noun):
     """One reason for which the price is not the planned one: above 1 dearer, below 1 cheaper."""
 
@@ -212,7 +198,7 @@ class MeterState(Noun):
     hour: Tally
     today: Tally
     total: Tally
-    gpus: tuple[GpuState, ...] = ()
+    gpus: tuple[GpuReading, ...] = ()
     energy_j: float | None = None
     """Drawn by the GPUs since the meter started; None where none is read."""
     electricity_usd: float | None = None

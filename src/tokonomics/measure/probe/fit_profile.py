@@ -98,7 +98,7 @@ def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str 
     return profile.model_copy(
         update={
             "kernels": kernels.model_copy(update={"spreads": {k: v for k, v in spreads.items() if v}}),
-            "check": held_out_figures(pairs),
+            "check": held_out_figures(sorted(pairs)),
         }
     )
 
@@ -279,9 +279,9 @@ def check(profile: Profile, rows: Rows, gpu: Gpu) -> list[Pair]:
 
 
 def held_out_figures(pairs: Sequence[Pair]) -> tuple[HeldOut, ...]:
-    """By kind: how far off, before and after."""
+    """By kind, in the order in which they come: how far off, before and after."""
     figures = []
-    for kind in sorted({pair[0] for pair in pairs}):
+    for kind in dict.fromkeys(pair[0] for pair in pairs):
         before = [pair[1] for pair in pairs if pair[0] == kind]
         after = [pair[2] for pair in pairs if pair[0] == kind]
         figures.append(

@@ -53,6 +53,8 @@ export function percent(value, digits = 0) {
   return `${share.toFixed(digits)} %`;
 }
 
+export const points = (value) => `${figure(value * 100, 2)} points`;
+
 export function tokens(value) {
   if (missing(value)) return NONE;
   for (const [size, letter] of [

@@ -104,7 +104,7 @@ export default {
     return [
       { name: "Bill a month", value: result.plan?.usd_per_month, show: usd },
       { name: "Bad month (p99)", value: result.plan?.p99_usd_per_month, show: usd },
-      { name: "Answered", value: result.availability?.share, show: (value) => percent(value, 3), less: "worse" },
+      { name: "Answered", value: result.availability?.share, show: (value) => percent(value, 3), less: "worse", share: true },
     ];
   },
   render({ result }) {

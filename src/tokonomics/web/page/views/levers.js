@@ -151,7 +151,7 @@ export default {
       return [
         { name: "Bill today", value: result.now.usd_per_month, show: usd },
         { name: "Bill with the levers", value: result.together?.usd_per_month, show: usd },
-        { name: "Saved", value: result.saved_share, show: (value) => percent(value), less: "worse" },
+        { name: "Saved", value: result.saved_share, show: (value) => percent(value), less: "worse", share: true },
       ];
     if (verb === "stack")
       return [
@@ -375,8 +375,8 @@ function ofTenants({ apart, together, tenants, saved_share, noisy_neighbour: noi
   ];
   return {
     headline: {
-      label: "Saved by one fleet for all tenants",
-      value: percent(saved_share),
+      label: saved_share < 0 ? "Dearer as one fleet for all tenants: keep them apart" : "Saved by one fleet for all tenants",
+      value: percent(Math.abs(saved_share)),
       unit: `${plural(apart.replicas, "replica")} → ${count(together.replicas)}`,
       detail: `${usd(apart.usd_per_hour)} → ${usd(together.usd_per_hour)} an hour; ${price_from ?? ""}`,
       badges: [badge("simulated")],

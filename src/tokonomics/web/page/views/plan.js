@@ -91,7 +91,7 @@ export default {
       { name: "GPUs paid", value: best?.gpus_paid, show: count },
       { name: "First token, mean", value: best?.ttft_s.mean, show: seconds },
       { name: "Each next token, mean", value: best?.tpot_s.mean, show: seconds },
-      { name: "Utilisation", value: best?.utilization, show: (value) => percent(value), less: "worse" },
+      { name: "Utilisation", value: best?.utilization, show: (value) => percent(value), less: "worse", share: true },
     ];
   },
   render({ result }, values) {

@@ -134,7 +134,7 @@ export default {
       { name: "First token, p99", value: result.ttft_s.p99, show: seconds },
       { name: "Each next token, p99", value: result.tpot_s.p99, show: seconds },
       { name: "Mean batch", value: result.batch, show: figure, less: "worse" },
-      { name: "Load", value: result.load_share, show: (value) => percent(value), less: "worse" },
+      { name: "Load", value: result.load_share, show: (value) => percent(value), less: "worse", share: true },
     ];
   },
   render: ({ result }) => ("ttft_s" in result ? simulated(result) : looked(result)),
