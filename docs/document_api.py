@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import tokonomics as tk
-from tokonomics.api.ask import arguments, in_python, verb_of
+from tokonomics.api.ask import arguments, verb_of
 from tokonomics.api.result import Result
+from tokonomics.cli.argument_names import in_python
 from tokonomics.nouns import Noun
 
 GUIDE = Path(__file__).with_name("python.md")
