@@ -25,7 +25,7 @@ def document_break_even(kind: FleetKind, api: str, salary: float | None = None) 
     """Tokens a month from which on the fleet stays cheaper."""
     extras = () if salary is None else (engineers(1, salary / 12),)
     found = break_even(SelfHosted(kinds=(kind,), extras=extras), api, half_and_half(api).usd_per_mtok)
-    return "never" if found.stays is None else f"from {count(found.stays)}"
+    return "never" if found.stays_tokens_per_month is None else f"from {count(found.stays_tokens_per_month)}"
 
 
 def document_bills() -> str:

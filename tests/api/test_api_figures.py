@@ -35,6 +35,10 @@ QUESTIONS: dict[str, tuple[Callable[[], Result], tuple[str, ...]]] = {
         lambda: tk.curve("llama-2-7b", gpu="H100", usd_per_hour=0.1 + 0.2),
         ("curve", "llama-2-7b", "--gpu", "H100", "--usd-per-hour", "0.30000000000000004"),
     ),
+    "curve at a provider's price": (
+        lambda: tk.curve("llama-2-7b", gpu="H100", provider=["lambda"], discount="lambda=0.5"),
+        ("curve", "llama-2-7b", "--gpu", "H100", "--provider", "lambda", "--discount", "lambda=0.5"),
+    ),
     "trace": (
         lambda: tk.trace("azure-code", start=60, end="10m", speed=2),
         ("trace", "azure-code", "--from", "60", "--to", "10m", "--speed", "2"),
@@ -43,6 +47,10 @@ QUESTIONS: dict[str, tuple[Callable[[], Result], tuple[str, ...]]] = {
         lambda: tk.trace(arrivals="gamma:2,cv=3", requests=500, input="lognormal:mean=800,p99=6000", output=99),
         ("trace", "--arrivals", "gamma:2,cv=3", "--requests", "500", "--input", "lognormal:mean=800,p99=6000",
          "--output", "99"),
+    ),
+    "trace of a month's tokens": (
+        lambda: tk.trace(tokens_per_month="2B", requests=500, input=800, output=99),
+        ("trace", "--tokens-per-month", "2B", "--requests", "500", "--input", "800", "--output", "99"),
     ),
     "simulate": (
         lambda: tk.simulate(
@@ -58,6 +66,12 @@ QUESTIONS: dict[str, tuple[Callable[[], Result], tuple[str, ...]]] = {
                             autoscale={"max": 4, "target": 9, "cold": 9}, timeout=60, usd_per_hour=0.8),
         ("simulate", "llama-3.1-8b", "--gpu", "L4", "--arrivals", "poisson:3", "--requests", "900", "--input", "500",
          "--output", "99", "--autoscale", "max=4,target=9,cold=9", "--timeout", "60", "--usd-per-hour", "0.8"),
+    ),
+    "simulate at a rate and a discount": (
+        lambda: tk.simulate("llama-3.1-8b", gpu="H100", rate=5, requests=500, input=500, output=100, provider="lambda",
+                            discount={"lambda": 0.2}),
+        ("simulate", "llama-3.1-8b", "--gpu", "H100", "--rate", "5", "--requests", "500", "--input", "500", "--output",
+         "100", "--provider", "lambda", "--discount", "lambda=0.2"),
     ),
     "capacity": (
         lambda: tk.capacity("llama-3.1-8b", gpu="H100", trace="azure-code", slo="ttft_p99=2"),

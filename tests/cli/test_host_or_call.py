@@ -42,8 +42,8 @@ def found(call: Call, *flags: str) -> dict[str, Any]:
 def test_the_document_has_both_bills_equal_at_the_break_even(tokonomics: Call) -> None:
     made = found(tokonomics, "--api=openai:gpt-4o-mini")
     (meets,) = made["found"]
-    again = found(tokonomics, "--api=openai:gpt-4o-mini", f"--tokens-per-month={meets['stays']:.6f}")
-    at = next(each for each in again["bills"] if abs(each["tokens_per_month"] - meets["stays"]) < 1)
+    again = found(tokonomics, "--api=openai:gpt-4o-mini", f"--tokens-per-month={meets['stays_tokens_per_month']:.6f}")
+    at = next(each for each in again["bills"] if abs(each["tokens_per_month"] - meets["stays_tokens_per_month"]) < 1)
     assert at["hosted_usd"] == pytest.approx(at["api_usd"]["openai:gpt-4o-mini"], rel=1e-6)
 
 

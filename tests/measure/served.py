@@ -2,18 +2,21 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
 
 
-async def _nothing() -> None: ...
+async def _turns() -> None:
+    """Of the event loop: accepting a connection takes three of them, letting one go takes two."""
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 @contextmanager
-def served(app: web.Application, afterwards: Callable[[], Awaitable[None]] = _nothing) -> Iterator[str]:
-    """Gives its address; ``afterwards`` runs in its loop when it has ended."""
+def served(app: web.Application) -> Iterator[str]:
+    """Gives its address; no socket is left when the block has ended."""
     loop, ready, done = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
     address = ""
 
@@ -21,12 +24,26 @@ def served(app: web.Application, afterwards: Callable[[], Awaitable[None]] = _no
         nonlocal address
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        connections: list[web.RequestHandler] = []
+
+        def connection() -> web.RequestHandler:
+            assert runner.server is not None
+            connections.append(runner.server())
+            return connections[-1]
+
+        listening = await loop.create_server(connection, "127.0.0.1", 0)
+        address = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         ready.set()
         await done.wait()
+        # asyncio drops a connection that was accepted but is not set up when its server closes, with its socket open
+        # (Server._attach fails, and nobody hears of it): so accepting ends first, and closing waits for the set-up.
+        loop.remove_reader(listening.sockets[0].fileno())
+        await _turns()
+        listening.close()
+        for transport in [each.transport for each in connections if each.transport is not None]:
+            transport.abort()  # closing one that is full would wait for its reader for ever
         await runner.cleanup()
-        await afterwards()
+        await _turns()  # what was aborted lets its socket go
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()

@@ -70,12 +70,12 @@ def test_c30_the_optimised_fleet_costs_more_than_stated_at_either_volume() -> No
 def test_c31_the_rule_of_thumb_is_the_document_s_fleet_with_an_engineer() -> None:
     api = api_bill(find_api("openai:gpt-4o"), HALF_AND_HALF)
     alone = break_even(SelfHosted(kinds=(DOCUMENT,)), api.name, api.usd_per_mtok)
-    assert alone.stays == pytest.approx(6453.2 / 6.25 * 1e6)
+    assert alone.stays_tokens_per_month == pytest.approx(6453.2 / 6.25 * 1e6)
     for salary in (150_000, 250_000):
         staffed = SelfHosted(kinds=(DOCUMENT,), extras=(engineers(1, salary / 12),))
         found = break_even(staffed, api.name, api.usd_per_mtok)
-        assert found.first is not None
-        assert 2e9 < found.first < 5e9
+        assert found.first_tokens_per_month is not None
+        assert 2e9 < found.first_tokens_per_month < 5e9
 
 
 # --- crossings ------------------------------------------------------------------------------------------------------
@@ -118,9 +118,9 @@ def test_at_every_crossing_the_cheaper_side_changes(hosted: SelfHosted, margin: 
     price = lines(hosted, margin)
     found = break_even(hosted, "api", price)
     assume("so close" not in (found.never or ""))
-    assert found.first is not None
-    assert found.stays is not None
-    assert found.first <= found.stays
+    assert found.first_tokens_per_month is not None
+    assert found.stays_tokens_per_month is not None
+    assert found.first_tokens_per_month <= found.stays_tokens_per_month
 
     def gap(volume: float) -> float:
         return price * volume / 1e6 - hosted.usd(volume)
@@ -138,7 +138,7 @@ def test_before_the_first_crossing_the_api_is_cheaper(hosted: SelfHosted, margin
     price = lines(hosted, margin)
     found = break_even(hosted, "api", price)
     assume("so close" not in (found.never or ""))
-    first = found.first
+    first = found.first_tokens_per_month
     assert first is not None
     volume = first * share * 0.999
     assert price * volume / 1e6 <= hosted.usd(volume)
@@ -149,7 +149,7 @@ def test_beyond_the_last_crossing_self_hosting_stays_cheaper(hosted: SelfHosted,
     price = lines(hosted, margin)
     found = break_even(hosted, "api", price)
     assume("so close" not in (found.never or ""))  # hundreds of thousands of purchases: said, and not looked at
-    stays = found.stays
+    stays = found.stays_tokens_per_month
     assert stays is not None
     volume = stays * times
     assert hosted.usd(volume) <= price * volume / 1e6
@@ -158,8 +158,8 @@ def test_beyond_the_last_crossing_self_hosting_stays_cheaper(hosted: SelfHosted,
 @given(fleets, some.floats(1.05, 5), some.floats(1, 4))
 def test_a_dearer_api_never_raises_the_break_even(hosted: SelfHosted, margin: float, dearer: float) -> None:
     cheap, dear = (break_even(hosted, "api", lines(hosted, margin) * each) for each in (1, dearer))
-    assert (dear.first or math.inf) <= (cheap.first or math.inf) * (1 + 1e-9)
-    assert (dear.stays or math.inf) <= (cheap.stays or math.inf) * (1 + 1e-9)
+    assert (dear.first_tokens_per_month or math.inf) <= (cheap.first_tokens_per_month or math.inf) * (1 + 1e-9)
+    assert (dear.stays_tokens_per_month or math.inf) <= (cheap.stays_tokens_per_month or math.inf) * (1 + 1e-9)
 
 
 @given(fleets, some.floats(1.05, 5), some.floats(0.1, 10), some.floats(100, 30_000))
@@ -168,14 +168,14 @@ def test_engineers_never_lower_it(hosted: SelfHosted, margin: float, number: flo
     without = break_even(hosted, "api", price)
     staffed = hosted.model_copy(update={"extras": (*hosted.extras, engineers(number, salary))})
     with_them = break_even(staffed, "api", price)
-    assert (with_them.first or math.inf) >= (without.first or math.inf) * (1 - 1e-9)
-    assert (with_them.stays or math.inf) >= (without.stays or math.inf) * (1 - 1e-9)
+    assert (with_them.first_tokens_per_month or math.inf) >= (without.first_tokens_per_month or math.inf) * (1 - 1e-9)
+    assert (with_them.stays_tokens_per_month or math.inf) >= (without.stays_tokens_per_month or math.inf) * (1 - 1e-9)
 
 
 @given(fleets, some.floats(0.0, 1.0))
 def test_an_api_below_the_price_of_full_machines_is_never_beaten(hosted: SelfHosted, margin: float) -> None:
     found = break_even(hosted, "api", lines(hosted, margin))
-    assert (found.first, found.stays, found.windows) == (None, None, ())
+    assert (found.first_tokens_per_month, found.stays_tokens_per_month, found.windows) == (None, None, ())
     assert found.never
     assert "at best" in found.never
 
@@ -210,9 +210,9 @@ def test_stairs_make_the_lines_cross_several_times() -> None:
     found = break_even(hosted, "api", 1.2e6)
     first_ones = [machines * 100 / 1.2 for machines in range(1, 6)]
     assert [each.tokens_per_month for each in found.windows[:5]] == pytest.approx(first_ones)
-    assert found.first == pytest.approx(100 / 1.2)
+    assert found.first_tokens_per_month == pytest.approx(100 / 1.2)
     # The sixth machine, at $600, meets the line at 500, its very start: from the fifth on it is never dearer.
-    assert found.stays == pytest.approx(500 / 1.2)
+    assert found.stays_tokens_per_month == pytest.approx(500 / 1.2)
 
 
 def test_a_larger_machine_takes_over_where_it_is_cheaper() -> None:
@@ -224,7 +224,7 @@ def test_a_larger_machine_takes_over_where_it_is_cheaper() -> None:
 
 def test_less_filled_machines_move_the_break_even_up() -> None:
     found = swings(SelfHosted(kinds=(kind(100, 100),)), "api", 4e6, filled=(1.0, 0.5, 0.3))
-    stays = [each.found.stays or math.inf for each in found[:3]]
+    stays = [each.found.stays_tokens_per_month or math.inf for each in found[:3]]
     assert stays == sorted(stays)
 
 

@@ -74,7 +74,7 @@ def test_break_evens_beyond_the_planned_volumes_are_named(monkeypatch: pytest.Mo
     monkeypatch.setattr(breakeven, "_MOST_STUDIES", 2)
     few, _ = self_hosted(hosting(quick=True), prices)
     meets = [break_even(few, "", price) for price in prices]
-    met = {volume for each in meets for volume in (each.first, each.stays)}
+    met = {volume for each in meets for volume in (each.first_tokens_per_month, each.stays_tokens_per_month)}
     assert few.not_planned_for
     assert all(any(volume == pytest.approx(each) for each in met if each) for volume in few.not_planned_for)
 

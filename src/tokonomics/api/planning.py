@@ -98,12 +98,13 @@ class BreakevenResult(Result, BreakEvenReport):
     """A model of one's own against APIs, at every volume."""
 
     ROWS = "found"
-    SHOWN = ("api", "api_usd_per_mtok", "full_usd_per_mtok", "first", "stays", "never")
+    SHOWN = ("api", "api_usd_per_mtok", "full_usd_per_mtok", "first_tokens_per_month", "stays_tokens_per_month",
+             "never")  # fmt: skip
 
     def headline(self) -> str:
         said = [
-            f"cheaper than {each.api} from {count(each.stays)} tokens a month on" if each.stays
-            else f"never cheaper than {each.api}" for each in self.found
+            f"cheaper than {each.api} from {count(from_here)} tokens a month on" if from_here
+            else f"never cheaper than {each.api}" for each in self.found for from_here in [each.stays_tokens_per_month]
         ]  # fmt: skip
         return f"{self.model}, hosted: {'; '.join(said)}"
 

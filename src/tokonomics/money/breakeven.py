@@ -211,21 +211,27 @@ class BreakEven(Noun):
     api_usd_per_mtok: NonNegativeFloat
     full_usd_per_mtok: PositiveFloat
     """Self-hosting at its best: full machines, fixed costs not counted."""
-    first: PositiveFloat | None
-    """Tokens a month at which self-hosting first is cheaper."""
-    stays: PositiveFloat | None
-    """Tokens a month from which on it stays cheaper, whatever the stair."""
+    first_tokens_per_month: PositiveFloat | None
+    """The volume at which self-hosting first is cheaper."""
+    stays_tokens_per_month: PositiveFloat | None
+    """The volume from which on it stays cheaper, whatever the stair."""
     windows: tuple[Window, ...]
     """Where it is cheaper; of very many only the first ones and the last."""
     never: str | None
     """Why there is none."""
+
+    @property
+    def volumes(self) -> tuple[float, ...]:
+        """The first one and the last, in tokens a month; none where the bills never meet."""
+        both = (self.first_tokens_per_month, self.stays_tokens_per_month)
+        return tuple(each for each in both if each is not None)
 
 
 def break_even(hosted: SelfHosted, api: str, usd_per_mtok: float) -> BreakEven:
     """Every volume at which the cheaper side changes."""
     full = hosted.usd_per_mtok_full
     known = {"api": api, "api_usd_per_mtok": usd_per_mtok, "full_usd_per_mtok": full}
-    none = {"first": None, "stays": None, "windows": ()}
+    none = {"first_tokens_per_month": None, "stays_tokens_per_month": None, "windows": ()}
     if usd_per_mtok <= full * (1 + _SAME):
         why = (
             f"a full machine makes a million tokens for {usd(full)} at best, the API asks {usd(usd_per_mtok)}: "
@@ -248,8 +254,8 @@ def break_even(hosted: SelfHosted, api: str, usd_per_mtok: float) -> BreakEven:
     return BreakEven.model_validate(
         known
         | {
-            "first": windows[0].tokens_per_month,
-            "stays": windows[-1].tokens_per_month,
+            "first_tokens_per_month": windows[0].tokens_per_month,
+            "stays_tokens_per_month": windows[-1].tokens_per_month,
             "windows": tuple(few),
             "never": None,
         }

@@ -155,7 +155,7 @@ def self_hosted(
             # Hardware picked at a break-even may move it: ask again where it went.
             known = len(found)
             meets = break_even(hosted, "", price)
-            for volume in [each for each in (meets.first, meets.stays) if each is not None]:
+            for volume in meets.volumes:
                 ask(volume / tokens / SECONDS_PER_MONTH)
             hosted = SelfHosted(kinds=tuple(each.kind for each in found.values()), extras=extras)
             if len(found) == known:
@@ -260,10 +260,10 @@ def share_of_api(load: Load, asked: float | None) -> float:
 
 def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakEven) -> HostedKind:
     """The hardware that counts where the bills meet; of a pair that never meets, that of full machines."""
-    if found.stays is None:
+    if found.stays_tokens_per_month is None:
         kind = min(hosted.kinds, key=lambda each: each.usd_per_mtok_full)
     else:
-        kind = hosted.kind(found.stays)
+        kind = hosted.kind(found.stays_tokens_per_month)
     return next(each for each in kinds if each.kind == kind)
 
 
@@ -350,7 +350,7 @@ def report(
 
 def _round_volumes(found: Sequence[BreakEven], most: int = 5) -> list[float]:
     """Powers of ten around the break-evens."""
-    met = [each for one in found for each in (one.first, one.stays) if each is not None] or [1e9]
+    met = [volume for each in found for volume in each.volumes] or [1e9]
     low, high = math.floor(math.log10(min(met))), math.ceil(math.log10(max(met)))
     while high - low + 1 > most:
         high -= 1

@@ -94,7 +94,7 @@ def breakeven_chart(found: BreakEvenReport) -> "alt.LayerChart":
 
 def _span(found: BreakEvenReport) -> tuple[float, float]:
     """A decade to either side of the break-evens, and the user's own volume."""
-    met = [each for one in found.found for each in (one.first, one.stays) if each is not None]
+    met = [volume for each in found.found for volume in each.volumes]
     met += [each for each in (found.own_tokens_per_month,) if each]
     kinds = found.hosted.kinds
     met = met or [kinds[0].holds[0].tokens_per_month]
@@ -117,7 +117,7 @@ def _dollars(stairs: list[dict[str, Any]]) -> list[float]:
 
 
 def _dots(found: BreakEvenReport) -> list[dict[str, Any]]:
-    met = sorted((one.stays, one.api) for one in found.found if one.stays is not None)
+    met = sorted((one.stays_tokens_per_month, one.api) for one in found.found if one.stays_tokens_per_month is not None)
     return [
         {
             "tokens": volume,

@@ -53,17 +53,18 @@ def _cached(found: BreakEvenReport) -> str:
 
 
 def _verdict(found: BreakEvenReport, one: BreakEven) -> Text:
-    if one.first is None or one.stays is None:
+    first, stays = one.first_tokens_per_month, one.stays_tokens_per_month
+    if first is None or stays is None:
         return Text.assemble(f"{one.api}: ", ("never cheaper to self-host", "bold red"), f"; {one.never}.")
-    kind = found.hosted.kind(one.stays)
-    first = ""
-    if one.first < one.stays:
-        first = f"; at {count(one.first)} already, but the next machine to buy undoes it until then"
+    kind = found.hosted.kind(stays)
+    before = ""
+    if first < stays:
+        before = f"; at {count(first)} already, but the next machine to buy undoes it until then"
     return Text.assemble(
         f"{one.api}: self-hosting is cheaper from ",
-        (f"{count(one.stays)} tokens a month", "bold green"),
-        f" on ({one.stays / found.tokens_per_request / SECONDS_PER_MONTH:.2g} requests/s, "
-        f"{usd(found.hosted.usd(one.stays))} a month, {_fleet(kind, one.stays)}: {kind.name}){first}.",
+        (f"{count(stays)} tokens a month", "bold green"),
+        f" on ({stays / found.tokens_per_request / SECONDS_PER_MONTH:.2g} requests/s, "
+        f"{usd(found.hosted.usd(stays))} a month, {_fleet(kind, stays)}: {kind.name}){before}.",
     )
 
 
@@ -80,8 +81,8 @@ def _apis(found: BreakEvenReport) -> RenderableType:
             f"{usd(each.input_usd_per_mtok)} / {usd(each.output_usd_per_mtok)}",
             usd(each.usd_per_mtok),
             usd(meets.full_usd_per_mtok),
-            _tokens(meets.first),
-            _tokens(meets.stays),
+            _tokens(meets.first_tokens_per_month),
+            _tokens(meets.stays_tokens_per_month),
             str(each.date or "–"),
         )
         for letter, each, meets in zip(_LETTERS, found.apis, found.found, strict=False)
@@ -144,9 +145,7 @@ def _plain(what: str) -> str:
 
 
 def _range(each: BreakEven) -> str:
-    if each.first is None or each.stays is None:
-        return "never"
-    return count(each.stays)
+    return "never" if each.stays_tokens_per_month is None else count(each.stays_tokens_per_month)
 
 
 def _hardware(found: BreakEvenReport) -> RenderableType:

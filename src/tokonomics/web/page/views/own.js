@@ -127,7 +127,7 @@ export default {
   figures({ verb, result }) {
     if (verb === "own-hardware") return [{ name: "Dollars per GPU-hour", value: result.usd_per_gpu_hour, show: usd }];
     return [
-      { name: "Break-even, tokens a month", value: result.found[0]?.first, show: tokens },
+      { name: "Break-even, tokens a month", value: result.found[0]?.first_tokens_per_month, show: tokens },
       { name: "API, per million tokens", value: result.found[0]?.api_usd_per_mtok, show: usd },
       { name: "Full machines, per million tokens", value: result.found[0]?.full_usd_per_mtok, show: usd },
     ];
@@ -136,13 +136,15 @@ export default {
 };
 
 // What the break-even rests on: the machines bought at that volume.
-function standing({ bills }, { first }) {
+function standing({ bills }, { first_tokens_per_month: first }) {
   const there = bills.find((row) => first && row.tokens_per_month >= first);
   return there ? ` There it runs on ${there.machines}.` : "";
 }
 
 function hosted(result, values) {
   const [found] = result.found;
+  const first = found.first_tokens_per_month;
+  const stays = found.stays_tokens_per_month;
   const columns = [
     { key: "tokens_per_month", name: "Volume", unit: "tokens/month", number: true, show: (value) => tokens(value) },
     { key: "machines", name: "Machines" },
@@ -160,14 +162,14 @@ function hosted(result, values) {
   ];
   const swings = (result.swings?.[0] ?? []).map((each) => ({
     what: each.what,
-    first: each.found.first,
+    first: each.found.first_tokens_per_month,
     never: each.found.never,
   }));
   return {
     headline: {
       label: `Hosting ${result.model} beats ${found.api} from`,
-      value: found.first ? tokens(found.first) : "never",
-      unit: found.first ? "tokens a month" : "",
+      value: first ? tokens(first) : "never",
+      unit: first ? "tokens a month" : "",
       detail:
         found.never ??
         `${found.api} costs ${usd(found.api_usd_per_mtok)} per million tokens; full machines of your own ${usd(found.full_usd_per_mtok)}.${standing(result, found)}`,
@@ -175,7 +177,7 @@ function hosted(result, values) {
         badge(values.run === "1" ? "simulated" : "estimate", values.run === "1" ? "simulated" : "closed form"),
         result.apis[0] && badge("quoted", `API price ${result.apis[0].date}`),
       ],
-      next: found.first
+      next: first
         ? "hold your own volume against it, with engineers counted: a part-time engineer often weighs more than the machines."
         : "a smaller model, a cheaper GPU or a dearer API moves it.",
     },
@@ -187,15 +189,15 @@ function hosted(result, values) {
           name: "Your volume",
           value: tokens(result.own_tokens_per_month),
           note:
-            found.first && result.own_tokens_per_month >= found.first
+            first && result.own_tokens_per_month >= first
               ? "above the break-even: host"
               : "below the break-even: call the API",
-          mood: found.first && result.own_tokens_per_month >= found.first ? "good" : null,
+          mood: first && result.own_tokens_per_month >= first ? "good" : null,
         },
-        found.stays &&
-          found.stays !== found.first && {
+        stays &&
+          stays !== first && {
             name: "For good from",
-            value: tokens(found.stays),
+            value: tokens(stays),
             note: "below that whole machines tip it back at times",
           },
       ),
