@@ -43,6 +43,7 @@ PAGES = (
     "docs/cost.md",
     "docs/plan.md",
     "docs/scenario.md",
+    "docs/sweep.md",
     "docs/fleet.md",
     "docs/levers.md",
     "docs/physics.md",
@@ -263,7 +264,7 @@ def _fill(block: re.Match[str], until_done: contextlib.ExitStack) -> str:
 def _printed(command: str, until_done: contextlib.ExitStack) -> str:
     """What a command prints, once nothing of that name is in the way of what it saves."""
     command, _, file = command.partition(" > ")
-    folder = re.search(r"--deploy-to (\S+)", command)
+    folder = re.search(r"--(?:deploy-to|into) (\S+)", command)
     for made in filter(None, (file, folder and folder[1])):
         path = ROOT / made
         if path.exists():

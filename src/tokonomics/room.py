@@ -24,6 +24,10 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
+class NoRoom(BadInput):
+    """What was asked for does not fit the memory that may be used."""
+
+
 def check_room(needed_bytes: float, what: str, *, where: str | None = None, fix: str) -> None:
     """Refuse ``what`` where it needs more memory than may be used; ``fix`` says how to ask for less."""
     stated = os.environ.get(VARIABLE)
@@ -32,7 +36,7 @@ def check_room(needed_bytes: float, what: str, *, where: str | None = None, fix:
     room = stated_bytes(stated) if stated else SHARE * available_bytes()
     if needed_bytes > room:
         said = f"{VARIABLE} allows" if stated else f"{SHARE:.0%} of what is free here are"
-        raise BadInput(
+        raise NoRoom(
             f"{what} would take about {gigabytes(needed_bytes)} of memory; {said} {gigabytes(room)}",
             where=where,
             fix=f"{fix} {ALLOW_MORE}",

@@ -429,6 +429,8 @@ def library(folder: Path) -> int:
 # --- sweeps ---------------------------------------------------------------------------------------------------------
 
 _sweeps: dict[Path, Any] = {}
+MERGED_AT = 2
+"""Parts, here: every second turn or so ends with a merge, so that many kills fall into one."""
 
 
 def sweep_modules() -> tuple[Any, Any]:
@@ -438,6 +440,7 @@ def sweep_modules() -> tuple[Any, Any]:
 def finish_points(folder: Path, turn: int) -> None:
     """A batch of points that a sweep has done, and what it says of itself."""
     store, outcome = sweep_modules()
+    store._SMALL = MERGED_AT
     if folder not in _sweeps:
         opened = store.opened(folder / "sweep")
         _sweeps[folder] = opened.__enter__(), opened
@@ -457,6 +460,8 @@ def points_done(folder: Path) -> int:
     assert len(done) == 4 * len(turns)
     assert all(int(key.split("-")[0]) == turn for key, turn in done.items())
     assert len(turns) - said in (0, 1), f"{len(turns)} turns done, {said} said"
+    parts = [path.name for path in (folder / "sweep").glob("part-*")]
+    assert len(turns) < 2 * MERGED_AT or any(name.count("-") == 2 for name in parts), f"nothing merged: {parts}"
     return said
 
 

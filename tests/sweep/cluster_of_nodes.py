@@ -1,8 +1,8 @@
 """Starts a Ray cluster of several nodes on this machine and does what it is told, one command a line.
 
-``python cluster_of_nodes.py 2`` prints the address when the nodes are up. ``workers`` prints the processes that
-answer points, ``kill PID`` kills one, ``remove`` takes a node without the head away with all its processes, ``end``
-ends the cluster. Everything stays on the loopback, and nothing is reported to anybody.
+``python cluster_of_nodes.py 2`` prints the address when the nodes are up. ``kill PID`` kills a worker, ``remove``
+takes a node without the head away with all its processes, ``end`` ends the cluster. Everything
+stays on the loopback, and nothing is reported to anybody.
 """
 
 import os
@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 os.environ |= {
@@ -80,18 +79,6 @@ def started(nodes: int) -> Any:
     raise AssertionError
 
 
-def workers() -> list[int]:
-    """Ray renames a process after the actor that it holds."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if b"ClusterWorker" in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
-
-
 def main() -> None:
     cluster = started(int(sys.argv[1]))
     print(cluster.address, flush=True)  # noqa: T201
@@ -99,9 +86,7 @@ def main() -> None:
         command, *rest = line.split()
         if command == "end":
             break
-        if command == "workers":
-            print(*workers(), flush=True)  # noqa: T201
-        elif command == "kill":
+        if command == "kill":
             os.kill(int(rest[0]), signal.SIGKILL)
             print("killed", flush=True)  # noqa: T201
         elif command == "remove":

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokonomics.sweep.crew import Done, Event, Gone, NoWorkers, Ready, Worker, outcomes
 from tokonomics.sweep.outcome import Outcome, Status
 from tokonomics.sweep.points import Point
+from tokonomics.sweep.progress import Clock, progress
 
 
 class Scripted:
@@ -104,3 +105,26 @@ def test_workers_that_cannot_start_end_the_sweep_with_the_reason() -> None:
 def test_two_workers_that_fail_to_start_are_replaced() -> None:
     ended = [point.id for batch in outcomes(Scripted({}, stillborn=2), points(3), limit_s=1e6) for point, _ in batch]
     assert sorted(ended) == ["p0", "p1", "p2"]
+
+
+def test_the_clock_starts_with_the_first_worker_that_is_ready() -> None:
+    """Once, after those that died before they were, and before anything is asked."""
+    crew = Scripted({"p1": 1}, stillborn=2)
+    asked_before: list[int] = []
+    for _ in outcomes(crew, points(4), limit_s=1e6, on_ready=lambda: asked_before.append(crew.asked.total())):
+        pass
+    assert asked_before[0] == 0
+    assert len(asked_before) == 1
+
+
+def test_the_start_of_workers_is_no_part_of_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """100 s until a worker is ready, then 10 s for the first of three points: 20 s are left."""
+    now = [0.0]
+    clock = Clock(lambda: now[0])
+    with progress(3, 0, 1, clock) as advance:
+        now[0] = 100.0
+        clock.start()
+        now[0] = 110.0
+        clock.start()
+        advance(1, 0)
+    assert "1/3 points; about 20 s left" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """A sweep on a Ray cluster of two nodes on this machine: the same rows as here, and a death on the way loses nothing.
 
-Ray runs in processes of its own and on the loopback alone; without the extra these tests are skipped.
+Ray runs in processes of its own and on the loopback alone; without the extra these tests are skipped. Nothing is left
+to chance: the sweep stands still, with a point at each of its two workers, until the killing is done.
 """
 
 import importlib.util
@@ -8,8 +9,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 from typing import IO
 
 import polars as pl
@@ -21,19 +24,33 @@ pytestmark = [
 ]
 
 ON_THE_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+HERE = Path(__file__).parent
 OVER = ["--over", "gpu=H100,L40S", "--over", "tp=1,2", "--over", "rate=4,6,8"]
 POINTS = 12
+LONGEST_S = 600.0
+"""For a start or a sweep, which take seconds: what hangs is ended, and the test says what it had said."""
+
+
+@contextmanager
+def ended_if_it_hangs(process: "subprocess.Popen[str]") -> Iterator[None]:
+    timer = Timer(LONGEST_S, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Cluster:
     """Two nodes of one CPU each, told what to do line by line."""
 
     def __init__(self) -> None:
-        script = Path(__file__).parent / "cluster_of_nodes.py"
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.address = next(line.strip() for line in self._out if line.startswith("127.0.0.1:"))
+        command = [sys.executable, str(HERE / "cluster_of_nodes.py"), "2"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        with ended_if_it_hangs(self._process):
+            said = next((line for line in self._out if line.startswith("127.0.0.1:")), None)
+        assert said is not None, "the cluster did not start"
+        self.address = said.strip()
 
     @property
     def _out(self) -> IO[str]:
@@ -42,16 +59,19 @@ class Cluster:
 
     def tell(self, command: str) -> str:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{command}\n")
-        self._process.stdin.flush()
-        return self._out.readline().strip()
+        with ended_if_it_hangs(self._process):
+            self._process.stdin.write(f"{command}\n")
+            self._process.stdin.flush()
+            return self._out.readline().strip()
 
     def close(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write("end\n")
-        self._process.stdin.close()
-        self._out.close()
-        self._process.wait()
+        with ended_if_it_hangs(self._process):
+            with suppress(OSError):
+                self._process.stdin.write("end\n")
+                self._process.stdin.close()
+            self._out.close()
+            self._process.wait()
 
 
 @pytest.fixture
@@ -64,29 +84,31 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def scenario(tmp_path: Path) -> Path:
     path = tmp_path / "chat.toml"
-    path.write_text('model = "llama-3.1-8b"\ninput = 1000\noutput = 300\nrequests = 40000\nslo = "tpot_p99=50ms"\n')
+    path.write_text('model = "llama-3.1-8b"\ninput = 1000\noutput = 300\nrequests = 5000\nslo = "tpot_p99=50ms"\n')
     return path
 
 
-def begun(scenario: Path, into: str, *more: str) -> "subprocess.Popen[str]":
-    """``tokonomics sweep`` in its own process, after its first points are done."""
-    command = [sys.executable, "-m", "tokonomics", "sweep", str(scenario), "--verb", "simulate", *OVER, *more]
+def swept(scenario: Path, into: str, *more: str, meanwhile: Callable[[list[str]], object]) -> dict[str, object]:
+    """What a sweep answers in whose middle ``meanwhile`` is done to its workers, by their process ids."""
+    program = [str(HERE / "sweep_that_waits.py")] if "--ray" in more else ["-m", "tokonomics"]
+    command = [sys.executable, *program, "sweep", str(scenario), "--verb", "simulate", *OVER, *more]
     command += ["--json", "--into", str(scenario.parent / into)]
-    made = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **ON_THE_LOOPBACK}
-    )
-    assert made.stderr is not None
-    said = []
-    for line in made.stderr:
-        said.append(line)
-        if f"/{POINTS} points" in line:
-            return made
-    raise AssertionError("".join(said))
-
-
-def ended(made: "subprocess.Popen[str]") -> dict[str, object]:
-    out, err = made.communicate()
-    assert made.returncode == 0, err
+    with (
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **ON_THE_LOOPBACK},
+        ) as made,
+        ended_if_it_hangs(made),
+    ):  # fmt: skip
+        assert made.stderr is not None
+        said = []
+        for line in made.stderr if "--ray" in more else ():
+            said.append(line)
+            if line.startswith("busy "):
+                meanwhile(line.split()[1:])
+                break
+        out, err = made.communicate("go on\n")
+    assert made.returncode == 0, "".join([*said, err])
     found: dict[str, object] = json.loads(out)
     return found
 
@@ -97,22 +119,26 @@ def rows(scenario: Path, into: str) -> pl.DataFrame:
 
 def test_simulate_on_two_nodes_gives_the_rows_of_this_machine_whoever_dies(scenario: Path, cluster: Cluster) -> None:
     """One worker process is killed in a first sweep, a whole node in a second: all rows equal those of local ones."""
-    local = ended(begun(scenario, "local.sweep", "--jobs", "1"))
+    local = swept(scenario, "local.sweep", "--jobs", "1", meanwhile=print)
     assert local["counts"] == {"ok": POINTS, "nothing": 0, "refused": 0, "failed": 0}
+    assert local["workers_lost"] == 0
+    died = []
 
-    killed = begun(scenario, "killed.sweep", "--ray", cluster.address)
-    workers = cluster.tell("workers").split()
-    assert len(workers) == 2
-    assert cluster.tell(f"kill {workers[0]}") == "killed"
-    found = ended(killed)
+    def kill_one(workers: list[str]) -> None:
+        assert len(workers) == 2
+        died.append(cluster.tell(f"kill {workers[0]}"))
+
+    found = swept(scenario, "killed.sweep", "--ray", cluster.address, meanwhile=kill_one)
+    assert died == ["killed"]
     assert found["counts"] == local["counts"]
     assert found["workers"] == "2 workers of 2 Ray nodes"
     assert found["workers_lost"] == 1
     assert rows(scenario, "killed.sweep").equals(rows(scenario, "local.sweep"))
 
-    removed = begun(scenario, "removed.sweep", "--ray", cluster.address)
-    assert cluster.tell("remove") == "removed"
-    found = ended(removed)
+    found = swept(
+        scenario, "removed.sweep", "--ray", cluster.address, meanwhile=lambda _: died.append(cluster.tell("remove"))
+    )
+    assert died == ["killed", "removed"]
     assert found["counts"] == local["counts"]
     assert found["workers_lost"] == 1
     assert rows(scenario, "removed.sweep").equals(rows(scenario, "local.sweep"))

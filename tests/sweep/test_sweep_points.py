@@ -127,6 +127,23 @@ def test_a_file_behind_a_prefix_counts_too(tmp_path: Path) -> None:
     assert before != Digests().of(values)
 
 
+def test_a_file_in_a_folder_of_a_folder_counts_too(tmp_path: Path) -> None:
+    """As ServeGen's data lies: a folder for each model, and the tables inside it."""
+    table = tmp_path / "m-small" / "deep" / "chunk-0-trace.csv"
+    table.parent.mkdir(parents=True)
+    table.write_text("one")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    values = {"trace": str(tmp_path)}
+    before = Digests().of(values)
+    assert before
+    assert Digests().of(values) == before
+    table.write_text("three")
+    assert Digests().of(values) != before
+    table.write_text("one")
+    table.rename(table.with_name("chunk-1-trace.csv"))
+    assert Digests().of(values) != before
+
+
 @pytest.fixture
 def scenario(tmp_path: Path) -> Path:
     path = tmp_path / "chat.toml"
@@ -153,6 +170,12 @@ def test_swept_traffic_replaces_the_traffic_of_the_scenario(scenario: Path) -> N
     assert "input" not in asked
     assert asked["slo"] == "ttft_p99=1"
     assert "rate" not in combined("plan", base, {"tokens_per_month": "2B"})
+
+
+def test_a_switch_that_is_off_replaces_nothing(scenario: Path) -> None:
+    base, _, _ = base_values(scenario, "plan")
+    assert combined("plan", base, {"offline": "false"})["slo"] == "ttft_p99=1"
+    assert "slo" not in combined("plan", base, {"offline": "true"})
 
 
 @pytest.mark.parametrize(("key", "text"), [("spare", "many"), ("max_price", "cheap"), ("quick", "perhaps")])

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -69,6 +70,57 @@ def test_a_kill_between_merging_and_clearing_away_doubles_nothing(tmp_path: Path
         assert len(store.done) == 6
         store.add([("id6", answered(6))])
         assert (store.folder / "part-000000007.parquet").exists()
+
+
+class Death(BaseException):
+    """Of the process, as far as what lies on the disk is concerned."""
+
+
+@pytest.mark.parametrize("steps", range(7))
+def test_a_death_after_any_step_of_a_merge_loses_and_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Five parts: before the merged one is written, after it, and after each of the five that are cleared away."""
+    left = [steps]
+
+    def mortal(step: Any) -> Any:
+        def taken(*given: Any, **named: Any) -> Any:
+            if left[0] == 0:
+                raise Death
+            left[0] -= 1
+            return step(*given, **named)
+
+        return taken
+
+    with opened(tmp_path / "a.sweep") as store:
+        for place in range(5):
+            store.add([(f"id{place}", answered(place))])
+        with monkeypatch.context() as dying:
+            dying.setattr(folders.Store, "_write", mortal(folders.Store._write))
+            dying.setattr(Path, "unlink", mortal(Path.unlink))
+            try:
+                store._merge()
+                assert steps == 6
+            except Death:
+                assert steps < 6
+    with opened(tmp_path / "a.sweep") as store:
+        rows = pl.concat([pl.read_parquet(path) for path in store.folder.glob("part-*")])
+        assert sorted(rows["id"]) == sorted(store.done) == [f"id{place}" for place in range(5)]
+        assert len(list(store.folder.glob("part-*"))) == (5 if steps == 0 else 1)
+
+
+def test_a_folder_with_brackets_in_its_name_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``d[1].sweep``: no pattern of names."""
+    monkeypatch.setattr(folders, "_SMALL", 2)
+    folder = tmp_path / "d[1]*.sweep"
+    for place in range(3):
+        with opened(folder) as store:
+            store.add([(f"id{place}", answered(place))])
+    with opened(folder) as store:
+        store.add([("id3", Outcome(Status.FAILED, "took longer"))])
+        assert store.forget_failed() == 1
+        path = store.results(points(3), {"over_rate": [0, 1, 2]})
+    assert [json.loads(text)["is"] for text in pl.read_parquet(path, glob=False)["answer"]] == [0, 1, 2]
 
 
 def test_failed_points_are_forgotten_and_nothing_else(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 import tokonomics.__main__  # registers the verb  # noqa: F401
+from tokonomics.sweep import local
 from tokonomics.sweep.local import LocalCrew
 from tokonomics.sweep.store import MANIFEST
 from tokonomics.sweep.study import prepared
@@ -73,6 +74,66 @@ def test_what_cannot_be_answered_is_a_row_with_its_reason(tokonomics: Call, chat
     assert "unknown GPU 'H999'" in found["error"][1]
     assert found["error"][2]
     assert "unknown GPU 'H999'" in done.stdout
+
+
+def test_want_of_memory_is_a_failure_that_can_be_done_again(
+    tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another day there may be more of it."""
+    flags = ["--verb", "simulate", "--over", "gpu=H100", "--over", "requests=500", "--jobs", 1, "--json"]
+    monkeypatch.setenv("TOKONOMICS_MEMORY", "100K")
+    tokonomics("sweep", chat, *flags)
+    found = rows(chat.with_suffix(".sweep"))
+    assert found["status"].to_list() == ["failed"]
+    assert "TOKONOMICS_MEMORY allows" in found["error"][0]
+    monkeypatch.delenv("TOKONOMICS_MEMORY")
+    done = tokonomics("sweep", chat, *flags, "--retry-failed")
+    assert done.returncode == 0, done.stderr
+    assert rows(chat.with_suffix(".sweep"))["status"].to_list() == ["ok"]
+
+
+def test_a_promise_is_spoken_of_where_a_point_makes_one(tokonomics: Call, chat: Path) -> None:
+    flags = ["--verb", "plan", "--over", "gpu=H100", "--jobs", 1]
+    offline = tokonomics("sweep", chat, *flags, "--over", "offline=true", "--into", chat.parent / "off.sweep")
+    assert "keeps the promise" not in offline.stdout
+    both = tokonomics("sweep", chat, *flags, "--over", "offline=true,false")
+    assert both.returncode == 0, both.stderr
+    assert "keeps the promise" in both.stdout
+    promised = [bool(plain(text)["promises"]) for text in rows(chat.with_suffix(".sweep"))["answer"]]
+    assert promised == [False, True]
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"ground": None}, {"ground": {"day": 5}}, {"ground": {}}, {"ground": {"day": "soon"}}]
+)
+def test_a_manifest_without_its_ground_is_refused(tokonomics: Call, chat: Path, said: Any) -> None:
+    (folder := chat.with_suffix(".sweep")).mkdir()
+    (folder / MANIFEST).write_text(json.dumps({"schema": 1, **said}))
+    done = tokonomics("sweep", chat, "--over", "gpu=H100", "--dry-run", "--json")
+    assert done.returncode == 2
+    assert "--fresh" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert tokonomics("sweep", chat, "--over", "gpu=H100", "--dry-run", "--json", "--fresh").returncode == 0
+
+
+def test_workers_share_what_is_free_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 GB are free, four fifths of it may be used: 4 GB for each of two; sixteen would not get a gigabyte each."""
+    monkeypatch.setattr(local, "available_bytes", lambda: 10e9)
+    assert local.memory_share(2) == 4_000_000_000
+    assert 16 * local.memory_share(16) <= 8e9
+    monkeypatch.setattr(local, "cores", lambda: 16)
+    assert local.most_workers() == 8
+    monkeypatch.setattr(local, "cores", lambda: 2)
+    assert local.most_workers() == 2
+    monkeypatch.setattr(local, "available_bytes", lambda: 0.0)
+    assert local.most_workers() == 1
+
+
+def test_where_no_limit_can_be_set_it_is_said(tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS."""
+    monkeypatch.setattr(local, "STATM", Path("/proc/no such file"))
+    done = tokonomics("sweep", chat, "--verb", "predict", "--over", "gpu=H100", "--over", "tp=1")
+    assert "--memory does nothing" in done.stderr
 
 
 def test_the_same_command_again_does_nothing_again_and_a_changed_scenario_everything(

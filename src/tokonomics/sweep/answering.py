@@ -13,7 +13,9 @@ from typing import Any
 
 from tokonomics.cli.asking import ask
 from tokonomics.errors import TokonomicsError
+from tokonomics.room import NoRoom
 from tokonomics.sweep.figures import figures_of, untimed
+from tokonomics.sweep.local import STATM
 from tokonomics.sweep.outcome import Outcome, Status
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
@@ -34,6 +36,8 @@ def answered(verb: str, values: Mapping[str, Any]) -> Outcome:
             made = ask(verb, values)
             plain = untimed(made.plain())
         text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except NoRoom as problem:  # unlike other refusals, not the same every time
+        return ended(Status.FAILED, f"{problem}\n--memory gives a worker more.")
     except TokonomicsError as problem:
         return ended(Status.REFUSED, str(problem))
     except MemoryError:
@@ -61,7 +65,7 @@ def warm_up(verb: str) -> None:
 
 
 def limit_memory(limit_bytes: int) -> None:
-    """Beyond what the imports took; where the system knows no such limit there is none."""
+    """Beyond what the imports took; where the system knows no such limit there is none (``unlimited``)."""
     with contextlib.suppress(OSError, ValueError):
-        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        taken = int(STATM.read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (taken + limit_bytes, taken + limit_bytes))

@@ -6,7 +6,7 @@ one that takes too long loses its worker and is not asked again. What comes back
 
 import time
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -75,13 +75,15 @@ _LOOK_S = 60.0
 """The longest wait for anything: after a machine slept, the clock has jumped."""
 
 
-def outcomes(crew: Crew, points: Sequence[Point], limit_s: float) -> Iterator[list[tuple[Point, Outcome]]]:
-    """What became of every point, as it comes: those of one moment together."""
+def outcomes(
+    crew: Crew, points: Sequence[Point], limit_s: float, on_ready: Callable[[], None] = lambda: None
+) -> Iterator[list[tuple[Point, Outcome]]]:
+    """What became of every point, as it comes: those of one moment together. ``on_ready`` hears of the first worker."""
     waiting = deque(points)
     asked: dict[Worker, tuple[Point, float]] = {}
     tried: dict[str, int] = {}
     ready: list[Worker] = []
-    stillborn = 0
+    stillborn, began_work = 0, False
     while waiting or asked:
         crew.keep_up(len(waiting) + len(asked))
         while ready and waiting:
@@ -94,6 +96,9 @@ def outcomes(crew: Crew, points: Sequence[Point], limit_s: float) -> Iterator[li
         for event in crew.wait(min(max(soonest - now, 0.0), _LOOK_S)):
             if isinstance(event, Ready):
                 stillborn = 0
+                if not began_work:
+                    began_work = True
+                    on_ready()
                 ready.append(event.worker)
             elif isinstance(event, Done):
                 finished.append((asked.pop(event.worker)[0], event.outcome))

@@ -22,9 +22,9 @@ _CANDIDATE = {
 }  # fmt: skip
 _SERVED = {
     "slo_kept": "slo_kept", "slo_attainment": "slo_attainment", "requests_per_s": "requests_per_s",
-    "output_tokens_per_s": "output_tokens_per_s", "goodput_per_s": "goodput_per_s", "utilization": "load_share",
-    "batch": "batch", "kv_peak_share": "kv_peak_share", "preemptions": "preemptions", "failed_requests": "failed",
-    "replicas": "replicas_peak", **_LATENCIES,
+    "output_tokens_per_s": "output_tokens_per_s", "goodput_per_s": "goodput_per_s", "utilization": "utilization",
+    "load_share": "load_share", "batch": "batch", "kv_peak_share": "kv_peak_share", "preemptions": "preemptions",
+    "failed_requests": "failed", "replicas": "peak_replicas", **_LATENCIES,
 }  # fmt: skip
 _COST = {
     "usd_per_mtok": "cost.usd_per_mtok", "usd_per_mtok_output": "cost.usd_per_mtok_output",

@@ -15,13 +15,17 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
+from tokonomics.room import SHARE, available_bytes
 from tokonomics.sweep.crew import Done, Event, Gone, Ready, Worker
 from tokonomics.sweep.environment import changed
 from tokonomics.sweep.outcome import outcome_from
 
-_LEAST_MEMORY = 1_000_000_000
-_MEMORY_SHARE = 0.8
-"""Of the machine's memory, split among the workers: the rest is for whatever else runs."""
+STATM = Path("/proc/self/statm")
+"""Where a worker reads what its imports took: a limit is set beyond that."""
+_ENOUGH_BYTES = 1_000_000_000
+"""For a worker: a simulation of a million requests. With less for each there are fewer of them, unless --jobs says."""
+_LEAST_BYTES = 100_000_000
+"""As --memory: with less nothing is answered."""
 
 
 def cores() -> int:
@@ -30,11 +34,19 @@ def cores() -> int:
 
 
 def memory_share(jobs: int) -> int:
-    """Bytes for each of so many workers."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # a container has less
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return max(_LEAST_MEMORY, round(_MEMORY_SHARE * total / jobs))
+    """Bytes for each of so many workers: what is free now, less what others may need, split among them."""
+    return max(_LEAST_BYTES, round(SHARE * available_bytes() / jobs))
+
+
+def most_workers() -> int:
+    """One for each core, as long as there is memory enough for each."""
+    return max(1, min(cores(), int(SHARE * available_bytes() / _ENOUGH_BYTES)))
+
+
+def unlimited() -> list[str]:
+    """What is to be said where a worker cannot be held to its share, as on macOS."""
+    said = "workers may take any amount of memory: this system sets no limit, and --memory does nothing"
+    return [] if STATM.exists() else [said]
 
 
 class LocalCrew:

@@ -14,6 +14,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput
@@ -106,15 +107,21 @@ class Digests:
 
 
 def file_digest(path: str) -> str | None:
-    """The hash of a file's content, or of the names, sizes and times in a folder; None where there is no such thing."""
+    """The hash of a file's content, or of all names, sizes and times in a folder; None where there is no such thing."""
     try:
         if os.path.isdir(path):  # noqa: PTH112 - likewise
-            inside = sorted((each.name, each.stat().st_size, each.stat().st_mtime_ns) for each in os.scandir(path))
-            return hashlib.sha256(repr(inside).encode()).hexdigest()
+            return hashlib.sha256(repr(sorted(_inside(Path(path)))).encode()).hexdigest()
         with open(path, "rb") as file:  # noqa: PTH123 - a text that is no path is no error here
             return hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError):
         return None
+
+
+def _inside(folder: Path) -> Iterator[tuple[str, int, int]]:
+    for root, _, names in os.walk(folder):
+        for path in (Path(root, name) for name in names):
+            found = path.stat() if path.exists() else path.lstat()  # a link may lead nowhere
+            yield path.relative_to(folder).as_posix(), found.st_size, found.st_mtime_ns
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -16,8 +16,23 @@ Advance = Callable[[int, int], None]
 """So many points are done, and of them so many without an answer."""
 
 
+class Clock:
+    """Runs from the first worker that is ready: how long they take to start says nothing of the time left."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._began: float | None = None
+
+    def start(self) -> None:
+        if self._began is None:
+            self._began = self._now()
+
+    def passed_s(self) -> float:
+        return 0.0 if self._began is None else self._now() - self._began
+
+
 @contextmanager
-def progress(total: int, before: int, workers: int) -> Iterator[Advance]:
+def progress(total: int, before: int, workers: int, clock: Clock) -> Iterator[Advance]:
     """``before`` of the points were done by an earlier run: they say nothing of the time left."""
     screen = console(stderr=True)
     if screen.is_terminal:
@@ -32,16 +47,14 @@ def progress(total: int, before: int, workers: int) -> Iterator[Advance]:
         )
         with Progress(*columns, console=screen, transient=True) as bar:
             task = bar.add_task(f"{plural(workers, 'worker')}", total=total, completed=before, left="starting")
-            began = time.monotonic()
 
             def draw(done: int, lost: int) -> None:
-                left = left_text(total, before, done, time.monotonic() - began)
+                left = left_text(total, before, done, clock.passed_s())
                 bar.update(task, completed=done, left=left + (f", {lost:,} without an answer" if lost else ""))
 
             yield draw
         return
-    began = time.monotonic()
-    said = [began - _EVERY_S]
+    said = [float("-inf")]
 
     def line(done: int, lost: int) -> None:
         now = time.monotonic()
@@ -49,7 +62,7 @@ def progress(total: int, before: int, workers: int) -> Iterator[Advance]:
             return
         said[0] = now
         without = f", {lost:,} without an answer" if lost else ""
-        typer.echo(f"{done:,}/{total:,} points{without}; {left_text(total, before, done, now - began)}", err=True)
+        typer.echo(f"{done:,}/{total:,} points{without}; {left_text(total, before, done, clock.passed_s())}", err=True)
 
     yield line
 

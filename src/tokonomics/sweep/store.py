@@ -75,7 +75,7 @@ class Store:
         """Points that failed are to be done again."""
         failed = {kept.part for kept in self.done.values() if kept.outcome.status is Status.FAILED}
         for name in sorted(failed):
-            rows = pl.read_parquet(self.folder / name)
+            rows = pl.read_parquet(self.folder / name, glob=False)
             self._write(rows.filter(pl.col("status") != Status.FAILED.value), name)
         gone = [key for key, kept in self.done.items() if kept.outcome.status is Status.FAILED]
         for key in gone:
@@ -101,7 +101,7 @@ class Store:
         chunks = []
         for begin in range(0, len(points), _CHUNK):
             files = sorted({self.done[point.id].part for point in points[begin : begin + _CHUNK]})
-            answers = pl.scan_parquet([self.folder / name for name in files]).select("id", "answer")
+            answers = pl.scan_parquet([self.folder / name for name in files], glob=False).select("id", "answer")
             rows = light.slice(begin, _CHUNK).lazy()
             chunks.append(rows.join(answers, on="id", how="left", maintain_order="left"))
         with whole(path, str(path)) as unfinished:
@@ -112,7 +112,7 @@ class Store:
         """The small parts as one."""
         first, last = (_span(name) for name in (self._small[0], self._small[-1]))
         name = f"part-{first[0]:09}-{last[1]:09}.parquet"
-        rows = pl.concat([pl.read_parquet(self.folder / each) for each in self._small])
+        rows = pl.concat([pl.read_parquet(self.folder / each, glob=False) for each in self._small])
         self._write(rows, name)
         for each in self._small:
             (self.folder / each).unlink()
@@ -193,7 +193,8 @@ def _read(folder: Path) -> Store:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     try:
-        return pl.read_parquet(path, columns=[name for name in _COLUMNS if name != "answer"]).to_dicts()
+        light = [name for name in _COLUMNS if name != "answer"]
+        return pl.read_parquet(path, columns=light, glob=False).to_dicts()
     except (pl.exceptions.PolarsError, OSError) as error:
         raise BadInput(
             f"cannot be read: {shorten(str(error), 120)}",

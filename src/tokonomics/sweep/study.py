@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +74,7 @@ class Run:
     """Workers that died on the way."""
 
     def summary(self, by: str | None) -> Summary:
-        promised = "slo" in self.sweep.base or "slo" in self.sweep.over
+        promised = any("slo" in point.values for point in self.sweep.points)
         return summary_of(self.sweep.verb, list(self.sweep.over), self.rows, by, promised)
 
     def said(self) -> list[str]:
@@ -123,8 +124,6 @@ def prepared(
     fresh: bool,
 ) -> Sweep:
     """The points of a sweep; whatever is wrong with the question is said here, before any work."""
-    from tokonomics.sweep.store import read_manifest
-
     chosen = verb_for(texts) if verb is None else verb
     check_verb(chosen)
     over = read_over(texts, spellings(chosen))
@@ -133,9 +132,9 @@ def prepared(
     environment = _environment(profile or own_profile)
     with changed(environment):
         here = ground()
-    last = None if fresh else read_manifest(folder)
-    if last and TODAY not in os.environ and without_day(last["ground"]) == without_day(here):
-        here |= {DAY: last["ground"][DAY]}
+    last = None if fresh else _last_ground(folder)
+    if last and TODAY not in os.environ and without_day(last) == without_day(here):
+        here |= {DAY: last[DAY]}
     wanted = grid(over) if random is None else drawn(over, random, seed)
     points = points_of(wanted, partial(combined, chosen, base), ground_id(here, chosen), Digests())
     notes = [f"{scenario}: {chosen} does not use {', '.join(unused)}"] if unused else []
@@ -179,7 +178,7 @@ def run_of(
 ) -> Run:
     """Answer what is not done yet, and write the results of all."""
     from tokonomics.sweep.crew import outcomes
-    from tokonomics.sweep.progress import progress
+    from tokonomics.sweep.progress import Clock, progress
     from tokonomics.sweep.store import write_manifest
 
     if memory_gb is not None and not 0.1 <= memory_gb <= 1e5:
@@ -194,11 +193,12 @@ def run_of(
     lost = sum(store.done[point.id].outcome.status is not Status.OK for point in sweep.points if point.id in store.done)
     began, worked_s, where, died = time.monotonic(), 0.0, "no worker", 0
     if todo:
+        clock = Clock()
         crew, where, workers = _crew(sweep, len(todo), jobs, memory_gb, ray)
         with closing(crew), _polite_end():
             try:
-                with progress(len(sweep.points), before, workers) as advance:
-                    for finished in outcomes(crew, todo, sweep.limit_s):
+                with progress(len(sweep.points), before, workers, clock) as advance:
+                    for finished in outcomes(crew, todo, sweep.limit_s, clock.start):
                         store.add([(point.id, outcome) for point, outcome in finished])
                         done += len(finished)
                         lost += sum(outcome.status is not Status.OK for _, outcome in finished)
@@ -261,9 +261,9 @@ def _crew(
         )
         cluster.keep_up(todo)
         return cluster, f"{plural(cluster.workers, 'worker')} of {plural(cluster.nodes, 'Ray node')}", cluster.workers
-    from tokonomics.sweep.local import LocalCrew, cores, memory_share
+    from tokonomics.sweep.local import LocalCrew, memory_share, most_workers
 
-    workers = min(jobs or cores(), todo)
+    workers = min(jobs or most_workers(), todo)
     local = LocalCrew(sweep.verb, workers, memory or memory_share(workers), environment)
     return local, plural(workers, "worker"), workers
 
@@ -276,6 +276,25 @@ def _manifest(sweep: Sweep) -> dict[str, Any]:
         "points": len(sweep.points),
         "ground": sweep.ground,
     }
+
+
+def _last_ground(folder: Path) -> Ground | None:
+    """What the folder's last sweep stood on; None where there was none."""
+    from tokonomics.sweep.store import MANIFEST, read_manifest
+
+    said = read_manifest(folder)
+    if said is None:
+        return None
+    try:
+        last: Ground = dict(said["ground"])
+        date.fromisoformat(last[DAY])
+    except (KeyError, TypeError, ValueError):
+        raise BadInput(
+            "does not say what the folder's points rest on",
+            where=str(folder / MANIFEST),
+            fix="--fresh begins anew, or name a new folder with --into.",
+        ) from None
+    return last
 
 
 def _environment(profile: Path | None) -> dict[str, str]:

@@ -65,6 +65,7 @@ def sweep(
       tokonomics sweep chat.toml --verb capacity --over gpu=H100,H200 --over input=200..8000:log --random 100
       tokonomics sweep chat.toml --over rate=1..50 --random 500 --ray 10.0.0.1:6379
     """
+    from tokonomics.sweep.local import unlimited
     from tokonomics.sweep.store import opened
     from tokonomics.sweep.study import Interrupted, prepared, run_of
     from tokonomics.sweep.view import sweep_view
@@ -78,6 +79,8 @@ def sweep(
     if dry_run:
         _dry_run(made, jobs, json)
         return
+    for line in unlimited() if ray is None else ():
+        typer.echo(line, err=True)
     with opened(made.folder) as store:
         try:
             run = run_of(made, store, jobs=jobs, memory_gb=memory, ray=ray, fresh=fresh, retry_failed=retry_failed)
@@ -104,7 +107,7 @@ def sweep(
 
 def _dry_run(made: "Sweep", jobs: int | None, json: bool) -> None:
     from tokonomics.cli.output import show_json
-    from tokonomics.sweep.local import cores
+    from tokonomics.sweep.local import most_workers
     from tokonomics.sweep.study import done_before, timed
     from tokonomics.sweep.view import points_view
     from tokonomics.units import plural, seconds
@@ -114,7 +117,7 @@ def _dry_run(made: "Sweep", jobs: int | None, json: bool) -> None:
         points = [{"point": each.place, "id": each.id, "over": dict(each.over)} for each in made.points]
         show_json({"verb": made.verb, "points": points, "done": done, "folder": str(made.folder)})
         return
-    workers, took = jobs or cores(), timed(made)
+    workers, took = jobs or most_workers(), timed(made)
     left = seconds(took * (len(made.points) - done) / workers)
     said = [
         f"The first point took {seconds(took)} here: about {left} for what is left on {plural(workers, 'worker')}.",
