@@ -87,7 +87,8 @@ def test_a_rate_of_conversations_counts_their_requests(sessions: str, end: dict[
 
 def test_tokens_a_month_count_shared_prompts_and_earlier_turns() -> None:
     month_s = 730 * 3600
-    for structure in ({"system_prompts": "5,tokens=1000"}, {"sessions": "5,think=5"}):
+    structures: tuple[dict[str, Any], ...] = ({"system_prompts": "5,tokens=1000"}, {"sessions": "5,think=5"})
+    for structure in structures:
         made = traffic_from(None, Traffic(tokens_per_month="2B", **structure, **SHAPE))
         tokens = float((made.input_tokens + made.output_tokens).sum()) / made.duration_s * month_s
         assert tokens == pytest.approx(2e9, rel=0.05)

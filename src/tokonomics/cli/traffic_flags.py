@@ -190,8 +190,8 @@ def _made_at(rate: float, process: "Arrivals", traffic: "Traffic", inputs: "Leng
                 f"{shorten(process.text)} at {rate:g} requests a second repeats after {days}: "
                 f"{asked.expected:,.0f} requests, more than are made unasked",
                 where="--duration",
-                fix=f"Give --duration {days} for all of them, or --duration 1h for a part (start=11h in --arrivals says "
-                "which); tokonomics plan serves a share of the whole.",
+                fix=f"Give --duration {days} for all of them, or --duration 1h for a part (start=11h in --arrivals "
+                "says which); tokonomics plan serves a share of the whole.",
             )
         if not _is_structured(traffic):
             return load_of_shape(rate, inputs, outputs, arrivals=process, seed=traffic.seed).trace

@@ -191,7 +191,7 @@ def load_of_shape(
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of a process is enough to judge a fleet by: so many requests of one rate, or whole periods of a curve."""
+    """How much of a process is enough to judge a fleet: so many requests of one rate, or whole periods of a curve."""
 
     process: Arrivals
     """At the rate."""
