@@ -126,11 +126,12 @@ def test_a_model_that_is_typed_replaces_the_files(tmp_path: Path) -> None:
 
 def test_hyphens_are_underscores(tmp_path: Path) -> None:
     file = saved(
-        tmp_path, "tokens-per-second = 2400\nusd_per_hour = 2.21\ngpus = 4\n[own-hardware]\nusd-per-kwh = 0.1\n"
+        tmp_path,
+        "usd-per-hour = 2.21\n[cost]\ntokens-per-second = 2400\ngpus = 4\n[own-hardware]\nusd-per-kwh = 0.1\n",
     )
     typed = answer("cost", "--tokens-per-second", "2400", "--usd-per-hour", "2.21", "--gpus", "4")
     assert answer("cost", str(file)) == typed
-    assert read_values(file, "own-hardware") == {"gpus": 4, "usd_per_kwh": 0.1}
+    assert read_values(file, "own-hardware") == {"usd_per_kwh": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +147,11 @@ def test_hyphens_are_underscores(tmp_path: Path) -> None:
         ("json = true", ["json", "under a verb"]),
         ("chart = 'a.svg'", ["chart", "under a verb"]),
         ("utilization = 0.5", ["utilization", "under a verb"]),
+        (
+            "gpus = 8",
+            ["gpus", "[plan]: The most GPUs", "[own-hardware]: GPUs in the machine", "[cost]: Number of GPUs"],
+        ),
+        ("tokens_per_second = 8", ["[trace]: What one machine", "[breakeven]: ", "one replica", "[cost]: "]),
         ("gpu = ['H100', 'L4']", ["gpu: fit takes one gpu, got 2: H100, L4", "--gpu"]),
         ("tp = 'two'", ["scenario.toml: tp"]),
         ("tp = true", ["tp: must be an integer"]),
@@ -165,6 +171,25 @@ def test_keys_for_other_verbs_are_said_not_refused(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "fit does not use rate, slo" in done.stderr
     assert "demand" not in done.stderr
+
+
+def test_a_price_at_the_top_is_that_of_a_gpu_and_no_machines(tmp_path: Path) -> None:
+    file = saved(tmp_path, SMALL + "usd_per_hour = 2.5\n[trace]\ntokens_per_second = 9\nusd_per_hour = 10\n")
+    assert read_values(file, "simulate")["usd_per_hour"] == 2.5
+    assert read_values(file, "trace") == {"tokens_per_second": 9, "usd_per_hour": 10}
+    only_top = saved(tmp_path, SMALL + "usd_per_hour = 2.5\n")
+    assert "usd_per_hour" not in {**read_values(only_top, "trace"), **read_values(only_top, "breakeven")}
+    assert "trace does not use" in run("trace", str(only_top), "azure-conv").stderr
+
+
+def test_cost_takes_a_price_or_the_gpu_it_is_looked_up_for(tmp_path: Path) -> None:
+    both = str(saved(tmp_path, "gpu = 'H100'\nusd_per_hour = 2.5\n"))
+    speed = ("--tokens-per-second", "2400")
+    assert answer("cost", both, *speed) == answer("cost", *speed, "--usd-per-hour", "2.5")
+    assert answer("cost", both, *speed, "--gpu", "H200") == answer("cost", *speed, "--gpu", "H200")
+    gpu = str(saved(tmp_path, "gpu = 'H100'\n"))
+    assert answer("cost", gpu, *speed) == answer("cost", *speed, "--gpu", "H100")
+    assert answer("cost", gpu, *speed, "--usd-per-hour", "3") == answer("cost", *speed, "--usd-per-hour", "3")
 
 
 def test_other_traffic_that_is_typed_replaces_the_files(tmp_path: Path) -> None:

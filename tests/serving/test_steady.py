@@ -5,14 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import DoesNotFit
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import decode_step, prefill, step_model
+from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesPromise, ReplicaCurve, prompt_stall_s, static_batch_s
+from tokonomics.traffic.trace import make_trace
 
 
 def on(model: str = "llama-3.1-8b", gpu: str = "H100", engine: str = "vllm") -> Deployment:
@@ -201,12 +203,55 @@ def test_prompts_and_answers_share_the_gpu_at_full_load() -> None:
     assert seconds_of_prompts + seconds_of_answers == pytest.approx(1, rel=0.02)  # the rest is waiting for the host
 
 
+ENGINES = [each.key for each in all_engines()]
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 @pytest.mark.parametrize("gpu", ["A100-80GB", "H100"])
 def test_a_user_alone_waits_for_no_step_of_others(engine: str, gpu: str) -> None:
-    """The step that computes the prompt writes the first token; with company it can only come later."""
+    """The step that computes the prompt writes the first token."""
     deployment = on(engine=engine, gpu=gpu)
-    curve = ReplicaCurve(deployment, 1000, 200)
+    alone = ReplicaCurve(deployment, 1000, 200).at_concurrency(1)
+    assert alone.ttft_s == pytest.approx(float(prefill(deployment, 1000)), rel=1e-3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("gpu", ["A100-80GB", "H100"])
+@pytest.mark.parametrize("shape", [(1000, 200), (8000, 100), (100_000, 50)])
+def test_nobody_waits_less_in_company(engine: str, gpu: str, shape: tuple[int, int]) -> None:
+    curve = ReplicaCurve(on(engine=engine, gpu=gpu), *shape)
     waits = [curve.at_concurrency(users).ttft_s for users in (1, 2, 3, 4, 8, 16)]
-    assert waits[0] == pytest.approx(float(prefill(deployment, 1000)), rel=1e-3)
     assert waits == sorted(waits)
+    rates = [share * curve.capacity().rate for share in (1e-6, 0.01, 0.1, 0.3, 0.6)]
+    waits = [curve.at_rate(rate, curve.capacity()).ttft_s for rate in rates]
+    assert waits == sorted(waits)
+
+
+def first_tokens_of_a_loop(deployment: Deployment, users: int, inputs: int, outputs: int, requests: int) -> float:
+    """By simulation: each user asks again when answered, and the mean wait once all have begun."""
+    apart_s = 0.37 * float(prefill(deployment, inputs))  # at different times, so that nobody is in step at first
+    arrivals, followed = [place * apart_s for place in range(users)], 0
+    while True:
+        served = simulate(deployment, make_trace(arrivals, [inputs] * len(arrivals), [outputs] * len(arrivals))).served
+        if len(arrivals) == requests:
+            waits = served.first_token_s - np.array(arrivals)
+            return float(waits[users:].mean())
+        # What arrives later changes nothing that is finished by then.
+        arrivals.append(max(arrivals[-1], float(np.sort(served.finish_s)[followed])))
+        followed += 1
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("inputs", [1000, 8000])
+def test_a_user_alone_waits_as_long_as_in_the_simulator(engine: str, inputs: int) -> None:
+    deployment = on(engine=engine)
+    alone = ReplicaCurve(deployment, inputs, 100).at_concurrency(1)
+    assert alone.ttft_s == pytest.approx(first_tokens_of_a_loop(deployment, 1, inputs, 100, 2), rel=0.015)
+
+
+@pytest.mark.parametrize(("engine", "gpu"), [("llama.cpp", "H100"), ("llama.cpp", "A100-80GB"), ("vllm", "A100-80GB")])
+def test_two_users_with_long_prompts_wait_about_as_long_as_in_the_simulator(engine: str, gpu: str) -> None:
+    # The closed form has each start at a random moment of the other's answer; the simulator's two settle into a rhythm.
+    deployment = on(engine=engine, gpu=gpu)
+    together = ReplicaCurve(deployment, 8000, 100).at_concurrency(2)
+    assert together.ttft_s == pytest.approx(first_tokens_of_a_loop(deployment, 2, 8000, 100, 24), rel=0.15)

@@ -1,9 +1,9 @@
 """A scenario file (TOML): the flags of every verb as keys, in one file.
 
 ``tokonomics VERB chat.toml`` reads the file where a model is expected. Keys at the top are shared by all verbs that
-have such a flag; a table named like a verb is for that verb alone and wins. What is typed wins over both, and other
-traffic that is typed replaces the file's. A key that no verb knows is refused with the nearest name; one that this
-verb has no flag for is said on standard error.
+have such a flag in the same sense; a table named like a verb is for that verb alone and wins. What is typed wins over
+both, and other traffic that is typed replaces the file's. A key that no verb knows is refused with the nearest name;
+one that this verb has no flag for is said on standard error.
 """
 
 import tomllib
@@ -25,6 +25,16 @@ MAX_FILE_BYTES = 1_000_000
 AS_GIVEN = "as given"
 """A context's ``obj`` in which names that end in .toml are names like any other."""
 _TRACE_PREFIX = "trace:"
+_OWN_SENSE = {
+    "gpus": frozenset({"plan", "own-hardware", "cost"}),
+    "tokens_per_second": frozenset({"trace", "breakeven", "cost"}),
+    "usd_per_hour": frozenset({"trace", "breakeven"}),
+}
+"""Keys that mean another thing to these verbs: the most GPUs that are paid for, those of a machine, and those that make
+the tokens; tokens of a machine, of a replica, and of all GPUs; dollars of a machine, and of what replaces a plan. At
+the top, ``usd_per_hour`` is that of one GPU, as to all other verbs."""
+_EITHER = {"cost": ("usd_per_hour", ("gpu", "offers"))}
+"""What says the same in another way: a price, or the GPU that it is looked up for."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +47,13 @@ class ScenarioFile:
 
     def values_for(self, verb: str) -> dict[str, object]:
         """What the file says for one verb; files that it names are looked for beside it."""
-        shared = {key: value for key, value in self.shared.items() if parameter_for(verb, key)}
+        shared = {key: value for key, value in self.shared.items() if shares(verb, key)}
+        shared = _said_once(verb, shared, {*shared, *self.tables.get(verb, {})})
         return {key: self._found(verb, key, value) for key, value in {**shared, **self.tables.get(verb, {})}.items()}
 
     def unused_by(self, verb: str) -> list[str]:
-        """Keys at the top that the verb has no flag for."""
-        return [key for key in self.shared if parameter_for(verb, key) is None]
+        """Keys at the top that the verb has no flag for, or one in another sense."""
+        return [key for key in self.shared if not shares(verb, key)]
 
     def where(self, verb: str, key: str) -> str:
         """For messages."""
@@ -81,8 +92,11 @@ def known_keys(verbs: Collection[str] | None = None) -> list[str]:
 
 
 def shared_keys() -> list[str]:
-    """May stand at the top: not what is written, nor what is a switch to one verb and a number to another."""
-    return [key for key in known_keys() if key not in OUTPUT and not _is_ambiguous(key)]
+    """May stand at the top: not what is written, nor what is a switch to one verb and a number to another.
+
+    Nor what has no sense in which verbs could share it.
+    """
+    return [key for key in known_keys() if key not in OUTPUT and not _is_ambiguous(key) and sharers_of(key)]
 
 
 def _is_ambiguous(key: str) -> bool:
@@ -93,6 +107,22 @@ def takers_of(key: str, verbs: Collection[str] | None = None) -> dict[str, Param
     """The verbs that have a flag for a key, and what they take."""
     found = {verb: parameter_for(verb, key) for verb in (scenario_verbs() if verbs is None else verbs)}
     return {verb: parameter for verb, parameter in found.items() if parameter}
+
+
+def shares(verb: str, key: str) -> bool:
+    """The verb takes what stands at the top under a key."""
+    return parameter_for(verb, key) is not None and verb not in _OWN_SENSE.get(key, ())
+
+
+def sharers_of(key: str, verbs: Collection[str] | None = None) -> dict[str, Parameter]:
+    """The verbs that take a key from the top, and what they take."""
+    return {verb: parameter for verb, parameter in takers_of(key, verbs).items() if shares(verb, key)}
+
+
+def _said_once(verb: str, values: Mapping[str, object], said: Collection[str]) -> dict[str, object]:
+    """Without what is said in another way: a price beats the GPU that it would be looked up for."""
+    price, lookup = _EITHER.get(verb, ("", ()))
+    return {key: value for key, value in values.items() if not (key in lookup and price in said)}
 
 
 def read_scenario_file(path: Path) -> ScenarioFile:
@@ -109,15 +139,20 @@ def read_scenario_file(path: Path) -> ScenarioFile:
         elif isinstance(value, dict):
             raise _unknown(f"unknown table '[{shorten(name)}]'", key, verbs, where)
         elif key in known_keys() and key not in at_the_top:
-            verb = next(iter(takers_of(key)))
-            raise BadInput(
-                "cannot be the same for every verb",
-                where=f"{where}: {key}",
-                fix=f"Put it under a verb, such as [{verb}].",
-            )
+            raise _not_at_the_top(key, where)
         else:
             _put(shared, key, value, at_the_top, where)
     return ScenarioFile(path, shared, tables)
+
+
+def _not_at_the_top(key: str, where: str) -> BadInput:
+    senses = "; ".join(f"[{verb}]: {taken.help}" for verb, taken in takers_of(key).items())
+    fix = (
+        f"Put it under a verb. {senses}"
+        if key in _OWN_SENSE
+        else f"Put it under a verb: [{next(iter(takers_of(key)))}]."
+    )
+    return BadInput("cannot be the same for every verb", where=f"{where}: {key}", fix=fix)
 
 
 def _table(table: Mapping[str, object], verb: str, where: str) -> dict[str, object]:
@@ -204,7 +239,7 @@ class ScenarioCommand(TyperCommand):
         verb, file = str(self.name), read_scenario_file(Path(args[places[0]]))
         rest = [token for place, token in enumerate(args) if place != places[0]]
         typed = self._typed(ctx, rest)
-        values = without_replaced(file.values_for(verb), typed)
+        values = _priced_as_typed(verb, without_replaced(file.values_for(verb), typed), typed)
         ctx.default_map, placed = as_defaults(verb, values, file)
         unused = file.unused_by(verb)
         if unused:
@@ -241,6 +276,13 @@ class ScenarioCommand(TyperCommand):
         return {
             each.key for each in verb_parameters(str(self.name)).values() if found.get(each.name) not in (None, (), [])
         }
+
+
+def _priced_as_typed(verb: str, values: Mapping[str, object], typed: Collection[str]) -> dict[str, object]:
+    """A price that is typed drops the file's GPU, and a GPU that is typed the file's price."""
+    price, lookup = _EITHER.get(verb, ("", ()))
+    dropped = {price} if set(lookup) & set(typed) else set()
+    return {key: value for key, value in _said_once(verb, values, typed).items() if key not in dropped}
 
 
 def _names(problem: typer.BadParameter, parameter: Parameter | None) -> bool:

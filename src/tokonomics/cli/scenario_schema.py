@@ -1,6 +1,6 @@
 """The JSON Schema of scenario files, from the flags of the verbs: what an editor completes, explains and underlines.
 
-Draft 4, the newest that Taplo (Even Better TOML) reads. A key at the top takes whatever any verb takes for it; in a
+Draft 4, the newest that Taplo (Even Better TOML) reads. A key at the top takes whatever any verb takes from there; in a
 table, what that verb takes.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokonomics.cli.parameters import Parameter, verb_parameters
-from tokonomics.cli.scenario_file import scenario_verbs, shared_keys, takers_of
+from tokonomics.cli.scenario_file import scenario_verbs, shared_keys, sharers_of
 
 _TYPES = {str: ["string", "number"], int: ["integer"], float: ["number"], bool: ["boolean"]}
 
@@ -40,7 +40,7 @@ def _table(verb: str) -> dict[str, Any]:
 
 
 def _shared(key: str) -> dict[str, Any]:
-    takers = takers_of(key)
+    takers = sharers_of(key)
     return _described(list(takers.values()), f"{next(iter(takers.values())).help} Used by {', '.join(takers)}.")
 
 

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 
 from tokonomics.cli.parameters import Parameter, verb_parameters
-from tokonomics.cli.scenario_file import takers_of
+from tokonomics.cli.scenario_file import sharers_of, shares
 
 SCHEMA_FILE = "scenario.schema.json"
 _WIDTH = 110
@@ -23,11 +23,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "The promise": ("slo", "offline"),
     "The hardware": (
-        "gpu", "gpus", "tp", "pp", "ep", "replicas", "spare", "max_utilization", "router", "no_prefix_cache", "tiers",
+        "gpu", "tp", "pp", "ep", "replicas", "spare", "max_utilization", "router", "no_prefix_cache", "tiers",
         "max_sequences", "max_batched_tokens", "priority", "timeout",
     ),
     "The prices": (
-        "usd_per_hour", "tokens_per_second", "provider", "region", "terms", "discount", "offers", "max_price",
+        "usd_per_hour", "provider", "region", "terms", "discount", "offers", "max_price",
         "max_age",
     ),
     "The engine and what is known of your machine": ("engine", "profile"),
@@ -80,7 +80,7 @@ def scenario_text(verbs: Sequence[str]) -> str:
     ]
     shared = set()
     for title, keys in GROUPS.items():
-        found = [key for key in keys if takers_of(key, verbs)]
+        found = [key for key in keys if sharers_of(key, verbs)]
         shared |= set(found)
         if found:
             lines += ["", f"# ── {title} {'─' * (_WIDTH - len(title) - 6)}", ""]
@@ -93,13 +93,17 @@ def scenario_text(verbs: Sequence[str]) -> str:
 
 
 def _key(key: str, verbs: Sequence[str]) -> list[str]:
-    takers = takers_of(key, verbs)
+    takers = sharers_of(key, verbs)
     first = next(iter(takers.values()))
     return [*_comment(first.help, first), _line(key, shown(first), key in WORKING)]
 
 
 def _table(verb: str, shared: set[str], searches: bool) -> list[str]:
-    own = {each.key: each for each in verb_parameters(verb).values() if each.key not in shared and each.key != "json"}
+    own = {
+        each.key: each
+        for each in verb_parameters(verb).values()
+        if (each.key not in shared or not shares(verb, each.key)) and each.key != "json"
+    }
     lines = ["", f"# ── tokonomics {verb} alone {'─' * (_WIDTH - len(verb) - 24)}", "", _on(f"[{verb}]", searches)]
     if searches:
         lines += ["# This verb compares GPUs: these instead of the one above.", f"gpu = {_toml(_SEARCHED)}"]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,8 +36,6 @@ Link = Annotated[
 
 _WORTH_SHOWING = 200_000
 """Requests from which a simulation takes long enough for a progress bar."""
-_TRIAL_REQUESTS = 20_000
-"""Of one trial: enough for a p99 that 200 requests lie beyond."""
 
 
 @flat
@@ -165,7 +162,7 @@ def capacity(
     """
     from tokonomics.cli.choices import deployment_from
     from tokonomics.cli.serving_flags import fleet_from, model_from, price_of, say_if_compiling, timeout_from
-    from tokonomics.cli.traffic_flags import traffic_from
+    from tokonomics.cli.traffic_flags import traffic_from, trial_from
     from tokonomics.money.served import served_cost
     from tokonomics.report.simulate_charts import capacity_chart
     from tokonomics.report.simulate_view import capacity_view
@@ -178,11 +175,7 @@ def capacity(
     promises = parse_promises(slo) if slo is not None else ()
     deployment = deployment_from(model_from(model_name, model), gpu, layout)
     made_up = trace is None
-    if made_up:
-        arrivals = traffic.arrivals if traffic.is_made_up else "poisson:1"
-        endless = traffic.requests is None and traffic.duration is None
-        traffic = replace(traffic, arrivals=arrivals, requests=_TRIAL_REQUESTS if endless else traffic.requests)
-    log = traffic_from(trace, traffic)
+    log = trial_from(traffic) if made_up else traffic_from(trace, traffic)
     settings = {
         "timeout_s": timeout_from(timeout),
         "by_priority": priority,

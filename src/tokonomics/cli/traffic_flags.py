@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -13,11 +14,15 @@ from tokonomics.units import plural
 
 if TYPE_CHECKING:
     from tokonomics.cli.groups import Traffic
+    from tokonomics.traffic.arrivals import Arrivals
+    from tokonomics.traffic.lengths import Lengths
     from tokonomics.traffic.readers import TraceFile
     from tokonomics.traffic.trace import Trace
 
-_ENDLESS = 20_000
-"""Made-up requests where a rate is given and no end: as many as a plan's p99 rests on."""
+_AS_GOOD_AS = 0.05
+"""By so much may made-up requests miss the rate asked for before it is said: 20,000 random ones miss it by 1 %."""
+_ROUNDS = 8
+"""Of finding how many conversations make a rate of requests; two or three do."""
 
 
 def traffic_from(trace: str | None, traffic: "Traffic") -> "Trace":
@@ -56,9 +61,12 @@ def traffic_from(trace: str | None, traffic: "Traffic") -> "Trace":
         )
     of_log = {"--columns": traffic.columns, "--strict": traffic.strict or None, **of_clients}
     _refuse(of_log, "is for a log, not for made-up requests")
-    made = _made_up(traffic, rate)
+    made, rate = _made_up(traffic, rate)
     made = made.window(*window) if window else made
-    return _cut(made, traffic.speed, traffic.sample, seed)
+    made = _cut(made, traffic.speed, traffic.sample, seed)
+    if rate is not None:
+        _say_rate(made, traffic, rate)
+    return made
 
 
 def _rate(traffic: "Traffic") -> float | None:
@@ -143,11 +151,74 @@ def say_problems(file: "TraceFile") -> None:
         typer.echo(f"{shorten(file.path.name)}: {left_out} could not be used\n{first}", err=True)
 
 
-def _made_up(traffic: "Traffic", rate: float | None) -> "Trace":
-    from tokonomics.planner.load import load_of_shape, mean_rate
+def _made_up(traffic: "Traffic", rate: float | None) -> "tuple[Trace, float | None]":
+    """The requests, and the rate that was asked for."""
+    from tokonomics.planner.load import load_of_shape
     from tokonomics.planner.scenario import rate_of
     from tokonomics.traffic.arrivals import parse_arrivals
-    from tokonomics.traffic.generate import generate, parse_sessions, parse_system, parse_tenants
+    from tokonomics.traffic.generate import ENOUGH_REQUESTS
+
+    inputs, outputs = _lengths(traffic)
+    process = parse_arrivals("poisson:1" if traffic.arrivals is None else traffic.arrivals)
+    make = _maker(traffic, inputs, outputs)
+    if traffic.tokens_per_month is not None:
+        if _is_structured(traffic):
+            drawn = make(parse_arrivals("poisson:1"), ENOUGH_REQUESTS, None)
+            tokens = float((drawn.input_tokens + drawn.output_tokens).mean())
+        else:
+            mean = load_of_shape(1.0, inputs, outputs, seed=traffic.seed).workload
+            tokens = mean.input_tokens + mean.output_tokens
+        rate = rate_of(traffic.tokens_per_month, tokens)
+    if rate is None:
+        return make(process, traffic.requests, read_time(traffic.duration, "--duration")), None
+    if process.at_once is not None:
+        raise BadInput("a burst has no rate", where="--arrivals", fix="Leave out --rate, or write gamma:5,cv=3.")
+    return _made_at(rate, process, traffic, inputs, outputs), rate
+
+
+def _made_at(rate: float, process: "Arrivals", traffic: "Traffic", inputs: "Lengths", outputs: "Lengths") -> "Trace":
+    """Requests of a mean rate: those that a plan for it is sized on, unless something else is asked for."""
+    from tokonomics.planner.load import extent_of, load_of_shape
+    from tokonomics.traffic.generate import parse_sessions
+
+    asked = extent_of(process, inputs, outputs, rate=rate, seed=traffic.seed)
+    requests, duration_s = traffic.requests, read_time(traffic.duration, "--duration")
+    if requests is None and duration_s is None:
+        if asked.slices > 1:
+            days = f"{(asked.span_s or 0) / 86400:g}d"
+            raise BadInput(
+                f"{shorten(process.text)} at {rate:g} requests a second repeats after {days}: "
+                f"{asked.expected:,.0f} requests, more than are made unasked",
+                where="--duration",
+                fix=f"Give --duration {days} for all of them, or --duration 1h for a part (start=11h in --arrivals "
+                "says which); tokonomics plan serves a share of the whole.",
+            )
+        if not _is_structured(traffic):
+            return load_of_shape(rate, inputs, outputs, arrivals=process, seed=traffic.seed).trace
+        requests, duration_s = (None, asked.span_s) if asked.span_s else (round(asked.expected), None)
+    make = _maker(traffic, inputs, outputs)
+    is_part_of_a_curve = asked.span_s is not None and duration_s != asked.span_s
+    if traffic.sessions is None:
+        made = make(asked.process, requests, duration_s)
+        # A part of a curve has the rate of its hours, and a time that is asked for is kept.
+        exact = not is_part_of_a_curve and duration_s is None and made.rate > 0
+        return made.faster(rate / made.rate) if exact else made
+    conversations = asked.process.times(1 / parse_sessions(traffic.sessions).turns)
+    made = make(conversations, requests, duration_s)
+    for _ in range(0 if is_part_of_a_curve else _ROUNDS):
+        served = _rate_of(made, duration_s)
+        if served <= 0 or abs(served / rate - 1) < _AS_GOOD_AS / 10:
+            break
+        conversations = conversations.times(rate / served)
+        made = make(conversations, requests, duration_s)
+    return made
+
+
+def _is_structured(traffic: "Traffic") -> bool:
+    return any(each is not None for each in (traffic.system_prompts, traffic.sessions, traffic.tenants))
+
+
+def _lengths(traffic: "Traffic") -> "tuple[Lengths, Lengths]":
     from tokonomics.traffic.lengths import parse_lengths
 
     if traffic.input is None:
@@ -155,34 +226,64 @@ def _made_up(traffic: "Traffic", rate: float | None) -> "Trace":
     inputs = parse_lengths(traffic.input, "--input")
     if traffic.output is None and inputs.pairs is None:
         raise BadInput("is missing: how long are the answers?", where="--output", fix="Such as --output 256.")
-    outputs = inputs if traffic.output is None else parse_lengths(traffic.output, "--output", least=0)
-    seed, structured = traffic.seed, traffic.system_prompts or traffic.sessions or traffic.tenants
-    if traffic.tokens_per_month is not None:
-        drawn = load_of_shape(1.0, inputs, outputs, seed=seed).workload
-        rate = rate_of(traffic.tokens_per_month, drawn.input_tokens + drawn.output_tokens)
-    process = parse_arrivals("poisson:1" if traffic.arrivals is None else traffic.arrivals)
-    if rate is not None:
-        if not structured and traffic.requests is None and traffic.duration is None:
-            planned = load_of_shape(rate, inputs, outputs, arrivals=traffic.arrivals, seed=seed)
-            if planned.share == 1:
-                return planned.trace  # the requests that a plan for this rate is sized on
-        if process.at_once is not None:
-            raise BadInput("a burst has no rate", where="--arrivals", fix="Leave out --rate, or write gamma:5,cv=3.")
-        process = process.times(rate / mean_rate(process))
-    endless = rate is not None and traffic.requests is None and traffic.duration is None
-    made = generate(
+    return inputs, inputs if traffic.output is None else parse_lengths(traffic.output, "--output", least=0)
+
+
+def _maker(
+    traffic: "Traffic", inputs: "Lengths", outputs: "Lengths"
+) -> "Callable[[Arrivals, int | None, float | None], Trace]":
+    """Makes so many requests, or those of so many seconds, of a process."""
+    from tokonomics.traffic.generate import generate, parse_sessions, parse_system, parse_tenants
+
+    system = parse_system(traffic.system_prompts) if traffic.system_prompts is not None else None
+    sessions = parse_sessions(traffic.sessions) if traffic.sessions is not None else None
+    tenants = parse_tenants(traffic.tenants) if traffic.tenants is not None else None
+    return lambda process, requests, duration_s: generate(
         process,
         inputs,
         outputs,
-        requests=_ENDLESS if endless else traffic.requests,
-        duration_s=read_time(traffic.duration, "--duration"),
-        seed=seed,
-        system=parse_system(traffic.system_prompts) if traffic.system_prompts is not None else None,
-        sessions=parse_sessions(traffic.sessions) if traffic.sessions is not None else None,
-        tenants=parse_tenants(traffic.tenants) if traffic.tenants is not None else None,
+        requests=requests,
+        duration_s=duration_s,
+        seed=traffic.seed,
+        system=system,
+        sessions=sessions,
+        tenants=tenants,
     )
-    exact = rate is not None and process.is_stationary and not traffic.sessions and made.rate > 0
-    return made.faster(rate / made.rate) if exact and rate is not None and traffic.duration is None else made
+
+
+def trial_from(traffic: "Traffic") -> "Trace":
+    """Made-up requests for a search that sets the rate itself: of a curve, all of it."""
+    from tokonomics.planner.load import extent_of
+    from tokonomics.traffic.arrivals import parse_arrivals
+    from tokonomics.traffic.generate import ENOUGH_REQUESTS
+
+    if not traffic.is_made_up:
+        traffic = replace(traffic, arrivals="poisson:1")
+    if traffic.requests is not None or traffic.duration is not None:
+        return traffic_from(None, traffic)
+    process = parse_arrivals(traffic.arrivals or "poisson:1")
+    if process.is_stationary or process.at_once is not None:
+        return traffic_from(None, replace(traffic, requests=ENOUGH_REQUESTS))
+    rate = _rate(traffic)
+    span_s = extent_of(process, *_lengths(traffic), rate=rate, seed=traffic.seed).span_s or 1.0
+    return traffic_from(None, replace(traffic, rate=repr(ENOUGH_REQUESTS / span_s), tokens_per_month=None))
+
+
+def _say_rate(made: "Trace", traffic: "Traffic", rate: float) -> None:
+    """On standard error: another rate than the one asked for is never served in silence."""
+    cuts = (traffic.start, traffic.end, traffic.sample)
+    is_cut = any(each is not None for each in cuts)
+    if not is_cut and traffic.requests is None and traffic.duration is None:
+        return
+    served = _rate_of(made, None if is_cut else read_time(traffic.duration, "--duration"))
+    if abs(served / rate - 1) > _AS_GOOD_AS:
+        what = f"{plural(len(made), 'request')} at {served:.3g} a second, not {rate:.3g}"
+        typer.echo(f"{shorten(made.source)}: {what}, which is the mean of the whole", err=True)
+
+
+def _rate_of(made: "Trace", duration_s: float | None) -> float:
+    """Over the time that was asked for: a night at its end is part of a day."""
+    return len(made) / duration_s if duration_s else made.rate
 
 
 def _window(start: str | None, end: str | None) -> tuple[float, float] | None:

@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand, class_names, demand_from_trace
 from tokonomics.traffic.arrivals import parse_arrivals
-from tokonomics.traffic.generate import generate
+from tokonomics.traffic.generate import ENOUGH_REQUESTS, generate
 from tokonomics.traffic.lengths import Lengths
 from tokonomics.traffic.trace import MOST_TOKENS, Counts, Trace, make_trace
 from tokonomics.units import SECONDS_PER_HOUR
 
-SAMPLE = 20_000
-"""Requests of each class that capacity is measured on."""
 _FEW = 1_000
 """A class with fewer requests in the busiest hour is measured on all of them."""
 
@@ -112,7 +110,7 @@ def traffic_from_curve(
 ) -> FleetTraffic:
     """A demand of one class, split by the lengths drawn; without what is beyond the model's ``context``."""
     limits = tuple(sorted(up_to_tokens))
-    drawn = generate(parse_arrivals("poisson:1"), inputs, outputs, requests=SAMPLE, seed=seed)
+    drawn = generate(parse_arrivals("poisson:1"), inputs, outputs, requests=ENOUGH_REQUESTS, seed=seed)
     fits = _fit(drawn, context)
     place = np.where(fits, _of_class(drawn, limits), -1)
     rates, samples = {}, {}

@@ -17,11 +17,11 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
 from tokonomics.planner.cheaper_gpus import Found, changes, cheaper
-from tokonomics.planner.load import ENOUGH_REQUESTS
 from tokonomics.planner.plan import Limits, Question, study
 from tokonomics.planner.setup import HOST_MEMORY, Bills, Setup, SetupBill
 from tokonomics.planner.sizing import changes_over_time
 from tokonomics.serving.fleet import Router
+from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.units import percent, plural
 
 _SMALLER = 4

@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
-from tokonomics.traffic.generate import generate
+from tokonomics.traffic.generate import ENOUGH_REQUESTS, generate
 from tokonomics.traffic.lengths import Lengths, parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.trace import Trace
 from tokonomics.traffic.workload import Workload
 
-ENOUGH_REQUESTS = 20_000
-"""200 lie beyond a p99; as in ``serving.capacity``."""
 _MOST_REQUESTS = 500_000
 """About a second of simulation."""
 _MOST_OF_A_CURVE = 2_000_000
 """Requests of a day or a week: a few seconds of simulation."""
+_PERIODS_WITH_SILENCE = 20
 _ENOUGH_REPLICAS = 16
 """Of a large fleet: pooling more of them changes a p99 by less than the requests' own chance does."""
 _ANSWERS_LONG = 20
@@ -51,9 +50,9 @@ class Load:
     is_stationary: bool = False
     """Made up, with the same rate at all times."""
     bad_rows: int = 0
+    """Of the log, left out."""
     too_long: int = 0
     """Requests of the log that were left out because the model's context is shorter."""
-    """Of the log, left out."""
 
     @cached_property
     def longest(self) -> int:
@@ -178,32 +177,62 @@ def load_of_shape(
     process = parse_arrivals(arrivals) if isinstance(arrivals, str) else arrivals or parse_arrivals("poisson:1")
     if process.at_once is not None:
         raise BadInput("a burst has no rate to plan for", where="--arrivals", fix="Such as gamma:5,cv=3.")
-    own_rate = 1.0 if arrivals is None else mean_rate(process)
     if rate is None and arrivals is None:
         raise BadInput("no traffic is given", fix="Give --rate and --input and --output, or --trace.")
-    rate = own_rate if rate is None else rate
+    asked = extent_of(process, inputs, outputs, rate=rate, seed=seed)
+    if asked.span_s is None:
+        trace = generate(asked.process, inputs, outputs, requests=round(asked.expected), seed=seed)
+        trace = trace.faster(asked.rate / trace.rate)
+        return Load(workload=_mean(trace, asked.rate), trace=trace, lasts_s=asked.lasts_s, is_stationary=True)
+    thinned = asked.process.times(1 / asked.slices)
+    trace = generate(thinned, inputs, outputs, duration_s=asked.span_s, seed=seed)
+    return Load(workload=_mean(trace, asked.rate), trace=trace, share=1 / asked.slices)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of a process is enough to judge a fleet: so many requests of one rate, or whole periods of a curve."""
+
+    process: Arrivals
+    """At the rate."""
+    rate: float
+    """Requests a second, in the mean over all of it."""
+    expected: float
+    """Requests."""
+    span_s: float | None
+    """Of a curve; None where the rate is the same at all times."""
+    lasts_s: float
+    """How long requests should arrive at the least."""
+
+    @property
+    def slices(self) -> int:
+        """Into which the requests are thinned if they are too many to be served one by one."""
+        return 1 if self.span_s is None else math.ceil(self.expected / _MOST_OF_A_CURVE)
+
+
+def extent_of(
+    process: Arrivals, inputs: Lengths, outputs: Lengths, *, rate: float | None = None, seed: int = 0
+) -> Extent:
+    """At the rate, or at the process's own."""
     drawn = generate(process, inputs, outputs, requests=1000, seed=seed)
     lasts_s = _ANSWERS_LONG * float(drawn.output_tokens.mean()) * _TPOT_S
-    process = process.times(rate / own_rate)
+    curve, period_s = process.curve, process.curve.period_s
     if process.is_stationary:
-        requests = min(_MOST_REQUESTS, math.ceil(max(ENOUGH_REQUESTS, rate * lasts_s)))
-        trace = generate(process, inputs, outputs, requests=requests, seed=seed)
-        trace = trace.faster(rate / trace.rate)
-        return Load(workload=_mean(trace, rate), trace=trace, lasts_s=lasts_s, is_stationary=True)
-    # Whole periods, or as long again as the last change of the rate came late; thinned if that is too much.
-    span_s = process.curve.period_s or 2 * max(float(process.curve.times[-1]), lasts_s)
-    if process.curve.period_s:
-        span_s *= math.ceil(ENOUGH_REQUESTS / process.curve.by(span_s))
-    expected = process.curve.by(process.start_s + span_s) - process.curve.by(process.start_s)
-    slices = math.ceil(expected / _MOST_OF_A_CURVE)
-    trace = generate(process.times(1 / slices), inputs, outputs, duration_s=span_s, seed=seed)
-    return Load(workload=_mean(trace, expected / span_s), trace=trace, share=1 / slices)
-
-
-def mean_rate(process: Arrivals) -> float:
-    """Requests a second in the mean: of a period, or in the long run."""
-    period_s = process.curve.period_s
-    return process.curve.by(period_s) / period_s if period_s else process.curve.rate_after
+        rate = curve.rate_after if rate is None else rate
+        process = process.times(rate / curve.rate_after)
+        expected = min(_MOST_REQUESTS, math.ceil(max(ENOUGH_REQUESTS, rate * lasts_s)))
+        return Extent(process, rate, expected, None, lasts_s)
+    # Whole periods, or as long again as the last change of the rate came late.
+    span_s = period_s or 2 * max(float(curve.times[-1]), lasts_s)
+    own_rate = curve.by(span_s) / span_s
+    rate = own_rate if rate is None else rate
+    if period_s:
+        periods = math.ceil(ENOUGH_REQUESTS / (rate * period_s))
+        if curve.times[-1] < period_s:
+            # The trace ends with its last request: the silence after it must be a small part of the whole.
+            periods = max(periods, min(_PERIODS_WITH_SILENCE, int(_MOST_OF_A_CURVE / (rate * period_s))))
+        span_s *= periods
+    return Extent(process.times(rate / own_rate), rate, rate * span_s, span_s, lasts_s)
 
 
 def _mean(trace: Trace, rate: float) -> Workload:

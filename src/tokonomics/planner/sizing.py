@@ -23,7 +23,7 @@ from tokonomics.errors import TokonomicsError
 from tokonomics.physics.deployment import valid_tp
 from tokonomics.planner.candidates import Reason, why_not
 from tokonomics.planner.fleet_offers import startup_seconds
-from tokonomics.planner.load import ENOUGH_REQUESTS, Load
+from tokonomics.planner.load import Load
 from tokonomics.planner.screen import curve_for, tpot_limit
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.planner.trials import APART_S, MOST_REPLICAS
@@ -33,6 +33,7 @@ from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import MissesPromise, ReplicaCurve
 from tokonomics.serving.tiers import plan_fetches
+from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.promises import Latency
 
 _TARGETS = (0.8, 0.6, 0.4)

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.load import ENOUGH_REQUESTS, Load
+from tokonomics.planner.load import Load
 from tokonomics.planner.screen import Screened
 from tokonomics.serving.capacity import BEHIND, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import simulate
+from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.promises import Latency, Promise
 
 MOST_REPLICAS = 4096

@@ -18,13 +18,12 @@ from tokonomics.nouns import Noun
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
+from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import percent, seconds
 
 _CLOSE_ENOUGH = 1.01
-_ENOUGH_REQUESTS = 20_000
-"""Of one trial: 200 lie beyond a p99, and a batch of 1,024 fills and empties twenty times."""
 _WARM_UP = 0.2
 _KEEPS_UP = 0.97
 _UNANSWERED_SHARE = 0.01
@@ -92,7 +91,7 @@ def highest_rate(serve: Serve, trace: Trace, promises: Sequence[Promise], guess:
     """Search from a guess of the rate; ``serve`` simulates a trace on what is being measured."""
     if trace.rate <= 0:
         raise BadInput("all requests arrive at once: there is no rate to raise", where=trace.source)
-    trace = trace.repeated(math.ceil(_ENOUGH_REQUESTS / len(trace)))
+    trace = trace.repeated(math.ceil(ENOUGH_REQUESTS / len(trace)))
     trials: list[Trial] = []
     broken = ""
 
@@ -178,7 +177,7 @@ def what_breaks(simulation: Simulation, made: Outcome) -> str | None:
 def _finishes_too_few(simulation: Simulation) -> bool:
     """Of what arrives after the first fifth; a short log does not tell."""
     served, arrival_s = simulation.served, simulation.trace.arrival_s
-    if len(arrival_s) < _ENOUGH_REQUESTS:
+    if len(arrival_s) < ENOUGH_REQUESTS:
         return False
     last, accepted = float(arrival_s[-1]), served.status != REFUSED
     warm = float(arrival_s[0]) + _WARM_UP * simulation.trace.duration_s

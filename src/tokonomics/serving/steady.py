@@ -97,6 +97,7 @@ class ReplicaCurve:
         self.limited_by = "KV memory" if in_memory < allowed else "engine's max sequences"
         self.steps = steps or step_model(deployment)
         self.input_tokens, self.output_tokens = input_tokens, output_tokens
+        self.chunks = prompt_chunks(deployment, input_tokens)
         self.batches = _batches(min(in_memory, allowed))
         self.step_s = self.steps.decode(self.batches, context)
         self.stall_s = prompt_stall_s(self.steps, self.batches, input_tokens, output_tokens, context)
@@ -141,15 +142,31 @@ class ReplicaCurve:
             return steady
         # Less than one request at a time, on average: the share of time in which there is one (Little's law).
         share = rate / float(self.rates[0])
-        # A prompt rides in a step of others in that share of cases, and has its own otherwise.
-        through_s, alone_s = self._alone_s()
-        ttft_s = steady.ttft_s - (1 - share) * (through_s + float(self.step_s[0]) - alone_s)
+        # A prompt rides in steps of others in that share of cases, and has its own otherwise.
+        ttft_s = steady.ttft_s - (1 - share) * (self._beside_others_s(batch) - self._alone_s())
         return steady.model_copy(update={"batch": batch * share, "ttft_s": ttft_s})
 
-    def _alone_s(self) -> tuple[float, float]:
-        """A prompt on an empty replica: what the GPUs take for it, and the time to its first token."""
-        through_s = float(self.stall_s[0]) * self.steps.deployment.pp
-        return through_s, float(self.steps.with_host(np.array(through_s), np.array(1.0)))
+    def _alone_s(self) -> float:
+        """From the first chunk of a prompt to its first token on an empty replica, the host's work on each included."""
+        on_gpu = self.steps.with_engine(None)
+        ends = np.cumsum(self.chunks)
+        each_s = [float(on_gpu.prefill(chunk, end - chunk)) for chunk, end in zip(self.chunks, ends, strict=True)]
+        return float(self.steps.with_host(np.array(each_s), np.array(1.0)).sum())
+
+    def _beside_others_s(self, batch: float) -> float:
+        """The same where others are being answered.
+
+        Chunks ride in so many of their steps; or, where prompts go first, they wait for the one that is under way.
+        """
+        with_one = max(batch, 2.0)
+        step_s, stall_s = (float(np.interp(with_one, self.batches, each)) for each in (self.step_s, self.stall_s))
+        through_s = stall_s * self.steps.deployment.pp
+        if self.steps.deployment.engine.mixes_prefill_with_decode:
+            return through_s + len(self.chunks) * step_s
+        # The host's work on the first chunk is that on the step.
+        on_gpu_s = through_s / len(self.chunks)
+        hosted_s = float(self.steps.with_host(np.array(on_gpu_s), np.array(batch)))
+        return through_s + step_s + (len(self.chunks) - 1) * (hosted_s - on_gpu_s)
 
     def at_concurrency(self, users: int) -> Steady:
         """With so many users who each send a request when the last is answered; those beyond the batch wait."""
@@ -167,7 +184,7 @@ class ReplicaCurve:
             steady = steady.model_copy(update={"tpot_s": step_s + waiting})
         queued = max(0.0, users - batch) / rate + in_step * (batch - 1) / 2 * stall_s
         # The step that computes a prompt writes the first token; with others running, one of theirs is under way.
-        ttft_s = queued + (stall_s * self.steps.deployment.pp + step_s if batch > 1 else self._alone_s()[1])
+        ttft_s = queued + (self._beside_others_s(batch) if batch > 1 else self._alone_s())
         # Users over the time each takes: what the loop as a whole finishes (Little's law).
         rate = users / (ttft_s + self.output_tokens * steady.tpot_s)
         return self._finishing(steady.model_copy(update={"ttft_s": ttft_s}), rate)
@@ -199,17 +216,14 @@ class ReplicaCurve:
         return float(0.5 * load ** (math.sqrt(2 * (places + 1)) - 1) / (places * (1 - load)) * stay)
 
     def _at(self, batch: float, rate: float, full_rate: float) -> Steady:
-        step_s, stall_s, tpot_s = (
-            float(np.interp(batch, self.batches, each)) for each in (self.step_s, self.stall_s, self.tpot_s)
-        )
+        stall_s, tpot_s = (float(np.interp(batch, self.batches, each)) for each in (self.stall_s, self.tpot_s))
         busy = min(rate * stall_s, _FULLEST)
         waiting = busy * stall_s / (2 * (1 - busy))
-        through_s = stall_s * self.steps.deployment.pp
         return Steady(
             rate=rate,
             batch=batch,
             tpot_s=tpot_s,
-            ttft_s=waiting + through_s + step_s,
+            ttft_s=waiting + self._beside_others_s(batch),
             output_tokens_per_s=rate * self.output_tokens,
             total_tokens_per_s=rate * (self.input_tokens + self.output_tokens),
             utilization=rate / full_rate,
@@ -234,6 +248,12 @@ def _batches(largest: int) -> Array:
     return np.unique(np.concatenate([few, many[many <= largest], [largest]])).astype(np.float64)
 
 
+def prompt_chunks(deployment: Deployment, input_tokens: int) -> list[int]:
+    """The tokens of a prompt that each step computes."""
+    budget = deployment.limits.max_batched_tokens if deployment.engine.chunks_prefill else input_tokens
+    return [min(budget, input_tokens - done) for done in range(0, input_tokens, max(budget, 1))]
+
+
 def prompt_stall_s(
     steps: StepModel, batches: Array, input_tokens: int, output_tokens: int, context: float | None = None
 ) -> Array:
@@ -242,15 +262,14 @@ def prompt_stall_s(
     Each of the others needs a prompt once in ``output`` steps. Where that makes more than one a step, they ride
     together and each adds its share: the first may be free, as the weights are read anyway, but a hundred are not.
     """
-    engine, limits = steps.deployment.engine, steps.deployment.limits
+    engine = steps.deployment.engine
     on_gpu = steps.with_engine(None)
     context = input_tokens + output_tokens / 2 if context is None else context
     others = batches - 1
     riders = np.maximum(1.0, others / output_tokens)
     total = np.zeros_like(batches)
     done = 0
-    while done < input_tokens:
-        chunk = min(limits.max_batched_tokens, input_tokens - done) if engine.chunks_prefill else input_tokens
+    for chunk in prompt_chunks(steps.deployment, input_tokens):
         if engine.mixes_prefill_with_decode:
             mixed = on_gpu.step(chunk * riders, done, others, context, riders)
             answers = np.where(others > 0, on_gpu.decode(np.maximum(others, 1), context), 0.0)

@@ -22,6 +22,8 @@ from tokonomics.traffic.lengths import Lengths, draw_lengths
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace
 
 BLOCK_TOKENS = 64
+ENOUGH_REQUESTS = 20_000
+"""To judge a deployment by: 200 lie beyond a p99, and a batch of 1,024 fills and empties twenty times."""
 _BYTES_PER_TURN, _BYTES_PER_BLOCK = 110, 35
 """While they are made: peaks over 2 million turns of conversations, and over 50 million blocks of system prompts."""
 
