@@ -1,6 +1,8 @@
 """What needs more memory than there is, is refused before it begins, with the numbers and a way out."""
 
+import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -9,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from tests.kill.test_killed_writers import ROOT
 
@@ -194,6 +197,59 @@ def test_a_log_that_unpacks_to_more_than_fits_is_not_read_to_its_end(
     with pytest.raises(BadInput, match=r"more than [2-8]00,000 requests would take") as refused:
         open_trace(path).read()
     assert "log.parquet" in str(refused.value)
+
+
+def log(tmp_path: Path, rows: int, **more: "pl.Series") -> Path:
+    path = tmp_path / "log.parquet"
+    columns = {"arrival": np.arange(rows, dtype=float), "input": np.full(rows, 64), "output": np.ones(rows, int)}
+    pl.DataFrame({**columns, **more}).write_parquet(path)
+    return path
+
+
+def test_more_tenants_than_can_be_counted_apart_are_refused(
+    tmp_path: Path, tokonomics: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = pl.Series(range(300_000)).cast(pl.String)
+    path = log(tmp_path, 300_000, customer=numbers)
+    columns = "--columns=arrival=arrival,input=input,output=output"
+    monkeypatch.setenv(VARIABLE, "50M")
+    refused = tokonomics("trace", str(path), f"{columns},tenant=customer")
+    assert refused.returncode == 2, refused.stdout
+    assert "log.parquet: to count more than" in refused.stderr
+    assert "tenants apart would take about" in refused.stderr
+    assert tokonomics("trace", str(path), columns).returncode == 0, "the way out that is named is one"
+    monkeypatch.setenv(VARIABLE, "500M")
+    assert tokonomics("trace", str(path), f"{columns},tenant=customer").returncode == 0
+
+
+def test_more_keys_of_shared_prompts_than_can_be_compared_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = pl.Series(range(300_000)).cast(pl.String)
+    columns = "arrival=arrival,input=input,output=output,prefix=template"
+    path = log(tmp_path, 300_000, template=numbers)
+    monkeypatch.setattr("tokonomics.traffic.shared_prompts.MERGED_ROWS", 100_000)
+    monkeypatch.setenv(VARIABLE, "20M")
+    with pytest.raises(NoRoom, match="to compare more than .* keys of shared prompts") as refused:
+        open_trace(path, columns=columns)
+    assert "log.parquet" in str(refused.value)
+    path = log(tmp_path, 300_000, template=pl.Series(["one", "other"] * 150_000))
+    assert open_trace(path, columns=columns).block_tokens, "few keys fit, however often they occur"
+
+
+def test_of_shared_blocks_trace_replays_as_much_as_fits(
+    tmp_path: Path, tokonomics: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1.2 million rows of one block: 140 bytes each."""
+    path = log(tmp_path, 1_200_000, blocks=pl.Series([[1]]).extend_constant([1], 1_199_999))
+    monkeypatch.setenv(VARIABLE, "100M")
+    columns = "arrival=arrival,input=input,output=output,prefix=blocks,block=64"
+    done = tokonomics("trace", str(path), f"--columns={columns}", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["requests"] == 1_200_000
+    held = int(re.search(r"first ([\d,]+) requests", " ".join(told["notes"]))[1].replace(",", ""))
+    assert 400_000 <= held <= 100e6 / 140
 
 
 def test_estimates_are_not_below_what_a_trace_keeps() -> None:
