@@ -230,7 +230,7 @@ def test_more_keys_of_shared_prompts_than_can_be_compared_are_refused(
     path = log(tmp_path, 300_000, template=numbers)
     monkeypatch.setattr("tokonomics.traffic.shared_prompts.MERGED_ROWS", 100_000)
     monkeypatch.setenv(VARIABLE, "20M")
-    with pytest.raises(NoRoom, match="to compare more than .* keys of shared prompts") as refused:
+    with pytest.raises(NoRoom, match=r"to compare more than .* keys of shared prompts") as refused:
         open_trace(path, columns=columns)
     assert "log.parquet" in str(refused.value)
     path = log(tmp_path, 300_000, template=pl.Series(["one", "other"] * 150_000))
@@ -248,7 +248,9 @@ def test_of_shared_blocks_trace_replays_as_much_as_fits(
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["requests"] == 1_200_000
-    held = int(re.search(r"first ([\d,]+) requests", " ".join(told["notes"]))[1].replace(",", ""))
+    said = re.search(r"first ([\d,]+) requests", " ".join(told["notes"]))
+    assert said
+    held = int(said[1].replace(",", ""))
     assert 400_000 <= held <= 100e6 / 140
 
 

@@ -68,8 +68,13 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Page]]:
 
 
 def test_where_memory_cannot_be_limited_that_is_said(monkeypatch: pytest.MonkeyPatch, tokonomics: Command) -> None:
-    served: list[object] = []
-    monkeypatch.setattr("tokonomics.web.serve._serve", lambda app, bound: (served.append(app), bound.close()))
+    served: list[socket.socket] = []
+
+    def serve(app: object, bound: socket.socket) -> None:
+        served.append(bound)
+        bound.close()
+
+    monkeypatch.setattr("tokonomics.web.serve._serve", serve)
     monkeypatch.setattr("tokonomics.web.serve._end_tidily", lambda: None)
     said = "does not let a process limit its memory"
     for can in (True, False):
