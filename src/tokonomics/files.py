@@ -92,11 +92,13 @@ def _aside(path: Path) -> Iterator[Path]:
     # The ending stays: charts are drawn in the format that it names. Names have at most 255 bytes.
     unfinished = target.with_name(f".{target.stem[:60]}.{secrets.token_hex(6)}.part{target.suffix[:20]}")
     try:
-        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        # What only its owner may read is not shown to others while it is written.
+        mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o066 | 0o600
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
         yield unfinished
+        _to_disk(unfinished)
         if before is not None:
             unfinished.chmod(stat.S_IMODE(before.st_mode))
-        _to_disk(unfinished)
         unfinished.replace(target)
         with suppress(OSError):  # not every file system can; the file is whole all the same
             _to_disk(target.parent)

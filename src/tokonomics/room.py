@@ -7,6 +7,7 @@ Estimates are bytes per request or row, measured where they are used.
 
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,11 @@ ALLOW_MORE = f"Where there is more memory, {VARIABLE}=64G says so."
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+class NoRoom(BadInput):
+    """What was asked for does not fit the memory that may be used."""
 
 
 class NoRoom(BadInput):
@@ -53,8 +59,33 @@ def stated_bytes(text: str) -> float:
 
 def available_bytes() -> float:
     """What can be used without swapping, or being killed for it."""
-    found = [_installed(), _free_on_linux(), _free_in_control_group(), _free_addresses()]
-    return min(each for each in found if each is not None)
+    found = [_installed(), _free_on_linux(), _free_addresses(), *(free for _, free in _control_groups())]
+    return max(0.0, min(each for each in found if each is not None))
+
+
+def given_bytes() -> float:
+    """What there is in all, free or not: of the machine, or of the container."""
+    return min([_installed(), *(limit for limit, _ in _control_groups())])
+
+
+def limit_memory(more_bytes: int) -> bool:
+    """Give this process so many bytes beyond what it has taken; False where the system cannot (it counts addresses)."""
+    try:
+        import resource
+
+        limit = _taken_addresses() + more_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    except (ImportError, OSError, ValueError):
+        return False
+    return True
+
+
+def can_limit_memory() -> bool:
+    """Whether ``limit_memory`` would limit anything here: elsewhere than on Linux nothing tells what was taken."""
+    try:
+        return _taken_addresses() > 0
+    except (OSError, ValueError):
+        return False
 
 
 def _installed() -> float:
@@ -72,19 +103,51 @@ def _free_on_linux() -> float | None:
     return None
 
 
-def _free_in_control_group() -> float | None:
-    """A container's limit: what is left of the tightest one between this process's group and the root (version 2)."""
-    free = None
+def _control_groups() -> Iterator[tuple[float, float]]:
+    """A container's limits, and what each leaves free: of every group between this process's own and the root.
+
+    Version 2 has one tree, version 1 one for memory alone. A container may see its own group as the root.
+    """
+    try:
+        lines = _OWN_GROUPS.read_text().splitlines()
+    except (OSError, ValueError):
+        return
+    for line in lines:
+        _, controllers, own = (*line.split(":", 2), "", "")[:3]
+        if not controllers:
+            yield from _up_from(_CONTROL_GROUPS, own, "memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            yield from _up_from(_CONTROL_GROUPS / "memory", own, "memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def _up_from(root: Path, own: str, limit_file: str, used_file: str) -> Iterator[tuple[float, float]]:
+    group = root / own.lstrip("/")
+    for folder in (group, *group.parents):
+        if root not in (folder, *folder.parents):
+            return
+        with suppress(OSError, ValueError):  # "max" is no number: no limit here
+            limit = float((folder / limit_file).read_text())
+            used = float((folder / used_file).read_text())
+            yield limit, limit - max(0.0, used - _reclaimed(folder))
+
+
+def _reclaimed(group: Path) -> float:
+    """Bytes that count as used and are given up when needed, such as a log's pages after it was read.
+
+    As the kernel counts MemAvailable, without the pages in recent use: inactive_file and slab_reclaimable of
+    Documentation/admin-guide/cgroup-v2.rst; version 1 has total_inactive_file, with the groups below.
+    """
+    told = {}
     with suppress(OSError, ValueError):
-        own = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-        group = _CONTROL_GROUPS / own.lstrip("/")
-        for folder in (group, *group.parents):
-            if _CONTROL_GROUPS not in (folder, *folder.parents):
-                break
-            with suppress(OSError, ValueError):  # "max" is no number: no limit here
-                left = float((folder / "memory.max").read_text()) - float((folder / "memory.current").read_text())
-                free = left if free is None else min(free, left)
-    return None if free is None else max(0.0, free)
+        told = dict(line.split(maxsplit=1) for line in (group / "memory.stat").read_text().splitlines())
+    with suppress(ValueError):
+        cache = float(told.get("total_inactive_file", told.get("inactive_file", 0)))
+        return cache + float(told.get("slab_reclaimable", 0))
+    return 0.0
+
+
+def _taken_addresses() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _free_addresses() -> float | None:
@@ -93,9 +156,6 @@ def _free_addresses() -> float | None:
         import resource
 
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit == resource.RLIM_INFINITY:
-            return None
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        return None if limit == resource.RLIM_INFINITY else float(limit - _taken_addresses())
     except (ImportError, OSError, ValueError):
         return None
-    return max(0.0, float(limit - used))

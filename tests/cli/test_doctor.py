@@ -118,6 +118,18 @@ def test_a_check_that_fails_does_not_hide_the_others(tokonomics: Run, monkeypatc
     assert checks["machine"]["state"] == "ok"
 
 
+def test_memory_is_what_work_may_take(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a container its own, not the machine's; and a limit that was stated, right or wrong."""
+    monkeypatch.setattr(installation, "given_bytes", lambda: 8e9)
+    monkeypatch.setattr(installation, "available_bytes", lambda: 3e9)
+    assert "8 GB of memory, 3 GB free" in seen(tokonomics)["machine"]["seen"]
+    monkeypatch.setenv("TOKONOMICS_MEMORY", "2G")
+    assert seen(tokonomics)["machine"]["facts"]["allowed_bytes"] == 2_000_000_000
+    monkeypatch.setenv("TOKONOMICS_MEMORY", "lots")
+    wrong = seen(tokonomics, code=1)["machine"]
+    assert (wrong["state"], wrong["fix"]) == ("broken", "Such as 8G or 500M.")
+
+
 def test_gpus_of_this_machine_are_found_in_the_catalogue(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     cards = [SimpleNamespace(name="NVIDIA H100 80GB HBM3"), SimpleNamespace(name="NVIDIA Abacus")]
     monkeypatch.setattr("tokonomics.measure.meter.gpu.read_nvml", lambda at: cards[:1])

@@ -51,6 +51,22 @@ def test_a_file_that_was_there_keeps_its_permissions_and_a_new_one_gets_the_usua
     assert stat.S_IMODE(new.stat().st_mode) == 0o644
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o200])
+def test_nobody_may_read_the_unfinished_file_who_may_not_read_the_old_one(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    path.chmod(mode)
+    before = os.umask(0)
+    try:
+        with whole(path, "file") as unfinished:
+            others = stat.S_IRWXG | stat.S_IRWXO
+            assert unfinished.stat().st_mode & others == mode & others
+            unfinished.write_text("new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
 def test_a_link_stays_a_link_and_what_it_points_to_is_written(tmp_path: Path) -> None:
     target, link = tmp_path / "there" / "target.txt", tmp_path / "link.txt"
     target.parent.mkdir()

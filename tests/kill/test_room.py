@@ -1,21 +1,33 @@
 """What needs more memory than there is, is refused before it begins, with the numbers and a way out."""
 
+import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
+import polars as pl
 import pytest
 from tests.kill.test_killed_writers import ROOT
 
 from tokonomics import room
 from tokonomics.errors import BadInput
-from tokonomics.room import SHARE, VARIABLE, available_bytes, check_room, stated_bytes
+from tokonomics.room import (
+    SHARE,
+    VARIABLE,
+    NoRoom,
+    available_bytes,
+    can_limit_memory,
+    check_room,
+    given_bytes,
+    limit_memory,
+    stated_bytes,
+)
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.save import save_trace
 from tokonomics.traffic.trace import make_trace
@@ -23,6 +35,7 @@ from tokonomics.traffic.trace import make_trace
 LLAMA = ("llama-3.1-8b", "--gpu=H100")
 MADE_UP = ("--arrivals=poisson:10", "--requests=100000", "--input=100", "--output=10")
 Call = Callable[..., subprocess.CompletedProcess[str]]
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere addresses are not limited, or not told")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +55,7 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
 def test_the_refusal_names_what_is_needed_what_there_is_and_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "2G")
     check_room(2e9, "this", fix="Ask for less.")
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(NoRoom) as refused:
         check_room(3e9, "this", where="--requests", fix="Ask for less.")
     for part in ("--requests", "this would take about 3 GB", "allows 2 GB", "Ask for less.", f"{VARIABLE}=64G"):
         assert part in str(refused.value)
@@ -60,6 +73,7 @@ def test_what_is_free_is_no_more_than_what_is_installed() -> None:
     assert 0 < available_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+@ON_LINUX
 def test_a_limit_on_addresses_counts() -> None:
     """As ``ulimit -v`` and the page's workers have it."""
     script = (
@@ -70,17 +84,81 @@ def test_a_limit_on_addresses_counts() -> None:
     assert 0 < float(done.stdout) < 2e9
 
 
+def grouped(root: Path, own: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose control groups are below ``root``; ``own`` is what it tells of this process."""
+    for name, content in {**files, "own": own}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    monkeypatch.setattr(room, "_CONTROL_GROUPS", root)
+    monkeypatch.setattr(room, "_OWN_GROUPS", root / "own")
+
+
 def test_of_nested_control_groups_the_tightest_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = tmp_path / "pod" / "container"
-    inner.mkdir(parents=True)
-    for folder, most, used in ((inner, "max", 5), (inner.parent, "4000", 1500)):
-        (folder / "memory.max").write_text(most)
-        (folder / "memory.current").write_text(str(used))
-    monkeypatch.setattr(room, "_CONTROL_GROUPS", tmp_path)
-    read = Path.read_text
-    group = "0::/pod/container\n"
-    with patch.object(Path, "read_text", lambda path: group if str(path) == "/proc/self/cgroup" else read(path)):
-        assert room._free_in_control_group() == 2500
+    files = {
+        "pod/container/memory.max": "max", "pod/container/memory.current": "5",
+        "pod/memory.max": "4000", "pod/memory.current": "1500",
+        "memory.max": "9000", "memory.current": "1600",
+    }  # fmt: skip
+    grouped(tmp_path, "0::/pod/container\n", files, monkeypatch)
+    assert (available_bytes(), given_bytes()) == (2500, 4000)
+
+
+def test_control_groups_of_version_1_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With other hierarchies beside, and the kernel's number for no limit at the root."""
+    files = {
+        "memory/pod/memory.limit_in_bytes": "4000", "memory/pod/memory.usage_in_bytes": "3500",
+        "memory/pod/memory.stat": "cache 900\ninactive_file 1\ntotal_inactive_file 700\n",
+        "memory/memory.limit_in_bytes": "9223372036854771712", "memory/memory.usage_in_bytes": "3600",
+    }  # fmt: skip
+    grouped(tmp_path, "12:cpu,cpuacct:/pod\n9:memory:/pod\n1:name=systemd:/a:b\n", files, monkeypatch)
+    assert (available_bytes(), given_bytes()) == (4000 - (3500 - 700), 4000)
+
+
+def test_a_container_that_sees_its_own_group_as_the_root_has_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"memory/memory.limit_in_bytes": "4000", "memory/memory.usage_in_bytes": "1000"}
+    grouped(tmp_path, "9:memory:/docker/0123\n", files, monkeypatch)
+    assert available_bytes() == 3000
+
+
+def test_pages_of_a_file_that_was_read_do_not_fill_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "memory.max": "4000", "memory.current": "3900",
+        "memory.stat": "anon 500\nfile 3000\nactive_file 200\ninactive_file 2800\nslab_reclaimable 300\n",
+    }  # fmt: skip
+    grouped(tmp_path, "0::/\n", files, monkeypatch)
+    assert available_bytes() == 4000 - (3900 - 2800 - 300)
+
+
+@pytest.mark.parametrize("own", ["", "9:cpu:/\n", "nonsense\n", "0::/../../..\n", "9:memory:/gone\n"])
+def test_a_machine_that_tells_of_no_limit_has_none(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grouped(tmp_path, own, {}, monkeypatch)
+    assert given_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < available_bytes() <= given_bytes()
+
+
+@ON_LINUX
+def test_a_process_limits_itself_beyond_what_it_has_taken() -> None:
+    script = (
+        "from tokonomics.room import available_bytes as free, can_limit_memory, limit_memory\n"
+        "print(can_limit_memory(), limit_memory(300_000_000), free())\n"
+        "try:\n    bytearray(400_000_000)\nexcept MemoryError:\n    print(len(bytearray(200_000_000)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    can, did, free, held = done.stdout.split()
+    assert (can, did, held) == ("True", "True", "200000000")
+    assert 0 < float(free) <= 300e6
+
+
+def test_where_nothing_tells_what_a_process_has_taken_no_limit_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> int:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(room, "_taken_addresses", gone)
+    assert not can_limit_memory()
+    assert not limit_memory(10**12)
+    assert available_bytes() > 0
 
 
 @pytest.mark.parametrize(
@@ -121,6 +199,61 @@ def test_a_log_that_unpacks_to_more_than_fits_is_not_read_to_its_end(
     assert "log.parquet" in str(refused.value)
 
 
+def log(tmp_path: Path, rows: int, **more: "pl.Series") -> Path:
+    path = tmp_path / "log.parquet"
+    columns = {"arrival": np.arange(rows, dtype=float), "input": np.full(rows, 64), "output": np.ones(rows, int)}
+    pl.DataFrame({**columns, **more}).write_parquet(path)
+    return path
+
+
+def test_more_tenants_than_can_be_counted_apart_are_refused(
+    tmp_path: Path, tokonomics: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = pl.Series(range(300_000)).cast(pl.String)
+    path = log(tmp_path, 300_000, customer=numbers)
+    columns = "--columns=arrival=arrival,input=input,output=output"
+    monkeypatch.setenv(VARIABLE, "50M")
+    refused = tokonomics("trace", str(path), f"{columns},tenant=customer")
+    assert refused.returncode == 2, refused.stdout
+    assert "log.parquet: to count more than" in refused.stderr
+    assert "tenants apart would take about" in refused.stderr
+    assert tokonomics("trace", str(path), columns).returncode == 0, "the way out that is named is one"
+    monkeypatch.setenv(VARIABLE, "500M")
+    assert tokonomics("trace", str(path), f"{columns},tenant=customer").returncode == 0
+
+
+def test_more_keys_of_shared_prompts_than_can_be_compared_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = pl.Series(range(300_000)).cast(pl.String)
+    columns = "arrival=arrival,input=input,output=output,prefix=template"
+    path = log(tmp_path, 300_000, template=numbers)
+    monkeypatch.setattr("tokonomics.traffic.shared_prompts.MERGED_ROWS", 100_000)
+    monkeypatch.setenv(VARIABLE, "20M")
+    with pytest.raises(NoRoom, match=r"to compare more than .* keys of shared prompts") as refused:
+        open_trace(path, columns=columns)
+    assert "log.parquet" in str(refused.value)
+    path = log(tmp_path, 300_000, template=pl.Series(["one", "other"] * 150_000))
+    assert open_trace(path, columns=columns).block_tokens, "few keys fit, however often they occur"
+
+
+def test_of_shared_blocks_trace_replays_as_much_as_fits(
+    tmp_path: Path, tokonomics: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1.2 million rows of one block: 140 bytes each."""
+    path = log(tmp_path, 1_200_000, blocks=pl.Series([[1]]).extend_constant([1], 1_199_999))
+    monkeypatch.setenv(VARIABLE, "100M")
+    columns = "arrival=arrival,input=input,output=output,prefix=blocks,block=64"
+    done = tokonomics("trace", str(path), f"--columns={columns}", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["requests"] == 1_200_000
+    said = re.search(r"first ([\d,]+) requests", " ".join(told["notes"]))
+    assert said
+    held = int(said[1].replace(",", ""))
+    assert 400_000 <= held <= 100e6 / 140
+
+
 def test_estimates_are_not_below_what_a_trace_keeps() -> None:
     """A trace's own columns are the least that making or reading one can take."""
     from tokonomics.serving.simulator import _BYTES_PER_REQUEST
@@ -148,6 +281,7 @@ def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (4_000_000_000, 4_000_000_000))
 
 
+@ON_LINUX
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",

@@ -6,13 +6,13 @@ thread with its own event loop, since the client under test has one too.
 
 import asyncio
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from aiohttp import web
+from tests.measure.served import served
 
 
 class Loopback:
@@ -161,52 +161,12 @@ def chunk(content: str | None = None, finish: str | None = None, usage: dict[str
     )
 
 
-async def _turns() -> None:
-    """Of the event loop: accepting a connection takes three of them, letting one go takes two."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
 @contextmanager
 def loopback() -> Iterator[Loopback]:
     """A server that ends with the block."""
-    server, loop = Loopback(), asyncio.new_event_loop()
-    ready, done = threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        app = web.Application(client_max_size=1 << 26)
-        app.router.add_post("/{behaviour}/v1/chat/completions", server.answer)
-        app.router.add_post("/{behaviour}/v1/completions", server.answer)
-        app.router.add_get("/{behaviour}/v1/models", server.models)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        connections: list[web.RequestHandler] = []
-
-        def connection() -> web.RequestHandler:
-            assert runner.server is not None
-            connections.append(runner.server())
-            return connections[-1]
-
-        listening = await loop.create_server(connection, "127.0.0.1", 0)
-        server.address = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        ready.set()
-        await done.wait()
-        # asyncio drops a connection that was accepted but is not set up when its server closes, with its socket open
-        # (Server._attach fails, and nobody hears of it): so accepting ends first, and closing waits for the set-up.
-        loop.remove_reader(listening.sockets[0].fileno())
-        await _turns()
-        listening.close()
-        for transport in [each.transport for each in connections if each.transport is not None]:
-            transport.abort()  # closing one that is full would wait for its reader for ever
-        await runner.cleanup()
-        await _turns()  # what was aborted lets its socket go
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    try:
-        assert ready.wait(30)
+    server, app = Loopback(), web.Application(client_max_size=1 << 26)
+    app.router.add_post("/{behaviour}/v1/chat/completions", server.answer)
+    app.router.add_post("/{behaviour}/v1/completions", server.answer)
+    app.router.add_get("/{behaviour}/v1/models", server.models)
+    with served(app) as server.address:
         yield server
-    finally:
-        loop.call_soon_threadsafe(done.set)
-        thread.join()
-        loop.close()

@@ -21,8 +21,27 @@ def commands(text: str) -> set[str]:
 
 def test_it_makes_everything_that_ci_makes() -> None:
     local = commands((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
-    assert {"demo", "test", "check-install"} <= local
+    assert {"demo", "docs", "test", "check-install"} <= local
     assert local <= commands(WORKFLOW.read_text(encoding="utf-8"))
+
+
+def test_it_installs_the_programs_that_tests_start_before_the_tests() -> None:
+    steps = jobs()["test"]["steps"]
+    tested = next(place for place, step in enumerate(steps) if step.get("run", "").startswith("make test"))
+    before = " ".join(step["run"] for step in steps[:tested] if step.get("if") == "runner.os == 'Linux'")
+    installed = (ROOT / ".ci" / "run").read_text(encoding="utf-8").partition("make demo")[0]
+    for program in ("prometheus", "chromium"):
+        assert f"echo {program}" in installed
+        assert f"install --yes --no-install-recommends {program}" in before or f"--with-deps {program}" in before
+
+
+def test_the_site_is_built_once() -> None:
+    """By ``make docs``; the test of it is told where it lies."""
+    for text in (WORKFLOW.read_text(encoding="utf-8"), (ROOT / ".ci" / "run").read_text(encoding="utf-8")):
+        docs, test = re.search(r"make docs$", text, re.M), re.search(r"make test TOKONOMICS_SITE=site$", text, re.M)
+        assert docs
+        assert test
+        assert docs.start() < test.start()
 
 
 def test_it_runs_on_every_python_of_the_classifiers_and_on_three_kinds_of_machine() -> None:

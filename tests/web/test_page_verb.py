@@ -67,6 +67,22 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Page]]:
             page.process.stdout.close()
 
 
+def test_where_memory_cannot_be_limited_that_is_said(monkeypatch: pytest.MonkeyPatch, tokonomics: Command) -> None:
+    served: list[socket.socket] = []
+
+    def serve(app: object, bound: socket.socket) -> None:
+        served.append(bound)
+        bound.close()
+
+    monkeypatch.setattr("tokonomics.web.serve._serve", serve)
+    monkeypatch.setattr("tokonomics.web.serve._end_tidily", lambda: None)
+    said = "does not let a process limit its memory"
+    for can in (True, False):
+        monkeypatch.setattr("tokonomics.web.serve.can_limit_memory", lambda can=can: can)
+        assert (said in tokonomics("web", "--no-open", "--port=0").stdout) is not can
+    assert len(served) == 2
+
+
 def test_it_answers_on_loopback_and_leaves_nothing_behind(start: Callable[..., Page]) -> None:
     page = start("--port", "0")
     assert page.address.startswith("http://127.0.0.1:")

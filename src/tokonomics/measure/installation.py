@@ -20,8 +20,9 @@ from typing import Literal
 from pydantic import Field
 
 from tokonomics import __version__
-from tokonomics.errors import TokonomicsError, shorten
+from tokonomics.errors import BadInput, TokonomicsError, shorten
 from tokonomics.nouns import Noun
+from tokonomics.room import VARIABLE, available_bytes, given_bytes, stated_bytes
 from tokonomics.units import gigabytes, plural
 
 State = Literal["ok", "note", "broken"]
@@ -239,9 +240,10 @@ def _ledger() -> Iterator[Check]:
     try:
         with closing(Ledger(path, read_only=True)) as book:
             marks = book.marks()
-    except (sqlite3.DatabaseError, TokonomicsError) as error:
+    except (sqlite3.DatabaseError, BadInput) as error:
+        why = error.what if isinstance(error, BadInput) else error
         fix = "Move it away and the meter begins a new one; keep it, if what it counted matters."
-        yield Check(name="meter", state="broken", seen=f"{path} cannot be read: {error}", fix=fix)
+        yield Check(name="meter", state="broken", seen=f"{path} cannot be read: {why}", fix=fix)
         return
     seen = f"{path}: {plural(len(marks), 'server')}, {gigabytes(path.stat().st_size)}"
     yield Check(name="meter", state="ok", seen=seen, facts={"servers": len(marks), "bytes": path.stat().st_size})
@@ -249,12 +251,13 @@ def _ledger() -> Iterator[Check]:
 
 def _machine() -> Iterator[Check]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.is_file() and (given := limit.read_text(encoding="ascii").strip()).isdigit():
-        memory = min(memory, int(given))
-    seen = f"{plural(cores, 'core')}, {gigabytes(memory)} of memory"
-    yield Check(name="machine", state="ok", seen=seen, facts={"cores": cores, "memory_bytes": memory})
+    memory, free = given_bytes(), available_bytes()
+    facts: Facts = {"cores": cores, "memory_bytes": round(memory), "free_bytes": round(free)}
+    seen = f"{plural(cores, 'core')}, {gigabytes(memory)} of memory, {gigabytes(free)} free"
+    if stated := os.environ.get(VARIABLE):
+        seen += f"; {VARIABLE} allows {gigabytes(stated_bytes(stated))}"
+        facts["allowed_bytes"] = round(stated_bytes(stated))
+    yield Check(name="machine", state="ok", seen=seen, facts=facts)
 
 
 def _folders() -> Iterator[Check]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
-from tokonomics.room import check_room
+from tokonomics.room import NoRoom, check_room
 from tokonomics.traffic import shared_prompts
 from tokonomics.traffic.cleaning import Problems, clean, set_aside
 from tokonomics.traffic.formats import COLUMNS_HELP, Layout
@@ -71,16 +71,21 @@ class TraceFile:
     def read(self, most: int | None = None) -> Trace:
         """The whole log: sorted by arrival, times from the first request, tenants and blocks numbered.
 
-        With ``most`` it ends with the batch in which requests and the blocks they list come to so many.
+        With ``most`` it ends with the batch in which requests and the blocks they list come to so many, or after
+        which no more can be held.
         """
         import polars as pl
 
         frames, held = [], 0
-        for frame in self._within_memory():
-            frames.append(frame)
-            held += len(frame) + (int(frame["prefix"].list.len().sum()) if "prefix" in frame.columns else 0)
-            if most is not None and held >= most:
-                break
+        try:
+            for frame in self._within_memory():
+                frames.append(frame)
+                held += len(frame) + (int(frame["prefix"].list.len().sum()) if "prefix" in frame.columns else 0)
+                if most is not None and held >= most:
+                    break
+        except NoRoom:
+            if most is None or not frames:
+                raise
         whole = pl.concat(frames)
         names, numbers = _numbered(whole["tenant"]) if "tenant" in whole.columns else ((), None)
         prefix = None
@@ -160,7 +165,7 @@ def _with_blocks(file: TraceFile) -> TraceFile:
     """The same file, knowing the size of its blocks: as stated, as its lists show, or from a pass over its keys."""
     layout = file.log.layout
     if layout.prefix_is_key:
-        shared = shared_prompts.learn(clean(raw, layout)[0] for raw in file.log.raw(layout))
+        shared = shared_prompts.learn((clean(raw, layout)[0] for raw in file.log.raw(layout)), named(file.path))
         note = shared_prompts.UPPER_BOUND.format(column=layout.label("prefix"))
         log = replace(file.log, layout=replace(layout, block_tokens=shared.block_tokens), notes=(*file.log.notes, note))
         return replace(file, log=log, shared=shared)

@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokonomics.room import check_room
+from tokonomics.units import plural
+
 if TYPE_CHECKING:
     import polars as pl
 
 SMALLEST_BLOCK = 16
 LARGEST_BLOCK = 8192
 MERGED_ROWS = 1_000_000
+_BYTES_PER_KEY = 260
+"""Peak over that of a log with one, by key: 1.5 and 3 million keys of 36 characters, as parquet."""
 BLOCKS_A_REQUEST = 32
 """On average, at most: keeps a long log of long shared prompts within memory at a loss of less than 1 block in 32."""
 UPPER_BOUND = (
@@ -42,8 +47,11 @@ class SharedPrompts:
         return known.with_columns(prefix=pl.when(pl.col("blocks") > 0).then(ids).otherwise([])).drop("first", "blocks")
 
 
-def learn(batches: "Iterable[pl.DataFrame]") -> SharedPrompts:
-    """One pass over the log for the shortest prompt of every key; memory grows with the number of keys only."""
+def learn(batches: "Iterable[pl.DataFrame]", where: str) -> SharedPrompts:
+    """One pass over the log for the shortest prompt of every key; memory grows with the number of keys only.
+
+    More keys than can be held are refused in the name of ``where``.
+    """
     import polars as pl
 
     parts = [pl.DataFrame(schema={"prefix": pl.String, "shortest": pl.Int64, "requests": pl.Int64})]
@@ -61,6 +69,12 @@ def learn(batches: "Iterable[pl.DataFrame]") -> SharedPrompts:
         # Not after every batch: with millions of keys the work would grow with the square of the log.
         if sum(map(len, parts[1:])) >= max(len(parts[0]), MERGED_ROWS):
             parts = [merged()]
+            check_room(
+                len(parts[0]) * _BYTES_PER_KEY,
+                f"to compare more than {plural(len(parts[0]), 'key')} of shared prompts",
+                where=where,
+                fix="Without them: --columns arrival=…,input=…,output=….",
+            )
     shortest = merged()
     shared = shortest.filter(pl.col("requests") > 1)
     block_tokens = SMALLEST_BLOCK

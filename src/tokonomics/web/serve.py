@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokonomics.errors import BadInput
+from tokonomics.room import can_limit_memory
 
 if TYPE_CHECKING:
     from tokonomics.web.safety import Gate
@@ -66,6 +67,8 @@ def web(
             typer.echo(
                 "Others can reach this address. What they send is not encrypted: use a trusted network or a tunnel."
             )
+        if not can_limit_memory():
+            typer.echo("This system does not let a process limit its memory: a question may take all of it.")
         if not no_open:
             _open_soon(f"http://127.0.0.1:{taken}/" if everywhere else address)
         _serve(app, bound)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.room import SHARE, available_bytes
 from tokonomics.web.answering import as_json
 from tokonomics.web.catalogue import prices_as_of
 from tokonomics.web.inputs import checked_inputs
@@ -26,17 +27,9 @@ _CORES = os.cpu_count() or 1
 _GIB = 2**30
 
 
-def memory_of_machine() -> int:
-    """Bytes that this process may have: of the machine, or of the container it runs in."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):
-        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return whole
-
-
-def memory_of_worker(workers: int, whole: int) -> int:
-    """All workers together leave a fifth to others; each has at least a gigabyte, so that a small machine answers."""
-    return max(_GIB, min(6 * _GIB, int(0.8 * whole / max(workers, 1))))
+def memory_of_worker(workers: int, free_bytes: float) -> int:
+    """All workers together leave a fifth of what is free to others, as long as each has a gigabyte to answer with."""
+    return max(_GIB, int(min(6 * _GIB, SHARE * free_bytes / max(workers, 1))))
 
 
 @dataclass(frozen=True)
@@ -53,7 +46,7 @@ class Settings:
     quick_s: float = 20.0
     long_s: float = 900.0
     memory_bytes: int | None = None
-    """Of one worker, beyond what its imports take; None: its share of the machine's."""
+    """Of one worker, beyond what its imports take; None: its share of what is free."""
     waiting: int = 16
     """Requests that wait for a worker, of each kind."""
     at_once: int = 12
@@ -73,7 +66,7 @@ class Service:
         self.uploads = Uploads(settings.uploads)
         warm_ups = ("plan", "simulate") if settings.warm_up else ()
         workers = settings.quick_workers + settings.long_workers
-        common = (self.uploads.empty, settings.memory_bytes or memory_of_worker(workers, memory_of_machine()))
+        common = (self.uploads.empty, settings.memory_bytes or memory_of_worker(workers, available_bytes()))
         turn = threading.Lock()
         quick, slow = worker_command(*common, 0), worker_command(*common, 5)
         self.quick = Pool(settings.quick_workers, settings.waiting, quick, warm_ups[:1], turn)

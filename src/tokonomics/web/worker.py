@@ -8,7 +8,6 @@ says ``ready``.
 import gc
 import json
 import os
-import resource
 import select
 import signal
 import struct
@@ -18,6 +17,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
+
+from tokonomics.room import limit_memory
 
 READY, BEGUN, PROGRESS, ANSWER, REFUSED, FAILED = b"rbpaef"
 HEAD = struct.Struct(">BI")
@@ -49,7 +50,7 @@ def main(folder: str, memory_bytes: int, niceness: int) -> None:
     gc.set_threshold(100_000, 20, 20)  # as on the command line: what is imported stays
     _import()
     _limit_files(Path(folder).parent)
-    _limit_memory(memory_bytes)
+    limit_memory(memory_bytes)  # beyond what the imports took
     write_frame(out, READY, b"{}")
     while (frame := read_frame(source)) is not None:
         write_frame(out, BEGUN, b"")
@@ -89,15 +90,6 @@ def _handled(request: dict[str, Any], tell: Callable[[str], None]) -> tuple[int,
         return REFUSED, answering.as_json(answering.error_of(said))
     except Exception:
         return FAILED, traceback.format_exc().encode()
-
-
-def _limit_memory(memory_bytes: int) -> None:
-    """Beyond what the imports took; where the system knows no such limit there is none."""
-    try:
-        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (taken + memory_bytes, taken + memory_bytes))
-    except (OSError, ValueError):
-        return
 
 
 WARM_UPS: dict[str, dict[str, Any]] = {
