@@ -30,10 +30,6 @@ class NoRoom(BadInput):
     """What was asked for does not fit the memory that may be used."""
 
 
-class NoRoom(BadInput):
-    """What was asked for does not fit the memory that may be used."""
-
-
 def check_room(needed_bytes: float, what: str, *, where: str | None = None, fix: str) -> None:
     """Refuse ``what`` where it needs more memory than may be used; ``fix`` says how to ask for less."""
     stated = os.environ.get(VARIABLE)
