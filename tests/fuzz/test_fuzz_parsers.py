@@ -1,6 +1,6 @@
 """No bytes at all make a parser fail: each gives a sane value or refuses in one message, in little time and memory.
 
-In the suite 300 spoilt files for each parser (30 for the one that fits curves), always the same; with FUZZ_CASES=20000
+In the suite 100 spoilt files for each parser (10 for the one that fits curves), always the same; with FUZZ_CASES=20000
 that many, new ones in every run: ``FUZZ_CASES=20000 python -m pytest tests/fuzz``. Coverage-guided fuzzing of the same
 parsers: benchmarks/fuzz_atheris.py. Inputs that ever broke one lie in ``corpus`` and are read again in every run.
 """
@@ -21,7 +21,7 @@ from tests.fuzz.mutations import spoilt
 from tests.fuzz.parsers import PARSERS, Parser
 
 CORPUS = Path(__file__).parent / "corpus"
-CASES = int(os.environ.get("FUZZ_CASES", "300"))
+CASES = int(os.environ.get("FUZZ_CASES", "100"))
 IS_LONG = "FUZZ_CASES" in os.environ
 
 Judge = Callable[[Parser, bytes], str]
