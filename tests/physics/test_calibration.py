@@ -28,7 +28,7 @@ from tokonomics.physics.calibration import (
     write_profile,
 )
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.physics.intervals import interval, prior_deviation
+from tokonomics.physics.intervals import interval
 from tokonomics.physics.origins import speed_badge
 from tokonomics.physics.sharding import step_weight_bytes
 from tokonomics.physics.steptime import StepModel, step_model
@@ -226,14 +226,24 @@ def test_what_lies_outside_is_said() -> None:
     assert "not corrected" in outside(profile, ["H200"], ["vllm"], ["qwen3-8b"], {})[0]
 
 
-@pytest.mark.parametrize(("held_out", "deviation"), [(0.05, 0.05), (0.9, prior_deviation("prefill", on()))])
-def test_a_corrected_prompt_has_the_interval_of_the_first_tokens_it_was_checked_on(
-    held_out: float, deviation: float
-) -> None:
-    """A first token is its prompt and a wait: where it is told well so is the prompt, where not it may be the wait."""
+@pytest.mark.parametrize("held_out", [0.01, 0.9])
+def test_first_tokens_that_are_told_well_say_nothing_of_prompts(held_out: float) -> None:
+    """A first token is its prompt and a wait; where the wait is most of it, a prompt may be far off."""
+    with using(None):
+        unchecked = interval(1.0, "prefill", on())
     checked = correcting(prefill=1.3).corrections[0]
     checked = checked.model_copy(update={"spreads": {"ttft": Spread(deviation=held_out, n=4)}})
     with using(correcting().model_copy(update={"corrections": (checked,)})):
+        assert interval(1.0, "prefill", on()) == unchecked
+        first_token = interval(1.0, "ttft", on())
+    assert math.log(first_token.high) == pytest.approx(1.2816 * held_out, rel=1e-3)
+
+
+def test_prompts_that_were_held_out_have_their_own_interval() -> None:
+    checked = correcting(prefill=1.3).corrections[0]
+    spreads = {"ttft": Spread(deviation=0.5, n=4), "prefill": Spread(deviation=0.05, n=4)}
+    checked = checked.model_copy(update={"spreads": spreads})
+    with using(correcting().model_copy(update={"corrections": (checked,)})):
         around = interval(1.0, "prefill", on())
-    assert around.high == pytest.approx(math.exp(1.2816 * deviation), rel=1e-4)
-    assert around.low == pytest.approx(math.exp(-1.2816 * deviation), rel=1e-4)
+    assert math.log(around.high) == pytest.approx(1.2816 * 0.05, rel=1e-3)
+    assert math.log(around.low) == pytest.approx(-1.2816 * 0.05, rel=1e-3)

@@ -85,11 +85,8 @@ def _deviation(kind: Kind, deployment: Deployment) -> float | None:
         return None
     correction = profile.correction_of(deployment, BARE if kind == "step" else deployment.engine.key)
     kernels = profile.kernels_of(deployment.gpu)
-    seen = correction.spreads if correction else {}
-    found = seen.get(kind) or (kernels.spreads if kernels else {}).get(kind)
-    if found is None and kind == "prefill" and "ttft" in seen:
-        # A first token is its prompt and a wait: checked prompts are told no worse than it, nor than unchecked ones.
-        return min(seen["ttft"].deviation, prior_deviation(kind, deployment))
+    # Of this kind alone: a first token is its prompt and a wait, and told well it may be for the wait.
+    found = (correction.spreads if correction else {}).get(kind) or (kernels.spreads if kernels else {}).get(kind)
     return found.deviation if found else None
 
 
