@@ -178,6 +178,15 @@ def test_other_traffic_that_is_typed_replaces_the_files(tmp_path: Path) -> None:
     assert answer("trace", str(of_log), *words) == answer("trace", *words)
 
 
+def test_arrivals_that_are_typed_bring_their_own_rate(tmp_path: Path) -> None:
+    shape = ("--input", "10", "--output", "20", "--requests", "500")
+    for line in ("rate = 5", "tokens_per_month = '2B'"):
+        file = str(saved(tmp_path, f"{line}\ninput = 10\noutput = 20\nrequests = 500\n"))
+        typed = ("--arrivals", "gamma:7,cv=3")
+        assert answer("trace", file, *typed) == answer("trace", *typed, *shape)
+        assert answer("trace", file, *typed, "--rate", "3") == answer("trace", *typed, "--rate", "3", *shape)
+
+
 def test_two_files_are_too_many_and_a_flags_file_is_none(tmp_path: Path) -> None:
     file = str(saved(tmp_path, SMALL))
     assert "one scenario at a time" in refused("fit", file, file)

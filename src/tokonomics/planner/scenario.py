@@ -6,7 +6,7 @@ the scenario.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -127,7 +127,7 @@ _ALSO_MADE_UP = {"duration", "system_prompts", "sessions", "tenants", "demand"}
 _ALSO_OF_A_LOG = {"from", "to", "strict", "servegen_model", "servegen_scale"}
 
 
-def replaced_by(given: Iterable[str]) -> set[str]:
+def replaced_by(given: Collection[str]) -> set[str]:
     """The words of a scenario that others take the place of: themselves, and traffic of the other kind."""
     gone = set(given)
     if "trace" in gone:
@@ -136,7 +136,8 @@ def replaced_by(given: Iterable[str]) -> set[str]:
         gone |= _OF_A_LOG | _ALSO_OF_A_LOG
     for one, other in (("rate", "tokens_per_month"), ("offline", "slo"), ("demand", "rate")):
         gone |= {other} if one in gone else {one} if other in gone else set()
-    return gone
+    # Arrivals carry a rate of their own: gamma:7,cv=3.
+    return gone | {"rate", "tokens_per_month"} if "arrivals" in given else gone
 
 
 def scenario_from(values: Mapping[str, object], where: str | None = None) -> Scenario:
