@@ -185,6 +185,8 @@ def test_arrivals_that_are_typed_bring_their_own_rate(tmp_path: Path) -> None:
         typed = ("--arrivals", "gamma:7,cv=3")
         assert answer("trace", file, *typed) == answer("trace", *typed, *shape)
         assert answer("trace", file, *typed, "--rate", "3") == answer("trace", *typed, "--rate", "3", *shape)
+    file = str(saved(tmp_path, "rate = 5\ninput = 10\noutput = 20\n"))
+    assert answer("trace", file, "--arrivals", "gamma:7,cv=3")["rate"] == pytest.approx(7)
 
 
 def test_two_files_are_too_many_and_a_flags_file_is_none(tmp_path: Path) -> None:

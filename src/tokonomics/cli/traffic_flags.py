@@ -161,6 +161,8 @@ def _made_up(traffic: "Traffic", rate: float | None) -> "Trace":
         drawn = load_of_shape(1.0, inputs, outputs, seed=seed).workload
         rate = rate_of(traffic.tokens_per_month, drawn.input_tokens + drawn.output_tokens)
     process = parse_arrivals("poisson:1" if traffic.arrivals is None else traffic.arrivals)
+    if rate is None and traffic.requests is None and traffic.duration is None and process.at_once is None:
+        rate = mean_rate(process) or None  # arrivals that no end is given for are their own rate
     if rate is not None:
         if not structured and traffic.requests is None and traffic.duration is None:
             planned = load_of_shape(rate, inputs, outputs, arrivals=traffic.arrivals, seed=seed)
