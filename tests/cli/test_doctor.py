@@ -156,3 +156,29 @@ def test_completion_is_found_where_the_installer_puts_it(tokonomics: Run) -> Non
     script.parent.mkdir()
     script.write_text("", encoding="utf-8")
     assert seen(tokonomics)["completion"]["seen"] == "installed for zsh"
+
+
+def test_a_folder_counts_as_writable_when_a_file_was_written(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    folder = seen(tokonomics)["cache folder"]
+    assert folder["state"] == "note"
+    assert "cannot be written" in folder["seen"]
+    assert "No space left on device" in folder["seen"]
+
+
+def test_little_room_is_noted(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert seen(tokonomics)["cache folder"]["state"] == "ok"
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    folder = seen(tokonomics)["cache folder"]
+    assert folder["state"] == "note"
+    assert "0 B free" in folder["seen"]
+    assert folder["fix"]
+
+
+def test_extras_are_installed_as_the_readme_says() -> None:
+    root = Path(__file__).parents[2]
+    files = [*(root / "src").rglob("*.py"), *(root / "docs").glob("*.md"), root / "README.md"]
+    assert [file.name for file in files if "tokonomics[" in file.read_text(encoding="utf-8")] == []

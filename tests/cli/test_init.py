@@ -149,3 +149,31 @@ def test_every_shipped_example_fits_the_schema(file: Path) -> None:
     jsonschema.Draft4Validator(scenario_schema()).validate(tomllib.loads(file.read_text(encoding="utf-8")))
     assert file.read_text(encoding="utf-8").startswith("#:schema ../scenario.schema.json\n")
     read_scenario_file(file)
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_folder_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: tuple[str, ...]) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (".", str(tmp_path)):
+        refused = str(run("init", folder, *force).exception)
+        assert "is a folder" in refused
+        assert "--force" not in refused
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(("x.json",), "'x.json' does not end with .toml"), (("x.toml", "--schema"), "'x.toml' does not end with .json")],
+)
+def test_a_name_that_no_verb_would_take_for_a_scenario_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert says in str(run("init", *words).exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_names_of_verbs_are_whole_and_examples_are_their_own() -> None:
+    text = scenario_text(scenario_verbs())
+    assert all(re.search(rf"[ ,]{verb}[,.]", text.partition("# Every key")[0]) for verb in scenario_verbs())
+    assert '#save = "mine.csv"' in text.partition("[own-hardware]")[2].partition("\n[")[0]
+    assert '#save = "requests.parquet"' in text.partition("[trace]")[2].partition("\n[")[0]

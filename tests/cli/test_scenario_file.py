@@ -203,6 +203,17 @@ def test_other_traffic_that_is_typed_replaces_the_files(tmp_path: Path) -> None:
     assert answer("trace", str(of_log), *words) == answer("trace", *words)
 
 
+def test_arrivals_that_are_typed_bring_their_own_rate(tmp_path: Path) -> None:
+    shape = ("--input", "10", "--output", "20", "--requests", "500")
+    for line in ("rate = 5", "tokens_per_month = '2B'"):
+        file = str(saved(tmp_path, f"{line}\ninput = 10\noutput = 20\nrequests = 500\n"))
+        typed = ("--arrivals", "gamma:7,cv=3")
+        assert answer("trace", file, *typed) == answer("trace", *typed, *shape)
+        assert answer("trace", file, *typed, "--rate", "3") == answer("trace", *typed, "--rate", "3", *shape)
+    file = str(saved(tmp_path, "rate = 5\ninput = 10\noutput = 20\n"))
+    assert answer("trace", file, "--arrivals", "gamma:7,cv=3")["rate"] == pytest.approx(7)
+
+
 def test_two_files_are_too_many_and_a_flags_file_is_none(tmp_path: Path) -> None:
     file = str(saved(tmp_path, SMALL))
     assert "one scenario at a time" in refused("fit", file, file)
@@ -240,3 +251,59 @@ def test_every_flag_of_every_verb_is_a_key(verb: str) -> None:
     made: Any = typer.main.get_command(app)
     flags = [flag for each in made.commands[verb].params for flag in each.opts if flag.startswith("--")]
     assert {flag.removeprefix("--").replace("-", "_") for flag in flags} - {"help"} - set(known_keys([verb])) == set()
+
+
+@pytest.mark.parametrize(
+    ("verb", "text", "says"),
+    [
+        ("simulate", SMALL + 'rate = "five"\ninput = 10\noutput = 10\n', "scenario.toml: rate: must be a number"),
+        ("fit", SMALL + "weights = 8\n", "scenario.toml: weights: '8'"),
+        ("fit", SMALL + "[fit]\ncontext = 0\n", "scenario.toml: [fit] context: must be between"),
+        ("plan", "", "scenario.toml: says no model"),
+        ("plan", "", 'Write model = "llama-3.1-8b" there, or type it.'),
+        ("simulate", "", "scenario.toml: says no gpu"),
+        ("simulate", "", 'Write gpu = "H100" there, or type --gpu.'),
+        ("cost", SMALL, "or type --tokens-per-second."),
+        ("fit", "[simulate]\ndemand = '12x20'\n", "It is for [fleet]."),
+        ("fit", "[fit]\nrate = 5\n", "not for fit"),
+        ("fit", "[slo]\nttft_p99 = 0.5\n", 'Write slo = "ttft_p99=0.5,tpot_p99=50ms".'),
+        ("fit", "tp = 2\ntp = 3\n", "a key is given twice (at line 2"),
+    ],
+)
+def test_a_mistake_in_a_file_is_said_of_the_file_and_its_key(tmp_path: Path, verb: str, text: str, says: str) -> None:
+    assert says in refused(verb, str(saved(tmp_path, text)))
+
+
+def test_a_mistake_that_is_typed_is_not_the_files(tmp_path: Path) -> None:
+    message = refused("fit", str(saved(tmp_path, SMALL + "context = 5\n")), "--context", "0")
+    assert message.startswith("--context: must be between")
+
+
+def test_a_home_is_found_without_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "log.csv").write_text("time,prompt,answer\n0,10,20\n1,10,20\n")
+    columns = 'columns = "arrival=time,input=prompt,output=answer"\n'
+    assert answer("trace", str(saved(tmp_path, f'trace = "~/log.csv"\n{columns}')))["requests"] == 2
+    file = saved(tmp_path, 'input = "trace:~/log.csv"\n[trace]\nchart = "~/a.svg"\n')
+    assert read_values(file, "trace") == {"input": f"trace:{tmp_path}/log.csv", "chart": f"{tmp_path}/a.svg"}
+
+
+def test_a_file_that_is_not_there_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    message = refused("trace", str(saved(tmp_path, 'trace = "log.csv"\n')))
+    assert "scenario.toml: trace: log.csv: No such file" in message
+    assert f"Looked for in {tmp_path} and in {Path.cwd()}." in message
+
+
+@pytest.mark.parametrize("name", ["my.tom", "."])
+def test_a_name_that_is_no_scenario_is_said_before_traffic_is_missed(name: str) -> None:
+    message = refused("plan", name)
+    assert "traffic" not in message
+    assert "A scenario's name ends in .toml" in message
+
+
+def test_one_rate_is_not_advised_to_be_a_range() -> None:
+    assert ":" not in refused("simulate", "llama-3.1-8b", "--gpu", "H100", "--rate", "0", "--input", "9").split("\n")[1]
+
+
+def test_several_gpus_where_one_is_taken_are_counted() -> None:
+    assert "--gpu: one GPU at a time, got 2" in refused("fit", "llama-3.1-8b", "--gpu", "H100,H200")

@@ -250,7 +250,6 @@ def test_a_burst_has_a_chart_too(tokonomics: Call, tmp_path: Path) -> None:
         ((*MADE_UP, "--chart=made.gif"), "--chart"),
         ((*MADE_UP, "--duration=0"), "--duration"),
         ((*MADE_UP, "--duration=never"), "--duration"),
-        (("trace", "--arrivals=poisson:2", "--input=5", "--output=5"), "no end is given"),
         (("trace", "--arrivals=poisson:2", "--requests=5"), "--input"),
         (("trace", "--arrivals=poisson:2", "--requests=5", "--input=5"), "--output"),
         (("trace", "--arrivals=poisson:2", "--requests=0", "--input=5", "--output=5"), "--requests"),

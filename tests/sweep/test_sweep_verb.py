@@ -204,7 +204,7 @@ def test_without_the_extra_ray_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "ray", None)
     done = tokonomics("sweep", chat, "--over", "gpu=H100", "--ray", "auto")
     assert done.returncode == 2
-    assert "pip install 'tokonomics[ray]'" in done.stderr
+    assert "pip install '.[ray]'" in done.stderr
 
 
 def test_a_chart_is_drawn_for_one_key_two_and_three(tokonomics: Call, chat: Path, tmp_path: Path) -> None:

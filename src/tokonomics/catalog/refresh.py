@@ -248,7 +248,7 @@ def _gpuhunt() -> Any:
         return importlib.import_module("gpuhunt")
     except ImportError:
         raise BadInput(
-            "the price source gpuhunt is not installed", fix="Install it with: pip install 'tokonomics[live]'"
+            "the price source gpuhunt is not installed", fix="In a checkout: pip install '.[live]'"
         ) from None
 
 

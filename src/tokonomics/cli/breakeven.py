@@ -58,11 +58,10 @@ def breakeven(
     \b
     Examples:
       tokonomics breakeven llama-3.3-70b --api openai:gpt-4o --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms
-      tokonomics breakeven llama-3.3-70b --api openai:gpt-4o,groq:llama-3.3-70b-versatile --input 1000 --output 300 \\
-        --engineers 0.5 --engineer-usd-per-month 15000 --overhead network=5% --min-weights fp8 --chart breakeven.png
+      tokonomics breakeven chat.toml --api openai:gpt-4o,groq:llama-3.3-70b-versatile --chart breakeven.png
+      tokonomics breakeven chat.toml --api openai:gpt-4o --engineers 0.5 --engineer-usd-per-month 15k --overhead tax=5%
       tokonomics breakeven llama-3.1-8b --api openai:gpt-4o-mini --batch-api --cached-share 0.3 --input 2000 --output 99
-      tokonomics breakeven --tokens-per-second 2400 --usd-per-hour 2.21 --replica-gpus 4 --max-utilization 0.7 \\
-        --api openai:gpt-4o --input 1000 --output 1000
+      tokonomics breakeven --tokens-per-second 2400 --usd-per-hour 2.21 --api openai:gpt-4o --input 1000 --output 1000
       tokonomics breakeven chat.toml --api openai:gpt-4o-mini
     """
     from tokonomics.planner.breakeven import NothingFits

@@ -29,8 +29,8 @@ def compare(
     \b
     Examples:
       tokonomics compare llama-3.1-8b qwen2.5-32b llama-3.3-70b --gpu L4,A100,H100 --rate 20 --input 1000 --output 300
-      tokonomics compare llama-3.1-8b llama-3.3-70b --gpu H100,H200 --rate 20 --input 1000 --output 300 --simulate \\
-        --slo ttft_p99=1,tpot_p99=50ms --quality llama-3.1-8b=0.66,llama-3.3-70b=0.86 --chart compare.png
+      tokonomics compare llama-3.1-8b qwen3-8b --rate 20 --input 1000 --output 300 --slo tpot_p99=50ms --simulate
+      tokonomics compare chat.toml llama-3.1-8b llama-3.3-70b --quality llama-3.1-8b=0.66,llama-3.3-70b=0.86
       tokonomics compare chat.toml llama-3.1-8b qwen3-8b
     """
     from tokonomics.clock import today

@@ -50,7 +50,12 @@ def init(
     if str(path) == "-":
         typer.echo(text, nl=False)
         return
-    where = shorten(str(path), 200)
+    where, ending = shorten(str(path), 200), ".json" if schema else ".toml"
+    if path.is_dir():
+        name = SCHEMA_FILE if schema else "scenario.toml"
+        raise BadInput("is a folder", where=where, fix=f"Name a file in it: {shorten(str(path / name), 200)}")
+    if path.suffix.lower() != ending:
+        raise BadInput(f"'{shorten(path.name)}' does not end with {ending}", where="FILE")
     if path.exists() and not force:
         raise BadInput("exists already", where=where, fix="Choose another name, or write over it with --force.")
     write_text(path, text, where)

@@ -74,9 +74,8 @@ def own_hardware(
     \b
     Examples:
       tokonomics own-hardware --gpu H100 --gpus 8 --purchase-usd 250000 --years 4 --usd-per-kwh 0.12 --host-watts 4600
-      tokonomics own-hardware --gpu L40S --gpus 4 --purchase-usd 60000 --years 5 --usd-per-kwh 0.25 --host-watts 900 \\
-        --pue 1.3 --residual 0.1 --cost-of-capital 0.08 --hosting-usd-per-month 600 --save mine.csv
-      tokonomics own-hardware server.toml
+      tokonomics own-hardware --gpu L40S --purchase-usd 15k --years 5 --usd-per-kwh 0.2 --host-watts 300 --save mine.csv
+      tokonomics own-hardware server.toml --pue 1.3 --residual 10% --cost-of-capital 8% --hosting-usd-per-month 600
     """
     from pydantic import ValidationError
 

@@ -6,6 +6,7 @@ both, and other traffic that is typed replaces the file's. A key that no verb kn
 one that this verb has no flag for is said on standard error.
 """
 
+import os
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from tokonomics.cli.parameters import OUTPUT, Kind, Parameter, parameter_for, verb_parameters
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, TokonomicsError, nearest, shorten
 
 if TYPE_CHECKING:
     from tokonomics.planner.scenario import Scenario
@@ -35,6 +36,8 @@ the tokens; tokens of a machine, of a replica, and of all GPUs; dollars of a mac
 the top, ``usd_per_hour`` is that of one GPU, as to all other verbs."""
 _EITHER = {"cost": ("usd_per_hour", ("gpu", "offers"))}
 """What says the same in another way: a price, or the GPU that it is looked up for."""
+_FILE = "tokonomics.scenario"
+"""Where a context keeps the file that it was made from, and what of it is used."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,10 @@ class ScenarioFile:
 
     def _found(self, verb: str, key: str, value: object) -> object:
         parameter = parameter_for(verb, key)
-        if parameter is None or key in OUTPUT or parameter.kind is Kind.PLAIN:
+        if parameter is None or parameter.kind is Kind.PLAIN:
             return value
+        if key in OUTPUT:
+            return _at_home(value) if isinstance(value, str) else value
         if isinstance(value, list):
             return [self._beside(each, parameter) for each in value]
         return self._beside(value, parameter)
@@ -74,8 +79,14 @@ class ScenarioFile:
         name = value.removeprefix(before)
         if (before and not value.startswith(before)) or not name or "\0" in name or len(name) > 4000:
             return value
-        there = self.path.parent / name
-        return value if Path(name).is_absolute() or not there.exists() else f"{before}{there}"
+        whole = _at_home(name)
+        there = self.path.parent / whole
+        return f"{before}{there}" if whole != name or (not Path(name).is_absolute() and there.exists()) else value
+
+
+def _at_home(name: str) -> str:
+    """``~`` as a shell would have it, where a path begins with it."""
+    return os.path.expanduser(name) if name.startswith("~") else name  # noqa: PTH111 - never raises
 
 
 def scenario_verbs() -> list[str]:
@@ -136,6 +147,8 @@ def read_scenario_file(path: Path) -> ScenarioFile:
         key = name.replace("-", "_")
         if isinstance(value, dict) and key in verbs:
             tables[verbs[key]] = _table(value, verbs[key], f"{where}: [{name}]")
+        elif isinstance(value, dict) and key in at_the_top:
+            raise BadInput(f"'[{key}]' is not a table", where=where, fix=f"Write {_example(key)}.")
         elif isinstance(value, dict):
             raise _unknown(f"unknown table '[{shorten(name)}]'", key, verbs, where)
         elif key in known_keys() and key not in at_the_top:
@@ -159,8 +172,23 @@ def _table(table: Mapping[str, object], verb: str, where: str) -> dict[str, obje
     keys = list(dict.fromkeys(each.key for each in verb_parameters(verb).values()))
     made: dict[str, object] = {}
     for name, value in table.items():
-        _put(made, name.replace("-", "_"), value, keys, where)
+        key = name.replace("-", "_")
+        others = [other for other in takers_of(key) if other != verb]
+        if key not in keys and others and key not in OUTPUT:
+            fix = f"It is for {', '.join(f'[{other}]' for other in others)}."
+            raise BadInput(f"unknown key '{shorten(key)}': not for {verb}", where=where, fix=fix)
+        _put(made, key, value, keys, where)
     return made
+
+
+def _example(key: str, parameter: Parameter | None = None) -> str:
+    """A line of a scenario file."""
+    import json
+
+    from tokonomics.cli.scenario_text import shown
+
+    value = shown(parameter or next(iter(takers_of(key).values())))
+    return f"{key} = {json.dumps(value, ensure_ascii=False)}"
 
 
 def _put(made: dict[str, object], key: str, value: object, known: Collection[str], where: str) -> None:
@@ -189,7 +217,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode("utf-8-sig"))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise BadInput(f"is not a TOML file: {shorten(str(error), 120)}", where=where) from None
+        said = str(error)
+        if said.startswith("Cannot overwrite a value"):
+            raise BadInput(said.replace("Cannot overwrite a value", "a key is given twice"), where=where) from None
+        raise BadInput(f"is not a TOML file: {shorten(said, 120)}", where=where) from None
 
 
 def read_values(path: Path, verb: str) -> dict[str, object]:
@@ -241,6 +272,7 @@ class ScenarioCommand(TyperCommand):
         typed = self._typed(ctx, rest)
         values = _priced_as_typed(verb, without_replaced(file.values_for(verb), typed), typed)
         ctx.default_map, placed = as_defaults(verb, values, file)
+        ctx.meta[_FILE] = file, values
         unused = file.unused_by(verb)
         if unused:
             typer.echo(f"{file.path}: {verb} does not use {', '.join(unused)}", err=True)
@@ -248,9 +280,20 @@ class ScenarioCommand(TyperCommand):
             return super().parse_args(ctx, [*rest, *placed])
         except typer.BadParameter as problem:
             key = next((each for each in values if _names(problem, parameter_for(verb, each))), None)
-            if key is None:
+            if key is not None:
+                raise BadInput(problem.message, where=file.where(verb, key)) from None
+            # MissingParameter is no public name of Typer; the class it extends is.
+            if problem.param is None or type(problem).__name__ != "MissingParameter":
                 raise
-            raise BadInput(problem.message, where=file.where(verb, key)) from None
+            raise _missing(verb, str(problem.param.name), file) from None
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TokonomicsError as error:
+            if _FILE in ctx.meta:
+                _blame(error, str(self.name), *ctx.meta[_FILE])
+            raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         pieces: list[str] = super().collect_usage_pieces(ctx)
@@ -287,6 +330,33 @@ def _priced_as_typed(verb: str, values: Mapping[str, object], typed: Collection[
 
 def _names(problem: typer.BadParameter, parameter: Parameter | None) -> bool:
     return parameter is not None and problem.param is not None and problem.param.name == parameter.name
+
+
+def _missing(verb: str, name: str, file: ScenarioFile) -> BadInput:
+    parameter = verb_parameters(verb)[name]
+    return BadInput(
+        f"says no {parameter.key}, which {verb} needs",
+        where=shorten(str(file.path), 200),
+        fix=f"Write {_example(parameter.key, parameter)} there, or type {parameter.flag or 'it'}.",
+    )
+
+
+def _blame(error: TokonomicsError, verb: str, file: ScenarioFile, values: Mapping[str, object]) -> None:
+    """A mistake in a value of the file is said of its key there, not of the flag that nobody typed."""
+    for key, value in values.items():
+        parameter = parameter_for(verb, key)
+        if parameter is None or error.where is None:
+            return
+        if error.where == parameter.flag:
+            error.where = file.where(verb, key)
+            return
+        if parameter.kind is not Kind.PLAIN and error.where in (value, str(value).removeprefix(_TRACE_PREFIX)):
+            name = Path(error.where)
+            if not name.is_absolute() and not name.exists():
+                looked = f"Looked for in {file.path.absolute().parent} and in {Path.cwd()}."
+                error.fix = f"{looked}\n  {error.fix}" if error.fix else looked
+            error.where = f"{file.where(verb, key)}: {error.where}"
+            return
 
 
 def without_replaced(values: Mapping[str, object], typed: Collection[str]) -> dict[str, object]:

@@ -67,6 +67,8 @@ EXAMPLES: dict[str, object] = {
     "target": 0.2, "utilization": 0.5, "save": "requests.parquet", "chart": "chart.svg", "html": "report.html",
 }  # fmt: skip
 """Where a flag has no default."""
+_OTHERWISE: dict[tuple[str, str], object] = {("own-hardware", "save"): "mine.csv"}
+"""The same key with another meaning."""
 
 
 def scenario_text(verbs: Sequence[str]) -> str:
@@ -74,7 +76,7 @@ def scenario_text(verbs: Sequence[str]) -> str:
     lines = [
         f"#:schema ./{SCHEMA_FILE}",
         "# What is served, to whom, on what, at which prices. One file for every verb:  tokonomics VERB FILE, with",
-        *(f"# {line}" for line in textwrap.wrap(", ".join(verbs) + ".", _WIDTH - 2)),
+        *(f"# {line}" for line in textwrap.wrap(", ".join(verbs) + ".", _WIDTH - 2, break_on_hyphens=False)),
         "# Every key is a flag; a flag that is typed wins. Keys at the top are for all verbs that have such a flag,",
         "# a table such as [plan] for one verb alone. Commented out: the default, or an example.",
     ]
@@ -108,7 +110,7 @@ def _table(verb: str, shared: set[str], searches: bool) -> list[str]:
     if searches:
         lines += ["# This verb compares GPUs: these instead of the one above.", f"gpu = {_toml(_SEARCHED)}"]
     for key, each in own.items():
-        lines += [*_comment(each.help, each), _line(key, shown(each), False)]
+        lines += [*_comment(each.help, each), _line(key, _OTHERWISE.get((verb, key), shown(each)), False)]
     return lines if own or searches else []
 
 
@@ -125,7 +127,7 @@ def shown(parameter: Parameter) -> object:
 
 def _comment(text: str, parameter: Parameter) -> list[str]:
     default = f" Without: {parameter.default_text}." if parameter.default_text else ""
-    return [f"# {line}" for line in textwrap.wrap(text + default, _WIDTH - 2)]
+    return [f"# {line}" for line in textwrap.wrap(text + default, _WIDTH - 2, break_on_hyphens=False)]
 
 
 def _line(key: str, value: object, works: bool) -> str:

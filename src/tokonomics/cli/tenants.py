@@ -46,8 +46,7 @@ def tenants(
     Examples:
       tokonomics tenants --model llama-3.1-8b --gpu H100 --trace log.csv --columns tenant=customer --slo ttft_p99=0.5
       tokonomics tenants --model llama-3.1-8b --gpu H100 --trace team-a.csv --trace team-b.csv --slo ttft_p99=0.5
-      tokonomics tenants --model llama-3.1-8b --gpu L4 --arrivals diurnal:2,peak=3 --duration 1d --tenants 10,skew=1
-        --input 500 --output 100 --slo ttft_p99=1
+      tokonomics tenants llama-3.1-8b --gpu L4 --tenants 10,skew=1 --rate 4 --input 500 --output 100 --slo ttft_p99=1
       tokonomics tenants --model llama-3.1-70b --gpu H200 --tp 2 --trace log.csv --lora-rank 16 --lora-adapters 50
       tokonomics tenants chat.toml --tenants 10,skew=1
     """

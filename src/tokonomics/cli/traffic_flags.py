@@ -153,7 +153,7 @@ def say_problems(file: "TraceFile") -> None:
 
 def _made_up(traffic: "Traffic", rate: float | None) -> "tuple[Trace, float | None]":
     """The requests, and the rate that was asked for."""
-    from tokonomics.planner.load import load_of_shape
+    from tokonomics.planner.load import load_of_shape, mean_rate
     from tokonomics.planner.scenario import rate_of
     from tokonomics.traffic.arrivals import parse_arrivals
     from tokonomics.traffic.generate import ENOUGH_REQUESTS
@@ -169,6 +169,8 @@ def _made_up(traffic: "Traffic", rate: float | None) -> "tuple[Trace, float | No
             mean = load_of_shape(1.0, inputs, outputs, seed=traffic.seed).workload
             tokens = mean.input_tokens + mean.output_tokens
         rate = rate_of(traffic.tokens_per_month, tokens)
+    if rate is None and traffic.requests is None and traffic.duration is None and process.at_once is None:
+        rate = mean_rate(process) or None  # arrivals that no end is given for are their own rate
     if rate is None:
         return make(process, traffic.requests, read_time(traffic.duration, "--duration")), None
     if process.at_once is not None:

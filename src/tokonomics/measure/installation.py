@@ -11,6 +11,7 @@ import platform
 import shutil
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib import metadata
@@ -42,6 +43,9 @@ _COMPLETIONS = {
     "fish": ".config/fish/completions/tokonomics.fish",
 }
 """Where ``--install-completion`` puts its scripts."""
+
+_LITTLE_BYTES = 100_000_000
+"""Some ten times what the compiled simulator and refreshed prices take."""
 
 
 class Check(Noun):
@@ -123,7 +127,7 @@ def _extras() -> Iterator[Check]:
         try:
             version = metadata.version(package)
         except metadata.PackageNotFoundError:
-            seen, fix = f"not installed: {purpose}", f"If you want it: pip install 'tokonomics[{extra}]'"
+            seen, fix = f"not installed: {purpose}", f"If you want it: pip install '.[{extra}]' (in a checkout)"
             yield Check(name=f"extra {extra}", state="note", seen=seen, fix=fix, facts={package: None})
         else:
             seen = f"{package} {version}: {purpose}"
@@ -269,12 +273,20 @@ def _folders() -> Iterator[Check]:
         ("data folder", default_ledger().parent, "the meter's ledger"),
     ):
         there = next(each for each in (folder, *folder.parents) if each.exists())
-        if there.is_dir() and os.access(there, os.W_OK):
-            free = gigabytes(shutil.disk_usage(there).free)
-            yield Check(name=name, state="ok", seen=f"{folder} can be written, {free} free: {kept}")
-        else:
-            fix = "Set XDG_CACHE_HOME and XDG_DATA_HOME to folders that can be."
-            yield Check(name=name, state="note", seen=f"{folder} cannot be written: not kept are {kept}", fix=fix)
+        try:
+            with tempfile.TemporaryFile(dir=there) as file:  # permissions alone promise more than some folders hold
+                file.write(b"tokonomics")
+                file.flush()
+            free = shutil.disk_usage(there).free
+        except OSError as error:
+            seen = f"{folder} cannot be written ({error.strerror or error}): not kept are {kept}"
+            elsewhere = "Set XDG_CACHE_HOME and XDG_DATA_HOME to folders that can be."
+            yield Check(name=name, state="note", seen=seen, fix=elsewhere)
+            continue
+        is_little = free < _LITTLE_BYTES
+        fix = "Make room, or set XDG_CACHE_HOME and XDG_DATA_HOME to folders on another disk." if is_little else None
+        seen = f"{folder} can be written, {gigabytes(free)} free: {kept}"
+        yield Check(name=name, state="note" if is_little else "ok", seen=seen, fix=fix)
 
 
 def _completion() -> Iterator[Check]:

@@ -6,7 +6,7 @@ the scenario.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, UnknownName, nearest, shorten
 from tokonomics.nouns import Noun
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import Question
@@ -127,7 +127,7 @@ _ALSO_MADE_UP = {"duration", "system_prompts", "sessions", "tenants", "demand"}
 _ALSO_OF_A_LOG = {"from", "to", "strict", "servegen_model", "servegen_scale"}
 
 
-def replaced_by(given: Iterable[str]) -> set[str]:
+def replaced_by(given: Collection[str]) -> set[str]:
     """The words of a scenario that others take the place of: themselves, and traffic of the other kind."""
     gone = set(given)
     if "trace" in gone:
@@ -136,7 +136,8 @@ def replaced_by(given: Iterable[str]) -> set[str]:
         gone |= _OF_A_LOG | _ALSO_OF_A_LOG
     for one, other in (("rate", "tokens_per_month"), ("offline", "slo"), ("demand", "rate")):
         gone |= {other} if one in gone else {one} if other in gone else set()
-    return gone
+    # Arrivals carry a rate of their own: gamma:7,cv=3.
+    return gone | {"rate", "tokens_per_month"} if "arrivals" in given else gone
 
 
 def scenario_from(values: Mapping[str, object], where: str | None = None) -> Scenario:
@@ -161,8 +162,21 @@ def questions_of(scenario: Scenario, today: date) -> list[Question]:
     """The scenario for each of its models; the traffic is the same requests for all."""
     if not scenario.model:
         raise BadInput("no model is named", fix="Such as: tokonomics plan llama-3.1-8b --rate 5 --input 1000 …")
+    names = listed(scenario.model, "model") or []
+    for name in names:
+        _check_model(name)
     load, offers = load_of(scenario), offers_of(scenario)
-    return [question_of(scenario, name, load, offers, today) for name in listed(scenario.model, "model") or ()]
+    return [question_of(scenario, name, load, offers, today) for name in names]
+
+
+def _check_model(name: str) -> None:
+    """A name that is none is said before the traffic is missed: it may have been meant for a scenario's."""
+    try:
+        find_model(name)
+    except UnknownName as unknown:
+        if name in (".", "..") or Path(name).suffix.lower().startswith(".t"):
+            unknown.fix = "A scenario's name ends in .toml: tokonomics plan chat.toml"
+        raise
 
 
 def question_of(scenario: Scenario, model_name: str, load: Load, offers: tuple[Offer, ...], today: date) -> Question:
@@ -268,7 +282,7 @@ def _log(scenario: Scenario) -> tuple[Trace, int]:
 
 def read_rate(text: str) -> float:
     """Requests a second, as typed."""
-    rate = _number(text, "--rate")
+    rate = _number(text, "--rate", "Such as 5.")
     if not 1e-9 <= rate <= _MOST_RATE:
         raise BadInput(f"must be above 0 requests a second, and at most a billion, got {rate:g}", where="--rate")
     return rate
@@ -290,11 +304,11 @@ def _range(text: str, flag: str) -> list[str]:
     return parts
 
 
-def _number(text: str, flag: str) -> float:
+def _number(text: str, flag: str, fix: str = "Such as 5, or 2.5:5:10.") -> float:
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
     if not value > 0:
-        raise BadInput(f"must be a number above 0, got {shorten(text)}", where=flag, fix="Such as 5, or 2.5:5:10.")
+        raise BadInput(f"must be a number above 0, got {shorten(text)}", where=flag, fix=fix)
     return value

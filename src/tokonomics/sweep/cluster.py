@@ -165,9 +165,7 @@ def _connected(address: str, environment: Mapping[str, str]) -> Any:
     try:
         import ray
     except ImportError:
-        raise BadInput(
-            "Ray is not installed", where="--ray", fix="Install the extra: pip install 'tokonomics[ray]'"
-        ) from None
+        raise BadInput("Ray is not installed", where="--ray", fix="In a checkout: pip install '.[ray]'") from None
     _check_reachable(address)
     try:
         ray.init(

@@ -82,7 +82,7 @@ def _local(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
     if (folder / "modules.json").exists() or (folder / "config_sentence_transformers.json").exists():
         library, package = "sentence_transformers", "sentence-transformers"
     else:
-        library, package = "model2vec", "'tokonomics[semantic]'"
+        library, package = "model2vec", "'.[semantic]' (in a checkout)"
     try:
         if library == "model2vec":
             from model2vec import StaticModel

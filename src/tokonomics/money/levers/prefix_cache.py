@@ -141,7 +141,8 @@ def prefix_cache_lever(
         raise BadInput(
             "does not say which blocks its prompts share",
             where=trace.source,
-            fix="Use a log with block hashes (--columns …,prefix=…), or a sample: mooncake-conversation.",
+            fix="Say what they share: --system-prompts 20,tokens=500. Or use a log with block hashes "
+            "(--columns …,prefix=…), or a sample: mooncake-conversation.",
         )
     plain: tuple[CacheSetting, ...] = (
         CacheSetting(name="no cache", prefix_cache=False),

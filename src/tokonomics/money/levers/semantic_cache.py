@@ -263,6 +263,6 @@ def _index(width: int) -> Any:
         from usearch.index import Index as Usearch
     except ImportError:
         raise BadInput(
-            "usearch is not installed", where="--semantic", fix="pip install 'tokonomics[semantic]'"
+            "usearch is not installed", where="--semantic", fix="In a checkout: pip install '.[semantic]'"
         ) from None
     return Usearch(ndim=width, metric="cos", dtype="f32")
