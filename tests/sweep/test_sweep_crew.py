@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokonomics.sweep.crew import Done, Event, Gone, NoWorkers, Ready, Worker, outcomes
@@ -68,6 +68,7 @@ def points(count: int) -> list[Point]:
     return [Point(place, f"p{place}", {}, {"id": f"p{place}"}) for place in range(count)]
 
 
+@settings(deadline=None)  # a busy machine is no mistake
 @given(st.lists(st.integers(0, 3), max_size=20), st.integers(1, 5))
 def test_every_point_ends_once_and_is_asked_at_most_twice(deaths: list[int], workers: int) -> None:
     crew = Scripted({f"p{place}": times for place, times in enumerate(deaths)}, workers)

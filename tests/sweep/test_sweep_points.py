@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokonomics.errors import BadInput
@@ -57,6 +57,7 @@ def test_what_could_be_misread_is_refused(text: str, said: str) -> None:
     assert said in str(refused.value)
 
 
+@settings(deadline=None)  # a busy machine is no mistake
 @given(st.dictionaries(st.sampled_from(sorted(KEYS)), st.lists(WORDS, min_size=1, max_size=4, unique=True), min_size=1))
 def test_a_grid_is_every_combination_once(lists: dict[str, list[str]]) -> None:
     over = read_over([f"{key}={';'.join(values)};" for key, values in lists.items()], KEYS)
@@ -79,6 +80,7 @@ def test_a_range_needs_a_random_search() -> None:
     assert "--random" in str(refused.value)
 
 
+@settings(deadline=None)  # a busy machine is no mistake
 @given(st.integers(0, 2**31), st.booleans())
 def test_drawn_values_lie_between_the_ends(seed: int, by_ratio: bool) -> None:
     over = {"rate": Ranged(1, 50, by_ratio, True), "max_price": Ranged(0.5, 4, by_ratio, False)}

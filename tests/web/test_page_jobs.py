@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from tokonomics.room import can_limit_memory
 from tokonomics.web.jobs import Jobs, TooManyOfYours
 from tokonomics.web.pool import Broken, Busy, Cancelled, OutOfTime, Pool, Refused, Task, worker_command
 from tokonomics.web.safety import Gate
@@ -286,6 +287,7 @@ def test_workers_share_the_machines_memory(workers: int, whole_gib: float, each_
     assert memory_of_worker(workers, int(whole_gib * 2**30)) == pytest.approx(each_gib * 2**30, rel=1e-6)
 
 
+@pytest.mark.skipif(not can_limit_memory(), reason="this system limits no process's memory")
 def test_a_real_worker_stops_at_its_memory_limit(tmp_path: Path) -> None:
     pool = Pool(1, 1, worker_command(tmp_path, 150_000_000))
     call = {**ENDLESS, "requests": 100_000_000}

@@ -105,6 +105,38 @@ def test_an_endpoint_is_asked_with_the_key_of_the_environment(monkeypatch: pytes
     assert made.vectors.tolist() == [pytest.approx([1, 0]), pytest.approx([0.6, 0.8]), pytest.approx([1, 0])]
 
 
+def test_the_key_is_not_sent_on_to_where_an_endpoint_redirects(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    class Redirects(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append((self.path, self.headers["Authorization"]))
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{server.server_port}/elsewhere")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            seen.append((self.path, self.headers["Authorization"]))
+            self.send_response(404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Redirects) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv(KEY, "a-key")
+        try:
+            with pytest.raises(BadInput, match="answered 404"):
+                embed(["x"], f"http://127.0.0.1:{server.server_port}/v1/embeddings", "small")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert seen == [("/v1/embeddings", "Bearer a-key"), ("/elsewhere", None)]
+
+
 def test_an_endpoint_that_is_not_there_is_a_message() -> None:
     with pytest.raises(BadInput, match="gave no embeddings"):
         embed(["x"], "http://127.0.0.1:9/v1/embeddings", "small")
