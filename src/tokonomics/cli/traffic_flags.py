@@ -153,7 +153,7 @@ def say_problems(file: "TraceFile") -> None:
 
 def _made_up(traffic: "Traffic", rate: float | None) -> "tuple[Trace, float | None]":
     """The requests, and the rate that was asked for."""
-    from tokonomics.planner.load import load_of_shape, mean_rate
+    from tokonomics.planner.load import extent_of, load_of_shape
     from tokonomics.planner.scenario import rate_of
     from tokonomics.traffic.arrivals import parse_arrivals
     from tokonomics.traffic.generate import ENOUGH_REQUESTS
@@ -170,7 +170,7 @@ def _made_up(traffic: "Traffic", rate: float | None) -> "tuple[Trace, float | No
             tokens = mean.input_tokens + mean.output_tokens
         rate = rate_of(traffic.tokens_per_month, tokens)
     if rate is None and traffic.requests is None and traffic.duration is None and process.at_once is None:
-        rate = mean_rate(process) or None  # arrivals that no end is given for are their own rate
+        rate = extent_of(process, inputs, outputs, seed=traffic.seed).rate  # arrivals without an end bring their own
     if rate is None:
         return make(process, traffic.requests, read_time(traffic.duration, "--duration")), None
     if process.at_once is not None:

@@ -54,7 +54,7 @@ def base_values(path: Path, verb: str) -> tuple[dict[str, object], list[str], Pa
 def combined(verb: str, base: Mapping[str, object], over: Mapping[str, str]) -> dict[str, Any]:
     """The values of one point: traffic of another kind that is swept replaces the scenario's."""
     swept = {key: _value(verb, key, text) for key, text in over.items()}
-    gone = replaced_by(key for key, value in swept.items() if value is not False)
+    gone = replaced_by([key for key, value in swept.items() if value is not False])
     kept: dict[str, Any] = {key: value for key, value in base.items() if key not in gone}
     return kept | swept
 
