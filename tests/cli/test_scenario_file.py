@@ -307,3 +307,9 @@ def test_one_rate_is_not_advised_to_be_a_range() -> None:
 
 def test_several_gpus_where_one_is_taken_are_counted() -> None:
     assert "--gpu: one GPU at a time, got 2" in refused("fit", "llama-3.1-8b", "--gpu", "H100,H200")
+
+
+def test_traffic_that_shares_nothing_says_how_to_share(tmp_path: Path) -> None:
+    file = str(saved(tmp_path, SMALL + "rate = 5\ninput = 600\noutput = 20\nrequests = 50\n"))
+    assert "--system-prompts 20,tokens=500" in refused("cache", file)
+    assert answer("cache", file, "--system-prompts", "20,tokens=500")["prefix_cache"]
