@@ -187,9 +187,10 @@ def _made_at(rate: float, process: "Arrivals", traffic: "Traffic", inputs: "Leng
     requests, duration_s = traffic.requests, read_time(traffic.duration, "--duration")
     if requests is None and duration_s is None:
         if asked.slices > 1:
-            days = f"{(asked.span_s or 0) / 86400:g}d"
+            span_s = asked.span_s or 0.0
+            days = f"{span_s / 86400:g}d" if span_s % 86400 == 0 else f"{math.ceil(span_s)}"
             raise BadInput(
-                f"{shorten(process.text)} at {rate:g} requests a second repeats after {days}: "
+                f"{shorten(process.text)} at {rate:g} requests a second as a whole: "
                 f"{asked.expected:,.0f} requests, more than are made unasked",
                 where="--duration",
                 fix=f"Give --duration {days} for all of them, or --duration 1h for a part (start=11h in --arrivals "
