@@ -53,7 +53,22 @@ def test_a_plan_of_a_sweep_is_the_plan_of_the_command_line(tokonomics: Call, cha
         assert (row["gpu"], row["replicas"]) == (best["gpu"], best["replicas"])
     said = plain(done.stdout)
     assert said["best"][0]["usd_per_mtok"] == found["usd_per_mtok"].min()
+    assert {each["over_rate"] for each in said["best"]} == {5, 20}
     assert [each["value"] for each in said["values"]["gpu"]] == ["H100", "L40S"]
+
+
+def test_a_figure_that_no_answer_has_is_refused_before_any_work(tokonomics: Call, chat: Path) -> None:
+    done = tokonomics("sweep", chat, "--over", "gpu=H100,L40S", "--by", "usd_per_mtoks")
+    assert done.returncode == 2
+    assert "usd_per_mtok" in done.stderr
+    assert not chat.with_suffix(".sweep").exists()
+
+
+def test_a_file_is_never_called_a_folder_to_delete(tokonomics: Call, chat: Path) -> None:
+    done = tokonomics("sweep", chat, "--over", "gpu=H100,L40S", "--into", chat)
+    assert done.returncode == 2
+    assert "is a file, not the folder of a sweep" in done.stderr
+    assert "elete" not in done.stderr
 
 
 def test_one_worker_and_two_give_the_same_rows(tokonomics: Call, chat: Path) -> None:

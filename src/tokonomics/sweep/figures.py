@@ -7,6 +7,8 @@ stands at the top of its answer: numbers, names, and the middle of an interval.
 from collections.abc import Mapping
 from typing import Any
 
+from tokonomics.errors import UnknownName
+
 _LATENCIES = {
     f"{name}_{statistic}_s": f"{name}_s.{statistic}"
     for name in ("ttft", "tpot", "e2e")
@@ -35,7 +37,7 @@ _PATHS: dict[str, dict[str, str]] = {
     "simulate": {"deployment": "deployment", **_COST, **_SERVED},
     "capacity": {
         "deployment": "deployment",
-        "capacity_requests_per_s": "rate",
+        "holds_requests_per_s": "rate",
         "replicas": "replicas",
         **_COST,
         **{name: f"highest_rate.outcome.{path}" for name, path in _SERVED.items() if name != "replicas"},
@@ -43,6 +45,12 @@ _PATHS: dict[str, dict[str, str]] = {
 }
 TIMINGS = frozenset({"wall_s", "simulated_requests_per_s", "solve_s"})
 """How long the answer took: not part of what it says, and another number every time."""
+
+
+def check_figure(verb: str, name: str) -> None:
+    """Refuse a figure that no answer of the verb can have, before any is asked for."""
+    if verb in _PATHS and name not in _PATHS[verb]:
+        raise UnknownName("figure", name, _PATHS[verb])
 
 
 def figures_of(verb: str, answer: Any) -> dict[str, Any]:

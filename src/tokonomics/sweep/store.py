@@ -153,7 +153,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     path = folder / MANIFEST
     try:
         said = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot be read: {error}", where=str(path), fix="Delete the folder to begin anew.") from None

@@ -6,6 +6,7 @@ attainments.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from tokonomics.errors import BadInput, nearest, shorten
 from tokonomics.sweep.outcome import Outcome, Status
 from tokonomics.sweep.points import Point
 
-DEFAULT_BY = ("usd_per_mtok", "usd_per_month", "capacity_requests_per_s")
+DEFAULT_BY = ("usd_per_mtok", "usd_per_month", "holds_requests_per_s")
 _MORE_IS_BETTER = ("requests_per_s", "tokens_per_s", "goodput_per_s", "slo_attainment", "max_sequences")
 _MOST_VALUES = 40
 """Of a key in the table of its values: a drawn one has as many as there are points."""
@@ -34,9 +35,17 @@ class Row:
         return {
             "point": self.point.place,
             "id": self.point.id,
-            **{f"over_{key}": value for key, value in self.point.over.items()},
+            **{f"over_{key}": as_number(value) for key, value in self.point.over.items()},
             **self.outcome.figures,
         }
+
+
+def as_number(text: str) -> int | float | str:
+    """A number where it is one."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 @dataclass(frozen=True)

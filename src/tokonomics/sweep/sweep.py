@@ -65,6 +65,7 @@ def sweep(
       tokonomics sweep chat.toml --verb capacity --over gpu=H100,H200 --over input=200..8000:log --random 100
       tokonomics sweep chat.toml --over rate=1..50 --random 500 --ray 10.0.0.1:6379
     """
+    from tokonomics.sweep.figures import check_figure
     from tokonomics.sweep.local import unlimited
     from tokonomics.sweep.store import opened
     from tokonomics.sweep.study import Interrupted, prepared, run_of
@@ -74,6 +75,8 @@ def sweep(
     made = prepared(
         scenario, over or [], verb, random=random, seed=seed, into=into, limit=limit, profile=profile, fresh=fresh
     )
+    if by is not None:
+        check_figure(made.verb, by.replace("-", "_"))
     for line in made.notes:
         typer.echo(line, err=True)
     if dry_run:
