@@ -11,7 +11,7 @@ UV ?= uv
 INSTALL := $(PIP) install --quiet --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint bench docs outputs dist check-install check-wheels licences audit lock clean
+.PHONY: help demo test pytest quick lint bench docs outputs dist check-install check-wheels licences audit lock clean
 
 help:
 	@grep -E '^#   make' Makefile | sed 's/^#   //'
@@ -46,7 +46,9 @@ lint: $(VENV)/dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-test: lint
+test: lint pytest
+
+pytest: $(VENV)/dev
 	@$(BIN)/python -m pytest -n auto --dist worksteal
 
 quick: $(VENV)/dev

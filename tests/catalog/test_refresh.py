@@ -286,7 +286,7 @@ def test_an_unknown_source_is_an_error() -> None:
 
 def test_without_gpuhunt_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gpuhunt", None)
-    with pytest.raises(BadInput, match=r"tokonomics\[live\]"):
+    with pytest.raises(BadInput, match=r"pip install '\.\[live\]'"):
         refresh("gpuhunt")
 
 

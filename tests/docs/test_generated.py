@@ -15,8 +15,9 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 from generate import PAGES, WHOLE, main  # noqa: E402
 
-OWN_PROCESS = {"docs/commands.md"}
-"""Typer reads the width of its help when it is imported, so help is printed by an interpreter that has not."""
+OWN_PROCESS = {"docs/commands.md", "docs/python.md"}
+"""Typer reads the width of its help when it is imported, so help is printed by an interpreter that has not; and what a
+Python session shows is shown by a new one."""
 
 
 @pytest.mark.slow

@@ -187,12 +187,19 @@ def test_where_no_more_can_be_written_every_writer_says_so_and_the_old_file_stay
     assert (done.stdout, done.returncode) == ("", 0), done.stderr
 
 
+def open_to_all(folder: Path) -> None:
+    """A way down to it for whoever has no rights: how many folders there are is pytest's affair."""
+    for above in folder.parents:
+        if above.stat().st_uid == os.getuid() and not above.stat().st_mode & 0o001:
+            above.chmod(0o755)
+
+
 def test_in_a_folder_that_may_not_be_written_nothing_is_and_the_old_file_stays(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     path.write_text("old")
     path.chmod(0o666)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o555 if folder == tmp_path else 0o755)
+    open_to_all(tmp_path)
+    tmp_path.chmod(0o555)
 
     def work() -> None:
         if os.getuid() == 0:
@@ -212,8 +219,8 @@ def test_a_file_that_may_not_be_written_is_not_replaced_by_way_of_its_folder(tmp
     path = tmp_path / "file.txt"
     path.write_text("old")
     path.chmod(0o444)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o777)
+    open_to_all(tmp_path)
+    tmp_path.chmod(0o777)
 
     def work() -> None:
         if os.getuid() == 0:
