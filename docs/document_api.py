@@ -208,5 +208,6 @@ def _run(block: str, names: dict[str, Any]) -> str:
                     exec(compile(example.source, "<example>", "single"), names)
                 except tk.TokonomicsError as error:
                     print(f"{type(error).__name__}: {error}")
-            made += [line.rstrip() for line in shown.getvalue().rstrip().splitlines()]
+            printed = shown.getvalue().replace(str(Path.home()), "~")  # messages name the user's own folders
+            made += [line.rstrip() for line in printed.rstrip().splitlines()]
     return "\n".join(made) + "\n"
