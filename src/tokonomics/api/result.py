@@ -1,6 +1,7 @@
 """What every function returns: a noun that shows itself as one line, as a table, as a frame and as a chart."""
 
 import json
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -40,9 +41,9 @@ class Result(Noun):
         """The line that gives the same figures in a shell."""
         return self._command
 
+    @abstractmethod
     def headline(self) -> str:
         """What it comes to, in one line."""
-        raise NotImplementedError
 
     def to_frame(self, part: str = "") -> "pl.DataFrame":
         """A polars frame, units in the names of its columns (``.to_pandas()`` gives pandas').
