@@ -11,7 +11,7 @@ UV ?= uv
 INSTALL := $(PIP) install --quiet --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest quick lint bench docs outputs dist check-install check-wheels licences audit lock clean
+.PHONY: help demo test pytest explore quick lint bench docs outputs dist check-install check-wheels licences audit lock clean
 
 help:
 	@grep -E '^#   make' Makefile | sed 's/^#   //'
@@ -50,6 +50,10 @@ test: lint pytest
 
 pytest: $(VENV)/dev
 	@$(BIN)/python -m pytest -n auto --dist worksteal
+
+# New cases for every law, twenty times as many: for a quiet hour.
+explore: $(VENV)/dev
+	@EXPLORE=20 $(BIN)/python -m pytest -n auto --dist worksteal
 
 quick: $(VENV)/dev
 	@$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow'

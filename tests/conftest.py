@@ -3,6 +3,9 @@
 Only the simulator's machine code is kept from run to run, in ``.pytest_cache/xdg``: it takes half a minute to compile.
 ``tokonomics`` calls the command in this process, ``tokonomics_process`` as a user's shell would; both answer with
 what a shell sees: exit code, standard output, standard error.
+
+Laws are tried on the same cases in every run, so that a run says something about the change and not about luck, and a
+slow machine fails none of them. ``EXPLORE=20`` tries twenty times as many, new ones in every run (``make explore``).
 """
 
 import io
@@ -18,6 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from hypothesis import settings
 
 COLOUR_SWITCHES = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TERMINAL_WIDTH")
 NOWHERE = "http://127.0.0.1:9"
@@ -25,6 +29,24 @@ NOWHERE = "http://127.0.0.1:9"
 
 # Said before a test module is imported: compiled functions ask where their code is kept when they are defined.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / ".pytest_cache" / "xdg")
+
+EXPLORE = int(os.environ.get("EXPLORE", "0"))
+settings.register_profile("tokonomics", derandomize=not EXPLORE, deadline=None)
+settings.load_profile("tokonomics")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if EXPLORE:
+        items[:] = [item for item in items if hasattr(_law(item), "hypothesis")]
+        for law in {_law(item) for item in items}:
+            # Hypothesis has no public way to ask for more cases than a law asks for itself.
+            asked = law._hypothesis_internal_use_settings
+            law._hypothesis_internal_use_settings = settings(asked, max_examples=EXPLORE * asked.max_examples)
+
+
+def _law(item: pytest.Item) -> Any:
+    function = getattr(item, "obj", None)
+    return getattr(function, "__func__", function)
 
 
 @pytest.fixture(autouse=True)

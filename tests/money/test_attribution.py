@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokonomics.catalog.engines import find_engine
@@ -31,6 +31,7 @@ def test_shares_sum_to_the_bill_exactly(parts: list[tuple[float, float, float]],
 
 
 @given(tenants, st.floats(0, 1))
+@example(parts=[(0.0, 0.0, 1.0), (0.0, 5e-324, 2.0)], saved=0.5)  # the smallest load at the peak a number can hold
 def test_nobody_pays_more_than_alone_while_the_pool_is_cheaper(
     parts: list[tuple[float, float, float]], saved: float
 ) -> None:

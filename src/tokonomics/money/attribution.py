@@ -49,9 +49,10 @@ def unused_shares(
     while open_:
         total = math.fsum(weights[place] for place in open_) or 1.0
         still = left - math.fsum(paid)
-        full = {place for place in open_ if still * weights[place] / total >= room[place]}
+        due = {place: still * (weights[place] / total) for place in open_}
+        full = {place for place in open_ if due[place] >= room[place]}
         for place in full or open_:
-            paid[place] = room[place] if full else still * weights[place] / total
+            paid[place] = room[place] if full else due[place]
         if not full:
             break
         open_ -= full
@@ -63,7 +64,9 @@ def _the_rest(paid: list[float], room: list[float], left: float) -> list[float]:
     rest = left - math.fsum(paid)
     space = [there - already for there, already in zip(room, paid, strict=True)]
     total = math.fsum(space)
-    return [already + rest * each / total if total > 0 else already for already, each in zip(paid, space, strict=True)]
+    if total <= 0:
+        return paid
+    return [already + rest * (each / total) for already, each in zip(paid, space, strict=True)]
 
 
 def _exact(shares: list[float], usage_usd: Sequence[float], bill_usd: float) -> tuple[float, ...]:
