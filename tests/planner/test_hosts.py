@@ -11,7 +11,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner import machines
 from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.machines import PROCESS_GIB, Machine, cheapest_host, has_room, host_gib, hosts_of
+from tokonomics.planner.machines import PROCESS_GIB, Machine, cheapest_host, host_gib, hosts_of, room_for
 from tokonomics.planner.setup import Bills, Setup, SetupBill
 
 SMALL = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
@@ -45,7 +45,7 @@ def test_a_host_below_the_weights_is_refused_whatever_a_process_takes(monkeypatc
     for process_gib in (0.0, PROCESS_GIB):
         monkeypatch.setattr(machines, "PROCESS_GIB", process_gib)
         below, above = offer("H100-SXM", 4, 20.0, memory_gb=0.9 * weights), offer("H100-SXM", 4, 20.0, memory_gb=128)
-        assert [has_room(LARGE, each) for each in (below, above)] == [False, True]
+        assert [room_for(LARGE)(each) for each in (below, above)] == [False, True]
 
 
 def test_fewer_bits_do_not_save_by_moving_to_a_host_without_memory() -> None:
@@ -63,7 +63,7 @@ def test_a_host_too_small_is_refused_with_its_figures_and_one_that_does_not_tell
     hosts, refused = hosts_of(LARGE, sold)
     assert [each.offer.usd_per_hour for each in hosts.machines] == [22.0]
     assert "the host has 64 GB" in refused[0][1].reason
-    assert [has_room(LARGE, each.offer) for each in sold] == [False, True]
+    assert [room_for(LARGE)(each.offer) for each in sold] == [False, True]
 
 
 def test_the_price_of_replicas_is_of_the_cheapest_machines_that_hold_them() -> None:

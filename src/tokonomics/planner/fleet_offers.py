@@ -29,7 +29,7 @@ from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.planner.candidates import why_not
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.machines import has_room
+from tokonomics.planner.machines import room_for
 from tokonomics.serving.capacity import NeverHolds, highest_rate
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
@@ -176,8 +176,7 @@ def fleet_machines(
     made = [
         _machine(offer, layout.deployment, rates[_name(layout.deployment)], startup_s, answers_s)
         for layout in kept
-        for offer in sold
-        if _hosts(offer, layout.deployment)
+        for offer in _hosts(sold, layout.deployment)
     ]
     priced = [(_priced(each, terms, interruptions, aws_zones), each) for each in made]
     chosen = _worth_a_look([each for each in priced if _is_sold(each[0])], most_zones, anywhere)
@@ -275,8 +274,8 @@ def _leading(
                 continue
             hosts = [
                 (offer.gpus // layout.deployment.gpus, price)
-                for offer in sold
-                if _hosts(offer, layout.deployment) and (price := _cheapest(offer, terms)) is not None
+                for offer in _hosts(sold, layout.deployment)
+                if (price := _cheapest(offer, terms)) is not None
             ]
             if hosts:
                 bill = min(
@@ -441,9 +440,10 @@ def _described(machine: _Machine, today: dt.date) -> MachineKind:
     )
 
 
-def _hosts(offer: Offer, deployment: Deployment) -> bool:
-    """Enough GPUs of the kind, and a host with memory enough."""
-    return offer.gpu == deployment.gpu.key and offer.gpus >= deployment.gpus and has_room(deployment, offer)
+def _hosts(sold: Sequence[Offer], deployment: Deployment) -> list[Offer]:
+    """Enough GPUs of the kind, and memory enough."""
+    enough = [each for each in sold if each.gpu == deployment.gpu.key and each.gpus >= deployment.gpus]
+    return list(filter(room_for(deployment), enough))
 
 
 def _cheapest(offer: Offer, terms: Sequence[Terms]) -> float | None:

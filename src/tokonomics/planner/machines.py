@@ -5,10 +5,10 @@ every GPU.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import cached_property
+from functools import cache, cached_property, partial
 
 from tokonomics.catalog.offers import (
     Offer,
@@ -101,11 +101,12 @@ def hosts_of(
     kept: list[Machine] = []
     small: list[int] = []
     thin: list[tuple[float, int]] = []
+    has_room = room_for(deployment)
     for machine in machines:
         offer = machine.offer
         if deployment.gpus > offer.gpus != whole:
             small.append(offer.gpus)
-        elif not has_room(deployment, offer):
+        elif not has_room(offer):
             thin.append((offer.memory_gb or 0.0, offer.gpus))
         else:
             kept.append(machine)
@@ -121,9 +122,13 @@ def hosts_of(
     return Hosts(deployment, tuple(kept), max_gpus), refused
 
 
-def has_room(deployment: Deployment, offer: Offer) -> bool:
-    """Whether the host has memory enough, or does not tell."""
-    return offer.memory_gb is None or offer.memory_gb >= host_gib(deployment, offer.gpus)
+def room_for(deployment: Deployment) -> Callable[[Offer], bool]:
+    """Whether a host has memory enough for a deployment, or does not tell.
+
+    What a size of machine needs is worked out once: a plan asks for thousands of offers.
+    """
+    needs = cache(partial(host_gib, deployment))
+    return lambda offer: offer.memory_gb is None or offer.memory_gb >= needs(offer.gpus)
 
 
 def cheapest_host(
@@ -131,7 +136,7 @@ def cheapest_host(
 ) -> tuple[Offer, float]:
     """The offer on which so many replicas cost least in whole machines, and what they cost an hour; hosts without
     memory enough are left out. ``NoOffer`` where there is none."""
-    roomy = [each for each in (load_offers() if offers is None else offers) if has_room(deployment, each)]
+    roomy = list(filter(room_for(deployment), load_offers() if offers is None else offers))
     gpus = deployment.gpus * replicas
     offer = cheapest_offer(deployment.gpu.key, gpus, offers=roomy, together=deployment.tp)
     return offer, machines_usd_per_hour(offer, gpus)
