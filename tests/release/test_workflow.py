@@ -16,7 +16,7 @@ def jobs() -> dict[str, Any]:
 
 
 def commands(text: str) -> set[str]:
-    return set(re.findall(r"^\s*(?:-?\s*run:\s*)?make ([\w-]+)", text, re.M))
+    return set(re.findall(r"^\s*(?:-?\s*run:\s*)?make (?:--jobs=\d+ )?([\w-]+)", text, re.M))
 
 
 def test_it_makes_everything_that_ci_makes() -> None:
@@ -38,7 +38,8 @@ def test_it_installs_the_programs_that_tests_start_before_the_tests() -> None:
 def test_the_site_is_built_once() -> None:
     """By ``make docs``; the test of it is told where it lies."""
     for text in (WORKFLOW.read_text(encoding="utf-8"), (ROOT / ".ci" / "run").read_text(encoding="utf-8")):
-        docs, test = re.search(r"make docs$", text, re.M), re.search(r"make test TOKONOMICS_SITE=site$", text, re.M)
+        docs = re.search(r"make docs$", text, re.M)
+        test = re.search(r"make (--jobs=\d+ )?test TOKONOMICS_SITE=site$", text, re.M)
         assert docs
         assert test
         assert docs.start() < test.start()

@@ -49,7 +49,7 @@ def test_the_fast_loop_gives_the_answer_of_the_plain_one(world: World) -> None:
 
 @pytest.mark.slow
 @given(worlds())
-@settings(max_examples=5000, deadline=None)
+@settings(max_examples=2000, deadline=None)
 def test_the_fast_loop_gives_the_answer_of_the_plain_one_in_many_worlds(world: World) -> None:
     requests, rules, fleet = world
     fast, _ = run(requests, table(), rules, fleet)
