@@ -142,8 +142,7 @@ class StepModel:
 
     def _check(self, batch: ArrayLike, context: ArrayLike, tokens: int) -> Array:
         """A step on several tokens of each sequence: their KV is read once for all of them."""
-        batch, context = np.broadcast_arrays(np.asarray(batch, np.float64), np.asarray(context, np.float64))
-        batch = batch / self.deployment.pp
+        batch, context = np.broadcast_arrays(self.passing(batch), np.asarray(context, np.float64))
         rows = np.maximum(batch * tokens, 1.0)
         kernels = self.tokens_s(rows) + self.head_s(rows) + self.adapters_s(batch)
         return self.with_host(kernels + self.decode_attention_s(batch, context), batch)
@@ -165,9 +164,8 @@ class StepModel:
     ) -> Array:
         """Seconds of a step that holds prompt chunks and a decode batch; either may be empty."""
         prompt, past, batch, context, prompts = np.broadcast_arrays(
-            *(np.asarray(each, np.float64) for each in (prompt_tokens, past, batch, context, prompts))
+            *(np.asarray(each, np.float64) for each in (prompt_tokens, past, self.passing(batch), context, prompts))
         )
-        batch = batch / self.deployment.pp
         sequences = np.maximum(batch + np.where(prompt > 0, prompts, 0.0), 1.0)
         kernels = self.head_s(sequences) + self.adapters_s(sequences)
         for place, (share, model) in enumerate(self.beside_prompts()):
@@ -178,6 +176,11 @@ class StepModel:
             )
             kernels = kernels + np.where((prompt > 0) | (place == 0), share * computed, 0.0)
         return self.with_host(kernels, batch)
+
+    def passing(self, batch: ArrayLike) -> Array:
+        """Sequences of a batch in one pass: the stages' share of them, and a whole one where there are fewer."""
+        batch = np.asarray(batch, np.float64)
+        return np.asarray(np.maximum(batch / self.deployment.pp, np.minimum(batch, 1.0)))
 
     def beside_prompts(self) -> list[tuple[float, "StepModel"]]:
         """What computes a step with prompts, and how often: the model; and its draft, which needs the KV as well."""
@@ -200,12 +203,12 @@ class StepModel:
         return np.asarray(others * self._adapter_s)
 
     def parts(self, batch: float, context: float) -> StepParts:
-        """One decode step, taken apart."""
-        share = np.float64(max(batch / self.deployment.pp, 1.0))
+        """One decode step of the model itself, taken apart: a draft adds its own."""
+        share = np.float64(self.passing(max(batch, 1.0)))
         matrices = float(np.interp(share, _TOKENS, self._matrices) + np.interp(share, _TOKENS, self._head))
         matrices += float(self.adapters_s(np.asarray(share)))
         weights_s = min(matrices, step_weight_bytes(self.deployment, share) / self._stream_bytes_per_s())
-        step_s = float(self.decode(batch, context))
+        step_s = float(self.step(0, 0, batch, context))
         kv_s = float(self.decode_attention_s(share, np.float64(context)))
         communication_s = float(np.interp(share, _TOKENS, self._communication))
         return StepParts(
