@@ -126,7 +126,7 @@ class Kernels(Noun):
 
     def link_curve(self, gpu: Gpu, gpus: int) -> LinkCurve | None:
         """NCCL's all-reduce, where that of engines was not timed on this GPU."""
-        timed = matrix_kernels.curve_origin(gpu, "all_reduce", gpus=gpus).kind == "measured"
+        timed = matrix_kernels.curve_origin(gpu, "all_reduce", gpus=gpus).basis == "measured"
         return None if timed or gpus not in self.all_reduce else LinkCurve(*self.all_reduce[gpus].curve)
 
 
