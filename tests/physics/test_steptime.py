@@ -245,6 +245,17 @@ def test_bare_prompts_on_an_h200_are_predicted_within_eight_percent() -> None:
     assert statistics.median(abs(each.error) for each in long) <= 0.08
 
 
+@pytest.mark.parametrize("tokens", [1_000_000, 3_000_000, 10_000_000])
+def test_a_prompt_of_millions_of_tokens_multiplies_every_one_of_them(tokens: int) -> None:
+    deployment = on("llama-4-scout", "H200", tp=8)
+    parts = deployment.model.parts
+    matrices = 2 * (parts.mixers + parts.dense_mlps + parts.active_experts) / 8
+    assert float(prefill(deployment, tokens)) > tokens * matrices / deployment.gpu.flops["bf16"]
+    assert step_model(deployment).tokens_s(np.array([2.0 * tokens])) == pytest.approx(
+        2 * step_model(deployment).tokens_s(np.array([1.0 * tokens])), rel=0.01
+    )
+
+
 def test_a_recurrent_model_does_not_read_its_state_for_every_prompt_token() -> None:
     # Qwen3-Next: the state of a layer is read once a chunk. 8,192 tokens cost about 2 FLOPs an active weight each.
     deployment = on("qwen3-next-80b-a3b", "H200", tp=2)

@@ -40,9 +40,11 @@ from tokonomics.physics.sharding import step_weight_bytes
 
 Array = NDArray[np.float64]
 
-_MOST_TOKENS = 1 << 20
-_TOKENS = np.unique(np.concatenate([np.arange(1, 33), np.geomspace(32, _MOST_TOKENS, 220).round()]))
-"""Where the token-wise part of a step is tabulated; between two points it is close to straight."""
+_TOKENS = np.unique(
+    np.concatenate([np.arange(1, 33), np.geomspace(32, 2**20, 220).round(), np.exp2(np.arange(21, 28))])
+)
+"""Where the token-wise part of a step is tabulated, up to the longest prompt of any model; between two points it is
+close to straight, and the more so the more tokens."""
 _HUGE = 65_536.0
 """Rows and columns of a matrix larger than any cache."""
 
