@@ -42,7 +42,8 @@ Mode = Literal["grouped", "plain", "window"]
 """Engines run other kernels for grouped heads (queries packed, KV split), one query head per KV head, and windows."""
 
 GEMM_SHARE = 0.7
-"""Of peak FLOP/s: the large matrix product that unpacks cached latents for a prefill."""
+"""Of peak FLOP/s: the large matrix product that unpacks cached latents for a prefill. The middle of what families reach
+(0.54 to 0.83, data/efficiency.toml)."""
 
 
 class DecodeCurve(NamedTuple):
