@@ -218,7 +218,7 @@ def fit_experts(table: pl.DataFrame) -> dict[str, list[float]]:
         curves[name] = _fit(f"experts {name} {dtype}", sample, EXPERT_BOUNDS)
         if rows["moe_ep_size"].max() == 1:
             curves[name][-1] = SKEW
-    curves["H200/torch/bf16"] = list(GROUPED_MATMUL)
+    curves["H200/pytorch/bf16"] = list(GROUPED_MATMUL)
     return curves
 
 

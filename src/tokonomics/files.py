@@ -89,8 +89,8 @@ def _aside(path: Path) -> Iterator[Path]:
     if before is not None and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))  # a rename would not ask
     _remove_abandoned(target)
-    # The ending stays: charts are drawn in the format that it names. Names have at most 255 bytes.
-    unfinished = target.with_name(f".{target.stem[:60]}.{secrets.token_hex(6)}.part{target.suffix[:20]}")
+    start, end = _around(target)
+    unfinished = target.with_name(f"{start}{secrets.token_hex(6)}{end}")
     try:
         # What only its owner may read is not shown to others while it is written.
         mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o066 | 0o600
@@ -123,8 +123,16 @@ def _to_disk(path: Path) -> None:
         os.close(opened)
 
 
+def _around(target: Path) -> tuple[str, str]:
+    """How the name of an unfinished file starts and ends, twelve letters apart.
+
+    The ending stays: charts are drawn in the format that it names. Names have at most 255 bytes, a letter up to four.
+    """
+    return f".{target.stem[:40]}.", f".part{target.suffix[:10]}"
+
+
 def _remove_abandoned(target: Path) -> None:
-    start, end = f".{target.stem[:60]}.", f".part{target.suffix[:20]}"
+    start, end = _around(target)
     before = time.time() - ABANDONED_S
     with suppress(OSError), os.scandir(target.parent) as entries:
         for entry in entries:

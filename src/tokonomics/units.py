@@ -48,7 +48,7 @@ def seconds(duration: float) -> str:
     """ms below a second, s below two minutes, minutes below two hours, else hours."""
     if not math.isfinite(duration):
         return "–"
-    if duration < 1:
+    if duration < 0.9995:  # three digits of more would read as 1e+03 ms
         return f"{duration * 1e3:.3g} ms"
     if duration < 120:
         return f"{duration:.3g} s"

@@ -51,6 +51,12 @@ def test_a_file_that_was_there_keeps_its_permissions_and_a_new_one_gets_the_usua
     assert stat.S_IMODE(new.stat().st_mode) == 0o644
 
 
+@pytest.mark.parametrize("name", ["a" * 251 + ".txt", "🙂" * 60 + ".txt", "a." + "🙂" * 60])
+def test_a_name_as_long_as_the_system_allows_is_written(tmp_path: Path, name: str) -> None:
+    write_text(tmp_path / name, "all of it", "--out")
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [(name, "all of it")]
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o200])
 def test_nobody_may_read_the_unfinished_file_who_may_not_read_the_old_one(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "file.txt"

@@ -132,6 +132,23 @@ def test_under_any_correction_more_work_takes_longer_and_none_beats_the_datashee
     assert np.all(np.diff(curve.tpot_s) >= -1e-12)
 
 
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt-oss-20b"])
+def test_under_no_correction_do_prompts_multiply_faster_than_the_datasheet_allows(name: str) -> None:
+    deployment, model = on(name), find_model(name)
+    base = StepModel(deployment, step_model(deployment).engine)
+    steps = base.corrected(correcting(decode=0.5, prefill=0.5).corrections[0])
+    parts = model.parts
+    matrices = 2 * (parts.mixers + parts.dense_mlps + parts.active_experts)
+    for tokens in (500, 8000, 100_000):
+        attention = sum(
+            group.count * group.mixer.prompt_flops_per_token(1) * tokens * min(tokens, group.mixer.window or tokens) / 2
+            for group in model.groups
+            if group.mixer
+        )
+        floor = (tokens * matrices + attention) / deployment.gpu.peak_flops(deployment.weights)
+        assert float(steps.prefill(tokens)) >= floor
+
+
 def test_a_checked_server_has_the_interval_of_its_held_out_loads_and_is_measured() -> None:
     checked = correcting(decode=1.1).corrections[0].model_copy(update={"spreads": {"tpot": Spread(deviation=0.1, n=4)}})
     profile = correcting().model_copy(update={"corrections": (checked,)})

@@ -1,5 +1,7 @@
 """Matrix kernels: laws on every GPU and precision, curves for GPUs nobody timed, and measured points."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,7 +25,7 @@ bf16 = Precision.bf16
 
 gpus = st.sampled_from(all_gpus())
 precisions = st.sampled_from(Precision)
-backends = st.sampled_from((*BACKENDS, "torch", "llama.cpp"))
+backends = st.sampled_from((*BACKENDS, "pytorch", "llama.cpp"))
 sizes = st.integers(1, 200_000)
 widths = st.integers(64, 20_000)
 more = st.floats(1, 8)
@@ -174,6 +176,25 @@ def test_origins(gpu: str, op: Op, weights: Precision, origin: Origin) -> None:
     assert curve_origin(find_gpu(gpu), op, weights) == origin
 
 
+def test_timings_over_nvlink_do_not_speak_for_a_users_card_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "catalog.toml"
+    mine.write_text(
+        """[gpus.H200]
+        architecture = "hopper"
+        memory_gb = 141
+        bandwidth_bytes_per_s = 4.8e12
+        flops = { bf16 = 989e12, fp8 = 1979e12 }""",
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("TOKONOMICS_CATALOG", str(mine))
+    origin = curve_origin(find_gpu("H200"), "all_reduce", gpus=8)
+    assert (origin.basis, origin.gpu) == ("assumed", "L40S")
+    # Seven eighths of the message cross PCIe 4.0 twice.
+    assert all_reduce_s(find_gpu("H200"), 8, 1e8) > 2 * 7 / 8 * 1e8 / 32e9
+
+
 @pytest.mark.parametrize(("model", "batch", "milliseconds"), [
     ("1b", 1, 1.059), ("1b", 64, 1.180), ("8b", 1, 4.554), ("8b", 64, 4.908), ("8b", 512, 13.105),
 ])  # fmt: skip
@@ -201,7 +222,7 @@ def test_fused_experts_of_mixtral_on_h200(batch: int, microseconds: float) -> No
 @pytest.mark.parametrize(("batch", "milliseconds"), [(1, 12.3), (8, 34), (64, 37), (256, 39)])
 def test_mixtral_steps_through_a_grouped_matmul(batch: int, milliseconds: float) -> None:
     # Context 512: KV at 4.1 TB/s, 21 µs a layer for attention's launch and the small ops.
-    layer = mixtral(H200, bf16, batch, "torch") + batch * 512 * 4096 / 4.1e12 + 21e-6
+    layer = mixtral(H200, bf16, batch, "pytorch") + batch * 512 * 4096 / 4.1e12 + 21e-6
     layer += float(gemm_s(H200, bf16, batch, 6144, 4096)) + float(gemm_s(H200, bf16, batch, 4096, 4096))
     total = 32 * layer + float(gemm_s(H200, bf16, batch, 32000, 4096))
     assert total * 1e3 == pytest.approx(milliseconds, rel=0.1)

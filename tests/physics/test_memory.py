@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import all_models, find_model
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, DoesNotFit
 from tokonomics.physics.deployment import Deployment, deploy, valid_tp
 from tokonomics.physics.memory import fit, kv_budget_bytes, max_sequences, require_fit, sequence_bytes
-from tokonomics.physics.sharding import shard
+from tokonomics.physics.sharding import dense_products, shard
 
 MODELS = all_models()
 
@@ -102,6 +103,42 @@ def test_the_smallest_number_of_gpus_may_need_pipeline_stages() -> None:
             for tp in valid_tp(find_model("deepseek-v3"), 8)
             if (smallest - 1) % tp == 0
         )
+
+
+def test_a_model_that_needs_more_gpus_than_a_few_racks_hold_is_told_how_many() -> None:
+    # Kimi K2 in 16 bits: 2.05 TB on GPUs of 16 GB, of which the engine takes nine tenths.
+    deployment = on("kimi-k2", "T4", weights=Precision.bf16)
+    smallest = fit(deployment, 1).min_gpus
+    assert smallest is not None
+    assert smallest > 128
+    splits = [
+        (tp, stages) for tp in valid_tp(deployment.model, 8) for stages in range(1, 62) if tp * stages <= smallest
+    ]
+    held = {
+        tp * stages: max_sequences(deployment.model_copy(update={"tp": tp, "pp": stages}), 1) for tp, stages in splits
+    }
+    assert held[smallest]
+    assert not any(fitting for gpus, fitting in held.items() if gpus < smallest)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.key)
+def test_one_gpu_holds_all_the_weights_and_each_rank_the_matrices_it_multiplies(model: ModelSpec) -> None:
+    for tp in valid_tp(model, 8):
+        wide, narrow = (
+            Deployment(
+                model=model, gpu=find_gpu("H200"), engine=find_engine("vllm"), weights=each, kv=Precision.bf16, tp=tp
+            )
+            for each in (Precision.bf16, Precision.fp8)
+        )
+        if tp == 1:
+            assert [shard(each).total for each in (wide, narrow)] == pytest.approx(
+                [model.weight_bytes(each.weights) for each in (wide, narrow)], abs=1
+            )
+        # Norms, biases and routers stay in 16 bits: what shrinks in 8 are the matrices.
+        saved = Precision.bf16.bytes_per_weight - Precision.fp8.bytes_per_weight
+        matrices = (shard(wide).blocks - shard(narrow).blocks) / saved
+        multiplied = sum(group.count * n * k for group in model.groups for n, k, _ in dense_products(group, wide))
+        assert matrices == pytest.approx(multiplied, rel=1e-9)
 
 
 def test_weights_workspace_and_kv_stay_inside_the_memory() -> None:

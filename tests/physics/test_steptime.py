@@ -22,6 +22,7 @@ from tokonomics.physics.efficiency import efficiency
 from tokonomics.physics.matrix_kernels import distinct_experts
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.sharding import shard
+from tokonomics.physics.speculation import Speculation
 from tokonomics.physics.steptime import StepModel, decode_step, prefill, step_model
 
 MODELS = all_models()
@@ -34,10 +35,11 @@ def on(model: str, gpu: str, **options: object) -> Deployment:
 
 
 deployments = st.builds(
-    lambda model, gpu, tp_index, weights, kv: _lay(model, gpu, tp_index, weights, kv),
+    lambda model, gpu, tp_index, stages, weights, kv: _lay(model, gpu, tp_index, stages, weights, kv),
     st.sampled_from(MODELS),
     st.sampled_from(GPUS),
     st.integers(0, 3),
+    st.sampled_from([1, 1, 1, 4]),
     st.sampled_from(list(Precision)),
     st.sampled_from([Precision.bf16, Precision.fp8]),
 )
@@ -45,10 +47,10 @@ batches = st.integers(1, 512)
 contexts = st.integers(1, 32_768)
 
 
-def _lay(model: ModelSpec, gpu: Gpu, tp_index: int, weights: Precision, kv: Precision) -> Deployment:
+def _lay(model: ModelSpec, gpu: Gpu, tp_index: int, stages: int, weights: Precision, kv: Precision) -> Deployment:
     degrees = valid_tp(model, gpu.gpus_per_node)
     tp = degrees[tp_index % len(degrees)]
-    return Deployment(model=model, gpu=gpu, engine=find_engine("vllm"), tp=tp, weights=weights, kv=kv)
+    return Deployment(model=model, gpu=gpu, engine=find_engine("vllm"), tp=tp, pp=stages, weights=weights, kv=kv)
 
 
 def _bare(deployment: Deployment) -> StepModel:
@@ -66,8 +68,11 @@ def test_no_step_beats_the_physical_floor(deployment: Deployment, batch: int, co
     parts = model.parts
     matrices = parts.mixers + parts.dense_mlps + parts.active_experts
     weights = matrices * width[deployment.weights] / (gpu.bandwidth_bytes_per_s * deployment.tp)
-    kv = batch * _kv_elements(deployment, context) * width[deployment.kv] / (gpu.bandwidth_bytes_per_s * deployment.tp)
-    flops = 2 * matrices * batch / (fastest * deployment.tp)
+    # A pass through the stages carries its share of the batch, and no sequence passes in parts.
+    passing = max(1.0, batch / deployment.pp)
+    cached = _kv_elements(deployment, context) * width[deployment.kv]
+    kv = passing * cached / (gpu.bandwidth_bytes_per_s * deployment.tp)
+    flops = 2 * matrices * passing / (fastest * deployment.tp)
     assert float(_bare(deployment).decode(batch, context)) >= max(weights, kv, flops)
 
 
@@ -167,6 +172,21 @@ def test_the_parts_of_a_step_are_never_negative_and_make_the_step(
     assert parts.step_s == pytest.approx(float(decode_step(deployment, batch, context)))
 
 
+def test_fewer_sequences_than_stages_take_as_long_as_one_a_stage() -> None:
+    """Each passes through every stage by itself, and reads all of its KV on the way."""
+    steps = step_model(on("llama-3.1-70b", "H200", pp=4))
+    one, two, four, eight = (float(steps.decode(batch, 100_000)) for batch in (1, 2, 4, 8))
+    assert one == two == four < eight
+    # 80 layers of 8 KV heads of 128, keys and values in 16 bits, at 4.8 TB/s.
+    assert steps.parts(1, 100_000).kv_s > 100_000 * 80 * 2 * 8 * 128 * 2 / 4.8e12
+
+
+def test_the_parts_of_a_step_that_drafts_are_those_of_the_model_itself() -> None:
+    plain = on("llama-3.1-70b", "H200", tp=2)
+    drafting = plain.model_copy(update={"speculation": Speculation(draft=find_model("llama-3.2-1b"))})
+    assert step_model(drafting).parts(8, 2000) == step_model(plain).parts(8, 2000)
+
+
 @pytest.mark.parametrize("sizes", [("qwen2.5-0.5b", "qwen2.5-7b", "qwen2.5-72b"), ("llama-3.2-1b", "llama-3.1-8b")])
 def test_a_larger_model_of_a_family_is_never_faster(sizes: tuple[str, ...]) -> None:
     for batch, context in ((1, 128), (64, 2048), (256, 512)):
@@ -223,6 +243,17 @@ def test_bare_prompts_on_an_h200_are_predicted_within_eight_percent() -> None:
     long = [each for each in _scored("prefill_step") if each.measurement.input_tokens >= 512]
     assert len(long) == 16
     assert statistics.median(abs(each.error) for each in long) <= 0.08
+
+
+@pytest.mark.parametrize("tokens", [1_000_000, 3_000_000, 10_000_000])
+def test_a_prompt_of_millions_of_tokens_multiplies_every_one_of_them(tokens: int) -> None:
+    deployment = on("llama-4-scout", "H200", tp=8)
+    parts = deployment.model.parts
+    matrices = 2 * (parts.mixers + parts.dense_mlps + parts.active_experts) / 8
+    assert float(prefill(deployment, tokens)) > tokens * matrices / deployment.gpu.flops["bf16"]
+    assert step_model(deployment).tokens_s(np.array([2.0 * tokens])) == pytest.approx(
+        2 * step_model(deployment).tokens_s(np.array([1.0 * tokens])), rel=0.01
+    )
 
 
 def test_a_recurrent_model_does_not_read_its_state_for_every_prompt_token() -> None:

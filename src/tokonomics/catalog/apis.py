@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from tokonomics.catalog.user_file import user_tables
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, from_validation, shorten
 from tokonomics.nouns import Noun
@@ -145,7 +146,7 @@ def _quoted(api: ApiPrice, usd_per_mtok: float | None, name: str) -> float:
 def find_api(name: str, extra: Sequence[ApiPrice] = ()) -> ApiPrice:
     """The price of ``host:model``: your catalogue file's, or that in ``extra``, or the shipped one."""
     wanted = name.strip().casefold()
-    tables = {key.casefold(): (key, table) for key, table in _user_tables().items()}
+    tables = {key.casefold(): (key, table) for key, table in user_tables("apis").items()}
     shipped = next((api for api in extra if api.key.casefold() == wanted), None) or _shipped(wanted)
     if wanted in tables:
         return _user_price(*tables[wanted], shipped)
@@ -158,7 +159,7 @@ def find_api(name: str, extra: Sequence[ApiPrice] = ()) -> ApiPrice:
 def list_apis(host: str | None = None, match: str | None = None, extra: Sequence[ApiPrice] = ()) -> list[ApiPrice]:
     """Every API with token prices, your own included, in order of name."""
     found = {api.key.casefold(): api for api in (*_all_shipped(today()), *extra)}
-    for key, table in _user_tables().items():
+    for key, table in user_tables("apis").items():
         found[key.casefold()] = _user_price(key, table, found.get(key.casefold()))
     hosts = {api.host for api in found.values()}
     if host is not None and host.casefold() not in {each.casefold() for each in hosts}:
@@ -356,12 +357,6 @@ _LONG_NAMES = {
     "batch_cached": "batch_cached_input_usd_per_mtok",
     "batch_cache_write": "batch_cache_write_usd_per_mtok",
 }
-
-
-def _user_tables() -> Mapping[str, Mapping[str, object]]:
-    from tokonomics.catalog.user_file import user_tables
-
-    return user_tables("apis")
 
 
 def _user_price(key: str, table: Mapping[str, object], shipped: ApiPrice | None) -> ApiPrice:

@@ -178,7 +178,8 @@ _SHIPPED = Path(__file__).parent / "data" / "gpus.toml"
 
 
 @cache
-def _shipped_gpus() -> tuple[Gpu, ...]:
+def shipped_gpus() -> tuple[Gpu, ...]:
+    """The GPUs of our catalogue, as they are without a user's."""
     rows = tomllib.loads(_SHIPPED.read_text(encoding="utf-8"))["gpus"]
     return tuple(_gpu(key, row, f"{_SHIPPED} [gpus.{key}]") for key, row in rows.items())
 
@@ -187,8 +188,8 @@ def all_gpus() -> tuple[Gpu, ...]:
     """Every GPU of the catalogue; a user's row replaces the figures of one of ours and goes by the same names."""
     own = user_tables("gpus")
     if not own:
-        return _shipped_gpus()
-    gpus = {gpu.key: gpu for gpu in _shipped_gpus()}
+        return shipped_gpus()
+    gpus = {gpu.key: gpu for gpu in shipped_gpus()}
     for name, row in own.items():
         where = f"{user_path()} [gpus.{shorten(name)}]"
         ours = next((gpu for gpu in gpus.values() if spelling(name) in spellings(gpu)), None)

@@ -162,8 +162,11 @@ class MoeMlp(Noun):
         return (3 if self.gated else 2) * (self.latent or hidden) * self.intermediate
 
     def shared_parameters(self, hidden: int) -> int:
-        """Shared experts and, where there are any, the projections to and from the latent width."""
-        return (3 if self.gated else 2) * hidden * self.shared_intermediate + 2 * hidden * (self.latent or 0)
+        return (3 if self.gated else 2) * hidden * self.shared_intermediate
+
+    def latent_parameters(self, hidden: int) -> int:
+        """The projections to and from the latent width."""
+        return 2 * hidden * (self.latent or 0)
 
     def router_parameters(self, hidden: int) -> int:
         return hidden * self.experts + self.router_bias_elements + (hidden if self.shared_gate else 0)
@@ -272,7 +275,7 @@ class ModelSpec(Noun):
                 one = mlp.expert_parameters(self.hidden)
                 experts += group.count * mlp.experts * one
                 active += group.count * mlp.active_experts * one
-                dense += group.count * mlp.shared_parameters(self.hidden)
+                dense += group.count * (mlp.shared_parameters(self.hidden) + mlp.latent_parameters(self.hidden))
                 routers += group.count * mlp.router_parameters(self.hidden)
                 small += group.count * mlp.experts * mlp.expert_bias_elements
         return Parts(

@@ -33,27 +33,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.precision import Precision, kv_bytes_per_element
-from tokonomics.nouns import Noun
-from tokonomics.physics.efficiency import efficiency
+from tokonomics.physics.borrowing import Basis, basis, carried_over, donors
+from tokonomics.physics.smooth_maximum import raised, root
 
 Array = NDArray[np.float64]
 Op = Literal["decode", "prefill", "mla_decode", "mla_prefill"]
-Basis = Literal["measured", "family", "assumed"]
 Mode = Literal["grouped", "plain", "window"]
 """Engines run other kernels for grouped heads (queries packed, KV split), one query head per KV head, and windows."""
 
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "ampere": ("A100-80GB",),
-    "ada": ("L40S",),
-    "hopper": ("H100-SXM", "H200"),
-    "blackwell": ("B200", "B300", "GB200", "GB300"),
-    "blackwell-rtx": ("RTXPRO6000",),
-}
-"""GPUs with timings, by architecture."""
-LENDERS = ("A100-80GB", "L40S")
-"""Whose curves any other architecture borrows; the L40S' Triton kernels where the A100 has none (latent attention)."""
 GEMM_SHARE = 0.7
-"""Of peak FLOP/s: the large matrix product that unpacks cached latents for a prefill."""
+"""Of peak FLOP/s: the large matrix product that unpacks cached latents for a prefill. The middle of what families reach
+(0.54 to 0.83, data/efficiency.toml)."""
 
 
 class DecodeCurve(NamedTuple):
@@ -118,11 +108,10 @@ class Work(NamedTuple):
     """Of one query head and one key it sees."""
 
 
-class CurveOrigin(Noun):
+class Origin(NamedTuple):
     """Which timings a curve comes from."""
 
     basis: Basis
-    """On this GPU; on another of its architecture, scaled by the datasheet; on another architecture."""
     gpu: str
     backends: tuple[str, ...]
     kv: str
@@ -133,16 +122,11 @@ class _Table(NamedTuple):
     """Curves of one backend and cache format, by mode and head width, and the precision they multiply in."""
 
     math: Precision
-    curves: dict[Mode, dict[int, tuple[float, ...]]]
+    curves: dict[Mode, dict[int, Any]]
 
 
 Backends = dict[str, dict[str, _Table]]
 """By backend and cache format."""
-
-
-class _Data(NamedTuple):
-    bandwidths: dict[str, float]
-    tables: dict[Op, dict[str, Backends]]
 
 
 def decode_attention_s(
@@ -169,7 +153,7 @@ def decode_attention_s(
         peak = gpu.peak_flops(Precision.bf16)
         return decode_time(own, gpu.bandwidth_bytes_per_s, peak, _array(batch), seen, work)
     return _fastest(
-        decode_time(DecodeCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(batch), seen, work)
+        decode_time(curve, gpu.bandwidth_bytes_per_s, peak, _array(batch), seen, work)
         for curve, peak in _curves(gpu, "decode", kv, backend, head_dim, mode)
     )
 
@@ -199,9 +183,7 @@ def prefill_attention_s(
         peak, bandwidth = gpu.peak_flops(Precision.bf16), gpu.bandwidth_bytes_per_s
         return prefill_time(own, bandwidth, peak, _array(tokens), _array(past), work, window, many)
     return _fastest(
-        prefill_time(
-            PrefillCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(tokens), _array(past), work, window, many
-        )
+        prefill_time(curve, gpu.bandwidth_bytes_per_s, peak, _array(tokens), _array(past), work, window, many)
         for curve, peak in _curves(gpu, "prefill", kv, backend, head_dim, mode)
     )
 
@@ -220,7 +202,7 @@ def mla_decode_s(
     """Seconds of one layer's latent attention over the compressed cache, projections (absorbed ones too) left out."""
     work = Work(1.0, heads, (kv_rank + rope_dim) * kv_bytes_per_element(kv), 2.0 * (2 * kv_rank + rope_dim))
     return _fastest(
-        decode_time(DecodeCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(batch), _array(context), work)
+        decode_time(curve, gpu.bandwidth_bytes_per_s, peak, _array(batch), _array(context), work)
         for curve, peak in _curves(gpu, "mla_decode", kv, backend, kv_rank, "grouped")
     )
 
@@ -248,19 +230,17 @@ def mla_prefill_s(
     work, before = Work(heads, 1.0, wide, wide), _array(past)
     unpack = 2.0 * kv_rank * heads * (nope_dim + value_dim) / (gpu.peak_flops(Precision.bf16) * GEMM_SHARE)
     core = _fastest(
-        prefill_time(PrefillCurve(*curve), gpu.bandwidth_bytes_per_s, peak, _array(tokens), before, work, None, many)
+        prefill_time(curve, gpu.bandwidth_bytes_per_s, peak, _array(tokens), before, work, None, many)
         for curve, peak in _curves(gpu, "mla_prefill", kv, backend, kv_rank, "grouped")
     )
     return core + many * unpack * before
 
 
-def curve_origin(gpu: Gpu, op: Op, kv: Precision, backend: str = "vllm") -> CurveOrigin:
+def curve_origin(gpu: Gpu, op: Op, kv: Precision, backend: str = "vllm") -> Origin:
     """Where the curves come from that an operation uses on a GPU."""
     source = _source(gpu, op, backend)
     backends = _backends(op, source, backend)
-    family = FAMILIES.get(gpu.architecture, ())
-    basis: Basis = "measured" if source == gpu.key else "family" if source in family else "assumed"
-    return CurveOrigin(basis=basis, gpu=source, backends=backends, kv=_format(_tables()[op][source], backends[0], kv))
+    return Origin(basis(gpu, source), source, backends, _format(_tables()[op][source], backends[0], kv))
 
 
 def decode_time(curve: DecodeCurve, bandwidth: float, peak: float, batch: Array, seen: Array, work: Work) -> Array:
@@ -269,10 +249,10 @@ def decode_time(curve: DecodeCurve, bandwidth: float, peak: float, batch: Array,
     read = heads * work.token_bytes / (bandwidth * curve.memory)
     computed = heads * np.hypot(group, curve.rows) * work.row_flops / (peak * curve.compute)
     block = heads * curve.block_bytes * (1.0 + group / curve.group) / bandwidth
-    alone = _raised(work.token_bytes / curve.stream, p)
-    longer, more = _raised(seen, p), _raised(batch, p)
-    blocks = _raised(block, p) + (_raised(read, p) + _raised(computed, p)) * longer
-    busy = _root(_raised(curve.wave_s, p) + alone * longer + more * blocks, p)
+    alone = raised(work.token_bytes / curve.stream, p)
+    longer, more = raised(seen, p), raised(batch, p)
+    blocks = raised(block, p) + (raised(read, p) + raised(computed, p)) * longer
+    busy = root(raised(curve.wave_s, p) + alone * longer + more * blocks, p)
     return np.asarray(curve.launch_s + curve.split_s / math.log(2.0) * np.log1p(seen / curve.split_tokens) + busy)
 
 
@@ -288,12 +268,8 @@ def prefill_time(
 ) -> Array:
     """The prefill form of this module, for ``sequences`` equal chunks at once."""
     p = curve.sharpness
-    longest = past + tokens
-    pairs = tokens * (past + 0.5 * (tokens + 1.0))
-    if window is not None:
-        inside = np.clip(window - past, 0.0, tokens)
-        pairs = inside * (past + 0.5 * (inside + 1.0)) + (tokens - inside) * window
-        longest = np.minimum(longest, window)
+    longest = past + tokens if window is None else np.minimum(past + tokens, window)
+    pairs = seen_pairs(tokens, past, window)
     # A chunk shorter than a block takes as long as one that fills it.
     short = curve.rows * np.power(work.group, -curve.packing) / np.maximum(tokens, 1.0)
     row = sequences * work.kv_heads * work.group * work.row_flops
@@ -302,21 +278,15 @@ def prefill_time(
     keys = sequences * work.kv_heads * work.token_bytes
     moved = (keys * (longest + curve.touches * tokens) + row * tokens) / (bandwidth * curve.memory)
     chain = (longest + curve.pad_tokens) * curve.chain_s
-    return np.asarray(curve.launch_s + _root(_raised(computed, p) + _raised(moved, p) + _raised(chain, p), p))
+    return np.asarray(curve.launch_s + root(raised(computed, p) + raised(moved, p) + raised(chain, p), p))
 
 
-def _raised(values: float | Array, p: float) -> float | Array:
-    """To the power 1, 2 or 4: a general power is ten times slower."""
-    if p == 1:
-        return values
-    square = values * values
-    return square if p == 2 else square * square
-
-
-def _root(values: float | Array, p: float) -> float | Array:
-    if p == 1:
-        return values
-    return np.sqrt(values) if p == 2 else np.sqrt(np.sqrt(values))
+def seen_pairs(tokens: Array, past: Array, window: float | Array | None) -> Array:
+    """Pairs of a new token and one that it sees: all before it and itself, or the last ``window`` of them."""
+    if window is None:
+        return tokens * (past + 0.5 * (tokens + 1.0))
+    inside = np.clip(window - past, 0.0, tokens)
+    return inside * (past + 0.5 * (inside + 1.0)) + (tokens - inside) * window
 
 
 def _array(values: ArrayLike) -> Array:
@@ -327,39 +297,19 @@ def _fastest(times: Iterable[Array]) -> Array:
     return np.asarray(reduce(np.minimum, times))
 
 
-def _curves(
-    gpu: Gpu, op: Op, kv: Precision, backend: str, width: int, mode: Mode
-) -> list[tuple[tuple[float, ...], float]]:
-    """Parameters to use on a GPU, and its peak FLOP/s in their precision; more than one: the fastest counts."""
+def _curves(gpu: Gpu, op: Op, kv: Precision, backend: str, width: int, mode: Mode) -> list[tuple[Any, float]]:
+    """Curves to use on a GPU, and its peak FLOP/s in their precision; more than one: the fastest counts."""
     source = _source(gpu, op, backend)
     found = [_pick(op, source, each, kv, width, mode) for each in _backends(op, source, backend)]
-    if gpu.architecture not in FAMILIES:
-        reached = efficiency(gpu)
-        found = [(_borrowed(op, curve, reached.memory, reached.compute), math) for curve, math in found]
-    return [(curve, gpu.peak_flops(math)) for curve, math in found]
-
-
-def _borrowed(op: Op, curve: tuple[float, ...], memory: float, compute: float) -> tuple[float, ...]:
-    """A curve of another architecture, no share of the datasheet above the best that is published for the borrower."""
-    fields = DecodeCurve._fields if op in ("decode", "mla_decode") else PrefillCurve._fields
-    most = {"memory": memory, "compute": compute}
-    return tuple(min(share, most.get(name, share)) for name, share in zip(fields, curve, strict=True))
+    return [(carried_over(curve, source, gpu), gpu.peak_flops(math)) for curve, math in found]
 
 
 def _source(gpu: Gpu, op: Op, backend: str) -> str:
-    """The GPU whose timings serve: itself, or the first of its family.
-
-    The choice does not look at rates: a GPU with more bandwidth must not get another curve and become slower.
-    """
+    """The GPU whose timings serve; PyTorch's decode attention was timed on one only."""
     timed = _tables()[op]
     if backend == "pytorch" and op == "decode":
         return next(key for key, tables in timed.items() if "pytorch" in tables)
-    if gpu.key in timed:
-        return gpu.key
-    family = [key for key in FAMILIES.get(gpu.architecture, ()) if key in timed]
-    if not family:
-        return next(key for key in LENDERS if key in timed)
-    return family[0]
+    return donors(gpu, timed)[0]
 
 
 @cache
@@ -383,9 +333,7 @@ def _format(tables: Backends, backend: str, kv: Precision) -> str:
 
 
 @cache
-def _pick(
-    op: Op, source: str, backend: str, kv: Precision, width: int, mode: Mode
-) -> tuple[tuple[float, ...], Precision]:
+def _pick(op: Op, source: str, backend: str, kv: Precision, width: int, mode: Mode) -> tuple[Any, Precision]:
     """The curve of the mode, or the most like it, at the head width nearest to the one asked for."""
     tables = _tables()[op][source]
     table = tables[backend][_format(tables, backend, kv)]
@@ -395,25 +343,19 @@ def _pick(
 
 
 @cache
-def _data() -> _Data:
-    text = files("tokonomics.physics").joinpath("data/attention_kernels.json").read_text(encoding="utf-8")
-    whole = json.loads(text)
-    return _Data(
-        whole["bandwidth_bytes_per_s"],
-        {
-            op: {
-                gpu: {backend: {kv: _table(row) for kv, row in rows.items()} for backend, rows in backends.items()}
-                for gpu, backends in gpus.items()
-            }
-            for op, gpus in whole["curves"].items()
-        },
-    )
-
-
 def _tables() -> dict[Op, dict[str, Backends]]:
-    return _data().tables
+    """By operation and GPU."""
+    text = files("tokonomics.physics").joinpath("data/attention_kernels.json").read_text(encoding="utf-8")
+    return {
+        op: {
+            gpu: {backend: {kv: _table(op, row) for kv, row in rows.items()} for backend, rows in backends.items()}
+            for gpu, backends in gpus.items()
+        }
+        for op, gpus in json.loads(text)["curves"].items()
+    }
 
 
-def _table(row: dict[str, Any]) -> _Table:
-    curves = {mode: {int(width): tuple(curve) for width, curve in row[mode].items()} for mode in row if mode != "math"}
-    return _Table(Precision(row["math"]), cast(dict[Mode, dict[int, tuple[float, ...]]], curves))
+def _table(op: Op, row: dict[str, Any]) -> _Table:
+    law = DecodeCurve if op in ("decode", "mla_decode") else PrefillCurve
+    curves = {mode: {int(width): law(*curve) for width, curve in row[mode].items()} for mode in row if mode != "math"}
+    return _Table(Precision(row["math"]), cast(dict[Mode, dict[int, Any]], curves))

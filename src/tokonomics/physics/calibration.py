@@ -6,7 +6,7 @@ for an engine on a GPU, a factor for decode steps, one for prompts, and what the
 ``tokonomics calibrate`` on results of a server, with a pull towards no correction. Each keeps the sizes it has seen and
 its error on points that were held out.
 
-The profile in use is ambient, as the user's catalogue is: ``use``, or ``$TOKONOMICS_PROFILE``; else there is none and
+The profile in use is ambient, as the user's catalogue is: ``using``, or ``$TOKONOMICS_PROFILE``; else there is none and
 nothing changes. Whatever keeps step times must key on ``profile_key``.
 """
 
@@ -22,6 +22,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -126,7 +128,7 @@ class Kernels(Noun):
 
     def link_curve(self, gpu: Gpu, gpus: int) -> LinkCurve | None:
         """NCCL's all-reduce, where that of engines was not timed on this GPU."""
-        timed = matrix_kernels.curve_origin(gpu, "all_reduce", gpus=gpus).kind == "measured"
+        timed = matrix_kernels.curve_origin(gpu, "all_reduce", gpus=gpus).basis == "measured"
         return None if timed or gpus not in self.all_reduce else LinkCurve(*self.all_reduce[gpus].curve)
 
 
@@ -197,12 +199,10 @@ class Correction(Noun):
         of = ", ".join(each for each in (self.model, self.learned_at) if each)
         return f"{what} on {self.gpu}{f' ({of})' if of else ''} corrected on {self.loads} loads{loads}"
 
-    def factor(self, tokens: Any) -> Any:
+    def factor(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
         """Of a step's token-wise part, by its tokens: from the decode factor to that of prompts."""
-        import numpy as np
-
         place = np.log(np.clip(tokens, FEW, MANY) / FEW) / math.log(MANY / FEW)
-        return np.exp((1 - place) * math.log(self.decode) + place * math.log(self.prefill))
+        return np.asarray(np.exp((1 - place) * math.log(self.decode) + place * math.log(self.prefill)))
 
 
 def _nearest(fits: Mapping[str, Fitted], mode: attention_kernels.Mode, head_dim: int) -> Fitted | None:

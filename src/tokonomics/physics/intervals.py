@@ -34,7 +34,7 @@ class Interval(Noun):
     high: PositiveFloat
 
 
-class Spread(Noun):
+class _Percentiles(Noun):
     """Tenth and ninetieth percentile of log(measured ÷ predicted)."""
 
     low: float
@@ -44,7 +44,7 @@ class Spread(Noun):
 
 class _Learned(Noun):
     source: str
-    classes: dict[str, Spread]
+    classes: dict[str, _Percentiles]
     scaled: NonNegativeFloat
     """Standard deviation of the logarithm that a relative's curves add."""
     assumed: NonNegativeFloat

@@ -18,14 +18,15 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tokonomics.catalog.gpus import Gpu, find_gpu
+from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.precision import Precision
-from tokonomics.physics.efficiency import efficiency
+from tokonomics.physics.borrowing import Basis, basis, carried_over, donors, timed_gpu
+from tokonomics.physics.smooth_maximum import smooth_maximum
 
 Array = NDArray[np.float64]
 Op = Literal["gemm", "experts", "all_reduce"]
@@ -33,11 +34,8 @@ Op = Literal["gemm", "experts", "all_reduce"]
 ACTIVATION_BYTES = 2.0
 """Activations enter and leave a layer in 16 bits whatever its weights are in."""
 
-FALLBACK = "A100-80GB"
-"""Whose curves stand in, corrected by the ratio of efficiencies, for an architecture without any timings."""
-
 BACKENDS = ("vllm", "sglang")
-"""Whose kernels were timed. ``torch`` has expert curves only: a grouped matmul, from whole steps on one H200."""
+"""Whose kernels were timed. ``pytorch`` has expert curves only: a grouped matmul, from whole steps on one H200."""
 
 _STAND_INS: dict[Precision, tuple[Precision, ...]] = {
     Precision.int8: (Precision.fp8,),
@@ -113,13 +111,10 @@ class LinkCurve(NamedTuple):
 class Origin(NamedTuple):
     """Where a curve comes from: what decides how far to trust it."""
 
-    kind: Literal["measured", "scaled", "assumed"]
-    """Timed on this GPU; another of its family, by the datasheet; or another family's or precision's."""
+    basis: Basis
+    """Another precision's curve is assumed, too."""
     gpu: str
     precision: Precision
-
-
-Curve = TypeVar("Curve", GemmCurve, ExpertCurve)
 
 
 def gemm_s(
@@ -214,7 +209,7 @@ def gemm_seconds(
     cool = 2 * (m + curve.rows) * (n + curve.columns) * (k + curve.depth) / (peak * curve.compute)
     compute = cool + curve.throttle * np.asarray(heat, np.float64) * 2 * m * n * k / peak
     latency = curve.launch_s + curve.depth_s * k / (k + curve.depth_half)
-    return np.asarray(latency + _soft_max(memory, compute, curve.sharpness))
+    return np.asarray(latency + smooth_maximum(memory, compute, curve.sharpness))
 
 
 def expert_rate(gpu: Gpu, weights: Precision, timed: Precision) -> float:
@@ -246,13 +241,13 @@ def expert_seconds(
     padded = matrices * hidden * (intermediate + curve.columns)
     compute = 2 * padded * (routed + visited * curve.rows) / (peak * curve.compute)
     latency = curve.launch_s + curve.visit_s * visited + curve.depth_s * (hidden + intermediate)
-    return np.asarray(latency + activations + _soft_max(memory, compute, curve.sharpness))
+    return np.asarray(latency + activations + smooth_maximum(memory, compute, curve.sharpness))
 
 
 def all_reduce_seconds(curve: LinkCurve, gpus: int, message_bytes: Array, rate: float) -> Array:
     """The law of an all-reduce: 2(n-1)/n of the message crosses each GPU's link, after a latency."""
     wire = 2 * (gpus - 1) / gpus * message_bytes / (rate * curve.link)
-    return _soft_max(np.full_like(wire, curve.latency_s), wire, curve.sharpness)
+    return smooth_maximum(np.full_like(wire, curve.latency_s), wire, curve.sharpness)
 
 
 def busiest_share(skew: float, experts: ArrayLike, ep: ArrayLike) -> Array:
@@ -266,23 +261,6 @@ def visited_on_busiest(distinct: ArrayLike, experts: ArrayLike, ep: ArrayLike, s
     distinct, ep = np.asarray(distinct, np.float64), np.asarray(ep, np.float64)
     visited = np.maximum(distinct / ep * np.asarray(share), np.minimum(distinct, 1.0))
     return np.asarray(np.minimum(np.asarray(experts) / ep, visited))
-
-
-def _soft_max(one: Array, other: Array, p: float) -> Array:
-    """(one^p + other^p)^(1/p): never below either, rising in both.
-
-    Where p is a power of two, squares and roots do: powers would take most of a step time's computation.
-    """
-    times = math.log2(p)
-    if not times.is_integer():
-        return np.asarray((one**p + other**p) ** (1 / p))
-    grow, shrink = (np.square, np.sqrt) if times > 0 else (np.sqrt, np.square)
-    for _ in range(abs(int(times))):
-        one, other = grow(one), grow(other)
-    total = one + other
-    for _ in range(abs(int(times))):
-        total = shrink(total)
-    return total
 
 
 def distinct_experts(experts: int, active: int, tokens: ArrayLike) -> Array:
@@ -299,34 +277,34 @@ def _tables() -> Mapping[str, Mapping[str, list[float]]]:
 
 
 @cache
-def _timed(op: Op) -> Mapping[str, Gpu]:
-    return {key: find_gpu(key) for key in dict.fromkeys(name.split("/")[0] for name in _tables()[op])}
+def _timed(op: Op) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.split("/")[0] for name in _tables()[op]))
 
 
 def _gemm_curves(gpu: Gpu, weights: Precision, backend: str) -> list[tuple[Origin, GemmCurve]]:
     """The backend's curve; another engine has kernels like these two, and is taken to pick the faster at each size."""
     wanted = (backend,) if backend in BACKENDS else BACKENDS
     found = dict.fromkeys(_find("gemm", gpu, weights, each) for each in wanted)
-    return [(origin, _on(gpu, GemmCurve(*numbers), _timed("gemm")[origin.gpu])) for origin, numbers in found]
+    return [(origin, carried_over(GemmCurve(*numbers), origin.gpu, gpu)) for origin, numbers in found]
 
 
 def _expert_curve(gpu: Gpu, weights: Precision, backend: str) -> tuple[Origin, ExpertCurve]:
     """One curve: only vLLM's expert kernels were timed, and SGLang's come from the same libraries."""
     origin, numbers = _find("experts", gpu, weights, backend)
-    return origin, _on(gpu, ExpertCurve(*numbers), _timed("experts")[origin.gpu])
+    return origin, carried_over(ExpertCurve(*numbers), origin.gpu, gpu)
 
 
 def _find(op: Op, gpu: Gpu, weights: Precision, backend: str) -> tuple[Origin, tuple[float, ...]]:
-    """The nearest timed curve: this GPU before its family before A100, this precision before its stand-ins."""
+    """The nearest timed curve: this precision on any donor before its stand-ins."""
     table = _tables()[op]
-    donors = _donors(op, gpu)
     for precision in _precisions(gpu, weights):
-        for donor in donors:
+        for donor in donors(gpu, _timed(op)):
             for engine in dict.fromkeys((backend, *BACKENDS)):
-                numbers = table.get(f"{donor.key}/{engine}/{precision}")
+                numbers = table.get(f"{donor}/{engine}/{precision}")
                 if numbers is not None:
-                    return Origin(_kind(gpu, donor, weights, precision), donor.key, precision), tuple(numbers)
-    raise AssertionError(f"no bf16 curve of {op} for {FALLBACK}")
+                    known = basis(gpu, donor) if precision is weights else "assumed"
+                    return Origin(known, donor, precision), tuple(numbers)
+    raise AssertionError(f"no bf16 curve of {op} to lend to {gpu.key}")
 
 
 def _precisions(gpu: Gpu, weights: Precision) -> Iterator[Precision]:
@@ -338,33 +316,6 @@ def _precisions(gpu: Gpu, weights: Precision) -> Iterator[Precision]:
     yield Precision.bf16
 
 
-def _donors(op: Op, gpu: Gpu) -> list[Gpu]:
-    """This GPU where it was timed, then its family's in the table's order; a family without any borrows.
-
-    The order does not look at rates: a GPU with more bandwidth must not get another curve and become slower.
-    """
-    timed = _timed(op)
-    family = [each for each in timed.values() if each.architecture == gpu.architecture] or [timed[FALLBACK]]
-    return sorted(family, key=lambda donor: donor.key != gpu.key)
-
-
-def _kind(gpu: Gpu, donor: Gpu, weights: Precision, precision: Precision) -> Literal["measured", "scaled", "assumed"]:
-    if weights is not precision or donor.architecture != gpu.architecture:
-        return "assumed"
-    return "measured" if donor.key == gpu.key else "scaled"
-
-
-def _on(gpu: Gpu, curve: Curve, donor: Gpu) -> Curve:
-    """The donor's curve; for another architecture, no share of the datasheet above what is published for it.
-
-    Published figures are of the best case (a stream through memory, the largest products): they bound the curve.
-    """
-    if donor.architecture == gpu.architecture:
-        return curve
-    reached = efficiency(gpu)
-    return curve._replace(memory=min(curve.memory, reached.memory), compute=min(curve.compute, reached.compute))
-
-
 def _link_curve(gpu: Gpu, gpus: int) -> tuple[Origin, LinkCurve]:
     """The nearest timed group: same kind of link, then same GPU, family, link rate, and number of GPUs.
 
@@ -372,8 +323,8 @@ def _link_curve(gpu: Gpu, gpus: int) -> tuple[Origin, LinkCurve]:
     """
     fast = gpus <= gpu.fast_link_gpus
     rate = gpu.link_among(gpus)
-    timed, table = _timed("all_reduce"), _tables()["all_reduce"]
-    groups = [(timed[name.split("/")[0]], int(name.split("/")[1]), name) for name in table]
+    table = _tables()["all_reduce"]
+    groups = [(timed_gpu(name.split("/")[0]), int(name.split("/")[1]), name) for name in table]
     alike = [each for each in groups if (each[1] <= each[0].fast_link_gpus) == fast]
     donor, group, name = min(
         alike,
@@ -384,7 +335,7 @@ def _link_curve(gpu: Gpu, gpus: int) -> tuple[Origin, LinkCurve]:
             abs(math.log(each[1] / gpus)),
         ),
     )
-    kind = _kind(gpu, donor, Precision.bf16, Precision.bf16)
-    if kind == "measured" and group != gpus:
-        kind = "scaled"
-    return Origin(kind, donor.key, Precision.bf16), LinkCurve(*table[name])
+    known = basis(gpu, donor.key)
+    if known == "measured" and group != gpus:
+        known = "scaled"
+    return Origin(known, donor.key, Precision.bf16), LinkCurve(*table[name])

@@ -8,6 +8,7 @@ layer keeps only its window, MLA one compressed vector per token, a recurrent la
 """
 
 import math
+from bisect import bisect_left
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -32,7 +33,6 @@ NCCL_BYTES = round(0.37 * GIB)
 """Communication buffers of tensor parallelism: 342 to 392 MiB (aiconfigurator-core 0.12.0)."""
 
 _LARGEST_CONTEXT = 10**8
-_MOST_GPUS = 128
 
 
 class Fit(Noun):
@@ -120,16 +120,17 @@ def require_fit(deployment: Deployment, context: int, batch: int = 1) -> None:
 
 def min_gpus(deployment: Deployment, context: int) -> int | None:
     """The fewest such GPUs that hold one sequence, over every split into tensor ranks of a node and pipeline stages."""
-    model, node = deployment.model, deployment.gpu.gpus_per_node
-    ranks = valid_tp(model, node)
-    for gpus in range(1, _MOST_GPUS + 1):
-        for tp in ranks:
-            pp = gpus // tp
-            if gpus % tp or pp > model.layers:
-                continue
-            if max_sequences(deployment.model_copy(update={"tp": tp, "pp": pp}), context):
-                return gpus
-    return None
+    model = deployment.model
+    found = []
+    for tp in valid_tp(model, deployment.gpu.gpus_per_node):
+
+        def fits(pp: int, tp: int = tp) -> bool:
+            return max_sequences(deployment.model_copy(update={"tp": tp, "pp": pp}), context) > 0
+
+        # More stages leave less on each GPU: halving finds the fewest that fit.
+        pp = bisect_left(range(1, model.layers + 1), True, key=fits) + 1
+        found += [tp * pp] if pp <= model.layers else []
+    return min(found, default=None)
 
 
 def kv_budget_bytes(deployment: Deployment) -> int:

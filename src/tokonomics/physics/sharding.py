@@ -1,7 +1,8 @@
 """What each GPU of a replica holds: tensor parallelism splits matrices and heads, pipeline stages split layers.
 
-Norms, routers and MLA's down-projections are copied to every tensor-parallel rank; KV heads are copied once there
-are more ranks than heads (vLLM and SGLang do the same), and MLA's single latent vector always is.
+Norms, routers, MLA's down-projections and those to and from latent experts are copied to every tensor-parallel rank;
+KV heads are copied once there are more ranks than heads (vLLM and SGLang do the same), and MLA's single latent vector
+always is.
 """
 
 import math
@@ -80,19 +81,19 @@ def shard(deployment: Deployment) -> Shard:
             blocks += group.count * group.mlp.bias_elements * width.rest
         elif isinstance(group.mlp, MoeMlp):
             mlp = group.mlp
-            blocks += group.count * mlp.shared_parameters(model.hidden) / tp * width.mlp
+            shared = mlp.shared_parameters(model.hidden) / tp + mlp.latent_parameters(model.hidden)
+            blocks += group.count * shared * width.mlp
             blocks += group.count * mlp.router_parameters(model.hidden) * width.rest
             experts += group.count * mlp.experts * expert_bytes(deployment, mlp)
     stage = math.ceil(model.layers / deployment.pp) / model.layers
     parts = model.parts
-    head = model.vocab * model.hidden
-    embedding = parts.embedding - (0 if parts.head else head)
-    if deployment.pp > 1:  # the first stage holds the embedding, the last the head: the fullest holds one of them
-        embedding = 0
+    table = model.vocab * model.hidden
+    # Tied, the embedding is the head; in stages, the first holds the one and the last the other.
+    embedding = parts.embedding - (table if deployment.pp > 1 or not parts.head else 0)
     return Shard(
         blocks=blocks * stage + model.final_norm_elements * width.rest,
         experts_held=experts * stage,
-        head=head / tp * width.rest,
+        head=(table + model.head_bias_elements) / tp * width.rest,
         idle=(embedding / tp + parts.extra) * width.rest,
     )
 

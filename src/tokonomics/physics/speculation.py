@@ -7,6 +7,8 @@ the yield. A step with prompts drafts nothing, but the draft computes the same t
 its mean time: the simulator sees evenly paced tokens where a server sends small bunches.
 """
 
+import math
+
 from pydantic import Field, model_validator
 
 from tokonomics.catalog.models import ModelSpec
@@ -43,22 +45,24 @@ class Speculation(Noun):
 
     @property
     def tokens_per_round(self) -> float:
-        """Expected tokens of a round: the accepted ones and the one that the check itself gives."""
-        if self.acceptance == 1:
-            return self.tokens + 1.0
-        return float((1 - self.acceptance ** (self.tokens + 1)) / (1 - self.acceptance))
+        return expected_tokens(self.acceptance, self.tokens)
+
+
+def expected_tokens(acceptance: float, proposed: int) -> float:
+    """Of a round: the accepted ones and the one that the check itself gives, 1 + a + … + a^k."""
+    return math.fsum(acceptance**each for each in range(proposed + 1))
 
 
 def acceptance_for(tokens_per_round: float, tokens: int) -> float | None:
-    """The acceptance at which a round of so many proposals yields that much; None where none does.
+    """The acceptance from which a round of so many proposals yields that much; None where none does.
 
-    The yield 1 + a + … + a^k only rises with a: halved until it is found.
+    The yield only rises with the acceptance: halved until it is found.
     """
     if tokens_per_round > tokens + 1:
         return None
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        enough = sum(middle**each for each in range(tokens + 1)) >= tokens_per_round
+        enough = expected_tokens(middle, tokens) >= tokens_per_round
         low, high = (low, middle) if enough else (middle, high)
     return high

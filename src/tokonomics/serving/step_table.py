@@ -64,15 +64,13 @@ def step_table(deployment: Deployment, most_sequences: int, most_tokens: int, mo
 @lru_cache(maxsize=64)
 def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_context: int) -> StepTable:
     """Tabulate a step model."""
-    stages = steps.deployment.pp
     contexts = context_points(most_context)
     batches = np.arange(most_sequences + 1, dtype=np.float64)[:, None]
-    passing = np.maximum(batches, 1) / stages
+    passing = steps.passing(np.maximum(batches, 1))
     on_gpu = np.where(batches > 0, steps.decode_attention_s(passing, contexts), 0.0)
     sequences = np.arange(2 * most_sequences + 2, dtype=np.float64)
     tokens = np.arange(most_tokens + most_sequences + 2, dtype=np.float64)
-    passed = np.maximum(passing, 1.0)
-    gpu_s = steps.tokens_s(passed) + steps.head_s(passed) + steps.adapters_s(passed) + on_gpu
+    gpu_s = steps.tokens_s(passing) + steps.head_s(passing) + steps.adapters_s(passing) + on_gpu
     prompts, chunks, past = prompt_axes(most_sequences, most_tokens, most_context)
     axes = np.broadcast_arrays(chunks[:, None], past, prompts[:, None, None])
     host = steps.engine
@@ -93,7 +91,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         host_sequence_s=host.sequence_s if host else 0.0,
         host_prompt_s=0.0,
         overlapped=host.overlapped if host else False,
-        stages=stages,
+        stages=steps.deployment.pp,
     )
 
 
@@ -128,7 +126,7 @@ def step_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int,
         low = table.decode_s[decodes, piece]
         return float(low + (table.decode_s[decodes, piece + 1] - low) * (kv_tokens / decodes - start) / width)
     passes = min(prompts, table.stages)
-    batch = decodes / table.stages
+    batch = max(decodes / table.stages, min(decodes, 1.0))  # as StepModel.passing
     gpu_s = _between(table.tokens_s, prompt_tokens / passes + batch) + _between(table.head_s, prompts / passes + batch)
     chunk = prompt_tokens / prompts
     gpu_s += _prompt_s(table.prompt_log_s, prompts / passes, chunk, max(0.0, pairs / prompt_tokens - 0.5 * (chunk + 1)))
