@@ -156,6 +156,16 @@ def test_prompts_of_every_kind_of_file(tmp_path: Path) -> None:
     assert read_prompts(tmp_path / "c.jsonl").texts == ("Be kind.\nHello",)
 
 
+@pytest.mark.parametrize(("yes", "no"), [("1", "0"), ("1.0", "0.0"), ("true", "false"), ("True", "FALSE")])
+def test_a_label_is_read_however_yes_and_no_are_written(tmp_path: Path, yes: str, no: str) -> None:
+    (tmp_path / "a.csv").write_text(f"text_a,text_b,label\nhi,hello,{yes}\nhi,bye,{no}\n", encoding="utf-8")
+    assert read_pairs(tmp_path / "a.csv").same.tolist() == [True, False]
+    if yes == "true":
+        rows = [{"text_a": "hi", "text_b": each, "label": each == "hello"} for each in ("hello", "bye")]
+        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        assert read_pairs(tmp_path / "a.jsonl").same.tolist() == [True, False]
+
+
 def test_files_that_are_none_say_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("question_text,other\nhi,1\n", encoding="utf-8")
     with pytest.raises(BadInput, match="no column of prompts"):
