@@ -12,7 +12,8 @@ import numpy as np
 from tokonomics.serving.blocks import empty_cache
 from tokonomics.serving.compiled import compiled, entry, wide
 from tokonomics.serving.routing import route
-from tokonomics.serving.scheduler import drain_if_empty, queue_front, settle
+from tokonomics.serving.scheduler import drain_if_empty, settle
+from tokonomics.serving.sequences import queue_front
 from tokonomics.serving.state import (
     ANSWER,
     BOOTING,

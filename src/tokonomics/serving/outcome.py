@@ -62,7 +62,7 @@ class Moment(Noun):
     waiting: NonNegativeFloat
     """Requests that have arrived and not begun, in the mean."""
     kv_share: NonNegativeFloat
-    """Of the KV blocks of the replicas that are paid for."""
+    """Of the KV blocks of the replicas that are there."""
     busy_share: NonNegativeFloat
     input_tokens_per_s: NonNegativeFloat
     output_tokens_per_s: NonNegativeFloat
