@@ -188,6 +188,19 @@ def test_the_last_work_counts_even_if_nobody_waits_for_it(fleet: FleetSettings) 
     assert outcome(simulation).shares.abandoned * simulation.paid_s.sum() == pytest.approx(2.0, rel=0.01)
 
 
+def test_requests_that_are_turned_away_load_nobody() -> None:
+    served = some_traffic(400, rate=10.0)
+    longest = make_trace(served.arrival_s, np.full(400, 200_000), served.output_tokens)
+    both = make_trace(
+        *(np.concatenate([getattr(each, name) for each in (served, longest)]) for name in
+          ("arrival_s", "input_tokens", "output_tokens"))
+    )  # fmt: skip
+    alone, among = (outcome(simulate(on(), each)) for each in (served, both))
+    assert among.refused == 400
+    assert among.load_share == pytest.approx(alone.load_share)
+    assert outcome(simulate(on(), longest)).load_share in (0.0, None)
+
+
 # Over time
 
 
@@ -210,6 +223,16 @@ def test_the_moments_add_up_to_the_whole() -> None:
     began = np.where(np.isnan(served.start_s), served.finish_s, served.start_s)
     assert total["waiting"] == pytest.approx(float((began - trace.arrival_s).sum()), rel=1e-6)
     assert total["running"] == pytest.approx(outcome(simulation).batch * rows["busy_s"].sum(), rel=1e-6)
+
+
+def test_those_who_wait_to_the_end_are_as_many_in_the_last_moment() -> None:
+    # 300 at once, four at a time: the queue empties evenly, and does so in a last bin that is cut short, too.
+    simulation = simulate(on(), make_trace(np.zeros(300), [1000] * 300, [50] * 300), max_sequences=4)
+    parts = moments(simulation, most=7)
+    lasted = np.diff([*(each.at_s for each in parts), simulation.end_s])
+    assert lasted[-1] < 0.95 * lasted[0]
+    waited = float((simulation.served.start_s - simulation.trace.arrival_s).sum())
+    assert float(np.dot([each.waiting for each in parts], lasted)) == pytest.approx(waited)
 
 
 def test_requests_turned_away_after_the_last_work_are_in_the_moments() -> None:

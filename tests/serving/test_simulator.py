@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -162,6 +163,23 @@ def test_outages_that_cannot_be_are_errors() -> None:
     ):
         with pytest.raises(BadInput):
             simulate(on(), trace, fleet)
+
+
+@pytest.mark.parametrize("target", [5e-324, 1e-300, 1e-3])
+def test_however_small_the_target_an_autoscaler_asks_for_no_more_than_it_may(target: float) -> None:
+    rule = Autoscale(max_replicas=3, target=target, cold_start_s=1.0)
+    trace = make_trace(np.arange(4000) * 0.01, [1000] * 4000, [200] * 4000)
+    simulation = simulate(on(), trace, FleetSettings(autoscale=rule), max_sequences=4)
+    assert simulation.history[:, 1].max() == 3
+    assert (simulation.served.status == DONE).all()
+
+
+def test_no_fleet_has_more_replicas_than_can_be_numbered() -> None:
+    for too_many in (40_000, 2**31):
+        with pytest.raises(ValidationError):
+            Autoscale(max_replicas=too_many, target=1, cold_start_s=1)
+        with pytest.raises(ValidationError):
+            FleetSettings(replicas=too_many)
 
 
 def test_when_every_client_hangs_up_nothing_is_answered_and_all_work_is_in_vain() -> None:

@@ -83,7 +83,16 @@ def test_a_fixed_number_of_users_is_the_batch_until_memory_is_full() -> None:
 @pytest.mark.parametrize("users", [1, 16, 64, 500])
 def test_a_closed_loop_obeys_littles_law(engine: str, users: int) -> None:
     steady = ReplicaCurve(on(engine=engine), 1000, 200).at_concurrency(users)
-    assert steady.rate * (steady.ttft_s + 200 * steady.tpot_s) == pytest.approx(users)
+    assert steady.rate * (steady.ttft_s + 199 * steady.tpot_s) == pytest.approx(users)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("outputs", [1, 2, 10])
+def test_a_user_alone_asks_again_as_often_as_the_simulator_answers(engine: str, outputs: int) -> None:
+    deployment = on(engine=engine)
+    served = simulate(deployment, make_trace([0.0], [1000], [outputs])).served
+    alone = ReplicaCurve(deployment, 1000, outputs).at_concurrency(1)
+    assert 1 / alone.rate == pytest.approx(float(served.finish_s[0]), rel=0.015)
 
 
 def test_waiting_grows_without_bound_as_the_load_nears_capacity() -> None:

@@ -124,6 +124,13 @@ def test_a_burst_comes_at_once() -> None:
     assert times("burst:7", requests=None).tolist() == [0.0] * 7
 
 
+@pytest.mark.parametrize("text", ["burst:7", "poisson:7"])
+@pytest.mark.parametrize("end", [{"requests": 0}, {"requests": -1}, {"requests": 5, "duration_s": 0.0}])
+def test_nothing_at_all_is_no_traffic(text: str, end: dict[str, float]) -> None:
+    with pytest.raises(BadInput, match=r"--requests|--duration"):
+        draw_arrivals(parse_arrivals(text), **end)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("text", ALL)
 def test_times_are_sorted_start_at_zero_and_repeat_with_the_seed(text: str) -> None:
     one, same = times(text, requests=5000), times(text, requests=5000)

@@ -190,6 +190,8 @@ def test_texts_say_the_same_as_the_nouns() -> None:
         (parse_system, "20"),
         (parse_system, "x,tokens=5"),
         (parse_system, "2.5,tokens=5"),
+        (parse_system, "2,tokens=5.5"),
+        (parse_sessions, "5,limit=100.5"),
         (parse_sessions, "0.5"),
         (parse_sessions, "5,thinks=3"),
         (parse_sessions, ""),

@@ -63,6 +63,13 @@ def test_milliseconds_without_their_unit_are_told_how_to_write_it(text: str) -> 
     assert parse_promises("e2e=500")[0].seconds == 500.0
 
 
+@pytest.mark.parametrize("text", ["ttft_p99=500s", "ttft_p99=500000ms"])
+def test_more_than_anybody_promises_is_refused_with_a_time_that_can_be_read(text: str) -> None:
+    with pytest.raises(BadInput, match="promises 500 seconds") as refused:
+        parse_promises(text)
+    assert "Did you mean 500ms?" in str(refused.value)
+
+
 def test_a_refusal_names_the_flag_or_file_it_was_read_from() -> None:
     with pytest.raises(BadInput, match=r"plan\.toml"):
         parse_promises("ttft=never", where="plan.toml")

@@ -194,6 +194,7 @@ def test_a_size_of_block_that_cannot_be_told_must_be_said(tmp_path: Path) -> Non
         ("arrival,input=in,output=out", "'arrival' is not FIELD=COLUMN", "arrival=TIME"),
         ("", "'' is not FIELD=COLUMN", "arrival=TIME"),
         ("arrival=t,input=in,output=out,block=0", "block must be tokens a block", "None"),
+        ("arrival=t,input=in,output=out,block=000000001999999999999", "block must be tokens a block", "None"),
     ],
 )
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])

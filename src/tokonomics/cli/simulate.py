@@ -218,7 +218,8 @@ def capacity(
 def _guessed_rate(deployment: "Deployment", traffic: "Trace") -> float:
     """Where the search begins: half of what full batches of mean requests would finish."""
     from tokonomics.errors import BadInput
-    from tokonomics.serving.simulator import requests_for, rules_for, too_long
+    from tokonomics.serving.simulator import requests_for, rules_for
+    from tokonomics.serving.state import too_long
     from tokonomics.serving.steady import ReplicaCurve
 
     rules = rules_for(deployment, traffic)

@@ -12,7 +12,8 @@ import numpy as np
 from tokonomics.serving.blocks import empty_cache
 from tokonomics.serving.compiled import compiled, entry, wide
 from tokonomics.serving.routing import route
-from tokonomics.serving.scheduler import drain_if_empty, queue_front, settle
+from tokonomics.serving.scheduler import drain_if_empty, settle
+from tokonomics.serving.sequences import queue_front
 from tokonomics.serving.state import (
     ANSWER,
     BOOTING,
@@ -112,7 +113,9 @@ def scale(world: World, now_s: float) -> None:
     replicas, settings, ticks = world.replicas, world.settings[0], int(world.clock["ticks"][0])
     mode = replicas["mode"]
     outstanding = int(replicas["outstanding"].sum() + world.clock["held"][0])
-    wanted = int(min(max(math.ceil(outstanding / settings["target"]), settings["least"]), settings["most"]))
+    least, most = int(settings["least"]), int(settings["most"])
+    # However small the target: what is divided by it may be more than any number.
+    wanted = min(max(math.ceil(min(outstanding / float(settings["target"]), most)), least), most)
     world.wanted[(ticks - 1) % len(world.wanted)] = wanted
     current = int(np.count_nonzero((mode == BOOTING) | (mode == UP)))
     for place in np.flatnonzero(mode == DRAINING)[: max(0, wanted - current)]:

@@ -82,7 +82,7 @@ def _folder() -> Path | None:
 
 
 def _forget_others(folder: Path) -> None:
-    """Remove code of sources that nobody has run for a month."""
+    """Remove what other sources were compiled to more than a month ago."""
     for other in folder.parent.glob("compiled-*"):
         if time.time() - other.stat().st_mtime > _KEPT_S:
             shutil.rmtree(other, ignore_errors=True)

@@ -14,6 +14,10 @@ HOLD_S = 300.0
 """Kubernetes' HorizontalPodAutoscaler looks every 15 s and waits 300 s before it removes a replica (its defaults)."""
 
 
+_MOST_REPLICAS = 10_000
+"""Routers look at every one of them for every request, and a request keeps the number of its own in 16 bits."""
+
+
 class Router(StrEnum):
     """How a request finds its replica."""
 
@@ -37,7 +41,7 @@ class Autoscale(Noun):
     """Replicas that come and go: one for so many outstanding requests."""
 
     min_replicas: NonNegativeInt = 1
-    max_replicas: PositiveInt
+    max_replicas: PositiveInt = Field(le=_MOST_REPLICAS)
     target: PositiveFloat
     """Outstanding requests, running and waiting, for each replica."""
     cold_start_s: NonNegativeFloat = Field(le=86_400)
@@ -62,11 +66,11 @@ class Outage(Noun):
 class FleetSettings(Noun):
     """Replicas behind a router."""
 
-    replicas: PositiveInt = Field(default=1, le=10_000)
+    replicas: PositiveInt = Field(default=1, le=_MOST_REPLICAS)
     router: Router = Router.least_outstanding
     autoscale: Autoscale | None = None
     outages: tuple[Outage, ...] = ()
-    prefill_replicas: NonNegativeInt = Field(default=0, le=10_000)
+    prefill_replicas: NonNegativeInt = Field(default=0, le=_MOST_REPLICAS)
     """Replicas that compute prompts only and send the KV on; 0: every replica does both."""
     link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S
     """From one GPU of a prefill replica to one of a decode replica."""

@@ -11,9 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tokonomics.serving.blocks import blocks_of
 from tokonomics.serving.changes import come_up, go_down, route_held, scale
-from tokonomics.serving.compiled import compiled, entry, inlined, wide
+from tokonomics.serving.compiled import entry, inlined, wide
 from tokonomics.serving.routing import ROUND_ROBIN, in_turn, route
 from tokonomics.serving.scheduler import advance, cut_run, drain_if_empty
 from tokonomics.serving.state import (
@@ -25,13 +24,11 @@ from tokonomics.serving.state import (
     OFF,
     OPEN,
     QUEUED,
-    REFUSED,
     TIMED_OUT,
     UNSERVED,
     UP,
     Fleet,
     Requests,
-    Row,
     Rules,
     Served,
     World,
@@ -175,26 +172,9 @@ def _serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -
 
 @inlined
 def _arrive(world: World, index: int, now_s: float) -> None:
-    """A request comes in: turned away when no replica could ever hold it."""
-    request = world.requests[index]
-    if request.status != OPEN:
-        return
-    if _too_long(request, world.settings[0]):
-        request.status = REFUSED
-        request.finish_s = now_s
-        request.place = ENDED
-    else:
+    """A request comes in, unless it is turned away or its client has hung up before."""
+    if world.requests[index].status == OPEN:
         route(world, index, now_s)
-
-
-@compiled
-def _too_long(request: Row, settings: Row) -> bool:
-    """No replica could ever hold it."""
-    inputs, outputs = request.input_tokens, request.output_tokens
-    held = wide(inputs + outputs if settings.reserves else inputs + max(outputs, 1) - 1)
-    if inputs + outputs > settings.max_context:
-        return True
-    return bool(blocks_of(held, settings.block_tokens) + settings.fixed_blocks > settings.kv_blocks)
 
 
 @inlined

@@ -62,7 +62,7 @@ class Moment(Noun):
     waiting: NonNegativeFloat
     """Requests that have arrived and not begun, in the mean."""
     kv_share: NonNegativeFloat
-    """Of the KV blocks of the replicas that are paid for."""
+    """Of the KV blocks of the replicas that are there."""
     busy_share: NonNegativeFloat
     input_tokens_per_s: NonNegativeFloat
     output_tokens_per_s: NonNegativeFloat
@@ -100,8 +100,8 @@ class Outcome(Noun):
     """Busy share of the paid time."""
     useful_share: NonNegativeFloat
     load_share: float | None
-    """Requests finished ÷ those that full batches of mean requests would finish in the paid time, cached tokens left
-    out: a replica is busy with a batch of one, but not full. None where a mean request does not fit."""
+    """Requests finished ÷ those of their mean length that full batches would finish in the paid time, cached tokens
+    left out: a replica is busy with a batch of one, but not full. None where a mean request does not fit."""
     shares: Shares
     batch: NonNegativeFloat
     """Sequences in a step, in the mean over busy time."""
@@ -158,7 +158,7 @@ def outcome(simulation: Simulation, promises: Sequence[Promise] = ()) -> Outcome
         total_tokens_per_s=_ratio(inputs + outputs, duration),
         utilization=min(1.0, 1 - shares.idle),
         useful_share=shares.prefill + shares.decode,
-        load_share=_load_share(simulation, int(done.sum())),
+        load_share=_load_share(simulation),
         shares=shares,
         batch=_ratio(float(simulation.timeline[:, SEQUENCES].sum()), busy),
         kv_peak_share=_ratio(float(simulation.replicas["kv_peak"].max()), simulation.rules.kv_blocks),
@@ -209,15 +209,16 @@ def moments(simulation: Simulation, most: int = 120) -> tuple[Moment, ...]:
     trace, served = simulation.trace, simulation.served
     arrivals = np.histogram(trace.arrival_s, edges)[0]
     began = np.where(np.isnan(served.start_s), served.finish_s, served.start_s)
-    waiting = _mean_present(trace.arrival_s, np.where(np.isnan(began), edges[-1], began), edges)
     ttft = request_latencies(simulation)["ttft"]
     place = np.clip((trace.arrival_s / width).astype(np.int64), 0, len(bins) - 1)
     replicas = np.maximum(_mean_of_steps(simulation.history, edges), 1e-12)
     blocks = simulation.rules.kv_blocks * replicas
     by_bin = np.split(ttft[np.argsort(place, kind="stable")], np.cumsum(np.bincount(place, minlength=len(bins)))[:-1])
     spreads = [spread(values) for values in by_bin]
-    lasted = np.minimum(edges[1:], max(simulation.end_s, 1e-9)) - edges[:-1]
-    lasted = np.where(lasted > 0, lasted, width)
+    # The last bin ends with the simulation.
+    until = np.minimum(edges, max(simulation.end_s, 1e-9))
+    lasted = np.where(np.diff(until) > 0, np.diff(until), width)
+    waiting = _seconds_present(trace.arrival_s, np.where(np.isnan(began), until[-1], began), until) / lasted
     return tuple(
         Moment(
             at_s=float(edges[bin_]),
@@ -244,13 +245,12 @@ def _mean_of_steps(steps: Floats, edges: Floats) -> Floats:
     return np.asarray(np.diff(before) / np.diff(edges))
 
 
-def _mean_present(enter_s: Floats, leave_s: Floats, edges: Floats) -> Floats:
-    """How many are there in the mean of each bin: time spent before an edge, differenced."""
+def _seconds_present(enter_s: Floats, leave_s: Floats, edges: Floats) -> Floats:
+    """How long all of them together are there in each bin: time spent before an edge, differenced."""
     enter, leave = np.sort(enter_s), np.sort(leave_s)
     spent = [_time_before(leave, edge) for edge in edges]
     came = [_time_before(enter, edge) for edge in edges]
-    inside = np.diff(np.array(came) - np.array(spent))
-    return np.asarray(np.maximum(inside / np.diff(edges), 0.0))
+    return np.asarray(np.maximum(np.diff(np.array(came) - np.array(spent)), 0.0))
 
 
 def _time_before(times: Floats, edge: float) -> float:
@@ -302,14 +302,17 @@ def _shares(simulation: Simulation) -> Shares:
     )
 
 
-def _load_share(simulation: Simulation, completed: int) -> float | None:
-    trace, paid = simulation.trace, float(simulation.paid_s.sum())
-    computed = trace.input_tokens - simulation.served.cached_tokens
-    inputs, outputs = (max(1, round(float(each.mean()))) for each in (computed, trace.output_tokens))
+def _load_share(simulation: Simulation) -> float | None:
+    trace, served, paid = simulation.trace, simulation.served, float(simulation.paid_s.sum())
+    done = served.status == DONE
+    if not done.any():
+        return 0.0 if paid > 0 else None
+    computed = (trace.input_tokens - served.cached_tokens)[done]
+    inputs, outputs = (max(1, round(float(each.mean()))) for each in (computed, trace.output_tokens[done]))
     if max_sequences(simulation.deployment, inputs + outputs) < 1 or paid <= 0:
         return None
     full = ReplicaCurve(simulation.deployment, inputs, outputs, most_sequences=simulation.rules.max_sequences)
-    return completed / (paid * float(full.rates.max()))
+    return int(done.sum()) / (paid * float(full.rates.max()))
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -10,7 +10,8 @@ import numpy as np
 
 from tokonomics.serving.blocks import resident_units
 from tokonomics.serving.compiled import compiled, inlined, wide
-from tokonomics.serving.scheduler import cut_run, enqueue, settle
+from tokonomics.serving.scheduler import cut_run, settle
+from tokonomics.serving.sequences import enqueue
 from tokonomics.serving.state import HELD, NONE, UP, Rows, World
 
 ROUND_ROBIN, LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE = 0, 1, 2, 3

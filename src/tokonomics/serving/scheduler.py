@@ -8,38 +8,20 @@ are taken together: until the first answer ends, memory runs out, or something a
 
 import numpy as np
 
-from tokonomics.serving.blocks import (
-    blocks_of,
-    empty_cache,
-    hold_units,
-    publish_answer,
-    publish_units,
-    release_blocks,
-    resident_units,
-    take_blocks,
-    units_blocks,
-)
+from tokonomics.serving.blocks import empty_cache, publish_units, take_blocks
 from tokonomics.serving.compiled import compiled, inlined, wide
-from tokonomics.serving.ends import push_end, remove_end
-from tokonomics.serving.state import (
-    ANSWER,
-    DONE,
-    DRAINING,
-    ENDED,
-    HEAD,
-    NONE,
-    OFF,
-    OPEN,
-    PROMPT,
-    QUEUED,
-    TAIL,
-    Counts,
-    Row,
-    Rows,
-    World,
+from tokonomics.serving.sequences import (
+    admit,
+    begin_answer,
+    end_answer,
+    enqueue,
+    let_leave,
+    queue_front,
+    remove_running,
 )
+from tokonomics.serving.state import DRAINING, NONE, OFF, Counts, Row, Rows, World
 from tokonomics.serving.step_table import run_s, step_s, steps_until
-from tokonomics.serving.work import count_abandoned, count_busy
+from tokonomics.serving.work import count_busy
 
 
 @inlined
@@ -95,42 +77,12 @@ def settle(world: World, place: int, at_s: float) -> None:
 
 
 @compiled
-def enqueue(queues: Counts, requests: Rows, index: int) -> None:
-    """Put a request into a replica's queue, last in its class or, when it has been preempted, first."""
-    request = requests[index]
-    queue = queues[request.urgency]
-    preempted = request.place == PROMPT or request.place == ANSWER
-    request.place = QUEUED
-    request.following = NONE
-    if queue[HEAD] == NONE:
-        queue[HEAD] = index
-        queue[TAIL] = index
-    elif preempted:
-        request.following = queue[HEAD]
-        queue[HEAD] = index
-    else:
-        requests[queue[TAIL]].following = index
-        queue[TAIL] = index
-
-
-@compiled
-def queue_front(queues: Counts, requests: Rows) -> int:
-    """The request to admit next; those whose clients hung up while they waited are passed over."""
-    for queue in queues:
-        while queue[HEAD] != NONE:
-            if requests[queue[HEAD]].status == OPEN:
-                return wide(queue[HEAD])
-            queue[HEAD] = requests[queue[HEAD]].following
-    return NONE
-
-
-@compiled
 def drain_if_empty(world: World, place: int, at_s: float) -> None:
     """A replica told to go is gone, with its cache, once its last request is."""
     replica = world.replicas[place]
     if replica.mode == DRAINING and replica.outstanding == 0 and replica.run_steps == 0:
         if replica.leaving != NONE:
-            _let_leave(world, place)
+            let_leave(world, place)
         empty_cache(replica, world.nodes[place], world.settings[0].kv_blocks)
         replica.mode = OFF
         replica.paid_s += at_s - replica.paid_from_s
@@ -141,7 +93,7 @@ def _compose(world: World, place: int) -> bool:
     """Set the next step, or run of steps, in flight; False when there is nothing to do."""
     replica, settings = world.replicas[place], world.settings[0]
     if replica.leaving != NONE:
-        _let_leave(world, place)
+        let_leave(world, place)
     while True:
         preempted = False
         replica.run_prompts = 0
@@ -214,7 +166,7 @@ def _preempt(world: World, place: int) -> None:
         last = slot
     index = wide(slots[last].request)
     request = world.requests[index]
-    _remove_running(world, place, index)
+    remove_running(world, place, index)
     request.computed = 0
     request.preemptions += 1
     enqueue(world.queues[place], world.requests, index)
@@ -237,7 +189,7 @@ def _add_prompts(world: World, place: int, budget: int, preempted: bool) -> floa
         index = queue_front(world.queues[place], world.requests)
         if index == NONE or (settings.prefilled and world.requests[index].generated == 0):
             break
-        chunk = _admit(world, place, index, budget)
+        chunk = admit(world, place, index, budget)
         if chunk == NONE:
             break
         pairs += _schedule(world, place, index, chunk)
@@ -251,63 +203,16 @@ def _admit_computed(world: World, place: int) -> None:
     replica = world.replicas[place]
     while replica.running < world.settings[0].max_sequences:
         index = queue_front(world.queues[place], world.requests)
-        if index == NONE or world.requests[index].generated > 0 or _admit(world, place, index, wide(1)) == NONE:
+        if index == NONE or world.requests[index].generated > 0 or admit(world, place, index, wide(1)) == NONE:
             return
         request = world.requests[index]
         request.computed = request.input_tokens
         request.generated = 1
         request.first_token_s = request.arrival_s
         if request.output_tokens <= 1:
-            _end(world, place, index, replica.time_s)
+            end_answer(world, place, index, replica.time_s)
         else:
-            _begin_answer(world, place, index)
-
-
-@compiled
-def _admit(world: World, place: int, index: int, budget: int) -> int:
-    """Give the request a slot and blocks; the length of its first chunk, or NONE when it has to wait."""
-    replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
-    nodes = world.nodes[place]
-    block = settings.block_tokens
-    fresh = request.generated == 0
-    first = request.target == 0
-    target = request.input_tokens + request.generated
-    units = 0
-    if settings.units > 0 and not (settings.prefilled and fresh):
-        units = resident_units(nodes, world.units, request)
-    known = units * settings.unit_tokens
-    # What a preempted request had fetched is gone: it is computed again.
-    fetched = request.fetched if first and not settings.prefilled else 0
-    cached = min(max(known, fetched), request.input_tokens, (target - 1) // block * block)
-    if not settings.chunks and target - cached > budget and replica.run_prompt_tokens > 0:
-        return NONE
-    held = wide(request.input_tokens + request.output_tokens if settings.reserves else target)
-    need = blocks_of(held, block) + settings.fixed_blocks
-    shared, unheld = units_blocks(nodes, world.units, request, units)
-    if need - shared > replica.free + replica.evictable - unheld:
-        return NONE
-    world.queues[place, request.urgency, HEAD] = request.following
-    hold_units(replica, nodes, world.units, world.held, request, units)
-    take_blocks(replica, nodes, settings.units, max(0, need - shared))
-    request.blocks = max(need, shared)
-    request.target = target
-    request.computed = cached
-    request.place = PROMPT
-    slots = world.slots[place]
-    slot = slots[len(slots) - 1 - replica.running].free
-    replica.running += 1
-    replica.admitted += 1
-    request.slot = slot
-    slots[slot].request = index
-    slots[slot].order = replica.admitted
-    if np.isnan(request.start_s):
-        request.start_s = replica.time_s
-    if first:
-        request.cached_tokens = cached
-        if settings.units > 0 and cached > known:
-            publish_units(nodes, world.units, world.held, request, known, cached, settings.unit_tokens, block)
-    whole = target - cached
-    return wide(min(whole, budget)) if settings.chunks else wide(whole)
+            begin_answer(world, place, index)
 
 
 @compiled
@@ -342,9 +247,9 @@ def _finish_run(world: World, place: int) -> None:
         request.computed += slot.chunk
         request.seen = max(request.seen, request.computed)
     if replica.leaving != NONE:
-        _let_leave(world, place)
+        let_leave(world, place)
     while replica.decoding > 0 and slots[slots[0].heap].end <= replica.steps:
-        _end(world, place, wide(slots[slots[0].heap].request), end)
+        end_answer(world, place, wide(slots[slots[0].heap].request), end)
     for count in range(replica.run_prompts):
         slot = slots[count].chunked
         index = wide(slots[slot].request)
@@ -361,81 +266,10 @@ def _finish_run(world: World, place: int) -> None:
         if request.output_tokens > 0:
             request.generated += 1
         if request.generated >= request.output_tokens:
-            _end(world, place, index, end)
+            end_answer(world, place, index, end)
         else:
-            _begin_answer(world, place, index)
+            begin_answer(world, place, index)
     drain_if_empty(world, place, end)
-
-
-@compiled
-def _begin_answer(world: World, place: int, index: int) -> None:
-    """From the next step on the request writes one token a step."""
-    replica, request, slots = world.replicas[place], world.requests[index], world.slots[place]
-    slot = slots[request.slot]
-    request.place = ANSWER
-    slot.base = request.computed - replica.steps
-    slot.end = replica.steps + request.output_tokens - request.generated
-    replica.base_tokens += slot.base
-    world.phases[place, _phase(slot.base, world.phases.shape[1])] += 1
-    push_end(slots, wide(request.slot), wide(replica.decoding))
-    replica.decoding += 1
-
-
-@compiled
-def _remove_running(world: World, place: int, index: int) -> None:
-    """Take a request out of its slot and let go of its blocks; its counts of tokens are brought up to date."""
-    replica, request, slots = world.replicas[place], world.requests[index], world.slots[place]
-    settings = world.settings[0]
-    slot = slots[request.slot]
-    if request.place == ANSWER:
-        request.computed = slot.base + replica.steps
-        request.seen = max(request.seen, request.computed)
-        request.generated = request.output_tokens - (slot.end - replica.steps)
-        if settings.grows:
-            block = settings.block_tokens
-            request.blocks += blocks_of(wide(request.computed), block) - blocks_of(wide(request.target), block)
-        replica.decoding -= 1
-        replica.base_tokens -= slot.base
-        world.phases[place, _phase(slot.base, world.phases.shape[1])] -= 1
-        remove_end(slots, wide(request.slot), wide(replica.decoding))
-    elif replica.partial == request.slot:
-        replica.partial = NONE
-    release_blocks(replica, world.nodes[place], world.units, world.held, settings.units, request, index)
-    replica.running -= 1
-    slots[len(slots) - 1 - replica.running].free = request.slot
-    slot.request = NONE
-    request.slot = NONE
-
-
-@compiled
-def _end(world: World, place: int, index: int, end_s: float) -> None:
-    """A request is complete."""
-    replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
-    if settings.units > 0:
-        # The KV of the last token is never computed.
-        computed = request.input_tokens + max(request.output_tokens, 1) - 1
-        nodes, block = world.nodes[place], settings.block_tokens
-        publish_answer(nodes, world.units, world.held, request, computed, settings.unit_tokens, block)
-    _remove_running(world, place, index)
-    request.status = DONE
-    request.finish_s = end_s
-    request.place = ENDED
-    replica.outstanding -= 1
-
-
-@compiled
-def _let_leave(world: World, place: int) -> None:
-    """Running requests whose clients hung up during the step give up their slots; it gave them nothing."""
-    replica = world.replicas[place]
-    index = wide(replica.leaving)
-    while index != NONE:
-        request = world.requests[index]
-        if request.slot != NONE:
-            _remove_running(world, place, index)
-            count_abandoned(replica, request)
-            request.place = ENDED
-        index = wide(request.following)
-    replica.leaving = NONE
 
 
 @compiled
@@ -480,12 +314,6 @@ def _blocks_needed(replica: Row, phases: Counts, settings: Row, after: int, coun
     for step in range(count - rounds * block):
         need += phases[(first + step) % block]
     return wide(need)
-
-
-@compiled
-def _phase(base: int, block_tokens: int) -> int:
-    """The step, modulo the block, at which a sequence begins another block: base + steps is a whole number of them."""
-    return -base % block_tokens
 
 
 @compiled

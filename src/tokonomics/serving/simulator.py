@@ -33,9 +33,10 @@ from tokonomics.serving.state import (
     Rules,
     Served,
     World,
+    too_long,
 )
 from tokonomics.serving.step_table import StepTable, step_table
-from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.trace import Trace, take_lists
 from tokonomics.units import plural
 
 Floats = NDArray[np.float64]
@@ -59,7 +60,7 @@ class Simulation:
     paid_s: Floats
     """By replica: from its start to its end, or to the last finish."""
     history: Floats
-    """Rows of time and replicas paid for from then on."""
+    """Rows of time and replicas that are there from then on: starting, serving or told to go."""
     timeline: Floats
     """By bin: the columns of ``state.BUSY`` and following, over all replicas."""
     bin_s: float
@@ -134,16 +135,14 @@ def simulate(
 
 def _after_fetches(requests: Requests, fetches: Fetches, joins: NDArray[np.intp]) -> Requests:
     """The requests in the order in which they join the queue."""
-    lengths = np.diff(requests.unit_starts)[joins]
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    places = np.repeat(requests.unit_starts[:-1][joins] - starts[:-1], lengths) + np.arange(starts[-1])
+    ids, starts = take_lists(requests.unit_ids, requests.unit_starts, joins)
     return requests._replace(
         arrival_s=(requests.arrival_s + fetches.delay_s)[joins],
         input_tokens=requests.input_tokens[joins],
         output_tokens=requests.output_tokens[joins],
         urgency=requests.urgency[joins],
         deadline_s=requests.deadline_s[joins],
-        unit_ids=requests.unit_ids[places],
+        unit_ids=ids,
         unit_starts=starts,
         fetched=fetches.tokens[joins].astype(np.int32),
     )
@@ -329,10 +328,9 @@ def _disaggregated(
     read, prefill = run(first, table, rules, _fleet(fleet, fleet.prefill_replicas, seed), progress)
     goes_on = np.flatnonzero((read.status == DONE) & (requests.output_tokens > 1))
     lengths, which = np.unique(requests.input_tokens[goes_on], return_inverse=True)
-    sent_bytes = np.array([sequence_bytes(deployment, int(each)) * deployment.gpus for each in lengths], np.float64)[
-        which
-    ]
-    arrives_s = read.finish_s[goes_on] + sent_bytes / (fleet.link_bytes_per_s * deployment.gpus)
+    # Every GPU sends its part over a link of its own.
+    sent_bytes = np.array([sequence_bytes(deployment, int(each)) for each in lengths], np.float64)[which]
+    arrives_s = read.finish_s[goes_on] + sent_bytes / fleet.link_bytes_per_s
     goes_on = goes_on[np.argsort(arrives_s, kind="stable")]
     second = Requests(
         arrival_s=np.sort(arrives_s, kind="stable"),
@@ -356,14 +354,6 @@ def _disaggregated(
     read.preemptions[goes_on] += written.preemptions
     read.replica[goes_on] = np.where(written.replica >= 0, written.replica + fleet.prefill_replicas, -1)
     return read, [prefill, decode]
-
-
-def too_long(requests: Requests, rules: Rules) -> NDArray[np.bool_]:
-    """Requests that no replica could ever hold, as the loop refuses them."""
-    inputs, outputs = requests.input_tokens.astype(np.int64), requests.output_tokens.astype(np.int64)
-    held = inputs + outputs if rules.reserves else inputs + np.maximum(outputs, 1) - 1
-    blocks = -(-held // rules.block_tokens) + rules.fixed_blocks
-    return np.asarray((inputs + outputs > rules.max_context) | (blocks > rules.kv_blocks))
 
 
 def _paid_s(world: World, fleet: FleetSettings, end_s: float) -> Floats:

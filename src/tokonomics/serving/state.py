@@ -254,6 +254,15 @@ class World(NamedTuple):
     table: StepTable
 
 
+def too_long(requests: Requests, rules: Rules) -> NDArray[np.bool_]:
+    """Requests that no replica could ever hold."""
+    inputs, outputs = requests.input_tokens.astype(np.int64), requests.output_tokens.astype(np.int64)
+    # The KV of an answer's last token is never computed.
+    held = inputs + outputs if rules.reserves else inputs + np.maximum(outputs, 1) - 1
+    blocks = -(-held // rules.block_tokens) + rules.fixed_blocks
+    return np.asarray((inputs + outputs > rules.max_context) | (blocks > rules.kv_blocks))
+
+
 def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: Fleet) -> World:
     """Empty replicas, nothing arrived."""
     replicas, slots = fleet.replicas, rules.max_sequences
@@ -263,7 +272,7 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: Fleet) 
     scaled = len(fleet.autoscale) > 0
     ticks = int(np.ceil(fleet.autoscale[5] / fleet.autoscale[3])) if scaled else 1
     return World(
-        requests=_request_rows(requests),
+        requests=_request_rows(requests, too_long(requests, rules)),
         replicas=_replica_rows(replicas, rules, int(fleet.autoscale[0]) if scaled else replicas),
         slots=_slot_rows(replicas, slots),
         queues=np.full((replicas, classes, 2), NONE, np.int32),
@@ -303,7 +312,7 @@ def _settings(requests: Requests, rules: Rules, fleet: Fleet) -> Rows:
     return made
 
 
-def _request_rows(requests: Requests) -> Rows:
+def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
     made = np.zeros(len(requests.arrival_s), REQUEST)
     for name in ("arrival_s", "deadline_s", "input_tokens", "output_tokens", "urgency"):
         made[name] = getattr(requests, name)
@@ -318,7 +327,9 @@ def _request_rows(requests: Requests) -> Rows:
         made[name] = np.nan
     for name in ("slot", "following", "replica"):
         made[name] = NONE
-    made["status"] = OPEN
+    made["status"] = np.where(refused, REFUSED, OPEN)
+    made["place"] = np.where(refused, ENDED, NOWHERE)
+    made["finish_s"][refused] = requests.arrival_s[refused]
     return made
 
 

@@ -186,7 +186,7 @@ class ReplicaCurve:
         # The step that computes a prompt writes the first token; with others running, one of theirs is under way.
         ttft_s = queued + (self._beside_others_s(batch) if batch > 1 else self._alone_s())
         # Users over the time each takes: what the loop as a whole finishes (Little's law).
-        rate = users / (ttft_s + self.output_tokens * steady.tpot_s)
+        rate = users / (ttft_s + (self.output_tokens - 1) * steady.tpot_s)
         return self._finishing(steady.model_copy(update={"ttft_s": ttft_s}), rate)
 
     def _finishing(self, steady: Steady, rate: float) -> Steady:

@@ -111,16 +111,16 @@ def draw_arrivals(
     seed: int | np.random.SeedSequence = 0,
 ) -> Floats:
     """Sorted times from 0 of the first ``requests``, those before ``duration_s``, or whichever ends first."""
-    if arrivals.at_once is not None:
-        number = min(arrivals.at_once, arrivals.at_once if requests is None else requests)
-        _check_requests(number, "--arrivals")
-        return np.zeros(number)
-    if requests is None and duration_s is None:
+    if arrivals.at_once is None and requests is None and duration_s is None:
         raise BadInput("no end is given", fix="Say --requests 10000 or --duration 1h.")
     if requests is not None and not 1 <= requests <= MOST_REQUESTS:
         raise BadInput(f"must be between 1 and {MOST_REQUESTS:,}, got {requests:,}", where="--requests")
     if duration_s is not None and not 0 < duration_s <= _LONGEST_S:
         raise BadInput(f"must be above 0 and at most {_LONGEST_S:,.0f} seconds, got {duration_s:g}", where="--duration")
+    if arrivals.at_once is not None:
+        number = min(arrivals.at_once, arrivals.at_once if requests is None else requests)
+        _check_requests(number, "--arrivals")
+        return np.zeros(number)
     begin = arrivals.curve.by(arrivals.start_s)
     end = math.inf if duration_s is None else arrivals.curve.by(arrivals.start_s + duration_s) - begin
     if requests is None and end > 0.9 * MOST_REQUESTS:

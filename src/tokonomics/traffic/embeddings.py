@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Sequence
+from http.client import HTTPException
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,7 +102,7 @@ def _local(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
 def _asked(texts: Sequence[str], url: str, model: str | None) -> NDArray[np.float32]:
     if model is None:
         raise BadInput("is missing: which model embeds?", where="--embedding-model")
-    rows: list[list[float]] = []
+    parts: list[NDArray[np.float32]] = []
     for start in range(0, len(texts), _BATCH):
         body = json.dumps({"model": model, "input": list(texts[start : start + _BATCH])}).encode()
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
@@ -110,12 +111,19 @@ def _asked(texts: Sequence[str], url: str, model: str | None) -> NDArray[np.floa
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
                 data = json.load(reply)["data"]
-            rows += [each["embedding"] for each in sorted(data, key=lambda each: each["index"])]
+            rows = [each["embedding"] for each in sorted(data, key=lambda each: each["index"])]
+            with np.errstate(over="ignore"):
+                parts.append(np.array(rows, np.float32))
         except urllib.error.HTTPError as error:
             hint = f"Set {KEY}." if error.code in (401, 403) else None
             raise BadInput(f"answered {error.code} {error.reason}", where=shorten(url), fix=hint) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             raise BadInput(f"gave no embeddings: {shorten(str(error), 120)}", where=shorten(url)) from None
-    if len(rows) != len(texts) or len({len(row) for row in rows}) != 1:
-        raise BadInput(f"gave {len(rows)} vectors for {len(texts)} texts", where=shorten(url))
-    return np.array(rows, np.float32)
+    if any(part.ndim != 2 or not part.size for part in parts) or len({part.shape[1] for part in parts}) != 1:
+        raise BadInput("gave no embeddings: not as many numbers for every text", where=shorten(url))
+    made = np.concatenate(parts)
+    if len(made) != len(texts):
+        raise BadInput(f"gave {len(made)} vectors for {len(texts)} texts", where=shorten(url))
+    if not np.isfinite(made).all():
+        raise BadInput("gave no embeddings: one is not a list of finite numbers", where=shorten(url))
+    return made

@@ -5,6 +5,7 @@ source of the tools (Azure public dataset, Mooncake FAST25 traces, BurstGPT v1 a
 OpenAI and LiteLLM objects, vLLM 0.32 ``bench serve``, guidellm 0.8).
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -189,9 +190,9 @@ def layout_from_option(columns: str, present: set[Path]) -> Layout:
         if not equals or not name:
             raise BadInput(f"'{shorten(part)}' is not FIELD=COLUMN", where="--columns", fix=f"Use {COLUMNS_HELP}")
         if field == "block":
-            if not name.isascii() or not name.isdigit() or not 1 <= int(name[:9]) <= 2**20:
+            block_tokens = block_tokens_of(name)
+            if block_tokens is None:
                 raise BadInput(f"block must be tokens a block, got '{shorten(name)}'", where="--columns")
-            block_tokens = int(name)
         elif field not in FIELDS:
             guesses = nearest(field, (*FIELDS, "block"))
             hint = f"Did you mean {' or '.join(guesses)}?" if guesses else f"Use {COLUMNS_HELP}"
@@ -207,6 +208,11 @@ def layout_from_option(columns: str, present: set[Path]) -> Layout:
         patience_second=_per_second(chosen["patience"][0][-1]) if "patience" in chosen else 1.0,
         block_tokens=block_tokens,
     )
+
+
+def block_tokens_of(text: str) -> int | None:
+    """Tokens of one block, as somebody wrote them down; None where it is no such number."""
+    return int(text) if re.fullmatch(r"[0-9]{1,7}", text) and 1 <= int(text) <= 2**20 else None
 
 
 def _find(name: str, present: set[Path]) -> Path:

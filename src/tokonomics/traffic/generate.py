@@ -241,23 +241,24 @@ def parse_system(text: str, where: str = "--system-prompts") -> SystemPrompts:
     """``20,tokens=1000,skew=1``: twenty system prompts of 1,000 tokens."""
     phrase = _plain(text, where, "20,tokens=1000, 5,tokens=2000,skew=0")
     phrase.allow("tokens", "skew")
-    tokens = phrase.number("tokens", 1, 10**7)
-    return SystemPrompts(_whole(phrase, 10**6), int(tokens), phrase.number("skew", 0, 10, 1.0))
+    return SystemPrompts(
+        _whole(phrase, None, 10**6), _whole(phrase, "tokens", 10**7), phrase.number("skew", 0, 10, 1.0)
+    )
 
 
 def parse_sessions(text: str, where: str = "--sessions") -> Sessions:
     """``5,think=30,limit=32000``: five turns on average, half a minute apart, at most 32,000 tokens."""
     phrase = _plain(text, where, "5, 5,think=30, 8,think=2m,limit=32000")
     phrase.allow("think", "limit")
-    limit = phrase.number("limit", 1, 10**8, Sessions.limit)
-    return Sessions(phrase.number(None, 1, 10**4), phrase.time_s("think", 0, 10**7, Sessions.think_s), int(limit))
+    limit = _whole(phrase, "limit", 10**8, Sessions.limit)
+    return Sessions(phrase.number(None, 1, 10**4), phrase.time_s("think", 0, 10**7, Sessions.think_s), limit)
 
 
 def parse_tenants(text: str, where: str = "--tenants") -> Tenants:
     """``3,skew=1,priorities=0/1/1``: three tenants, the first of them served first."""
     phrase = _plain(text, where, "10, 10,skew=1, 3,priorities=0/1/1")
     phrase.allow("skew", "priorities")
-    count = _whole(phrase, 10**6)
+    count = _whole(phrase, None, 10**6)
     listed = phrase.options.get("priorities", "")
     parts = listed.split("/") if listed else []
     if not all(re.fullmatch(r"-?[0-9]{1,9}", part.strip()) for part in parts) or len(parts) not in (0, count):
@@ -269,8 +270,8 @@ def _plain(text: str, where: str, examples: str) -> Phrase:
     return read_options(Phrase(text, "", None, {}, where, examples), text)
 
 
-def _whole(phrase: Phrase, most: int) -> int:
-    number = phrase.number(None, 1, most)
+def _whole(phrase: Phrase, name: str | None, most: int, default: int | None = None) -> int:
+    number = phrase.number(name, 1, most, default)
     if number != int(number):
-        raise phrase.wrong("the first value must be a whole number")
+        raise phrase.wrong(f"{f'{name}=' if name else 'the first value'} must be a whole number")
     return int(number)

@@ -56,7 +56,9 @@ def parse_promises(text: str, where: str = "--slo") -> tuple[Promise, ...]:
         promised = _seconds(value, part, where)
         if latency != Latency.e2e and promised > _LONGEST_S:
             raise BadInput(
-                f"'{shorten(part.strip())}' promises {promised:g} seconds", where=where, fix=f"Did you mean {value}ms?"
+                f"'{shorten(part.strip())}' promises {promised:g} seconds",
+                where=where,
+                fix=f"Did you mean {promised:g}ms?",
             )
         made.append(Promise(latency=Latency(latency), statistic=statistic, seconds=promised))
     names = [str(each) for each in made]

@@ -91,10 +91,10 @@ def read_pairs(path: Path, limit: int | None = None) -> Pairs:
     table = table.drop_nulls(["text_a", "text_b", "label"])
     if limit is not None:
         table = table.head(limit)
-    labels = {str(each) for each in table["label"].unique()}
-    if not labels or not labels <= {"0", "1", "0.0", "1.0", "true", "false"}:
+    labels = [str(each).lower() for each in table["label"]]
+    if not labels or not {*labels} <= {"0", "1", "0.0", "1.0", "true", "false"}:
         raise BadInput("a label is neither 0 nor 1", where=named(path))
-    same = np.array([str(each) in {"1", "1.0", "true"} for each in table["label"]])
+    same = np.array([each in {"1", "1.0", "true"} for each in labels])
     return Pairs(tuple(map(str, table["text_a"])), tuple(map(str, table["text_b"])), same, path.name)
 
 

@@ -179,8 +179,7 @@ def parquet_block_tokens(path: Path) -> int | None:
     import polars as pl
 
     with readable(path):
-        said = pl.read_parquet_metadata(path).get("block_tokens", "")
-    return int(said) if said.isascii() and said.isdigit() and 0 < int(said[:9]) <= 2**20 else None
+        return formats.block_tokens_of(pl.read_parquet_metadata(path).get("block_tokens", ""))
 
 
 def parquet_batches(path: Path, layout: Layout) -> "Iterator[pl.DataFrame]":

@@ -45,10 +45,16 @@ class PrefixBlocks:
 
     def take(self, chosen: NDArray[np.intp]) -> "PrefixBlocks":
         """Those of the chosen requests, in that order; ids stay as they are."""
-        lengths = np.diff(self.starts)[chosen]
-        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        places = np.repeat(self.starts[:-1][chosen] - starts[:-1], lengths) + np.arange(starts[-1])
-        return replace(self, ids=self.ids[places], starts=starts)
+        ids, starts = take_lists(self.ids, self.starts, chosen)
+        return replace(self, ids=ids, starts=starts)
+
+
+def take_lists(ids: Counts, starts: Offsets, chosen: NDArray[np.intp]) -> tuple[Counts, Offsets]:
+    """The chosen of many lists that lie behind each other, the i-th from ``starts[i]`` to ``starts[i + 1]``."""
+    lengths = np.diff(starts)[chosen]
+    begin = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    places = np.repeat(starts[:-1][chosen] - begin[:-1], lengths) + np.arange(begin[-1])
+    return ids[places], begin
 
 
 @dataclass(frozen=True)

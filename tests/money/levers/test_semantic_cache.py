@@ -137,6 +137,45 @@ def test_the_key_is_not_sent_on_to_where_an_endpoint_redirects(monkeypatch: pyte
     assert seen == [("/v1/embeddings", "Bearer a-key"), ("/elsewhere", None)]
 
 
+@pytest.mark.parametrize(
+    ("embeddings", "longer_by"),
+    [
+        (["AACAPw==", "AAAAQA=="], 0),  # base64, as some servers write them
+        ([[None, 1.0], [0.0, 1.0]], 0),
+        ([[float("nan"), 1.0], [0.0, 1.0]], 0),
+        ([[1e300, 1.0], [0.0, 1.0]], 0),
+        ([[1.0, 0.0], [1.0]], 0),
+        ([[], []], 0),
+        ([3, 4], 0),
+        ([], 0),
+        ([[1.0, 0.0], [0.0, 1.0]], 10),  # the line breaks before the end
+    ],
+)
+def test_what_is_no_list_of_numbers_is_a_message(embeddings: list[object], longer_by: int) -> None:
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            rows = [{"index": at, "embedding": each} for at, each in enumerate(embeddings)]
+            reply = json.dumps({"data": rows}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(reply) + longer_by))
+            self.end_headers()
+            self.wfile.write(reply)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(BadInput, match="gave no embeddings"):
+                embed(["x", "y"], f"http://127.0.0.1:{server.server_port}/v1/embeddings", "small")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def test_an_endpoint_that_is_not_there_is_a_message() -> None:
     with pytest.raises(BadInput, match="gave no embeddings"):
         embed(["x"], "http://127.0.0.1:9/v1/embeddings", "small")
@@ -154,6 +193,16 @@ def test_prompts_of_every_kind_of_file(tmp_path: Path) -> None:
     assert timed.arrival_s is not None
     assert timed.arrival_s.tolist() == [0.0, 3.0]
     assert read_prompts(tmp_path / "c.jsonl").texts == ("Be kind.\nHello",)
+
+
+@pytest.mark.parametrize(("yes", "no"), [("1", "0"), ("1.0", "0.0"), ("true", "false"), ("True", "FALSE")])
+def test_a_label_is_read_however_yes_and_no_are_written(tmp_path: Path, yes: str, no: str) -> None:
+    (tmp_path / "a.csv").write_text(f"text_a,text_b,label\nhi,hello,{yes}\nhi,bye,{no}\n", encoding="utf-8")
+    assert read_pairs(tmp_path / "a.csv").same.tolist() == [True, False]
+    if yes == "true":
+        rows = [{"text_a": "hi", "text_b": each, "label": each == "hello"} for each in ("hello", "bye")]
+        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        assert read_pairs(tmp_path / "a.jsonl").same.tolist() == [True, False]
 
 
 def test_files_that_are_none_say_what_is_wrong(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome
-from tokonomics.serving.simulator import Simulation, requests_for, rules_for, simulate, too_long
+from tokonomics.serving.simulator import Simulation, requests_for, rules_for, simulate
+from tokonomics.serving.state import too_long
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.tenants import (
