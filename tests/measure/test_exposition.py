@@ -202,7 +202,7 @@ def test_without_a_host_only_this_machine_can_read_it(given: str, meant: tuple[s
     assert listen_address(given) == meant
 
 
-@pytest.mark.parametrize("given", ["", "localhost", "localhost:x", "a:70000", ":-1"])
+@pytest.mark.parametrize("given", ["", "localhost", "localhost:x", "a:70000", ":-1", ":²", ":" + "9" * 5000])
 def test_an_address_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(BadInput, match="no address to listen on"):
         listen_address(given)

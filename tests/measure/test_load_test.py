@@ -122,6 +122,12 @@ def test_a_stall_is_felt_by_everyone_who_was_due_in_it() -> None:
     assert sum((each.ttft_s or 0) > server.stall_s / 2 for each in closed.records) <= 1
 
 
+def test_a_request_that_is_due_after_the_end_is_not_waited_for(server: Loopback) -> None:
+    trace = make_trace([0.0, 0.01, 86_400.0], [40, 40, 40], [3, 3, 3])
+    point = bench(server, "good", users=[], trace=trace, budget=Budget(seconds=30)).points[0]
+    assert (point.completed, point.stopped) == (2, "30 s")
+
+
 FAULTS = {
     "fails": "HTTP 500: out of memory",
     "cut": "cut off",

@@ -158,6 +158,24 @@ def test_another_engine_that_comes_to_the_address_is_found(server: MetricsServer
         del server.process.page
 
 
+def test_an_engine_that_tells_its_start_is_found_where_one_was_that_does_not(server: MetricsServer) -> None:
+    own, other = server.process.page(), (Path(__file__).parent / "pages" / "tgi-3.prom").read_text()
+
+    async def reads() -> Sequence[Reading]:
+        async with aiohttp.ClientSession() as session:
+            source = EngineSource(address_of(f"{server.address}/good"), session, HandClock())
+            await source.read()
+            server.process.page = lambda: own  # type: ignore[method-assign]
+            return await source.read()
+
+    server.process.page = lambda: other  # type: ignore[method-assign]
+    try:
+        (reading,) = asyncio.run(reads())
+    finally:
+        del server.process.page
+    assert (reading.engine, reading.started) == ("vllm", server.process.started)
+
+
 def test_a_run_goes_on_when_one_of_its_servers_is_bad_from_the_start(server: MetricsServer, tmp_path: Path) -> None:
     shown: list[MeterState] = []
     urls = [f"{server.address}/good", f"{server.address}/broken"]

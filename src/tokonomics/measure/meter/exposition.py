@@ -272,7 +272,7 @@ def _add_gpus(found: dict[Family, list[Value]], gpus: Iterable[GpuReading]) -> N
 def listen_address(text: str) -> tuple[str, int]:
     """``127.0.0.1:9464``, ``:9464`` or ``9464``: without a host, this machine alone."""
     host, _, port = text.strip().rpartition(":")
-    if not port.isdigit() or not 0 <= int(port) < 1 << 16:
+    if not port.isascii() or not port.isdigit() or int(port[:9]) >= 1 << 16:
         raise BadInput(
             f"'{shorten(text)}' is no address to listen on", where="--listen", fix=f"Write such as {DEFAULT_LISTEN}."
         )

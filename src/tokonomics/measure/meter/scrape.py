@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.measure.meter.engines import ENGINES, FINDER, UnknownEngine, created_names, readings_of
+from tokonomics.measure.meter.engines import ENGINES, FINDER, STARTED, UnknownEngine, created_names, readings_of
 from tokonomics.measure.meter.pages import finder, prefixes_of, samples_of
 from tokonomics.measure.meter.readings import Missed, Reading
 
@@ -134,8 +134,8 @@ class EngineSource:
 
     def _readings(self, page: str) -> Sequence[Reading]:
         samples = samples_of(page, self._finder)
-        if not samples and self._finder is not FINDER:
-            # Another engine has come to this address.
+        if self._finder is not FINDER and all(sample.name == STARTED for sample in samples):
+            # Another engine has come to this address; when a process started, any page may tell.
             self._finder = FINDER
             samples = samples_of(page, FINDER)
         found = () if samples else prefixes_of(page[:20_000])

@@ -81,7 +81,9 @@ class Watch:
         else:
             self.until = wall
             self.readings = {each.model: each for each in readings}
-        self._steady, self._missing, self.up, self.said = steady, False, True, said
+        # A scrape that reaches us after its time was taken for a gap must not have that time paid again.
+        self._steady = steady if self._steady is None else max(self._steady, steady)
+        self._missing, self.up, self.said = False, True, said
         return spans
 
     def missed(self, why: Missed, wall: float, steady: float) -> list[Span]:
@@ -96,9 +98,15 @@ class Watch:
             return []
         start, seconds, watched = self._stretch(wall, steady)
         watched = Watched.gap if watched is Watched.seen else watched
-        spans = empty_spans(list(self.readings.values()), start, seconds, watched, self._price())
+        spans = empty_spans(self.current, start, seconds, watched, self._price())
         self.until, self._steady, self._missing = start + seconds, steady, True
         return spans
+
+    @property
+    def current(self) -> list[Reading]:
+        """Of the models on its newest page. The counters of others are kept; their time is not theirs any more."""
+        newest = max(each.at for each in self.readings.values())
+        return [each for each in self.readings.values() if each.at == newest]
 
     @property
     def last_at(self) -> float:
