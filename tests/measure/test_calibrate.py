@@ -229,6 +229,18 @@ def test_a_window_that_ends_in_the_middle_of_a_round_is_counted_by_littles_law()
     assert "answer time" in evidence.notes[0]
 
 
+def test_figures_that_contradict_each_other_are_left_as_they_are(tmp_path: Path) -> None:
+    """A hundred users, each answered within a microsecond, make a hundred million requests a second, not ten."""
+    latency = {"mean": 1e-6}
+    point = {"concurrency": 100, "requests_per_s": 10, "input_tokens_per_s": 100, "output_tokens_per_s": 100}
+    point |= {"mean_input_tokens": 10, "mean_output_tokens": 10, "e2e_s": latency}
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"schema_version": 1, "tool": "t", "model": "llama-3.1-8b", "points": [point]}))
+    evidence = read_evidence([path], Said(gpu="H200", engine="vllm"), "test")
+    assert [row.value for row in evidence.rows] == [100]
+    assert not evidence.notes
+
+
 def test_an_engine_we_do_not_know_needs_one_that_stands_for_it(tmp_path: Path) -> None:
     whole = json.loads(RUN.read_text())
     whole["stated"]["engine"] = "transformers"

@@ -29,6 +29,8 @@ from tokonomics.units import plural
 
 ROUNDED = 0.95
 """Share of the users whom Little's law must find for a window to count whole rounds."""
+CONTRADICTED = 0.1
+"""The same: of fewer, no round that was cut explains it, and nobody knows which of the figures is wrong."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def _whole_rounds(point: LoadPoint) -> LoadPoint:
     if not took or not point.concurrency or point.failed:
         return point
     on_their_way = point.requests_per_s * took
-    if on_their_way >= ROUNDED * point.concurrency:
+    if not CONTRADICTED * point.concurrency < on_their_way < ROUNDED * point.concurrency:
         return point
     more = point.concurrency / on_their_way
     rates = ("requests_per_s", "input_tokens_per_s", "output_tokens_per_s")

@@ -10,8 +10,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, RequestRecord, latencies, point_from_records
-from tokonomics.measure.importers.fields import Fields, from_totals, moment, point
+from tokonomics.measure.benchmark_run import (
+    BenchmarkRun,
+    Latencies,
+    LoadPoint,
+    RequestRecord,
+    latencies,
+    point_from_records,
+)
+from tokonomics.measure.importers.fields import Fields, from_totals, moment
 
 NAME = "aiperf or genai-perf"
 NAME_RECORDS = "aiperf requests (profile_export.jsonl)"
@@ -34,7 +41,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     profile = Fields(documents[0], where)
     settings = profile.values.get("input_config") or {}
     throughput = profile.inside("request_throughput").positive("avg")
-    completed = round(_value(profile, "request_count") or _count_of(profile))
+    completed = profile.maybe("request_count").maybe_count("avg") or _count_of(profile)
     duration_s = _duration_s(profile) or completed / throughput
     tokens_in = _value(profile, "total_isl") or completed * profile.inside("input_sequence_length").positive("avg")
     tokens_out = _value(profile, "total_osl") or completed * profile.inside("output_sequence_length").positive("avg")
@@ -42,8 +49,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     if profile.values.get("was_cancelled") or profile.values.get("is_complete") is False:
         notes.append("the run was cut short")
     rate, users = _setting(settings, "request_rate"), _setting(settings, "concurrency")
-    made = point(
-        profile,
+    made = LoadPoint(
         **({"rate": rate} if rate else {"concurrency": round(users) if users else None}),
         **from_totals(duration_s, completed, tokens_in, tokens_out),
         failed=round(_value(profile, "error_request_count") or _errors(profile)),
@@ -67,13 +73,14 @@ def read_records(documents: list[Any], where: str) -> BenchmarkRun:
     lines = [Fields(document, where, f"line {at}") for at, document in enumerate(documents, 1)]
     starts = [line.inside("metadata").positive("request_start_ns") * 1e-9 for line in lines]
     # A request that never ended, or does not say when, held its place for no time that is known.
-    ends = [
-        (line.inside("metadata").maybe_number("request_end_ns") or start * 1e9) * 1e-9
-        for line, start in zip(lines, starts, strict=True)
-    ]
+    told = [line.inside("metadata").maybe_number("request_end_ns") for line in lines]
+    ends = [end * 1e-9 if end else start for end, start in zip(told, starts, strict=True)]
     gaps: list[float] = []
     records = [_record(line, start - min(starts), gaps) for line, start in zip(lines, starts, strict=True)]
-    made = point_from_records(records, max(max(ends) - min(starts), 1e-9), itl_s=latencies(gaps))
+    duration_s = max(ends) - min(starts)
+    if duration_s <= 0:
+        raise BadInput("no request says when it ended", where=where)
+    made = point_from_records(records, duration_s, itl_s=latencies(gaps))
     if made is None:
         raise BadInput("no request was answered", where=where)
     notes = ("the file does not say under which load: most requests at once is taken as the number of users",)

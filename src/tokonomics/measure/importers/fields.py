@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import ValidationError
-
-from tokonomics.errors import BadInput, from_validation, shorten
-from tokonomics.measure.benchmark_run import Latencies, LoadPoint
+from tokonomics.errors import BadInput, shorten
+from tokonomics.measure.benchmark_run import Latencies
 from tokonomics.traffic.promises import STATISTICS
 
 _LARGEST = 1e19
@@ -124,13 +122,11 @@ def named_latencies(fields: Fields, pattern: str, unit_s: float) -> Latencies | 
     return Latencies(**found) if found else None
 
 
-def point(fields: Fields, **values: Any) -> LoadPoint:
-    """A load point, or what is wrong with the file it comes from."""
-    try:
-        return LoadPoint(**values)
-    except ValidationError as error:
-        problem = from_validation(error, fields.where)
-        raise BadInput(problem.what, where=fields.where, fix="The file is damaged, or was edited.") from None
+def users_of(limit: int | None, requests: int) -> dict[str, Any]:
+    """A load of so many users at once, of whom no more are ever at work than there are requests."""
+    if limit is None or limit <= requests:
+        return {"concurrency": limit}
+    return {"concurrency": requests, "notes": (f"{limit:,} users were allowed, but there were {requests:,} requests",)}
 
 
 def from_totals(duration_s: float, completed: int, input_tokens: float, output_tokens: float) -> dict[str, Any]:
@@ -156,3 +152,11 @@ def moment(text: str | None) -> datetime | None:
         except ValueError:
             continue
     return None
+
+
+def unix_moment(seconds: float | None) -> datetime | None:
+    """The same of unix seconds; None where no calendar has the day."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC) if seconds else None
+    except (ValueError, OverflowError, OSError):
+        return None

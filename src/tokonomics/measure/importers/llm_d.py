@@ -9,8 +9,8 @@ import re
 from typing import Any
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, Stated
-from tokonomics.measure.importers.fields import Fields, moment, point
+from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, Stated
+from tokonomics.measure.importers.fields import Fields, moment
 
 NAME = "llm-d Benchmark Report v0.2"
 
@@ -33,8 +33,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     failed = requests.maybe_count("failures") or 0
     completed = requests.count("total") - failed
     mean_out = requests.inside("output_length").positive("mean")
-    made = point(
-        report,
+    made = LoadPoint(
         **({"rate": rate} if rate else {"concurrency": round(users) if users else None}),
         requests_per_s=_rate(rates, "request_rate") or rates.inside("output_token_rate").positive("mean") / mean_out,
         input_tokens_per_s=rates.inside("input_token_rate").positive("mean"),

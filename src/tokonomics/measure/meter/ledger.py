@@ -342,7 +342,7 @@ def _span(row: Sequence[object]) -> Span:
         raise ValueError("a span that is none")
     _finite(values["usd_per_hour"])
     span = Span(**values)  # type: ignore[arg-type]
-    if not (0 <= span.start and 0 <= span.seconds <= LONGEST_S and span.end <= LATEST_S):
+    if not 0 <= span.start <= span.end <= LATEST_S or span.seconds > LONGEST_S:
         raise ValueError("a span at no time")
     return span
 
