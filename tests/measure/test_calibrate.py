@@ -231,9 +231,9 @@ def test_a_window_that_ends_in_the_middle_of_a_round_is_counted_by_littles_law()
 
 def test_figures_that_contradict_each_other_are_left_as_they_are(tmp_path: Path) -> None:
     """A hundred users, each answered within a microsecond, make a hundred million requests a second, not ten."""
-    latency = {"mean": 1e-6}
-    point = {"concurrency": 100, "requests_per_s": 10, "input_tokens_per_s": 100, "output_tokens_per_s": 100}
-    point |= {"mean_input_tokens": 10, "mean_output_tokens": 10, "e2e_s": latency}
+    rates = {"requests_per_s": 10, "input_tokens_per_s": 100, "output_tokens_per_s": 100}
+    lengths = {"mean_input_tokens": 10, "mean_output_tokens": 10}
+    point = {**rates, **lengths, "concurrency": 100, "e2e_s": {"mean": 1e-6}}
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"schema_version": 1, "tool": "t", "model": "llama-3.1-8b", "points": [point]}))
     evidence = read_evidence([path], Said(gpu="H200", engine="vllm"), "test")

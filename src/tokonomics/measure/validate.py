@@ -302,9 +302,12 @@ def _static(row: Measurement, steps: StepModel, batch: int, input_tokens: int, o
     tokens = batch * (output_tokens + (input_tokens if row.metric is Metric.total_tok_s else 0))
     if row.metric in (Metric.output_tok_s, Metric.total_tok_s):
         return tokens / seconds
+    first_s = static_batch_s(steps, batch, input_tokens, 1)
     if row.metric is Metric.ttft_s:
-        return static_batch_s(steps, batch, input_tokens, 1)
-    return seconds / output_tokens
+        return first_s
+    if output_tokens < 2:
+        raise TokonomicsError("an answer of one token has no time per token after the first")
+    return (seconds - first_s) / (output_tokens - 1)
 
 
 def _of(metric: Metric, steady: Steady) -> float:
