@@ -249,6 +249,9 @@ def test_an_engine_we_do_not_know_needs_one_that_stands_for_it(tmp_path: Path) -
     with pytest.raises(BadInput, match="--engine"):
         read_evidence([path], Said(gpu="H200"), "test")
     assert read_evidence([path], Said(gpu="H200", engine="vllm"), "test").rows
+    whole["stated"]["engine"] = "vLLM+LMCache"  # what validate takes for vLLM
+    path.write_text(json.dumps(whole))
+    assert read_evidence([path], Said(gpu="H200"), "test").rows
     with pytest.raises(BadInput, match="--gpu"):
         read_evidence([RUN], Said(), "test")
 

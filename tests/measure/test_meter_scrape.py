@@ -10,9 +10,11 @@ from tests.measure.metered import HandClock
 from tests.measure.metrics_server import MetricsServer, metrics_server
 
 from tokonomics.errors import BadInput
+from tokonomics.measure.bench.target import target
 from tokonomics.measure.meter import scrape
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.prometheus_api import PrometheusApi
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
 from tokonomics.measure.meter.scrape import EngineSource, address_of, authorization
 from tokonomics.measure.meter.session import Asked, meter_servers
@@ -199,3 +201,11 @@ def test_an_unknown_engine_ends_a_run_even_beside_a_good_one(server: MetricsServ
         meter_servers(Asked(urls, 2.0, "as given"), book, lambda state: None)
     assert refused.value.where == f"{server.address}/node"
     assert issubclass(UnknownEngine, Missed)
+
+
+@pytest.mark.parametrize("host", ["[::1]", "gpu2", "10.0.0.7"])
+def test_an_address_is_shown_as_one_can_write_it_and_without_secrets(host: str) -> None:
+    written = f"http://me:secret@{host}:9090/prom?key=secret"
+    assert PrometheusApi(written).shown == f"http://{host}:9090/prom"
+    assert target(written).shown == f"http://{host}:9090/prom/v1/chat/completions"
+    assert address_of(f"http://{host}:9090/prom/") == f"http://{host}:9090/prom"

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint
@@ -24,6 +23,7 @@ from tokonomics.measure.meter.loads import is_ledger, runs_of
 from tokonomics.measure.priced_run import machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
 from tokonomics.measure.probe.timing_rows import check_timings
+from tokonomics.measure.validate import engine_named
 from tokonomics.physics.calibration import Correction, HeldOut, Kernels, Machine, Profile, is_profile, read_profile
 from tokonomics.units import plural
 
@@ -191,13 +191,8 @@ def _gpu_key(name: str) -> str:
 
 
 def _known_engine(name: str) -> bool:
-    from tokonomics.measure.validate import ENGINES
-
-    plain = name.strip().lower().split()[0] if name.strip() else ""
-    if any(plain.startswith(theirs) for theirs in ENGINES):
-        return True
     try:
-        find_engine(plain)
+        engine_named(name)
     except TokonomicsError:
         return False
     return True

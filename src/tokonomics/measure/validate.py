@@ -205,7 +205,7 @@ def stated_deployment(
         raise TokonomicsError(f"{spec.name} cannot be split {tp} ways")
     if pp > spec.layers:
         raise TokonomicsError(f"{spec.name} has {spec.layers} layers, fewer than {pp} stages")
-    found = _engine(engine) if engine else find_engine("vllm")
+    found = engine_named(engine) if engine else find_engine("vllm")
     # What a source says ran is predicted, whether or not the engine's current release still runs it.
     return Deployment(
         model=spec,
@@ -230,7 +230,7 @@ def _model(name: str) -> ModelSpec:
         return _model(shorter)
 
 
-def _engine(name: str) -> Engine:
+def engine_named(name: str) -> Engine:
     """The engine of that name, or the one that stands for it."""
     plain = re.split(r"[\s+(]", name.strip().lower())[0]
     return find_engine(next((ours for theirs, ours in ENGINES.items() if plain.startswith(theirs)), plain))

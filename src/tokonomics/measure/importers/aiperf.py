@@ -18,12 +18,10 @@ from tokonomics.measure.benchmark_run import (
     latencies,
     point_from_records,
 )
-from tokonomics.measure.importers.fields import Fields, from_totals, moment
+from tokonomics.measure.importers.fields import Fields, from_totals, moment, spread, unit_s
 
 NAME = "aiperf or genai-perf"
 NAME_RECORDS = "aiperf requests (profile_export.jsonl)"
-
-_UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 
 
 def matches(document: Any) -> bool:
@@ -96,7 +94,7 @@ def _record(line: Fields, sent_s: float, gaps: list[float]) -> RequestRecord:
             sent_s=sent_s, input_tokens=0, output_tokens=0, error=(what and what.text("type")) or "error"
         )
     chunks = metrics.maybe("inter_chunk_latency")
-    gaps += [each * _unit_s(chunks, "inter_chunk_latency") for each in chunks.numbers("value")] if chunks.values else []
+    gaps += [each * unit_s(chunks, "unit", "ms") for each in chunks.numbers("value")] if chunks.values else []
     return RequestRecord(
         sent_s=sent_s,
         ttft_s=_time_s(metrics, "time_to_first_token"),
@@ -110,7 +108,7 @@ def _record(line: Fields, sent_s: float, gaps: list[float]) -> RequestRecord:
 def _time_s(metrics: Fields, name: str) -> float | None:
     found = metrics.maybe(name)
     value = found.maybe_number("value")
-    return None if value is None else value * _unit_s(found, name)
+    return None if value is None else value * unit_s(found, "unit", "ms")
 
 
 def _most_at_once(starts: list[float], ends: list[float]) -> int:
@@ -136,26 +134,16 @@ def _count_of(profile: Fields) -> int:
 
 def _duration_s(profile: Fields) -> float | None:
     value = _value(profile, "benchmark_duration")
-    return value * _unit_s(profile.maybe("benchmark_duration"), "benchmark_duration") if value else None
+    return value * unit_s(profile.maybe("benchmark_duration"), "unit", "ms") if value else None
 
 
 def _errors(profile: Fields) -> int:
     return sum(Fields(each, profile.where).maybe_count("count") or 0 for _, each in profile.listed("error_summary"))
 
 
-def _unit_s(metric: Fields, name: str) -> float:
-    unit = (metric.text("unit") or "ms").lower()
-    if unit not in _UNITS_S:
-        raise BadInput(f"'{name}' is in '{unit}'; a unit of time was expected", where=metric.where)
-    return _UNITS_S[unit]
-
-
 def _spread(profile: Fields, name: str) -> Latencies | None:
     metric = profile.maybe(name)
-    values = {"mean": metric.maybe_number("avg")}
-    values |= {each: metric.maybe_number(each) for each in ("p50", "p90", "p95", "p99")}
-    made = {each: value * _unit_s(metric, name) for each, value in values.items() if value is not None}
-    return Latencies(**made) if made else None
+    return spread(metric.maybe_number("avg"), metric, unit_s(metric, "unit", "ms"))
 
 
 def _setting(settings: Any, name: str) -> float | None:

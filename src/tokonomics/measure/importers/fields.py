@@ -110,6 +110,24 @@ class Fields:
         return f"{self.path}.{name}".strip(".") or "value"
 
 
+UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
+
+
+def unit_s(metric: Fields, field: str, usual: str) -> float:
+    """Seconds of the unit that a metric states under that name."""
+    unit = (metric.text(field) or usual).lower().split("/")[0]
+    if unit not in UNITS_S:
+        raise BadInput(f"'{metric.path}' is in '{shorten(unit)}'; a unit of time was expected", where=metric.where)
+    return UNITS_S[unit]
+
+
+def spread(mean: float | None, percentiles: Fields, unit_s: float) -> Latencies | None:
+    """A mean and the percentiles beside it, p50 and so on; None where there is nothing."""
+    found = {name: mean if name == "mean" else percentiles.maybe_number(name) for name in STATISTICS}
+    made = {name: value * unit_s for name, value in found.items() if value is not None}
+    return Latencies(**made) if made else None
+
+
 def named_latencies(fields: Fields, pattern: str, unit_s: float) -> Latencies | None:
     """Statistics under names such as ``{}_ttft_ms``, where median stands for p50."""
     found = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, RequestRecord, point_from_records
-from tokonomics.measure.importers.fields import Fields, from_totals, unix_moment
+from tokonomics.measure.importers.fields import Fields, from_totals, spread, unix_moment
 from tokonomics.traffic.documents import requests_of
 from tokonomics.traffic.formats import Layout
 from tokonomics.traffic.sources import value_at
@@ -107,8 +107,4 @@ def _summary(benchmark: Fields, totals: Fields, duration_s: float, load: dict[st
 
 def _spread(metrics: Fields, name: str, unit_s: float) -> Latencies | None:
     found = metrics.maybe(name, "successful")
-    values = {"mean": found.maybe_number("mean")}
-    percentiles = found.maybe("percentiles")
-    values |= {each: percentiles.maybe_number(each) for each in ("p50", "p90", "p95", "p99")}
-    made = {each: value * unit_s for each, value in values.items() if value is not None}
-    return Latencies(**made) if made else None
+    return spread(found.maybe_number("mean"), found.maybe("percentiles"), unit_s)

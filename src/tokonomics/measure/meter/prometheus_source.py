@@ -227,8 +227,9 @@ class PrometheusSource:
         )
 
 
-_TELLING = sorted(name for name in WANTED if "generat" in name or "predicted_total" in name)
-_TELLING = [name for name in _TELLING if not name.endswith("_created")]
+_TELLING = sorted(
+    name for name in WANTED if ("generat" in name or "predicted_total" in name) and not name.endswith("_created")
+)
 
 
 def scrapes_of(
