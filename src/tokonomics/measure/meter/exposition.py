@@ -216,14 +216,14 @@ def _add_group(found: dict[Family, list[Value]], group: GroupState) -> None:
 
 def cost_per_mtok(tally: Tally) -> dict[tuple[str, str], float | None]:
     """By basis and kind of token."""
-    seen = 1 - tally.unseen_tokens / tally.billed_tokens if tally.billed_tokens else 0.0
+    unseen_input = tally.unseen_tokens - tally.unseen_output
     return {
         ("reservation", "blended"): tally.usd_per_mtok,
         ("reservation", "output"): tally.usd_per_mtok_output,
         ("reservation", "input"): usd_per_mtok_of(tally.usd, tally.input_total),
         ("usage", "blended"): tally.usd_per_mtok_usage,
         ("usage", "output"): tally.usd_per_mtok_output_usage,
-        ("usage", "input"): usd_per_mtok_of(tally.busy_usd, tally.input_total * seen),
+        ("usage", "input"): usd_per_mtok_of(tally.busy_usd, tally.input_total - unseen_input),
     }
 
 
