@@ -1,7 +1,7 @@
 """Gaps, absences, clocks that jump and servers that come and go, in the meter's own time."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +14,7 @@ from tokonomics.measure.meter.exposition import page
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import LATE_S, LUMPY_NOW_S, Meter
 from tokonomics.measure.meter.pages import samples_of
+from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.readings import Missed, Reading, Source
 from tokonomics.measure.meter.spans import Span, Watched
 from tokonomics.measure.meter.state import GroupState, MeterState
@@ -219,6 +220,7 @@ class Scraper:
     name: str = "http://prometheus:9090"
     discovers: bool = True
     warnings: Sequence[str] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
     _newest: dict[str, Reading] = field(default_factory=dict)
 
     def scrape(self, target: str, process: Process) -> None:
@@ -429,6 +431,21 @@ def test_an_absence_costs_what_the_server_cost_before_it(bench: Bench) -> None:
     assert bench.only().total.usd == pytest.approx((15 + 1000) * 0.001 + 15 * 0.01)
 
 
+@pytest.mark.parametrize("up", [True, False])
+def test_a_server_with_a_label_has_the_price_of_its_label_from_the_first_second(tmp_path: Path, up: bool) -> None:
+    clock = HandClock()
+    process = Process(clock, up=up)
+    prices = Prices(3.6, (PriceOf("team", "search", 36.0),))
+    with Ledger(tmp_path / "meter.db") as book:
+        meter = Meter([PageSource(process, labels={"team": "search"})], book, clock, prices)
+        run(meter)
+        clock.passed += 100
+        state = run(meter)
+        assert {span.labels["team"] for span in book.spans()} == {"search"}
+    assert state.total.usd == pytest.approx(100 * 36 / 3600)
+    assert not any("--price" in note for note in state.notes)
+
+
 @pytest.mark.parametrize("began_meanwhile", [True, False])
 def test_a_server_that_is_down_when_the_meter_starts_is_paid_for_and_told_of(
     bench: Bench, began_meanwhile: bool
@@ -488,6 +505,7 @@ class Page:
     lines: str = ""
     discovers: bool = False
     warnings: Sequence[str] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     async def read(self) -> Sequence[Reading]:
         return readings_of(samples_of(self.lines, FINDER), self.name, self.clock.wall())

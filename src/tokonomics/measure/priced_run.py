@@ -20,7 +20,7 @@ from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
 from tokonomics.measure.load_curve import LoadVerdict, judge
 from tokonomics.measure.measurements import Measurement, Metric, Mode
-from tokonomics.measure.validate import predict, stated_deployment, steps_of
+from tokonomics.measure.validate import most_sequences, predict, stated_deployment, steady_of, steps_of
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.nouns import Noun
 from tokonomics.physics.intervals import Interval
@@ -270,14 +270,10 @@ def _prefill_share(row: Measurement) -> float | None:
     """Of the GPU's busy time under this load."""
     try:
         steps = steps_of(row)
-        most = max(row.batch, 256) if row.batch else None
+        most = most_sequences(row)
         curve = ReplicaCurve(steps.deployment, row.input_tokens, row.output_tokens, steps=steps, most_sequences=most)
     except TokonomicsError:
         return None
-    capacity = curve.capacity()
-    if row.rate is not None:
-        steady = curve.at_rate(min(row.rate, capacity.rate), capacity)
-    else:
-        steady = curve.at_concurrency(row.batch) if row.batch else curve.saturated()
+    steady = steady_of(row, curve)
     on_prompts = steady.rate * float(np.interp(steady.batch, curve.batches, curve.stall_s))
     return min(0.999, on_prompts / min(1.0, steady.batch))  # with less than one request in the mean it is idle at times

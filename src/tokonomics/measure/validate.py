@@ -277,13 +277,15 @@ def value_of(row: Measurement, steps: StepModel) -> float:
         return float(steps.prefill((row.batch or 1) * row.input_tokens, prompts=row.batch or 1))
     if row.mode is Mode.fixed_batch:
         return _static(row, steps, row.batch or 1, input_tokens, output_tokens)
-    curve = _replica(steps, input_tokens, output_tokens, _most(row))
+    return _of(row.metric, steady_of(row, _replica(steps, input_tokens, output_tokens, most_sequences(row))))
+
+
+def steady_of(row: Measurement, curve: ReplicaCurve) -> Steady:
+    """A replica under the load of a row; what comes beyond its capacity is not served."""
     if row.rate is not None:
         capacity = curve.capacity()
-        return _of(row.metric, curve.at_rate(min(row.rate, capacity.rate), capacity))
-    if row.batch is None:
-        return _of(row.metric, curve.saturated())
-    return _of(row.metric, curve.at_concurrency(row.batch))
+        return curve.at_rate(min(row.rate, capacity.rate), capacity)
+    return curve.saturated() if row.batch is None else curve.at_concurrency(row.batch)
 
 
 @lru_cache(maxsize=8)
@@ -292,7 +294,7 @@ def _replica(steps: StepModel, input_tokens: int, output_tokens: int, most: int 
     return ReplicaCurve(steps.deployment, input_tokens, output_tokens, steps=steps, most_sequences=most)
 
 
-def _most(row: Measurement) -> int | None:
+def most_sequences(row: Measurement) -> int | None:
     """Benchmarks raise the engine's limit to the load they make."""
     return max(row.batch, 256) if row.batch else None
 

@@ -124,7 +124,7 @@ class Meter:
         self._left_out_gpus = 0
         for place, source in enumerate(sources):
             if not source.discovers:
-                self._watch(source.name, {})
+                self._watch(source.name, source.labels)
             else:
                 # Those that were there when the last meter ended, until it says that they are not any more.
                 self._of_source[place] = {target for target in self._marks if "://" not in target}
@@ -256,7 +256,8 @@ class Meter:
     def _watch(self, target: str, labels: Mapping[str, str], after_patience: Watched = Watched.away) -> None:
         patience_s = max(LONG_S, 3 * self._every_s)
         price = self._prices.of(target, labels)
-        self._watches[target] = Watch(target, price, self._marks.pop(target, None), patience_s, after_patience)
+        mark = self._marks.pop(target, None)
+        self._watches[target] = Watch(target, price, mark, patience_s, after_patience, labels)
         if target in self._gone:
             self._watches[target].readings = self._gone.pop(target).readings
 

@@ -10,6 +10,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Container, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import aiohttp
@@ -53,6 +54,7 @@ class PrometheusSource:
     """
 
     discovers = True
+    labels: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,

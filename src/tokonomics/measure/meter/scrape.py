@@ -84,7 +84,7 @@ class EngineSource:
         self.name = address
         self._session = session
         self._clock = clock
-        self._labels = labels or {}
+        self.labels = labels or {}
         self._at_once = at_once or asyncio.Semaphore(AT_ONCE)
         self._page: str | None = None
         self._finder: re.Pattern[str] = FINDER
@@ -135,7 +135,7 @@ class EngineSource:
             self._finder = FINDER
             samples = samples_of(page, FINDER)
         found = () if samples else prefixes_of(page[:20_000])
-        readings = readings_of(samples, self.name, self._clock.wall(), self._labels, found)
+        readings = readings_of(samples, self.name, self._clock.wall(), self.labels, found)
         if not readings:
             raise Missed("the page has no figures of the engine yet")
         return readings

@@ -38,8 +38,10 @@ class Watch:
         mark: Mark | None = None,
         patience_s: float = LONG_S,
         after_patience: Watched = Watched.away,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         self.target = target
+        self._labels = labels or {}
         self._patience_s = patience_s
         self._after_patience = after_patience
         self.usd_per_hour = usd_per_hour
@@ -92,7 +94,7 @@ class Watch:
         self.up, self.said = False, why.what
         if self.until is None:
             # Nobody knows its engine or model yet; it is paid for all the same.
-            self.readings = self.readings or {"": Reading(self.target, "", "", wall, {})}
+            self.readings = self.readings or {"": Reading(self.target, "", "", wall, {}, labels=self._labels)}
             self.until, self._steady, self._missing = wall, steady, True
         if self._steady is None and wall - self.until > MOST_AWAY_S:
             return []
