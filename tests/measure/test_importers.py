@@ -254,6 +254,8 @@ SLIPS = [
     ("vllm-detailed", {"itls": [[float("nan")], [], [0.05]]}, r"itls\[0\]"),
     ("vllm-detailed", {"request_rate": 1e12}, "rate"),
     ("vllm", {"mean_ttft_ms": 1e15}, "mean"),
+    ("vllm", {"duration": 1e15}, "requests_per_s"),
+    ("vllm", {"tensor_parallel_size": 10**7}, "tp"),
     ("aiperf", {"request_count": {"avg": 0.3}}, "request_count.avg"),
 ]
 

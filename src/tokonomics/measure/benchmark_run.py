@@ -22,10 +22,12 @@ SCHEMA_VERSION: Final = 1
 LONGEST_S = 1e9
 """Thirty years: what waits for longer is a slip in a file, as is what the next two do not allow."""
 Waited = Annotated[NonNegativeFloat, Field(le=LONGEST_S)]
-PerSecond = Annotated[PositiveFloat, Field(le=1e11)]
-"""A thousand times what the largest services make."""
-MeanTokens = Annotated[PositiveFloat, Field(le=1e8)]
-"""Ten times the longest context."""
+PerSecond = Annotated[float, Field(ge=1 / LONGEST_S, le=1e11)]
+"""From one in all that time to a thousand times what the largest services make."""
+MeanTokens = Annotated[float, Field(ge=1e-6, le=1e8)]
+"""From one in a million answers to ten times the longest context."""
+MostGpus = Annotated[PositiveInt, Field(le=100_000)]
+MostStages = Annotated[PositiveInt, Field(le=1000)]
 
 
 class Latencies(Noun):
@@ -136,10 +138,10 @@ class Stated(Noun):
     """What the file itself says about the machine; None where it does not."""
 
     gpu: str | None = None
-    gpus: PositiveInt | None = None
-    tp: PositiveInt | None = None
-    pp: PositiveInt | None = None
-    ep: PositiveInt | None = None
+    gpus: MostGpus | None = None
+    tp: MostGpus | None = None
+    pp: MostStages | None = None
+    ep: MostGpus | None = None
     engine: str | None = None
     weights: str | None = None
     tuned: bool = False
