@@ -252,6 +252,14 @@ def test_a_stream_means_the_same_however_it_is_cut(places: list[int], ends: byte
     )
 
 
+def test_text_in_a_last_line_without_an_end_arrived_when_its_bytes_did() -> None:
+    answer = AnswerStream()
+    answer.feed(chunk(usage={"prompt_tokens": 1, "completion_tokens": 1}), 4.0)
+    answer.feed(chunk("all of it", "stop").rstrip(), 5.0)
+    answer.close()
+    assert (answer.first_s, answer.last_s) == (5.0, 5.0)
+
+
 def test_a_stream_without_an_end_of_line_is_not_kept() -> None:
     answer = AnswerStream()
     answer.feed(b"x" * stream.LONGEST_LINE, 0.0)
