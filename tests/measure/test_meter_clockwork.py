@@ -289,6 +289,27 @@ def test_a_scrape_that_comes_after_its_time_was_taken_for_a_gap_is_not_paid_agai
         assert total.seconds == pytest.approx(clock.passed)
 
 
+@pytest.mark.parametrize("running", [1e308, -1.0])
+def test_a_gauge_that_cannot_be_is_no_gauge(bench: Bench, running: float) -> None:
+    bench.tick()
+    bench.process.work(10, 5)
+    bench.process.running = running
+    group = bench.only()
+    assert (group.total.output, group.running, group.total.batch) == (5, None, 0.0)
+    assert [span.output for span in bench.spans()] == [5]
+
+
+def test_a_counter_beyond_any_count_is_a_page_that_did_not_come(bench: Bench) -> None:
+    bench.tick()
+    before = bench.process.counted
+    bench.process.counted = [{**before[0], "output": 1e308}] * 2
+    assert not bench.only().up
+    bench.process.counted = before
+    bench.process.work(10, 5)
+    assert bench.only().total.output == 5
+    assert sum(span.output for span in bench.spans()) == 5
+
+
 def test_a_past_that_is_read_in_is_not_kept_in_memory(tmp_path: Path) -> None:
     """An hour of scrapes at 15 s are 240 spans, of which ``now`` needs those of five minutes at the most."""
     clock = HandClock()

@@ -68,7 +68,8 @@ class Watch:
             self.readings, self.until = {}, None
         self._meet(readings)
         if self.until is None and born is not None:
-            self.until, self._steady = born, steady - max(0.0, wall - born)
+            born = min(born, wall)  # its clock may be ahead of ours
+            self.until, self._steady = born, steady - (wall - born)
         elif self.until is None and self.readings:
             # It had left and is back: what it counted meanwhile is ours, the time is not.
             self.until, self._steady, self._missing = wall, steady, True
