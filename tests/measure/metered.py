@@ -1,6 +1,6 @@
 """A made-up vLLM process with true books, clocks that are moved by hand, and a source that reads it: no time passes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tokonomics.measure.meter.engines import FINDER, readings_of
@@ -82,8 +82,10 @@ class PageSource:
     name: str = "http://gpu:8000"
     discovers: bool = False
     warnings: Sequence[str] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     async def read(self) -> Sequence[Reading]:
         if not self.process.up:
             raise Missed("cannot be reached")
-        return readings_of(samples_of(self.process.page(), FINDER), self.name, self.process.clock.wall())
+        page = samples_of(self.process.page(), FINDER)
+        return readings_of(page, self.name, self.process.clock.wall(), self.labels)

@@ -229,6 +229,18 @@ def test_a_window_that_ends_in_the_middle_of_a_round_is_counted_by_littles_law()
     assert "answer time" in evidence.notes[0]
 
 
+def test_figures_that_contradict_each_other_are_left_as_they_are(tmp_path: Path) -> None:
+    """A hundred users, each answered within a microsecond, make a hundred million requests a second, not ten."""
+    rates = {"requests_per_s": 10, "input_tokens_per_s": 100, "output_tokens_per_s": 100}
+    lengths = {"mean_input_tokens": 10, "mean_output_tokens": 10}
+    point = {**rates, **lengths, "concurrency": 100, "e2e_s": {"mean": 1e-6}}
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"schema_version": 1, "tool": "t", "model": "llama-3.1-8b", "points": [point]}))
+    evidence = read_evidence([path], Said(gpu="H200", engine="vllm"), "test")
+    assert [row.value for row in evidence.rows] == [100]
+    assert not evidence.notes
+
+
 def test_an_engine_we_do_not_know_needs_one_that_stands_for_it(tmp_path: Path) -> None:
     whole = json.loads(RUN.read_text())
     whole["stated"]["engine"] = "transformers"
@@ -237,6 +249,9 @@ def test_an_engine_we_do_not_know_needs_one_that_stands_for_it(tmp_path: Path) -
     with pytest.raises(BadInput, match="--engine"):
         read_evidence([path], Said(gpu="H200"), "test")
     assert read_evidence([path], Said(gpu="H200", engine="vllm"), "test").rows
+    whole["stated"]["engine"] = "vLLM+LMCache"  # what validate takes for vLLM
+    path.write_text(json.dumps(whole))
+    assert read_evidence([path], Said(gpu="H200"), "test").rows
     with pytest.raises(BadInput, match="--gpu"):
         read_evidence([RUN], Said(), "test")
 

@@ -101,6 +101,13 @@ DAMAGE: list[tuple[Change, str]] = [
     (lambda log: log["runs"]["closed-8"]["steps"].append(["x"] * 7), "of steps is not 6 numbers"),
     (lambda log: log["runs"]["closed-8"]["steps"][0].__setitem__(1, None), "a step with a value missing"),
     (lambda log: log["runs"]["closed-8"]["steps"][0].__setitem__(1, 0), "a step of no duration"),
+    (lambda log: log["runs"]["closed-8"]["steps"][0].__setitem__(1, 1e-320), "a step of no duration"),
+    (lambda log: log["runs"]["closed-8"]["steps"][0].__setitem__(2, -1), "a step of a negative size"),
+    (
+        lambda log: [each.__setitem__(3, None) for each in log["runs"]["closed-8"]["requests"]],
+        "no request was answered",
+    ),
+    (lambda log: log["runs"]["closed-8"].update(requests=[[0, 1, 1, 0, 0]]), "the instant it arrived"),
     (lambda log: log["runs"]["closed-8"]["requests"][0].__setitem__(1, 0), "a request of no token"),
     (lambda log: log["runs"]["closed-8"]["requests"][0].__setitem__(3, -1), "answered before it arrived"),
 ]

@@ -18,7 +18,14 @@ from tests.measure.meter_states import HOUR, gpu, group, state
 from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, needs_promtool
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.exposition import FAMILIES, Told, listen_address, page, serve_exposition
+from tokonomics.measure.meter.exposition import (
+    FAMILIES,
+    Told,
+    cost_per_mtok,
+    listen_address,
+    page,
+    serve_exposition,
+)
 from tokonomics.measure.meter.ready_files import NAMES, text_of, write_files
 from tokonomics.measure.meter.state import MeterState, Tally
 
@@ -63,6 +70,15 @@ def test_dollars_per_million_tokens_by_basis_and_kind() -> None:
     for (basis, kind), dollars in expected.items():
         assert value("llm_cost_per_million_tokens", ONE, basis=basis, kind=kind) == pytest.approx(dollars)
     assert value("llm_planned_cost_per_million_tokens", ONE) == 1.5
+
+
+def test_busy_dollars_are_over_the_tokens_of_each_kind_that_were_seen() -> None:
+    """$8 busy; 6 million prompt tokens, of which a gap had 4, and 4 million of output, all seen."""
+    tally = Tally(busy_usd=8.0, usd=9.0, input_total=6e6, output=4e6, unseen_tokens=4e6)
+    prices = cost_per_mtok(tally)
+    assert prices["usage", "input"] == pytest.approx(8 / 2)
+    assert prices["usage", "output"] == pytest.approx(8 / 4)
+    assert prices["usage", "blended"] == pytest.approx(8 / 6)
 
 
 def test_states_add_up_to_the_bill_and_kinds_to_the_tokens() -> None:
@@ -202,7 +218,7 @@ def test_without_a_host_only_this_machine_can_read_it(given: str, meant: tuple[s
     assert listen_address(given) == meant
 
 
-@pytest.mark.parametrize("given", ["", "localhost", "localhost:x", "a:70000", ":-1"])
+@pytest.mark.parametrize("given", ["", "localhost", "localhost:x", "a:70000", ":-1", ":²", ":" + "9" * 5000])
 def test_an_address_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(BadInput, match="no address to listen on"):
         listen_address(given)

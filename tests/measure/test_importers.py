@@ -15,7 +15,7 @@ from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.benchmark_run import LoadPoint, RequestRecord, point_from_records
 from tokonomics.measure.importers.aiperf import read_records
 from tokonomics.measure.importers.recognise import FORMATS, read_run, read_runs
-from tokonomics.measure.priced_run import price_run
+from tokonomics.measure.priced_run import Machine, measurements_of, price_run
 
 RESULTS = Path(__file__).parent / "results"
 SAMPLES = sorted(path for path in RESULTS.iterdir() if path.suffix != ".md")
@@ -248,6 +248,52 @@ def test_every_sample_keeps_the_law(path: Path) -> None:
             assert point.output_tokens_per_s == pytest.approx(point.output_tokens / point.duration_s, rel=1e-3)
 
 
+SLIPS = [
+    ("vllm-detailed", {"duration": 1e-320}, "requests_per_s"),
+    ("vllm-detailed", {"itls": [["a"], [], [0.05]]}, r"itls\[0\]"),
+    ("vllm-detailed", {"itls": [[float("nan")], [], [0.05]]}, r"itls\[0\]"),
+    ("vllm-detailed", {"request_rate": 1e12}, "rate"),
+    ("vllm", {"mean_ttft_ms": 1e15}, "mean"),
+    ("vllm", {"duration": 1e15}, "requests_per_s"),
+    ("vllm", {"tensor_parallel_size": 10**7}, "tp"),
+    ("aiperf", {"request_count": {"avg": 0.3}}, "request_count.avg"),
+]
+
+
+@pytest.mark.parametrize(("name", "slip", "named"), SLIPS)
+def test_a_figure_that_no_run_has_is_refused_with_its_name(
+    tmp_path: Path, name: str, slip: dict[str, Any], named: str
+) -> None:
+    (tmp_path / "r.json").write_text(json.dumps(json.loads(DOCUMENTS[name]) | slip))
+    with pytest.raises(BadInput, match=named) as refused:
+        read_run(tmp_path / "r.json")
+    assert "r.json" in str(refused.value)
+
+
+def test_a_day_that_no_calendar_has_is_no_day(tmp_path: Path) -> None:
+    result = raw("guidellm.json")
+    result["benchmarks"][0]["start_time"] = 1e15
+    (tmp_path / "g.json").write_text(json.dumps(result))
+    assert read_run(tmp_path / "g.json").when is None
+
+
+def test_no_more_users_are_at_work_than_there_are_requests(tmp_path: Path) -> None:
+    """A hundred requests under a limit of 256 users are a load of a hundred."""
+    flat = raw("vllm.json") | {"max_concurrency": 256}
+    line = json.loads((RESULTS / "sglang.jsonl").read_text().splitlines()[0]) | {"max_concurrency": 10_000}
+    for written, requests in ((flat, flat["completed"] + flat.get("failed", 0)), (line, line["completed"])):
+        (tmp_path / "r.json").write_text(json.dumps(written | {"request_rate": "inf"}))
+        point = read_run(tmp_path / "r.json").points[0]
+        assert point.concurrency == requests
+        assert "users were allowed" in point.notes[0]
+
+
+def test_requests_of_aiperf_of_which_none_ended_are_refused() -> None:
+    sizes = {"input_sequence_length": {"value": 10}, "output_sequence_length": {"value": 5}}
+    with pytest.raises(BadInput, match="when it ended"):
+        read_records([{"metadata": {"request_start_ns": 1e18}, "metrics": sizes}], "profile_export.jsonl")
+
+
 UNKNOWN = {
     "text.json": ("hello", "neither JSON nor YAML|not an object"),
     "list.json": ("[]", "an empty list"),
@@ -294,9 +340,13 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 JUNK = st.sampled_from(
-    [None, -1, 0, 1e300, float("nan"), float("inf"), "x", [], {}, True, [1, "a"], {"avg": "b"}, 10**400]
+    [
+        *(None, -1, 0, 1e-320, 0.3, 1e9, 1e15, 1e300, 10**400, float("nan"), float("inf"), "x", True),
+        *([], {}, [1, "a"], [float("nan")], {"avg": "b"}, {"avg": 0.3}),
+    ]
 )
 DOCUMENTS = {path.stem: path.read_text(encoding="utf-8") for path in SAMPLES if path.suffix == ".json"}
+DOCUMENTS["vllm-detailed"] = json.dumps(detailed())
 
 
 @given(st.sampled_from(sorted(DOCUMENTS)), st.data())
@@ -316,6 +366,8 @@ def test_no_damage_to_a_file_goes_unsaid_or_ends_in_a_crash(
         run = read_run(path)
     except TokonomicsError:
         return
+    named = run.model_copy(update={"model": "llama-3.1-8b"})
+    assert measurements_of(named, Machine(gpu="H100", gpus=1, tp=1))
     for point in run.points:
         figures = (point.requests_per_s, point.input_tokens_per_s, point.output_tokens_per_s)
         assert all(math.isfinite(each) and each > 0 for each in figures)

@@ -122,6 +122,12 @@ def test_a_stall_is_felt_by_everyone_who_was_due_in_it() -> None:
     assert sum((each.ttft_s or 0) > server.stall_s / 2 for each in closed.records) <= 1
 
 
+def test_a_request_that_is_due_after_the_end_is_not_waited_for(server: Loopback) -> None:
+    trace = make_trace([0.0, 0.01, 86_400.0], [40, 40, 40], [3, 3, 3])
+    point = bench(server, "good", users=[], trace=trace, budget=Budget(seconds=30)).points[0]
+    assert (point.completed, point.stopped) == (2, "30 s")
+
+
 FAULTS = {
     "fails": "HTTP 500: out of memory",
     "cut": "cut off",
@@ -244,6 +250,14 @@ def test_a_stream_means_the_same_however_it_is_cut(places: list[int], ends: byte
     assert sum(gap * many for gap, many in zip(answer.gaps_s, answer.pieces, strict=True)) == pytest.approx(
         (answer.last_s or 0) - (answer.first_s or 0)
     )
+
+
+def test_text_in_a_last_line_without_an_end_arrived_when_its_bytes_did() -> None:
+    answer = AnswerStream()
+    answer.feed(chunk(usage={"prompt_tokens": 1, "completion_tokens": 1}), 4.0)
+    answer.feed(chunk("all of it", "stop").rstrip(), 5.0)
+    answer.close()
+    assert (answer.first_s, answer.last_s) == (5.0, 5.0)
 
 
 def test_a_stream_without_an_end_of_line_is_not_kept() -> None:

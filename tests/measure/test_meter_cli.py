@@ -141,6 +141,7 @@ def test_the_report_says_what_its_words_mean(tokonomics: Call) -> None:
         (("http://x", "--usd-per-hour=1", "--query=a=1"), "--prometheus"),
         (("http://127.0.0.1:1", "--usd-per-hour=1"), "cannot be reached"),
         (("report", "--since=yesterday"), "neither a time"),
+        (("report", "--since=" + "9" * 400 + "d"), "longer than any book"),
         (("report", "--since=2026-11-14", "--until=2026-11-13"), "nothing lies between"),
         (("report",), "no ledger yet"),
         (("report", f"--ledger={WEEK}", "--since=2026-11-09", "--by=colour"), "nothing in this stretch has a 'colour'"),

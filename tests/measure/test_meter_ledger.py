@@ -16,6 +16,7 @@ from tests.measure.test_meter_spans import span
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter import ledger as ledger_module
+from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import APPLICATION, SCHEMA, Ledger, default_ledger
 from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.readings import Counted, Reading
@@ -116,6 +117,17 @@ def test_a_ledger_of_the_first_version_is_read_and_goes_on(tmp_path: Path) -> No
     with Ledger(path) as book:
         book.record([failing(BEGIN + 600, 9, 1)], [])
     assert booked(path).failed_usd == pytest.approx(0.0030)
+
+
+@pytest.mark.parametrize(("column", "value"), [("seconds", 1e15), ("seconds", -1.0), ("start", 1e300), ("start", -1e9)])
+def test_a_row_at_no_time_is_damage_and_not_hours_without_end(tmp_path: Path, column: str, value: float) -> None:
+    path = tmp_path / "meter.db"
+    with Ledger(path) as book:
+        book.record([failing(BEGIN, 9, 1)], [])
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"UPDATE spans SET {column} = ?", (value,))
+    with Ledger(path, read_only=True) as book, pytest.raises(BadInput, match="is damaged: a span at no time"):
+        bill(book.spans(), 0.0, BEGIN + 1e9, ["hour"])
 
 
 steps = st.lists(st.sampled_from(["work", "tick", "restart", "down", "up", "crash"]), max_size=30)

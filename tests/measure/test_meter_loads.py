@@ -38,7 +38,7 @@ def test_busy_stretches_of_like_batch_are_one_load(tmp_path: Path) -> None:
         span(1800, 16, 90_000, busy_s=150.0),  # half of it idle: it would pass for a slow server
         span(2400, 16, 90_000, watched=Watched.gap),
         span(3000, 64, 90_000, answered=3.0),  # too few
-        span(3600, 64, 90_000, server_s=600.0),  # another model had half of the server
+        span(3600, 64, 90_000, server_s=150.0, busy_s=150.0),  # another model had half of the server
     ]
     (run,) = runs_of(book(tmp_path / "meter.db", spans))
     assert (run.model, run.stated.engine, [point.concurrency for point in run.points]) == (

@@ -10,9 +10,11 @@ from tests.measure.metered import HandClock
 from tests.measure.metrics_server import MetricsServer, metrics_server
 
 from tokonomics.errors import BadInput
+from tokonomics.measure.bench.target import target
 from tokonomics.measure.meter import scrape
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.prometheus_api import PrometheusApi
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
 from tokonomics.measure.meter.scrape import EngineSource, address_of, authorization
 from tokonomics.measure.meter.session import Asked, meter_servers
@@ -158,6 +160,24 @@ def test_another_engine_that_comes_to_the_address_is_found(server: MetricsServer
         del server.process.page
 
 
+def test_an_engine_that_tells_its_start_is_found_where_one_was_that_does_not(server: MetricsServer) -> None:
+    own, other = server.process.page(), (Path(__file__).parent / "pages" / "tgi-3.prom").read_text()
+
+    async def reads() -> Sequence[Reading]:
+        async with aiohttp.ClientSession() as session:
+            source = EngineSource(address_of(f"{server.address}/good"), session, HandClock())
+            await source.read()
+            server.process.page = lambda: own  # type: ignore[method-assign]
+            return await source.read()
+
+    server.process.page = lambda: other  # type: ignore[method-assign]
+    try:
+        (reading,) = asyncio.run(reads())
+    finally:
+        del server.process.page
+    assert (reading.engine, reading.started) == ("vllm", server.process.started)
+
+
 def test_a_run_goes_on_when_one_of_its_servers_is_bad_from_the_start(server: MetricsServer, tmp_path: Path) -> None:
     shown: list[MeterState] = []
     urls = [f"{server.address}/good", f"{server.address}/broken"]
@@ -181,3 +201,11 @@ def test_an_unknown_engine_ends_a_run_even_beside_a_good_one(server: MetricsServ
         meter_servers(Asked(urls, 2.0, "as given"), book, lambda state: None)
     assert refused.value.where == f"{server.address}/node"
     assert issubclass(UnknownEngine, Missed)
+
+
+@pytest.mark.parametrize("host", ["[::1]", "gpu2", "10.0.0.7"])
+def test_an_address_is_shown_as_one_can_write_it_and_without_secrets(host: str) -> None:
+    written = f"http://me:secret@{host}:9090/prom?key=secret"
+    assert PrometheusApi(written).shown == f"http://{host}:9090/prom"
+    assert target(written).shown == f"http://{host}:9090/prom/v1/chat/completions"
+    assert address_of(f"http://{host}:9090/prom/") == f"http://{host}:9090/prom"

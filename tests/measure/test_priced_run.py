@@ -179,3 +179,9 @@ def test_prompts_take_the_share_of_the_gpu_that_a_simulation_finds() -> None:
         time = made.shares
         assert shares[rate] == pytest.approx(time.prefill / (time.prefill + time.decode), rel=0.25)
     assert shares[2.0] < shares[4.0]
+
+
+@pytest.mark.parametrize(("gpus", "pp", "named"), [(10**6, None, "gpus"), (2000, 2000, "pp")])
+def test_a_machine_that_nobody_has_is_refused(gpus: int, pp: int | None, named: str) -> None:
+    with pytest.raises(BadInput, match=f"the machine: field '{named}'"):
+        machine_of(Stated(), "H100", gpus, None, pp, None, None, None, None)

@@ -16,6 +16,7 @@ from tokonomics.errors import BadInput
 from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.probe import shapes
 from tokonomics.measure.probe.fit_profile import profile_from, shrunken
+from tokonomics.measure.probe.timing_rows import check_timings
 from tokonomics.measure.probe.timings import PROBE, SECTIONS, why_not, write
 from tokonomics.measure.validate import Prediction, predict
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
@@ -244,6 +245,18 @@ def test_a_machine_without_torch_is_told_what_to_do(tmp_path: Path, monkeypatch:
     assert "PyTorch is not installed" in str(said.exception)
     assert "--from" in str(said.exception)
     assert not (tmp_path / "mine.json").exists()
+
+
+@pytest.mark.parametrize("spoilt", [float("nan"), float("inf"), [1.0], {"us": 1.0}], ids=str)
+@pytest.mark.parametrize("section", SECTIONS)
+def test_no_number_of_the_timings_is_none_whoever_reads_it(section: str, spoilt: object) -> None:
+    """A profile keeps what no fit reads as well, and a file with NaN in it is no JSON."""
+    fields = ("m", "n", "k", "us", "ms", "bytes_per_s", "gpus", "bytes", "hidden", "intermediate", "qkv", "vocab")
+    row = dict.fromkeys((*fields, "heads", "kv_heads", "head_dim", "batch", "context", "tokens", "past", "layers"), 1)
+    check_timings({section: [row, row]}, "t.json")
+    made = {section: [row, row | {"beside": spoilt}]}
+    with pytest.raises(BadInput, match=f"t.json: row 2 of '{section}': 'beside'"):
+        check_timings(made, "t.json")
 
 
 def test_a_file_without_timings_is_refused(tmp_path: Path) -> None:

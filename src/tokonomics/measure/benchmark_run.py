@@ -7,7 +7,7 @@ first token) ÷ (output tokens − 1) of a request; ITL is one gap between two a
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,15 +19,25 @@ from tokonomics.traffic.promises import PERCENTILES
 SCHEMA_VERSION: Final = 1
 """Of a saved run; rises when a field changes its meaning."""
 
+LONGEST_S = 1e9
+"""Thirty years: what waits for longer is a slip in a file, as is what the next two do not allow."""
+Waited = Annotated[NonNegativeFloat, Field(le=LONGEST_S)]
+PerSecond = Annotated[float, Field(ge=1 / LONGEST_S, le=1e11)]
+"""From one in all that time to a thousand times what the largest services make."""
+MeanTokens = Annotated[float, Field(ge=1e-6, le=1e8)]
+"""From one in a million answers to ten times the longest context."""
+MostGpus = Annotated[PositiveInt, Field(le=100_000)]
+MostStages = Annotated[PositiveInt, Field(le=1000)]
+
 
 class Latencies(Noun):
     """How one kind of waiting is spread over requests (or, for ITL, over gaps); None where the source does not say."""
 
-    mean: NonNegativeFloat | None = None
-    p50: NonNegativeFloat | None = None
-    p90: NonNegativeFloat | None = None
-    p95: NonNegativeFloat | None = None
-    p99: NonNegativeFloat | None = None
+    mean: Waited | None = None
+    p50: Waited | None = None
+    p90: Waited | None = None
+    p95: Waited | None = None
+    p99: Waited | None = None
 
     @property
     def typical(self) -> float | None:
@@ -40,10 +50,10 @@ class RequestRecord(Noun):
 
     sent_s: float
     """When it was due, since the point began; latencies count from here even where the client was late."""
-    ttft_s: NonNegativeFloat | None = None
-    tpot_s: NonNegativeFloat | None = None
+    ttft_s: Waited | None = None
+    tpot_s: Waited | None = None
     """(last − first token) ÷ (output tokens − 1); None for an answer of one token."""
-    e2e_s: NonNegativeFloat | None = None
+    e2e_s: Waited | None = None
     input_tokens: NonNegativeInt
     cached_tokens: NonNegativeInt = 0
     output_tokens: NonNegativeInt
@@ -63,16 +73,16 @@ class Outside(Noun):
 class LoadPoint(Noun):
     """A server under one load."""
 
-    concurrency: PositiveInt | None = None
+    concurrency: PositiveInt | None = Field(default=None, le=10**6)
     """Users who each send a request when the last is answered."""
-    rate: PositiveFloat | None = None
+    rate: PositiveFloat | None = Field(default=None, le=1e9)
     """Requests a second that arrive whatever the server does. Neither: all requests at once."""
-    requests_per_s: PositiveFloat
-    input_tokens_per_s: PositiveFloat
+    requests_per_s: PerSecond
+    input_tokens_per_s: PerSecond
     """Of answered requests, cached tokens included."""
-    output_tokens_per_s: PositiveFloat
-    mean_input_tokens: PositiveFloat
-    mean_output_tokens: PositiveFloat
+    output_tokens_per_s: PerSecond
+    mean_input_tokens: MeanTokens
+    mean_output_tokens: MeanTokens
     duration_s: PositiveFloat | None = None
     completed: NonNegativeInt | None = None
     failed: NonNegativeInt | None = None
@@ -128,10 +138,10 @@ class Stated(Noun):
     """What the file itself says about the machine; None where it does not."""
 
     gpu: str | None = None
-    gpus: PositiveInt | None = None
-    tp: PositiveInt | None = None
-    pp: PositiveInt | None = None
-    ep: PositiveInt | None = None
+    gpus: MostGpus | None = None
+    tp: MostGpus | None = None
+    pp: MostStages | None = None
+    ep: MostGpus | None = None
     engine: str | None = None
     weights: str | None = None
     tuned: bool = False

@@ -228,8 +228,7 @@ def _trials(
 
 
 def _misfit(rows: Sequence[Measurement], correction: Correction) -> float:
-    trust = [_trust(row, steps_of(row)) for row in rows]
-    return float(np.average(np.abs(errors(rows, correction)), weights=trust))
+    return float(np.average(np.abs(errors(rows, correction)), weights=_trust(rows)))
 
 
 def _doubts(rows: Sequence[Measurement]) -> tuple[str, ...]:
@@ -276,11 +275,9 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
 
     if not terms:
         return {}
-    bases = [steps_of(row) for row in rows]
-    measured = np.log([row.value for row in rows])
-    trust = np.array([_trust(row, base) for row, base in zip(rows, bases, strict=True)])
+    trust = _trust(rows)
     unit_s = _time_per_token_s(rows)
-    own = bases[0].engine
+    own = steps_of(rows[0]).engine
     start = {"decode": 0.0, "prefill": 0.0, "step": 0.0, "sequence": 0.0}
     if own and not own.overlapped:
         start |= {"step": own.step_s / unit_s, "sequence": own.sequence_s / unit_s}
@@ -298,14 +295,7 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
         return made
 
     def residuals(x: Array) -> Array:
-        trial = _trial(rows[0], numbers(x))
-        kept: dict[int, StepModel] = {}
-        predicted = []
-        for row, base in zip(rows, bases, strict=True):
-            if id(base) not in kept:
-                kept[id(base)] = base.corrected(trial)
-            predicted.append(math.log(value_of(row, kept[id(base)])))
-        return np.concatenate([trust * (np.array(predicted) - measured), pulls * (x - origin)])
+        return np.concatenate([trust * errors(rows, _trial(rows[0], numbers(x))), pulls * (x - origin)])
 
     begin = np.clip(origin, np.array(low) + 1e-4, np.array(high) - 1e-4)
     solved = least_squares(
@@ -314,11 +304,15 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
     return numbers(solved.x)
 
 
-def _trust(row: Measurement, base: StepModel) -> float:
-    """A figure's weight: waits for a first token are predicted less well than times per token."""
-    kind = kind_of(row)
-    best = prior_deviation("tpot" if row.engine else "step", base.deployment)
-    return min(1.0, best / prior_deviation(kind, base.deployment))
+def _trust(rows: Sequence[Measurement]) -> Array:
+    """Weights of figures: waits for a first token are predicted less well than times per token."""
+
+    def weight(row: Measurement) -> float:
+        at = steps_of(row).deployment
+        best = prior_deviation("tpot" if row.engine else "step", at)
+        return min(1.0, best / prior_deviation(kind_of(row), at))
+
+    return np.array([weight(row) for row in rows])
 
 
 def _time_per_token_s(rows: Sequence[Measurement]) -> float:
@@ -367,12 +361,14 @@ def _correction(rows: Sequence[Measurement], numbers: Mapping[str, float]) -> Co
 
 def errors(rows: Sequence[Measurement], correction: Correction | None) -> list[float]:
     """log(predicted ÷ measured) of rows, as they come or corrected."""
-    kept: dict[int, StepModel] = {}
+    corrected: dict[StepModel, StepModel] = {}
     found = []
     for row in rows:
         steps = steps_of(row)
         if correction is not None:
-            steps = kept.setdefault(id(steps), steps.corrected(correction))
+            if steps not in corrected:
+                corrected[steps] = steps.corrected(correction)
+            steps = corrected[steps]
         found.append(math.log(value_of(row, steps) / row.value))
     return found
 

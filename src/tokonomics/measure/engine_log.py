@@ -35,6 +35,8 @@ _MOST_SEQUENCES, _MOST_TOKENS = 100_000, 10_000_000
 """Beyond any engine's limits: a typing mistake."""
 _MOST_OF_A_STEP = 2.0**52
 """Whole numbers are exact in a float up to here, and sums of steps fit 64 bits."""
+_LEAST_S = 1e-9
+"""Less than a cycle of any GPU: a clock that did not tick."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +155,15 @@ def _run(name: str, requests: Array, steps: Array, where: str) -> EngineRun:
     _check(np.isfinite(requests[:, :3]).all(), "a request without arrival_s, input_tokens or output_tokens", where)
     _check((requests[:, 1:3] >= 1).all(), "a request of no token: input_tokens and output_tokens count from 1", where)
     _check((requests[:, 1:3] <= _MOST_TOKENS).all(), f"a request of more than {_MOST_TOKENS:,} tokens", where)
-    _check(np.isfinite(last).any(), "no request was answered", where)
+    answered = np.isfinite(first) & np.isfinite(last)
+    _check(answered.any(), "no request was answered", where)
+    _check(last[answered].max() > arrival[answered].min(), "every request answered the instant it arrived", where)
     _check(not ((first < arrival) | (last < first)).any(), "a request answered before it arrived", where)
     _check(np.isfinite(steps).all(), "a step with a value missing", where)
     _check((np.abs(steps) <= _MOST_OF_A_STEP).all(), "a step of a size or at a time that no engine has", where)
     _check((np.abs(arrival) <= _MOST_OF_A_STEP).all(), "a request at a time that no clock shows", where)
-    _check((steps[:, 1] > 0).all() and (steps[:, 2:] >= 0).all(), "a step of no duration, or of a negative size", where)
+    _check((steps[:, 1] >= _LEAST_S).all(), "a step of no duration", where)
+    _check((steps[:, 2:] >= 0).all(), "a step of a negative size", where)
     return EngineRun(
         name=name,
         arrival_s=arrival,

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint
@@ -24,11 +23,14 @@ from tokonomics.measure.meter.loads import is_ledger, runs_of
 from tokonomics.measure.priced_run import machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
 from tokonomics.measure.probe.timing_rows import check_timings
+from tokonomics.measure.validate import engine_named
 from tokonomics.physics.calibration import Correction, HeldOut, Kernels, Machine, Profile, is_profile, read_profile
 from tokonomics.units import plural
 
 ROUNDED = 0.95
 """Share of the users whom Little's law must find for a window to count whole rounds."""
+CONTRADICTED = 0.1
+"""The same: of fewer, no round that was cut explains it, and nobody knows which of the figures is wrong."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def _whole_rounds(point: LoadPoint) -> LoadPoint:
     if not took or not point.concurrency or point.failed:
         return point
     on_their_way = point.requests_per_s * took
-    if on_their_way >= ROUNDED * point.concurrency:
+    if not CONTRADICTED * point.concurrency < on_their_way < ROUNDED * point.concurrency:
         return point
     more = point.concurrency / on_their_way
     rates = ("requests_per_s", "input_tokens_per_s", "output_tokens_per_s")
@@ -189,13 +191,8 @@ def _gpu_key(name: str) -> str:
 
 
 def _known_engine(name: str) -> bool:
-    from tokonomics.measure.validate import ENGINES
-
-    plain = name.strip().lower().split()[0] if name.strip() else ""
-    if any(plain.startswith(theirs) for theirs in ENGINES):
-        return True
     try:
-        find_engine(plain)
+        engine_named(name)
     except TokonomicsError:
         return False
     return True

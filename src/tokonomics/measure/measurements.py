@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from tokonomics.errors import BadInput, from_validation, shorten
+from tokonomics.measure.benchmark_run import MostGpus, MostStages
 from tokonomics.nouns import Noun
 from tokonomics.traffic.sources import most_unpacked
 
@@ -65,10 +66,10 @@ class Measurement(Noun):
     key: str
     model: str
     gpu: str
-    gpus: PositiveInt = Field(le=100_000)
-    tp: PositiveInt = Field(le=100_000)
-    pp: PositiveInt = Field(default=1, le=1000)
-    ep: PositiveInt = Field(default=1, le=100_000)
+    gpus: MostGpus
+    tp: MostGpus
+    pp: MostStages = 1
+    ep: MostGpus = 1
     weights: str
     """As the source states it; may be a guess for it to make."""
     kv: str | None

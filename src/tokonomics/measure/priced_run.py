@@ -11,16 +11,16 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import numpy as np
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, ValidationError
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offers import Offer, cheapest_offer, machines_usd_per_hour
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
-from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_validation, shorten
+from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, MostGpus, MostStages, Stated
 from tokonomics.measure.load_curve import LoadVerdict, judge
 from tokonomics.measure.measurements import Measurement, Metric, Mode
-from tokonomics.measure.validate import predict, stated_deployment, steps_of
+from tokonomics.measure.validate import most_sequences, predict, stated_deployment, steady_of, steps_of
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.nouns import Noun
 from tokonomics.physics.intervals import Interval
@@ -34,10 +34,10 @@ class Machine(Noun):
     """What served the run: given by the user, or else stated by the file."""
 
     gpu: str
-    gpus: PositiveInt
-    tp: PositiveInt
-    pp: PositiveInt = 1
-    ep: PositiveInt = 1
+    gpus: MostGpus
+    tp: MostGpus
+    pp: MostStages = 1
+    ep: MostGpus = 1
     engine: str = "vllm"
     weights: str = "unstated"
     kv: str | None = None
@@ -127,17 +127,20 @@ def machine_of(
             where="--gpus",
             fix="Give --tp (and --pp) so that they divide --gpus.",
         )
-    return Machine(
-        gpu=name,
-        gpus=many,
-        tp=split,
-        pp=stages,
-        ep=ep or stated.ep or 1,
-        engine=engine or stated.engine or "vllm",
-        weights=weights or stated.weights or "unstated",
-        kv=kv,
-        tuned=stated.tuned,
-    )
+    try:
+        return Machine(
+            gpu=name,
+            gpus=many,
+            tp=split,
+            pp=stages,
+            ep=ep or stated.ep or 1,
+            engine=engine or stated.engine or "vllm",
+            weights=weights or stated.weights or "unstated",
+            kv=kv,
+            tuned=stated.tuned,
+        )
+    except ValidationError as error:
+        raise from_validation(error, "the machine") from None
 
 
 def rental_of(machine: Machine, model: str | None, offers: Iterable[Offer] | None = None) -> Price | None:
@@ -270,14 +273,10 @@ def _prefill_share(row: Measurement) -> float | None:
     """Of the GPU's busy time under this load."""
     try:
         steps = steps_of(row)
-        most = max(row.batch, 256) if row.batch else None
+        most = most_sequences(row)
         curve = ReplicaCurve(steps.deployment, row.input_tokens, row.output_tokens, steps=steps, most_sequences=most)
     except TokonomicsError:
         return None
-    capacity = curve.capacity()
-    if row.rate is not None:
-        steady = curve.at_rate(min(row.rate, capacity.rate), capacity)
-    else:
-        steady = curve.at_concurrency(row.batch) if row.batch else curve.saturated()
+    steady = steady_of(row, curve)
     on_prompts = steady.rate * float(np.interp(steady.batch, curve.batches, curve.stall_s))
     return min(0.999, on_prompts / min(1.0, steady.batch))  # with less than one request in the mean it is idle at times

@@ -205,7 +205,7 @@ def stated_deployment(
         raise TokonomicsError(f"{spec.name} cannot be split {tp} ways")
     if pp > spec.layers:
         raise TokonomicsError(f"{spec.name} has {spec.layers} layers, fewer than {pp} stages")
-    found = _engine(engine) if engine else find_engine("vllm")
+    found = engine_named(engine) if engine else find_engine("vllm")
     # What a source says ran is predicted, whether or not the engine's current release still runs it.
     return Deployment(
         model=spec,
@@ -230,7 +230,7 @@ def _model(name: str) -> ModelSpec:
         return _model(shorter)
 
 
-def _engine(name: str) -> Engine:
+def engine_named(name: str) -> Engine:
     """The engine of that name, or the one that stands for it."""
     plain = re.split(r"[\s+(]", name.strip().lower())[0]
     return find_engine(next((ours for theirs, ours in ENGINES.items() if plain.startswith(theirs)), plain))
@@ -277,13 +277,15 @@ def value_of(row: Measurement, steps: StepModel) -> float:
         return float(steps.prefill((row.batch or 1) * row.input_tokens, prompts=row.batch or 1))
     if row.mode is Mode.fixed_batch:
         return _static(row, steps, row.batch or 1, input_tokens, output_tokens)
-    curve = _replica(steps, input_tokens, output_tokens, _most(row))
+    return _of(row.metric, steady_of(row, _replica(steps, input_tokens, output_tokens, most_sequences(row))))
+
+
+def steady_of(row: Measurement, curve: ReplicaCurve) -> Steady:
+    """A replica under the load of a row; what comes beyond its capacity is not served."""
     if row.rate is not None:
         capacity = curve.capacity()
-        return _of(row.metric, curve.at_rate(min(row.rate, capacity.rate), capacity))
-    if row.batch is None:
-        return _of(row.metric, curve.saturated())
-    return _of(row.metric, curve.at_concurrency(row.batch))
+        return curve.at_rate(min(row.rate, capacity.rate), capacity)
+    return curve.saturated() if row.batch is None else curve.at_concurrency(row.batch)
 
 
 @lru_cache(maxsize=8)
@@ -292,7 +294,7 @@ def _replica(steps: StepModel, input_tokens: int, output_tokens: int, most: int 
     return ReplicaCurve(steps.deployment, input_tokens, output_tokens, steps=steps, most_sequences=most)
 
 
-def _most(row: Measurement) -> int | None:
+def most_sequences(row: Measurement) -> int | None:
     """Benchmarks raise the engine's limit to the load they make."""
     return max(row.batch, 256) if row.batch else None
 
@@ -302,9 +304,12 @@ def _static(row: Measurement, steps: StepModel, batch: int, input_tokens: int, o
     tokens = batch * (output_tokens + (input_tokens if row.metric is Metric.total_tok_s else 0))
     if row.metric in (Metric.output_tok_s, Metric.total_tok_s):
         return tokens / seconds
+    first_s = static_batch_s(steps, batch, input_tokens, 1)
     if row.metric is Metric.ttft_s:
-        return static_batch_s(steps, batch, input_tokens, 1)
-    return seconds / output_tokens
+        return first_s
+    if output_tokens < 2:
+        raise TokonomicsError("an answer of one token has no time per token after the first")
+    return (seconds - first_s) / (output_tokens - 1)
 
 
 def _of(metric: Metric, steady: Steady) -> float:

@@ -119,7 +119,8 @@ async def open_loop(
             if opened_s is None:
                 window.opened_s = opened_s = now
             else:
-                window.stopped = stopping.reason(now - opened_s, spent())
+                # One that is due after the end is not waited for.
+                window.stopped = stopping.reason(max(now - opened_s, at_s), spent())
                 if window.stopped:
                     break
             wait_s = opened_s + at_s - now

@@ -26,6 +26,7 @@ class AnswerStream:
     """Takes the body as it arrives; knows the times of the first and last text, the gaps between, and the usage."""
 
     __slots__ = (
+        "_fed_s",
         "_rest",
         "cached_tokens",
         "ended",
@@ -39,6 +40,7 @@ class AnswerStream:
 
     def __init__(self) -> None:
         self._rest = b""
+        self._fed_s = 0.0
         self.first_s: float | None = None
         self.last_s: float | None = None
         self.gaps_s = array("d")
@@ -51,6 +53,7 @@ class AnswerStream:
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Bytes that arrived at a time; raises ``BadAnswer`` where they are not a stream of chunks."""
+        self._fed_s = now_s
         data = self._rest + data if self._rest else data
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
@@ -80,7 +83,7 @@ class AnswerStream:
         An answer may be whole and without text: tokens that only control the model, or half of a character.
         """
         if self._rest.strip():
-            self.feed(b"\n", self.last_s or 0.0)
+            self.feed(b"\n", self._fed_s)
         if self.output_tokens is None or self.input_tokens is None:
             raise BadAnswer("the stream ended without usage" if self.ended else "the stream was cut off")
 

@@ -1,9 +1,10 @@
 """Where requests go: the address of a server as people write it, and the endpoint that is meant."""
 
 from typing import NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlunsplit
 
 from tokonomics.errors import BadInput, shorten
+from tokonomics.measure.addresses import shown_address, split_address
 
 
 class Target(NamedTuple):
@@ -17,18 +18,16 @@ class Target(NamedTuple):
     @property
     def shown(self) -> str:
         """Without what may be secret: user, password, query."""
-        return _bare(self.url)
+        return shown_address(self.url)
 
 
 def target(url: str) -> Target:
     """``http://host:8000``, ``…/v1`` or a whole endpoint."""
-    try:
-        parts = urlsplit(url.strip())
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise BadInput(f"'{shorten(_bare(url))}' is no address of a server", fix="Write such as http://localhost:8000.")
+    parts = split_address(url)
+    if parts is None:
+        raise BadInput(
+            f"'{shorten(shown_address(url))}' is no address of a server", fix="Write such as http://localhost:8000."
+        )
     path = parts.path.rstrip("/")
     if path.endswith("/completions"):
         base = path.removesuffix("/completions").removesuffix("/chat")
@@ -38,12 +37,3 @@ def target(url: str) -> Target:
         path, chat = f"{base}/chat/completions", True
     made = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
     return Target(made, urlunsplit((parts.scheme, parts.netloc, f"{base}/models", parts.query, "")), chat)
-
-
-def _bare(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        host = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
-    except ValueError:
-        return "the address"
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))

@@ -10,13 +10,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, RequestRecord, latencies, point_from_records
-from tokonomics.measure.importers.fields import Fields, from_totals, moment, point
+from tokonomics.measure.benchmark_run import (
+    BenchmarkRun,
+    Latencies,
+    LoadPoint,
+    RequestRecord,
+    latencies,
+    point_from_records,
+)
+from tokonomics.measure.importers.fields import Fields, from_totals, moment, spread, unit_s
 
 NAME = "aiperf or genai-perf"
 NAME_RECORDS = "aiperf requests (profile_export.jsonl)"
-
-_UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 
 
 def matches(document: Any) -> bool:
@@ -34,7 +39,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     profile = Fields(documents[0], where)
     settings = profile.values.get("input_config") or {}
     throughput = profile.inside("request_throughput").positive("avg")
-    completed = round(_value(profile, "request_count") or _count_of(profile))
+    completed = profile.maybe("request_count").maybe_count("avg") or _count_of(profile)
     duration_s = _duration_s(profile) or completed / throughput
     tokens_in = _value(profile, "total_isl") or completed * profile.inside("input_sequence_length").positive("avg")
     tokens_out = _value(profile, "total_osl") or completed * profile.inside("output_sequence_length").positive("avg")
@@ -42,8 +47,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     if profile.values.get("was_cancelled") or profile.values.get("is_complete") is False:
         notes.append("the run was cut short")
     rate, users = _setting(settings, "request_rate"), _setting(settings, "concurrency")
-    made = point(
-        profile,
+    made = LoadPoint(
         **({"rate": rate} if rate else {"concurrency": round(users) if users else None}),
         **from_totals(duration_s, completed, tokens_in, tokens_out),
         failed=round(_value(profile, "error_request_count") or _errors(profile)),
@@ -67,13 +71,14 @@ def read_records(documents: list[Any], where: str) -> BenchmarkRun:
     lines = [Fields(document, where, f"line {at}") for at, document in enumerate(documents, 1)]
     starts = [line.inside("metadata").positive("request_start_ns") * 1e-9 for line in lines]
     # A request that never ended, or does not say when, held its place for no time that is known.
-    ends = [
-        (line.inside("metadata").maybe_number("request_end_ns") or start * 1e9) * 1e-9
-        for line, start in zip(lines, starts, strict=True)
-    ]
+    told = [line.inside("metadata").maybe_number("request_end_ns") for line in lines]
+    ends = [end * 1e-9 if end else start for end, start in zip(told, starts, strict=True)]
     gaps: list[float] = []
     records = [_record(line, start - min(starts), gaps) for line, start in zip(lines, starts, strict=True)]
-    made = point_from_records(records, max(max(ends) - min(starts), 1e-9), itl_s=latencies(gaps))
+    duration_s = max(ends) - min(starts)
+    if duration_s <= 0:
+        raise BadInput("no request says when it ended", where=where)
+    made = point_from_records(records, duration_s, itl_s=latencies(gaps))
     if made is None:
         raise BadInput("no request was answered", where=where)
     notes = ("the file does not say under which load: most requests at once is taken as the number of users",)
@@ -89,7 +94,7 @@ def _record(line: Fields, sent_s: float, gaps: list[float]) -> RequestRecord:
             sent_s=sent_s, input_tokens=0, output_tokens=0, error=(what and what.text("type")) or "error"
         )
     chunks = metrics.maybe("inter_chunk_latency")
-    gaps += [each * _unit_s(chunks, "inter_chunk_latency") for each in chunks.numbers("value")] if chunks.values else []
+    gaps += [each * unit_s(chunks, "unit", "ms") for each in chunks.numbers("value")] if chunks.values else []
     return RequestRecord(
         sent_s=sent_s,
         ttft_s=_time_s(metrics, "time_to_first_token"),
@@ -103,7 +108,7 @@ def _record(line: Fields, sent_s: float, gaps: list[float]) -> RequestRecord:
 def _time_s(metrics: Fields, name: str) -> float | None:
     found = metrics.maybe(name)
     value = found.maybe_number("value")
-    return None if value is None else value * _unit_s(found, name)
+    return None if value is None else value * unit_s(found, "unit", "ms")
 
 
 def _most_at_once(starts: list[float], ends: list[float]) -> int:
@@ -129,26 +134,16 @@ def _count_of(profile: Fields) -> int:
 
 def _duration_s(profile: Fields) -> float | None:
     value = _value(profile, "benchmark_duration")
-    return value * _unit_s(profile.maybe("benchmark_duration"), "benchmark_duration") if value else None
+    return value * unit_s(profile.maybe("benchmark_duration"), "unit", "ms") if value else None
 
 
 def _errors(profile: Fields) -> int:
     return sum(Fields(each, profile.where).maybe_count("count") or 0 for _, each in profile.listed("error_summary"))
 
 
-def _unit_s(metric: Fields, name: str) -> float:
-    unit = (metric.text("unit") or "ms").lower()
-    if unit not in _UNITS_S:
-        raise BadInput(f"'{name}' is in '{unit}'; a unit of time was expected", where=metric.where)
-    return _UNITS_S[unit]
-
-
 def _spread(profile: Fields, name: str) -> Latencies | None:
     metric = profile.maybe(name)
-    values = {"mean": metric.maybe_number("avg")}
-    values |= {each: metric.maybe_number(each) for each in ("p50", "p90", "p95", "p99")}
-    made = {each: value * _unit_s(metric, name) for each, value in values.items() if value is not None}
-    return Latencies(**made) if made else None
+    return spread(metric.maybe_number("avg"), metric, unit_s(metric, "unit", "ms"))
 
 
 def _setting(settings: Any, name: str) -> float | None:

@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import ValidationError
-
-from tokonomics.errors import BadInput, from_validation, shorten
-from tokonomics.measure.benchmark_run import Latencies, LoadPoint
+from tokonomics.errors import BadInput, shorten
+from tokonomics.measure.benchmark_run import Latencies
 from tokonomics.traffic.promises import STATISTICS
 
 _LARGEST = 1e19
@@ -112,6 +110,24 @@ class Fields:
         return f"{self.path}.{name}".strip(".") or "value"
 
 
+UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
+
+
+def unit_s(metric: Fields, field: str, usual: str) -> float:
+    """Seconds of the unit that a metric states under that name."""
+    unit = (metric.text(field) or usual).lower().split("/")[0]
+    if unit not in UNITS_S:
+        raise BadInput(f"'{metric.path}' is in '{shorten(unit)}'; a unit of time was expected", where=metric.where)
+    return UNITS_S[unit]
+
+
+def spread(mean: float | None, percentiles: Fields, unit_s: float) -> Latencies | None:
+    """A mean and the percentiles beside it, p50 and so on; None where there is nothing."""
+    found = {name: mean if name == "mean" else percentiles.maybe_number(name) for name in STATISTICS}
+    made = {name: value * unit_s for name, value in found.items() if value is not None}
+    return Latencies(**made) if made else None
+
+
 def named_latencies(fields: Fields, pattern: str, unit_s: float) -> Latencies | None:
     """Statistics under names such as ``{}_ttft_ms``, where median stands for p50."""
     found = {}
@@ -124,13 +140,11 @@ def named_latencies(fields: Fields, pattern: str, unit_s: float) -> Latencies | 
     return Latencies(**found) if found else None
 
 
-def point(fields: Fields, **values: Any) -> LoadPoint:
-    """A load point, or what is wrong with the file it comes from."""
-    try:
-        return LoadPoint(**values)
-    except ValidationError as error:
-        problem = from_validation(error, fields.where)
-        raise BadInput(problem.what, where=fields.where, fix="The file is damaged, or was edited.") from None
+def users_of(limit: int | None, requests: int) -> dict[str, Any]:
+    """A load of so many users at once, of whom no more are ever at work than there are requests."""
+    if limit is None or limit <= requests:
+        return {"concurrency": limit}
+    return {"concurrency": requests, "notes": (f"{limit:,} users were allowed, but there were {requests:,} requests",)}
 
 
 def from_totals(duration_s: float, completed: int, input_tokens: float, output_tokens: float) -> dict[str, Any]:
@@ -156,3 +170,11 @@ def moment(text: str | None) -> datetime | None:
         except ValueError:
             continue
     return None
+
+
+def unix_moment(seconds: float | None) -> datetime | None:
+    """The same of unix seconds; None where no calendar has the day."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC) if seconds else None
+    except (ValueError, OverflowError, OSError):
+        return None

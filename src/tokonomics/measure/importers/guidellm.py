@@ -5,12 +5,11 @@ Two traps. Its throughput has a median over moments, which is not tokens ÷ dura
 Names: guidellm 0.8.
 """
 
-from datetime import UTC, datetime
 from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, RequestRecord, point_from_records
-from tokonomics.measure.importers.fields import Fields, from_totals, point
+from tokonomics.measure.importers.fields import Fields, from_totals, spread, unix_moment
 from tokonomics.traffic.documents import requests_of
 from tokonomics.traffic.formats import Layout
 from tokonomics.traffic.sources import value_at
@@ -35,13 +34,12 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     benchmarks = [Fields(each, where, f"benchmarks[{at}]") for at, each in report.listed("benchmarks")]
     if not benchmarks or found is None:
         raise BadInput("a guidellm result without a benchmark", where=where)
-    started = benchmarks[0].maybe_number("start_time")
     return BenchmarkRun(
         tool=NAME,
         tool_version=report.maybe("metadata").text("guidellm_version"),
         model=report.maybe("config", "spec", "backend").text("model")
         or benchmarks[0].maybe("config", "backend").text("model"),
-        when=datetime.fromtimestamp(started, UTC) if started else None,
+        when=unix_moment(benchmarks[0].maybe_number("start_time")),
         points=tuple(_point(each, found.layout) for each in benchmarks),
     )
 
@@ -97,8 +95,7 @@ def _summary(benchmark: Fields, totals: Fields, duration_s: float, load: dict[st
         round(metrics.inside(name, "successful").number("total_sum"))
         for name in ("prompt_token_count", "output_token_count")
     )
-    return point(
-        benchmark,
+    return LoadPoint(
         **load,
         **from_totals(duration_s, completed, tokens_in, tokens_out),
         failed=(totals.maybe_count("errored") or 0) + (totals.maybe_count("incomplete") or 0),
@@ -110,8 +107,4 @@ def _summary(benchmark: Fields, totals: Fields, duration_s: float, load: dict[st
 
 def _spread(metrics: Fields, name: str, unit_s: float) -> Latencies | None:
     found = metrics.maybe(name, "successful")
-    values = {"mean": found.maybe_number("mean")}
-    percentiles = found.maybe("percentiles")
-    values |= {each: percentiles.maybe_number(each) for each in ("p50", "p90", "p95", "p99")}
-    made = {each: value * unit_s for each, value in values.items() if value is not None}
-    return Latencies(**made) if made else None
+    return spread(found.maybe_number("mean"), found.maybe("percentiles"), unit_s)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
-from tokonomics.measure.importers.fields import Fields, named_latencies, point
+from tokonomics.measure.importers.fields import Fields, named_latencies
 from tokonomics.measure.measurements import VARYING_LENGTHS
 
 NAME = "InferenceX agg"
@@ -69,8 +69,7 @@ def _point(load: Fields) -> LoadPoint:
         into = load.positive("input_tput_per_gpu") * prefill_gpus
     if not into > 0:
         raise load.wrong("output_tput_per_gpu", "is more than tput_per_gpu, which counts prompts and answers")
-    return point(
-        load,
+    return LoadPoint(
         concurrency=load.count("conc"),
         requests_per_s=out / output_tokens,
         input_tokens_per_s=into,

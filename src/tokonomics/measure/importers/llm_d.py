@@ -9,12 +9,10 @@ import re
 from typing import Any
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, Stated
-from tokonomics.measure.importers.fields import Fields, moment, point
+from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, Stated
+from tokonomics.measure.importers.fields import Fields, moment, spread, unit_s
 
 NAME = "llm-d Benchmark Report v0.2"
-
-_UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def matches(document: Any) -> bool:
@@ -33,8 +31,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     failed = requests.maybe_count("failures") or 0
     completed = requests.count("total") - failed
     mean_out = requests.inside("output_length").positive("mean")
-    made = point(
-        report,
+    made = LoadPoint(
         **({"rate": rate} if rate else {"concurrency": round(users) if users else None}),
         requests_per_s=_rate(rates, "request_rate") or rates.inside("output_token_rate").positive("mean") / mean_out,
         input_tokens_per_s=rates.inside("input_token_rate").positive("mean"),
@@ -101,11 +98,4 @@ def _stack(report: Fields) -> tuple[Stated, str | None]:
 
 def _spread(waiting: Fields, name: str) -> Latencies | None:
     metric = waiting.maybe(name)
-    if not metric.values:
-        return None
-    unit = (metric.text("units") or "s").split("/")[0]
-    if unit not in _UNITS_S:
-        raise BadInput(f"'{metric.path}' is in '{unit}'; a unit of time was expected", where=metric.where)
-    values = {each: metric.maybe_number(each) for each in ("mean", "p50", "p90", "p95", "p99")}
-    made = {each: value * _UNITS_S[unit] for each, value in values.items() if value is not None}
-    return Latencies(**made) if made else None
+    return spread(metric.maybe_number("mean"), metric, unit_s(metric, "units", "s"))

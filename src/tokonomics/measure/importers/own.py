@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from pydantic import ValidationError
-
-from tokonomics.errors import BadInput, from_validation
+from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import SCHEMA_VERSION, BenchmarkRun
 
 NAME = "tokonomics bench"
@@ -24,7 +22,4 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
             where=where,
             fix="Read it with the version of tokonomics that wrote it.",
         )
-    try:
-        return BenchmarkRun.model_validate(inner)
-    except ValidationError as error:
-        raise from_validation(error, where) from None
+    return BenchmarkRun.model_validate(inner)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokonomics.errors import BadInput, shorten
+from pydantic import ValidationError
+
+from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.measure.importers import aiperf, guidellm, inferencex, llm_d, own, sglang, vllm
 from tokonomics.measure.measurements import read_text
@@ -47,7 +49,11 @@ def read_run(path: Path) -> BenchmarkRun:
         if all(each.matches(document) for document in documents):
             if len(documents) > 1 and not each.many:
                 raise BadInput(f"{len(documents)} results of {each.name} in one file", where=where, fix="One a file.")
-            return each.read(documents, where)
+            try:
+                return each.read(documents, where)
+            except ValidationError as error:  # a figure that no run has, such as a rate without end
+                what = from_validation(error, where).what
+                raise BadInput(what, where=where, fix="The file is damaged, or was edited.") from None
     names = sorted({each.name for document in documents for each in FORMATS if each.matches(document)})
     found = f"results of {' and '.join(names)} mixed" if names else _found(documents[0])
     raise BadInput(f"no benchmark result we know: {found}", where=where, fix=f"Supported: {SUPPORTED}.")

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
-from tokonomics.measure.importers.fields import Fields, from_totals, named_latencies, point
+from tokonomics.measure.importers.fields import Fields, from_totals, named_latencies, users_of
 
 NAME = "SGLang bench_serving"
 
@@ -44,10 +44,9 @@ def _point(run: Fields) -> LoadPoint:
         raise BadInput(f"{run.path}: no request was answered", where=run.where)
     tokens_in, tokens_out = run.count("total_input_tokens"), run.count("total_output_tokens")
     rate = run.maybe_number("request_rate") if run.text("request_rate") != "trace" else None
-    concurrency = run.maybe_count("max_concurrency")
-    return point(
-        run,
-        **({"rate": rate} if rate is not None else {"concurrency": concurrency}),
+    users = users_of(run.maybe_count("max_concurrency"), max(completed, run.maybe_count("num_prompts") or 0))
+    return LoadPoint(
+        **({"rate": rate} if rate is not None else users),
         **from_totals(duration_s, completed, tokens_in, tokens_out),
         ttft_s=named_latencies(run, "{}_ttft_ms", 1e-3),
         tpot_s=named_latencies(run, "{}_tpot_ms", 1e-3),

@@ -8,6 +8,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import (
+    LONGEST_S,
     BenchmarkRun,
     LoadPoint,
     RequestRecord,
@@ -16,7 +17,7 @@ from tokonomics.measure.benchmark_run import (
     point_from_records,
     tpot,
 )
-from tokonomics.measure.importers.fields import Fields, from_totals, moment, named_latencies, point
+from tokonomics.measure.importers.fields import Fields, from_totals, moment, named_latencies, users_of
 from tokonomics.traffic.documents import requests_of
 
 NAME = "vLLM bench serve"
@@ -51,19 +52,19 @@ def _point(run: Fields) -> LoadPoint:
     duration_s, completed = run.positive("duration"), run.count("completed")
     if not completed:
         raise BadInput(f"no request was answered: {run.maybe_count('failed') or 'all'} failed", where=run.where)
-    concurrency, rate = run.maybe_count("max_concurrency"), run.maybe_number("request_rate")
-    load = {"concurrency": concurrency} if rate is None else {"rate": rate}
-    if all(name in run for name in ("start_times", "input_lens", "ttfts", "itls")):
-        return _detailed(run, duration_s, load)
-    tokens_in, tokens_out = run.count("total_input_tokens"), run.count("total_output_tokens")
     failed = run.maybe_count("failed")
     if failed is None and "num_prompts" in run:
         failed = max(0, run.count("num_prompts") - completed)
+    rate = run.maybe_number("request_rate")
+    users = users_of(run.maybe_count("max_concurrency"), completed + (failed or 0))
+    load = users if rate is None else {"rate": rate}
+    if all(name in run for name in ("start_times", "input_lens", "ttfts", "itls")):
+        return _detailed(run, duration_s, load)
+    tokens_in, tokens_out = run.count("total_input_tokens"), run.count("total_output_tokens")
     e2e = named_latencies(run, "{}_e2el_ms", 1e-3)
     if e2e is None and "latencies" in run:
         e2e = latencies(run.numbers("latencies"))
-    return point(
-        run,
+    return LoadPoint(
         **load,
         **from_totals(duration_s, completed, tokens_in, tokens_out),
         failed=failed,
@@ -78,7 +79,7 @@ def _detailed(run: Fields, duration_s: float, load: dict[str, Any]) -> LoadPoint
     found = requests_of([dict(run.values)], run.where)
     rows = [Fields(row, run.where, f"request {at}") for at, row in enumerate(found.requests if found else (), 1)]
     firsts = run.numbers("ttfts")
-    gaps = [gap if isinstance(gap, list) else [] for _, gap in run.listed("itls")]
+    gaps = [_gaps(run, at, found) for at, found in run.listed("itls")]
     errors = [str(error) if error else None for _, error in run.listed("errors")] or [None] * len(rows)
     if not len(rows) == len(firsts) == len(gaps) == len(errors):
         lengths = f"{len(rows)}, {len(firsts)}, {len(gaps)}, {len(errors)}"
@@ -108,6 +109,14 @@ def _detailed(run: Fields, duration_s: float, load: dict[str, Any]) -> LoadPoint
         if run.count(name) != total:
             raise run.wrong(name, f"is {run.count(name):,}, but its requests add up to {total:,}")
     return made
+
+
+def _gaps(run: Fields, at: int, found: Any) -> list[float]:
+    """Between the tokens of one answer; one by one through ``Fields`` would take minutes for millions of them."""
+    gaps = found if isinstance(found, list) else []
+    if not all(type(gap) in (int, float) and 0 <= gap <= LONGEST_S for gap in gaps):
+        raise run.wrong(f"itls[{at}]", "has a gap that is no time")
+    return gaps
 
 
 def _short(error: str | None) -> str | None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.measure.meter.state import Factor, Planned, Tally, Verdict
-from tokonomics.units import HOURS_PER_MONTH, TOKENS_PER_MTOK, percent, usd
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, usd
 
 _NO_NEWS = 1.05
 """A factor or ratio this close to 1 is the plan kept: predictions are not closer."""
@@ -138,7 +138,7 @@ def read_plan(path: Path) -> Planned:
         tokens_per_s = load["rate"] * (load["input_tokens"] + load["output_tokens"]) / replicas
         usd_per_hour = best["usd_per_month"] / HOURS_PER_MONTH / replicas
         return Planned(
-            usd_per_mtok=usd_per_hour / (tokens_per_s * 3600) * TOKENS_PER_MTOK,
+            usd_per_mtok=usd_per_hour / (tokens_per_s * SECONDS_PER_HOUR) * TOKENS_PER_MTOK,
             batch=best["batch"],
             usd_per_hour=usd_per_hour,
             tokens_per_s=tokens_per_s,

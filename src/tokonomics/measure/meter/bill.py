@@ -23,6 +23,8 @@ _PERIODS = {"day": 24 * SECONDS_PER_HOUR, "hour": SECONDS_PER_HOUR}
 _FIELDS = ("model", "target", "engine")
 _ALIASES = {"server": "target"}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_LONGEST_S = 1e10
+"""Three hundred years."""
 
 
 class BillLine(Noun):
@@ -118,7 +120,10 @@ def duration(text: str, flag: str, may_be_date: bool = False) -> float | None:
         if may_be_date:
             return None
         raise BadInput(f"'{shorten(text)}' is not how long", where=flag, fix="Such as 15s, 10m, 2h or 7d.")
-    return float(match[1]) * _UNITS[match[2] or "s"]
+    seconds = float(match[1]) * _UNITS[match[2] or "s"]
+    if seconds > _LONGEST_S:
+        raise BadInput(f"'{shorten(text)}' is longer than any book", where=flag, fix="Such as 15s, 10m, 2h or 7d.")
+    return seconds
 
 
 def bill_csv(made: Bill, path: Path) -> None:

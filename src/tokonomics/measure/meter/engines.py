@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from tokonomics.measure.meter.pages import Sample, finder
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
 
+MOST_COUNTED = 2.0**53
+"""A float counts every token up to here, which takes the fastest server centuries; one bad page must not spoil sums."""
 _SAME_WORK = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank")
 _MODEL = ("model_name", "model")
 _GIVEN_UP = ("abort", "aborted", "error", "cancelled", "timeout")
@@ -298,6 +300,8 @@ def _reading(
         counters[kind] = {key: sample.value for key, sample in series.items()}
         if any(value < 0 for value in counters[kind].values()):
             raise Missed(f"a counter of {kind.value} is below zero: this page cannot be trusted")
+        if any(value > MOST_COUNTED for value in counters[kind].values()):
+            raise Missed(f"a counter of {kind.value} is beyond any count: this page cannot be trusted")
         for key, sample in series.items():
             made = _same_labels(by_name.get(_CREATED.get(sample.name, ""), ()), sample)
             if made is not None:
@@ -307,7 +311,7 @@ def _reading(
             f"this {words.name} has answered requests but counts no tokens",
             fix=f"It is too old, or {words.switch}.",
         )
-    running, waiting = (_sum(choice, by_name) for choice in (words.running, words.waiting))
+    running, waiting = (_gauge(choice, by_name) for choice in (words.running, words.waiting))
     used = [sample.value for sample in _chosen(words.kv_share, by_name).values()]
     within = any(name in by_name for name in words.moves_within)
     return Reading(
@@ -331,9 +335,11 @@ def _reading(
 _ENDED = (Counted.answered, Counted.e2e_count)
 
 
-def _sum(choice: Choice, by_name: Mapping[str, Sequence[Sample]]) -> float | None:
+def _gauge(choice: Choice, by_name: Mapping[str, Sequence[Sample]]) -> float | None:
+    """Requests of all series together; None where nobody says, or what is said cannot be."""
     series = _chosen(choice, by_name)
-    return sum(sample.value for sample in series.values()) if series else None
+    total = sum(sample.value for sample in series.values())
+    return total if series and 0 <= total <= MOST_COUNTED else None
 
 
 def _chosen(choice: Choice, by_name: Mapping[str, Sequence[Sample]]) -> dict[str, Sample]:

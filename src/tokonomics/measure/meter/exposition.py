@@ -19,9 +19,8 @@ from prometheus_client.exposition import choose_encoder
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import GroupState, MeterState, Tally
+from tokonomics.measure.meter.state import GroupState, MeterState, Tally, usd_per_mtok_of
 from tokonomics.nouns import Noun
-from tokonomics.units import TOKENS_PER_MTOK
 
 DEFAULT_LISTEN = "127.0.0.1:9464"
 """This machine alone; the port is the default of OpenTelemetry's Prometheus exporters."""
@@ -217,19 +216,15 @@ def _add_group(found: dict[Family, list[Value]], group: GroupState) -> None:
 
 def cost_per_mtok(tally: Tally) -> dict[tuple[str, str], float | None]:
     """By basis and kind of token."""
-    seen = 1 - tally.unseen_tokens / tally.billed_tokens if tally.billed_tokens else 0.0
+    unseen_input = tally.unseen_tokens - tally.unseen_output
     return {
         ("reservation", "blended"): tally.usd_per_mtok,
         ("reservation", "output"): tally.usd_per_mtok_output,
-        ("reservation", "input"): _per_mtok(tally.usd, tally.input_total),
+        ("reservation", "input"): usd_per_mtok_of(tally.usd, tally.input_total),
         ("usage", "blended"): tally.usd_per_mtok_usage,
         ("usage", "output"): tally.usd_per_mtok_output_usage,
-        ("usage", "input"): _per_mtok(tally.busy_usd, tally.input_total * seen),
+        ("usage", "input"): usd_per_mtok_of(tally.busy_usd, tally.input_total - unseen_input),
     }
-
-
-def _per_mtok(usd: float, tokens: float) -> float | None:
-    return usd / tokens * TOKENS_PER_MTOK if tokens > 0 else None
 
 
 def _add_targets(found: dict[Family, list[Value]], groups: Iterable[GroupState], told: Told) -> None:
@@ -272,7 +267,7 @@ def _add_gpus(found: dict[Family, list[Value]], gpus: Iterable[GpuReading]) -> N
 def listen_address(text: str) -> tuple[str, int]:
     """``127.0.0.1:9464``, ``:9464`` or ``9464``: without a host, this machine alone."""
     host, _, port = text.strip().rpartition(":")
-    if not port.isdigit() or not 0 <= int(port) < 1 << 16:
+    if not port.isascii() or not port.isdigit() or int(port[:9]) >= 1 << 16:
         raise BadInput(
             f"'{shorten(text)}' is no address to listen on", where="--listen", fix=f"Write such as {DEFAULT_LISTEN}."
         )

@@ -28,6 +28,8 @@ SCHEMA = 2
 """1 had no ``failed_s``."""
 ROW_S = 300.0
 """Spans are joined over so long: a report's edge inside a row moves its tokens by at most this and an interval."""
+LATEST_S, LONGEST_S = 253_402_300_800.0, 10 * 366 * 86_400.0
+"""The end of the year 9999 as unix seconds, and ten years: a row beyond them is damaged, and has no end of hours."""
 MOST_HELD = 50_000
 """Spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes."""
 
@@ -339,7 +341,10 @@ def _span(row: Sequence[object]) -> Span:
     if not isinstance(values["labels"], dict) or not all(map(math.isfinite, row[len(_WHO) :])):  # type: ignore[arg-type]
         raise ValueError("a span that is none")
     _finite(values["usd_per_hour"])
-    return Span(**values)  # type: ignore[arg-type]
+    span = Span(**values)  # type: ignore[arg-type]
+    if not 0 <= span.start <= span.end <= LATEST_S or span.seconds > LONGEST_S:
+        raise ValueError("a span at no time")
+    return span
 
 
 def _plain(reading: Reading) -> dict[str, object]:

@@ -65,8 +65,8 @@ def runs_of(path: Path) -> list[BenchmarkRun]:
 
 
 def _tells(span: Span) -> bool:
-    alone = span.seconds >= BUSY * span.server_s > 0  # what other models on a server take of it is not known
-    busy = alone and span.watched is Watched.seen and span.busy_s >= BUSY * span.seconds
+    # Against all seconds and not this model's part of them: what other models on a server take of it is not known.
+    busy = span.watched is Watched.seen and span.busy_s >= BUSY * span.seconds > 0
     return busy and span.running_seen_s > 0 and span.running_s > 0 and span.answered > 0 and span.output > 0
 
 

@@ -53,11 +53,18 @@ class _Sums:
         self.today = _grown(self.today, other.today[1], other.today[0], DAY_S)
         self.total = self.total + other.total
 
-    def now(self, until: float, window_s: float, planned_batch: float | None) -> Tally:
-        since = until - window_s
+    def remember(self, span: Span) -> None:
+        """For ``now``, and no longer: a past that is read in has millions of spans."""
+        self.recent.append(span)
+        self._forget(span.end - LUMPY_NOW_S)
+
+    def _forget(self, before: float) -> None:
         # The first span that reaches into the window stays whole: a cut one would keep its tokens and lose its time.
-        while len(self.recent) > 1 and self.recent[0].end <= since:
+        while len(self.recent) > 1 and self.recent[0].end <= before:
             self.recent.popleft()
+
+    def now(self, until: float, window_s: float, planned_batch: float | None) -> Tally:
+        self._forget(until - window_s)
         return sum((tally(span, planned_batch) for span in self.recent), _NOTHING)
 
 
@@ -117,7 +124,7 @@ class Meter:
         self._left_out_gpus = 0
         for place, source in enumerate(sources):
             if not source.discovers:
-                self._watch(source.name, {})
+                self._watch(source.name, source.labels)
             else:
                 # Those that were there when the last meter ended, until it says that they are not any more.
                 self._of_source[place] = {target for target in self._marks if "://" not in target}
@@ -249,7 +256,8 @@ class Meter:
     def _watch(self, target: str, labels: Mapping[str, str], after_patience: Watched = Watched.away) -> None:
         patience_s = max(LONG_S, 3 * self._every_s)
         price = self._prices.of(target, labels)
-        self._watches[target] = Watch(target, price, self._marks.pop(target, None), patience_s, after_patience)
+        mark = self._marks.pop(target, None)
+        self._watches[target] = Watch(target, price, mark, patience_s, after_patience, labels)
         if target in self._gone:
             self._watches[target].readings = self._gone.pop(target).readings
 
@@ -279,10 +287,10 @@ class Meter:
         sums.add(span, self._batch)
         sums.busy = span.busy_s > 0 if span.watched is Watched.seen else None
         if span.watched is not Watched.away:
-            sums.recent.append(span)
+            sums.remember(span)
 
     def _state(self, wall: float, gpus: Sequence[GpuReading]) -> MeterState:
-        known = [(watch, reading) for watch in self._watches.values() for reading in watch.readings.values()]
+        known = [(watch, reading) for watch in self._watches.values() if watch.readings for reading in watch.current]
         # One window for all: sums over different ones would give the longer more weight.
         window_s = LUMPY_NOW_S if any(reading.lumpy for _, reading in known) else NOW_S
         groups = tuple(self._group(watch, reading, wall, window_s) for watch, reading in known)

@@ -9,11 +9,12 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlunsplit
 
 import aiohttp
 
 from tokonomics.errors import BadInput, TokonomicsError, shorten
+from tokonomics.measure.addresses import shown_address, split_address
 from tokonomics.measure.meter.readings import Missed
 
 MAX_ANSWER_BYTES = 100_000_000
@@ -49,19 +50,15 @@ class PrometheusApi:
     """The address of a Prometheus, checked; ``shown`` leaves out what may be secret."""
 
     def __init__(self, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> None:
-        try:
-            parts = urlsplit(url.strip())
-            port = parts.port
-        except ValueError:
-            parts, port = urlsplit(""), None
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        parts = split_address(url)
+        if parts is None:
             raise BadInput(
                 "is no address of a Prometheus", where="--prometheus", fix="Write such as http://localhost:9090."
             )
         # People paste the address of a page; the API lies beside it.
         path = parts.path.rstrip("/").removesuffix("/api/v1/query").removesuffix("/graph").removesuffix("/query")
-        self._query_url = urlunsplit((parts.scheme, parts.netloc, f"{path}/api/v1/query", "", ""))
-        self.shown = urlunsplit((parts.scheme, f"{parts.hostname}{f':{port}' if port else ''}", path, "", ""))
+        address = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+        self._query_url, self.shown = f"{address}/api/v1/query", shown_address(address)
         self._headers = dict(headers or {})
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 

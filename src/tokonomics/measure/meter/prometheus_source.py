@@ -10,6 +10,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Container, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import aiohttp
@@ -53,6 +54,7 @@ class PrometheusSource:
     """
 
     discovers = True
+    labels: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,
@@ -227,8 +229,9 @@ class PrometheusSource:
         )
 
 
-_TELLING = sorted(name for name in WANTED if "generat" in name or "predicted_total" in name)
-_TELLING = [name for name in _TELLING if not name.endswith("_created")]
+_TELLING = sorted(
+    name for name in WANTED if ("generat" in name or "predicted_total" in name) and not name.endswith("_created")
+)
 
 
 def scrapes_of(

@@ -113,6 +113,10 @@ class Source(Protocol):
         """Whether targets come and go by themselves: one that is not reported any more is not paid for any more."""
 
     @property
+    def labels(self) -> Mapping[str, str]:
+        """Of its one target, to group and price by; none where it discovers, since each reading has its own."""
+
+    @property
     def warnings(self) -> Sequence[str]:
         """What was odd about the last reading."""
 

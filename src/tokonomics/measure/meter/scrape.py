@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.measure.meter.engines import ENGINES, FINDER, UnknownEngine, created_names, readings_of
+from tokonomics.measure.addresses import host_of, split_address
+from tokonomics.measure.meter.engines import ENGINES, FINDER, STARTED, UnknownEngine, created_names, readings_of
 from tokonomics.measure.meter.pages import finder, prefixes_of, samples_of
 from tokonomics.measure.meter.readings import Missed, Reading
 
@@ -36,13 +37,8 @@ _PATHS = ("/metrics", "/prometheus/metrics")
 
 def address_of(text: str) -> str:
     """A server's address as the meter writes it, or a complaint."""
-    address = text if "://" in text else f"http://{text}"
-    try:
-        parts = urlsplit(address)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+    parts = split_address(text if "://" in text else f"http://{text.strip()}")
+    if parts is None:
         raise BadInput(f"'{shorten(text)}' is not an address", where="URL", fix="Such as http://localhost:8000")
     if parts.username or parts.password:
         raise BadInput(
@@ -60,9 +56,9 @@ def address_of(text: str) -> str:
     for ending in ("/v1", *reversed(_PATHS)):
         # One server must have one name, or its tokens would count twice.
         path = path.removesuffix(ending)
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    usual = port is None or port == {"http": 80, "https": 443}[parts.scheme]
-    return urlunsplit((parts.scheme, host if usual else f"{host}:{port}", path, "", ""))
+    usual = parts.port in (None, {"http": 80, "https": 443}[parts.scheme])
+    host = host_of(parts) if usual else f"{host_of(parts)}:{parts.port}"
+    return urlunsplit((parts.scheme, host, path, "", ""))
 
 
 def authorization() -> dict[str, str]:
@@ -88,7 +84,7 @@ class EngineSource:
         self.name = address
         self._session = session
         self._clock = clock
-        self._labels = labels or {}
+        self.labels = labels or {}
         self._at_once = at_once or asyncio.Semaphore(AT_ONCE)
         self._page: str | None = None
         self._finder: re.Pattern[str] = FINDER
@@ -134,12 +130,12 @@ class EngineSource:
 
     def _readings(self, page: str) -> Sequence[Reading]:
         samples = samples_of(page, self._finder)
-        if not samples and self._finder is not FINDER:
-            # Another engine has come to this address.
+        if self._finder is not FINDER and all(sample.name == STARTED for sample in samples):
+            # Another engine has come to this address; when a process started, any page may tell.
             self._finder = FINDER
             samples = samples_of(page, FINDER)
         found = () if samples else prefixes_of(page[:20_000])
-        readings = readings_of(samples, self.name, self._clock.wall(), self._labels, found)
+        readings = readings_of(samples, self.name, self._clock.wall(), self.labels, found)
         if not readings:
             raise Missed("the page has no figures of the engine yet")
         return readings

@@ -66,24 +66,24 @@ class Tally(Noun):
     @property
     def usd_per_mtok(self) -> float | None:
         """Reservation basis: every paid hour, over input and output tokens."""
-        return _per_mtok(self.usd, self.billed_tokens)
+        return usd_per_mtok_of(self.usd, self.billed_tokens)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def usd_per_mtok_output(self) -> float | None:
         """Reservation basis, over output tokens alone."""
-        return _per_mtok(self.usd, self.output)
+        return usd_per_mtok_of(self.usd, self.output)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def usd_per_mtok_usage(self) -> float | None:
         """Usage basis: busy time alone, over the tokens counted while it was watched."""
-        return _per_mtok(self.busy_usd, self.billed_tokens - self.unseen_tokens)
+        return usd_per_mtok_of(self.busy_usd, self.billed_tokens - self.unseen_tokens)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def usd_per_mtok_output_usage(self) -> float | None:
-        return _per_mtok(self.busy_usd, self.output - self.unseen_output)
+        return usd_per_mtok_of(self.busy_usd, self.output - self.unseen_output)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -119,7 +119,8 @@ class Tally(Noun):
         return self.usd / self.seconds * SECONDS_PER_HOUR if self.seconds > 0 else None
 
 
-def _per_mtok(usd: float, tokens: float) -> float | None:
+def usd_per_mtok_of(usd: float, tokens: float) -> float | None:
+    """None while there is no token."""
     return usd / tokens * TOKENS_PER_MTOK if tokens > 0 else None
 
 

@@ -38,8 +38,10 @@ class Watch:
         mark: Mark | None = None,
         patience_s: float = LONG_S,
         after_patience: Watched = Watched.away,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         self.target = target
+        self._labels = labels or {}
         self._patience_s = patience_s
         self._after_patience = after_patience
         self.usd_per_hour = usd_per_hour
@@ -66,7 +68,8 @@ class Watch:
             self.readings, self.until = {}, None
         self._meet(readings)
         if self.until is None and born is not None:
-            self.until, self._steady = born, steady - max(0.0, wall - born)
+            born = min(born, wall)  # its clock may be ahead of ours
+            self.until, self._steady = born, steady - (wall - born)
         elif self.until is None and self.readings:
             # It had left and is back: what it counted meanwhile is ours, the time is not.
             self.until, self._steady, self._missing = wall, steady, True
@@ -81,7 +84,9 @@ class Watch:
         else:
             self.until = wall
             self.readings = {each.model: each for each in readings}
-        self._steady, self._missing, self.up, self.said = steady, False, True, said
+        # A scrape that reaches us after its time was taken for a gap must not have that time paid again.
+        self._steady = steady if self._steady is None else max(self._steady, steady)
+        self._missing, self.up, self.said = False, True, said
         return spans
 
     def missed(self, why: Missed, wall: float, steady: float) -> list[Span]:
@@ -90,15 +95,21 @@ class Watch:
         self.up, self.said = False, why.what
         if self.until is None:
             # Nobody knows its engine or model yet; it is paid for all the same.
-            self.readings = self.readings or {"": Reading(self.target, "", "", wall, {})}
+            self.readings = self.readings or {"": Reading(self.target, "", "", wall, {}, labels=self._labels)}
             self.until, self._steady, self._missing = wall, steady, True
         if self._steady is None and wall - self.until > MOST_AWAY_S:
             return []
         start, seconds, watched = self._stretch(wall, steady)
         watched = Watched.gap if watched is Watched.seen else watched
-        spans = empty_spans(list(self.readings.values()), start, seconds, watched, self._price())
+        spans = empty_spans(self.current, start, seconds, watched, self._price())
         self.until, self._steady, self._missing = start + seconds, steady, True
         return spans
+
+    @property
+    def current(self) -> list[Reading]:
+        """Of the models on its newest page. The counters of others are kept; their time is not theirs any more."""
+        newest = max(each.at for each in self.readings.values())
+        return [each for each in self.readings.values() if each.at == newest]
 
     @property
     def last_at(self) -> float:

@@ -34,6 +34,7 @@ from tokonomics.measure.probe.fit_law import (
     least_log_squares,
 )
 from tokonomics.measure.probe.timing_rows import check_timings
+from tokonomics.measure.probe.timings import KIND, PROBE
 from tokonomics.measure.validate import Prediction, predict
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
 from tokonomics.physics.calibration import Fitted, HeldOut, Kernels, Machine, Profile, Range, Spread, using
@@ -45,12 +46,6 @@ Rows = Sequence[Mapping[str, Any]]
 Law = Callable[[Array, NDArray[np.intp]], Array]
 """Seconds of the rows at some indices, by parameters."""
 
-KIND = "tokonomics probe timings"
-SECTIONS = (
-    "memory", "launch", "gemm", "gemm_fp8", "sustained", "decode_attention", "prefill_attention", "all_reduce",
-    "layers", "check",
-)  # fmt: skip
-"""What a profile keeps of the timings."""
 FEWEST = 24
 """Timings below which a curve of ten parameters is a guess."""
 FEW_PULLED = 12
@@ -87,7 +82,7 @@ def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str 
             command=command,
             machine=Machine(**{name: machine.get(name) for name in Machine.model_fields}),
             kernels=kernels,
-            timings={name: timings[name] for name in SECTIONS if timings.get(name)},
+            timings={name: timings[name] for name in PROBE if timings.get(name)},
         )
     except ValidationError as error:
         raise from_validation(error, where) from None

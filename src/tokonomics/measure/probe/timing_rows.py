@@ -1,8 +1,10 @@
 """Whether the rows of a probe's timings are such: a curve fitted on a damaged row would be wrong without a word.
 
 Each section has fields that the fits read; a number beyond any machine (``_MOST``) is a slip, and would overflow them.
+What no fit reads is kept in the profile as well: there too every number is one.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +13,9 @@ from tokonomics.errors import BadInput, shorten
 _SIZES = ("heads", "kv_heads", "head_dim", "batch")
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "memory": ("bytes_per_s",),
+    "launch": (),
     "gemm": ("m", "n", "k", "us"),
+    "gemm_fp8": (),
     "sustained": ("m", "n", "k", "us"),
     "decode_attention": (*_SIZES, "context", "us"),
     "prefill_attention": (*_SIZES, "tokens", "us"),
@@ -40,11 +44,18 @@ def check_timings(timings: Mapping[str, Any], where: str) -> None:
             at = f"row {place} of '{section}'"
             if not isinstance(row, Mapping):
                 raise BadInput(f"{at} is not an object", where=where)
+            for field, value in row.items():
+                if not isinstance(value, str | int | float | None) or not _is_finite(value):
+                    raise BadInput(f"{at}: '{shorten(field)}' is {shorten(repr(value), 30)}", where=where)
             for field in needed:
                 _number(row, field, at, where, least=_LEAST_US if field in ("us", "ms") else 1.0)
             for field in _MAY_BE_0.get(section, ()):
                 if field in row or field == "past":
                     _number(row, field, at, where, least=0.0)
+
+
+def _is_finite(value: str | float | None) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _number(row: Mapping[str, Any], field: str, at: str, where: str, least: float) -> None:
