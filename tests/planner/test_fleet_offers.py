@@ -28,6 +28,7 @@ from tokonomics.planner.fleet_offers import (
     zones_needed,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
+from tokonomics.planner.screen import tpot_limit
 from tokonomics.report.fleet_view import fleet_view
 from tokonomics.serving.capacity import highest_rate
 from tokonomics.serving.outcome import outcome
@@ -62,6 +63,27 @@ def test_a_machine_of_eight_runs_eight_replicas_at_its_whole_price() -> None:
     assert by_size[8].usd_per_hour == 7.0
     assert by_size[8].replicas == 8
     assert by_size[8].requests_per_s["all"] == pytest.approx(8 * by_size[1].requests_per_s["all"])
+
+
+def test_machines_of_one_name_are_all_looked_at() -> None:
+    """Google's n1-standard-8 comes with two T4 or one V100; a list of one's own may name a machine twice."""
+    same = [offer("box", "L40S", 1, 1.0), offer("box", "A100-80GB", 1, 2.0), offer("box", "L40S", 1, 0.9)]
+    made = machines(*same, offer("other", "L4", 1, 0.5))
+    assert {(each.gpus, made.kinds[each.name].gpu, each.usd_per_hour) for each in made.offers} == {
+        (1, "L40S", 0.9),
+        (1, "A100-80GB", 2.0),
+        (1, "L4", 0.5),
+    }
+    assert next(each.name for each in made.offers if made.kinds[each.name].gpu == "L4") == "ours other here TP1"
+
+
+def test_a_median_promise_refuses_no_layout_by_its_mean() -> None:
+    """What most tokens keep, the mean of all need not: the planner's rule, and the fleet's."""
+    slo = parse_promises("tpot_p50=0.004")
+    assert tpot_limit(slo) is None
+    with pytest.raises(BadInput, match="keeps the promises") as caught:
+        fleet_machines(MODEL, ENGINE, [offer("one", "L4", 1, 1.0)], curve(), slo, today=TODAY)
+    assert "even for one request at a time" in str(caught.value)
 
 
 def test_capacity_is_what_the_simulator_says() -> None:

@@ -29,12 +29,13 @@ from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.planner.candidates import why_not
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.machines import has_room
+from tokonomics.planner.machines import has_room, told_apart
+from tokonomics.planner.screen import tpot_limit
 from tokonomics.serving.capacity import NeverHolds, highest_rate
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesPromise, ReplicaCurve
-from tokonomics.traffic.promises import Latency, Promise
+from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import seconds
 
@@ -174,13 +175,13 @@ def fleet_machines(
     _check_held(traffic, rates, refused)
     kept = [layout for layout in leading if rates[_name(layout.deployment)]]
     made = [
-        _machine(offer, layout.deployment, rates[_name(layout.deployment)], startup_s, answers_s)
+        _machine(offer, apart, layout.deployment, rates[_name(layout.deployment)], startup_s, answers_s)
         for layout in kept
-        for offer in sold
+        for offer, apart in zip(sold, told_apart(sold), strict=True)
         if _hosts(offer, layout.deployment)
     ]
     priced = [(_priced(each, terms, interruptions, aws_zones), each) for each in made]
-    chosen = _worth_a_look([each for each in priced if _is_sold(each[0])], most_zones, anywhere)
+    chosen = _worth_a_look([each for each in priced if each[0].prices], most_zones, anywhere)
     return Machines(
         offers=tuple(offer for offer, _ in chosen),
         kinds={each.name: _described(each, today) for _, each in chosen},
@@ -235,7 +236,7 @@ def _layouts(
     refused: "dict[str, Refused]",
 ) -> list[_Layout]:
     """Each GPU sold at each degree of tensor parallelism, with what a replica carries of each class it holds."""
-    tpot_s = min((each.seconds for each in promises if each.latency is Latency.tpot), default=None)
+    tpot_s = tpot_limit(promises)
     largest: dict[str, int] = {}
     for offer in sold:
         largest[offer.gpu] = max(largest.get(offer.gpu, 0), offer.gpus)
@@ -323,6 +324,7 @@ class _Machine:
 
 def _machine(
     offer: Offer,
+    apart: str,
     deployment: Deployment,
     rates: Mapping[str, float],
     startup_s: float | None,
@@ -330,7 +332,7 @@ def _machine(
 ) -> _Machine:
     replicas = offer.gpus // deployment.gpus
     return _Machine(
-        name=f"{offer.provider} {offer.instance} {offer.region} {_layout_name(deployment)}",
+        name=f"{offer.provider} {offer.instance} {offer.region}{apart} {_layout_name(deployment)}",
         offer=offer,
         deployment=deployment,
         requests_per_s={size: rate * replicas for size, rate in rates.items()},
@@ -344,7 +346,6 @@ def _priced(
     machine: _Machine, terms: Sequence[Terms], interruptions: Interruptions | None, aws_zones: bool
 ) -> FleetOffer:
     offer = machine.offer
-    reserved = {"1 year": offer.reserved_1yr_usd_per_hour, "3 years": offer.reserved_3yr_usd_per_hour}
     return FleetOffer(
         name=machine.name,
         requests_per_s=machine.requests_per_s,
@@ -352,12 +353,18 @@ def _priced(
         gpus=offer.gpus,
         usd_per_hour=offer.usd_per_hour if Terms.on_demand in terms else None,
         list_usd_per_hour=offer.usd_per_hour,
-        reserved={name: price for name, price in reserved.items() if price} if Terms.reserved in terms else {},
+        reserved=reserved_prices(offer) if Terms.reserved in terms else {},
         spot=spot_markets(offer, interruptions, aws_zones) if Terms.spot in terms else (),
         startup_s=machine.startup_s,
         drain_s=DRAIN_S,
         answer_s=machine.answer_s,
     )
+
+
+def reserved_prices(offer: Offer) -> dict[str, float]:
+    """USD per hour by commitment."""
+    quoted = {"1 year": offer.reserved_1yr_usd_per_hour, "3 years": offer.reserved_3yr_usd_per_hour}
+    return {term: price for term, price in quoted.items() if price is not None}
 
 
 def spot_markets(
@@ -448,10 +455,6 @@ def _hosts(offer: Offer, deployment: Deployment) -> bool:
 
 def _cheapest(offer: Offer, terms: Sequence[Terms]) -> float | None:
     return min((price for each in terms if (price := offer.price(each)) is not None), default=None)
-
-
-def _is_sold(offer: FleetOffer) -> bool:
-    return offer.usd_per_hour is not None or bool(offer.reserved) or bool(offer.spot)
 
 
 def _recent(offers: Sequence[Offer], today: dt.date) -> list[Offer]:
