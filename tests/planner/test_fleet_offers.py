@@ -19,12 +19,11 @@ from tokonomics.money.fleet import Wishes
 from tokonomics.money.fleet_replay import window_of
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.fleet import FleetReport, plan_fleet
+from tokonomics.planner.fleet_layouts import MARGIN, measure
 from tokonomics.planner.fleet_offers import (
-    MARGIN,
     Machines,
     assumed_interruptions,
     fleet_machines,
-    measure,
     zones_needed,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
@@ -75,6 +74,21 @@ def test_machines_of_one_name_are_all_looked_at() -> None:
         (1, "L4", 0.5),
     }
     assert next(each.name for each in made.offers if made.kinds[each.name].gpu == "L4") == "ours other here TP1"
+
+
+def test_a_layout_that_breaks_the_promise_alone_takes_no_better_ones_place() -> None:
+    """One layout is measured: an L4 looks cheapest by its hour, and takes 0.2 s for a prompt of 700 by itself."""
+    both = offer("cheap", "L4", 1, 0.1), offer("quick", "H100-SXM", 1, 3.0)
+    slo = parse_promises("ttft_p99=0.1")
+    made = fleet_machines(MODEL, ENGINE, both, curve("24x2"), slo, today=TODAY, measured=1)
+    assert [each.gpu for each in made.kinds.values()] == ["H100-SXM"]
+    assert "one request at a time" in made.refused["1×L4 bf16"]
+
+
+def test_hosts_that_cannot_load_the_weights_are_named() -> None:
+    with pytest.raises(BadInput, match="can hold the model") as caught:
+        machines(offer("thin", "H100-SXM", 1, 3.0, memory_gb=4.0))
+    assert "too little memory" in str(caught.value)
 
 
 def test_a_median_promise_refuses_no_layout_by_its_mean() -> None:

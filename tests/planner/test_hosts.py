@@ -14,9 +14,10 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner import machines
+from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.machines import PROCESS_GIB, Machine, cheapest_host, has_room, host_gib, hosts_of, usable
-from tokonomics.planner.setup import Bills, Setup, SetupBill
+from tokonomics.planner.setup import Setup
 from tokonomics.report.catalog_view import offers_view
 
 SMALL = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
