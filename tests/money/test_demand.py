@@ -15,6 +15,15 @@ def test_hours_and_rates_repeat_over_the_week() -> None:
     assert (demand.peak, demand.mean) == (20, 11)
 
 
+def test_no_hour_that_was_written_is_left_out_unless_asked() -> None:
+    """Two quiet weeks before a busy one: the fleet is bought for the busy one."""
+    demand = parse_demand("336x5,168x50")
+    assert (demand.hours, demand.peak) == (504, 50)
+    assert parse_demand("336x5,168x50", hours=168).peak == 5
+    with pytest.raises(BadInput, match="has 800 hours"):
+        parse_demand("400x5,400x50")
+
+
 def test_a_daily_curve_keeps_its_mean_and_reaches_its_peak() -> None:
     demand = parse_demand("diurnal:5,peak=2", hours=24)
     assert demand.mean == pytest.approx(5)

@@ -8,7 +8,7 @@ from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand, demand_of
 from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, mixed_capacity, simple_offer
-from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, availability, hold_availability
+from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, _nines, availability, hold_availability
 from tokonomics.money.fleet_load import shared_out
 from tokonomics.money.fleet_program import mix_of, optimal_fleet
 
@@ -88,6 +88,12 @@ def test_a_target_out_of_reach_says_the_nearest() -> None:
         hold_availability(solver([offer]), [offer], DEMAND, Wishes(), 0.999999999, 0.5)
     with pytest.raises(BadInput, match="above 0 and below 1"):
         hold_availability(solver([offer]), [offer], DEMAND, Wishes(), 1.0, 0.5)
+
+
+@pytest.mark.parametrize(("share", "says"), [(0.29, "29.0 %"), (0.57, "57.0 %"), (0.9999, "99.99"), (0.99994, "99.99")])
+def test_a_share_is_said_as_it_was_asked_for_and_never_rounded_up(share: float, says: str) -> None:
+    assert _nines(share).startswith(says)
+    assert float(_nines(share).removesuffix(" %")) <= share * 100 + 1e-9
 
 
 def test_large_requests_keep_the_machines_that_alone_can_hold_them() -> None:

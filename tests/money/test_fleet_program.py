@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import os
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from tokonomics.money.demand import Demand, demand_of, parse_demand
 from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes, fixed_rule, simple_offer
 from tokonomics.money.fleet_bill import spot_bills
 from tokonomics.money.fleet_blame import NoFleet
-from tokonomics.money.fleet_compare import compare
+from tokonomics.money.fleet_compare import compare, median_rule_usd
 from tokonomics.money.fleet_kinds import kinds_of
 from tokonomics.money.fleet_program import OutOfTime, Solution, optimal_fleet, solve
 from tokonomics.money.fleet_search import divided_usd, search
@@ -325,6 +327,7 @@ def test_spot_that_is_dearer_than_it_saves_is_left_alone() -> None:
         ),
         (simple_offer("a", 1.0, None, spot=TWO_EACH), Wishes(max_zone_share=0.2), "max_zone_share", "50 %"),
         (simple_offer("a", 9.0, 1.0, max_machines=3), Wishes(min_replicas=5), "min_replicas", "at least 3"),
+        (simple_offer("a", 9.0, 1.0, max_machines=3), Wishes(min_replicas=10**6), "min_replicas", "at least 3"),
     ],
 )
 def test_an_impossible_wish_is_named_with_the_nearest_possible(
@@ -335,6 +338,24 @@ def test_an_impossible_wish_is_named_with_the_nearest_possible(
     assert blame in caught.value.blame
     assert says in str(caught.value)
     assert "hour 1" in str(caught.value) or blame == "min_replicas"
+
+
+def test_fleets_solved_side_by_side_leave_standard_output_where_it_was() -> None:
+    offer, before = simple_offer("a", 10.0, 2.0, startup_s=300.0), os.fstat(1)
+    solvers = [threading.Thread(target=optimal_fleet, args=([offer], parse_demand("12x20,12x200"))) for _ in range(8)]
+    for each in solvers:
+        each.start()
+    for each in solvers:
+        each.join()
+    assert os.path.samestat(before, os.fstat(1))
+
+
+def test_the_rule_that_a_plan_is_compared_with_pays_for_its_machines_to_finish_too() -> None:
+    """One firm, and one on spot for twelve of 24 hours: started once a day, paid for half an hour more."""
+    market = SpotMarket(zone="z", usd_per_hour=1.0, interruptions=ALWAYS)
+    offer = simple_offer("a", 1.0, 2.0, spot=(market,), startup_s=600.0, drain_s=1200.0)
+    usd, _ = median_rule_usd([offer], parse_demand("13x1,11x2", 24))
+    assert usd == pytest.approx((24 * 2.0 + (11 + 0.5) * 1.0) * 730 / 24)
 
 
 def test_a_class_that_nobody_holds_and_an_empty_list_say_so() -> None:

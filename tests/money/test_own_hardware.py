@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from pydantic import ValidationError
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offers import read_offers, write_offers
@@ -91,3 +92,10 @@ def test_the_offer_comes_back_from_its_file(tmp_path: Path) -> None:
     write_offers(tmp_path / "mine.csv", [offer])
     assert read_offers(tmp_path / "mine.csv") == (offer,)
     assert offer.usd_per_hour == pytest.approx(own_hour(BOUGHT, H100).usd)
+
+
+@pytest.mark.parametrize("slip", [{"years": 5e-324}, {"years": 1e-310}, {"purchase_usd": 5e-324}])
+def test_a_machine_kept_for_no_time_or_bought_for_nothing_is_refused(slip: dict[str, float]) -> None:
+    """Its hour would cost more than a number holds, or nothing at all."""
+    with pytest.raises(ValidationError, match="greater than or equal"):
+        Purchase.model_validate(BOUGHT.model_dump() | slip)

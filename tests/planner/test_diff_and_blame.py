@@ -85,6 +85,16 @@ def test_a_model_that_fits_nowhere_names_its_weights() -> None:
     assert "1 L4" in found.why
 
 
+def test_hosts_without_memory_for_the_weights_name_how_much_would_do() -> None:
+    """16.06 GB of weights (14.96 GiB) and 3 GiB for the process behind the GPU."""
+    thin = tuple(offer("H100-SXM", 1, 3.0, memory_gb=gb, instance=f"{gb}GB") for gb in (4.0, 12.0))
+    (found,) = blamed(offers=thin, weights=(Precision.bf16,))
+    assert "12 GB at the most" in found.why
+    assert found.nearest == "18 GB would do"
+    enough = tuple(each.model_copy(update={"memory_gb": 18.0}) for each in thin)
+    assert plan(asked(offers=enough, weights=(Precision.bf16,))).best is not None
+
+
 def test_requests_beyond_the_context_name_it() -> None:
     (found,) = blamed(load=load_of_shape(1, "200000", "1"))
     assert found.nearest.startswith("131,072 tokens")

@@ -19,15 +19,15 @@ from tokonomics.money.fleet import Wishes
 from tokonomics.money.fleet_replay import window_of
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.fleet import FleetReport, plan_fleet
+from tokonomics.planner.fleet_layouts import MARGIN, measure
 from tokonomics.planner.fleet_offers import (
-    MARGIN,
     Machines,
     assumed_interruptions,
     fleet_machines,
-    measure,
     zones_needed,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
+from tokonomics.planner.screen import tpot_limit
 from tokonomics.report.fleet_view import fleet_view
 from tokonomics.serving.capacity import highest_rate
 from tokonomics.serving.outcome import outcome
@@ -62,6 +62,42 @@ def test_a_machine_of_eight_runs_eight_replicas_at_its_whole_price() -> None:
     assert by_size[8].usd_per_hour == 7.0
     assert by_size[8].replicas == 8
     assert by_size[8].requests_per_s["all"] == pytest.approx(8 * by_size[1].requests_per_s["all"])
+
+
+def test_machines_of_one_name_are_all_looked_at() -> None:
+    """Google's n1-standard-8 comes with two T4 or one V100; a list of one's own may name a machine twice."""
+    same = [offer("box", "L40S", 1, 1.0), offer("box", "A100-80GB", 1, 2.0), offer("box", "L40S", 1, 0.9)]
+    made = machines(*same, offer("other", "L4", 1, 0.5))
+    assert {(each.gpus, made.kinds[each.name].gpu, each.usd_per_hour) for each in made.offers} == {
+        (1, "L40S", 0.9),
+        (1, "A100-80GB", 2.0),
+        (1, "L4", 0.5),
+    }
+    assert next(each.name for each in made.offers if made.kinds[each.name].gpu == "L4") == "ours other here TP1"
+
+
+def test_a_layout_that_breaks_the_promise_alone_takes_no_better_ones_place() -> None:
+    """One layout is measured: an L4 looks cheapest by its hour, and takes 0.2 s for a prompt of 700 by itself."""
+    both = offer("cheap", "L4", 1, 0.1), offer("quick", "H100-SXM", 1, 3.0)
+    slo = parse_promises("ttft_p99=0.1")
+    made = fleet_machines(MODEL, ENGINE, both, curve("24x2"), slo, today=TODAY, measured=1)
+    assert [each.gpu for each in made.kinds.values()] == ["H100-SXM"]
+    assert "one request at a time" in made.refused["1×L4 bf16"]
+
+
+def test_hosts_that_cannot_load_the_weights_are_named() -> None:
+    with pytest.raises(BadInput, match="can hold the model") as caught:
+        machines(offer("thin", "H100-SXM", 1, 3.0, memory_gb=4.0))
+    assert "too little memory" in str(caught.value)
+
+
+def test_a_median_promise_refuses_no_layout_by_its_mean() -> None:
+    """What most tokens keep, the mean of all need not: the planner's rule, and the fleet's."""
+    slo = parse_promises("tpot_p50=0.004")
+    assert tpot_limit(slo) is None
+    with pytest.raises(BadInput, match="keeps the promises") as caught:
+        fleet_machines(MODEL, ENGINE, [offer("one", "L4", 1, 1.0)], curve(), slo, today=TODAY)
+    assert "even for one request at a time" in str(caught.value)
 
 
 def test_capacity_is_what_the_simulator_says() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.planner.small_catalogue import OFFERS, TODAY
+from tests.planner.small_catalogue import OFFERS, TODAY, offer
 
 from tokonomics.money.breakeven import break_even
 from tokonomics.planner import breakeven
@@ -50,6 +50,15 @@ def test_the_stairs_are_what_the_planner_would_pay() -> None:
         # Only hardware picked near the volumes asked about competes; it is never far from the best.
         assert ours <= best.usd_per_month * 1.5
     assert {each.kind.name for each in kinds} == {each.name for each in hosted.kinds}
+
+
+def test_machines_of_one_name_are_told_apart_by_their_gpus() -> None:
+    """A list of one's own may call every machine by one name: one GPU at $3, eight at $18."""
+    same = tuple(offer("H100-SXM", gpus, usd, instance="box") for gpus, usd in ((8, 18.0), (1, 3.0)))
+    _, kinds = self_hosted(replace(hosting(quick=True), offers=same), [1.0])
+    assert kinds
+    bought = {(each.kind.gpus_per_purchase, each.kind.usd_per_purchase) for each in kinds}
+    assert bought <= {(1, 3.0 * 730), (8, 18.0 * 730)}
 
 
 @pytest.mark.slow

@@ -1,6 +1,10 @@
 """The memory of a host: weights pass through it, and every GPU has a process, for which an amount is assumed."""
 
+import io
+from datetime import timedelta
+
 import pytest
+from rich.console import Console
 from tests.planner.small_catalogue import PROMISES, TODAY, offer
 
 from tokonomics.catalog.engines import find_engine
@@ -10,9 +14,11 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner import machines
+from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.machines import PROCESS_GIB, Machine, cheapest_host, host_gib, hosts_of, room_for
-from tokonomics.planner.setup import Bills, Setup, SetupBill
+from tokonomics.planner.machines import PROCESS_GIB, Machine, cheapest_host, host_gib, hosts_of, room_for, usable
+from tokonomics.planner.setup import Setup
+from tokonomics.report.catalog_view import offers_view
 
 SMALL = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
 LARGE = deploy(find_model("llama-3.3-70b"), find_gpu("H100"), find_engine("vllm"), tp=4, weights=Precision.fp8)
@@ -77,3 +83,17 @@ def test_the_price_of_replicas_is_of_the_cheapest_machines_that_hold_them() -> N
         offered, price = cheapest_host(SMALL, replicas, sold)
         assert offered == best
         assert price == pytest.approx(usd_per_hour)
+
+
+def test_a_price_that_other_verbs_pass_over_says_so_where_it_is_listed() -> None:
+    """The cheapest is two years old, the next has 4 GB: no plan names either, and a person sees why."""
+    old = offer("H100-SXM", 1, 1.0, instance="old", memory_gb=64.0, date=TODAY - timedelta(days=730))
+    thin = offer("H100-SXM", 1, 2.0, instance="thin", memory_gb=4.0)
+    fine = offer("H100-SXM", 1, 3.0, instance="fine", memory_gb=64.0)
+    seen = io.StringIO()
+    Console(file=seen, width=400).print(offers_view([old, thin, fine], Terms.on_demand, TODAY, top=3))
+    assert "1 of those shown is over a year old" in seen.getvalue()
+    assert "too little memory" in seen.getvalue()
+    kept, _ = usable([old, thin, fine], (Terms.on_demand,), None, None, TODAY)
+    hosts, _ = hosts_of(SMALL, kept)
+    assert [each.offer.instance for each in hosts.machines] == ["fine"]

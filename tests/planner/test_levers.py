@@ -24,6 +24,7 @@ from tokonomics.money.levers.cache_tiers import DRAM_PRICE_DATE
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner import lever_list
+from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.lever_list import (
     KNOBS,
     Choices,
@@ -36,7 +37,7 @@ from tokonomics.planner.lever_list import (
 )
 from tokonomics.planner.levers import Ranked, effects_of, rank_levers
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
-from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill
+from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.planner.stack import ORDER, Stacked, naive_setup, order_from, stack, walk
 from tokonomics.report.levers_view import levers_view, stack_view
 from tokonomics.serving.fleet import FleetSettings, Router

@@ -8,11 +8,13 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner import lever_list, sizing
+from tokonomics.planner import fixed_fleet, lever_list
+from tokonomics.planner.bills import Bills, SetupBill
+from tokonomics.planner.fixed_fleet import serve
 from tokonomics.planner.lever_list import NotApplicable, right_size
 from tokonomics.planner.load import load_of_log, load_of_shape
-from tokonomics.planner.setup import Bills, Setup, SetupBill
-from tokonomics.planner.sizing import Sizing, serve, size
+from tokonomics.planner.setup import Setup
+from tokonomics.planner.sizing import Sizing, size
 from tokonomics.serving.outcome import request_latencies
 from tokonomics.serving.simulator import Simulation
 from tokonomics.traffic.promises import parse_promises
@@ -36,10 +38,10 @@ def test_the_busiest_part_decides_nothing_that_the_whole_would_not(monkeypatch: 
         lengths.append(len(made.trace))
         return made
 
-    monkeypatch.setattr(sizing, "serve", counted)
+    monkeypatch.setattr(fixed_fleet, "serve", counted)
     found, whole = [], []
     for long in (10**9, 30_000):
-        monkeypatch.setattr(sizing, "WHOLE_AT_ONCE", long)
+        monkeypatch.setattr(fixed_fleet, "WHOLE_AT_ONCE", long)
         lengths.clear()
         made = size(DAY)
         assert isinstance(made, Sizing)

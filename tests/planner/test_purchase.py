@@ -49,6 +49,26 @@ def test_the_bill_is_within_its_gap_of_the_least_by_hand() -> None:
     assert made.usd_per_month <= min(ways) / 24 * 730 * (1 + GAP)
 
 
+def test_machines_of_one_name_can_be_committed_to() -> None:
+    """The cheaper of the two for each replica: as if they had names of their own."""
+    apart = buy(HERE, by_day())
+    same = buy(replace(HERE, offers=tuple(each.model_copy(update={"instance": "box"}) for each in OFFERS)), by_day())
+    assert isinstance(apart, Bought)
+    assert isinstance(same, Bought)
+    assert same.usd_per_month == apart.usd_per_month
+    assert [each.gpus for each in same.offers] == [each.gpus for each in apart.offers]
+
+
+def test_more_hours_than_the_program_takes_are_bought_on_demand() -> None:
+    """Five weeks that come and go: no commitment is worked out for them, and the bill is that without one."""
+    weeks = by_day()
+    times = np.arange(0.0, 5 * 168) * 3600.0
+    long = replace(
+        weeks, by_time=np.stack([times, 2.0 + 8 * (times // 3600 % 24 >= 12)], axis=1), span_s=5 * 168 * 3600.0
+    )
+    assert buy(HERE, long) == buy(replace(HERE, commit=False), long)
+
+
 def test_a_slow_clock_changes_no_bill(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a busy computer: every look at the clock finds another half second gone."""
     calm = buy(HERE, by_day())

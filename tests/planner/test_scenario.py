@@ -102,6 +102,8 @@ def test_a_slip_in_a_scenario_is_named(values: dict[str, object], says: list[str
         ({"model": "llama-3.1-8b", "trace": "azure-conv", "from": "2h", "to": "1h"}, "must be later than --from"),
         ({"model": "llama-3.1-8b", "trace": "azure-conv", "from": "900h"}, "no request is left"),
         ({"model": "llama-3.1-8b", "tokens_per_month": "two", "input": 5, "output": 5}, "is not an amount"),
+        ({"model": "llama-3.1-8b", "tokens_per_month": "0.001", "input": 5, "output": 5}, "which nobody serves"),
+        ({"model": "llama-3.1-8b", "tokens_per_month": "9e99T", "input": 5, "output": 5}, "which nobody serves"),
         ({**CHAT, "slo": "ttft_p99=1", "offline": True}, "promises nothing"),
         ({**CHAT, "rate": "5:4:3"}, "is not low:mid:high"),
         ({**CHAT, "rate": "1:2"}, "is not low:mid:high"),

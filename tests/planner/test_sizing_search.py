@@ -10,10 +10,11 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner import sizing
+from tokonomics.planner import fixed_fleet, sizing
+from tokonomics.planner.fixed_fleet import FixedTrial, fewest_replicas, serve, try_fixed
 from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.planner.sizing import Sizing, serve, size
+from tokonomics.planner.sizing import Sizing, size
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import outcome
@@ -53,41 +54,41 @@ def test_behind_a_prefix_aware_router_a_smaller_fleet_that_holds_is_found(monkey
     """60 to 64 hold, more do not up to 120, as was seen of 48, 64, 96, 128: a search that starts at 96 looks back."""
     made = serve(NOW, 1)
     summed = outcome(made, NOW.promises)
-    monkeypatch.setattr(sizing, "_guess", lambda setup: 96)
-    monkeypatch.setattr(sizing, "_alone", lambda setup: None)
+    monkeypatch.setattr(fixed_fleet, "_guess", lambda setup: 96)
+    monkeypatch.setattr(fixed_fleet, "_alone", lambda setup: None)
 
-    def tried(count: int) -> sizing._Trial:
+    def tried(count: int) -> FixedTrial:
         breaks = None if 60 <= count <= 64 or count > 120 else "late"
-        return sizing._Trial(count, 0, None, Router.prefix_aware, breaks, summed, made)
+        return FixedTrial(count, 0, None, Router.prefix_aware, breaks, summed, made)
 
-    found = [sizing._fewest(replace(NOW, router=each), tried) for each in (Router.prefix_aware, Router.round_robin)]
-    assert [each.replicas for each in found if isinstance(each, sizing._Trial)] == [60, 121]
+    found = [fewest_replicas(replace(NOW, router=each), tried) for each in (Router.prefix_aware, Router.round_robin)]
+    assert [each.replicas for each in found if isinstance(each, FixedTrial)] == [60, 121]
 
 
 def test_apart_too_fewer_sequences_at_a_time_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fleet that holds only with the closed form's limit: apart, both the engine's limit and that one are tried."""
     limits: list[int | None] = []
-    asked = sizing._try
+    asked = try_fixed
 
-    def seen(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> sizing._Trial:
+    def seen(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> FixedTrial:
         limits.append(max_sequences)
         trial = asked(setup, replicas, max_sequences, prefill_replicas)
         return trial if max_sequences else replace(trial, breaks="late")
 
     together = replace(asked(NOW, 1, None), max_sequences=16)
-    monkeypatch.setattr(sizing, "_try", seen)
+    monkeypatch.setattr(sizing, "try_fixed", seen)
     made = sizing._disaggregated(NOW, together)
-    assert isinstance(made, sizing._Trial)
+    assert isinstance(made, FixedTrial)
     assert made.max_sequences == 16
     assert {None, 16} == set(limits)
 
 
 def test_a_latency_of_the_busiest_hours_is_not_called_the_days(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizing, "WHOLE_AT_ONCE", 25_000)
+    monkeypatch.setattr(fixed_fleet, "WHOLE_AT_ONCE", 25_000)
     rng = np.random.default_rng(0)
     arrival = np.sort(np.concatenate([rng.uniform(0, 40_000, 10_000), rng.uniform(20_000, 20_500, 20_000)]))
     load = load_of_log(make_trace(arrival, np.full(30_000, 1000), np.full(30_000, 100)))
-    late = sizing._hopeless(replace(NOW, load=load), 1, None, 0)
+    late = fixed_fleet._hopeless(replace(NOW, load=load), 1, None, 0)
     assert late is not None
     assert late.breaks is not None
     assert late.breaks.startswith("in its busiest hours ttft_p99 is ")

@@ -11,6 +11,10 @@ from tokonomics.cli.output import Json
 
 _DRAWN = 100_000
 """Requests whose mean stands for a distribution's: within a percent where lengths vary threefold."""
+_PRICE_RULE = (
+    "The cheapest price of the last year for this GPU, whatever its host. Where a model is named (simulate, plan), "
+    "hosts with too little memory for its weights are passed over, so the price may be higher."
+)
 
 
 def cost(
@@ -61,7 +65,10 @@ def cost(
         | {"gpus": gpus, "price": quoted, "usd_per_request": per_request}
         | {"target": needs.model_dump() if needs else None, "loads": [each.model_dump() for each in loads]}
     )
-    views = [cost_view.cost_view(result, gpus=gpus, price_note=price_note, usd_per_request=per_request)]
+    rule = _PRICE_RULE if usd_per_hour is None else None
+    views = [
+        cost_view.cost_view(result, gpus=gpus, price_note=price_note, price_rule=rule, usd_per_request=per_request)
+    ]
     if loads:
         views += ["", cost_view.loads_view(loads, gpus)]
     if needs:

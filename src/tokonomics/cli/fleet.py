@@ -188,7 +188,7 @@ def _traffic(
 ) -> "FleetTraffic":
     """A demand curve with lengths, or a log."""
     from tokonomics.cli.traffic_flags import traffic_from
-    from tokonomics.money.demand import HOURS_PER_WEEK, parse_demand
+    from tokonomics.money.demand import parse_demand
     from tokonomics.planner.fleet_traffic import traffic_from_curve, traffic_from_trace
     from tokonomics.planner.scenario import read_rate
     from tokonomics.traffic.lengths import parse_lengths
@@ -212,7 +212,7 @@ def _traffic(
                 raise BadInput("is for a demand curve; a log brings its own lengths", where=flag)
         log = Traffic(rate=arrives.rate, columns=arrives.columns, seed=arrives.seed)
         return traffic_from_trace(traffic_from(trace, log), limits, hours, context)
-    curve = parse_demand(demand or "", HOURS_PER_WEEK if hours is None else hours)
+    curve = parse_demand(demand or "", hours)
     if curve.peak <= 0:
         raise BadInput("there is no hour with a request", where="--demand")
     if arrives.columns is not None:

@@ -40,9 +40,10 @@ def levers(
     from tokonomics.cli.lever_flags import check_tiers, choices_from, say_if_long, setup_from
     from tokonomics.cli.serving_flags import say_if_compiling
     from tokonomics.errors import BadInput
+    from tokonomics.planner.bills import Bills
     from tokonomics.planner.lever_list import all_levers
     from tokonomics.planner.levers import rank_levers
-    from tokonomics.planner.setup import Bills, NotServed
+    from tokonomics.planner.setup import NotServed
     from tokonomics.planner.utilization import utilization_bills
     from tokonomics.report.levers_charts import levers_chart
     from tokonomics.report.levers_view import levers_view, utilization_view
@@ -108,7 +109,7 @@ def stack(
     """
     from tokonomics.cli.lever_flags import check_tiers, choices_from, say_if_long, setup_from
     from tokonomics.cli.serving_flags import say_if_compiling
-    from tokonomics.planner.setup import Bills
+    from tokonomics.planner.bills import Bills
     from tokonomics.planner.stack import order_from
     from tokonomics.planner.stack import stack as stacked
     from tokonomics.report.levers_charts import stack_chart

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.errors import BadInput
-from tokonomics.money.cost import CostLine, CostTree, require_positive
+from tokonomics.money.cost import CostLine, CostTree, cost, require_positive
 from tokonomics.nouns import Noun
 from tokonomics.units import HOURS_PER_MONTH, TOKENS_PER_MTOK, count, percent, usd
 
@@ -101,8 +101,6 @@ def kind_of_equation(
     name: str, usd_per_hour: float, gpus: int, tokens_per_second: float, utilization: float
 ) -> FleetKind:
     """Replicas of so many GPUs at a price per GPU-hour, whose speed and utilisation are known or assumed."""
-    from tokonomics.money.cost import cost
-
     each = cost(usd_per_hour, tokens_per_second, utilization, gpus)
     return FleetKind(
         name=name,

@@ -74,15 +74,22 @@ def demand_of(rates: Sequence[float], name: str = EVERY_SIZE) -> Demand:
     return Demand(rates={name: tuple(float(rate) for rate in rates)})
 
 
-def parse_demand(text: str, hours: int = HOURS_PER_WEEK, where: str = "--demand") -> Demand:
-    """``12x20,12x2`` (twelve hours at 20 a second, twelve at 2, repeated), or a curve such as ``diurnal:5,peak=3``."""
-    _require_hours(hours)
+def parse_demand(text: str, hours: int | None = None, where: str = "--demand") -> Demand:
+    """``12x20,12x2`` (twelve hours at 20 a second, twelve at 2, repeated), or a curve such as ``diurnal:5,peak=3``.
+
+    Over a week unless told, or over all the hours that were written where they are more.
+    """
+    _require_hours(HOURS_PER_WEEK if hours is None else hours)
     head = text.split(",", 1)[0].partition(":")[0].strip()
     if head.isalpha():
-        return _from_curve(text, hours, where)
+        return _from_curve(text, HOURS_PER_WEEK if hours is None else hours, where)
     steps = [_step(part, where) for part in text.split(",")]
-    pattern = [rate for length, rate in steps for _ in range(length)]
-    return demand_of(np.resize(pattern, hours).tolist())
+    written = sum(length for length, _ in steps)
+    if hours is None and written > MOST_HOURS:
+        fix = f"Write at most {MOST_HOURS}: they repeat. Or give --hours, for the first of them."
+        raise BadInput(f"has {written:,} hours", where=where, fix=fix)
+    pattern = np.repeat([rate for _, rate in steps], [length for length, _ in steps])
+    return demand_of(np.resize(pattern, max(HOURS_PER_WEEK, written) if hours is None else hours).tolist())
 
 
 def demand_from_trace(trace: Trace, *, up_to_tokens: Sequence[int] = ()) -> Demand:

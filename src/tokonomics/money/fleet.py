@@ -68,6 +68,16 @@ class FleetOffer(Noun):
     max_machines: PositiveInt | None = None
     """Quota on reserved and on-demand machines together."""
 
+    @property
+    def firm_prices(self) -> tuple[float, ...]:
+        """USD per hour, reserved and on demand."""
+        return (*self.reserved.values(), *(() if self.usd_per_hour is None else (self.usd_per_hour,)))
+
+    @property
+    def prices(self) -> tuple[float, ...]:
+        """USD per hour as quoted, on every terms; none where it cannot be bought."""
+        return (*self.firm_prices, *(market.usd_per_hour for market in self.spot))
+
 
 class Wishes(Noun):
     """What the fleet must hold besides the demand."""

@@ -143,12 +143,7 @@ def _sizes(offers: Sequence[FleetOffer], demand: Demand) -> list[float]:
     The look: the mean demand and room for one such machine, at the best price up to that size.
     """
     mix = mix_of(demand)
-    prices = {
-        offer.name: min(
-            [*offer.reserved.values(), *(m.usd_per_hour for m in offer.spot), offer.usd_per_hour or math.inf]
-        )
-        for offer in offers
-    }
+    prices = {offer.name: min(offer.prices) for offer in offers}
     carried = {offer.name: mixed_capacity(offer, mix) for offer in offers}
     sizes = set(carried.values())
 
@@ -241,4 +236,5 @@ def _at_most(number: int, mean: float) -> float:
 def _nines(share: float) -> str:
     """As many digits as tell it from one."""
     digits = max(1, math.ceil(-math.log10(max(1 - share, 1e-9))) - 1)
-    return f"{math.floor(share * 100 * 10**digits) / 10**digits:.{digits}f} %"
+    # Down to a last digit, but not because 0.29 × 1,000 is 289.99….
+    return f"{math.floor(share * 100 * 10**digits + 1e-6) / 10**digits:.{digits}f} %"

@@ -60,7 +60,10 @@ def _repairs(offers: Sequence[FleetOffer], one: Demand, wishes: Wishes) -> dict[
         return is_possible(offers, one, wishes.model_copy(update=changes))
 
     if wishes.min_replicas and loosened(min_replicas=0):
-        most = max(n for n in range(wishes.min_replicas) if loosened(min_replicas=n))
+        most, too_many = 0, wishes.min_replicas
+        while too_many - most > 1:
+            middle = (most + too_many) // 2
+            most, too_many = (middle, too_many) if loosened(min_replicas=middle) else (most, middle)
         repairs["min_replicas"] = f"Ask for at least {most} firm replicas instead of {wishes.min_replicas}."
     if wishes.max_spot_share < 1 and loosened(max_spot_share=1.0):
         least = _least(lambda share: loosened(max_spot_share=share), wishes.max_spot_share)

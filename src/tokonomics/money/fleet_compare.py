@@ -14,9 +14,9 @@ from tokonomics.errors import BadInput
 from tokonomics.money.cost import saving
 from tokonomics.money.demand import Demand, machines_needed
 from tokonomics.money.fleet import Comparison, FleetOffer, FleetPlan, Wishes, median_base, spot_usd_per_hour
-from tokonomics.money.fleet_kinds import stripped
+from tokonomics.money.fleet_kinds import start_hours, stripped
 from tokonomics.money.fleet_program import GAP, TIME_LIMIT_S, optimal_fleet, starts_of
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+from tokonomics.units import HOURS_PER_MONTH
 
 
 def compare(
@@ -37,7 +37,7 @@ def compare(
         if {each.terms for each in plan.purchases} <= {terms}:
             others[terms] = plan  # It is that way to buy already.
             continue
-        left = [offer for offer in (stripped(each, terms) for each in offers) if _has_price(offer)]
+        left = [offer for offer in (stripped(each, terms) for each in offers) if offer.prices]
         with suppress(BadInput):
             others[terms] = optimal_fleet(left, demand, wishes, gap=gap, time_limit_s=time_limit_s)
     for other in others.values():
@@ -86,8 +86,8 @@ def median_rule_usd(
             continue
         base, burst = median_base(machines_needed(demand, offer.requests_per_s))
         market = min(offer.spot, key=lambda each: spot_usd_per_hour(offer, each, wishes))
-        starts = int(starts_of(np.array([burst])).sum()) * offer.startup_s / SECONDS_PER_HOUR
-        usd = base * demand.hours * offer.usd_per_hour + starts * market.usd_per_hour
+        starts = int(starts_of(np.array([burst])).sum())
+        usd = base * demand.hours * offer.usd_per_hour + starts * start_hours(offer) * market.usd_per_hour
         usd += sum(burst) * spot_usd_per_hour(offer, market, wishes)
         bills.append((usd * HOURS_PER_MONTH / demand.hours, offer.name))
     return min(bills, default=(None, None))
@@ -105,7 +105,3 @@ def peak_usd(offers: Sequence[FleetOffer], demand: Demand) -> float | None:
 
 def _holds_all(offer: FleetOffer, demand: Demand) -> bool:
     return all(name in offer.requests_per_s for name, rates in demand.rates.items() if max(rates) > 0)
-
-
-def _has_price(offer: FleetOffer) -> bool:
-    return bool(offer.usd_per_hour is not None or offer.reserved or offer.spot)

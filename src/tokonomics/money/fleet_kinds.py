@@ -44,12 +44,12 @@ def kinds_of(offers: Sequence[FleetOffer], wishes: Wishes) -> list[Kind]:
     kinds: list[Kind] = []
     for offer in offers:
         quota = float("inf") if offer.max_machines is None else float(offer.max_machines)
-        start_hours = (offer.startup_s + offer.drain_s) / SECONDS_PER_HOUR
+        paid_hours = start_hours(offer)
         kinds += [
             Kind(offer, Terms.reserved, term, price, price, 1.0, 0.0, quota) for term, price in offer.reserved.items()
         ]
         if (price_now := offer.usd_per_hour) is not None:
-            kinds.append(Kind(offer, Terms.on_demand, None, price_now, price_now, 1.0, price_now * start_hours, quota))
+            kinds.append(Kind(offer, Terms.on_demand, None, price_now, price_now, 1.0, price_now * paid_hours, quota))
         kinds += [
             Kind(
                 offer,
@@ -58,13 +58,18 @@ def kinds_of(offers: Sequence[FleetOffer], wishes: Wishes) -> list[Kind]:
                 market.usd_per_hour,
                 spot_usd_per_hour(offer, market, wishes),
                 counted_share(offer, market, wishes),
-                market.usd_per_hour * start_hours,
+                market.usd_per_hour * paid_hours,
                 float("inf") if market.max_machines is None else float(market.max_machines),
                 market,
             )
             for market in offer.spot
         ]
     return kinds
+
+
+def start_hours(offer: FleetOffer) -> float:
+    """Paid for each machine that comes and goes: before it serves, and while it finishes."""
+    return (offer.startup_s + offer.drain_s) / SECONDS_PER_HOUR
 
 
 def undominated(kinds: Sequence[Kind], wishes: Wishes) -> list[Kind]:

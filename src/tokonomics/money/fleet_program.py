@@ -11,6 +11,7 @@ size classes a machine divides its time among those it can hold, as Mélange doe
 import ctypes
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -228,21 +229,28 @@ def solve(
     )
 
 
+_solving = threading.Lock()
+
+
 @contextmanager
 def _silent() -> Iterator[None]:
-    """HiGHS as of SciPy 1.17 prints a line for developers past its own switch, into what may be somebody's JSON."""
+    """HiGHS as of SciPy 1.17 prints a line for developers past its own switch, into what may be somebody's JSON.
+
+    One thread at a time: of two, the second would take the first one's silence for standard output, and bring it back.
+    """
     libc = ctypes.CDLL(None)
-    sys.stdout.flush()
-    libc.fflush(None)
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        libc.fflush(None)  # What C has in its buffer, before standard output is itself again.
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
+    with _solving:
+        sys.stdout.flush()
+        libc.fflush(None)
+        kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 1)
+            yield
+        finally:
+            libc.fflush(None)  # What C has in its buffer, before standard output is itself again.
+            os.dup2(kept, 1)
+            os.close(kept)
+            os.close(nowhere)
 
 
 def _start(table: _Rows, starts: Ints, own: Ints, around: tuple[int, int] | None) -> None:
@@ -381,7 +389,7 @@ def _check(offers: Sequence[FleetOffer], demand: Demand) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise BadInput(f"two offers are called '{twice}'")
-    unpriced = next((o for o in offers if o.usd_per_hour is None and not o.reserved and not o.spot), None)
+    unpriced = next((offer for offer in offers if not offer.prices), None)
     if unpriced is not None:
         raise BadInput(f"'{unpriced.name}' has no price on any terms")
     for name, rates in demand.rates.items():

@@ -31,9 +31,10 @@ class Purchase(Noun):
     """A machine with GPUs, bought and kept."""
 
     gpus: int = Field(ge=1, le=MAX_GPUS)
-    purchase_usd: PositiveFloat = Field(le=1e9)
+    purchase_usd: float = Field(ge=1, le=1e9)
     """The whole machine, with its share of network and storage."""
-    years: PositiveFloat = Field(le=20)
+    years: float = Field(ge=0.1, le=20)
+    """Kept: five weeks at the least, or rent."""
     residual_share: float = Field(default=0.0, ge=0, lt=1)
     """Of the price, still worth at the end; nothing unless told."""
     cost_of_capital: float = Field(default=0.0, ge=0, lt=1)

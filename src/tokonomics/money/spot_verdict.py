@@ -6,7 +6,7 @@ answers, a slow start). Work is lost when a machine goes with answers unfinished
 
 from enum import StrEnum
 
-from pydantic import NonNegativeFloat, NonNegativeInt
+from pydantic import NonNegativeFloat
 
 from tokonomics.catalog.spot import NOTICE_S, Interruptions
 from tokonomics.nouns import Noun
@@ -80,7 +80,7 @@ def spot_verdict(
 
 
 def _judge(
-    batch: bool, replicas: NonNegativeInt, cold_start_s: float, strict_p99: bool, cut_off: float, against: int
+    batch: bool, replicas: int, cold_start_s: float, strict_p99: bool, cut_off: float, against: int
 ) -> Suitability:
     if batch:
         return Suitability.all

@@ -183,5 +183,5 @@ def machine_of(sized: Sized, row: Candidate) -> Machine:
         each
         for each in sized.screened.hosts.machines
         if (each.offer.provider, each.offer.region, each.offer.instance, each.offer.gpu, each.terms) == wanted
-        and each.usd_per_hour == row.instance_usd_per_hour
+        and (each.usd_per_hour, each.offer.gpus * row.instances) == (row.instance_usd_per_hour, row.gpus_paid)
     )

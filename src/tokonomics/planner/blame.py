@@ -5,12 +5,15 @@ blame, and what that plan reaches is the nearest value. Against a promise stands
 candidate; where that would keep it, the best that was simulated.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tokonomics.catalog.offers import Terms
 from tokonomics.nouns import Noun
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.candidates import Reason
+from tokonomics.planner.machines import host_gib
 from tokonomics.planner.plan import Question, Study, plan, prospects
 from tokonomics.planner.screen import describe, floors
 from tokonomics.planner.trials import MOST_REPLICAS
@@ -133,9 +136,6 @@ def _limits(question: Question) -> Iterator[Blame]:
             )
 
 
-_BEFORE_SPEED = (Reason.too_long, Reason.not_supported, Reason.does_not_fit, Reason.host_too_small, Reason.no_price)
-
-
 def _nothing_to_choose_from(study: Study) -> Iterator[Blame]:
     """No candidate stands on any machine: the commonest reason before any speed is known."""
     question, model = study.question, study.question.model
@@ -146,6 +146,17 @@ def _nothing_to_choose_from(study: Study) -> Iterator[Blame]:
             constraint="--input, --output",
             why=f"requests of {context:,} tokens exceed {model.name}'s context",
             nearest=f"{model.max_context:,} tokens, prompt and answer together",
+        )
+    elif Reason.host_too_small in kinds:
+        # Whatever was refused for it would fit its GPUs.
+        known = replace(question, offers=[each.model_copy(update={"memory_gb": None}) for each in question.offers])
+        hosts, _ = prospects(known, question.load)
+        needs = min(host_gib(each.deployment, one.offer.gpus) for each in hosts for one in each.machines)
+        largest_gb = max(each.memory_gb or 0.0 for each in question.offers)
+        yield Blame(
+            constraint="--provider, --offers",
+            why=f"no machine has memory enough beside its GPUs to load {model.name}: {largest_gb:g} GB at the most",
+            nearest=f"{math.ceil(needs):,} GB would do",
         )
     elif Reason.does_not_fit in kinds or Reason.instance_too_small in kinds:
         weights = min(question.weights or (model.served,), key=lambda each: each.bits)
@@ -162,15 +173,9 @@ def _nothing_to_choose_from(study: Study) -> Iterator[Blame]:
         yield Blame(constraint="--engine, --weights, --kv", why=case.reason, nearest="another engine or precision")
     elif not any(offer.price(each) for offer in question.offers for each in question.terms):
         terms = ", ".join(question.terms)
-        sold = sorted({name for name, prices in _terms_sold(question).items() if prices})
+        sold = sorted(each for each in Terms if any(offer.price(each) is not None for offer in question.offers))
         yield Blame(
             constraint=f"--terms {terms}",
             why="none of these offers has such a price",
             nearest=f"they are sold on: {', '.join(sold) or 'no terms at all'}",
         )
-
-
-def _terms_sold(question: Question) -> dict[str, int]:
-    from tokonomics.catalog.offers import Terms
-
-    return {each.value: sum(offer.price(each) is not None for offer in question.offers) for each in Terms}

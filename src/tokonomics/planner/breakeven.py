@@ -33,7 +33,7 @@ from tokonomics.money.breakeven import (
 from tokonomics.money.cost import require_utilization
 from tokonomics.nouns import Noun
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.altered import highest_rate
+from tokonomics.planner.altered import highest_rate, machine_of
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import machines_for
 from tokonomics.planner.plan import Candidate, Question, Study, layout, study
@@ -200,12 +200,7 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
         known = trickle.at(alone * replicas)
         alone = highest_rate(question, sized.screened, replicas, known, close_enough=_CLOSE_ENOUGH).rate / replicas
         held.append((replicas, (alone if most is None else min(most, alone)) * tokens * SECONDS_PER_MONTH))
-    offer = next(
-        each.offer
-        for each in sized.screened.hosts.machines
-        if (each.offer.provider, each.offer.region, each.offer.instance, each.offer.gpu)
-        == (row.provider, row.region, row.instance, row.gpu)
-    )
+    offer = machine_of(sized, row).offer
     machines = machines_for(deployment, offer, 1)
     speed = interval(1.0, "throughput", deployment)
     return HostedKind(

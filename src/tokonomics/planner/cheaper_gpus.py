@@ -11,11 +11,12 @@ import math
 from dataclasses import dataclass, replace
 
 from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.candidates import Refusal
 from tokonomics.planner.machines import Hosts
 from tokonomics.planner.plan import Question, prospects
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
-from tokonomics.planner.setup import Bills, Setup, SetupBill
+from tokonomics.planner.setup import Setup
 from tokonomics.planner.trials import MOST_REPLICAS
 from tokonomics.units import HOURS_PER_MONTH
 

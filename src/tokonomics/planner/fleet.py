@@ -231,7 +231,7 @@ def _without_sudden_loss(machines: Machines, wishes: Wishes, promises: Sequence[
     if len(unsafe) == len(sold):
         return machines, 0.0
     left = [offer.model_copy(update={"spot": ()}) if offer.name in unsafe else offer for offer in machines.offers]
-    return machines.only([offer for offer in left if offer.usd_per_hour or offer.reserved or offer.spot]), 1.0
+    return machines.only([offer for offer in left if offer.prices]), 1.0
 
 
 def _in_one_place(
@@ -375,9 +375,4 @@ def _verdict(machines: Machines, traffic: FleetTraffic, promises: Sequence[Promi
 
 
 def _cheapest_per_request(offers: Sequence[FleetOffer], mix: dict[str, float]) -> FleetOffer:
-    def usd_per_request(offer: FleetOffer) -> float:
-        prices = [*offer.reserved.values(), *(market.usd_per_hour for market in offer.spot)]
-        prices += [offer.usd_per_hour] if offer.usd_per_hour is not None else []
-        return min(prices) / mixed_capacity(offer, mix)
-
-    return min(offers, key=usd_per_request)
+    return min(offers, key=lambda offer: min(offer.prices) / mixed_capacity(offer, mix))

@@ -1,9 +1,8 @@
-"""From price lists to machines a fleet can be bought of: which layout each kind runs, and what it carries.
+"""From price lists to machines a fleet can be bought of: what each carries, on which terms, and how soon it is there.
 
-Every GPU sold is tried at every degree of tensor parallelism in closed form. The layouts that would be cheapest for
-this demand, class by class and in whole machines, are then measured: the highest rate that keeps the promises, by
-simulation. A machine runs as many replicas side by side as it has room for and is bought whole. Spot zones are AWS's
-own; elsewhere the offer's spot price stands for a zone of its own, with interruptions as of the median AWS band.
+A machine runs as many replicas side by side as it has room for, of a layout that leads for this demand
+(``fleet_layouts``), and is bought whole. Spot zones are AWS's own; elsewhere the offer's spot price stands for a zone
+of its own, with interruptions as of the median AWS band.
 """
 
 import datetime as dt
@@ -11,35 +10,31 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import NamedTuple
 
-import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.engines import Engine
-from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms, oldest_days
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
 from tokonomics.errors import BadInput
-from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.money.fleet import ADVISOR, FleetOffer, SpotMarket, aws_spot
 from tokonomics.nouns import Noun
-from tokonomics.physics.deployment import Deployment, valid_tp
-from tokonomics.planner.candidates import why_not
+from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.fleet_layouts import (
+    MEASURED,
+    Measured,
+    Say,
+    cheapest_price,
+    layout_name,
+    measured_layouts,
+    stands_on,
+)
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.machines import room_for
-from tokonomics.serving.capacity import NeverHolds, highest_rate
-from tokonomics.serving.outcome import outcome
-from tokonomics.serving.simulator import simulate
-from tokonomics.serving.steady import MissesPromise, ReplicaCurve
-from tokonomics.traffic.promises import Latency, Promise
-from tokonomics.traffic.trace import Trace
-from tokonomics.units import seconds
+from tokonomics.planner.machines import told_apart
+from tokonomics.traffic.promises import Promise
 
-MEASURED = 10
-"""Layouts simulated: the rest would be dearer in closed form."""
 READY_S = 180.0
 """From the order to an engine that loads weights: machine 1 min, container image 1 to 2, engine and its graphs half
 (assumed: what public accounts of vLLM on cloud machines come to; --startup sets your own)."""
@@ -49,15 +44,6 @@ DRAIN_S = 120.0
 """A machine that is no longer needed takes nothing new for so long before it stops (assumed: longer than most answers;
 what is not finished then is answered by another)."""
 ASSUMED = "assumed"
-MARGIN = 0.97
-"""Of the highest rate that held, since that was one draw of 20,000 requests. Llama 3.1 8B on RTX PRO 6000, L40S and
-H100, 900 tokens in, 99 out, ttft_p99 of 1 s, eight other hours each: at that rate 10 of 24 broke it (2.8 s at worst),
-at 97 % of it none (0.86 s)."""
-_FIRST_GUESS = 0.8
-_ALONE = 1_000
-"""Requests sent one at a time, each after so many times the time that one takes at full load."""
-
-Say = Callable[[str], None]
 
 
 class MachineKind(Noun):
@@ -111,21 +97,6 @@ class Machines:
         )
 
 
-class Refused(NamedTuple):
-    """Why a layout is out; the smallest came nearest: broken in simulation, too slow even alone, or no room."""
-
-    kind: int
-    distance: float
-    text: str
-
-
-@dataclass(frozen=True)
-class _Layout:
-    deployment: Deployment
-    rates: dict[str, float]
-    """Of one replica, by class, in closed form."""
-
-
 def fleet_machines(
     model: ModelSpec,
     engine: Engine,
@@ -146,46 +117,37 @@ def fleet_machines(
     say: Say = lambda what: None,
 ) -> Machines:
     """Every machine worth considering for this traffic, priced on the terms allowed."""
-    sold = _recent([offer for offer in offers if _cheapest(offer, terms) is not None], today)
+    sold = _recent([offer for offer in offers if cheapest_price(offer, terms) is not None], today)
     if not sold:
         wanted = ", ".join(each.replace("_", " ") for each in terms)
         raise BadInput(f"no offer has a price on these terms ({wanted})", fix="Loosen --terms, --gpu or --region.")
-    refused: dict[str, Refused] = {}
-    layouts = _layouts(model, engine, sold, traffic, promises, weights or model.served, kv, refused)
-    leading = _leading(layouts, sold, traffic, terms, measured)
-    rates: dict[str, dict[str, float]] = {}
-    answers_s: dict[str, float] = {}
-    for place, layout in enumerate(leading, 1):
-        name = _name(layout.deployment)
-        say(f"capacity of {name} ({place} of {len(leading)})")
-        rates[name] = {}
-        for size, guess in layout.rates.items():
-            sample = traffic.samples[size]
-            broken = _broken_alone(layout.deployment, sample, promises, guess)
-            if broken:
-                refused[name] = broken
-                continue
-            try:
-                rate, e2e = measure(layout.deployment, sample, promises, guess * _FIRST_GUESS)
-            except NeverHolds as never:
-                refused[name] = Refused(0, 1.0, f"{never.what}. {never.fix or ''}".strip())
-                continue
-            rates[name][size], answers_s[name] = rate, max(answers_s.get(name, 0.0), e2e)
-    _check_held(traffic, rates, refused)
-    kept = [layout for layout in leading if rates[_name(layout.deployment)]]
+    found = measured_layouts(
+        model,
+        engine,
+        sold,
+        traffic,
+        promises,
+        weights=weights or model.served,
+        kv=kv,
+        terms=terms,
+        most=measured,
+        say=say,
+    )
+    named = list(zip(sold, told_apart(sold), strict=True))
     made = [
-        _machine(offer, layout.deployment, rates[_name(layout.deployment)], startup_s, answers_s)
-        for layout in kept
-        for offer in _hosts(sold, layout.deployment)
+        _machine(offer, apart, layout, startup_s)
+        for layout in found.measured
+        for offer, apart in named
+        if stands_on(offer, layout.deployment)
     ]
     priced = [(_priced(each, terms, interruptions, aws_zones), each) for each in made]
-    chosen = _worth_a_look([each for each in priced if _is_sold(each[0])], most_zones, anywhere)
+    chosen = _worth_a_look([each for each in priced if each[0].prices], most_zones, anywhere)
     return Machines(
         offers=tuple(offer for offer, _ in chosen),
         kinds={each.name: _described(each, today) for _, each in chosen},
         deployments={each.name: each.deployment for _, each in chosen},
-        e2e_p99_s=max(answers_s.values()),
-        refused={name: each.text for name, each in refused.items()},
+        e2e_p99_s=max(layout.answer_s for layout in found.measured),
+        refused=found.refused,
     )
 
 
@@ -194,119 +156,9 @@ def startup_seconds(deployment: Deployment) -> float:
     return READY_S + deployment.model.weight_bytes(deployment.weights) / LOAD_BYTES_PER_S
 
 
-def measure(deployment: Deployment, sample: Trace, promises: Sequence[Promise], guess: float) -> tuple[float, float]:
-    """The rate that one replica is counted on for under the promises, and the p99 of a whole answer there."""
-    best = highest_rate(lambda requests: simulate(deployment, requests), sample, promises, guess)
-    return best.rate * MARGIN, best.outcome.e2e_s.p99 or 0.0
-
-
-def _broken_alone(deployment: Deployment, sample: Trace, promises: Sequence[Promise], guess: float) -> "Refused | None":
-    """The promise that breaks even if requests come one at a time: no need to search a rate."""
-    few = sample.take(np.arange(min(len(sample), _ALONE)))
-    slowly = few.faster(guess / (_ALONE * few.rate)) if few.rate > 0 else few
-    broken = [
-        each for each in outcome(simulate(deployment, slowly), promises).slo if not each.kept and each.delivered_s
-    ]
-    if not broken:
-        return None
-    worst = max(broken, key=lambda each: (each.delivered_s or 0.0) / each.promised_s)
-    late = (worst.delivered_s or 0.0) / worst.promised_s
-    delivered, promised = seconds(worst.delivered_s or 0.0), seconds(worst.promised_s)
-    return Refused(0, late, f"{worst.promise} is {delivered} even for one request at a time, {promised} promised")
-
-
 def assumed_interruptions() -> Interruptions:
     """Where no advisor speaks: those of the median band of AWS's GPU machines."""
     return Interruptions(per_hour=median(band.interruptions.per_hour for band in load_bands().values()))
-
-
-# --- layouts --------------------------------------------------------------------------------------------------------
-
-
-def _layouts(
-    model: ModelSpec,
-    engine: Engine,
-    sold: Sequence[Offer],
-    traffic: FleetTraffic,
-    promises: Sequence[Promise],
-    weights: Precision,
-    kv: Precision,
-    refused: "dict[str, Refused]",
-) -> list[_Layout]:
-    """Each GPU sold at each degree of tensor parallelism, with what a replica carries of each class it holds."""
-    tpot_s = min((each.seconds for each in promises if each.latency is Latency.tpot), default=None)
-    largest: dict[str, int] = {}
-    for offer in sold:
-        largest[offer.gpu] = max(largest.get(offer.gpu, 0), offer.gpus)
-    made = []
-    for gpu, most in largest.items():
-        for tp in valid_tp(model, most):
-            deployment = Deployment(model=model, gpu=find_gpu(gpu), engine=engine, tp=tp, weights=weights, kv=kv)
-            rates: dict[str, float] = {}
-            for size, sample in traffic.samples.items():
-                longest = int((sample.input_tokens + sample.output_tokens).max())
-                refusal = why_not(deployment, min(longest, model.max_context))
-                if refusal:
-                    refused.setdefault(_name(deployment), Refused(2, -deployment.gpus, refusal.reason))
-                    continue
-                inputs, outputs = (
-                    max(1, round(float(each.mean()))) for each in (sample.input_tokens, sample.output_tokens)
-                )
-                try:
-                    rates[size] = ReplicaCurve(deployment, inputs, outputs).capacity(tpot_s).rate
-                except MissesPromise as miss:
-                    refused.setdefault(_name(deployment), Refused(1, miss.tpot_s, miss.what))
-            if rates:
-                made.append(_Layout(deployment, rates))
-    return made
-
-
-def _leading(
-    layouts: Sequence[_Layout], sold: Sequence[Offer], traffic: FleetTraffic, terms: Sequence[Terms], most: int
-) -> list[_Layout]:
-    """For each class the layouts whose cheapest machines would carry it for the smallest bill, whole ones only."""
-    chosen: dict[str, _Layout] = {}
-    for size in traffic.samples:
-        demand = np.asarray(traffic.demand.rates[size])
-        bills: list[tuple[float, str, _Layout]] = []
-        for layout in layouts:
-            if size not in layout.rates:
-                continue
-            hosts = [
-                (offer.gpus // layout.deployment.gpus, price)
-                for offer in _hosts(sold, layout.deployment)
-                if (price := _cheapest(offer, terms)) is not None
-            ]
-            if hosts:
-                bill = min(
-                    float(np.ceil(demand / (replicas * layout.rates[size]) - 1e-9).sum()) * price
-                    for replicas, price in set(hosts)
-                )
-                bills.append((bill, _name(layout.deployment), layout))
-        for _, name, layout in sorted(bills, key=lambda each: each[:2])[:most]:
-            chosen.setdefault(name, layout)
-    return list(chosen.values())
-
-
-def _check_held(
-    traffic: FleetTraffic, rates: Mapping[str, Mapping[str, float]], refused: "Mapping[str, Refused]"
-) -> None:
-    """A class that nothing sold can hold: say what stood in the way of the layout that came nearest."""
-    for size in traffic.samples:
-        if any(size in each for each in rates.values()):
-            continue
-        name, nearest = min(refused.items(), key=lambda each: each[1])
-        whom = "" if size == EVERY_SIZE else f" for requests of {size}"
-        raise BadInput(
-            f"no machine on offer can hold the model{whom}"
-            if nearest.kind == 2
-            else f"no machine on offer keeps the promises{whom}",
-            where="--slo" if nearest.kind < 2 else None,
-            fix=f"The nearest is {name}: {nearest.text}",
-        )
-
-
-# --- machines -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -320,22 +172,17 @@ class _Machine:
     answer_s: float
 
 
-def _machine(
-    offer: Offer,
-    deployment: Deployment,
-    rates: Mapping[str, float],
-    startup_s: float | None,
-    answers_s: Mapping[str, float],
-) -> _Machine:
+def _machine(offer: Offer, apart: str, layout: Measured, startup_s: float | None) -> _Machine:
+    deployment = layout.deployment
     replicas = offer.gpus // deployment.gpus
     return _Machine(
-        name=f"{offer.provider} {offer.instance} {offer.region} {_layout_name(deployment)}",
+        name=f"{offer.provider} {offer.instance} {offer.region}{apart} {_degree(deployment)}",
         offer=offer,
         deployment=deployment,
-        requests_per_s={size: rate * replicas for size, rate in rates.items()},
+        requests_per_s={size: rate * replicas for size, rate in layout.rates.items()},
         replicas=replicas,
         startup_s=startup_seconds(deployment) if startup_s is None else startup_s,
-        answer_s=answers_s[_name(deployment)],
+        answer_s=layout.answer_s,
     )
 
 
@@ -343,7 +190,6 @@ def _priced(
     machine: _Machine, terms: Sequence[Terms], interruptions: Interruptions | None, aws_zones: bool
 ) -> FleetOffer:
     offer = machine.offer
-    reserved = {"1 year": offer.reserved_1yr_usd_per_hour, "3 years": offer.reserved_3yr_usd_per_hour}
     return FleetOffer(
         name=machine.name,
         requests_per_s=machine.requests_per_s,
@@ -351,12 +197,18 @@ def _priced(
         gpus=offer.gpus,
         usd_per_hour=offer.usd_per_hour if Terms.on_demand in terms else None,
         list_usd_per_hour=offer.usd_per_hour,
-        reserved={name: price for name, price in reserved.items() if price} if Terms.reserved in terms else {},
+        reserved=reserved_prices(offer) if Terms.reserved in terms else {},
         spot=spot_markets(offer, interruptions, aws_zones) if Terms.spot in terms else (),
         startup_s=machine.startup_s,
         drain_s=DRAIN_S,
         answer_s=machine.answer_s,
     )
+
+
+def reserved_prices(offer: Offer) -> dict[str, float]:
+    """USD per hour by commitment."""
+    quoted = {"1 year": offer.reserved_1yr_usd_per_hour, "3 years": offer.reserved_3yr_usd_per_hour}
+    return {term: price for term, price in quoted.items() if price is not None}
 
 
 def spot_markets(
@@ -389,7 +241,7 @@ def _worth_a_look(
     for each in priced:
         sold_as = each[1].offer
         place = "" if anywhere else f"{sold_as.provider} {sold_as.region}"
-        groups.setdefault((_name(each[1].deployment), sold_as.gpus, place), []).append(each)
+        groups.setdefault((layout_name(each[1].deployment), sold_as.gpus, place), []).append(each)
     kept: dict[str, tuple[FleetOffer, _Machine]] = {}
     for group in groups.values():
         firm: list[Callable[[FleetOffer], float | None]] = [
@@ -431,7 +283,7 @@ def _described(machine: _Machine, today: dt.date) -> MachineKind:
         instance=offer.instance,
         gpu=offer.gpu,
         gpus=offer.gpus,
-        layout=_layout_name(machine.deployment),
+        layout=_degree(machine.deployment),
         replicas=machine.replicas,
         requests_per_s=machine.requests_per_s,
         startup_s=machine.startup_s,
@@ -440,31 +292,13 @@ def _described(machine: _Machine, today: dt.date) -> MachineKind:
     )
 
 
-def _hosts(sold: Sequence[Offer], deployment: Deployment) -> list[Offer]:
-    """Enough GPUs of the kind, and memory enough."""
-    enough = [each for each in sold if each.gpu == deployment.gpu.key and each.gpus >= deployment.gpus]
-    return list(filter(room_for(deployment), enough))
-
-
-def _cheapest(offer: Offer, terms: Sequence[Terms]) -> float | None:
-    return min((price for each in terms if (price := offer.price(each)) is not None), default=None)
-
-
-def _is_sold(offer: FleetOffer) -> bool:
-    return offer.usd_per_hour is not None or bool(offer.reserved) or bool(offer.spot)
-
-
 def _recent(offers: Sequence[Offer], today: dt.date) -> list[Offer]:
     """Without prices over a year old; or, if all are older, a year older than the newest."""
     oldest = oldest_days(offers, today)
     return [offer for offer in offers if offer.age_days(today) <= oldest]
 
 
-def _name(deployment: Deployment) -> str:
-    return f"{deployment.gpus}×{deployment.gpu.key} {deployment.weights}"
-
-
-def _layout_name(deployment: Deployment) -> str:
+def _degree(deployment: Deployment) -> str:
     return f"TP{deployment.tp}"
 
 

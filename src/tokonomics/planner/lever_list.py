@@ -16,9 +16,10 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
+from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.cheaper_gpus import Found, changes, cheaper
 from tokonomics.planner.plan import Limits, Question, study
-from tokonomics.planner.setup import HOST_MEMORY, Bills, Setup, SetupBill
+from tokonomics.planner.setup import HOST_MEMORY, Setup
 from tokonomics.planner.sizing import changes_over_time
 from tokonomics.serving.fleet import Router
 from tokonomics.traffic.generate import ENOUGH_REQUESTS

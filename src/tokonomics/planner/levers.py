@@ -16,8 +16,9 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.physics.steptime import step_model
+from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.lever_list import Lever, all_levers, moved
-from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill
+from tokonomics.planner.setup import NotServed, Setup
 
 CHUNK = 1000
 """Prompt tokens by which the effect on arithmetic is told."""

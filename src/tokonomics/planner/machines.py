@@ -5,6 +5,7 @@ every GPU.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -83,6 +84,22 @@ def usable(
         else:
             kept += [Machine(offer, each, price) for each, price in cheap]
     return kept, refused
+
+
+def told_apart(offers: Sequence[Offer]) -> list[str]:
+    """What to add to each offer's provider, instance and region for a name of its own: mostly nothing.
+
+    Google sells its n1 machines with several GPUs, and a list of one's own may name every machine alike.
+    """
+    shared = Counter((offer.provider, offer.instance, offer.region) for offer in offers)
+    seen: Counter[tuple[str, str, str, str]] = Counter()
+    made = []
+    for offer in offers:
+        place, gpus = (offer.provider, offer.instance, offer.region), f" ({offer.gpus}×{offer.gpu})"
+        seen[*place, gpus] += 1
+        again = f" #{seen[*place, gpus]}" if seen[*place, gpus] > 1 else ""
+        made.append(f"{gpus}{again}" if shared[place] > 1 else "")
+    return made
 
 
 def machines_for(deployment: Deployment, offer: Offer, replicas: int) -> int:

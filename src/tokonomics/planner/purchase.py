@@ -16,13 +16,13 @@ import numpy as np
 
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.errors import BadInput
-from tokonomics.money.demand import EVERY_SIZE, Demand
+from tokonomics.money.demand import EVERY_SIZE, MOST_HOURS, Demand
 from tokonomics.money.fleet import FleetOffer, Wishes
 from tokonomics.money.fleet_program import optimal_fleet
 from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
 from tokonomics.planner.candidates import Reason
-from tokonomics.planner.fleet_offers import spot_markets, startup_seconds
-from tokonomics.planner.machines import hosts_of, machines_for, usable
+from tokonomics.planner.fleet_offers import reserved_prices, spot_markets, startup_seconds
+from tokonomics.planner.machines import hosts_of, machines_for, told_apart, usable
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.planner.sizing import Sizing
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
@@ -112,10 +112,14 @@ def _mean_machines(setup: Setup, sizing: Sizing, offer: Offer) -> float:
 
 
 def _mixed(setup: Setup, sizing: Sizing, spot_share: float) -> Bought | NotServed:
-    demand = Demand(rates={EVERY_SIZE: tuple(float(each + setup.spare) for each in _by_hour(sizing))})
+    by_hour = _by_hour(sizing)
+    if len(by_hour) > MOST_HOURS:
+        return NotServed(f"these terms are worked out for at most {MOST_HOURS} hours, the traffic has {len(by_hour):,}")
+    demand = Demand(rates={EVERY_SIZE: tuple(float(each + setup.spare) for each in by_hour)})
+    sold = _named(_offers(setup))
     places: dict[tuple[str, str], list[FleetOffer]] = {}
-    for offer in _offers(setup):
-        places.setdefault((offer.provider, offer.region), []).append(_priced(setup, offer))
+    for name, offer in sold.items():
+        places.setdefault((offer.provider, offer.region), []).append(_priced(setup, name, offer))
     mean = demand.mean
 
     def alone(offers: Sequence[FleetOffer]) -> float:
@@ -139,9 +143,8 @@ def _mixed(setup: Setup, sizing: Sizing, spot_share: float) -> Bought | NotServe
         + (f"spot in {each.place}" if each.terms is Terms.spot else each.place or "on demand")
         for each in plan.purchases
     ]
-    names = {each.offer for each in plan.purchases}
-    sold = tuple(each for each in _offers(setup) if _name(each) in names)
-    return Bought("; ".join(parts), plan.usd_per_month, paid, min(each.date for each in sold), sold, plan.gap)
+    bought = tuple(sold[name] for name in dict.fromkeys(each.offer for each in plan.purchases))
+    return Bought("; ".join(parts), plan.usd_per_month, paid, min(each.date for each in bought), bought, plan.gap)
 
 
 def _by_hour(sizing: Sizing) -> list[int]:
@@ -170,30 +173,30 @@ def _offers(setup: Setup) -> list[Offer]:
     return list(kept.values())
 
 
-def _priced(setup: Setup, offer: Offer) -> FleetOffer:
+def _named(offers: Sequence[Offer]) -> dict[str, Offer]:
+    return {
+        f"{offer.provider} {offer.instance}, {offer.region}{apart}": offer
+        for offer, apart in zip(offers, told_apart(offers), strict=True)
+    }
+
+
+def _priced(setup: Setup, name: str, offer: Offer) -> FleetOffer:
     replicas = offer.gpus // setup.deployment.gpus
-    reserved = {"1 year": offer.reserved_1yr_usd_per_hour, "3 years": offer.reserved_3yr_usd_per_hour}
     return FleetOffer(
-        name=_name(offer),
+        name=name,
         requests_per_s={EVERY_SIZE: float(replicas)},
         replicas=replicas,
         gpus=offer.gpus,
         usd_per_hour=offer.usd_per_hour,
-        reserved={name: price for name, price in reserved.items() if price} if setup.commit else {},
+        reserved=reserved_prices(offer) if setup.commit else {},
         spot=spot_markets(offer) if setup.spot else (),
     )
 
 
-def _name(offer: Offer) -> str:
-    return f"{offer.provider} {offer.instance}, {offer.region}"
-
-
 def _alone_usd(offer: FleetOffer, replicas: float, spot_share: float) -> float:
     """USD an hour if only this were bought, by the machine or a part of it: what ranks regions."""
-    firm = [*offer.reserved.values(), *([offer.usd_per_hour] if offer.usd_per_hour is not None else [])]
-    spot = [market.usd_per_hour for market in offer.spot]
-    if not firm and spot_share < 1:
+    if not offer.prices or (not offer.firm_prices and spot_share < 1):
         return math.inf
     machines = math.ceil(replicas / offer.replicas - 1e-9)
-    dear, cheap = min(firm or spot), min(firm + spot)
+    dear, cheap = min(offer.firm_prices or offer.prices), min(offer.prices)
     return machines * ((1 - spot_share) * dear + spot_share * cheap)

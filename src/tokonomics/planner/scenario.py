@@ -40,7 +40,8 @@ from tokonomics.traffic.trace import Trace
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 _SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
-_MOST_RATE = 1e9
+_LEAST_RATE, _MOST_RATE = 1e-9, 1e9
+"""Requests a second that a ``Workload`` takes."""
 CASES = ("low", "mid", "high")
 
 
@@ -283,14 +284,17 @@ def _log(scenario: Scenario) -> tuple[Trace, int]:
 def read_rate(text: str) -> float:
     """Requests a second, as typed."""
     rate = _number(text, "--rate", "Such as 5.")
-    if not 1e-9 <= rate <= _MOST_RATE:
+    if not _LEAST_RATE <= rate <= _MOST_RATE:
         raise BadInput(f"must be above 0 requests a second, and at most a billion, got {rate:g}", where="--rate")
     return rate
 
 
 def rate_of(tokens_per_month: str, tokens_per_request: float) -> float:
     """Requests a second that come to so many tokens a month."""
-    return amount(tokens_per_month, "--tokens-per-month") / tokens_per_request / _SECONDS_PER_MONTH
+    rate = amount(tokens_per_month, "--tokens-per-month") / tokens_per_request / _SECONDS_PER_MONTH
+    if not _LEAST_RATE <= rate <= _MOST_RATE:
+        raise BadInput(f"comes to {rate:.3g} requests a second, which nobody serves", where="--tokens-per-month")
+    return rate
 
 
 def _range(text: str, flag: str) -> list[str]:

@@ -1,38 +1,20 @@
 """Everything that decides a bill, as one value: what a lever changes, and what two bills differ by.
 
-A setup is served by the simulator on as few replicas as keep its promises (``sizing``), and those stand on whole
-machines bought on the terms it allows (``purchase``). Equal setups have equal bills, however they came about.
+A setup is served by the simulator on as few replicas as keep its promises (``sizing``), those stand on whole machines
+bought on the terms it allows (``purchase``), and that is its bill (``bills``). Equal setups have equal bills, however
+they came about.
 """
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import TYPE_CHECKING
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-
-from tokonomics.catalog.offers import Offer, is_stale
-from tokonomics.money.cost import CostLine, CostTree
+from tokonomics.catalog.offers import Offer
 from tokonomics.money.levers.cache_tiers import TierPrice, parse_tiers
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import UNUSED, left_gb
 from tokonomics.serving.fleet import Router
-from tokonomics.serving.outcome import Kept, Shares, Spread
 from tokonomics.traffic.promises import Promise
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
-if TYPE_CHECKING:
-    from tokonomics.planner.cheaper_gpus import Found
-    from tokonomics.planner.plan import Study
-    from tokonomics.planner.purchase import Bought
-    from tokonomics.planner.sizing import Sized, Sizing
-
-IN_VAIN = "done in vain"
-"""Work done again after a preemption, or for clients that hung up."""
-SPARE = "spare replicas"
 HOST_MEMORY = "host"
 """The wish for KV in what the bought machine's memory has left; how much that is, its bill says."""
 
@@ -83,158 +65,3 @@ class NotServed:
     reason: str
     fix: str | None = None
     """What to change, in flags, where it is known."""
-
-
-class SetupBill(Noun):
-    """What a setup costs, and how its requests fare."""
-
-    deployment: str
-    replicas: PositiveInt
-    """At the most; with those for prompts, without spare ones."""
-    prefill_replicas: NonNegativeInt
-    mean_replicas: PositiveFloat
-    """Paid for, over time."""
-    max_sequences: PositiveInt
-    router: Router
-    bought: str
-    price_date: date
-    """The oldest of the prices in it."""
-    price_stale: bool
-    gpus_paid: PositiveFloat
-    """In the mean over time."""
-    usd_per_month: PositiveFloat
-    usd_per_mtok: PositiveFloat
-    """The whole bill over all tokens, prompt and answer."""
-    requests_per_s: PositiveFloat
-    batch: NonNegativeFloat
-    load_share: float | None
-    """Requests finished over those that full batches would finish: what is left is room to grow. None: not known."""
-    cached_share: NonNegativeFloat
-    """Of the prompt tokens."""
-    memories: tuple[TierPrice, ...]
-    """For KV, behind the GPU's."""
-    memory_assumed: bool
-    """Their size is what the machine's memory is taken to have left, not what was asked for."""
-    ttft_s: Spread
-    tpot_s: Spread
-    e2e_s: Spread
-    shares: Shares
-    slo: tuple[Kept, ...]
-    bill: CostTree
-
-
-@dataclass
-class Bills:
-    """Makes bills; the simulations of setups that differ only in how they are bought are made once."""
-
-    progress: Callable[[str], None] = lambda what: None
-    studies: "dict[object, tuple[Load, Study]]" = field(default_factory=dict)
-    """Plans made on the way, for whoever asks the same again."""
-    searches: "dict[object, tuple[Load, Found]]" = field(default_factory=dict)
-    """Of cheaper GPUs on long traffic, likewise."""
-    _sized: "Sized | None" = None
-
-    def holds(self, setup: Setup, replicas: int) -> bool:
-        """Whether a fixed fleet of so many keeps the promises."""
-        from tokonomics.planner.sizing import Sized
-
-        self._sized = self._sized or Sized()
-        return self._sized.holds(setup, replicas)
-
-    def of(self, setup: Setup) -> SetupBill | NotServed:
-        """The bill of a setup, or why it has none."""
-        if setup.tiers == HOST_MEMORY:
-            return self._in_host_memory(setup)
-        served = self._served(setup)
-        return served if isinstance(served, NotServed) else self._bill(setup, *served)
-
-    def _served(self, setup: Setup) -> "tuple[Sizing, Bought] | NotServed":
-        from tokonomics.planner.purchase import buy
-        from tokonomics.planner.sizing import Sized
-
-        self._sized = self._sized or Sized()
-        sizing = self._sized.of(setup, self.progress)
-        if isinstance(sizing, NotServed):
-            return sizing
-        bought = buy(setup, sizing)
-        return bought if isinstance(bought, NotServed) else (sizing, bought)
-
-    def _in_host_memory(self, setup: Setup) -> SetupBill | NotServed:
-        """With the memory that the machines it is bought on have left.
-
-        Which machines, and how many replicas share one, is known only once it is served: it begins with those of the
-        setup without the tier, and takes less where those it ends on have less.
-        """
-        wished = replace(setup, tiers=None)
-        served, gb = self._served(wished), math.inf
-        while not isinstance(served, NotServed):
-            left = [left_gb(setup.deployment, offer) for offer in served[1].offers]
-            known = [each for each in left if each is not None]
-            if len(known) < len(left):
-                return NotServed("the memory of its machine is not known", "Say how much is free: --tiers dram=200@0.")
-            if (room := math.floor(min(known))) < 1:
-                return NotServed("weights and processes leave none of the host's memory", "Give --tiers ssd=1000.")
-            if room >= gb:
-                return self._bill(wished, *served).model_copy(update={"memory_assumed": True})
-            gb = room
-            wished = replace(setup, tiers=f"dram={gb}@0")
-            served = self._served(wished)
-        return served
-
-    def _bill(self, setup: Setup, sizing: "Sizing", bought: "Bought") -> SetupBill:
-        made, deployment, memories = sizing.outcome, setup.deployment, setup.memories()
-        tiers = tuple(
-            CostLine(
-                name=line.name, quantity=line.quantity * HOURS_PER_MONTH, unit=line.unit, usd_per_unit=line.usd_per_unit
-            )
-            for line in (tier.line(sizing.replicas + setup.spare) for tier in memories)
-        )
-        price_date = min([bought.price_date, *(each.price_date for each in memories if each.price_date)])
-        per_gpu_hour = bought.usd_per_month / (bought.gpus_paid * HOURS_PER_MONTH)
-        serving = sizing.mean_replicas * deployment.gpus * HOURS_PER_MONTH
-        spare = setup.spare * deployment.gpus * HOURS_PER_MONTH
-        hours = {
-            "prefill": serving * made.shares.prefill,
-            "decode": serving * made.shares.decode,
-            IN_VAIN: serving * (made.shares.recomputed + made.shares.abandoned),
-            "idle": serving * made.shares.idle,
-            SPARE: spare,
-            UNUSED: max(0.0, bought.gpus_paid * HOURS_PER_MONTH - serving - spare),
-        }
-        lines = tuple(
-            CostLine(name=name, quantity=quantity, unit="GPU-hour", usd_per_unit=per_gpu_hour)
-            for name, quantity in hours.items()
-            if quantity > 1e-9
-        )
-        tree = CostTree(name=bought.what, lines=(*lines, *tiers))
-        # Not the sum of its parts, whose last digit differs between equal bills.
-        usd_per_month = bought.usd_per_month + math.fsum(line.usd for line in tiers)
-        workload = setup.load.workload
-        mtok = workload.rate * (workload.input_tokens + workload.output_tokens) / TOKENS_PER_MTOK
-        mtok_per_month = mtok * SECONDS_PER_HOUR * HOURS_PER_MONTH
-        return SetupBill(
-            deployment=str(deployment),
-            replicas=sizing.replicas,
-            prefill_replicas=sizing.prefill_replicas,
-            mean_replicas=sizing.mean_replicas,
-            max_sequences=sizing.max_sequences or deployment.limits.max_sequences,
-            router=sizing.router,
-            bought=bought.what,
-            price_date=price_date,
-            price_stale=is_stale(price_date, setup.today) or any(each.price_stale for each in memories),
-            gpus_paid=bought.gpus_paid,
-            usd_per_month=usd_per_month,
-            usd_per_mtok=usd_per_month / mtok_per_month,
-            requests_per_s=workload.rate,
-            batch=made.batch,
-            load_share=made.load_share,
-            cached_share=made.cached_tokens / made.input_tokens if made.input_tokens else 0.0,
-            memories=memories,
-            memory_assumed=False,
-            ttft_s=made.ttft_s,
-            tpot_s=made.tpot_s,
-            e2e_s=made.e2e_s,
-            shares=made.shares,
-            slo=made.slo,
-            bill=tree,
-        )

@@ -16,6 +16,7 @@ from tokonomics.money.cost import saving
 from tokonomics.nouns import Noun
 from tokonomics.physics.speculation import acceptance_for
 from tokonomics.physics.steptime import decode_step
+from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.lever_list import (
     Choices,
@@ -28,7 +29,7 @@ from tokonomics.planner.lever_list import (
     right_size,
 )
 from tokonomics.planner.plan import KV_CHOICES
-from tokonomics.planner.setup import Bills, NotServed, Setup, SetupBill
+from tokonomics.planner.setup import NotServed, Setup
 
 ORDER = (
     "batch", "weights", "kv", "hardware", "cache", "router", "tiers", "speculation", "disaggregation", "autoscale",

@@ -9,7 +9,7 @@ from rich.text import Text
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import STALE_AFTER_DAYS, Offer, Terms
+from tokonomics.catalog.offers import STALE_AFTER_DAYS, Offer, Terms, oldest_days
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.refresh import ProviderRefresh, Refresh
 from tokonomics.report.tables import table
@@ -109,7 +109,12 @@ def offers_view(offers: Sequence[Offer], terms: Terms, today: date, top: int) ->
     )
     stale = f" {_STALE}: `tokonomics prices refresh`." if any(offer.is_stale(today) for offer in offers[:top]) else ""
     note = f"{more} $/GPU-h is {terms.replace('_', ' ')}; the other prices are dollars an hour for the whole instance."
-    return Group(table(columns, rows), "", _dim(note + stale))
+    oldest = oldest_days(offers, today)
+    too_old = sum(offer.age_days(today) > oldest for offer in offers[:top])
+    are = "is" if too_old == 1 else "are"
+    listed = f" {too_old} of those shown {are} over a year old: no verb reckons with that unless told (plan --max-age)."
+    passed_over = " Verbs that serve a model pass over hosts with too little memory for its weights."
+    return Group(table(columns, rows), "", _dim(note + stale + (listed if too_old else "") + passed_over))
 
 
 def apis_view(

@@ -10,7 +10,9 @@ from tokonomics.report.tables import pairs, table
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, count, percent, plural, usd
 
 
-def cost_view(cost: Cost, *, gpus: int, price_note: str, usd_per_request: float | None = None) -> RenderableType:
+def cost_view(
+    cost: Cost, *, gpus: int, price_note: str, price_rule: str | None = None, usd_per_request: float | None = None
+) -> RenderableType:
     """The price per Mtok, the equation it comes from, and the other forms people ask for."""
     each = cost.usd_per_hour / gpus
     equation = (
@@ -31,7 +33,8 @@ def cost_view(cost: Cost, *, gpus: int, price_note: str, usd_per_request: float 
         (usd(cost.usd_per_mtok), "bold green"),
         f" per million tokens at {percent(cost.utilization)} utilisation (in and out alike, as tok/s counts them)",
     )
-    return Group(headline, Text(equation, style="dim"), "", pairs(rows))
+    rule = ("", Text(price_rule, style="dim")) if price_rule else ()
+    return Group(headline, Text(equation, style="dim"), "", pairs(rows), *rule)
 
 
 def loads_view(loads: Sequence[LoadCost], gpus: int) -> RenderableType:
