@@ -5,9 +5,8 @@ Commands that a message tells the reader to type stay as they are.
 
 import re
 
-FLAGS = {"start": "--from", "end": "--to"}
-"""Flags that are no names in Python."""
-_NAMES = {flag: name for name, flag in FLAGS.items()}
+_NAMES = {"--from": "start", "--to": "end"}
+"""Of flags that are no names in Python."""
 _COMMAND = r"tokonomics [a-z][^`\n]*"
 _FLAG = r"(?<![\w-])--(?P<name>[a-z][a-z-]*[a-z])(?:[ =](?P<number>\d\S*?)(?=[.,;:)]*(?:\s|$)))?"
 _EITHER = re.compile(f"{_COMMAND}|{_FLAG}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokonomics.cli import flags
-from tokonomics.cli.answer import Answer, below_each_other, working
+from tokonomics.cli.answer import Answer, asked_as, below_each_other, working
 from tokonomics.cli.groups import Choice, Load, Market, Shown, flat, words
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def plan(
     if (why or explain) and (len(cases) > 1 or len(scenario.model) > 1):
         raise BadInput("is for one model at one demand", where="--explain" if explain else "--why")
     studies = [study for each in cases.values() for study in studied(questions_of(each, today()))]
-    files = deploy_files_of(studies[0], targets) if targets and len(studies) == 1 else []
+    files = deploy_files_of(studies[0], targets, asked_as()) if targets and len(studies) == 1 else []
     if deploy_to:
         save_files(files, deploy_to)
     if len(cases) > 1:

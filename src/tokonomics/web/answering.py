@@ -31,7 +31,7 @@ def answer(request: dict[str, Any], tell: Told) -> dict[str, Any]:
     verb = find_verb(request["verb"])
     call = {name: _as_taken(value, verb.parameters[name].kind) for name, value in request["call"].items()}
     said = io.StringIO()
-    with taking(tell) as taken, contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+    with taking(request["command"], tell) as taken, contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         with contextlib.suppress(typer.Exit):
             verb.function(**call)
         if not taken:
