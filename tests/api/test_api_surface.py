@@ -135,3 +135,9 @@ def test_every_function_says_what_it_answers_with_an_example_and_every_argument(
 )
 def test_messages_speak_of_arguments_instead_of_flags(typed: str, written: str) -> None:
     assert in_python(typed) == written
+
+
+def test_names_within_a_sentence_can_be_marked() -> None:
+    said = in_python("Leave out --rate, or give --from; see `tokonomics trace --rate 2`.", mark="`")
+    assert said == "Leave out `rate`, or give `start`; see `tokonomics trace --rate 2`."
+    assert in_python("Such as --rate 5.", mark="`") == "Such as `rate=5`."

@@ -12,8 +12,8 @@ _FLAG = r"(?<![\w-])--(?P<name>[a-z][a-z-]*[a-z])(?:[ =](?P<number>\d\S*?)(?=[.,
 _EITHER = re.compile(f"{_COMMAND}|{_FLAG}")
 
 
-def in_python(message: str) -> str:
-    """A message with the names of arguments in place of flags: ``--rate 5`` is ``rate=5``."""
+def in_python(message: str, mark: str = "") -> str:
+    """A message with the names of arguments in place of flags: ``--rate 5`` is ``rate=5``, between marks."""
 
     def named(found: re.Match[str]) -> str:
         if found["name"] is None:
@@ -21,11 +21,11 @@ def in_python(message: str) -> str:
         name = _NAMES.get(f"--{found['name']}", found["name"].replace("-", "_"))
         number = found["number"]
         if number is None:
-            return name
+            return f"{mark}{name}{mark}"
         try:
             float(number)
         except ValueError:
             number = f'"{number}"'
-        return f"{name}={number}"
+        return f"{mark}{name}={number}{mark}"
 
     return _EITHER.sub(named, message)

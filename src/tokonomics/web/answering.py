@@ -71,9 +71,9 @@ def _as_taken(value: Any, kind: Kind) -> Any:
 
 
 def error_of(problem: TokonomicsError) -> dict[str, Any]:
-    """What is wrong, where, and what to do, by the names of the inputs."""
+    """What is wrong, where, and what to do, by the names of the inputs; within a sentence they are marked."""
     said = {"what": problem.what, "where": problem.where, "fix": problem.fix}
-    return {name: text and in_python(text) for name, text in said.items()}
+    return {name: text and in_python(text, mark="" if name == "where" else "`") for name, text in said.items()}
 
 
 def as_json(value: Any) -> bytes:
