@@ -98,7 +98,7 @@ def test_a_key_of_several_verbs_is_said_once_and_belongs_to_a_group() -> None:
     assert len(grouped) == len(set(grouped))
     takers = {key: [verb for verb in scenario_verbs() if key in known_keys([verb])] for key in known_keys()}
     assert {key for key, verbs in takers.items() if len(verbs) > 1} & set(shared_keys()) == set(grouped)
-    assert set(known_keys()) - set(shared_keys()) == {*OUTPUT, "utilization", "gpus", "tokens_per_second"}
+    assert set(known_keys()) - set(shared_keys()) == {*OUTPUT, "utilization", "gpus"}
     assert set(EXAMPLES) <= set(known_keys())
 
 
