@@ -22,7 +22,7 @@ from tokonomics.cli.answer import Answer, taking
 from tokonomics.cli.argument_names import in_python
 from tokonomics.cli.asking import as_ours
 from tokonomics.cli.command_line import command_line, command_words
-from tokonomics.cli.main import app
+from tokonomics.cli.main import with_only
 from tokonomics.cli.parameters import Parameter, verb_parameters
 from tokonomics.errors import BadInput, TokonomicsError
 
@@ -52,7 +52,7 @@ def answered(words: Sequence[str]) -> Answer:
     """What a command line answers with; what is wrong with it is said in the words of Python."""
     try:
         with taking(command_line(words)) as taken:
-            app(list(words), prog_name="tokonomics", standalone_mode=False)
+            with_only(words[0])(list(words), prog_name="tokonomics", standalone_mode=False)
     except TokonomicsError as error:
         refuse(error)
     except typer.BadParameter as error:
