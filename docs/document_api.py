@@ -133,7 +133,9 @@ def _function(function: Callable[..., object]) -> list[str]:
     for name, argument in arguments(function).items():
         default = inspect.signature(function).parameters[name].default
         shown = (
-            "required" if default is inspect.Parameter.empty else in_python(argument.default or "") or _shown(default)
+            "required"
+            if default is inspect.Parameter.empty
+            else in_python(argument.default_text or "") or _shown(default)
         )
         annotation = types[name]
         kind = "" if annotation is None else ast.unparse(annotation).removesuffix(" | None").replace("|", "\\|")

@@ -35,7 +35,7 @@ MADE: dict[str, Callable[[], Result]] = {
     "plan": lambda: tk.plan("llama-3.1-8b", rate=5, input=1000, output=300, gpu="L4,H100", quick=True),
     "nothing": lambda: tk.plan("llama-3.1-70b", rate=5, input=1000, output=300, gpu="T4", gpus=1, quick=True),
     "breakeven": lambda: tk.breakeven(
-        api="openai:gpt-4o", input=1000, output=1000, tokens_per_second=2400, usd_per_hour=2.21, replica_gpus=4,
+        api="openai:gpt-4o", input=1000, output=1000, replica_tokens_per_second=2400, usd_per_hour=2.21, replica_gpus=4,
         max_utilization=0.7,
     ),
     "levers": lambda: tk.levers("llama-3.1-8b", gpu="H100", rate=2, input=500, output=50, usd_per_hour=2.0,

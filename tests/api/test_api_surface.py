@@ -11,7 +11,7 @@ import pytest
 
 import tokonomics as tk
 from tokonomics.api.ask import arguments, verb_of
-from tokonomics.cli.argument_names import FLAGS, in_python
+from tokonomics.cli.argument_names import in_python
 from tokonomics.cli.main import app
 
 FUNCTIONS = [name for name in tk.__all__ if name != "TokonomicsError"]
@@ -98,12 +98,12 @@ def test_arguments_are_the_flags_of_the_verb_with_the_same_defaults(name: str) -
     by_place = {"what", "model_name", "model", "file", "match"}
     theirs = {renamed.get(each, each): parameter.default for each, parameter in flags.items() if each not in by_place}
     ours = {each: parameter.default for each, parameter in asked.items() if each not in by_place}
-    ignored = {"tokens_per_second", "usd_per_hour", "save"} if name == "read_trace" else set()
+    ignored = {"machine_tokens_per_second", "machine_usd_per_hour", "save"} if name == "read_trace" else set()
     assert set(theirs) - set(ours) <= LEFT_OUT.keys() | ignored
     for each, default in ours.items():
         assert theirs[each] == default or (name, each) == ("breakeven", "api"), each
     assert set(arguments(function)) == set(asked)
-    assert set(FLAGS) & set(ours) <= {"start", "end"}
+    assert all(in_python(said.flag) == each for each, said in arguments(function).items() if said.flag)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -135,3 +135,9 @@ def test_every_function_says_what_it_answers_with_an_example_and_every_argument(
 )
 def test_messages_speak_of_arguments_instead_of_flags(typed: str, written: str) -> None:
     assert in_python(typed) == written
+
+
+def test_names_within_a_sentence_can_be_marked() -> None:
+    said = in_python("Leave out --rate, or give --from; see `tokonomics trace --rate 2`.", mark="`")
+    assert said == "Leave out `rate`, or give `start`; see `tokonomics trace --rate 2`."
+    assert in_python("Such as --rate 5.", mark="`") == "Such as `rate=5`."

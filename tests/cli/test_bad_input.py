@@ -29,7 +29,7 @@ PREDICT = ("predict", "llama-3.1-8b", "--gpu=H100")
 CURVE = ("curve", "llama-3.1-8b", "--gpu=H100", "--usd-per-hour=2.21")
 COST = ("cost", "--usd-per-hour=2.21", "--tokens-per-second=2400")
 TRACE = ("trace", "--arrivals=poisson:5", "--requests=50", "--input=512", "--output=9")
-PRICED = (*TRACE, "--tokens-per-second=5000", "--usd-per-hour=2")
+PRICED = (*TRACE, "--machine-tokens-per-second=5000", "--machine-usd-per-hour=2")
 SERVED = ("--model=llama-3.1-8b", "--gpu=H100", "--input=512", "--output=9", "--usd-per-hour=3")
 SIMULATE = ("simulate", *SERVED, "--arrivals=poisson:5", "--requests=50")
 APART = (*SIMULATE, "--prefill-replicas=1")
@@ -54,7 +54,7 @@ NUMBERS: list[tuple[Command, str]] = [
     *((COST, each) for each in ("tokens-per-second", "usd-per-hour", "gpus", "utilization", "target")),
     *((COST, each) for each in ("input", "output")),
     *((TRACE, each) for each in ("requests", "speed", "sample", "seed")),
-    *((PRICED, each) for each in ("tokens-per-second", "usd-per-hour")),
+    *((PRICED, each) for each in ("machine-tokens-per-second", "machine-usd-per-hour")),
     *((SIMULATE, each) for each in ("tp", "pp", "ep", "replicas", "prefill-replicas", "max-sequences")),
     *((SIMULATE, each) for each in ("max-batched-tokens", "usd-per-hour", "requests", "speed", "sample", "seed")),
     (APART, "link"),

@@ -1,6 +1,7 @@
 """Tab offers the names that the verbs take, in each shell's own protocol, without loading what is heavy."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -16,6 +17,8 @@ from tokonomics.catalog.gpus import find_gpus
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offers import load_offers
 from tokonomics.cli import completion
+from tokonomics.cli.scenario_file import scenario_verbs
+from tokonomics.sweep.questions import USUAL, spellings
 from tokonomics.traffic.samples import length_sample_names, sample_names
 
 ASK = """
@@ -34,8 +37,10 @@ def asked(shell: str, typed: str, *, light: bool = True) -> list[str]:
     words = typed.split(" ")
     protocol = {
         "bash": {
-            "COMP_WORDS": typed.replace(":", " : "),
-            "COMP_CWORD": str(len(typed.replace(":", " : ").split(" ")) - 1),
+            "COMP_WORDS": (
+                cut := re.sub("([:=])(?=(.?))", lambda found: f" {found[1]}{' ' if found[2] else ''}", typed)
+            ),
+            "COMP_CWORD": str(len(cut.split(" ")) - 1),
         },
         "zsh": {"_TYPER_COMPLETE_ARGS": typed},
         "fish": {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
@@ -70,6 +75,31 @@ def test_every_shell_completes_a_hosted_model_across_its_colon(shell: str) -> No
     assert len(whole) > 1
     # bash replaces only what stands after the colon, so that is all it may be given.
     assert set(offered) == ({key.removeprefix("openai:") for key in whole} if shell == "bash" else whole)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_completes_what_is_swept(shell: str) -> None:
+    assert (
+        {"rate=", "router=", "region="}
+        <= set(asked(shell, "tokonomics sweep chat.toml --over r"))
+        <= {f"{key}=" for verb in USUAL for key in spellings(verb) if key.startswith("r")}
+    )
+    assert set(asked(shell, "tokonomics sweep chat.toml --verb fit --over ")) == {f"{key}=" for key in spellings("fit")}
+    offered = asked(shell, "tokonomics sweep chat.toml --over gpu=H100,H2")
+    whole = {f"gpu=H100,{gpu.key}" for gpu in find_gpus() if gpu.key.startswith("H2")}
+    assert set(offered) == ({each.removeprefix("gpu=") for each in whole} if shell == "bash" else whole)
+    assert shell == "zsh" or asked(shell, "tokonomics sweep chat.toml --over rate=") == []  # zsh offers files
+
+
+@pytest.mark.parametrize("verb", ["sweep chat.toml", "init"])
+def test_verbs_that_take_a_scenario_are_offered(verb: str) -> None:
+    assert set(asked("bash", f"tokonomics {verb} --verb c")) == {each for each in scenario_verbs() if each[0] == "c"}
+
+
+def test_bash_completes_after_an_equals_sign() -> None:
+    assert set(asked("bash", "tokonomics fit llama-3.1-8b --gpu=H2")) == {
+        gpu.key for gpu in find_gpus() if gpu.key.startswith("H2")
+    }
 
 
 def test_a_list_goes_on_after_its_comma() -> None:
@@ -129,5 +159,7 @@ def test_every_name_completed_is_a_parameter_of_some_verb() -> None:
         return found.union(*(parameters(group.typer_instance) for group in of.registered_groups))  # type: ignore[attr-defined]
 
     taken = parameters(app)
+    assert ("sweep", "over") in taken
+    assert completion.SWEPT_UNASKED == USUAL
     assert completion.BY_PARAMETER.keys() <= {name for _, name in taken}
     assert completion.BY_VERB.keys() <= taken

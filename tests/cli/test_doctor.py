@@ -158,6 +158,20 @@ def test_completion_is_found_where_the_installer_puts_it(tokonomics: Run) -> Non
     assert seen(tokonomics)["completion"]["seen"] == "installed for zsh"
 
 
+def test_code_of_other_versions_is_counted_with_the_way_to_be_rid_of_it(
+    tokonomics: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = tmp_path / "cache" / "tokonomics"
+    monkeypatch.setattr("tokonomics.serving.compiled.code_folder", lambda: home / "compiled-now")
+    for name in ("compiled-now", "compiled-before", "compiled-long-ago"):
+        (home / name).mkdir(parents=True)
+        (home / name / "loop.nbi").write_bytes(bytes(3_000_000))
+    simulator = seen(tokonomics)["simulator"]
+    assert simulator["facts"] == {"other_versions": 2, "other_bytes": 6_000_000}
+    assert "2 other versions, 6 MB" in simulator["seen"]
+    assert str(home / "compiled-*") in simulator["fix"]
+
+
 def test_a_folder_counts_as_writable_when_a_file_was_written(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object, **named: object) -> None:
         raise OSError(28, "No space left on device")

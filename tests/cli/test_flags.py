@@ -24,7 +24,7 @@ MEASURED = ("bench", "import", "calibrate")
 OTHERWISE = {
     ("cost", "--gpu"), ("own-hardware", "--gpu"), ("probe", "--gpu"),  # whose price, which machine: nothing runs on it
     ("plan", "--gpus"),  # the most to pay for
-    ("trace", "--usd-per-hour"), ("breakeven", "--usd-per-hour"),  # beside --tokens-per-second
+    ("breakeven", "--usd-per-hour"),  # beside --replica-tokens-per-second
     ("tenants", "--trace"),  # one log for each tenant
     ("own-hardware", "--gpus"), ("cost", "--gpus"),
     ("probe", "--from"), ("apis", "--input"), ("apis", "--output"), ("validate", "--chart"),

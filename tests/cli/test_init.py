@@ -11,9 +11,10 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from tokonomics.cli.asking import ask
 from tokonomics.cli.init import as_text
 from tokonomics.cli.main import app
-from tokonomics.cli.parameters import OUTPUT, verb_parameters
+from tokonomics.cli.parameters import OUTPUT, parameter_for, verb_parameters
 from tokonomics.cli.scenario_file import (
     AS_GIVEN,
     as_defaults,
@@ -25,7 +26,7 @@ from tokonomics.cli.scenario_file import (
 )
 from tokonomics.cli.scenario_schema import scenario_schema
 from tokonomics.cli.scenario_text import EXAMPLES, GROUPS, scenario_text, shown
-from tokonomics.errors import TokonomicsError
+from tokonomics.errors import BadInput, TokonomicsError
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMENTED = re.compile(r"^#(?=\[?[a-z_-]+(\]$| = ))", re.M)
@@ -97,7 +98,7 @@ def test_a_key_of_several_verbs_is_said_once_and_belongs_to_a_group() -> None:
     assert len(grouped) == len(set(grouped))
     takers = {key: [verb for verb in scenario_verbs() if key in known_keys([verb])] for key in known_keys()}
     assert {key for key, verbs in takers.items() if len(verbs) > 1} & set(shared_keys()) == set(grouped)
-    assert set(known_keys()) - set(shared_keys()) == {*OUTPUT, "utilization", "gpus", "tokens_per_second"}
+    assert set(known_keys()) - set(shared_keys()) == {*OUTPUT, "utilization", "gpus"}
     assert set(EXAMPLES) <= set(known_keys())
 
 
@@ -130,11 +131,35 @@ def test_the_file_uncommented_is_read_and_fits_the_schema(tmp_path: Path, verb: 
 
 @pytest.mark.parametrize(
     "text",
-    ["rrate = 5", "tp = 'two'", "tp = true", "spare = -1", "[fit]\nrate = 5", "json = true", "gpu = [1.5, {a = 1}]"],
+    [
+        "rrate = 5",
+        "tp = 'two'",
+        "tp = true",
+        "spare = -1",
+        "[fit]\nrate = 5",
+        "json = true",
+        "gpu = [1.5, {a = 1}]",
+        "rate = -1",
+        "usd_per_hour = -2.5",
+        "input = -100",
+        "[trace]\nduration = -3600",
+        "[cost]\ngpus = -4",
+    ],
 )
 def test_the_schema_refuses_what_the_reader_refuses(text: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft4Validator(scenario_schema()).validate(tomllib.loads(text))
+
+
+def test_no_number_of_a_scenario_may_be_negative_in_the_schema_nor_to_the_verb() -> None:
+    """The schema says so of every number: a verb that took one would be cut off from it in editors."""
+    working = {"model": "llama-3.1-8b", "gpu": "H100", "context": 100, "batch": 1}
+    for verb in ("fit", "predict", "curve"):
+        for each in verb_parameters(verb).values():
+            if each.type in (int, float):
+                values = {key: value for key, value in working.items() if parameter_for(verb, key)}
+                with pytest.raises(BadInput):
+                    ask(verb, {**values, each.key: -1})
 
 
 def test_the_published_schema_is_the_one_of_these_flags() -> None:

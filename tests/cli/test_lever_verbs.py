@@ -70,7 +70,7 @@ def test_a_price_that_is_none_is_refused(tokonomics: Call) -> None:
 def test_an_engineer_may_cost_15k(tokonomics: Call) -> None:
     given = (
         "breakeven",
-        "--tokens-per-second=2400",
+        "--replica-tokens-per-second=2400",
         "--usd-per-hour=2",
         "--max-utilization=0.7",
         "--api=openai:gpt-4o",

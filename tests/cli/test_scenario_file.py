@@ -151,7 +151,6 @@ def test_hyphens_are_underscores(tmp_path: Path) -> None:
             "gpus = 8",
             ["gpus", "[plan]: The most GPUs", "[own-hardware]: GPUs in the machine", "[cost]: Number of GPUs"],
         ),
-        ("tokens_per_second = 8", ["[trace]: What one machine", "[breakeven]: ", "one replica", "[cost]: "]),
         ("gpu = ['H100', 'L4']", ["gpu: fit takes one gpu, got 2: H100, L4", "--gpu"]),
         ("tp = 'two'", ["scenario.toml: tp"]),
         ("tp = true", ["tp: must be an integer"]),
@@ -174,11 +173,11 @@ def test_keys_for_other_verbs_are_said_not_refused(tmp_path: Path) -> None:
 
 
 def test_a_price_at_the_top_is_that_of_a_gpu_and_no_machines(tmp_path: Path) -> None:
-    file = saved(tmp_path, SMALL + "usd_per_hour = 2.5\n[trace]\ntokens_per_second = 9\nusd_per_hour = 10\n")
+    file = saved(tmp_path, SMALL + "usd_per_hour = 2.5\n[trace]\nmachine_usd_per_hour = 10\n")
     assert read_values(file, "simulate")["usd_per_hour"] == 2.5
-    assert read_values(file, "trace") == {"tokens_per_second": 9, "usd_per_hour": 10}
+    assert read_values(file, "trace") == {"machine_usd_per_hour": 10}
     only_top = saved(tmp_path, SMALL + "usd_per_hour = 2.5\n")
-    assert "usd_per_hour" not in {**read_values(only_top, "trace"), **read_values(only_top, "breakeven")}
+    assert "usd_per_hour" not in read_values(only_top, "breakeven")  # there it would replace the plan
     assert "trace does not use" in run("trace", str(only_top), "azure-conv").stderr
 
 

@@ -3,6 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+from typer.testing import CliRunner
+
+from tokonomics.cli.main import app, with_only
+
 HEAVY = {"numpy", "numba", "fastapi", "altair", "polars", "scipy", "genai_prices", "aiohttp", "yaml"}
 
 ASK_FOR_ALL_HELP = """
@@ -33,3 +38,11 @@ def test_help_imports_nothing_heavy() -> None:
     assert first == "imported"
     assert done.stdout.count("Usage") == len(verbs) > 25
     assert [line for line in verbs if "which loads" in line] == []
+
+
+@pytest.mark.parametrize("verb", ["plan", "own-hardware", "meter", "prices", "plam", "--version", ""])
+def test_an_app_with_one_verb_says_what_the_whole_one_says(verb: str) -> None:
+    words = [verb, "--help"] if verb else []
+    said, whole = (CliRunner().invoke(each, words) for each in (with_only(verb), app))
+    assert (said.output, said.exit_code) == (whole.output, whole.exit_code)
+    assert len(with_only("plan").registered_commands) == 1 < len(app.registered_commands)

@@ -202,7 +202,14 @@ def test_a_log_without_requests_is_refused(tokonomics: Call, tmp_path: Path, con
 
 
 def test_idle_time_of_a_burst_is_not_priced(tokonomics: Call) -> None:
-    burst = ("trace", "--arrivals=burst:5", "--input=9", "--output=5", "--tokens-per-second=9", "--usd-per-hour=2")
+    burst = (
+        "trace",
+        "--arrivals=burst:5",
+        "--input=9",
+        "--output=5",
+        "--machine-tokens-per-second=9",
+        "--machine-usd-per-hour=2",
+    )
     assert "within a second" in refusal(tokonomics, *burst)
 
 
@@ -242,9 +249,9 @@ def test_a_burst_has_a_chart_too(tokonomics: Call, tmp_path: Path) -> None:
         ((*MADE_UP, "--from=soon"), "--from"),
         ((*MADE_UP, "--from=10m", "--to=5m"), "--to"),
         ((*MADE_UP, "--from=9d"), "no request is left"),
-        ((*MADE_UP, "--tokens-per-second=5"), "--usd-per-hour"),
-        ((*MADE_UP, "--usd-per-hour=5"), "--tokens-per-second"),
-        ((*MADE_UP, "--usd-per-hour=-5", "--tokens-per-second=5"), "--usd-per-hour"),
+        ((*MADE_UP, "--machine-tokens-per-second=5"), "--machine-usd-per-hour"),
+        ((*MADE_UP, "--machine-usd-per-hour=5"), "--machine-tokens-per-second"),
+        ((*MADE_UP, "--machine-usd-per-hour=-5", "--machine-tokens-per-second=5"), "--machine-usd-per-hour"),
         ((*MADE_UP, "--save=made.csv"), ".parquet"),
         ((*MADE_UP, "--save=no/such/folder/made.parquet"), "does not exist"),
         ((*MADE_UP, "--chart=made.gif"), "--chart"),

@@ -63,7 +63,7 @@ FLEET = (
 RESULTS = HERE.parent / "measure" / "results"
 BREAKEVEN = (
     "breakeven",
-    "--tokens-per-second=2400",
+    "--replica-tokens-per-second=2400",
     "--usd-per-hour=2.21",
     "--replica-gpus=4",
     "--max-utilization=0.7",
@@ -103,7 +103,7 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "models-llama-3": ("models", "llama-3"),
     "gpus-hopper": ("gpus", "--architecture", "hopper"),
     "offers": ("offers", OFFERS),
-    "trace": ("trace", "azure-conv", "--tokens-per-second", "8000", "--usd-per-hour", "3"),
+    "trace": ("trace", "azure-conv", "--machine-tokens-per-second", "8000", "--machine-usd-per-hour", "3"),
     "trace-shared": ("trace", "mooncake-conversation"),
     "simulate": ("simulate", *SERVED, "--trace=azure-conv", "--requests=3000", "--slo=ttft_p99=0.5,tpot_p99=50ms"),
     "simulate-broken": ("simulate", *SERVED, "--trace=azure-code", "--speed=9", "--timeout=5", "--slo=ttft_p99=0.5"),

@@ -350,7 +350,7 @@ def picture(folder: Path) -> int:
 def write_report(folder: Path, turn: int) -> None:
     from tokonomics.report.html_report import save_report
 
-    save_report(folder / "report.html", f"Turn {turn}", "a view", {}, [turn] * ROWS)
+    save_report(folder / "report.html", f"Turn {turn}", "a view", {}, [turn] * ROWS, "tokonomics plan")
 
 
 def report(folder: Path) -> int:

@@ -20,13 +20,13 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 SIMULATE = ("simulate", "--model=llama-3.1-8b", "--gpu=H100", "--arrivals=poisson:5", "--requests=50")
 LENGTHS = ("--input=100", "--output=9", "--json")
 TWICE = """
-from tokonomics.serving.compiled import _folder, entry
+from tokonomics.serving.compiled import code_folder, entry
 
 @entry
 def twice(number):
     return 2 * number
 
-print(twice(21), _folder())
+print(twice(21), code_folder())
 """
 
 
@@ -42,7 +42,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def folder() -> Path | None:
     """Asked anew: the answer is remembered for the life of a process."""
-    return compiled._folder.__wrapped__()
+    return compiled.code_folder.__wrapped__()
 
 
 def test_equal_sources_share_a_folder(sources: Path, tmp_path: Path) -> None:
@@ -139,6 +139,18 @@ def test_code_of_sources_that_nobody_runs_any_more_is_removed(sources: Path, tmp
         os.utime(each, (a_year_ago, a_year_ago))
     made = folder()
     assert set(home.iterdir()) == {made, recent, other}
+
+
+def test_code_that_is_run_stays_however_long_ago_it_was_made(sources: Path) -> None:
+    running = folder()
+    assert running is not None
+    a_year_ago = time.time() - 365 * 86_400
+    os.utime(running, (a_year_ago, a_year_ago))
+    assert folder() == running
+    changed = next(iter(sources.glob("*.py")))
+    changed.write_text(changed.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
+    assert folder() != running
+    assert running.is_dir()
 
 
 @pytest.mark.slow

@@ -392,6 +392,22 @@ def test_a_wrong_input_is_explained_where_it_was_made(window: Visit) -> None:
     expect(why).to_have_count(0)
 
 
+def test_a_refusal_speaks_of_the_form_and_not_of_inputs(window: Visit) -> None:
+    trouble = window.open("?view=plan&max_price=-1").locator(".trouble")
+    expect(trouble).to_contain_text("At “At most $/GPU-h”", timeout=PATIENCE_MS)
+    assert "max_price" not in trouble.inner_text()
+    trouble = window.open("?view=traffic&from=made&output=").locator(".trouble")
+    expect(trouble).to_contain_text("Such as “Answer tokens” 256.", timeout=PATIENCE_MS)
+    expect(window.page.locator("input[name=output]")).to_have_attribute("aria-invalid", "true")
+
+
+def test_what_stands_in_the_way_is_called_as_on_the_form(window: Visit) -> None:
+    page = window.answered("?view=plan&slo=tpot_p99%3D0.001ms")
+    listed = page.locator("section.part", has_text="What stands in the way")
+    expect(listed).to_contain_text("“Promise” tpot_p99=")
+    assert "--slo" not in listed.inner_text()
+
+
 def test_a_dropped_benchmark_becomes_dollars(window: Visit) -> None:
     page = window.answered(QUICK)
     dropped(page, RESULTS / "vllm.json")

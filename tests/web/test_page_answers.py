@@ -208,6 +208,13 @@ def test_what_fleet_is_asked_is_written_with_its_own_flags() -> None:
     assert written == "tokonomics fleet llama-3.1-8b --demand 12x20,12x2 --input 1000 --output 300"
 
 
+def test_the_files_of_a_plan_name_the_command_that_the_page_shows(page: TestClient) -> None:
+    """Not that of the process which answers: it names folders of the server."""
+    asked = {"what": ["llama-3.1-8b"], "gpu": ["L4"], "rate": "1", "input": "100", "output": "100", "quick": True}
+    made = page.post("/api/v1/answers/plan", json={**asked, "deploy": ["vllm"]}).json()
+    assert f"Made by `{made['command']}`" in made["result"]["deploy"][0]["text"]
+
+
 def test_the_menus_follow_the_users_own_catalogue(
     page: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

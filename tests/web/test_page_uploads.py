@@ -123,7 +123,7 @@ def test_a_benchmark_that_states_a_path_as_its_model_learns_nothing(page: TestCl
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     results = json.loads((Path(__file__).parents[1] / "measure" / "results" / "vllm.json").read_text())
     replies = []
-    for stated in (tmp_path / "config.json", tmp_path / "nothing.json"):
+    for stated in (tmp_path / "config.json", tmp_path / "absent.json"):  # as long: lines break alike
         content = json.dumps({**results, "model_id": str(stated)}).encode()
         id = upload(page, "vllm.json", content)["id"]
         inputs = {"files": [f"upload:{id}"], "gpu": "L4"}

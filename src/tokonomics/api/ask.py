@@ -7,23 +7,23 @@ knows the command that gives the same figures.
 
 import inspect
 import os
-import re
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import typer
-from typer.main import get_command
 
 from tokonomics.api.frames import as_file
 from tokonomics.api.result import Result
 from tokonomics.cli.answer import Answer, taking
-from tokonomics.cli.argument_names import FLAGS, in_python
-from tokonomics.cli.main import app
+from tokonomics.cli.argument_names import in_python
+from tokonomics.cli.asking import as_ours
+from tokonomics.cli.command_line import command_line, command_words
+from tokonomics.cli.main import with_only
+from tokonomics.cli.parameters import Parameter, verb_parameters
 from tokonomics.errors import BadInput, TokonomicsError
 
 R = TypeVar("R", bound=Result)
@@ -35,76 +35,35 @@ Discount = str | Sequence[str] | Mapping[str, float]
 """``"aws=0.2"`` or ``{"aws": 0.2}``."""
 Slo = str | Mapping[str, float | str]
 """``"ttft_p99=0.5,tpot_p99=50ms"`` or ``{"ttft_p99": 0.5, "tpot_p99": "50ms"}``."""
-_SAID = re.compile(r"^Invalid value for '?(?P<where>--[a-z-]+)'?(?: \S+)?: (?P<what>.+)$", re.DOTALL)
-
-
-class Argument(NamedTuple):
-    """An argument of a function, as the command line describes it."""
-
-    flag: str | None
-    """None for what is taken by its place."""
-    off: list[str]
-    """The flag that says no, where there is one."""
-    repeats: bool
-    """Given once for each value; otherwise values are joined with commas."""
-    help: str
-    default: str | None
-    """In words, where the plain default says too little."""
 
 
 def ask(function: Callable[..., R], kind: type[R], given: Mapping[str, object]) -> R:
     """The answer of the verb that ``function`` is named after, to its arguments (its ``locals()``)."""
     with as_files(given) as readable:
-        answer = answered(command_words(function, readable))
+        answer = answered(words_of(function, readable))
     if answer.exit_code and "blame" in answer.plain() and "blame" not in kind.model_fields:
         why = [f"{each['constraint']}: {each['why']}; {each['nearest']}." for each in answer.plain()["blame"]]
         refuse(BadInput(answer.title, fix="\n  ".join(why)))
     names = {name: Path(value).name for name, value in readable.items() if value is not given[name]}
-    return kind.of(answer, shlex.join(["tokonomics", *command_words(function, {**given, **names})]))
+    return kind.of(answer, command_line(words_of(function, {**given, **names})))
 
 
-def answered(words: Iterable[str]) -> Answer:
+def answered(words: Sequence[str]) -> Answer:
     """What a command line answers with; what is wrong with it is said in the words of Python."""
     try:
-        with taking() as taken:
-            app(list(words), prog_name="tokonomics", standalone_mode=False)
+        with taking(command_line(words)) as taken:
+            with_only(words[0])(list(words), prog_name="tokonomics", standalone_mode=False)
     except TokonomicsError as error:
         refuse(error)
     except typer.BadParameter as error:
-        refuse(_as_ours(error))
+        refuse(as_ours(error, words[0]))
     return taken[0]
 
 
-def command_words(function: Callable[..., object], given: Mapping[str, object]) -> list[str]:
-    """What one would type: the verb, then flags that differ from their default, then what is taken by its place."""
-    known = arguments(function)
-    flagged: list[str] = []
-    placed: list[str] = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        value = given[name]
-        if value is None or (parameter.default is not None and value == parameter.default):
-            continue
-        argument = known[name]
-        if argument.flag is None:
-            placed.append(str(value))
-        elif isinstance(value, bool):
-            flagged += [argument.flag] if value else argument.off
-        else:
-            values = texts(value)
-            for each in values if argument.repeats else [",".join(values)]:
-                flagged += [f"{argument.flag}={each}"] if each.startswith("-") else [argument.flag, each]
-    if any(each.startswith("-") for each in placed):
-        return [verb_of(function), *flagged, "--", *placed]
-    return [verb_of(function), *placed, *flagged]
-
-
-def texts(value: object) -> list[str]:
-    """As one would type it: one text, or one for each part of a list or of names with values."""
-    if isinstance(value, Mapping):
-        return [f"{name}={part}" for name, part in value.items()]
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [str(each) for each in value]
-    return [str(value)]
+def words_of(function: Callable[..., object], given: Mapping[str, object]) -> list[str]:
+    """The command line that asks the verb of a function for the same."""
+    named = {parameter.name: given[name] for name, parameter in arguments(function).items()}
+    return command_words(verb_of(function), named)
 
 
 def verb_of(function: Callable[..., object]) -> str:
@@ -112,24 +71,14 @@ def verb_of(function: Callable[..., object]) -> str:
     return "trace" if function.__name__ == "read_trace" else function.__name__
 
 
-@lru_cache(maxsize=1)
-def _verbs() -> Mapping[str, Any]:
-    return get_command(app).commands  # type: ignore[attr-defined, no-any-return]
-
-
-def arguments(function: Callable[..., object]) -> dict[str, Argument]:
-    """The arguments of a function by name, with what the verb of that name says of each."""
-    declared = _verbs()[verb_of(function)].params
-    by_flag = {option: each for each in declared for option in each.opts if each.param_type_name == "option"}
-    by_place = [each for each in declared if each.param_type_name == "argument"]
+def arguments(function: Callable[..., object]) -> dict[str, Parameter]:
+    """The arguments of a function by name, as the verb of that name describes each."""
+    declared = verb_parameters(verb_of(function))
+    by_place = next((each for each in declared.values() if each.flag is None), None)
     found = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        placed = parameter.kind is not parameter.KEYWORD_ONLY
-        flag = None if placed else FLAGS.get(name, "--" + name.replace("_", "-"))
-        each = by_flag[flag] if flag else by_place[0]
-        default = each.show_default if isinstance(each.show_default, str) else None
-        repeats, said = bool(getattr(each, "multiple", False)), in_python(each.help or "")
-        found[name] = Argument(flag, list(each.secondary_opts), repeats, said, default)
+    for name, argument in inspect.signature(function).parameters.items():
+        parameter = by_place if by_place and argument.kind is not argument.KEYWORD_ONLY else declared[name]
+        found[name] = replace(parameter, help=in_python(parameter.help))
     return found
 
 
@@ -147,13 +96,6 @@ def refuse(error: TokonomicsError) -> NoReturn:
     error.fix = error.fix and in_python(error.fix)
     error.args = (error.what,)
     raise error.with_traceback(None) from None
-
-
-def _as_ours(error: typer.BadParameter) -> BadInput:
-    said = _SAID.match(error.format_message())
-    if said is None:
-        return BadInput(error.format_message())
-    return BadInput(said["what"].strip().rstrip("."), where=said["where"])
 
 
 @contextmanager

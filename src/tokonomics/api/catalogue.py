@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tokonomics.api.ask import answered, as_files, command_words, documented
+from tokonomics.api.ask import answered, as_files, documented, words_of
 from tokonomics.api.frames import Prices
 from tokonomics.report.frames import frame_of
 
@@ -19,7 +19,7 @@ def models(match: str | None = None, *, family: str | None = None, moe: bool | N
 
     >>> tk.models("qwen3", moe=True).select("key", "parameters", "active_parameters")
     """
-    return frame_of(answered(command_words(models, locals())).plain())
+    return frame_of(answered(words_of(models, locals())).plain())
 
 
 @documented
@@ -30,7 +30,7 @@ def gpus(
 
     >>> tk.gpus(min_memory=100, architecture="hopper").select("key", "memory_gb", "bandwidth_bytes_per_s")
     """
-    return frame_of(answered(command_words(gpus, locals())).plain())
+    return frame_of(answered(words_of(gpus, locals())).plain())
 
 
 @documented
@@ -44,7 +44,7 @@ def offers(
     >>> tk.offers(gpu="H100", provider=["aws", "gcp"]).select("provider", "region", "gpus", "usd_per_hour", "date")
     """
     with as_files(locals()) as given:
-        return frame_of(answered(command_words(_offers, given)).plain())
+        return frame_of(answered(words_of(_offers, given)).plain())
 
 
 _offers = offers

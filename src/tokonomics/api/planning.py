@@ -208,7 +208,7 @@ def breakeven(
     terms: Words | None = None, discount: Discount | None = None, offers: Prices | None = None,
     max_price: float | None = None, max_age: int | None = None, weights: Words | None = None,
     min_weights: str | None = None, kv: Words | None = None, engine: Words | None = None,
-    max_utilization: float | None = None, spare: int | None = None, tokens_per_second: float | None = None,
+    max_utilization: float | None = None, spare: int | None = None, replica_tokens_per_second: float | None = None,
     usd_per_hour: float | None = None, replica_gpus: int = 1, quick: bool = False, seed: int = 0,
     profile: str | Path | None = None,
 ) -> BreakevenResult:  # fmt: skip

@@ -133,8 +133,8 @@ def trace(
     arrivals: str | None = None, requests: int | None = None, duration: float | str | None = None,
     input: int | str | None = None, output: int | str | None = None, system_prompts: str | None = None,
     sessions: str | None = None, tenants: int | str | None = None, servegen_model: str | None = None,
-    servegen_scale: float | None = None, seed: int = 0, tokens_per_second: float | None = None,
-    usd_per_hour: float | None = None, save: str | Path | None = None,
+    servegen_scale: float | None = None, seed: int = 0, machine_tokens_per_second: float | None = None,
+    machine_usd_per_hour: float | None = None, save: str | Path | None = None,
 ) -> TraceResult:  # fmt: skip
     """What a request log is like: rates, bursts, lengths, shared prefixes, idle hours. Or make one up.
 

@@ -4,6 +4,7 @@ A verb makes an ``Answer`` and gives it away. On the command line that prints it
 ``taking`` the same answer goes to whoever asked instead, so that the page shows what the command line shows.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokonomics.cli.command_line import command_line
 from tokonomics.cli.output import console, show, show_json
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ HtmlFile = Annotated[
 Say = Callable[[str], None]
 _TAKEN: "ContextVar[list[Answer] | None]" = ContextVar("taken", default=None)
 _TOLD: ContextVar[Say | None] = ContextVar("told", default=None)
+_ASKED_AS: ContextVar[str | None] = ContextVar("asked_as", default=None)
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def give(answer: Answer, *, json: bool, chart: Path | None = None, html: Path | 
     if html:
         from tokonomics.report.html_report import save_report
 
-        save_report(html, answer.title, answer.view(), drawn, answer.plain())
+        save_report(html, answer.title, answer.view(), drawn, answer.plain(), asked_as())
         typer.echo(f"report saved to {html}", err=True)
     if json:
         show_json(answer.result)
@@ -94,15 +97,22 @@ def give(answer: Answer, *, json: bool, chart: Path | None = None, html: Path | 
 
 
 @contextmanager
-def taking(tell: Say | None = None) -> Iterator[list[Answer]]:
-    """Within it, answers are collected instead of printed, and ``tell`` hears what is being done."""
+def taking(command: str, tell: Say | None = None) -> Iterator[list[Answer]]:
+    """Within it, answers to ``command`` are collected instead of printed, and ``tell`` hears what is being done."""
     taken: list[Answer] = []
-    marks = _TAKEN.set(taken), _TOLD.set(tell or (lambda what: None))
+    marks = _TAKEN.set(taken), _TOLD.set(tell or (lambda what: None)), _ASKED_AS.set(command)
     try:
         yield taken
     finally:
         _TAKEN.reset(marks[0])
         _TOLD.reset(marks[1])
+        _ASKED_AS.reset(marks[2])
+
+
+def asked_as() -> str:
+    """The command that is being answered: as it was typed, or as whoever takes the answer would type it."""
+    given = _ASKED_AS.get()
+    return command_line(sys.argv[1:]) if given is None else given
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from typing import Any
 import typer
 
 from tokonomics.cli.answer import Answer, Say, taking
-from tokonomics.cli.parameters import OUTPUT
+from tokonomics.cli.command_line import command_line, command_words
+from tokonomics.cli.parameters import OUTPUT, parameter_for, verb_parameters
 from tokonomics.cli.scenario_file import AS_GIVEN, as_defaults
 from tokonomics.errors import BadInput
 
@@ -26,19 +27,31 @@ def ask(verb: str, values: Mapping[str, object], tell: Say | None = None) -> Ans
     defaults, placed = as_defaults(verb, asked)
     command = _commands()[verb]
     usage_error: type[Any] = typer.BadParameter.__mro__[1]  # typer has no public name for it
-    with taking(tell) as taken:
+    with taking(_command(verb, asked), tell) as taken:
         try:
             context = command.make_context(verb, placed, obj=AS_GIVEN, default_map=defaults)
             with context, contextlib.suppress(typer.Exit):
                 command.invoke(context)
         except usage_error as problem:
-            parameter = getattr(problem, "param", None)
-            flag = parameter.opts[0] if parameter is not None else None
-            what = problem.message or f"{flag} is missing"
-            raise BadInput(what, where=flag if problem.message else verb) from None
+            raise as_ours(problem, verb) from None
     if not taken:
         raise BadInput("prints its answer and does not hand it over", where=verb)
     return taken[0]
+
+
+def as_ours(problem: Any, verb: str) -> BadInput:
+    """What the parser says of an argument of a verb."""
+    refused = getattr(problem, "param", None)
+    parameter = verb_parameters(verb)[refused.name] if refused is not None else None
+    name = (parameter.flag or parameter.key) if parameter else None
+    if not problem.message:
+        return BadInput(f"{name} is missing", where=verb)
+    return BadInput(problem.message.rstrip("."), where=name)
+
+
+def _command(verb: str, values: Mapping[str, object]) -> str:
+    parameters = {key: parameter_for(verb, key) for key in values}
+    return command_line(command_words(verb, {each.name: values[key] for key, each in parameters.items() if each}))
 
 
 @lru_cache(maxsize=1)

@@ -45,11 +45,11 @@ def breakeven(
     market: Market,
     max_utilization: flags.MaxUtilization = None,
     spare: flags.Spare = None,
-    tokens_per_second: Annotated[
+    replica_tokens_per_second: Annotated[
         float | None, typer.Option(help="Instead of planning: what one replica of yours makes, in and out.")
     ] = None,
-    usd_per_hour: Annotated[float | None, typer.Option(help="With --tokens-per-second: one GPU.")] = None,
-    replica_gpus: Annotated[int, typer.Option(min=1, help="With --tokens-per-second: GPUs of a replica.")] = 1,
+    usd_per_hour: Annotated[float | None, typer.Option(help="With --replica-tokens-per-second: one GPU.")] = None,
+    replica_gpus: Annotated[int, typer.Option(min=1, help="With --replica-tokens-per-second: GPUs of a replica.")] = 1,
     quick: flags.Quick = False,
     shown: Shown,
 ) -> None:
@@ -61,7 +61,7 @@ def breakeven(
       tokonomics breakeven chat.toml --api openai:gpt-4o,groq:llama-3.3-70b-versatile --chart breakeven.png
       tokonomics breakeven chat.toml --api openai:gpt-4o --engineers 0.5 --engineer-usd-per-month 15k --overhead tax=5%
       tokonomics breakeven llama-3.1-8b --api openai:gpt-4o-mini --batch-api --cached-share 0.3 --input 2000 --output 99
-      tokonomics breakeven --tokens-per-second 2400 --usd-per-hour 2.21 --api openai:gpt-4o --input 1000 --output 1000
+      tokonomics breakeven traffic.toml --replica-tokens-per-second 2400 --usd-per-hour 2.21 --max-utilization 0.7
       tokonomics breakeven chat.toml --api openai:gpt-4o-mini
     """
     from tokonomics.planner.breakeven import NothingFits
@@ -71,10 +71,10 @@ def breakeven(
     shown.check()
     extras = extras_from(engineers, engineer_usd_per_month, overhead)
     asked = words(load, choice, market) | {"max_utilization": max_utilization, "spare": spare, "quick": quick}
-    if tokens_per_second is not None or usd_per_hour is not None:
+    if replica_tokens_per_second is not None or usd_per_hour is not None:
         planned = {"model": model_name or model, **{name: asked[name] for name in _PLANNED}}
-        _refuse(planned, "plans a fleet; with --tokens-per-second its speed and price are given")
-        given = (tokens_per_second, usd_per_hour, replica_gpus, max_utilization)
+        _refuse(planned, "plans a fleet; with --replica-tokens-per-second its speed and price are given")
+        given = (replica_tokens_per_second, usd_per_hour, replica_gpus, max_utilization)
         found = _given(given, asked, api, cached_share, batch_api, extras)
     else:
         try:
@@ -191,8 +191,8 @@ def _given(
 
     speed, price, gpus, share = replica
     if speed is None or price is None:
-        missing = "--usd-per-hour" if price is None else "--tokens-per-second"
-        raise BadInput("is missing", where=missing, fix="Such as --tokens-per-second 2400 --usd-per-hour 2.21.")
+        missing = "--usd-per-hour" if price is None else "--replica-tokens-per-second"
+        raise BadInput("is missing", where=missing, fix="Such as --replica-tokens-per-second 2400 --usd-per-hour 2.21.")
     if share is None:
         raise BadInput(
             "how full are the machines?", where="--max-utilization", fix="Such as 0.7; without it, leave the two out."

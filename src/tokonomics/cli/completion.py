@@ -20,6 +20,9 @@ from tokonomics.errors import TokonomicsError
 VARIABLE = "_TOKONOMICS_COMPLETE"
 _CATALOG = Path(__file__).parents[1] / "catalog" / "data"
 
+_CUTS = (":", "=")
+"""Where bash ends a word."""
+
 Value = tuple[str, str]
 """A name and what it is, which zsh and fish show beside it."""
 
@@ -81,6 +84,13 @@ def lengths() -> list[Value]:
     return [(f"sample:{name}", "lengths of a shipped sample") for name in length_sample_names()]
 
 
+def verbs() -> list[Value]:
+    """Those that take a scenario."""
+    from tokonomics.cli.scenario_file import scenario_verbs
+
+    return [(name, "") for name in scenario_verbs()]
+
+
 def apis() -> list[Value]:
     """Hosted models as host:model; the only list that takes a moment to load."""
     from tokonomics.catalog.apis import list_apis
@@ -113,16 +123,20 @@ BY_VERB: dict[tuple[str, str], Callable[[], list[Value]]] = {
     ("apis", "host"): api_hosts,
     ("apis", "match"): apis,
     ("gpus", "match"): gpus,
+    ("init", "verb"): verbs,
     ("models", "match"): models,
+    ("sweep", "verb"): verbs,
     ("trace", "file"): samples,
 }
 """Where a name means different things in different verbs."""
+SWEPT_UNASKED = ("plan", "simulate", "capacity")
+"""The verbs of a sweep that names none."""
 
 
 def hook(app: typer.Typer) -> None:
     """Give every parameter of these names its values."""
     if _in_bash():
-        _join_at_colons()
+        _join_words()
     _hook_verbs(app)
 
 
@@ -132,26 +146,53 @@ def _hook_verbs(app: typer.Typer) -> None:
         verb = command.name or command.callback.__name__
         for name, parameter in inspect.signature(command.callback).parameters.items():
             values = BY_VERB.get((verb, name)) or BY_PARAMETER.get(name)
+            offer = _swept if (verb, name) == ("sweep", "over") else _offering(values) if values else None
             declared = [*getattr(parameter.annotation, "__metadata__", ()), parameter.default]
             for info in declared:
-                if values and hasattr(info, "autocompletion"):
-                    _give(info, values)
+                if offer and hasattr(info, "autocompletion"):
+                    _give(info, offer)
     for group in app.registered_groups:
         assert group.typer_instance is not None
         _hook_verbs(group.typer_instance)
 
 
-def _give(info: Any, values: Callable[[], list[Value]]) -> None:
+Offer = Callable[[typer.Context, str], list[Value]]
+"""What may stand for a word that was begun."""
+
+
+def _give(info: Any, offer: Offer) -> None:
     """Typer keeps what stands beside a value only in ``autocompletion``, and bash needs words cut as it cuts them."""
     if not _in_bash():
-        info.autocompletion = lambda incomplete: _matching(values, incomplete)
+
+        def values(ctx: typer.Context, incomplete: str) -> list[Value]:
+            return offer(ctx, incomplete)
+
+        info.autocompletion = values
         return
 
     def words(context: typer.Context, parameter: object, incomplete: str) -> list[str]:
-        begun = len(incomplete.rpartition(":")[0]) + 1 if ":" in incomplete else 0
-        return [name[begun:] for name, _ in _matching(values, incomplete)]
+        begun = max(incomplete.rfind(mark) for mark in _CUTS) + 1
+        return [name[begun:] for name, _ in offer(context, incomplete)]
 
     info.shell_complete = words
+
+
+def _offering(values: Callable[[], list[Value]]) -> Offer:
+    return lambda context, incomplete: _matching(values, incomplete)
+
+
+def _swept(context: typer.Context, incomplete: str) -> list[Value]:
+    """Of ``--over gpu=H100,H2``: the keys of what is swept, then the values of one."""
+    key, begun, written = incomplete.partition("=")
+    if begun:
+        values = BY_PARAMETER.get(key.replace("-", "_"))
+        return [(f"{key}={name}", what) for name, what in _matching(values, written)] if values else []
+    from tokonomics.cli.parameters import OUTPUT
+    from tokonomics.cli.scenario_file import known_keys
+
+    named = context.params.get("verb")
+    keys = known_keys([named] if named in dict(verbs()) else SWEPT_UNASKED)
+    return [(f"{each}=", "") for each in keys if each.startswith(incomplete) and each not in {*OUTPUT, "profile"}]
 
 
 def _matching(values: Callable[[], list[Value]], incomplete: str) -> list[Value]:
@@ -170,14 +211,14 @@ def _in_bash() -> bool:
     return os.environ.get(VARIABLE, "").endswith("_bash")
 
 
-def _join_at_colons() -> None:
-    """``openai : gpt`` as bash hands it over is the one word ``openai:gpt`` to us."""
+def _join_words() -> None:
+    """``openai : gpt`` and ``gpu = H1``, as bash hands them over, are the words ``openai:gpt`` and ``gpu=H1`` to us."""
     words = os.environ.get("COMP_WORDS", "").split(" ")
     at = int(os.environ.get("COMP_CWORD") or 0)
     joined: list[str] = []
     moved = at
     for number, word in enumerate(words):
-        if joined and (word == ":" or joined[-1].endswith(":")):
+        if joined and (word in _CUTS or joined[-1].endswith(_CUTS)):
             joined[-1] += word
             moved -= number <= at
         else:

@@ -1,8 +1,6 @@
 """The files that start the pick of a plan, from what was typed."""
 
 import math
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,8 +34,8 @@ def targets_from(names: Sequence[str] | None, folder: Path | None) -> list[Targe
     return [Target(name) for name in given]
 
 
-def deploy_files_of(study: Study, targets: Sequence[Target]) -> list[DeployFile]:
-    """The files of the plan's cheapest candidate."""
+def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> list[DeployFile]:
+    """The files of the plan's cheapest candidate; ``command`` made the plan."""
     best = study.plan.best
     if best is None:
         return []
@@ -57,7 +55,7 @@ def deploy_files_of(study: Study, targets: Sequence[Target]) -> list[DeployFile]
         offer=offer,
         terms=best.terms,
         router=best.router.value,
-        provenance=provenance(shlex.join(["tokonomics", *sys.argv[1:]]), today(), offer),
+        provenance=provenance(command, today(), offer),
     )
     return [deploy_file(target, job) for target in targets]
 

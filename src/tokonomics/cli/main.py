@@ -1,5 +1,6 @@
 """The command line: verbs, and the one place where an error becomes a message and an exit code."""
 
+import copy
 import gc
 import io
 import itertools
@@ -97,16 +98,29 @@ def _options(
     pass
 
 
+def with_only(verb: str) -> typer.Typer:
+    """The app as one verb needs it: building them all takes as long as importing Typer. All of it for other words."""
+    commands = [each for each in app.registered_commands if each.name == verb]
+    groups = [each for each in app.registered_groups if each.name == verb]
+    if not commands and not groups:
+        return app
+    made = copy.copy(app)
+    made.registered_commands, made.registered_groups = commands, groups
+    return made
+
+
 def run() -> None:
     """Run a verb; what a person got wrong becomes one message and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × or ≤ shows ? instead of failing
+    asked = with_only(sys.argv[1] if len(sys.argv) > 1 else "")
     if completion.VARIABLE in os.environ:
         completion.hook(app)
+        asked = app
     try:
         try:
-            app()
+            asked()
         finally:
             sys.stdout.flush()
     except SystemExit as leaving:

@@ -8,8 +8,6 @@ import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
-_PIPE_WIDTH = 140
-"""Columns when the output is not a terminal, so that tables in files and pipes keep their shape."""
 _LEAST_WIDTH = 118
 """A narrower terminal wraps long lines itself: a table that fits it would have to cut names and numbers."""
 
@@ -18,9 +16,11 @@ def console(stderr: bool = False) -> Any:
     """A rich console that keeps tables whole in a pipe; colours follow NO_COLOR and FORCE_COLOR."""
     from rich.console import Console
 
+    from tokonomics.report.text import COLUMNS
+
     made = Console(stderr=stderr, highlight=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
-        return Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+        return Console(stderr=stderr, highlight=False, width=COLUMNS)
     if made.width < _LEAST_WIDTH:
         return Console(stderr=stderr, highlight=False, width=_LEAST_WIDTH)
     return made

@@ -54,6 +54,8 @@ class Parameter:
     """In a scenario file."""
     flag: str | None
     """None for what the command line takes by position."""
+    off: str | None
+    """The flag that says no, where there is one."""
     type: Any
     is_list: bool
     required: bool
@@ -131,11 +133,12 @@ def _parameter(each: inspect.Parameter, hint: Any) -> Parameter:
     is_list = get_origin(inner) is list
     plain = get_args(inner)[0] if is_list else inner
     kind = Kind.FILE if plain is Path else _KINDS.get(each.name, Kind.PLAIN) if plain is str else Kind.PLAIN
-    flag = _flag(each.name, info) if isinstance(info, OptionInfo) else None
+    flag, off = _flags(each.name, info) if isinstance(info, OptionInfo) else (None, None)
     return Parameter(
         name=each.name,
         key=flag.removeprefix("--").replace("-", "_") if flag else _KEYS_OF_PLACES.get(each.name, each.name),
         flag=flag,
+        off=off,
         type=str if plain is Path else plain,
         is_list=is_list,
         required=each.default is inspect.Parameter.empty,
@@ -149,11 +152,13 @@ def _parameter(each: inspect.Parameter, hint: Any) -> Parameter:
     )
 
 
-def _flag(name: str, info: OptionInfo) -> str:
+def _flags(name: str, info: OptionInfo) -> tuple[str, str | None]:
+    """The flag, and the one that says no: ``--moe/--dense``."""
     # Inside Annotated, typer takes the first name of an option for its default, and sorts that out later.
     written = (info.default, *(info.param_decls or ()))
-    flags = [flag for flag in written if isinstance(flag, str) and flag.startswith("--")]
-    return flags[0].split("/")[0] if flags else "--" + name.replace("_", "-")
+    declared = [flag for flag in written if isinstance(flag, str) and flag.startswith("--")]
+    flag, _, off = (declared[0] if declared else "--" + name.replace("_", "-")).partition("/")
+    return flag, off or None
 
 
 def _is_union(declared: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokonomics.cli import flags
-from tokonomics.cli.answer import Answer, below_each_other, working
+from tokonomics.cli.answer import Answer, asked_as, below_each_other, working
 from tokonomics.cli.groups import Choice, Load, Market, Shown, flat, words
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def plan(
     Examples:
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms
       tokonomics plan llama-3.3-70b --trace azure-conv --slo ttft_p99=1,tpot_p99=80ms --min-weights fp8 --spare 1
-      tokonomics plan llama-3.1-8b qwen3-8b gemma-2-9b --tokens-per-month 2B --input 500 --output 200 --why
+      tokonomics plan llama-3.1-8b qwen3-8b gemma-2-9b --tokens-per-month 2B --input 500 --output 200
+      tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --provider aws,gcp --why --explain
       tokonomics plan qwen3-30b-a3b --rate 10:20:40 --input 500 --output 200 --provider aws --discount aws=0.2
       tokonomics plan chat.toml --rate 10 --deploy vllm,kubernetes --deploy-to out
     """
@@ -73,7 +74,7 @@ def plan(
     if (why or explain) and (len(cases) > 1 or len(scenario.model) > 1):
         raise BadInput("is for one model at one demand", where="--explain" if explain else "--why")
     studies = [study for each in cases.values() for study in studied(questions_of(each, today()))]
-    files = deploy_files_of(studies[0], targets) if targets and len(studies) == 1 else []
+    files = deploy_files_of(studies[0], targets, asked_as()) if targets and len(studies) == 1 else []
     if deploy_to:
         save_files(files, deploy_to)
     if len(cases) > 1:

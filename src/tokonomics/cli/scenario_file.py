@@ -28,12 +28,10 @@ AS_GIVEN = "as given"
 _TRACE_PREFIX = "trace:"
 _OWN_SENSE = {
     "gpus": frozenset({"plan", "own-hardware", "cost"}),
-    "tokens_per_second": frozenset({"trace", "breakeven", "cost"}),
-    "usd_per_hour": frozenset({"trace", "breakeven"}),
+    "usd_per_hour": frozenset({"breakeven"}),
 }
 """Keys that mean another thing to these verbs: the most GPUs that are paid for, those of a machine, and those that make
-the tokens; tokens of a machine, of a replica, and of all GPUs; dollars of a machine, and of what replaces a plan. At
-the top, ``usd_per_hour`` is that of one GPU, as to all other verbs."""
+the tokens; a price that replaces a plan instead of pricing it."""
 _EITHER = {"cost": ("usd_per_hour", ("gpu", "offers"))}
 """What says the same in another way: a price, or the GPU that it is looked up for."""
 _FILE = "tokonomics.scenario"

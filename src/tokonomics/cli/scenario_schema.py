@@ -1,13 +1,13 @@
 """The JSON Schema of scenario files, from the flags of the verbs: what an editor completes, explains and underlines.
 
 Draft 4, the newest that Taplo (Even Better TOML) reads. A key at the top takes whatever any verb takes from there; in a
-table, what that verb takes.
+table, what that verb takes. No number of a scenario may be below 0, and where flags say more, that holds.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from tokonomics.cli.parameters import Parameter, verb_parameters
+from tokonomics.cli.parameters import Kind, Parameter, verb_parameters
 from tokonomics.cli.scenario_file import scenario_verbs, shared_keys, sharers_of
 
 _TYPES = {str: ["string", "number"], int: ["integer"], float: ["number"], bool: ["boolean"]}
@@ -50,12 +50,11 @@ def _described(parameters: Sequence[Parameter], text: str) -> dict[str, Any]:
 
 def _value(parameters: Sequence[Parameter]) -> dict[str, Any]:
     """One value; or several, where some verb takes them."""
-    one: dict[str, Any] = {"type": _types(parameters)}
-    if len(one["type"]) == 1:
-        one["type"] = one["type"][0]
-    lows, highs = [each.low for each in parameters], [each.high for each in parameters]
-    if None not in lows:
-        one["minimum"] = min(each for each in lows if each is not None)
+    types = _types(parameters)
+    one: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
+    if types != ["boolean"] and all(each.kind in (Kind.PLAIN, Kind.LENGTHS) for each in parameters):
+        one["minimum"] = min(each.low or 0 for each in parameters)
+    highs = [each.high for each in parameters]
     if None not in highs:
         one["maximum"] = max(each for each in highs if each is not None)
     if any(each.is_list for each in parameters):

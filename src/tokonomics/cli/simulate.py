@@ -174,6 +174,7 @@ def capacity(
     shown.check()
     promises = parse_promises(slo) if slo is not None else ()
     deployment = deployment_from(model_from(model_name, model), gpu, layout)
+    price_of(deployment, fleet_from(1, router, None, None, 0, None), usd_per_hour, market)  # mistakes before the search
     made_up = trace is None
     log = trial_from(traffic) if made_up else traffic_from(trace, traffic)
     settings = {

@@ -1,5 +1,6 @@
 """``tokonomics trace``: what a request log is like, or make one up."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,10 +21,10 @@ def trace(
         ),
     ] = None,
     traffic: Traffic,
-    tokens_per_second: Annotated[
+    machine_tokens_per_second: Annotated[
         float | None, typer.Option(help="What one machine serves, prompt and answer tokens: prices its idle time.")
     ] = None,
-    usd_per_hour: Annotated[float | None, typer.Option(help="What that machine costs.")] = None,
+    machine_usd_per_hour: Annotated[float | None, typer.Option(help="What that machine costs.")] = None,
     chart: ChartFile = None,
     html: HtmlFile = None,
     save: Annotated[Path | None, typer.Option(help="Save the requests as .parquet, which this verb reads.")] = None,
@@ -36,7 +37,7 @@ def trace(
       tokonomics trace azure-conv
       tokonomics trace requests.jsonl.gz --chart traffic.svg
       tokonomics trace log.csv --columns arrival=time,input=prompt,output=answer --from 10m --to 40m
-      tokonomics trace azure-conv --tokens-per-second 20000 --usd-per-hour 3
+      tokonomics trace azure-conv --machine-tokens-per-second 20000 --machine-usd-per-hour 3
       tokonomics trace --arrivals gamma:2,cv=3 --requests 10000 --input sample:sharegpt --save demo.parquet
       tokonomics trace chat.toml
     """
@@ -47,14 +48,15 @@ def trace(
     check_files(chart, html)
     if save:
         check_save_path(save)
+    summed_up = partial(summarize, tokens_per_second=machine_tokens_per_second, usd_per_hour=machine_usd_per_hour)
     as_it_is = traffic == Traffic(columns=traffic.columns, strict=traffic.strict, seed=traffic.seed) and not save
     if file is not None and as_it_is and (opened := open_log(file, traffic.columns, traffic.strict)):
         with rows_read(file) as on_rows:
             # Batch by batch: the log need not fit in memory.
-            made = summarize(opened, tokens_per_second=tokens_per_second, usd_per_hour=usd_per_hour, on_rows=on_rows)
+            made = summed_up(opened, on_rows=on_rows)
     else:
         requests_made = traffic_from(file, traffic)
-        made = summarize(requests_made, tokens_per_second=tokens_per_second, usd_per_hour=usd_per_hour)
+        made = summed_up(requests_made)
         if save:
             save_trace(requests_made, save)
             typer.echo(f"{len(requests_made):,} requests saved to {save}", err=True)

@@ -135,12 +135,20 @@ def _extras() -> Iterator[Check]:
 
 
 def _simulator() -> Iterator[Check]:
-    from tokonomics.serving.compiled import must_compile
+    from tokonomics.serving.compiled import code_folder, must_compile
 
-    if must_compile():
-        yield Check(name="simulator", state="note", seen="not compiled yet: the first simulation takes half a minute")
-    else:
-        yield Check(name="simulator", state="ok", seen="compiled, and kept for the next run")
+    missing, folder = must_compile(), code_folder()
+    seen = "not compiled yet: the first simulation takes half a minute"
+    if not missing:
+        seen = "compiled, and kept for the next run"
+    others = [each for each in folder.parent.glob("compiled-*") if each != folder] if folder else []
+    size = sum(file.stat().st_size for each in others for file in each.rglob("*") if file.is_file())
+    fix = None
+    if folder and others:
+        seen += f"; beside it code of {plural(len(others), 'other version')}, {gigabytes(size)}"
+        fix = f"It goes when unused for a month; to have the room now: rm -r {folder.parent / 'compiled-*'}"
+    facts: Facts = {"other_versions": len(others), "other_bytes": size}
+    yield Check(name="simulator", state="note" if missing else "ok", seen=seen, fix=fix, facts=facts)
 
 
 def _gpu_prices() -> Iterator[Check]:

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
 from tokonomics.planner.breakeven import SECONDS_PER_MONTH, BreakEvenReport
 from tokonomics.report.plan_view import promises_text
-from tokonomics.report.tables import table
+from tokonomics.report.tables import OLD_PRICE, table
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
-_LETTERS = string.ascii_uppercase
+
+def _letters(count: int) -> list[str]:
+    """A to Z, then AA, BB and so on: every API has one."""
+    names = string.ascii_uppercase
+    return [names[place % len(names)] * (place // len(names) + 1) for place in range(count)]
 
 
 def breakeven_view(found: BreakEvenReport) -> RenderableType:
@@ -85,7 +88,7 @@ def _apis(found: BreakEvenReport) -> RenderableType:
             _tokens(meets.stays_tokens_per_month),
             str(each.date or "–"),
         )
-        for letter, each, meets in zip(_LETTERS, found.apis, found.found, strict=False)
+        for letter, each, meets in zip(_letters(len(found.apis)), found.apis, found.found, strict=True)
     ]
     columns = ["", "API", ">list in / out", ">$/Mtok", ">ours, full", ">first", ">for good", "!list of"]
     title = "$/Mtok of this mix; tokens a month from which self-hosting is cheaper: first, and for good"
@@ -101,7 +104,7 @@ def _bills(found: BreakEvenReport) -> RenderableType:
     bills = found.bills
     rows = [(SELF_HOSTED, *(_cell(each, SELF_HOSTED, each.hosted_usd) for each in bills))]
     rows.append(("  replicas / GPUs", *(f"{each.replicas:,} / {each.gpus:,}" for each in bills)))
-    for letter, api in zip(_LETTERS, found.apis, strict=False):
+    for letter, api in zip(_letters(len(found.apis)), found.apis, strict=True):
         rows.append((f"{letter} {api.name}", *(_cell(each, api.name, each.api_usd[api.name]) for each in bills)))
     heads = [f">{count(each.tokens_per_month)}{_own(found, each)}" for each in bills]
     return table(["tokens a month", *heads], rows, title="Dollars a month (→ the cheapest)")
@@ -127,7 +130,7 @@ def _lines(found: BreakEvenReport) -> RenderableType:
 
 
 def _swings(found: BreakEvenReport) -> RenderableType:
-    heads = [f">{letter}" for letter, _ in zip(_LETTERS, found.apis, strict=False)]
+    heads = [f">{letter}" for letter in _letters(len(found.apis))]
     kinds = [_plain(each.what) for each in found.swings[0]]
     rows = [
         (what, *(_range(row[place].found) for row in found.swings))
@@ -187,7 +190,7 @@ def _notes(found: BreakEvenReport) -> str:
         held = "What replicas hold under the promise" if found.promises else "What replicas hold, nothing promised"
         lines.append(f"{held}: {how}. GPU prices of {_dates(dates)}, on these terms.")
         if any(each.pick.price_stale for each in found.hardware):
-            lines.append(f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`.")
+            lines.append(OLD_PRICE)
         below = sorted({each.pick.weights.value for each in found.hardware if each.pick.below_checkpoint})
         if below:
             lines.append(
@@ -199,8 +202,7 @@ def _notes(found: BreakEvenReport) -> str:
         lines.append(f"No hardware was looked for at {volumes} tokens a month, where bills meet: compare fewer APIs.")
     lines += _kept(found)
     lines += [f"Left out: {each.name}, {each.why}." for each in found.left_out]
-    notes = {each.note for each in found.apis if each.note}
-    lines += [f"{each.name}: {each.note}." for each in found.apis if each.note and each.note in notes]
+    lines += [f"{each.name}: {each.note}." for each in found.apis if each.note]
     return "\n".join(lines)
 
 

@@ -13,7 +13,8 @@ def fit_view(fit: Fit) -> RenderableType:
     engine = deployment.engine
     if fit.fits:
         headline = Text.assemble(
-            ("fits", "bold green"), f": {deployment} holds {fit.max_sequences:,} sequences of {fit.context:,} tokens"
+            ("fits", "bold green"),
+            f": {deployment} holds {plural(fit.max_sequences, 'sequence')} of {fit.context:,} tokens",
         )
     else:
         need = f"needs {fit.min_gpus} GPUs" if fit.min_gpus else "no number of these GPUs is enough"

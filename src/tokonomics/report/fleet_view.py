@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tokonomics.catalog.offers import STALE_AFTER_DAYS, UNSPECIFIED, Terms
+from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.money.fleet import ADVISOR, Purchase
 from tokonomics.money.fleet_replay import Replay
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.fleet_offers import ASSUMED, MachineKind
-from tokonomics.report.tables import table
+from tokonomics.report.tables import OLD_PRICE, quoted_on, table
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
 TERMS = {Terms.reserved: "reserved", Terms.on_demand: "on demand", Terms.spot: "spot"}
@@ -231,8 +231,7 @@ def _verdict(report: FleetReport) -> Text:
 def _notes(report: FleetReport) -> Text:
     plan = report.plan
     bought = [report.kind(each.offer) for each in plan.purchases]
-    dates = sorted({each.price_date for each in bought})
-    quoted = "" if not dates else f"on {dates[0]}" if len(dates) == 1 else f"from {dates[0]} to {dates[-1]}"
+    quoted = f"{quoted_on(each.price_date for each in bought)}. " if bought else ""
     starts = sorted({each.startup_s for each in bought})
     lines = [
         f"Solved in {plan.solve_s:.1f} s over {count(plan.variables)} variables: no fleet of {_proven_for(report)} is "
@@ -244,7 +243,7 @@ def _notes(report: FleetReport) -> Text:
         if starts and plan.expected_usd
         else "",
         _available(report),
-        f"Prices quoted {quoted}. Month: {HOURS_PER_MONTH} hours.",
+        f"{quoted}Month: {HOURS_PER_MONTH} hours.",
     ]
     if report.counted_share < 1:
         lines.insert(
@@ -255,7 +254,7 @@ def _notes(report: FleetReport) -> Text:
     if _has_spot(report):
         lines.insert(3, _spot_note(report))
     if any(each.price_stale for each in bought):
-        lines.append(f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`.")
+        lines.append(OLD_PRICE)
     providers = sorted({f"{each.provider} {each.region}" for each in bought})
     if len(providers) > 1:
         lines.append(f"It spans {', '.join(providers)}: without --anywhere it stays in one region.")

@@ -6,8 +6,6 @@ nothing over the network.
 
 import html
 import json
-import shlex
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -78,11 +76,11 @@ def check_html_path(path: Path) -> None:
     check_path(path, "--html", (".html", ".htm"))
 
 
-def save_report(path: Path, title: str, view: object, charts: "Mapping[str, alt.TopLevelMixin]", result: Any) -> None:
+def save_report(
+    path: Path, title: str, view: object, charts: "Mapping[str, alt.TopLevelMixin]", result: Any, command: str
+) -> None:
     """Write the report; whole or not at all."""
-    command = shlex.join(["tokonomics", *sys.argv[1:]])
-    text = report_page(title, view, charts, result, command)
-    write_text(path, text, f"--html {shorten(path.name)}")
+    write_text(path, report_page(title, view, charts, result, command), f"--html {shorten(path.name)}")
 
 
 def _inside_script(value: Any) -> str:

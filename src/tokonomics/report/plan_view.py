@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tokonomics.catalog.offers import STALE_AFTER_DAYS, UNSPECIFIED, Terms
+from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.nouns import Badge
 from tokonomics.planner.blame import Blame
@@ -16,7 +16,7 @@ from tokonomics.planner.screen import describe
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.report.cost_view import prices_text
 from tokonomics.report.predict_view import SPEEDS
-from tokonomics.report.tables import table
+from tokonomics.report.tables import OLD_PRICE, quoted_on, table
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.workload import Workload
@@ -218,15 +218,13 @@ def _one(spread: Spread, statistic: str) -> str:
 
 
 def _notes(plan: Plan, shown: list[Candidate], discounts: Mapping[str, float]) -> Text:
-    dates = sorted({row.price_date for row in shown})
-    quoted = f"on {dates[0]}" if len(dates) == 1 else f"from {dates[0]} to {dates[-1]}"
     ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(each.offers for each in plan.rejected):,}"
     lines = [
         "$/Mtok: the whole bill over all tokens, in and out. util.: load over what full batches of mean requests hold;",
         "bursts and promises leave less to use than that: the room to grow is simulated.",
         "Speeds are modelled: from kernels timed on that GPU, scaled from a relative's by the datasheet, or assumed.",
         _how_sized(plan),
-        f"Prices quoted {quoted}; {ranked} ranked, {rejected} rejected (--why).",
+        f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected (--why).",
     ]
     if discounts:
         lines.append(
@@ -237,7 +235,7 @@ def _notes(plan: Plan, shown: list[Candidate], discounts: Mapping[str, float]) -
             "* weights or KV cache at fewer bits than published: check quality on your own task (--min-weights, --kv)."
         )
     if any(row.price_stale for row in shown):
-        lines.append(f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`.")
+        lines.append(OLD_PRICE)
     return Text("\n".join(lines), style="dim")
 
 

@@ -44,12 +44,20 @@ def pairs(rows: Iterable[tuple[str, str | Text, str]]) -> Table:
     return made
 
 
-def quoted_text(dates: Sequence[date], any_stale: bool) -> str:
+OLD_PRICE = f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`."
+"""What the mark on old prices means."""
+
+
+def quoted_on(dates: Iterable[date]) -> str:
+    """When prices were quoted."""
+    found = list(dates)
+    first, last = min(found), max(found)
+    return f"Prices quoted on {first}" if first == last else f"Prices quoted from {first} to {last}"
+
+
+def quoted_text(dates: Iterable[date], any_stale: bool) -> str:
     """When prices were quoted, and what the mark on old ones means."""
-    first, last = min(dates), max(dates)
-    said = f"Prices quoted {f'on {first}' if first == last else f'from {first} to {last}'}."
-    old = f" † price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`."
-    return said + old if any_stale else said
+    return f"{quoted_on(dates)}. {OLD_PRICE}" if any_stale else f"{quoted_on(dates)}."
 
 
 _FILLS = "█▓▒░·"

@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -47,12 +48,12 @@ def inlined(function: Function) -> Function:
 
 def must_compile() -> bool:
     """Nothing has been compiled from today's sources on this machine: the first run will take a while."""
-    folder = _folder()
+    folder = code_folder()
     return folder is None or not any(folder.rglob("*.nbi"))
 
 
 def _kept(function: Function, options: dict[str, bool]) -> Function:
-    folder = _folder()
+    folder = code_folder()
     if folder is None:
         return cast(Function, _njit(**options)(function))
     before = _config.CACHE_DIR
@@ -64,7 +65,7 @@ def _kept(function: Function, options: dict[str, bool]) -> Function:
 
 
 @cache
-def _folder() -> Path | None:
+def code_folder() -> Path | None:
     """Where code made from today's sources is kept; None where nothing can be written."""
     text = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {np.__version__}".encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
@@ -73,7 +74,10 @@ def _folder() -> Path | None:
     name = Path("tokonomics") / f"compiled-{text.hexdigest()[:16]}"
     try:
         folder = (Path(home) if home else Path.home() / ".cache") / name
-        if not folder.exists():
+        if folder.exists():
+            with suppress(PermissionError):  # of another user's folder: its code can be read all the same
+                os.utime(folder)  # somebody runs it
+        else:
             folder.mkdir(parents=True, exist_ok=True)
             _forget_others(folder)
     except (OSError, RuntimeError):  # nobody's home, or not to be written to
@@ -84,5 +88,6 @@ def _folder() -> Path | None:
 def _forget_others(folder: Path) -> None:
     """Remove what other sources were compiled to more than a month ago."""
     for other in folder.parent.glob("compiled-*"):
-        if time.time() - other.stat().st_mtime > _KEPT_S:
-            shutil.rmtree(other, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another process was quicker
+            if time.time() - other.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(other, ignore_errors=True)

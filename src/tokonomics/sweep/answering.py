@@ -4,7 +4,6 @@ import contextlib
 import gc
 import io
 import json
-import resource
 import time
 import traceback
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ from tokonomics.cli.asking import ask
 from tokonomics.errors import TokonomicsError
 from tokonomics.room import NoRoom
 from tokonomics.sweep.figures import figures_of, untimed
-from tokonomics.sweep.local import STATM
 from tokonomics.sweep.outcome import Outcome, Status
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
@@ -62,10 +60,3 @@ def warm_up(verb: str) -> None:
         from tokonomics.traffic.trace import make_trace
 
         simulate(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm")), make_trace([0.0], [9], [9]))
-
-
-def limit_memory(limit_bytes: int) -> None:
-    """Beyond what the imports took; where the system knows no such limit there is none (``unlimited``)."""
-    with contextlib.suppress(OSError, ValueError):
-        taken = int(STATM.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (taken + limit_bytes, taken + limit_bytes))

@@ -33,7 +33,8 @@ class ClusterWorker:
 
     def ready(self) -> tuple[Ground, str, int]:
         """Warmed up; what it stands on, and where it is."""
-        from tokonomics.sweep.answering import limit_memory, warm_up
+        from tokonomics.room import limit_memory
+        from tokonomics.sweep.answering import warm_up
         from tokonomics.sweep.ground import ground
 
         warm_up(self._verb)

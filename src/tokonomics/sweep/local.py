@@ -12,16 +12,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any, cast
 
-from tokonomics.room import SHARE, available_bytes
+from tokonomics.room import SHARE, available_bytes, can_limit_memory, limit_memory
 from tokonomics.sweep.crew import Done, Event, Gone, Ready, Worker
 from tokonomics.sweep.environment import changed
 from tokonomics.sweep.outcome import outcome_from
 
-STATM = Path("/proc/self/statm")
-"""Where a worker reads what its imports took: a limit is set beyond that."""
 _ENOUGH_BYTES = 1_000_000_000
 """For a worker: a simulation of a million requests. With less for each there are fewer of them, unless --jobs says."""
 _LEAST_BYTES = 100_000_000
@@ -46,7 +43,7 @@ def most_workers() -> int:
 def unlimited() -> list[str]:
     """What is to be said where a worker cannot be held to its share, as on macOS."""
     said = "workers may take any amount of memory: this system sets no limit, and --memory does nothing"
-    return [] if STATM.exists() else [said]
+    return [] if can_limit_memory() else [said]
 
 
 class LocalCrew:
@@ -125,10 +122,10 @@ def serve(line: Connection, verb: str, memory_bytes: int, parent: int) -> None:
     """The life of a worker: warm up, say so, answer until nobody asks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is the sweep's to answer
     _end_with(parent)
-    from tokonomics.sweep.answering import answered, limit_memory, warm_up
+    from tokonomics.sweep.answering import answered, warm_up
 
     warm_up(verb)
-    limit_memory(memory_bytes)
+    limit_memory(memory_bytes)  # beyond what the imports took
     try:
         line.send(None)
         while True:

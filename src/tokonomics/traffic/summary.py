@@ -153,7 +153,7 @@ def summarize(
     With the capacity and the price of one machine also what its idle time costs. ``on_rows`` hears of every batch.
     """
     if (tokens_per_second is None) != (usd_per_hour is None):
-        missing = "--usd-per-hour" if usd_per_hour is None else "--tokens-per-second"
+        missing = "--machine-usd-per-hour" if usd_per_hour is None else "--machine-tokens-per-second"
         raise BadInput("is missing: idle time needs both a capacity and a price", where=missing)
     tally = Tally(tuple(Window(width) for width in WINDOWS_S))
     tenants: dict[str, NDArray[np.int64]] = {}

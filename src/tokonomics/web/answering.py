@@ -31,7 +31,7 @@ def answer(request: dict[str, Any], tell: Told) -> dict[str, Any]:
     verb = find_verb(request["verb"])
     call = {name: _as_taken(value, verb.parameters[name].kind) for name, value in request["call"].items()}
     said = io.StringIO()
-    with taking(tell) as taken, contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+    with taking(request["command"], tell) as taken, contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         with contextlib.suppress(typer.Exit):
             verb.function(**call)
         if not taken:
@@ -71,9 +71,9 @@ def _as_taken(value: Any, kind: Kind) -> Any:
 
 
 def error_of(problem: TokonomicsError) -> dict[str, Any]:
-    """What is wrong, where, and what to do, by the names of the inputs."""
+    """What is wrong, where, and what to do, by the names of the inputs; within a sentence they are marked."""
     said = {"what": problem.what, "where": problem.where, "fix": problem.fix}
-    return {name: text and in_python(text) for name, text in said.items()}
+    return {name: text and in_python(text, mark="" if name == "where" else "`") for name, text in said.items()}
 
 
 def as_json(value: Any) -> bytes:

@@ -106,12 +106,13 @@ def state(ledger: Path) -> dict[str, Any]:
 
     today = now - now % _DAY_S
     with Ledger(ledger, read_only=True) as book:
+        recent = bill(book.spans(now - _NOW_S, now), now - _NOW_S, now, ())
         return {
             "at": now,
             "ledger": ledger.name,
             "read": _latest(book),
-            "now": sums(now - _NOW_S)["total"],
-            "burning": _burning(bill(book.spans(now - _NOW_S, now), now - _NOW_S, now, ())),
+            "now": recent.total.model_dump(mode="json"),
+            "burning": _burning(recent),
             "hour": sums(now - now % _HOUR_S)["total"],
             "today": sums(today)["total"],
             "total": sums(0.0)["total"],

@@ -131,11 +131,6 @@ class Uploads:
             raise BadInput("there is no such upload, or it is too old", where="upload", fix="Drop the file again.")
         return kept.path
 
-    def names(self) -> dict[str, str]:
-        """What to say instead of where a file lies."""
-        with self._lock:
-            return {str(kept.path): kept.name for kept in self._kept.values()}
-
     def drop(self, id: str) -> bool:
         """Forget a file; whether there was one."""
         with self._lock:

@@ -6,7 +6,6 @@ the output's shape is left out; what names a file on the command line names an u
 """
 
 import inspect
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
+from tokonomics.cli.command_line import command_line, command_words
 from tokonomics.cli.parameters import Kind, Parameter, functions, verb_parameters
 from tokonomics.errors import UnknownName
 
@@ -52,20 +52,8 @@ class Verb:
 
     def command(self, inputs: Mapping[str, Any]) -> str:
         """The line that asks the same of the command line."""
-        placed: list[str] = []
-        flagged: list[str] = []
-        for parameter in self.parameters.values():
-            if parameter.name not in inputs or inputs[parameter.name] == parameter.default:
-                continue
-            given = inputs[parameter.name]
-            values = [str(each) for each in (given if isinstance(given, list) else [given])]
-            if parameter.flag is None:
-                placed += values
-            elif parameter.type is bool:
-                flagged += [parameter.flag] if given else []
-            else:
-                flagged += [part for value in values for part in (parameter.flag, value)]
-        return shlex.join(["tokonomics", self.name, *placed, *flagged])
+        given = {name: inputs[name] for name in self.parameters if name in inputs}
+        return command_line(command_words(self.name, given))
 
 
 _QUICK: "dict[str, tuple[str, bool] | bool]" = {

@@ -4,6 +4,7 @@
 
 import * as api from "./api.js";
 import { announce } from "./dom.js";
+import { labelled } from "./labels.js";
 
 const SETTLED_MS = 250; // without a change, before charts that take long are asked for
 const KEPT = 24;
@@ -93,10 +94,11 @@ export function asker({ view, place, values, catalog, answered, refused }) {
     const known = error instanceof api.Refusal;
     if (!known) console.error(error);
     shown = false;
-    place.refused(known ? error : { what: "The page could not show the answer", where: error.message }, {
-      focus: final === "asked",
-    });
-    refused(error);
+    const said = known
+      ? labelled(view.groups ?? []).refusal(error)
+      : { what: "The page could not show the answer", where: error.message };
+    place.refused(said, { focus: final === "asked" });
+    refused(said);
   }
 
   return { ask, stop };

@@ -64,12 +64,9 @@ export function form({ groups, catalog, changed, submitted, submitLabel, submits
     reveal();
   }
 
-  // Points at the field an error speaks of: by its flag ("--gpu", "--input, --output"), or by the value it quotes.
+  // Points at the fields that a refusal names, or whose value it quotes.
   function blame(error) {
-    const named = String(error?.where ?? "")
-      .split(/[\s,:]+/)
-      .map((each) => each.replace(/^-+/, "").replaceAll("-", "_"))
-      .filter(Boolean);
+    const named = error?.names ?? [];
     const quoted = (value) => value !== "" && String(error?.what ?? "").includes(`'${value}'`);
     for (const [name, part] of parts) {
       part.fault?.remove();

@@ -140,11 +140,12 @@ export function pane({ name, fixed = false }) {
     changedSince(is) {
       element.classList.toggle("outdated", is);
     },
-    refused({ what, where, fix }, { focus }) {
+    refused({ what, where, at, fix }, { focus }) {
       state("refused");
       refill(
         trouble,
         h("h2", {}, capital(what)),
+        at && h("p", {}, "At ", at),
         where && h("p", {}, "At ", h("code", {}, where)),
         fix && h("p", {}, fix),
       );

@@ -4,6 +4,7 @@
 import { h } from "../dom.js";
 import * as field from "../fields.js";
 import { count, figure, percent, plural, seconds, usd } from "../format.js";
+import { labelled } from "../labels.js";
 import { files, origins, section, tiles } from "../pane.js";
 import { machines, ranking, runnersUp, whyNot } from "./plan-lists.js";
 
@@ -32,7 +33,7 @@ const TAKEN = [
 
 const NAMES = { ttft: "First token", tpot: "Each next token", e2e: "Whole answer" };
 const leaderOf = ({ best, ranked }) => best ?? ranked?.[0] ?? null;
-export default {
+const plan = {
   key: "plan",
   name: "Plan",
   lede: "Model, traffic and promise in; the cheapest machines that keep it out.",
@@ -99,6 +100,7 @@ export default {
     return best ? shown(result, best, values) : nothing(result);
   },
 };
+export default plan;
 
 function shown(result, best, values) {
   return {
@@ -250,14 +252,8 @@ function nothing(result) {
           h(
             "ul",
             {},
-            blames.map((each) =>
-              h(
-                "li",
-                {},
-                Object.values(each)
-                  .filter((value) => typeof value === "string")
-                  .join(": "),
-              ),
+            blames.map(({ constraint, why, nearest }) =>
+              h("li", {}, labelled(plan.groups).flags([constraint, why, nearest].join(": "))),
             ),
           ),
         ),

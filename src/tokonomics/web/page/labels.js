@@ -1,0 +1,37 @@
+// What is said of inputs, in the words of the form: `rate` and --rate are what the reader sees as “Requests per second”.
+
+const PLACES = { what: "model", model_name: "model", models: "model", file: "trace" }; // what has no flag
+const NAMED = /`(\w+)(?:=([^`]*))?`/g; // as the server marks names of inputs
+const FLAG = /--([a-z][a-z-]*[a-z])/g;
+
+const nameOf = (input) => PLACES[input] ?? input.replaceAll("-", "_");
+
+export function labelled(groups) {
+  const fields = new Map(groups.flatMap((group) => group.fields).map((field) => [field.name, field]));
+  const label = (input) => {
+    const field = fields.get(nameOf(input));
+    return field ? `“${[field.label, field.unit].filter(Boolean).join(" ")}”` : null;
+  };
+  const named = (text) =>
+    text?.replace(NAMED, (marked, input, value) => {
+      const found = label(input);
+      return found && value !== undefined ? `${found} ${value}` : (found ?? marked);
+    });
+  return {
+    flags: (text) => text.replace(FLAG, (flag, input) => label(input) ?? flag),
+    // A refusal by the labels of the form; `names` are the fields that it speaks of.
+    refusal({ what, where, fix }) {
+      const inputs = String(where ?? "")
+        .split(/[\s,:.]+/)
+        .filter(Boolean);
+      const known = inputs.length > 0 && inputs.every(label);
+      return {
+        what: named(what),
+        where: known ? null : where,
+        at: known ? inputs.map(label).join(", ") : null,
+        fix: named(fix),
+        names: inputs.map(nameOf),
+      };
+    },
+  };
+}
