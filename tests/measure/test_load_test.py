@@ -17,7 +17,7 @@ from tests.measure.loopback import Loopback, chunk, loopback
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.bench import client, stream
-from tokonomics.measure.bench.loads import Window, closed_loop
+from tokonomics.measure.bench.loads import Window, closed_loop, point_of
 from tokonomics.measure.bench.run import Asked, run_bench
 from tokonomics.measure.bench.stopping import Budget, Stopping, half_width
 from tokonomics.measure.bench.stream import AnswerStream, BadAnswer
@@ -126,6 +126,20 @@ def test_a_request_that_is_due_after_the_end_is_not_waited_for(server: Loopback)
     trace = make_trace([0.0, 0.01, 86_400.0], [40, 40, 40], [3, 3, 3])
     point = bench(server, "good", users=[], trace=trace, budget=Budget(seconds=30)).points[0]
     assert (point.completed, point.stopped) == (2, "30 s")
+
+
+@pytest.mark.parametrize(("held_back", "said"), [(6, True), (4, False)])
+def test_answers_that_come_in_one_piece_are_said_to_tell_no_time_per_token(held_back: int, said: bool) -> None:
+    """Ten answers of five tokens within a second each, of which a proxy held so many back to their end."""
+    window = Window(0.0, opened_s=0.0, closed_s=10.0)
+    for place in range(10):
+        gaps = [] if place < held_back else [0.2] * 4
+        reply = client.Reply(0.0, 0.0, 1.0 - sum(gaps), 1.0, 1.0, input_tokens=3, output_tokens=5)
+        reply.gaps_s, reply.pieces = gaps, [1] * len(gaps)
+        window.keep(reply, inside=True)
+    point = point_of(window)
+    assert point is not None
+    assert any("60% of the answers came in one piece" in note for note in point.notes) is said
 
 
 FAULTS = {

@@ -196,10 +196,18 @@ def _record(reply: Reply, opened_s: float) -> RequestRecord:
 
 
 def _notes(good: list[Reply]) -> list[str]:
-    """Where the client itself was in the way."""
+    """Where the client, or what lies between it and the server, was in the way."""
+    notes = []
     late = sorted(each.sent_s - each.due_s for each in good if not each.retries)
     if late and (p99 := late[int(0.99 * (len(late) - 1))]) > _LATE_S:
-        return [
+        notes.append(
             f"the client sent requests up to {p99 * 1e3:.0f} ms late (p99); latencies count from when they were due"
-        ]
-    return []
+        )
+    slow = [each for each in good if each.output_tokens > 1 and each.end_s - each.sent_s > _LATE_S]
+    whole = [each for each in slow if not each.gaps_s]
+    if len(whole) > len(slow) / 2:
+        notes.append(
+            f"{len(whole) / len(slow):.0%} of the answers came in one piece, so that their time per token counts as 0: "
+            "does a proxy hold the stream back?"
+        )
+    return notes
