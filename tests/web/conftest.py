@@ -1,4 +1,7 @@
-"""One application with one worker of each kind for all tests of the page; each test asks it as a browser would."""
+"""One application with one worker of each kind for all tests of the page; each test asks it as a browser would.
+
+It waits longer for an answer than a person would, so that a busy machine fails no test.
+"""
 
 from collections.abc import Iterator
 
@@ -20,7 +23,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
         patch.setenv("TOKONOMICS_TODAY", "2026-11-15")
         patch.setenv("TOKONOMICS_CACHE", str(home / "prices"))
         patch.setenv("COLUMNS", "140")
-        made = make_app(Settings(quick_workers=1, long_workers=1, warm_up=False))
+        made = make_app(Settings(quick_workers=1, long_workers=1, quick_s=600.0, warm_up=False))
         yield made
         made.service.close()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.web.page_events import events_of
 
 from tokonomics.web.catalogue import catalogue_json, prices_as_of
 from tokonomics.web.verbs import verbs
@@ -74,10 +75,9 @@ def test_the_result_of_a_job_is_what_json_prints(
     page: TestClient, tokonomics: Command, verb: str, inputs: dict[str, Any]
 ) -> None:
     started = page.post("/api/v1/jobs", json={"verb": verb, "inputs": inputs}).json()
-    events = page.get(f"/api/v1/jobs/{started['id']}/events").text.strip().split("\n\n")
-    names = [event.split("\n")[1] for event in events]
-    assert names == ["event: progress"] * (len(names) - 1) + ["event: answer"]
-    made = json.loads(events[-1].partition("data: ")[2])
+    *progress, (last, made) = events_of(page, started["id"])
+    assert {name for name, _ in progress} <= {"progress"}
+    assert last == "answer"
     printed = json.loads(tokonomics(*shlex.split(made["command"])[1:], "--json").stdout)
     assert without_clocks(made["result"]) == without_clocks(printed)
 

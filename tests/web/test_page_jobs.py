@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.web.page_events import events_of
 
 from tokonomics.room import can_limit_memory
 from tokonomics.web.jobs import Jobs, TooManyOfYours
@@ -297,13 +298,6 @@ def test_a_real_worker_stops_at_its_memory_limit(tmp_path: Path) -> None:
     pool.close()
     assert isinstance(problem, Refused)
     assert "memory" in problem.what
-
-
-def events_of(page: TestClient, id: str) -> list[tuple[str, Any]]:
-    text = page.get(f"/api/v1/jobs/{id}/events").text
-    lines = [event.split("\n") for event in text.strip().split("\n\n")]
-    assert [line[0] for line in lines] == [f"id: {place}" for place in range(len(lines))]
-    return [(line[1].removeprefix("event: "), json.loads(line[2].removeprefix("data: "))) for line in lines]
 
 
 def test_cancelling_a_simulation_kills_it_and_the_server_answers_meanwhile(page: TestClient, gate: Gate) -> None:
