@@ -6,7 +6,7 @@
 come with aiconfigurator-core 0.12.0, NVIDIA, Apache-2.0). Needs polars and scipy; what is fitted needs neither.
 
 - One curve per GPU, backend, cache format, head width and mode: each is a kernel of its own. Log residuals, soft-L1, a
-  weak pull towards ``START`` for what the timings cannot tell.
+  weak pull towards where each starts for what the timings cannot tell.
 - A quarter of the (heads, kv_heads, head_dim) combinations is held out whole to report the error; the shipped curves
   are then fitted on all of them.
 - Rows whose data fit in L2, and would take a visible part of the time to read, are left out of the fit and of the
@@ -18,7 +18,6 @@ come with aiconfigurator-core 0.12.0, NVIDIA, Apache-2.0). Needs polars and scip
 """
 
 import argparse
-import importlib
 import json
 import zlib
 from collections.abc import Callable, Iterator
@@ -31,6 +30,7 @@ from numpy.typing import NDArray
 
 from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.precision import Precision
+from tokonomics.measure.probe.fit_law import ATTENTION_SHARPNESS, DECODE, PREFILL, PULL, least_log_squares
 from tokonomics.physics.attention_kernels import Array, DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
 
 ATTRIBUTION = "kernel timings of aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0), fitted 2026-11-15"
@@ -50,20 +50,11 @@ GPUS = {
 LAYERS = {"llama-3.2-1b": (16, 32, 8, 64), "llama-3.1-8b": (32, 32, 8, 128)}
 """Layers, heads, KV heads and head width of the models with whole steps."""
 
-# Where each parameter starts and is pulled to, and its range: orders of magnitude of the hardware.
-DECODE_START = DecodeCurve(6e-6, 0.8e-6, 100, 3e-6, 6e4, 0.85, 0.3, 1.8, 16, 8, 1e12)
-DECODE_LOW = DecodeCurve(1e-6, 1e-9, 16, 1e-8, 1e3, 0.05, 0.02, 1.05, 0.3, 0.5, 5e9)
-DECODE_HIGH = DecodeCurve(40e-6, 2e-5, 1e5, 5e-5, 1e7, 1, 1, 5, 1e4, 64, 1e13)
-PREFILL_START = PrefillCurve(6e-6, 0.6, 200, 64, 0.5, 8e-9, 0.8, 3, 1.5)
-PREFILL_LOW = PrefillCurve(1e-6, 0.02, 1, 1, 0.02, 1e-10, 0.3, 0.01, 1.0)
-PREFILL_HIGH = PrefillCurve(60e-6, 1, 5000, 1000, 1, 1e-6, 1, 300, 6)
 # Of the module that holds latent attention: launches, share of bandwidth, share of peak of its projections.
 # The shares are held near what plain GEMMs reach, so that the module's other work counts as attention.
 MODULE_START, MODULE_LOW, MODULE_HIGH = (60e-6, 0.7, 0.7), (1e-6, 0.4, 0.45), (1e-3, 0.9, 0.85)
-PULL = 0.3
 SAMPLE, TRIAL = 3000, 600
-SHARPNESS = (1.0, 2.0, 4.0)
-DECODE_SIZES = (len(DECODE_START), len(DECODE_START) + len(MODULE_START))
+DECODE_SIZES = (len(DECODE.start), len(DECODE.start) + len(MODULE_START))
 
 Columns = dict[str, Array]
 Model = Callable[[Array, Columns], Array]
@@ -91,11 +82,10 @@ def main() -> None:
         curves[op] = _fit_op(op, rows, curves)
     if options.steps:
         curves["decode"]["H200"]["pytorch"] = {"bf16": _fit_steps(options.steps)}
-    bandwidths = {key: find_gpu(key).bandwidth_bytes_per_s for key, _ in GPUS.values()}
     whole = {
         "made_by": "benchmarks/fit_attention_kernels.py; do not edit",
         "source": f"{ATTRIBUTION}; {STEPS}",
-        "bandwidth_bytes_per_s": bandwidths,
+        "bandwidth_bytes_per_s": {key: find_gpu(key).bandwidth_bytes_per_s for key, _ in GPUS.values()},
         "curves": curves,
     }
     options.out.write_text(json.dumps(whole, separators=(",", ":")).replace('},"', '},\n"') + "\n", encoding="utf-8")
@@ -208,14 +198,14 @@ def _problem(
             seen = np.where(c["window"] > 0, np.minimum(c["context"], c["window"]), c["context"])
             return decode_time(DecodeCurve(*x), bandwidth, peak, c["batch"], seen, work(c))
 
-        return np.array(DECODE_START), np.array(DECODE_LOW), np.array(DECODE_HIGH), decode
+        return np.array(DECODE.start), np.array(DECODE.low), np.array(DECODE.high), decode
     if op == "prefill":
 
         def prefill(x: Array, c: Columns) -> Array:
             window, past = np.where(c["window"] > 0, c["window"], 1e9), np.zeros_like(c["isl"])
             return prefill_time(PrefillCurve(*x), bandwidth, peak, c["isl"], past, work(c), window, c["batch"])
 
-        return np.array(PREFILL_START), np.array(PREFILL_LOW), np.array(PREFILL_HIGH), prefill
+        return np.array(PREFILL.start), np.array(PREFILL.low), np.array(PREFILL.high), prefill
     return _module_problem(op, gpu, width, peak, wide, plain)
 
 
@@ -240,12 +230,12 @@ def _module_problem(
             core = decode_time(DecodeCurve(*x[:-3]), bandwidth, peak, c["batch"], c["context"], work)
             return core + projections(x[-3:], c["batch"], c["heads"])
 
-        curve = plain["vllm"].get("bf16")["grouped"]["128"] if plain else list(DECODE_START)
+        curve = plain["vllm"].get("bf16")["grouped"]["128"] if plain else list(DECODE.start)
         like = DecodeCurve(*curve)
         fixed = {"launch_s": like.launch_s, "wave_s": like.wave_s}
-        start = DECODE_START._replace(**fixed)
-        low = DECODE_LOW._replace(**{name: value * 0.999 for name, value in fixed.items()})
-        high = DECODE_HIGH._replace(rows=256, **{name: value * 1.001 for name, value in fixed.items()})
+        start = DECODE.start._replace(**fixed)
+        low = DECODE.low._replace(**{name: value * 0.999 for name, value in fixed.items()})
+        high = DECODE.high._replace(rows=256, **{name: value * 1.001 for name, value in fixed.items()})
         return _joined(start, MODULE_START), _joined(low, MODULE_LOW), _joined(high, MODULE_HIGH), decode
 
     def prefill(x: Array, c: Columns) -> Array:
@@ -254,46 +244,34 @@ def _module_problem(
         core = prefill_time(curve, bandwidth, peak, c["isl"], past, work, None, c["batch"])
         return core + projections(x[-3:], c["batch"] * c["isl"], c["heads"])
 
-    least = _joined(PREFILL_LOW._replace(launch_s=5.99e-6), MODULE_LOW)
-    most = _joined(PREFILL_HIGH._replace(launch_s=6.01e-6, compute=0.8), MODULE_HIGH)
-    return _joined(PREFILL_START, MODULE_START), least, most, prefill
+    least = _joined(PREFILL.low._replace(launch_s=5.99e-6), MODULE_LOW)
+    most = _joined(PREFILL.high._replace(launch_s=6.01e-6, compute=0.8), MODULE_HIGH)
+    return _joined(PREFILL.start, MODULE_START), least, most, prefill
 
 
 def _solve(model: Model, columns: Columns, start: Array, low: Array, high: Array) -> Array:
     """The best of the smooth maxima, by a trial on few rows; then its parameters on more."""
     place = (DecodeCurve if len(start) in DECODE_SIZES else PrefillCurve)._fields.index("sharpness")
     trials = []
-    for p in SHARPNESS:
+    for p in ATTENTION_SHARPNESS:
         begin = np.where(np.arange(len(start)) == place, p, start)
         trials.append(_least(model, columns, begin, low, high, place, TRIAL))
     _, begin = min(trials, key=lambda each: each[0])
-    return _least(model, columns, begin, low, high, place, SAMPLE, pull=start)[1]
+    return _least(model, columns, begin, low, high, place, SAMPLE, pull_to=start)[1]
 
 
 def _least(
     model: Model, columns: Columns, begin: Array, low: Array, high: Array, fixed: int, rows: int,
-    pull: Array | None = None,
+    pull_to: Array | None = None,
 ) -> tuple[float, Array]:  # fmt: skip
-    """Robust least squares on logs, on a sample of rows, with one parameter fixed: its cost and its solution."""
+    """Cost and solution on a sample of rows, with one parameter fixed."""
     count = len(columns["seconds"])
     if count > rows:
         columns = _only(columns, np.random.default_rng(0).choice(count, rows, replace=False))
-    free = np.arange(len(begin)) != fixed
-    target, origin = np.log(columns["seconds"]), np.log(begin if pull is None else pull)[free]
-
-    def whole(x: Array) -> Array:
-        full = begin.copy()
-        full[free] = np.exp(x)
-        return full
-
-    def residuals(x: Array) -> Array:
-        return np.concatenate([np.log(model(whole(x), columns)) - target, PULL * (x - origin)])
-
-    solver = importlib.import_module("scipy.optimize").least_squares
-    bounds = np.log(low)[free], np.log(high)[free]
-    inside = np.clip(np.log(begin)[free], bounds[0] + 1e-6, bounds[1] - 1e-6)
-    solved = solver(residuals, inside, bounds=bounds, loss="soft_l1", f_scale=0.1, max_nfev=100)
-    return float(solved.cost), whole(solved.x)
+    seconds = columns["seconds"]
+    return least_log_squares(
+        lambda x: model(x, columns), seconds, begin, low, high, fixed=fixed, pull=PULL, pull_to=pull_to
+    )
 
 
 def _hot(columns: Columns, gpu: Gpu, cache: float, kv: str) -> NDArray[np.bool_]:
@@ -346,8 +324,8 @@ def _fit_steps(path: Path) -> dict[str, Any]:
     names = ("heads", "kv_heads", "head_dim", "batch", "context", "seconds")
     columns = dict(zip(names, np.array(table, dtype=float).T, strict=True)) | {"window": np.zeros(len(table))}
     start, low, high, model = _problem("decode", find_gpu("H200"), "bf16", "bf16", True, {})
-    start = np.array(DECODE_START._replace(stream=4e10, split_s=1e-8))
-    high = np.array(DECODE_HIGH._replace(split_s=2e-8))
+    start = np.array(DECODE.start._replace(stream=4e10, split_s=1e-8))
+    high = np.array(DECODE.high._replace(split_s=2e-8))
     curves, errors = {}, []
     for width in np.unique(columns["head_dim"]):
         own = _only(columns, columns["head_dim"] == width)

@@ -27,19 +27,18 @@ does not name its collectives.
 
 import argparse
 import json
-import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.optimize import least_squares  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.precision import Precision
+from tokonomics.measure.probe.fit_law import GEMM, GEMM_SHARPNESS, HEAT_S, LINK, Bounds, least_log_squares
 from tokonomics.physics.matrix_kernels import (
     BACKENDS,
     ExpertCurve,
@@ -97,37 +96,16 @@ COPY_SHARE = 0.88
 """Of the datasheet's bandwidth: a copy on an H200 (``ceilings`` of h200_steps.json)."""
 SKEW = 3.0
 """Where no expert parallelism was timed: about what the other curves have."""
-HEAT_S = 1e-3
-"""A kernel that computes for this long is half as hot as a GPU that serves: repeats are few and far between."""
 
 Array = NDArray[np.float64]
-Bounds = dict[str, tuple[float, float, float]]
 
-GEMM_BOUNDS: Bounds = {  # start, low, high
-    "launch_s": (2.5e-6, 5e-7, 2e-5),
-    "depth_s": (3e-6, 1e-8, 1e-2),
-    "depth_half": (4e3, 200, 1e8),
-    "memory": (0.85, 0.3, 0.95),
-    "compute": (0.85, 0.2, 1),
-    "rows": (16, 0.1, 512),
-    "columns": (128, 0.1, 4096),
-    "depth": (64, 0.1, 2048),
-    "sharpness": (2, 1, 8),
-    "throttle": (0.1, 1e-3, 0.3),
-}
-EXPERT_BOUNDS: Bounds = {
-    "launch_s": (2e-5, 5e-6, 3e-4),
-    "visit_s": (1e-8, 1e-11, 1e-5),
-    "depth_s": (1e-9, 1e-11, 2e-8),
-    "memory": (0.8, 0.2, 0.95),
-    "compute": (0.6, 0.05, 1),
-    "rows": (16, 0.1, 256),
-    "columns": (64, 0.1, 4096),
-    "traffic": (1, 0.01, 20),
-    "sharpness": (2, 1, 8),
-    "skew": (1, 0.01, 6),
-}
-LINK_BOUNDS: Bounds = {"latency_s": (6e-6, 1e-6, 1e-4), "link": (0.6, 0.001, 1), "sharpness": (1.2, 0.5, 4)}
+EXPERTS = Bounds(
+    ExpertCurve(2e-5, 1e-8, 1e-9, 0.8, 0.6, 16, 64, 1, 2, 1),
+    ExpertCurve(5e-6, 1e-11, 1e-11, 0.2, 0.05, 0.1, 0.1, 0.01, 1, 0.01),
+    ExpertCurve(3e-4, 1e-5, 2e-8, 0.95, 1, 256, 4096, 20, 8, 6),
+)
+FITTED = (None,)
+"""The sharpness of a link is fitted; a layer's is one of a few that compute fast."""
 
 
 class Sample(NamedTuple):
@@ -175,11 +153,13 @@ def fit_gemms(table: pl.DataFrame) -> dict[str, list[float]]:
     for gpu, dtype, backend in sorted(groups, key=lambda each: each[1:] != ("bfloat16", "vllm")):
         rows = table.filter((pl.col("gpu") == gpu) & (pl.col("backend") == backend) & (pl.col("gemm_dtype") == dtype))
         name = f"{GPUS[gpu]}/{backend}/{GEMM_DTYPES[dtype]}"
-        bounds, known = dict(GEMM_BOUNDS), curves.get(f"{GPUS[gpu]}/vllm/bf16")
+        bounds, known = GEMM, curves.get(f"{GPUS[gpu]}/vllm/bf16")
         if known:
             throttle = GemmCurve(*known).throttle
-            bounds["throttle"] = (throttle, 0.999 * throttle, 1.001 * throttle)
-        curves[name] = _fit("gemm " + name, gemm_sample(find_gpu(GPUS[gpu]), GEMM_DTYPES[dtype], rows), bounds)
+            near = zip(GEMM, (1.0, 0.999, 1.001), strict=True)
+            bounds = Bounds(*(curve._replace(throttle=share * throttle) for curve, share in near))
+        sample = gemm_sample(find_gpu(GPUS[gpu]), GEMM_DTYPES[dtype], rows)
+        curves[name] = _fit("gemm " + name, sample, bounds, GEMM_SHARPNESS)
     return {name: curve for name, curve in sorted(curves.items()) if not name.endswith("sglang/bf16")}
 
 
@@ -215,7 +195,7 @@ def fit_experts(table: pl.DataFrame) -> dict[str, list[float]]:
         rows = table.filter((pl.col("gpu") == gpu) & (pl.col("moe_dtype") == dtype))
         name = f"{GPUS[gpu]}/vllm/{MOE_DTYPES[dtype]}"
         sample = expert_sample(find_gpu(GPUS[gpu]), MOE_DTYPES[dtype], rows)
-        curves[name] = _fit(f"experts {name} {dtype}", sample, EXPERT_BOUNDS)
+        curves[name] = _fit(f"experts {name} {dtype}", sample, EXPERTS, GEMM_SHARPNESS)
         if rows["moe_ep_size"].max() == 1:
             curves[name][-1] = SKEW
     curves["H200/pytorch/bf16"] = list(GROUPED_MATMUL)
@@ -274,7 +254,8 @@ def fit_links(table: pl.DataFrame) -> dict[str, list[float]]:
         if gpu in GPUS:
             rows = table.filter((pl.col("gpu") == gpu) & (pl.col("num_gpus") == gpus)).sort("message_size")
             name = f"{GPUS[gpu]}/{gpus}"
-            curves[name] = _fit("all-reduce " + name, _link_sample(find_gpu(GPUS[gpu]), int(gpus), rows), LINK_BOUNDS)
+            sample = _link_sample(find_gpu(GPUS[gpu]), int(gpus), rows)
+            curves[name] = _fit("all-reduce " + name, sample, LINK, FITTED)
     return curves
 
 
@@ -317,10 +298,10 @@ def check_steps(path: Path) -> None:
         print("  median, p90, bias:", _summary(np.array(errors)))
 
 
-def _fit(name: str, sample: Sample, bounds: Bounds) -> list[float]:
+def _fit(name: str, sample: Sample, bounds: Bounds[Any], sharpness: Sequence[float | None]) -> list[float]:
     rows = np.flatnonzero(sample.weight > 0)
     held_out = rows[sample.held_out[rows]]
-    trials = [_least_squares(sample, rows[~sample.held_out[rows]], bounds, p) for p in _sharpnesses(bounds)]
+    trials = [(*_least_squares(sample, rows[~sample.held_out[rows]], bounds, p), p) for p in sharpness]
     _, x, p = min(trials, key=lambda trial: trial[0])
     error = np.log(sample.predict(x, held_out) / sample.seconds[held_out])
     size = sample.size[held_out]
@@ -329,31 +310,22 @@ def _fit(name: str, sample: Sample, bounds: Bounds) -> list[float]:
     return [float(value) for value in _least_squares(sample, rows, bounds, p)[1]]
 
 
-def _sharpnesses(bounds: Bounds) -> list[float | None]:
-    """What to try: powers of two, which compute fast, for layers; None, to be fitted, for links."""
-    return [None] if bounds is LINK_BOUNDS else [1.0, 2.0, 4.0, 8.0]
-
-
 def _least_squares(
-    sample: Sample, rows: NDArray[np.intp], bounds: Bounds, sharpness: float | None
-) -> tuple[float, Array, float | None]:
-    """Loss and parameters (in logarithms while fitting: all are positive) of a fit to a sample of the rows."""
+    sample: Sample, rows: NDArray[np.intp], bounds: Bounds[Any], sharpness: float | None
+) -> tuple[float, Array]:
+    """Loss and parameters of a fit to a sample of the rows; without a sharpness, it is fitted as well."""
     rows = np.random.default_rng(0).permutation(rows)[:SAMPLE]
-    start, low, high = np.log(np.array(list(bounds.values()))).T
-    free = np.array([sharpness is None or name != "sharpness" for name in bounds])
-    target, weight = np.log(sample.seconds[rows]), sample.weight[rows]
-
-    def parameters(x: Array) -> Array:
-        values = np.full(free.size, sharpness or math.nan)
-        values[free] = np.exp(x)
-        return values
-
-    def residual(x: Array) -> Array:
-        return np.asarray(weight * (np.log(sample.predict(parameters(x), rows)) - target))
-
-    limits = (low[free], high[free])
-    fitted = least_squares(residual, start[free], bounds=limits, loss="soft_l1", f_scale=0.1, max_nfev=80)
-    return float(fitted.cost), parameters(fitted.x), sharpness
+    begin = bounds.start if sharpness is None else bounds.start._replace(sharpness=sharpness)
+    return least_log_squares(
+        lambda x: sample.predict(x, rows),
+        sample.seconds[rows],
+        begin,
+        bounds.low,
+        bounds.high,
+        fixed=None if sharpness is None else begin._fields.index("sharpness"),
+        weight=sample.weight[rows],
+        most_steps=80,
+    )
 
 
 def _held_out(rows: pl.DataFrame, *shape: str) -> NDArray[np.bool_]:

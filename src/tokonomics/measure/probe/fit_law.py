@@ -6,7 +6,7 @@ of the hardware; ``benchmarks/fit_matrix_kernels.py`` and ``fit_attention_kernel
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,15 @@ from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve
 from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve
 
 Array = NDArray[np.float64]
+Curve = TypeVar("Curve", bound=tuple[float, ...])
 
 
-class Bounds(NamedTuple):
+class Bounds(NamedTuple, Generic[Curve]):
     """Where each parameter of a law starts, and its range."""
 
-    start: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
+    start: Curve
+    low: Curve
+    high: Curve
 
 
 GEMM = Bounds(
@@ -89,7 +90,7 @@ def least_log_squares(
 def fit_law(
     predict: Callable[[Array], Array],
     seconds: Array,
-    bounds: Bounds,
+    bounds: Bounds[Any],
     *,
     sharpness: Sequence[float],
     place: int,

@@ -187,7 +187,7 @@ def _link(gpu: Gpu, gpus: int, rows: Rows) -> Fitted | None:
 def _fitted(
     law: Law,
     rows: Rows,
-    bounds: Bounds,
+    bounds: Bounds[Any],
     shapes: Sequence[str],
     sizes: Sequence[str],
     sharpness: Sequence[float],
