@@ -142,6 +142,45 @@ def test_a_replica_that_comes_back_serves_what_waited() -> None:
     assert simulate(on(), requests, spot).paid_s[0] == pytest.approx(simulation.end_s - 20)
 
 
+def test_what_a_preempted_request_had_written_is_lost_with_its_replica_too() -> None:
+    # Two answers of 20 tokens outgrow 32 tokens of memory: the second waits, half written, when the replica fails.
+    requests = Requests(
+        arrival_s=np.zeros(2),
+        input_tokens=np.full(2, 8, np.int32),
+        output_tokens=np.full(2, 20, np.int32),
+        urgency=np.zeros(2, np.int32),
+        deadline_s=np.full(2, np.inf),
+        unit_ids=np.zeros(0, np.int32),
+        unit_starts=np.zeros(3, np.int64),
+        unit_tokens=4,
+        prefilled=False,
+    )
+    rules = Rules(
+        max_sequences=4,
+        max_batched_tokens=64,
+        mixes=True,
+        chunks=True,
+        reserves=False,
+        block_tokens=4,
+        kv_blocks=8,
+        fixed_blocks=0,
+        caches=False,
+        max_context=100,
+    )
+    table = step_table(on(), 4, 64, 100)
+    undisturbed, world = run(requests, table, rules, Fleet(1, 0, 0, np.empty((0, 4)), np.empty(0)))
+    assert undisturbed.preemptions.tolist() == [0, 1]
+    # Its first token, and that of the prompt computed again, come from prompts.
+    assert world.replicas["answer_tokens"][0] == 2 * 19 - 1
+    down_s = 0.95 * float(undisturbed.finish_s[0])
+    failing, world = run(requests, table, rules, Fleet(1, 0, 0, np.array([[0, down_s, down_s, 100.0]]), np.empty(0)))
+    assert failing.restarts.tolist() == [1, 1]
+    (replica,) = world.replicas
+    assert failing.preemptions.tolist() == [0, 2]
+    assert replica["answer_lost"] > 19, "what the second had written is more than nothing"
+    assert replica["answer_tokens"] == 2 * 19 - 1 + replica["answer_lost"]
+
+
 def test_with_an_early_notice_a_replica_finishes_what_it_has() -> None:
     trace = make_trace([0.0, 4.0], [100, 100], [100, 100])
     sudden = FleetSettings(replicas=2, router=Router.round_robin, outages=(Outage(replica=1, at_s=4.1, notice_s=0),))

@@ -75,7 +75,8 @@ def go_down(world: World, place: int, now_s: float) -> None:
         replica.running -= 1
         request = requests[index]
         if request.place == ANSWER:
-            replica.answer_lost += request.output_tokens - (slots[slot].end - replica.steps) - 1
+            request.generated = request.output_tokens - (slots[slot].end - replica.steps)
+        replica.answer_lost += max(0, request.generated - 1)
         request.place = ENDED
         request.slot = NONE
         if request.status == OPEN:
@@ -83,6 +84,7 @@ def go_down(world: World, place: int, now_s: float) -> None:
     index = queue_front(world.queues[place], requests)
     while index != NONE:
         world.queues[place, requests[index].urgency, HEAD] = requests[index].following
+        replica.answer_lost += max(0, requests[index].generated - 1)
         first, last = _appended(requests, first, last, index)
         index = queue_front(world.queues[place], requests)
     _wipe(world, place)
