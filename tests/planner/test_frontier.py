@@ -5,7 +5,7 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from tests.planner.small_catalogue import CHAT, OFFERS, PROMISES, asked
+from tests.planner.small_catalogue import CHAT, OFFERS, PROMISES, asked, offer
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.planner.frontier import Frontier, Point, frontier
@@ -93,3 +93,14 @@ def test_the_front_begins_at_or_below_the_bill_of_the_pick() -> None:
 def test_fleets_beyond_the_gpus_allowed_are_left_out() -> None:
     few = frontier(asked(limits=Limits(max_gpus=2)))
     assert max(point.replicas * point.gpus_per_replica for point in few.by_gpu_tpot) <= 2
+
+
+def test_a_point_names_the_machine_that_its_bill_is_of() -> None:
+    """Eight GPUs for the price of one and a half: cheaper from two replicas on, and more than the four allowed."""
+    few = offer("H100-SXM", 1, 3.0, instance="one"), offer("H100-SXM", 8, 4.5, instance="eight")
+    found = frontier(asked(offers=few, limits=Limits(max_gpus=4)))
+    prices = {"one": 3.0, "eight": 4.5}
+    assert {each.instance for each in found.tpot} == {"one"}
+    for each in found.tpot:
+        machines = each.usd_per_month / 730 / prices[each.instance]
+        assert machines == pytest.approx(each.replicas * each.gpus_per_replica)

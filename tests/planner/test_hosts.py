@@ -10,7 +10,7 @@ from tests.planner.small_catalogue import PROMISES, TODAY, offer
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.offers import NoOffer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner import machines
@@ -97,3 +97,17 @@ def test_a_price_that_other_verbs_pass_over_says_so_where_it_is_listed() -> None
     kept, _ = usable([old, thin, fine], (Terms.on_demand,), None, None, TODAY)
     hosts, _ = hosts_of(SMALL, kept)
     assert [each.offer.instance for each in hosts.machines] == ["fine"]
+
+
+def test_a_replica_is_not_split_over_the_gpus_that_others_leave() -> None:
+    """Three replicas of two GPUs: machines of three hold one each, so three of them, and one GPU of each is idle."""
+    pair = SMALL.model_copy(update={"tp": 2})
+    threes, twos = offer("H100-SXM", 3, 3.0), offer("H100-SXM", 2, 2.2)
+    assert cheapest_host(pair, 3, [threes])[1] == pytest.approx(9.0)
+    best, usd = cheapest_host(pair, 3, [threes, twos])
+    assert (best, round(usd, 9)) == (twos, 6.6)
+    # Stages of two GPUs, one to each machine of three.
+    staged = pair.model_copy(update={"pp": 2})
+    assert cheapest_host(staged, 1, [threes])[1] == pytest.approx(6.0)
+    with pytest.raises(NoOffer, match="machines of 2 or more"):
+        cheapest_host(pair, 1, [offer("H100-SXM", 1, 1.0)])

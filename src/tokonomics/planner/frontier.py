@@ -132,10 +132,13 @@ def _point(question: Question, load: Load, fleet: _Fleet) -> Point:
     deployment, workload = fleet.each.deployment, load.workload
     replicas = fleet.replicas + question.limits.spare
 
-    def usd_per_hour(machine: Machine) -> float:
-        return machines_for(deployment, machine.offer, replicas) * machine.usd_per_hour
+    def bill(machine: Machine) -> tuple[bool, float]:
+        """Those that take more GPUs than allowed come last."""
+        number = machines_for(deployment, machine.offer, replicas)
+        too_many = number * machine.offer.gpus > (fleet.each.hosts.max_gpus or math.inf)
+        return too_many, number * machine.usd_per_hour
 
-    offer = min(fleet.each.hosts.machines, key=usd_per_hour).offer
+    offer = min(fleet.each.hosts.machines, key=bill).offer
     return Point(
         gpu=deployment.gpu.key,
         layout=layout(deployment),

@@ -16,9 +16,9 @@ from tokonomics.catalog.offers import (
     Terms,
     cheapest_offer,
     load_offers,
-    machines_usd_per_hour,
     oldest_days,
 )
+from tokonomics.clock import today
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.sharding import shard
@@ -103,9 +103,9 @@ def told_apart(offers: Sequence[Offer]) -> list[str]:
 
 
 def machines_for(deployment: Deployment, offer: Offer, replicas: int) -> int:
-    """Whole machines that so many replicas take."""
+    """Whole machines that so many replicas take: each has its own GPUs in one, or whole stages on several."""
     if deployment.gpus > offer.gpus:
-        return replicas * deployment.gpus // offer.gpus
+        return replicas * math.ceil(deployment.pp / (offer.gpus // deployment.tp))
     return math.ceil(replicas / (offer.gpus // deployment.gpus))
 
 
@@ -153,10 +153,20 @@ def cheapest_host(
 ) -> tuple[Offer, float]:
     """The offer on which so many replicas cost least in whole machines, and what they cost an hour; hosts without
     memory enough are left out. ``NoOffer`` where there is none."""
-    roomy = list(filter(room_for(deployment), load_offers() if offers is None else offers))
-    gpus = deployment.gpus * replicas
-    offer = cheapest_offer(deployment.gpu.key, gpus, offers=roomy, together=deployment.tp)
-    return offer, machines_usd_per_hour(offer, gpus)
+    known = load_offers() if offers is None else offers
+    roomy = list(filter(room_for(deployment), (each for each in known if each.gpu == deployment.gpu.key)))
+    sold = [each for each in roomy if each.usd_per_hour is not None and each.gpus >= deployment.tp]
+    machines, _ = usable(sold, (Terms.on_demand,), None, None, today())
+
+    def bill(machine: Machine) -> tuple[float, float, int, str, str, str]:
+        offer, number = machine.offer, machines_for(deployment, machine.offer, replicas)
+        per_gpu = machine.usd_per_hour / offer.gpus
+        return number * machine.usd_per_hour, per_gpu, offer.gpus, offer.provider, offer.region, offer.instance
+
+    if not machines:
+        cheapest_offer(deployment.gpu.key, offers=roomy, together=deployment.tp)  # Says that nobody sells it.
+    best = min(machines, key=bill)
+    return best.offer, bill(best)[0]
 
 
 def host_gib(deployment: Deployment, gpus: int) -> float:

@@ -49,10 +49,6 @@ class TierPrice(Noun):
     price_stale: bool
     """Older than a price may be without a mark, or of no known date."""
 
-    def usd_per_hour(self, replicas: int) -> float:
-        times = 1 if self.tier.shared else replicas
-        return self.tier.size_bytes / BYTES_PER_GB * self.usd_per_gb_hour * times
-
     def line(self, replicas: int) -> CostLine:
         times = 1 if self.tier.shared else replicas
         gigabytes = self.tier.size_bytes / BYTES_PER_GB * times
