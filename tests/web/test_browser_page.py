@@ -424,6 +424,19 @@ def test_a_volume_between_two_break_evens_is_judged_by_its_own_bill(window: Visi
     assert headline(page).startswith(f"{stays:.3g}"[:3])
 
 
+def test_a_promise_that_slower_machines_break_is_no_bill_that_stays(window: Visit) -> None:
+    def slower(route: Route) -> None:
+        reply = route.fetch()
+        answer = reply.json()
+        answer["result"]["bill_range"]["slow"]["usd_per_month"] = None
+        route.fulfill(response=reply, json=answer)
+
+    window.page.route("**/api/v1/answers/plan*", slower)
+    page = window.answered("?view=plan")
+    expect(page.locator(".tiles")).to_contain_text("slower, no number of replicas keeps the promise")
+    assert "also if speeds are off" not in page.locator(".tiles").inner_text()
+
+
 def test_a_dropped_benchmark_becomes_dollars(window: Visit) -> None:
     page = window.answered(QUICK)
     dropped(page, RESULTS / "vllm.json")
