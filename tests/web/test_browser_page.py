@@ -408,6 +408,35 @@ def test_what_stands_in_the_way_is_called_as_on_the_form(window: Visit) -> None:
     assert "--slo" not in listed.inner_text()
 
 
+def test_a_volume_between_two_break_evens_is_judged_by_its_own_bill(window: Visit) -> None:
+    """A second machine makes hosting dearer again: what is cheaper at one's volume is what its bills say."""
+    asked = {"api": "openai:gpt-4o-mini", "provider": "lambda", "tokens_per_month": "12B"}
+    page = window.open("?view=own&" + "&".join(f"{name}={value}" for name, value in asked.items()))
+    with page.expect_response("**/api/v1/answers/breakeven*", timeout=PATIENCE_MS) as answered:
+        page.reload()
+    result = answered.value.json()["result"]
+    found, own = result["found"][0], result["own_tokens_per_month"]
+    (bill,) = (each for each in result["bills"] if each["tokens_per_month"] == own)
+    assert found["first_tokens_per_month"] < own < found["stays_tokens_per_month"]
+    assert min(bill["api_usd"].values()) < bill["hosted_usd"]
+    expect(page.locator(".tiles")).to_contain_text("cheaper to call openai:gpt-4o-mini")
+    stays = found["stays_tokens_per_month"] / 1e9
+    assert headline(page).startswith(f"{stays:.3g}"[:3])
+
+
+def test_a_promise_that_slower_machines_break_is_no_bill_that_stays(window: Visit) -> None:
+    def slower(route: Route) -> None:
+        reply = route.fetch()
+        answer = reply.json()
+        answer["result"]["bill_range"]["slow"]["usd_per_month"] = None
+        route.fulfill(response=reply, json=answer)
+
+    window.page.route("**/api/v1/answers/plan*", slower)
+    page = window.answered("?view=plan")
+    expect(page.locator(".tiles")).to_contain_text("slower, no number of replicas keeps the promise")
+    assert "also if speeds are off" not in page.locator(".tiles").inner_text()
+
+
 def test_a_dropped_benchmark_becomes_dollars(window: Visit) -> None:
     page = window.answered(QUICK)
     dropped(page, RESULTS / "vllm.json")

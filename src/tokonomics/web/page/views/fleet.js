@@ -142,7 +142,7 @@ export default {
             name: "Expected to answer",
             value: nines(availability.share),
             note: availability.target
-              ? `asked: ${percent(availability.target, 2)}`
+              ? `asked: ${nines(availability.target)}`
               : plural(availability.spare_machines, "spare machine"),
           },
           {

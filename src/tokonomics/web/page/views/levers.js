@@ -177,7 +177,7 @@ function ofLevers({ now, levers, together, taken, saved_share, sum_of_shares }) 
         together &&
         `${together.deployment}, ${plural(together.replicas, "replica")}: ${usd(together.usd_per_mtok)} per million tokens, now ${usd(now.usd_per_mtok)}. Added up, the savings alone would read ${percent(sum_of_shares)}.`,
       badges: [badge("simulated"), badge(now.price_stale ? "stale" : "quoted", `price quoted ${now.price_date}`)],
-      next: first && `start with ${first.name}: it saves ${usd(first.saved_usd_per_month)} a month. ${capital(first.effort)}.`,
+      next: first?.saved_usd_per_month > 0 && `start with ${first.name}: it saves ${usd(first.saved_usd_per_month)} a month. ${capital(first.effort)}.`,
     },
     before: [],
     after: [section("Levers", leverTable(levers))],

@@ -127,7 +127,7 @@ export default {
   figures({ verb, result }) {
     if (verb === "own-hardware") return [{ name: "Dollars per GPU-hour", value: result.usd_per_gpu_hour, show: usd }];
     return [
-      { name: "Break-even, tokens a month", value: result.found[0]?.first_tokens_per_month, show: tokens },
+      { name: "Break-even, tokens a month", value: result.found[0]?.stays_tokens_per_month, show: tokens },
       { name: "API, per million tokens", value: result.found[0]?.api_usd_per_mtok, show: usd },
       { name: "Full machines, per million tokens", value: result.found[0]?.full_usd_per_mtok, show: usd },
     ];
@@ -136,8 +136,8 @@ export default {
 };
 
 // What the break-even rests on: the machines bought at that volume.
-function standing({ bills }, { first_tokens_per_month: first }) {
-  const there = bills.find((row) => first && row.tokens_per_month >= first);
+function standing({ bills }, { stays_tokens_per_month: stays }) {
+  const there = bills.find((row) => stays && row.tokens_per_month >= stays);
   return there ? ` There it runs on ${there.machines}.` : "";
 }
 
@@ -145,6 +145,8 @@ function hosted(result, values) {
   const [found] = result.found;
   const first = found.first_tokens_per_month;
   const stays = found.stays_tokens_per_month;
+  const own = result.bills.find((row) => row.tokens_per_month === result.own_tokens_per_month);
+  const hosts = own?.cheapest === "self-hosted";
   const columns = [
     { key: "tokens_per_month", name: "Volume", unit: "tokens/month", number: true, show: (value) => tokens(value) },
     { key: "machines", name: "Machines" },
@@ -162,14 +164,14 @@ function hosted(result, values) {
   ];
   const swings = (result.swings?.[0] ?? []).map((each) => ({
     what: each.what,
-    first: each.found.first_tokens_per_month,
+    stays: each.found.stays_tokens_per_month,
     never: each.found.never,
   }));
   return {
     headline: {
       label: `Hosting ${result.model} beats ${found.api} from`,
-      value: first ? tokens(first) : "never",
-      unit: first ? "tokens a month" : "",
+      value: stays ? tokens(stays) : "never",
+      unit: stays ? "tokens a month on" : "",
       detail:
         found.never ??
         `${found.api} costs ${usd(found.api_usd_per_mtok)} per million tokens; full machines of your own ${usd(found.full_usd_per_mtok)}.${standing(result, found)}`,
@@ -177,7 +179,7 @@ function hosted(result, values) {
         badge(values.run === "1" ? "simulated" : "estimate", values.run === "1" ? "simulated" : "closed form"),
         result.apis[0] && badge("quoted", `API price ${result.apis[0].date}`),
       ],
-      next: first
+      next: stays
         ? "hold your own volume against it, with engineers counted: a part-time engineer often weighs more than the machines."
         : "a smaller model, a cheaper GPU or a dearer API moves it.",
     },
@@ -185,20 +187,17 @@ function hosted(result, values) {
       tiles(
         { name: "API", value: usd(found.api_usd_per_mtok), note: "per million tokens, this mix" },
         { name: "Own machines, full", value: usd(found.full_usd_per_mtok), note: "per million tokens" },
-        result.own_tokens_per_month && {
+        own && {
           name: "Your volume",
-          value: tokens(result.own_tokens_per_month),
-          note:
-            first && result.own_tokens_per_month >= first
-              ? "above the break-even: host"
-              : "below the break-even: call the API",
-          mood: first && result.own_tokens_per_month >= first ? "good" : null,
+          value: tokens(own.tokens_per_month),
+          note: hosts ? "cheaper to host" : `cheaper to call ${own.cheapest}`,
+          mood: hosts ? "good" : null,
         },
-        stays &&
-          stays !== first && {
-            name: "For good from",
-            value: tokens(stays),
-            note: "below that whole machines tip it back at times",
+        first &&
+          first !== stays && {
+            name: "First cheaper at",
+            value: tokens(first),
+            note: "until the break-even whole machines tip it back at times",
           },
       ),
     ],
@@ -220,7 +219,7 @@ function hosted(result, values) {
             columns: [
               { key: "what", name: "If" },
               {
-                key: "first",
+                key: "stays",
                 name: "Break-even",
                 unit: "tokens/month",
                 number: true,
@@ -256,8 +255,8 @@ function bought(result) {
       badges: [badge("assumed", "your figures"), rented && badge("quoted", `rent quoted ${rented.date}`)],
       next:
         rented &&
-        (result.hours_share === null
-          ? `renting (${rented.provider}, ${usd(rented.usd_per_hour / rented.gpus)} per GPU-hour) costs less than the power alone.`
+        (result.hours_share === null || result.hours_share >= 1
+          ? `renting (${rented.provider}, ${usd(rented.usd_per_hour / rented.gpus)} per GPU-hour) costs less even if you need it in every hour.`
           : `renting the cheapest with as much memory in the host (${rented.provider}, ${usd(rented.usd_per_hour / rented.gpus)} per GPU-hour) is cheaper if you need it less than ${percent(result.hours_share)} of the hours.`),
     },
     after: [section("What an hour is made of", table({ caption: "Cost of an hour of the machine", columns, rows }))],

@@ -135,9 +135,10 @@ function shown(result, best, values) {
 }
 
 function nextSimulated({ deploy, headroom }) {
-  const room = headroom
-    ? `It holds up to ${figure(headroom.rate)} requests a second (${percent(headroom.share)} more). `
-    : "";
+  const room =
+    headroom && headroom.at_most !== null
+      ? `It holds up to ${figure(headroom.rate)} requests a second (${percent(headroom.share)} more). `
+      : "";
   const start = [
     "Start it with the files below, measure it with ",
     h("code", {}, "tokonomics bench"),
@@ -164,13 +165,11 @@ function facts({ promises, headroom, bill_range: range }, best, whole) {
       mood: which !== statistic ? null : value <= promised ? "good" : "bad",
     };
   });
-  const low = range && Math.min(range.fast.usd_per_month ?? Infinity, range.slow.usd_per_month ?? Infinity);
-  const high = range && Math.max(range.fast.usd_per_month ?? 0, range.slow.usd_per_month ?? 0);
   return tiles(
     {
       name: "Bill a month",
       value: usd(best.usd_per_month),
-      note: range && (low === high ? "also if speeds are off" : `${usd(low)} to ${usd(high)} if speeds are off`),
+      note: range && ifSpeedsAreOff(range),
     },
     whole && {
       name: "At full precision",
@@ -183,8 +182,20 @@ function facts({ promises, headroom, bill_range: range }, best, whole) {
       value: percent(best.utilization),
       note: `mean batch ${figure(best.batch)}; limit: ${best.limited_by}`,
     },
-    headroom && { name: "Headroom", value: `+${percent(headroom.share)}`, note: `then ${headroom.breaks}` },
+    headroom &&
+      (headroom.at_most === null
+        ? { name: "Headroom", value: "any", note: "nothing breaks however much the traffic grows" }
+        : { name: "Headroom", value: `+${percent(headroom.share)}`, note: `then ${headroom.breaks}` }),
   );
+}
+
+// The bill over the 80 % interval of the speed; a slower machine may keep the promise on no number of replicas.
+function ifSpeedsAreOff({ fast, mid, slow }) {
+  const bills = [fast, mid, slow].map((each) => each.usd_per_month).filter((each) => each !== null);
+  const [low, high] = [Math.min(...bills), Math.max(...bills)];
+  if (slow.usd_per_month === null)
+    return `from ${usd(low)}; ${percent(1 - slow.speed)} slower, no number of replicas keeps the promise`;
+  return low === high ? "also if speeds are off" : `${usd(low)} to ${usd(high)} if speeds are off`;
 }
 
 function flat(row) {

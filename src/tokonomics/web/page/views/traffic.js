@@ -271,7 +271,7 @@ function latencies(result) {
       show: (value) => seconds(value),
     })),
   ];
-  return table({ caption: "Latency of all requests", columns, rows });
+  return table({ caption: "Latency of answered requests", columns, rows });
 }
 
 function shares(rows) {
