@@ -163,6 +163,7 @@ def test_a_users_file_may_use_the_snapshots_column_names_and_bring_others(tmp_pa
         (HEADER + "a,b,L4,1,inf\n", "not a number"),
         (HEADER + "a,b,L4,1,1e999\n", "more than any machine"),
         (HEADER + "a,b,L4,1,100001\n", "more than any machine"),
+        (HEADER + "a,b,L4,1,1e-320\n", "less than any machine"),
         (HEADER + "a,b,L4,1,$4.50\n", "plain number"),
         (HEADER + "a,b,L4,0.5,1\n", "column gpus"),
         (HEADER + "a,b,L4,99999999,1\n", "column gpus"),

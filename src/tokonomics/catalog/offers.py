@@ -38,6 +38,9 @@ UNSPECIFIED = "unspecified"
 MAX_USD_PER_HOUR = 100_000.0
 """Nobody quotes one machine above this; a price beyond it is a slip of the decimal point or of the currency."""
 
+MIN_USD_PER_HOUR = 1e-6
+"""Less than a cent a year: a price below it is a slip, and what is dearer by a ratio of it is beyond numbers."""
+
 MAX_GPUS = 1_000
 """Far above any single machine (an NVL72 rack has 72): a larger count is not one instance."""
 
@@ -46,7 +49,7 @@ MAX_FILE_BYTES = 50_000_000
 
 SNAPSHOT = Path(__file__).parent / "data" / "offers.csv"
 
-Usd = Annotated[float, Field(gt=0, le=MAX_USD_PER_HOUR)]
+Usd = Annotated[float, Field(ge=MIN_USD_PER_HOUR, le=MAX_USD_PER_HOUR)]
 
 
 class NoOffer(BadInput):
@@ -434,6 +437,8 @@ def _amount(field: str, cell: str, at: str) -> float | int:
         raise BadInput(f"{shorten(cell)} is not above zero", where=at, fix="Leave the cell empty if there is none.")
     if field in PRICE_FIELDS and number > MAX_USD_PER_HOUR:
         raise BadInput(f"{shorten(cell)} USD per hour is more than any machine costs", where=at)
+    if field in PRICE_FIELDS and number < MIN_USD_PER_HOUR:
+        raise BadInput(f"{shorten(cell)} USD per hour is less than any machine costs", where=at)
     if field in ("gpus", "regions_seen"):
         if number > MAX_GPUS or number != int(number):
             raise BadInput(f"{shorten(cell)} is not a count up to {MAX_GPUS}", where=at)

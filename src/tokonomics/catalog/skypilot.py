@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from tokonomics.catalog.names import spelling
-from tokonomics.catalog.offers import MAX_GPUS, MAX_USD_PER_HOUR, gpu_key
+from tokonomics.catalog.offers import MAX_GPUS, MAX_USD_PER_HOUR, MIN_USD_PER_HOUR, gpu_key
 from tokonomics.errors import BadInput, TokonomicsError
 
 Row = Mapping[str, str]
@@ -81,7 +81,7 @@ def amount(cell: str) -> float | None:
         number = float(cell)
     except ValueError:
         return None
-    return number if 0 < number <= MAX_USD_PER_HOUR else None
+    return number if MIN_USD_PER_HOUR <= number <= MAX_USD_PER_HOUR else None
 
 
 def _gpu(provider: str, instance: str, name: str, info: str) -> str | None:
