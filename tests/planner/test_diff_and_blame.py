@@ -89,10 +89,25 @@ def test_hosts_without_memory_for_the_weights_name_how_much_would_do() -> None:
     """16.06 GB of weights (14.96 GiB) and 3 GiB for the process behind the GPU."""
     thin = tuple(offer("H100-SXM", 1, 3.0, memory_gb=gb, instance=f"{gb}GB") for gb in (4.0, 12.0))
     (found,) = blamed(offers=thin, weights=(Precision.bf16,))
-    assert "12 GB at the most" in found.why
+    assert "1 H100-SXM, has 12 GB" in found.why
     assert found.nearest == "18 GB would do"
     enough = tuple(each.model_copy(update={"memory_gb": 18.0}) for each in thin)
     assert plan(asked(offers=enough, weights=(Precision.bf16,))).best is not None
+
+
+def test_memory_that_would_do_is_of_the_machine_that_comes_nearest() -> None:
+    """70B takes 131.4 GiB and 3 for each of eight GPUs; an L4 with 2,000 GB beside it holds no layer more for that."""
+    offers = offer("L4", 1, 0.7, memory_gb=2000.0), offer("H100-SXM", 8, 22.0, memory_gb=64.0)
+    (found,) = blamed(model="llama-3.3-70b", offers=offers, weights=(Precision.bf16,))
+    assert "8 H100-SXM, has 64 GB" in found.why
+    assert found.nearest == "156 GB would do"
+    # Eight replicas of 8B beside eight GPUs, or one beside one: what is said to do is more than the machine has.
+    offers = offer("H100-SXM", 1, 3.0, memory_gb=4.0), offer("H100-SXM", 8, 22.0, memory_gb=30.0)
+    (found,) = blamed(offers=offers, weights=(Precision.bf16,))
+    assert "8 H100-SXM, has 30 GB" in found.why
+    assert found.nearest == "39 GB would do"
+    enough = offers[1].model_copy(update={"memory_gb": 39.0})
+    assert plan(asked(offers=(offers[0], enough), weights=(Precision.bf16,))).best is not None
 
 
 def test_requests_beyond_the_context_name_it() -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.nouns import Noun
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.candidates import Reason
@@ -149,14 +149,18 @@ def _nothing_to_choose_from(study: Study) -> Iterator[Blame]:
         )
     elif Reason.host_too_small in kinds:
         # Whatever was refused for it would fit its GPUs.
-        known = replace(question, offers=[each.model_copy(update={"memory_gb": None}) for each in question.offers])
-        hosts, _ = prospects(known, question.load)
-        needs = min(host_gib(each.deployment, one.offer.gpus) for each in hosts for one in each.machines)
-        largest_gb = max(each.memory_gb or 0.0 for each in question.offers)
+        told: dict[Offer, float] = {}
+        for each in question.offers:
+            untold = each.model_copy(update={"memory_gb": None})
+            told[untold] = max(told.get(untold, 0.0), each.memory_gb or 0.0)
+        fitting, _ = prospects(replace(question, offers=list(told)), question.load)
+        short = [(hosts.deployment, one.offer) for hosts in fitting for one in hosts.machines]
+        deployment, offer = min(short, key=lambda pair: host_gib(pair[0], pair[1].gpus) - told[pair[1]])
         yield Blame(
             constraint="--provider, --offers",
-            why=f"no machine has memory enough beside its GPUs to load {model.name}: {largest_gb:g} GB at the most",
-            nearest=f"{math.ceil(needs):,} GB would do",
+            why=f"no machine has memory enough beside its GPUs to load {model.name}: "
+            f"the nearest, with {offer.gpus} {offer.gpu}, has {told[offer]:g} GB",
+            nearest=f"{math.ceil(host_gib(deployment, offer.gpus)):,} GB would do",
         )
     elif Reason.does_not_fit in kinds or Reason.instance_too_small in kinds:
         weights = min(question.weights or (model.served,), key=lambda each: each.bits)

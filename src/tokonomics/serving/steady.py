@@ -185,8 +185,9 @@ class ReplicaCurve:
         queued = max(0.0, users - batch) / rate + in_step * (batch - 1) / 2 * stall_s
         # The step that computes a prompt writes the first token; with others running, one of theirs is under way.
         ttft_s = queued + (self._beside_others_s(batch) if batch > 1 else self._alone_s())
-        # Users over the time each takes: what the loop as a whole finishes (Little's law).
-        rate = users / (ttft_s + (self.output_tokens - 1) * steady.tpot_s)
+        # Users over the time each takes: what the loop as a whole finishes (Little's law). The first token's step is in
+        # its wait; the others' prompts, which ``tpot_s`` spreads over all tokens, hold one up whole.
+        rate = users / (ttft_s + self.output_tokens * steady.tpot_s - step_s)
         return self._finishing(steady.model_copy(update={"ttft_s": ttft_s}), rate)
 
     def _finishing(self, steady: Steady, rate: float) -> Steady:
