@@ -35,6 +35,24 @@ def test_a_scrape_that_comes_after_its_time_was_taken_for_a_gap_is_not_paid_agai
         assert total.seconds == pytest.approx(clock.passed)
 
 
+def test_a_late_scrape_of_another_process_does_not_have_its_time_paid_again(tmp_path: Path) -> None:
+    """It is refused, since a load balancer may have answered; the gap that it falls into is paid already."""
+    clock = HandClock()
+    process, other, source = Process(clock), Process(clock), Scraper(clock)
+    other.started -= 1000
+    with Ledger(tmp_path / "meter.db") as book:
+        meter = Meter([source], book, clock, 3.6)
+        source.scrape("prod/a", process)
+        run(meter)
+        clock.passed = LONG_S + LATE_S - 1
+        late = clock.wall() - LATE_S, other.page()
+        clock.passed += 3
+        assert run(meter).total.gap_s == pytest.approx(LONG_S + 2)
+        source.scraped.append(("prod/a", *late))
+        source.scrape("prod/a", process)
+        assert run(meter).total.seconds == pytest.approx(clock.passed)
+
+
 @pytest.mark.parametrize("running", [1e308, -1.0])
 def test_a_gauge_that_cannot_be_is_no_gauge(bench: Bench, running: float) -> None:
     bench.tick()

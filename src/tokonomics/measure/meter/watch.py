@@ -84,8 +84,7 @@ class Watch:
         else:
             self.until = wall
             self.readings = {each.model: each for each in readings}
-        # A scrape that reaches us after its time was taken for a gap must not have that time paid again.
-        self._steady = steady if self._steady is None else max(self._steady, steady)
+        self._steady = self._later(steady)
         self._missing, self.up, self.said = False, True, said
         return spans
 
@@ -102,8 +101,12 @@ class Watch:
         start, seconds, watched = self._stretch(wall, steady)
         watched = Watched.gap if watched is Watched.seen else watched
         spans = empty_spans(self.current, start, seconds, watched, self._price())
-        self.until, self._steady, self._missing = start + seconds, steady, True
+        self.until, self._steady, self._missing = start + seconds, self._later(steady), True
         return spans
+
+    def _later(self, steady: float) -> float:
+        """A scrape that reaches us after its time was taken for a gap must not have that time paid again."""
+        return steady if self._steady is None else max(self._steady, steady)
 
     @property
     def current(self) -> list[Reading]:
