@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -286,6 +287,23 @@ def test_no_more_users_are_at_work_than_there_are_requests(tmp_path: Path) -> No
         point = read_run(tmp_path / "r.json").points[0]
         assert point.concurrency == requests
         assert "users were allowed" in point.notes[0]
+
+
+def test_nor_in_the_files_of_other_tools(tmp_path: Path) -> None:
+    allowed = 50_000
+    guided, sampled = raw("guidellm.json"), raw("guidellm.json")
+    for result in (guided, sampled):
+        result["benchmarks"][0]["config"]["strategy"] = {"type_": "throughput", "max_concurrency": allowed}
+    sampled["benchmarks"][0]["requests"] = {}
+    profiled = raw("aiperf.json")
+    profiled["input_config"]["loadgen"]["concurrency"] = allowed
+    report = yaml.safe_load((RESULTS / "llm-d.yaml").read_text())
+    report["scenario"]["load"]["standardized"] = {"concurrency": allowed}
+    for result in (guided, sampled, profiled, report):
+        (tmp_path / "r.json").write_text(json.dumps(result, default=str))
+        (point,) = read_run(tmp_path / "r.json").points
+        assert point.concurrency == (point.completed or 0) + (point.failed or 0)
+        assert sum("50,000 users were allowed" in note for note in point.notes) == 1
 
 
 def test_requests_of_aiperf_of_which_none_ended_are_refused() -> None:
