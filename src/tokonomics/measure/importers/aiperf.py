@@ -18,7 +18,7 @@ from tokonomics.measure.benchmark_run import (
     latencies,
     point_from_records,
 )
-from tokonomics.measure.importers.fields import Fields, from_totals, moment, spread, unit_s, users_of
+from tokonomics.measure.importers.fields import Fields, from_totals, moment, spread_of, unit_s, users_of
 
 NAME = "aiperf or genai-perf"
 NAME_RECORDS = "aiperf requests (profile_export.jsonl)"
@@ -144,8 +144,7 @@ def _errors(profile: Fields) -> int:
 
 
 def _spread(profile: Fields, name: str) -> Latencies | None:
-    metric = profile.maybe(name)
-    return spread(metric.maybe_number("avg"), metric, unit_s(metric, "unit", "ms"))
+    return spread_of(profile.maybe(name), "avg", "unit", "ms")
 
 
 def _setting(settings: Any, name: str) -> float | None:

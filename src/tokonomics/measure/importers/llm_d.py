@@ -10,7 +10,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, Stated
-from tokonomics.measure.importers.fields import Fields, moment, spread, unit_s, users_of
+from tokonomics.measure.importers.fields import Fields, moment, spread_of, users_of
 
 NAME = "llm-d Benchmark Report v0.2"
 
@@ -96,5 +96,4 @@ def _stack(report: Fields) -> tuple[Stated, str | None]:
 
 
 def _spread(waiting: Fields, name: str) -> Latencies | None:
-    metric = waiting.maybe(name)
-    return spread(metric.maybe_number("mean"), metric, unit_s(metric, "units", "s"))
+    return spread_of(waiting.maybe(name), "mean", "units", "s")
