@@ -8,12 +8,12 @@ from tests.measure.test_meter_clockwork import Bench, Scraper, run
 from tests.measure.test_meter_clockwork import bench as bench
 
 from tokonomics.measure.meter.engines import FINDER, readings_of
-from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.meter import LATE_S, LUMPY_NOW_S, Meter
 from tokonomics.measure.meter.pages import samples_of
 from tokonomics.measure.meter.prices import PriceOf, Prices
-from tokonomics.measure.meter.readings import Reading
-from tokonomics.measure.meter.watch import LONG_S
+from tokonomics.measure.meter.readings import Missed, Reading
+from tokonomics.measure.meter.watch import LONG_S, Watch
 
 
 def test_a_scrape_that_comes_after_its_time_was_taken_for_a_gap_is_not_paid_again(tmp_path: Path) -> None:
@@ -111,6 +111,24 @@ def test_a_model_that_was_swapped_for_another_has_no_part_in_what_comes_after(be
     assert (back.model, back.total.output) == ("tiny", 8)
     bench.again()
     assert bench.tick().total.output == 15
+
+
+def test_a_server_that_does_not_tell_its_model_once_after_a_swap_still_has_the_same_counters(bench: Bench) -> None:
+    bench.tick()
+    bench.process.restart()
+    bench.process.model = "other"
+    bench.process.work(10, 7)
+    bench.tick()
+    bench.process.model = ""
+    bench.process.work(10, 3)
+    group = bench.only()
+    assert (group.model, group.total.output) == ("other", 10)
+    assert sum(span.output for span in bench.spans()) == 10
+
+
+def test_a_mark_that_names_no_model_is_no_crash() -> None:
+    watch = Watch("http://gpu:8000", 3.6, Mark("http://gpu:8000", 100.0, {}, {}, 3.6, is_gone=False))
+    assert watch.missed(Missed("cannot be reached"), 160.0, 60.0) == []
 
 
 @pytest.mark.parametrize("up", [True, False])
