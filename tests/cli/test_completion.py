@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,16 @@ def test_bash_completes_after_an_equals_sign() -> None:
     assert set(asked("bash", "tokonomics fit llama-3.1-8b --gpu=H2")) == {
         gpu.key for gpu in find_gpus() if gpu.key.startswith("H2")
     }
+
+
+def test_the_script_is_of_the_command_however_it_was_started(
+    tokonomics_process: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    """``python -m tokonomics`` must not have Tab ask for it after every ``python``."""
+    plain = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    script = tokonomics_process("--show-completion", "bash", env=plain).stdout
+    assert script.rstrip().endswith("complete -o default -F _tokonomics_completion tokonomics")
+    assert f" {completion.VARIABLE}=complete_bash $1" in script
 
 
 def test_a_list_goes_on_after_its_comma() -> None:

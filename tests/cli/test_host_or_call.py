@@ -107,6 +107,20 @@ def test_what_cannot_be_used_says_so(tokonomics: Call, flags: tuple[str, ...], s
     assert says in done.stderr
 
 
+GIVEN = ("--api=openai:gpt-4o", *SIZES, "--replica-tokens-per-second=2400", "--usd-per-hour=1")
+
+
+def test_a_replica_of_ones_own_says_what_to_leave_out_and_counts_its_gpus(tokonomics: Call) -> None:
+    either = "leave out --replica-tokens-per-second and --usd-per-hour"
+    assert either in tokonomics("breakeven", *GIVEN).stderr
+    priced = tokonomics(*QUICK, "--api=openai:gpt-4o", "--usd-per-hour=1").stderr
+    assert "--model: plans a fleet" in priced
+    assert either in priced
+    for gpus, said in ((1, ": 1 GPU at $1.00/h"), (2, ": 2 GPUs at $1.00/h")):
+        done = tokonomics("breakeven", *GIVEN, "--max-utilization=0.7", f"--replica-gpus={gpus}")
+        assert said in " ".join(done.stdout.split())
+
+
 def test_a_log_that_repeats_itself_gets_the_cached_price_on_both_sides(tokonomics: Call) -> None:
     made = json.loads(tokonomics(*MOONCAKE, "--json").stdout)
     (api,) = made["apis"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -286,6 +287,47 @@ def test_no_more_users_are_at_work_than_there_are_requests(tmp_path: Path) -> No
         point = read_run(tmp_path / "r.json").points[0]
         assert point.concurrency == requests
         assert "users were allowed" in point.notes[0]
+
+
+def test_nor_in_the_files_of_other_tools(tmp_path: Path) -> None:
+    allowed = 50_000
+    guided, sampled = raw("guidellm.json"), raw("guidellm.json")
+    for result in (guided, sampled):
+        result["benchmarks"][0]["config"]["strategy"] = {"type_": "throughput", "max_concurrency": allowed}
+    sampled["benchmarks"][0]["requests"] = {}
+    profiled = raw("aiperf.json")
+    profiled["input_config"]["loadgen"]["concurrency"] = allowed
+    report = yaml.safe_load((RESULTS / "llm-d.yaml").read_text())
+    report["scenario"]["load"]["standardized"] = {"concurrency": allowed}
+    for result in (guided, sampled, profiled, report):
+        (tmp_path / "r.json").write_text(json.dumps(result, default=str))
+        (point,) = read_run(tmp_path / "r.json").points
+        assert point.concurrency == (point.completed or 0) + (point.failed or 0)
+        assert sum("50,000 users were allowed" in note for note in point.notes) == 1
+
+
+@pytest.mark.parametrize("figures", [{}, {"avg": None, "p50": None}])
+def test_a_metric_without_a_figure_may_have_any_unit(tmp_path: Path, figures: dict[str, Any]) -> None:
+    result = raw("aiperf.json") | {"inter_chunk_latency": {"unit": "N/A", **figures}}
+    (tmp_path / "r.json").write_text(json.dumps(result))
+    assert read_run(tmp_path / "r.json").points[0].itl_s is None
+    (tmp_path / "r.json").write_text(json.dumps(result | {"inter_chunk_latency": {"unit": "N/A", "p99": 3}}))
+    with pytest.raises(BadInput, match="'inter_chunk_latency' is in 'N/A'"):
+        read_run(tmp_path / "r.json")
+
+
+def test_a_wait_in_nanoseconds_is_as_long_as_in_seconds(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(json.dumps(raw("aiperf.json") | {"request_latency": {"unit": "ns", "avg": 5e12}}))
+    waited = read_run(tmp_path / "r.json").points[0].e2e_s
+    assert waited is not None
+    assert waited.mean == pytest.approx(5000)
+
+
+def test_one_request_is_spoken_of_as_one(tmp_path: Path) -> None:
+    line = json.loads((RESULTS / "sglang.jsonl").read_text().splitlines()[0])
+    alone = line | {"completed": 1, "num_prompts": 1, "max_concurrency": 8, "request_rate": "inf"}
+    (tmp_path / "r.json").write_text(json.dumps(alone))
+    assert read_run(tmp_path / "r.json").points[0].notes == ("8 users were allowed, but there was 1 request",)
 
 
 def test_requests_of_aiperf_of_which_none_ended_are_refused() -> None:

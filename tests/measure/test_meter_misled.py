@@ -8,12 +8,12 @@ from tests.measure.test_meter_clockwork import Bench, Scraper, run
 from tests.measure.test_meter_clockwork import bench as bench
 
 from tokonomics.measure.meter.engines import FINDER, readings_of
-from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.meter import LATE_S, LUMPY_NOW_S, Meter
 from tokonomics.measure.meter.pages import samples_of
 from tokonomics.measure.meter.prices import PriceOf, Prices
-from tokonomics.measure.meter.readings import Reading
-from tokonomics.measure.meter.watch import LONG_S
+from tokonomics.measure.meter.readings import Missed, Reading
+from tokonomics.measure.meter.watch import LONG_S, Watch
 
 
 def test_a_scrape_that_comes_after_its_time_was_taken_for_a_gap_is_not_paid_again(tmp_path: Path) -> None:
@@ -33,6 +33,24 @@ def test_a_scrape_that_comes_after_its_time_was_taken_for_a_gap_is_not_paid_agai
         total = run(meter).total
         assert total.output == 5
         assert total.seconds == pytest.approx(clock.passed)
+
+
+def test_a_late_scrape_of_another_process_does_not_have_its_time_paid_again(tmp_path: Path) -> None:
+    """It is refused, since a load balancer may have answered; the gap that it falls into is paid already."""
+    clock = HandClock()
+    process, other, source = Process(clock), Process(clock), Scraper(clock)
+    other.started -= 1000
+    with Ledger(tmp_path / "meter.db") as book:
+        meter = Meter([source], book, clock, 3.6)
+        source.scrape("prod/a", process)
+        run(meter)
+        clock.passed = LONG_S + LATE_S - 1
+        late = clock.wall() - LATE_S, other.page()
+        clock.passed += 3
+        assert run(meter).total.gap_s == pytest.approx(LONG_S + 2)
+        source.scraped.append(("prod/a", *late))
+        source.scrape("prod/a", process)
+        assert run(meter).total.seconds == pytest.approx(clock.passed)
 
 
 @pytest.mark.parametrize("running", [1e308, -1.0])
@@ -93,6 +111,24 @@ def test_a_model_that_was_swapped_for_another_has_no_part_in_what_comes_after(be
     assert (back.model, back.total.output) == ("tiny", 8)
     bench.again()
     assert bench.tick().total.output == 15
+
+
+def test_a_server_that_does_not_tell_its_model_once_after_a_swap_still_has_the_same_counters(bench: Bench) -> None:
+    bench.tick()
+    bench.process.restart()
+    bench.process.model = "other"
+    bench.process.work(10, 7)
+    bench.tick()
+    bench.process.model = ""
+    bench.process.work(10, 3)
+    group = bench.only()
+    assert (group.model, group.total.output) == ("other", 10)
+    assert sum(span.output for span in bench.spans()) == 10
+
+
+def test_a_mark_that_names_no_model_is_no_crash() -> None:
+    watch = Watch("http://gpu:8000", 3.6, Mark("http://gpu:8000", 100.0, {}, {}, 3.6, is_gone=False))
+    assert watch.missed(Missed("cannot be reached"), 160.0, 60.0) == []
 
 
 @pytest.mark.parametrize("up", [True, False])

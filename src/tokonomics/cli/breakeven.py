@@ -73,7 +73,7 @@ def breakeven(
     asked = words(load, choice, market) | {"max_utilization": max_utilization, "spare": spare, "quick": quick}
     if replica_tokens_per_second is not None or usd_per_hour is not None:
         planned = {"model": model_name or model, **{name: asked[name] for name in _PLANNED}}
-        _refuse(planned, "plans a fleet; with --replica-tokens-per-second its speed and price are given")
+        _refuse(planned)
         given = (replica_tokens_per_second, usd_per_hour, replica_gpus, max_utilization)
         found = _given(given, asked, api, cached_share, batch_api, extras)
     else:
@@ -91,10 +91,17 @@ _PLANNED = ("slo", "offline", "gpu", "provider", "region", "terms", "discount", 
             "weights", "min_weights", "kv", "engine", "spare", "quick", "arrivals", "start", "end")  # fmt: skip
 
 
-def _refuse(given: Mapping[str, object], why: str) -> None:
-    for name, value in given.items():
+_TO_PLAN = "leave out --replica-tokens-per-second and --usd-per-hour"
+
+
+def _refuse(planned: Mapping[str, object]) -> None:
+    for name, value in planned.items():
         if value not in (None, False):
-            raise BadInput(why, where=f"--{name.replace('_', '-')}")
+            raise BadInput(
+                "plans a fleet; with --replica-tokens-per-second and --usd-per-hour its speed and price are given",
+                where=f"--{name.replace('_', '-')}",
+                fix=f"Leave it out; or, to plan, {_TO_PLAN}.",
+            )
 
 
 def _planned(
@@ -187,7 +194,7 @@ def _given(
     from tokonomics.money.breakeven import SelfHosted, kind_of_equation
     from tokonomics.planner.breakeven import report, share_of_api, tokens_per_request
     from tokonomics.planner.scenario import Scenario, load_of
-    from tokonomics.units import percent, usd
+    from tokonomics.units import percent, plural, usd
 
     speed, price, gpus, share = replica
     if speed is None or price is None:
@@ -195,9 +202,9 @@ def _given(
         raise BadInput("is missing", where=missing, fix="Such as --replica-tokens-per-second 2400 --usd-per-hour 2.21.")
     if share is None:
         raise BadInput(
-            "how full are the machines?", where="--max-utilization", fix="Such as 0.7; without it, leave the two out."
+            "how full are the machines?", where="--max-utilization", fix=f"Such as 0.7; or, to plan, {_TO_PLAN}."
         )
-    name = f"{gpus} GPUs at {usd(price)}/h, {speed:,.0f} tok/s filled to {percent(share)}"
+    name = f"{plural(gpus, 'GPU')} at {usd(price)}/h, {speed:,.0f} tok/s filled to {percent(share)}"
     kind = kind_of_equation(name, price, gpus, speed, share)
     traffic = {each: asked[each] for each in ("input", "output", "trace", "columns", "seed")}
     load = load_of(Scenario().over({**traffic, "rate": None if asked["trace"] else "1"}))

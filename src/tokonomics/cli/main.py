@@ -120,7 +120,7 @@ def run() -> None:
         asked = app
     try:
         try:
-            asked()
+            asked(prog_name="tokonomics")  # not "python -m tokonomics": completion is made for that name
         finally:
             sys.stdout.flush()
     except SystemExit as leaving:

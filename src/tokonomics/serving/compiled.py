@@ -86,7 +86,7 @@ def code_folder() -> Path | None:
 
 
 def _forget_others(folder: Path) -> None:
-    """Remove what other sources were compiled to more than a month ago."""
+    """Remove code of sources that nobody has run for a month."""
     for other in folder.parent.glob("compiled-*"):
         with suppress(FileNotFoundError):  # another process was quicker
             if time.time() - other.stat().st_mtime > _KEPT_S:

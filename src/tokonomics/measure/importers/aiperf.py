@@ -18,7 +18,7 @@ from tokonomics.measure.benchmark_run import (
     latencies,
     point_from_records,
 )
-from tokonomics.measure.importers.fields import Fields, from_totals, moment, spread, unit_s
+from tokonomics.measure.importers.fields import Fields, from_totals, moment, spread_of, unit_s, users_of
 
 NAME = "aiperf or genai-perf"
 NAME_RECORDS = "aiperf requests (profile_export.jsonl)"
@@ -46,16 +46,18 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     notes = [] if "total_osl" in profile else ["totals follow from mean lengths: the file has no sums"]
     if profile.values.get("was_cancelled") or profile.values.get("is_complete") is False:
         notes.append("the run was cut short")
-    rate, users = _setting(settings, "request_rate"), _setting(settings, "concurrency")
+    rate, limit = _setting(settings, "request_rate"), _setting(settings, "concurrency")
+    failed = round(_value(profile, "error_request_count") or _errors(profile))
+    users = users_of(round(limit) if limit else None, completed + failed)
+    load: dict[str, Any] = {"rate": rate} if rate else users
     made = LoadPoint(
-        **({"rate": rate} if rate else {"concurrency": round(users) if users else None}),
+        **{**load, "notes": (*notes, *load.get("notes", ()))},
         **from_totals(duration_s, completed, tokens_in, tokens_out),
-        failed=round(_value(profile, "error_request_count") or _errors(profile)),
+        failed=failed,
         ttft_s=_spread(profile, "time_to_first_token"),
         tpot_s=_spread(profile, "inter_token_latency"),
         itl_s=_spread(profile, "inter_chunk_latency"),
         e2e_s=_spread(profile, "request_latency"),
-        notes=tuple(notes),
     )
     return BenchmarkRun(
         tool="aiperf" if "schema_version" in profile or "benchmark_duration" in profile else "genai-perf",
@@ -142,8 +144,7 @@ def _errors(profile: Fields) -> int:
 
 
 def _spread(profile: Fields, name: str) -> Latencies | None:
-    metric = profile.maybe(name)
-    return spread(metric.maybe_number("avg"), metric, unit_s(metric, "unit", "ms"))
+    return spread_of(profile.maybe(name), "avg", "unit", "ms")
 
 
 def _setting(settings: Any, name: str) -> float | None:

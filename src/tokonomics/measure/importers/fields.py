@@ -8,6 +8,7 @@ from typing import Any
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.benchmark_run import Latencies
 from tokonomics.traffic.promises import STATISTICS
+from tokonomics.units import plural
 
 _LARGEST = 1e19
 """Beyond any total of a benchmark, and any time in nanoseconds: a slip in the file."""
@@ -115,9 +116,10 @@ UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 
 
 def unit_s(metric: Fields, field: str, usual: str) -> float:
     """Seconds of the unit that a metric states under that name."""
-    unit = (metric.text(field) or usual).lower().split("/")[0]
+    stated = metric.text(field) or usual
+    unit = stated.lower().split("/")[0]
     if unit not in UNITS_S:
-        raise BadInput(f"'{metric.path}' is in '{shorten(unit)}'; a unit of time was expected", where=metric.where)
+        raise BadInput(f"'{metric.path}' is in '{shorten(stated)}'; a unit of time was expected", where=metric.where)
     return UNITS_S[unit]
 
 
@@ -126,6 +128,13 @@ def spread(mean: float | None, percentiles: Fields, unit_s: float) -> Latencies 
     found = {name: mean if name == "mean" else percentiles.maybe_number(name) for name in STATISTICS}
     made = {name: value * unit_s for name, value in found.items() if value is not None}
     return Latencies(**made) if made else None
+
+
+def spread_of(metric: Fields, mean: str, unit: str, usual: str) -> Latencies | None:
+    """The same of a metric that states its unit, which nobody asks for where there is no figure."""
+    if all(metric.maybe_number(name) is None for name in (mean, *STATISTICS)):
+        return None
+    return spread(metric.maybe_number(mean), metric, unit_s(metric, unit, usual))
 
 
 def named_latencies(fields: Fields, pattern: str, unit_s: float) -> Latencies | None:
@@ -144,7 +153,9 @@ def users_of(limit: int | None, requests: int) -> dict[str, Any]:
     """A load of so many users at once, of whom no more are ever at work than there are requests."""
     if limit is None or limit <= requests:
         return {"concurrency": limit}
-    return {"concurrency": requests, "notes": (f"{limit:,} users were allowed, but there were {requests:,} requests",)}
+    were = "was" if requests == 1 else "were"
+    note = f"{limit:,} users were allowed, but there {were} {plural(requests, 'request')}"
+    return {"concurrency": requests, "notes": (note,)}
 
 
 def from_totals(duration_s: float, completed: int, input_tokens: float, output_tokens: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, RequestRecord, point_from_records
-from tokonomics.measure.importers.fields import Fields, from_totals, spread, unix_moment
+from tokonomics.measure.importers.fields import Fields, from_totals, spread, unix_moment, users_of
 from tokonomics.traffic.documents import requests_of
 from tokonomics.traffic.formats import Layout
 from tokonomics.traffic.sources import value_at
@@ -48,8 +48,7 @@ def _point(benchmark: Fields, layout: Layout) -> LoadPoint:
     strategy = benchmark.maybe("config", "strategy")
     kind = strategy.text("type_")
     rate = strategy.maybe_number("rate") if kind in ("constant", "poisson") else None
-    users = strategy.maybe_count("streams") or strategy.maybe_count("max_concurrency")
-    load: dict[str, Any] = {"rate": rate} if rate else {"concurrency": 1 if kind == "synchronous" else users or None}
+    limit = strategy.maybe_count("streams") or strategy.maybe_count("max_concurrency")
     duration_s = benchmark.positive("duration")
     requests = benchmark.maybe("requests")
     records = [
@@ -58,6 +57,9 @@ def _point(benchmark: Fields, layout: Layout) -> LoadPoint:
         for at, each in requests.listed(outcome)
     ]
     totals = benchmark.inside("metrics", "request_totals")
+    sent = sum(totals.maybe_count(outcome) or 0 for outcome in ("successful", "errored", "incomplete"))
+    users = users_of(1 if kind == "synchronous" else limit or None, max(1, sent))
+    load: dict[str, Any] = {"rate": rate} if rate else users
     if len([each for each in records if each.error is None]) != totals.count("successful"):
         return _summary(benchmark, totals, duration_s, load)
     first = min((each.sent_s for each in records), default=0.0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, Stated
-from tokonomics.measure.importers.fields import Fields, moment, spread, unit_s
+from tokonomics.measure.importers.fields import Fields, moment, spread_of, users_of
 
 NAME = "llm-d Benchmark Report v0.2"
 
@@ -27,18 +27,17 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     aggregate = report.inside("results", "request_performance", "aggregate")
     requests, rates, waiting = (aggregate.inside(name) for name in ("requests", "throughput", "latency"))
     load = report.maybe("scenario", "load", "standardized")
-    users, rate = load.maybe_number("concurrency"), load.maybe_number("rate_qps")
-    failed = requests.maybe_count("failures") or 0
-    completed = requests.count("total") - failed
+    limit, rate = load.maybe_number("concurrency"), load.maybe_number("rate_qps")
+    sent, failed = requests.count("total"), requests.maybe_count("failures") or 0
     mean_out = requests.inside("output_length").positive("mean")
     made = LoadPoint(
-        **({"rate": rate} if rate else {"concurrency": round(users) if users else None}),
+        **({"rate": rate} if rate else users_of(round(limit) if limit else None, max(1, sent))),
         requests_per_s=_rate(rates, "request_rate") or rates.inside("output_token_rate").positive("mean") / mean_out,
         input_tokens_per_s=rates.inside("input_token_rate").positive("mean"),
         output_tokens_per_s=rates.inside("output_token_rate").positive("mean"),
         mean_input_tokens=requests.inside("input_length").positive("mean"),
         mean_output_tokens=mean_out,
-        completed=max(0, completed),
+        completed=max(0, sent - failed),
         failed=failed,
         ttft_s=_spread(waiting, "time_to_first_token"),
         tpot_s=_spread(waiting, "time_per_output_token"),
@@ -97,5 +96,4 @@ def _stack(report: Fields) -> tuple[Stated, str | None]:
 
 
 def _spread(waiting: Fields, name: str) -> Latencies | None:
-    metric = waiting.maybe(name)
-    return spread(metric.maybe_number("mean"), metric, unit_s(metric, "units", "s"))
+    return spread_of(waiting.maybe(name), "mean", "units", "s")

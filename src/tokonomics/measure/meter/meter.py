@@ -290,7 +290,7 @@ class Meter:
             sums.remember(span)
 
     def _state(self, wall: float, gpus: Sequence[GpuReading]) -> MeterState:
-        known = [(watch, reading) for watch in self._watches.values() if watch.readings for reading in watch.current]
+        known = [(watch, reading) for watch in self._watches.values() for reading in watch.current]
         # One window for all: sums over different ones would give the longer more weight.
         window_s = LUMPY_NOW_S if any(reading.lumpy for _, reading in known) else NOW_S
         groups = tuple(self._group(watch, reading, wall, window_s) for watch, reading in known)

@@ -84,8 +84,7 @@ class Watch:
         else:
             self.until = wall
             self.readings = {each.model: each for each in readings}
-        # A scrape that reaches us after its time was taken for a gap must not have that time paid again.
-        self._steady = steady if self._steady is None else max(self._steady, steady)
+        self._steady = self._later(steady)
         self._missing, self.up, self.said = False, True, said
         return spans
 
@@ -102,13 +101,17 @@ class Watch:
         start, seconds, watched = self._stretch(wall, steady)
         watched = Watched.gap if watched is Watched.seen else watched
         spans = empty_spans(self.current, start, seconds, watched, self._price())
-        self.until, self._steady, self._missing = start + seconds, steady, True
+        self.until, self._steady, self._missing = start + seconds, self._later(steady), True
         return spans
+
+    def _later(self, steady: float) -> float:
+        """A scrape that reaches us after its time was taken for a gap must not have that time paid again."""
+        return steady if self._steady is None else max(self._steady, steady)
 
     @property
     def current(self) -> list[Reading]:
         """Of the models on its newest page. The counters of others are kept; their time is not theirs any more."""
-        newest = max(each.at for each in self.readings.values())
+        newest = max((each.at for each in self.readings.values()), default=None)
         return [each for each in self.readings.values() if each.at == newest]
 
     @property
@@ -143,13 +146,14 @@ class Watch:
 
     def _named(self, readings: Sequence[Reading]) -> Sequence[Reading]:
         """A server that names its model on another page may fail to: its counters are still the same ones."""
-        if len(readings) != 1 or len(self.readings) != 1:
+        if len(readings) != 1 or len(self.current) != 1:
             return readings
-        (now,), (known,) = readings, self.readings
+        (now,), (known,) = readings, self.current
         if not now.model:
-            return [replace(now, model=known)]
-        if not known and self.readings[""].engine:
-            self.readings, self.named = {now.model: replace(self.readings[""], model=now.model)}, now
+            return [replace(now, model=known.model)]
+        if not known.model and known.engine:
+            others = {model: each for model, each in self.readings.items() if model}
+            self.readings, self.named = others | {now.model: replace(known, model=now.model)}, now
         return readings
 
     def _meet(self, readings: Sequence[Reading]) -> None:
