@@ -143,7 +143,7 @@ def _sizes(offers: Sequence[FleetOffer], demand: Demand) -> list[float]:
     The look: the mean demand and room for one such machine, at the best price up to that size.
     """
     mix = mix_of(demand)
-    prices = {offer.name: min(offer.prices) for offer in offers}
+    prices = {offer.name: min(offer.prices, default=math.inf) for offer in offers}
     carried = {offer.name: mixed_capacity(offer, mix) for offer in offers}
     sizes = set(carried.values())
 

@@ -75,8 +75,7 @@ def code_folder() -> Path | None:
     try:
         folder = (Path(home) if home else Path.home() / ".cache") / name
         if folder.exists():
-            with suppress(PermissionError):  # of another user's folder: its code can be read all the same
-                os.utime(folder)  # somebody runs it
+            os.utime(folder)  # somebody runs it
         else:
             folder.mkdir(parents=True, exist_ok=True)
             _forget_others(folder)
