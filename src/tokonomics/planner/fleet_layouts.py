@@ -208,8 +208,8 @@ def _by_bill(
         name = layout_name(layout.deployment)
         hosts = {
             (offer.gpus // layout.deployment.gpus, price)
-            for offer in sold
-            if stands_on(offer, layout.deployment) and (price := cheapest_price(offer, terms)) is not None
+            for offer in filter(stands_on(layout.deployment), sold)
+            if (price := cheapest_price(offer, terms)) is not None
         }
         if not hosts:
             refused.setdefault(name, Refused(2, -layout.deployment.gpus, _THIN))
@@ -238,9 +238,10 @@ def _check_held(traffic: FleetTraffic, kept: Sequence[Measured], refused: Mappin
         )
 
 
-def stands_on(offer: Offer, deployment: Deployment) -> bool:
-    """Enough GPUs of the kind, and a host with memory enough."""
-    return offer.gpu == deployment.gpu.key and offer.gpus >= deployment.gpus and room_for(deployment)(offer)
+def stands_on(deployment: Deployment) -> Callable[[Offer], bool]:
+    """Whether an offer has enough GPUs of the kind, and a host with memory enough."""
+    has_room = room_for(deployment)
+    return lambda offer: offer.gpu == deployment.gpu.key and offer.gpus >= deployment.gpus and has_room(offer)
 
 
 def cheapest_price(offer: Offer, terms: Sequence[Terms]) -> float | None:

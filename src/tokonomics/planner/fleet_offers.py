@@ -137,8 +137,9 @@ def fleet_machines(
     made = [
         _machine(offer, apart, layout, startup_s)
         for layout in found.measured
+        for fits in [stands_on(layout.deployment)]
         for offer, apart in named
-        if stands_on(offer, layout.deployment)
+        if fits(offer)
     ]
     priced = [(_priced(each, terms, interruptions, aws_zones), each) for each in made]
     chosen = _worth_a_look([each for each in priced if each[0].prices], most_zones, anywhere)

@@ -2,9 +2,12 @@
 
 import json
 import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,32 +78,45 @@ def test_hashing_sees_equal_words_and_says_that_it_sees_no_meaning() -> None:
     assert abs(float(made.vectors[0] @ made.vectors[2])) < 0.5
 
 
-def test_an_endpoint_is_asked_with_the_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[str | None, dict[str, object]]] = []
+@contextmanager
+def endpoint(reply: Callable[[BaseHTTPRequestHandler, Any], None]) -> Iterator[int]:
+    """A server that replies to what is posted, and its port."""
 
-    class Answers(BaseHTTPRequestHandler):
+    class Replies(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            seen.append((self.headers["Authorization"], body))
-            rows = [{"index": at, "embedding": [3.0, 4.0 * at]} for at in range(len(body["input"]))]
-            reply = json.dumps({"data": rows[::-1]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(reply)))
-            self.end_headers()
-            self.wfile.write(reply)
+            reply(self, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def log_message(self, *_: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+    with HTTPServer(("127.0.0.1", 0), Replies) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        monkeypatch.setenv(KEY, "a-key")
         try:
-            made = embed(["x", "y", "x"], f"http://127.0.0.1:{server.server_port}/v1/embeddings", "small")
+            yield server.server_port
         finally:
             server.shutdown()
             thread.join()
+
+
+def send_rows(to: BaseHTTPRequestHandler, rows: Sequence[object], longer_by: int = 0) -> None:
+    text = json.dumps({"data": rows}).encode()
+    to.send_response(200)
+    to.send_header("Content-Length", str(len(text) + longer_by))
+    to.end_headers()
+    to.wfile.write(text)
+
+
+def test_an_endpoint_is_asked_with_the_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str | None, dict[str, object]]] = []
+
+    def backwards(to: BaseHTTPRequestHandler, body: Any) -> None:
+        seen.append((to.headers["Authorization"], body))
+        send_rows(to, [{"index": at, "embedding": [3.0, 4.0 * at]} for at in reversed(range(len(body["input"])))])
+
+    monkeypatch.setenv(KEY, "a-key")
+    with endpoint(backwards) as port:
+        made = embed(["x", "y", "x"], f"http://127.0.0.1:{port}/v1/embeddings", "small")
     assert seen == [("Bearer a-key", {"model": "small", "input": ["x", "y"]})]
     assert made.vectors.tolist() == [pytest.approx([1, 0]), pytest.approx([0.6, 0.8]), pytest.approx([1, 0])]
 
@@ -152,28 +168,12 @@ def test_the_key_is_not_sent_on_to_where_an_endpoint_redirects(monkeypatch: pyte
     ],
 )
 def test_what_is_no_list_of_numbers_is_a_message(embeddings: list[object], longer_by: int) -> None:
-    class Answers(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            rows = [{"index": at, "embedding": each} for at, each in enumerate(embeddings)]
-            reply = json.dumps({"data": rows}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(reply) + longer_by))
-            self.end_headers()
-            self.wfile.write(reply)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Answers) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            with pytest.raises(BadInput, match="gave no embeddings"):
-                embed(["x", "y"], f"http://127.0.0.1:{server.server_port}/v1/embeddings", "small")
-        finally:
-            server.shutdown()
-            thread.join()
+    rows = [{"index": at, "embedding": each} for at, each in enumerate(embeddings)]
+    with (
+        endpoint(lambda to, _: send_rows(to, rows, longer_by)) as port,
+        pytest.raises(BadInput, match="gave no embeddings"),
+    ):
+        embed(["x", "y"], f"http://127.0.0.1:{port}/v1/embeddings", "small")
 
 
 def test_an_endpoint_that_is_not_there_is_a_message() -> None:
