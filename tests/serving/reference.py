@@ -8,7 +8,7 @@ import heapq
 import math
 
 import numpy as np
-from tests.serving.reference_replica import NEVER_SERVED, OPEN, REFUSED, TIMED_OUT, Job, Replica, StepSeconds
+from tests.serving.reference_replica import NEVER_SERVED, OPEN, REFUSED, TIMED_OUT, EngineTimes, Job, Replica
 
 from tokonomics.serving.state import Fleet, Requests, Rules, Served
 
@@ -19,21 +19,26 @@ BACK, NOTICE, DOWN, DEADLINE, TICK, ARRIVAL = range(6)
 class World:
     """The fleet and its clock: events, routing, outages, the autoscaler."""
 
-    def __init__(self, requests: Requests, step_s: StepSeconds, rules: Rules, fleet: Fleet) -> None:
+    def __init__(self, requests: Requests, engine: EngineTimes, rules: Rules, fleet: Fleet) -> None:
         self.rules, self.fleet = rules, fleet
         self.unit_tokens = int(requests.unit_tokens)
         self.jobs = [self.job(requests, index) for index in range(len(requests.arrival_s))]
         self.scale = [float(x) for x in fleet.autoscale]
         count, up = (int(self.scale[1]), int(self.scale[0])) if self.scale else (fleet.replicas, fleet.replicas)
         states = ["up" if index < up else "off" for index in range(count)]
-        self.replicas = [Replica(index, requests, rules, step_s, state) for index, state in enumerate(states)]
+        self.replicas = [
+            Replica(index, requests, rules, engine, state, self.answered) for index, state in enumerate(states)
+        ]
+        self.answer_s = engine.answer_s
         self.held: list[Job] = []
         self.to_arrive = len(self.jobs)
         self.last_used = -1
         self.wished: list[int] = []  # replicas wished for at each tick so far
         self.events: list[tuple[float, int, int]] = []  # (time, kind, whom)
+        self.sent = requests.users or len(self.jobs)
         for job in self.jobs:
-            self.expect(job.arrival_s, ARRIVAL, job.index)
+            if job.index < self.sent:
+                self.expect(job.arrival_s, ARRIVAL, job.index)
             self.expect(float(requests.deadline_s[job.index]), DEADLINE, job.index)
         for replica, notice_s, down_s, back_s in fleet.outages:
             for time_s, kind in ((notice_s, NOTICE), (down_s, DOWN), (back_s, BACK)):
@@ -55,6 +60,13 @@ class World:
             fetched=0 if requests.fetched is None or requests.prefilled else int(requests.fetched[i]),
         )
 
+    def answered(self, at_s: float) -> None:
+        """A user of a closed loop sends the next request."""
+        if self.sent < len(self.jobs):
+            self.jobs[self.sent].arrival_s = at_s + self.answer_s
+            self.expect(self.jobs[self.sent].arrival_s, ARRIVAL, self.sent)
+            self.sent += 1
+
     def expect(self, time_s: float, kind: int, whom: int) -> None:
         if time_s < math.inf:
             heapq.heappush(self.events, (time_s, kind, whom))
@@ -62,6 +74,7 @@ class World:
     def run(self) -> None:
         while True:
             ends = [replica.step_end_s for replica in self.replicas if replica.step_end_s is not None]
+            ends += [replica.wake_s for replica in self.replicas if replica.wake_s is not None]
             times = ends + [time_s for time_s, _, _ in self.events[:1]]
             if not times:
                 break
@@ -83,11 +96,11 @@ class World:
             self.back(self.replicas[whom], now)
             if self.events[:1] and self.events[0][:2] == (now, BACK):
                 return  # all that come up at this time come up before the held requests choose
-            self.route_held()
+            self.route_held(now)
         elif kind == NOTICE:
             self.replicas[whom].noticed = True
         elif kind == DOWN:
-            self.down(self.replicas[whom])
+            self.down(self.replicas[whom], now)
         elif kind == DEADLINE:
             self.deadline(self.jobs[whom], now)
         elif kind == TICK:
@@ -101,8 +114,9 @@ class World:
         blocks = math.ceil(tokens_held / self.rules.block_tokens) + self.rules.fixed_blocks
         if job.input + job.output > self.rules.max_context or blocks > self.rules.kv_blocks:
             job.status, job.finish_s = REFUSED, now
+            self.answered(now - self.answer_s)
         else:
-            self.route(job)
+            self.route(job, now)
 
     def deadline(self, job: Job, now: float) -> None:
         if job.status != OPEN:
@@ -112,14 +126,14 @@ class World:
             if job in line:
                 line.remove(job)
 
-    def route_held(self) -> None:
+    def route_held(self, now: float) -> None:
         held, self.held = sorted(self.held, key=lambda job: job.index), []
         for job in held:
-            self.route(job)
+            self.route(job, now)
 
     # Routing -------------------------------------------------------------------------------------------------------
 
-    def route(self, job: Job) -> None:
+    def route(self, job: Job, now: float) -> None:
         choices = [replica for replica in self.replicas if replica.available()]
         if not choices:
             self.held.append(job)
@@ -127,7 +141,7 @@ class World:
         choose = [self.round_robin, self.least_outstanding, self.power_of_two, self.prefix_aware][self.fleet.router]
         replica = choose(job, choices)
         self.last_used = job.replica = replica.index
-        replica.queues[job.urgency].append(job)
+        replica.enqueue(job, now)
 
     def round_robin(self, job: Job, choices: list[Replica]) -> Replica:
         return min(choices, key=lambda replica: (replica.index <= self.last_used, replica.index))
@@ -155,14 +169,14 @@ class World:
 
     # Replicas that come and go ---------------------------------------------------------------------------------------
 
-    def down(self, replica: Replica) -> None:
+    def down(self, replica: Replica, now: float) -> None:
         moved = [job for job in replica.running + replica.waiting() if job.status == OPEN]
         replica.state = "down"
         replica.empty()
         for job in moved:
             job.restarts += 1
             job.forget_attempt()
-            self.route(job)
+            self.route(job, now)
 
     def back(self, replica: Replica, now: float) -> None:
         if replica.state == "down" or (replica.state == "booting" and replica.ready_s == now):
@@ -190,7 +204,7 @@ class World:
                 else:
                     replica.state, replica.ready_s = "booting", now + cold_start_s
                     self.expect(replica.ready_s, BACK, replica.index)
-            self.route_held()
+            self.route_held(now)
         elif max(recent) < current:
             leaving = self.in_state("booting")[::-1] + self.in_state("up")[::-1]
             for replica in leaving[: current - max(recent)]:
@@ -209,7 +223,7 @@ def splitmix64(x: int) -> int:
     return z ^ (z >> 31)
 
 
-def serve(requests: Requests, step_s: StepSeconds, rules: Rules, fleet: Fleet) -> Served:
-    world = World(requests, step_s, rules, fleet)
+def serve(requests: Requests, engine: EngineTimes, rules: Rules, fleet: Fleet) -> Served:
+    world = World(requests, engine, rules, fleet)
     world.run()
     return Served(**{name: np.array([getattr(job, name) for job in world.jobs]) for name in Served._fields})

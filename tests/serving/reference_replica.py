@@ -11,8 +11,22 @@ from itertools import takewhile
 
 from tokonomics.serving.state import Requests, Rules
 
-StepSeconds = Callable[[int, int, int, int, float], float]
-"""Seconds of a step of (decodes, their KV tokens, prompt tokens, prompts, query-key pairs of the prompts)."""
+@dataclass(frozen=True)
+class EngineTimes:
+    """How long an engine takes."""
+
+    gpu_s: Callable[[int, int, int, int, float], float]
+    """For a step of (decodes, their KV tokens, prompt tokens, prompts, query-key pairs of the prompts)."""
+    launch_s: Callable[[int, int, int], float] = lambda *_: 0.0
+    """To launch a step of (decodes, prompt tokens, prompts)."""
+    after_s: Callable[[int, int], float] = lambda *_: 0.0
+    """On the host after a step of (decodes, prompt tokens)."""
+    ahead: bool = False
+    request_s: float = 0.0
+    token_s: float = 0.0
+    reach_s: float = 0.0
+    answer_s: float = 0.0
+
 
 OPEN, REFUSED, DONE, TIMED_OUT, NEVER_SERVED = -1, 0, 1, 2, 3
 
@@ -35,6 +49,7 @@ class Job:
     generated: int = 0
     chunk: int = 0
     blocks: int = 0
+    queued_s: float = math.nan
     referenced: list[int] = field(default_factory=list)
     admitted: bool = False
 
@@ -113,8 +128,17 @@ class Cache:
 class Replica:
     """One engine: its queues, its running requests in order of admission, its blocks, the step in flight."""
 
-    def __init__(self, index: int, requests: Requests, rules: Rules, step_s: StepSeconds, state: str) -> None:
-        self.index, self.rules, self.step_s, self.state = index, rules, step_s, state
+    def __init__(
+        self,
+        index: int,
+        requests: Requests,
+        rules: Rules,
+        engine: EngineTimes,
+        state: str,
+        answered: Callable[[float], None],
+    ) -> None:
+        self.index, self.rules, self.engine, self.state = index, rules, engine, state
+        self.answered = answered
         self.unit_tokens = int(requests.unit_tokens)
         self.keeps = bool(rules.caches) and len(requests.unit_ids) > 0
         self.classes = 1 + max((int(urgency) for urgency in requests.urgency), default=0)
@@ -128,12 +152,31 @@ class Replica:
         self.decoding: list[Job] = []
         self.cache = Cache(int(self.rules.kv_blocks))
         self.step_end_s: float | None = None
+        self.wake_s: float | None = None
+        self.composes_next_s = -math.inf  # when the host composes the step after the one in flight
+        self.seen_s = -math.inf  # requests that came later are not in the step being composed
+        self.done_s = -math.inf
+        self.front_s = 0.0
+        self.untold: list[Job] = []
+        self.first_told: list[Job] = []  # of those, who got their first token
+
+    def enqueue(self, job: Job, now: float) -> None:
+        """Its front end takes one request after the other; then it is on its way."""
+        job.queued_s = now
+        if not job.prefilled:
+            self.front_s = max(self.front_s, now) + self.engine.request_s + self.engine.token_s * job.input
+            job.queued_s = self.front_s + self.engine.reach_s
+        self.queues[job.urgency].append(job)
 
     def available(self) -> bool:
         return self.state == "up" and not self.noticed
 
     def waiting(self) -> list[Job]:
         return [job for queue in self.queues for job in queue]
+
+    def there(self) -> list[Job]:
+        """The first of each class that came in time for the step being composed, most urgent first."""
+        return [queue[0] for queue in self.queues if queue and queue[0].queued_s <= self.seen_s]
 
     def outstanding(self) -> int:
         return len(self.waiting()) + sum(job.status == OPEN for job in self.running)
@@ -148,17 +191,39 @@ class Replica:
 
     def compose(self, now: float) -> None:
         self.let_leave()
-        while True:
-            acted = self.compose_once(now)
-            prompts = [job for job in self.running if job.chunk]
-            if self.decoding or prompts:
+        self.wake_s = None
+        ahead = [self.composes_next_s] if self.engine.ahead and self.composes_next_s < now else []
+        for self.seen_s in [*ahead, now]:
+            while self.compose_once(now) and not self.in_step():
+                pass
+            if self.in_step():
                 break
-            if not acted:
-                return
+        else:
+            self.tell(self.done_s)
+            self.wake_s = min((queue[0].queued_s for queue in self.queues if queue and queue[0].queued_s > now), default=None)
+            return
+        prompts = [job for job in self.running if job.chunk]
         kv_tokens = sum(job.computed + 1 for job in self.decoding)
-        prompt_tokens = sum(job.chunk for job in prompts)
+        tokens = sum(job.chunk for job in prompts)
         pairs = sum(job.chunk * (job.computed + (job.chunk + 1) / 2) for job in prompts)
-        self.step_end_s = now + self.step_s(len(self.decoding), kv_tokens, prompt_tokens, len(prompts), pairs)
+        on_gpu = self.engine.gpu_s(len(self.decoding), kv_tokens, tokens, len(prompts), pairs)
+        launched_s = self.seen_s + self.engine.launch_s(len(self.decoding), tokens, len(prompts))
+        self.tell(max(self.done_s, launched_s) if self.engine.ahead else self.done_s)
+        self.step_end_s = max(now + on_gpu, launched_s) + self.engine.after_s(len(self.decoding), tokens)
+        self.composes_next_s = max(now, launched_s)
+
+    def in_step(self) -> bool:
+        return bool(self.decoding or any(job.chunk for job in self.running))
+
+    def tell(self, at_s: float) -> None:
+        """Clients hear of the last step."""
+        for job in self.untold:
+            if job in self.first_told:
+                job.first_token_s = at_s
+            if job.finish_s == self.done_s:
+                job.finish_s = at_s
+                self.answered(at_s)
+        self.untold, self.first_told = [], []
 
     def compose_once(self, now: float) -> bool:
         """Choose who decodes and which prompt tokens are computed; whether anyone was admitted or preempted."""
@@ -166,7 +231,7 @@ class Replica:
         self.decoding = []
         preempted = False
         while self.head_is_computed() and self.has_room_for_head(budget):
-            self.admit(self.waiting()[0], budget, now)
+            self.admit(self.there()[0], budget, now)
         if self.rules.mixes:
             preempted = self.decode()
             budget = max(0, budget - len(self.decoding))
@@ -177,7 +242,7 @@ class Replica:
             budget -= job.chunk
         admitted = False
         while not preempted and self.can_admit_head(budget):
-            budget -= self.admit(self.waiting()[0], budget, now)
+            budget -= self.admit(self.there()[0], budget, now)
             admitted = True
         return preempted or admitted
 
@@ -228,15 +293,15 @@ class Replica:
 
     def head_is_computed(self) -> bool:
         """The next in the queue comes with its prompt computed: it needs no prompt tokens, only a place."""
-        return bool(self.waiting() and self.waiting()[0].prefilled and self.waiting()[0].generated == 0)
+        return bool(self.there() and self.there()[0].prefilled and self.there()[0].generated == 0)
 
     def can_admit_head(self, budget: int) -> bool:
         return budget > 0 and not self.head_is_computed() and self.has_room_for_head(budget)
 
     def has_room_for_head(self, budget: int) -> bool:
-        if not self.waiting() or len(self.running) >= self.rules.max_sequences:
+        if not self.there() or len(self.running) >= self.rules.max_sequences:
             return False
-        target, cached, units, need = self.plan(self.waiting()[0])
+        target, cached, units, need = self.plan(self.there()[0])
         if need > self.cache.available(without=units):
             return False
         first_prompt = not any(job.chunk for job in self.running)
@@ -293,6 +358,7 @@ class Replica:
 
     def end_step(self, now: float) -> None:
         self.step_end_s = None
+        self.done_s = now
         self.let_leave()
         for job in list(self.running):
             writes = job in self.decoding
@@ -308,7 +374,9 @@ class Replica:
                 job.generated += 1
             if math.isnan(job.first_token_s):
                 job.first_token_s = now
+                self.first_told.append(job)
             self.finish_if_complete(job, now)
+            self.untold.append(job)
         self.decoding = []
 
     def publish_answer(self, job: Job) -> None:

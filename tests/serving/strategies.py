@@ -7,7 +7,7 @@ different kinds and the ends of steps never, so the answer does not hang on the 
 
 import math
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
@@ -21,6 +21,46 @@ MOST_REQUESTS, MOST_INPUT, MOST_OUTPUT = 40, 60, 30
 MOST_TOKENS_IN_A_STEP = 64 + MOST_REQUESTS + MOST_INPUT + MOST_OUTPUT
 
 often = st.sampled_from([True, True, True, False])
+
+
+class Pace(NamedTuple):
+    """What an engine's host adds: the fields of ``StepTable`` that the worlds are tried with."""
+
+    ahead: bool
+    launch_s: float = 0.0
+    host_step_s: float = 0.0
+    request_s: float = 0.0
+    token_s: float = 0.0
+    reach_s: float = 0.0
+    answer_s: float = STEP_S * math.sqrt(13) / 16
+
+
+IN_TURN = Pace(ahead=False)
+
+
+def paces() -> st.SearchStrategy[Pace]:
+    """Hosts that work ahead or in turn, that are the slower or not; front ends that take time or none."""
+
+    def some(prime: int) -> st.SearchStrategy[float]:
+        return st.sampled_from([0.0, 0.1, 1.0, 4.0]).map(lambda share: share * STEP_S * math.sqrt(prime) / 4)
+
+    ahead = st.builds(Pace, st.just(True), some(17), st.just(0.0), some(19), some(23).map(lambda s: s / 40), some(29))
+    in_turn = st.builds(Pace, st.just(False), some(17), some(31), some(19), some(23).map(lambda s: s / 40), some(29))
+    return st.one_of(ahead, in_turn, st.just(IN_TURN))
+
+
+@st.composite
+def closed_worlds(draw: st.DrawFn) -> tuple[Requests, Rules, Fleet]:
+    """Users who send the next request when their last was answered, on one replica."""
+    asked, rules, fleet = draw(worlds())
+    count = len(asked.arrival_s)
+    asked = asked._replace(
+        arrival_s=np.zeros(count),
+        deadline_s=np.full(count, np.inf),
+        prefilled=False,
+        users=min(count, draw(st.integers(1, 12))),
+    )
+    return asked, rules, Fleet(1, fleet.router, fleet.seed, NO_OUTAGES, NO_SCALING)
 
 
 @st.composite

@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 from hypothesis import Phase, find, given, settings
 from tests.serving.reference import serve
-from tests.serving.strategies import MOST_INPUT, MOST_OUTPUT, MOST_REQUESTS, MOST_TOKENS_IN_A_STEP, worlds
+from tests.serving.reference_replica import EngineTimes
+from tests.serving.strategies import (
+    IN_TURN,
+    MOST_INPUT,
+    MOST_OUTPUT,
+    MOST_REQUESTS,
+    MOST_TOKENS_IN_A_STEP,
+    Pace,
+    closed_worlds,
+    paces,
+    worlds,
+)
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -15,45 +26,69 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
 from tokonomics.serving.loop import run
 from tokonomics.serving.state import Fleet, Requests, Rules, Served
-from tokonomics.serving.step_table import StepTable, step_s, step_table
+from tokonomics.serving.step_table import StepTable, after_s, gpu_s, launching_s, step_table
 
 World = tuple[Requests, Rules, Fleet]
 
 
 @cache
-def table() -> StepTable:
+def table(pace: Pace) -> StepTable:
     deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
-    return step_table(deployment, MOST_REQUESTS, MOST_TOKENS_IN_A_STEP, MOST_INPUT + MOST_OUTPUT)
+    made = step_table(deployment, MOST_REQUESTS, MOST_TOKENS_IN_A_STEP, MOST_INPUT + MOST_OUTPUT)
+    launches = np.where(np.arange(len(made.launch_s)) > 16, pace.launch_s, pace.launch_s / 3)
+    return made._replace(launch_s=launches, **{name: value for name, value in pace._asdict().items() if name != "launch_s"})
 
 
-def plainly(world: World) -> Served:
+def engine(pace: Pace) -> EngineTimes:
+    made = table(pace)
+    return EngineTimes(
+        gpu_s=lambda *step: float(gpu_s(made, *step)),
+        launch_s=lambda *step: float(launching_s(made, *step)),
+        after_s=lambda *step: float(after_s(made, *step)),
+        ahead=made.ahead,
+        request_s=made.request_s,
+        token_s=made.token_s,
+        reach_s=made.reach_s,
+        answer_s=made.answer_s,
+    )
+
+
+def plainly(world: World, pace: Pace) -> Served:
     requests, rules, fleet = world
-    return serve(requests, lambda *step: float(step_s(table(), *step)), rules, fleet)
+    return serve(requests, engine(pace), rules, fleet)
 
 
 def assert_same(fast: Served, slow: Served) -> None:
     for name in ("status", "replica", "preemptions", "restarts", "cached_tokens"):
         assert getattr(fast, name).tolist() == getattr(slow, name).tolist(), name
-    for name in ("start_s", "first_token_s", "finish_s"):
+    for name in ("arrival_s", "start_s", "first_token_s", "finish_s"):
         # A macro step sums many steps at once: another rounding, nothing else.
         np.testing.assert_allclose(getattr(fast, name), getattr(slow, name), rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@given(worlds())
+@given(worlds(), paces())
 @settings(max_examples=300, deadline=None)
-def test_the_fast_loop_gives_the_answer_of_the_plain_one(world: World) -> None:
+def test_the_fast_loop_gives_the_answer_of_the_plain_one(world: World, pace: Pace) -> None:
     requests, rules, fleet = world
-    fast, _ = run(requests, table(), rules, fleet)
-    assert_same(fast, plainly(world))
+    fast, _ = run(requests, table(pace), rules, fleet)
+    assert_same(fast, plainly(world, pace))
 
 
 @pytest.mark.slow
-@given(worlds())
+@given(worlds(), paces())
 @settings(max_examples=2000, deadline=None)
-def test_the_fast_loop_gives_the_answer_of_the_plain_one_in_many_worlds(world: World) -> None:
+def test_the_fast_loop_gives_the_answer_of_the_plain_one_in_many_worlds(world: World, pace: Pace) -> None:
     requests, rules, fleet = world
-    fast, _ = run(requests, table(), rules, fleet)
-    assert_same(fast, plainly(world))
+    fast, _ = run(requests, table(pace), rules, fleet)
+    assert_same(fast, plainly(world, pace))
+
+
+@given(closed_worlds(), paces())
+@settings(max_examples=300, deadline=None)
+def test_a_closed_loop_gives_the_answer_of_the_plain_one(world: World, pace: Pace) -> None:
+    requests, rules, fleet = world
+    fast, _ = run(requests, table(pace), rules, fleet)
+    assert_same(fast, plainly(world, pace))
 
 
 REACHED: dict[str, Callable[[Served], bool]] = {
@@ -73,4 +108,4 @@ REACHED: dict[str, Callable[[Served], bool]] = {
 @pytest.mark.parametrize("what", REACHED)
 def test_the_random_worlds_reach(what: str) -> None:
     found = settings(max_examples=2000, deadline=None, phases=[Phase.generate], database=None)
-    find(worlds(), lambda world: REACHED[what](plainly(world)), settings=found)
+    find(worlds(), lambda world: REACHED[what](plainly(world, IN_TURN)), settings=found)

@@ -43,6 +43,7 @@ from tokonomics.physics import attention_kernels, matrix_kernels
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve
+from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Overhead
 
 SCHEMA_VERSION: Final = 1
 VARIABLE = "TOKONOMICS_PROFILE"
@@ -174,12 +175,27 @@ class Correction(Noun):
     step_s: NonNegativeFloat | None = None
     """What the host adds to a step, in place of the engine's own figures; None: those."""
     sequence_s: NonNegativeFloat | None = None
+    launch: PositiveFloat = 1.0
+    """Times what the host takes to launch a layer of a step with prompts."""
+    request: PositiveFloat = 1.0
+    """Times what a request takes outside any step."""
     seen: dict[str, Range] = Field(default_factory=dict)
     loads: PositiveInt
     rows: PositiveInt
     held_out: tuple[HeldOut, ...] = ()
     spreads: dict[str, Spread] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def of_engine(self, engine: Overhead) -> Overhead:
+        """The engine's own time as this server's results correct it."""
+        added: dict[str, Any] = {
+            name: getattr(engine, name) * factor
+            for factor, names in ((self.launch, LAUNCHES), (self.request, REQUESTS))
+            for name in names
+        }
+        if self.step_s is not None:
+            added |= {"step_s": self.step_s, "sequence_s": self.sequence_s or 0.0, "overlapped": False}
+        return engine.model_copy(update=added)
 
     def covers(self, deployment: Deployment, engine: str) -> bool:
         """Whether it speaks of this deployment."""

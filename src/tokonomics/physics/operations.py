@@ -156,12 +156,17 @@ def small_ops_s(
     gpu = deployment.gpu
     moved = tokens * touched * Precision.bf16.bytes_per_weight
     share = _memory_share(deployment, own)
-    return group.count * (_blocks(group) / 2 * between.layer_s + moved / (gpu.bandwidth_bytes_per_s * share))
+    return group.count * (layer_share(group) * between.layer_s + moved / (gpu.bandwidth_bytes_per_s * share))
 
 
 def _blocks(group: LayerGroup) -> int:
     """A mixer and a feed-forward make two blocks of a layer; some hybrids have layers of one."""
     return (group.mixer is not None) + (group.mlp is not None)
+
+
+def layer_share(group: LayerGroup) -> float:
+    """Of a whole layer, a mixer and a feed-forward: one half where a hybrid's layer has only one of the two."""
+    return _blocks(group) / 2
 
 
 def communication_s(deployment: Deployment, tokens: Array, own: Kernels | None) -> Array:

@@ -1,12 +1,18 @@
-"""What lies between the kernels, and what a serving engine adds, by engine and era.
+"""What a serving engine adds to its kernels, by engine and era: the host's part of a step, and a request's outside any.
 
-An engine's host works on every step: a fixed time (scheduling, launches, synchronising) and a time for each running
-sequence (sampling, block tables, detokenising). Older engines do so between two steps; newer ones prepare the next step
-while the GPU computes, so that the host shows only when it is the slower of the two.
+**A step.** The host schedules it, launches its kernels and looks at its results. A decode step is one CUDA graph: a
+fixed time and one for each sequence. A step with prompts is launched layer by layer: in captured pieces up to
+``graph_tokens`` tokens, kernel by kernel above, and a layer of experts has more kernels than a dense one. Older engines
+do all that between two steps; newer ones (``overlapped``) compose and launch the next step while the GPU computes this
+one. Then the host shows only where it is the slower of the two, a request that arrives waits for one step more, and the
+results of a step are looked at only when the next has been launched.
 
-What a request costs once is left out: the closed-loop results at hand say 70 ms (vLLM), 145 ms (SGLang) and 148 ms
-(TensorRT-LLM), the open-loop ones of TensorRT-LLM next to nothing, so it is the benchmark's client and not the engine.
-Fitted by ``benchmarks/fit_engines.py`` on published results; engines without any say what stands in.
+**A request.** Before its first step it is received, checked and tokenised: ``request_s`` and ``token_s`` are one
+process's own work, so requests that come together queue for it; ``reach_s`` is the rest of the way in, which they share,
+and ``answer_s`` the way of a token out to the client.
+
+Fitted by ``benchmarks/fit_engines.py``: steps and requests on logs of a real vLLM (``benchmarks/data``), eras without
+such a log on published results; what stands in for what is not measured says so.
 """
 
 import re
@@ -16,12 +22,15 @@ from importlib.resources import files
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import NonNegativeFloat
+from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.nouns import Badge, Noun
 
 NEWEST = 2026
+LAUNCHES = ("piece_s", "layer_s", "expert_layer_s")
+REQUESTS = ("request_s", "token_s", "reach_s", "answer_s")
+"""Fields of ``Overhead`` that a slower or faster host scales together: of launches, and of requests."""
 
 
 class Layers(Noun):
@@ -37,15 +46,40 @@ class Overhead(Noun):
 
     since_version: str
     step_s: NonNegativeFloat
+    """The host's work on any step; on a decode step, with ``sequence_s``, all of it."""
     sequence_s: NonNegativeFloat
     overlapped: bool
-    """The host prepares the next step while the GPU computes this one."""
+    """The host composes and launches the next step while the GPU computes this one."""
+    graph_tokens: NonNegativeInt = 0
+    """Tokens up to which a step is launched in captured pieces; 0: never."""
+    piece_s: NonNegativeFloat = 0.0
+    """Launching the captured pieces of one layer, and the attention between them."""
+    layer_s: NonNegativeFloat = 0.0
+    """Launching a layer kernel by kernel."""
+    expert_layer_s: NonNegativeFloat = 0.0
+    """The same of a layer with experts."""
+    request_s: NonNegativeFloat = 0.0
+    token_s: NonNegativeFloat = 0.0
+    reach_s: NonNegativeFloat = 0.0
+    answer_s: NonNegativeFloat = 0.0
     badge: Badge
     source: str
 
     def host_s(self, batch: ArrayLike) -> NDArray[np.float64]:
-        """The host's work on one step."""
+        """The host's work on a decode step."""
         return self.step_s + self.sequence_s * np.asarray(batch, np.float64)
+
+    def launch_s(self, tokens: ArrayLike, layers: float, expert_layers: float) -> NDArray[np.float64]:
+        """The host's work on a step that is not one graph: with prompts, or of more sequences than are captured."""
+        pieces = (layers + expert_layers) * self.piece_s
+        one_by_one = layers * self.layer_s + expert_layers * self.expert_layer_s
+        captured = np.asarray(tokens, np.float64) <= self.graph_tokens
+        base = self.step_s if self.overlapped else 0.0  # else it follows the step, whatever it held
+        return np.asarray(base + np.where(captured, min(pieces, one_by_one), one_by_one))
+
+    def request_seconds(self, input_tokens: float) -> float:
+        """A lone request's time outside any step: until the engine has it, and from its first token to its client."""
+        return self.request_s + self.token_s * input_tokens + self.reach_s + self.answer_s
 
 
 class _Fitted(Noun):

@@ -8,7 +8,7 @@ A step is then two look-ups and one formula, whatever the model:
     step = layers(tokens) + head(sequences) + adapters(sequences) + attention(batch, context) + attention(prompt chunk)
            + overhead
 
-What each operation takes is in ``operations``. Arguments may be numpy arrays that broadcast. With pipeline stages, a
+and the host that launches it (``overhead``): beside the GPU or after it. What each operation takes is in ``operations``. Arguments may be numpy arrays that broadcast. With pipeline stages, a
 step is one pass of a share of the batch through all of them.
 """
 
@@ -18,6 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tokonomics.catalog.models import MoeMlp
 from tokonomics.nouns import Noun
 from tokonomics.physics.calibration import Correction, Kernels, active, engine_of, profile_key
 from tokonomics.physics.deployment import Deployment
@@ -31,6 +32,7 @@ from tokonomics.physics.operations import (
     least_decode_attention_s,
     least_prompt_attention_s,
     least_tokens_s,
+    layer_share,
     matrices_s,
     prompt_mixer_s,
     small_ops_s,
@@ -108,9 +110,8 @@ class StepModel:
             setattr(self, name, np.maximum.accumulate(getattr(self, name) * factor))
         self._matrices = np.maximum(self._matrices, _least_s(self.deployment) - self._head[0])
         self._per_token = self._matrices + self._small + self._communication
-        if self.engine and correction.step_s is not None:
-            added = {"step_s": correction.step_s, "sequence_s": correction.sequence_s or 0.0, "overlapped": False}
-            self.engine = self.engine.model_copy(update=added)
+        if self.engine:
+            self.engine = correction.of_engine(self.engine)
 
     def with_engine(self, engine: Overhead | None) -> "StepModel":
         """The same kernels under another engine's overhead."""
@@ -167,7 +168,9 @@ class StepModel:
                 + model.prompt_attention_s(prompt / prompts, past, prompts)
             )
             kernels = kernels + np.where((prompt > 0) | (place == 0), share * computed, 0.0)
-        return self.with_host(kernels, batch)
+        return np.where(
+            prompt > 0, self.launched(kernels, prompt + batch, batch, prompts), self.with_host(kernels, batch)
+        )
 
     def passing(self, batch: ArrayLike) -> Array:
         """Sequences of a batch in one pass: the stages' share of them, and a whole one where there are fewer."""
@@ -247,11 +250,32 @@ class StepModel:
         return np.where(prompt > 0, total, 0.0)
 
     def with_host(self, gpu_s: Array, batch: Array) -> Array:
-        """The step as the engine runs it: the host's work beside the GPU's, or after it."""
+        """A decode step as the engine runs it: the host's work beside the GPU's, or after it."""
         if self.engine is None:
             return gpu_s
         host_s = self.engine.host_s(batch)
+        # Of more sequences than any graph holds: launched like a step with prompts.
+        apart = (self.engine.graph_tokens > 0) & (np.asarray(batch) > self.engine.graph_tokens)
+        gpu_s = np.maximum(gpu_s, np.where(apart, self.launch_s(batch), 0.0))
         return np.maximum(gpu_s, host_s) if self.engine.overlapped else gpu_s + host_s
+
+    def launch_s(self, tokens: ArrayLike) -> Array:
+        """What the host needs to launch a step with prompts of so many tokens; the stages launch theirs at once."""
+        if self.engine is None:
+            return np.zeros(np.shape(tokens))
+        groups = self.deployment.model.groups
+        expert = sum(group.count * layer_share(group) for group in groups if isinstance(group.mlp, MoeMlp))
+        other = sum(group.count * layer_share(group) for group in groups if not isinstance(group.mlp, MoeMlp))
+        pp = self.deployment.pp
+        return self.engine.launch_s(tokens, other / pp, expert / pp)
+
+    def launched(self, gpu_s: Array, tokens: Array, batch: Array, prompts: Array) -> Array:
+        """A step with prompts that is composed when the last one is done: launches and kernels run side by side."""
+        if self.engine is None:
+            return gpu_s
+        if not self.engine.overlapped:
+            return np.maximum(gpu_s, self.launch_s(tokens)) + self.engine.host_s(batch)
+        return np.maximum(gpu_s, self.launch_s(tokens) + self.engine.sequence_s * (batch + prompts))
 
 
 def step_model(deployment: Deployment) -> StepModel:

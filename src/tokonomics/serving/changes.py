@@ -81,12 +81,12 @@ def go_down(world: World, place: int, now_s: float) -> None:
         request.slot = NONE
         if request.status == OPEN:
             first, last = _appended(requests, first, last, index)
-    index = queue_front(world.queues[place], requests)
+    index = queue_front(world.queues[place], requests, np.inf)
     while index != NONE:
         world.queues[place, requests[index].urgency, HEAD] = requests[index].following
         replica.answer_lost += max(0, requests[index].generated - 1)
         first, last = _appended(requests, first, last, index)
-        index = queue_front(world.queues[place], requests)
+        index = queue_front(world.queues[place], requests, np.inf)
     _wipe(world, place)
     while first != NONE:
         index = first
@@ -158,6 +158,8 @@ def _wipe(world: World, place: int) -> None:
     replica.partial = NONE
     replica.outstanding = 0
     replica.leaving = NONE
+    replica.told = 0
+    replica.front_s = 0.0
     for slot in range(len(slots)):
         slots[slot].request = NONE
         slots[slot].free = len(slots) - 1 - slot

@@ -141,6 +141,12 @@ def _serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -
     by_turn = world.settings[0].router == ROUND_ROBIN
     while True:
         arrival = requests[clock.arrivals].arrival_s if clock.arrivals < len(requests) else np.inf
+        if arrival == np.inf and clock.arrivals < len(requests):
+            # The next request of a closed loop is sent when another has been answered.
+            replica = replicas[0]
+            soonest = replica.run_end_s if replica.run_steps > 0 else replica.time_s
+            advance(world, wide(0), np.nextafter(soonest, np.inf))
+            continue
         deadline = np.inf
         if clock.deadlines < len(world.impatient):
             deadline = requests[world.impatient[clock.deadlines]].deadline_s
@@ -173,8 +179,13 @@ def _serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -
 @inlined
 def _arrive(world: World, index: int, now_s: float) -> None:
     """A request comes in, unless it is turned away or its client has hung up before."""
+    clock = world.clock[0]
     if world.requests[index].status == OPEN:
         route(world, index, now_s)
+    elif world.settings[0].users > 0 and clock.released < len(world.requests):
+        # Refused at once: its user goes on to the next.
+        world.requests[clock.released].arrival_s = now_s
+        clock.released += 1
 
 
 @inlined
@@ -197,7 +208,7 @@ def _hang_up(world: World, index: int, now_s: float) -> None:
         request.place = ENDED
         count_abandoned(replica, request)
         # It may have been the one for whom there was no room: the next in the queue gets its chance.
-        cut_run(world, place, now_s)
+        cut_run(world, place, now_s, wide(0))
         drain_if_empty(world, place, now_s)
         return
     request.following = NONE
@@ -208,4 +219,4 @@ def _hang_up(world: World, index: int, now_s: float) -> None:
         while world.requests[last].following != NONE:
             last = world.requests[last].following
         world.requests[last].following = index
-    cut_run(world, place, now_s)
+    cut_run(world, place, now_s, wide(0))

@@ -31,9 +31,13 @@ def route(world: World, index: int, now_s: float) -> None:
         request.place = HELD
         _hold(world, index)
         return
-    replica = world.replicas[place]
+    replica, table = world.replicas[place], world.table
+    request.queued_s = now_s
+    if not world.settings[0].prefilled:
+        replica.front_s = max(replica.front_s, now_s) + table.request_s + table.token_s * request.input_tokens
+        request.queued_s = replica.front_s + table.reach_s
     if replica.running < world.settings[0].max_sequences:
-        cut_run(world, place, now_s)
+        cut_run(world, place, request.queued_s, wide(table.ahead))
     if replica.run_steps == 0:
         replica.time_s = max(replica.time_s, now_s)
     request.replica = place

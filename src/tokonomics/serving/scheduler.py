@@ -4,6 +4,17 @@ A step gives one token to every running answer, then prompt chunks in order of a
 (vLLM's scheduler; engines that do not mix let prompts go first, alone). When the running answers outgrow the KV cache
 the request admitted last gives its place up and computes its tokens again later. Steps over which nothing can change
 are taken together: until the first answer ends, memory runs out, or something arrives.
+
+An engine that works ahead composes step n while the GPU computes step n - 1, as soon as it has looked at step n - 2:
+
+    composed(n)  = max(begun(n - 1), composed(n - 1) + launch(n - 1))
+    begun(n)     = max(done(n - 1), composed(n))
+    done(n)      = max(begun(n) + kernels(n), composed(n) + launch(n))
+    told(n)      = max(done(n), composed(n + 1) + launch(n + 1))
+
+Requests that the engine gets after ``composed(n)`` are not in step n; clients hear of step n when it is ``told``.
+Others compose a step when the one before it is done, and tell at once. With nothing to compose, a step is composed when
+the GPU is done and a request is there.
 """
 
 import numpy as np
@@ -16,15 +27,16 @@ from tokonomics.serving.sequences import (
     end_answer,
     enqueue,
     let_leave,
+    next_queued_s,
     queue_front,
     remove_running,
 )
 from tokonomics.serving.state import DRAINING, NONE, OFF, Counts, Row, Rows, World
-from tokonomics.serving.step_table import run_s, step_s, steps_until
+from tokonomics.serving.step_table import after_s, gpu_s, launching_s, run_s, steps_until
 from tokonomics.serving.work import count_busy
 
 
-@inlined
+@compiled
 def advance(world: World, place: int, until_s: float) -> None:
     """Finish the steps of a replica that end by ``until_s`` and begin those that start before it."""
     replica = world.replicas[place]
@@ -33,20 +45,45 @@ def advance(world: World, place: int, until_s: float) -> None:
             if replica.run_end_s > until_s:
                 return
             _finish_run(world, place)
-        if replica.time_s >= until_s or not _compose(world, place):
+        if replica.time_s >= until_s:
             return
+        if not _compose(world, place):
+            _tell(world, place, replica.time_s)
+            # The next step begins when a request that is on its way has come.
+            comes_s = next_queued_s(world.queues[place], world.requests, replica.time_s)
+            if comes_s == np.inf:
+                return
+            replica.time_s = comes_s
 
 
 @compiled
-def cut_run(world: World, place: int, at_s: float) -> None:
-    """Something happened: the run in flight ends with the step that is being computed then."""
+def _tell(world: World, place: int, at_s: float) -> None:
+    """Clients hear of the last step: first tokens and last ones; who hears the last sends the next of a closed loop."""
+    replica, slots, requests, clock = world.replicas[place], world.slots[place], world.requests, world.clock[0]
+    for count in range(replica.told):
+        index = wide(slots[count].told)
+        if index < 0:
+            index = -1 - index
+            requests[index].first_token_s = at_s
+        request = requests[index]
+        if request.finish_s == replica.told_s:
+            request.finish_s = at_s
+            if clock.released < len(requests) and world.settings[0].users > 0:
+                requests[clock.released].arrival_s = at_s + world.table.answer_s
+                clock.released += 1
+    replica.told = 0
+
+
+@compiled
+def cut_run(world: World, place: int, at_s: float, ahead: int) -> None:
+    """Something happened: the run in flight ends with the step that is being computed then, or ``ahead`` steps later."""
     replica = world.replicas[place]
     if replica.run_steps <= 1:
         return
     held = float(_kv_tokens(replica))
     start = replica.run_start_s
     decodes = wide(replica.run_decodes)
-    count = steps_until(world.table, decodes, held, replica.run_steps, at_s - start)
+    count = steps_until(world.table, decodes, held, replica.run_steps, at_s - start) + ahead
     if count < replica.run_steps:
         replica.run_steps = count
         replica.run_end_s = start + run_s(world.table, decodes, held, count)
@@ -94,6 +131,8 @@ def _compose(world: World, place: int) -> bool:
     replica, settings = world.replicas[place], world.settings[0]
     if replica.leaving != NONE:
         let_leave(world, place)
+    if not world.table.ahead:
+        replica.composed_s = replica.time_s
     while True:
         preempted = False
         replica.run_prompts = 0
@@ -112,27 +151,53 @@ def _compose(world: World, place: int) -> bool:
             decodes = wide(replica.decoding)
         if decodes > 0 or replica.run_prompt_tokens > 0:
             break
-        if not preempted:
+        if preempted:
+            continue
+        if replica.composed_s >= replica.time_s:
             return False
+        # Nothing could be composed ahead: the engine looks again when the GPU is done.
+        replica.composed_s = replica.time_s
+    _begin_run(world, place, decodes, pairs, preempted)
+    return True
+
+
+@inlined
+def _begin_run(world: World, place: int, decodes: int, pairs: float, preempted: bool) -> None:
+    """What was composed is in flight: a step with prompts, or steps without until something can change."""
+    replica, settings, table = world.replicas[place], world.settings[0], world.table
+    composed = min(replica.composed_s, replica.time_s)
+    held = float(_kv_tokens(replica)) if decodes > 0 else 0.0
+    prompts, tokens = wide(replica.run_prompts), wide(replica.run_prompt_tokens)
+    launch = launching_s(table, decodes, tokens, prompts)
+    _tell(world, place, max(replica.time_s, composed + launch) if table.ahead else replica.time_s)
     replica.run_decodes = decodes
     replica.run_start_s = replica.time_s
+    replica.run_composed_s = composed
+    replica.run_launch_s = launch
     replica.run_prompt_s = 0.0
-    held = float(_kv_tokens(replica)) if decodes > 0 else 0.0
-    if replica.run_prompt_tokens > 0:
+    if tokens > 0:
         replica.run_steps = 1
-        prompts = wide(replica.run_prompts)
-        span = step_s(world.table, decodes, held, replica.run_prompt_tokens, prompts, pairs)
+        on_gpu = gpu_s(table, decodes, held, tokens, prompts, pairs)
+        end = max(replica.run_start_s + on_gpu, composed + launch) + after_s(table, decodes, tokens)
         # What the prompts add: the answers alone would have taken a step too.
-        alone = run_s(world.table, decodes, held, wide(1)) if decodes > 0 else 0.0
-        replica.run_prompt_s = max(0.0, span - alone)
-    else:
-        count = 1
-        if not preempted:
-            count = _steps_with_room(replica, world.slots[place], world.phases[place], settings)
-        replica.run_steps = count
-        span = run_s(world.table, decodes, held, count)
-    replica.run_end_s = replica.run_start_s + span
-    return True
+        alone = run_s(table, decodes, held, wide(1)) if decodes > 0 else 0.0
+        replica.run_prompt_s = max(0.0, end - replica.run_start_s - alone)
+        replica.run_end_s = end
+        return
+    count = wide(1)
+    if not preempted and not _awaits(world, place):
+        count = _steps_with_room(replica, world.slots[place], world.phases[place], settings)
+    replica.run_steps = count
+    replica.run_end_s = replica.run_start_s + run_s(table, decodes, held, count)
+
+
+@inlined
+def _awaits(world: World, place: int) -> bool:
+    """A request came too late for this step, and may be in the next."""
+    replica = world.replicas[place]
+    if replica.running >= world.settings[0].max_sequences:
+        return False
+    return bool(next_queued_s(world.queues[place], world.requests, replica.composed_s) < np.inf)
 
 
 @compiled
@@ -186,7 +251,7 @@ def _add_prompts(world: World, place: int, budget: int, preempted: bool) -> floa
         pairs += _schedule(world, place, index, chunk)
         budget -= chunk
     while not preempted and budget > 0 and replica.running < settings.max_sequences:
-        index = queue_front(world.queues[place], world.requests)
+        index = queue_front(world.queues[place], world.requests, replica.composed_s)
         if index == NONE or (settings.prefilled and world.requests[index].generated == 0):
             break
         chunk = admit(world, place, index, budget)
@@ -202,7 +267,7 @@ def _admit_computed(world: World, place: int) -> None:
     """Requests whose prompts were computed elsewhere need a slot and blocks, and write in the very next step."""
     replica = world.replicas[place]
     while replica.running < world.settings[0].max_sequences:
-        index = queue_front(world.queues[place], world.requests)
+        index = queue_front(world.queues[place], world.requests, replica.composed_s)
         if index == NONE or world.requests[index].generated > 0 or admit(world, place, index, wide(1)) == NONE:
             return
         request = world.requests[index]
@@ -237,10 +302,12 @@ def _finish_run(world: World, place: int) -> None:
     """The run in flight has ended: answers have grown, some are complete, prompts have advanced."""
     replica, slots = world.replicas[place], world.slots[place]
     end = replica.run_end_s
+    _work_ahead(world, place)
     _count_steps(world, place, replica.run_steps, end)
     replica.prompt_busy_s += replica.run_prompt_s
     replica.run_steps = 0
     replica.time_s = end
+    replica.told_s = end
     for count in range(replica.run_prompts):
         slot = slots[slots[count].chunked]
         request = world.requests[slot.request]
@@ -249,7 +316,10 @@ def _finish_run(world: World, place: int) -> None:
     if replica.leaving != NONE:
         let_leave(world, place)
     while replica.decoding > 0 and slots[slots[0].heap].end <= replica.steps:
-        end_answer(world, place, wide(slots[slots[0].heap].request), end)
+        index = wide(slots[slots[0].heap].request)
+        end_answer(world, place, index, end)
+        slots[replica.told].told = index
+        replica.told += 1
     for count in range(replica.run_prompts):
         slot = slots[count].chunked
         index = wide(slots[slot].request)
@@ -261,8 +331,11 @@ def _finish_run(world: World, place: int) -> None:
             continue
         if replica.partial == slot:
             replica.partial = NONE
+        slots[replica.told].told = index
         if np.isnan(request.first_token_s):
             request.first_token_s = end
+            slots[replica.told].told = -1 - index
+        replica.told += 1
         if request.output_tokens > 0:
             request.generated += 1
         if request.generated >= request.output_tokens:
@@ -270,6 +343,18 @@ def _finish_run(world: World, place: int) -> None:
         else:
             begin_answer(world, place, index)
     drain_if_empty(world, place, end)
+
+
+@inlined
+def _work_ahead(world: World, place: int) -> None:
+    """When the host composes the step after the run in flight, which is about to be counted."""
+    replica, table = world.replicas[place], world.table
+    begun = replica.run_start_s
+    if replica.run_steps > 1:
+        decodes = wide(replica.run_decodes)
+        last = float(_kv_tokens(replica) + decodes * (replica.run_steps - 1))
+        begun = replica.run_end_s - run_s(table, decodes, last, wide(1))
+    replica.composed_s = max(begun, replica.run_composed_s + replica.run_launch_s)
 
 
 @compiled

@@ -56,14 +56,30 @@ def enqueue(queues: Counts, requests: Rows, index: int) -> None:
 
 
 @compiled
-def queue_front(queues: Counts, requests: Rows) -> int:
-    """The request to admit next; those whose clients hung up while they waited are passed over."""
+def queue_front(queues: Counts, requests: Rows, seen_s: float) -> int:
+    """The request to admit next of those that were there by then; whose client hung up while waiting is passed over."""
     for queue in queues:
         while queue[HEAD] != NONE:
-            if requests[queue[HEAD]].status == OPEN:
-                return wide(queue[HEAD])
-            queue[HEAD] = requests[queue[HEAD]].following
+            request = requests[queue[HEAD]]
+            if request.status == OPEN:
+                if request.queued_s <= seen_s:
+                    return wide(queue[HEAD])
+                break
+            queue[HEAD] = request.following
     return NONE
+
+
+@compiled
+def next_queued_s(queues: Counts, requests: Rows, seen_s: float) -> float:
+    """When the engine gets the next of the requests that are on their way to it; infinite when there is none."""
+    soonest = np.inf
+    for queue in queues:
+        index = queue[HEAD]
+        while index != NONE and requests[index].status != OPEN:
+            index = requests[index].following
+        if index != NONE and requests[index].queued_s > seen_s:
+            soonest = min(soonest, requests[index].queued_s)
+    return soonest
 
 
 @compiled

@@ -5,6 +5,7 @@ blocks of the memory that is really left. A disaggregated fleet is two simulatio
 their KV has been sent on, answers on the others.
 """
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -82,10 +83,12 @@ def simulate(
     seed: int = 0,
     progress: Progress | None = None,
     fetches: Fetches | None = None,
+    users: int | None = None,
 ) -> Simulation:
     """Serve a trace. Clients hang up after ``timeout_s``; priorities count only ``by_priority``.
 
-    ``fetches`` says what slower memories give to each request (``tiers``).
+    ``fetches`` says what slower memories give to each request (``tiers``). With ``users`` it is a closed loop on one
+    replica: each of them sends the next request when their last was answered, whatever the trace's arrivals say.
     """
     began = time.perf_counter()
     fleet = fleet or FleetSettings()
@@ -98,6 +101,8 @@ def simulate(
         raise BadInput("a disaggregated fleet has no slower memories for its KV here")
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
     requests = requests_for(trace, rules, timeout_s, by_priority)
+    if users is not None:
+        requests = _closed_loop(requests, users, fleet, timeout_s)
     joins: NDArray[np.intp] | None = None
     if fetches is not None:
         joins = np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
@@ -112,6 +117,9 @@ def simulate(
         worlds = [world]
     if joins is not None:
         served = _in_order(served, joins)
+    served = _heard(served, table.answer_s)
+    if users is not None:
+        trace = dataclasses.replace(trace, arrival_s=served.arrival_s)
     finishes = served.finish_s[np.isfinite(served.finish_s)]
     # The last step may run on after its last client has hung up.
     steps_end_s = max(float(world.replicas["time_s"].max()) for world in worlds)
@@ -130,6 +138,24 @@ def simulate(
         bin_s=bin_s,
         end_s=end_s,
         wall_s=time.perf_counter() - began,
+    )
+
+
+def _closed_loop(requests: Requests, users: int, fleet: FleetSettings, timeout_s: float) -> Requests:
+    """All users send their first request at once."""
+    if users < 1 or fleet.replicas > 1 or fleet.autoscale or fleet.prefill_replicas or fleet.outages:
+        raise BadInput("a closed loop has at least one user, and one replica that stays")
+    if timeout_s < math.inf or np.isfinite(requests.deadline_s).any():
+        raise BadInput("users of a closed loop wait for their answers")
+    return requests._replace(arrival_s=np.zeros(len(requests.arrival_s)), users=min(users, len(requests.arrival_s)))
+
+
+def _heard(served: Served, answer_s: float) -> Served:
+    """Times as clients see them: a token takes a moment from its step to them."""
+    done = served.status == DONE
+    return served._replace(
+        first_token_s=served.first_token_s + answer_s,
+        finish_s=np.where(done, served.finish_s + answer_s, served.finish_s),
     )
 
 

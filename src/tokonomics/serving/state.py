@@ -54,6 +54,8 @@ class Requests(NamedTuple):
     """They come with their prompt computed and one token written: the decode side of a disaggregated fleet."""
     fetched: Counts | None = None
     """Leading tokens of each prompt that have been brought from a slower memory when it arrives; None: of no prompt."""
+    users: int = 0
+    """A closed loop: so many requests arrive at their times, each later one when another has been answered. 0: none."""
 
 
 class Fetches(NamedTuple):
@@ -100,6 +102,7 @@ class Served(NamedTuple):
     """What became of each request."""
 
     status: Bytes
+    arrival_s: Floats
     start_s: Floats
     first_token_s: Floats
     finish_s: Floats
@@ -112,6 +115,7 @@ class Served(NamedTuple):
 REQUEST = np.dtype(
     [
         ("arrival_s", "f8"),
+        ("queued_s", "f8"),  # when its replica's engine has it
         ("deadline_s", "f8"),
         ("start_s", "f8"),
         ("first_token_s", "f8"),
@@ -144,6 +148,11 @@ REPLICA = np.dtype(
         ("time_s", "f8"),  # when the next step may begin
         ("run_start_s", "f8"),
         ("run_end_s", "f8"),
+        ("composed_s", "f8"),  # when the host composes the next step: who came later waits for the one after it
+        ("run_composed_s", "f8"),  # when it composed the step in flight
+        ("run_launch_s", "f8"),  # what it needs to launch that step
+        ("told_s", "f8"),  # when the last step was done, of which clients are yet to hear
+        ("front_s", "f8"),  # until when its front end is busy with requests that came before
         ("run_prompt_s", "f8"),  # what its prompts add to the step in flight
         ("ready_s", "f8"),
         ("paid_from_s", "f8"),
@@ -160,6 +169,7 @@ REPLICA = np.dtype(
         ("decoding", "i4"),
         ("partial", "i4"),  # slot whose prompt is not complete
         ("outstanding", "i4"),
+        ("told", "i4"),  # requests that the last step gave a first or a last token
         ("leaving", "i4"),  # first of the running requests whose client hung up
         ("mode", "i4"),
         # what its work adds up to
@@ -188,6 +198,7 @@ SLOT = np.dtype(
         ("free", "i4"),
         ("chunked", "i4"),
         ("heap", "i4"),
+        ("told", "i4"),  # a request that got its last token; -1 less it: its first
     ]
 )
 NODE = np.dtype([("next", "i4"), ("previous", "i4"), ("size", "i4"), ("references", "i4")])
@@ -197,6 +208,7 @@ CLOCK = np.dtype(
         ("arrivals", "i8"),
         ("deadlines", "i8"),
         ("ticks", "i8"),
+        ("released", "i8"),  # requests of a closed loop that have been sent
         ("last_routed", "i8"),
         ("held_first", "i8"),
         ("held_last", "i8"),
@@ -213,6 +225,7 @@ SETTINGS = np.dtype(
         ("units", "i8"),  # distinct shared units, 0 without a cache
         ("unit_tokens", "i8"),
         ("prefilled", "i8"),
+        ("users", "i8"),
         ("router", "i8"),
         ("seed", "u8"),
         ("least", "i8"),
@@ -303,6 +316,7 @@ def _settings(requests: Requests, rules: Rules, fleet: Fleet) -> Rows:
         made["units"] = requests.unit_ids.max() + 1
     made["unit_tokens"] = requests.unit_tokens
     made["prefilled"] = requests.prefilled
+    made["users"] = requests.users
     made["router"] = fleet.router
     made["seed"] = fleet.seed
     if len(fleet.autoscale):
@@ -327,6 +341,8 @@ def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
         made[name] = np.nan
     for name in ("slot", "following", "replica"):
         made[name] = NONE
+    if requests.users:
+        made["arrival_s"][requests.users :] = np.inf
     made["status"] = np.where(refused, REFUSED, OPEN)
     made["place"] = np.where(refused, ENDED, NOWHERE)
     made["finish_s"][refused] = requests.arrival_s[refused]
@@ -363,6 +379,7 @@ def _clock(requests: Requests) -> Rows:
     made = np.zeros(1, CLOCK)
     for name in ("last_routed", "held_first", "held_last", "held_latest"):
         made[name] = NONE
+    made["released"] = requests.users
     # The arrivals fill at least half of the bins, whose width is a power of two of a second.
     span = float(requests.arrival_s[-1]) if len(requests.arrival_s) else 0.0
     made["bin_s"] = 2.0 ** np.ceil(np.log2(max(span, 1e-3) / BINS))

@@ -7,7 +7,7 @@ pairs of a token and one it sees.
 
     step = tokens_s(tokens) + head_s(sequences) + attention_s(batch, context) + prompt_s(chunk, past, prompts)
 
-and the host beside it or after it. A run of decode steps over which nothing changes is an arithmetic series in each
+on the GPU, ``launch_s`` on the host beside it, and what a request takes outside any step. A run of decode steps over which nothing changes is an arithmetic series in each
 piece of the table: summed, not stepped.
 """
 
@@ -47,11 +47,21 @@ class StepTable(NamedTuple):
     """[batch, context]: what the running sequences add to a step with prompts."""
     prompt_log_s: Array
     """[prompts, chunk, past]: logarithm of the seconds that prompts add."""
+    launch_s: Array
+    """By tokens of a pass: what the host needs to launch a step with prompts, beside the GPU."""
+    launch_sequence_s: float
+    launch_prompt_s: float
     host_step_s: float
+    """What the host does after a step with prompts, where it does not compose ahead."""
     host_sequence_s: float
-    host_prompt_s: float
-    overlapped: bool
-    """The host works while the GPU computes: the longer of the two counts."""
+    ahead: bool
+    """The next step is composed and launched while the GPU computes this one."""
+    request_s: float
+    """A request on its way in: its share of a process that takes one after the other, a prompt token's, the rest."""
+    token_s: float
+    reach_s: float
+    answer_s: float
+    """A token on its way out."""
     stages: int
     """Pipeline stages: each pass carries its share of the batch, and prompts where there are several."""
 
@@ -87,10 +97,16 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         decode_s=np.where(batches > 0, decode_s, 0.0),
         attention_s=np.where(batches > 0, running, 0.0),
         prompt_log_s=np.log(np.maximum(inside, _NOTHING_S)),
-        host_step_s=host.step_s if host else 0.0,
-        host_sequence_s=host.sequence_s if host else 0.0,
-        host_prompt_s=0.0,
-        overlapped=host.overlapped if host else False,
+        launch_s=steps.launch_s(tokens),
+        launch_sequence_s=host.sequence_s if host and host.overlapped else 0.0,
+        launch_prompt_s=0.0,
+        host_step_s=host.step_s if host and not host.overlapped else 0.0,
+        host_sequence_s=host.sequence_s if host and not host.overlapped else 0.0,
+        ahead=host.overlapped if host else False,
+        request_s=host.request_s if host else 0.0,
+        token_s=host.token_s if host else 0.0,
+        reach_s=host.reach_s if host else 0.0,
+        answer_s=host.answer_s if host else 0.0,
         stages=steps.deployment.pp,
     )
 
@@ -116,7 +132,33 @@ def prompt_axes(most_prompts: int, most_tokens: int, most_context: int) -> tuple
 
 @entry
 def step_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int, prompts: int, pairs: float) -> float:
-    """Seconds of one step.
+    """Seconds of one step that is composed when the one before it is done."""
+    on_gpu = gpu_s(table, decodes, kv_tokens, prompt_tokens, prompts, pairs)
+    return max(on_gpu, launching_s(table, decodes, prompt_tokens, prompts)) + after_s(table, decodes, prompt_tokens)
+
+
+@entry
+def launching_s(table: StepTable, decodes: int, prompt_tokens: int, prompts: int) -> float:
+    """Seconds that the host needs to launch a step; nothing for one without prompts, which has it in its own time."""
+    if prompt_tokens == 0:
+        return 0.0
+    passes = min(prompts, table.stages)
+    batch = max(decodes / table.stages, min(decodes, 1.0))
+    each = table.launch_sequence_s * (decodes + prompts) + table.launch_prompt_s * prompts
+    return _between(table.launch_s, prompt_tokens / passes + batch) + each
+
+
+@entry
+def after_s(table: StepTable, decodes: int, prompt_tokens: int) -> float:
+    """Seconds of the host's work after a step with prompts, where it is not done beside the next."""
+    if prompt_tokens == 0:
+        return 0.0
+    return table.host_step_s + table.host_sequence_s * max(decodes / table.stages, min(decodes, 1.0))
+
+
+@entry
+def gpu_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int, prompts: int, pairs: float) -> float:
+    """Seconds of one step on the GPU; of one without prompts, with the host.
 
     ``decodes`` sequences attend to ``kv_tokens`` tokens together; ``prompts`` chunks have ``prompt_tokens`` tokens and
     ``pairs`` pairs of a token and one it sees.
@@ -127,15 +169,14 @@ def step_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int,
         return float(low + (table.decode_s[decodes, piece + 1] - low) * (kv_tokens / decodes - start) / width)
     passes = min(prompts, table.stages)
     batch = max(decodes / table.stages, min(decodes, 1.0))  # as StepModel.passing
-    gpu_s = _between(table.tokens_s, prompt_tokens / passes + batch) + _between(table.head_s, prompts / passes + batch)
+    total = _between(table.tokens_s, prompt_tokens / passes + batch) + _between(table.head_s, prompts / passes + batch)
     chunk = prompt_tokens / prompts
-    gpu_s += _prompt_s(table.prompt_log_s, prompts / passes, chunk, max(0.0, pairs / prompt_tokens - 0.5 * (chunk + 1)))
+    total += _prompt_s(table.prompt_log_s, prompts / passes, chunk, max(0.0, pairs / prompt_tokens - 0.5 * (chunk + 1)))
     if decodes > 0:
         piece, start, width = context_piece(kv_tokens / decodes)
         low = table.attention_s[decodes, piece]
-        gpu_s += low + (table.attention_s[decodes, piece + 1] - low) * (kv_tokens / decodes - start) / width
-    host_s = table.host_step_s + table.host_sequence_s * batch + table.host_prompt_s * prompts
-    return max(gpu_s, host_s) if table.overlapped else gpu_s + host_s
+        total += low + (table.attention_s[decodes, piece + 1] - low) * (kv_tokens / decodes - start) / width
+    return float(total)
 
 
 @entry
