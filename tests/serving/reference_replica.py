@@ -156,17 +156,33 @@ class Replica:
         self.composes_next_s = -math.inf  # when the host composes the step after the one in flight
         self.seen_s = -math.inf  # requests that came later are not in the step being composed
         self.done_s = -math.inf
-        self.front_s = 0.0
+        self.front_end_s = 0.0
+        self.at_front: list[Job] = []
         self.untold: list[Job] = []
         self.first_told: list[Job] = []  # of those, who got their first token
 
     def enqueue(self, job: Job, now: float) -> None:
-        """Its front end takes one request after the other; then it is on its way."""
+        """A request comes: to the front end, unless its prompt was computed elsewhere."""
         job.queued_s = now
         if not job.prefilled:
-            self.front_s = max(self.front_s, now) + self.engine.request_s + self.engine.token_s * job.input
-            job.queued_s = self.front_s + self.engine.reach_s
+            self.take_in_hand(now)
+            job.queued_s = math.inf
+            self.at_front.append(job)
+            if self.front_end_s <= now:
+                self.hand_on(now)
         self.queues[job.urgency].append(job)
+
+    def take_in_hand(self, now: float) -> None:
+        if self.at_front and self.front_end_s <= now:
+            self.hand_on(self.front_end_s)
+
+    def hand_on(self, begins: float) -> None:
+        """Those that wait are worked on one after the other, and go on to the engine together."""
+        work = sum(self.engine.request_s for _ in self.at_front)
+        self.front_end_s = begins + work + self.engine.token_s * max(job.input for job in self.at_front)
+        for job in self.at_front:
+            job.queued_s = self.front_end_s + self.engine.reach_s
+        self.at_front = []
 
     def available(self) -> bool:
         return self.state == "up" and not self.noticed
@@ -191,6 +207,7 @@ class Replica:
 
     def compose(self, now: float) -> None:
         self.let_leave()
+        self.take_in_hand(now)
         self.wake_s = None
         ahead = [self.composes_next_s] if self.engine.ahead and self.composes_next_s < now else []
         for self.seen_s in [*ahead, now]:
@@ -200,7 +217,8 @@ class Replica:
                 break
         else:
             self.tell(self.done_s)
-            self.wake_s = min((queue[0].queued_s for queue in self.queues if queue and queue[0].queued_s > now), default=None)
+            coming = [queue[0].queued_s for queue in self.queues if queue and queue[0].queued_s > now]
+            self.wake_s = min([*coming, self.front_end_s] if math.inf in coming else coming, default=None)
             return
         prompts = [job for job in self.running if job.chunk]
         kv_tokens = sum(job.computed + 1 for job in self.decoding)

@@ -36,7 +36,8 @@ def table(pace: Pace) -> StepTable:
     deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
     made = step_table(deployment, MOST_REQUESTS, MOST_TOKENS_IN_A_STEP, MOST_INPUT + MOST_OUTPUT)
     launches = np.where(np.arange(len(made.launch_s)) > 16, pace.launch_s, pace.launch_s / 3)
-    return made._replace(launch_s=launches, **{name: value for name, value in pace._asdict().items() if name != "launch_s"})
+    given = {name: value for name, value in pace._asdict().items() if name != "launch_s"}
+    return made._replace(launch_s=launches, **given)
 
 
 def engine(pace: Pace) -> EngineTimes:

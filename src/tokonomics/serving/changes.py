@@ -159,7 +159,8 @@ def _wipe(world: World, place: int) -> None:
     replica.outstanding = 0
     replica.leaving = NONE
     replica.told = 0
-    replica.front_s = 0.0
+    replica.front_end_s = 0.0
+    replica.front_first = NONE
     for slot in range(len(slots)):
         slots[slot].request = NONE
         slots[slot].free = len(slots) - 1 - slot

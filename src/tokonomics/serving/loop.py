@@ -24,6 +24,7 @@ from tokonomics.serving.state import (
     OFF,
     OPEN,
     QUEUED,
+    REFUSED,
     TIMED_OUT,
     UNSERVED,
     UP,
@@ -179,13 +180,15 @@ def _serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -
 @inlined
 def _arrive(world: World, index: int, now_s: float) -> None:
     """A request comes in, unless it is turned away or its client has hung up before."""
-    clock = world.clock[0]
-    if world.requests[index].status == OPEN:
+    clock, request = world.clock[0], world.requests[index]
+    if request.status == OPEN:
         route(world, index, now_s)
-    elif world.settings[0].users > 0 and clock.released < len(world.requests):
-        # Refused at once: its user goes on to the next.
-        world.requests[clock.released].arrival_s = now_s
-        clock.released += 1
+    elif request.status == REFUSED:
+        request.finish_s = now_s
+        if clock.released < len(world.requests) and world.settings[0].users > 0:
+            # Refused at once: its user goes on to the next.
+            world.requests[clock.released].arrival_s = now_s
+            clock.released += 1
 
 
 @inlined
@@ -208,7 +211,7 @@ def _hang_up(world: World, index: int, now_s: float) -> None:
         request.place = ENDED
         count_abandoned(replica, request)
         # It may have been the one for whom there was no room: the next in the queue gets its chance.
-        cut_run(world, place, now_s, wide(0))
+        cut_run(world, place, now_s, False)
         drain_if_empty(world, place, now_s)
         return
     request.following = NONE
@@ -219,4 +222,4 @@ def _hang_up(world: World, index: int, now_s: float) -> None:
         while world.requests[last].following != NONE:
             last = world.requests[last].following
         world.requests[last].following = index
-    cut_run(world, place, now_s, wide(0))
+    cut_run(world, place, now_s, False)

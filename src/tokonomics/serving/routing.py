@@ -10,6 +10,7 @@ import numpy as np
 
 from tokonomics.serving.blocks import resident_units
 from tokonomics.serving.compiled import compiled, inlined, wide
+from tokonomics.serving.front import receive
 from tokonomics.serving.scheduler import cut_run, settle
 from tokonomics.serving.sequences import enqueue
 from tokonomics.serving.state import HELD, NONE, UP, Rows, World
@@ -31,13 +32,10 @@ def route(world: World, index: int, now_s: float) -> None:
         request.place = HELD
         _hold(world, index)
         return
-    replica, table = world.replicas[place], world.table
-    request.queued_s = now_s
-    if not world.settings[0].prefilled:
-        replica.front_s = max(replica.front_s, now_s) + table.request_s + table.token_s * request.input_tokens
-        request.queued_s = replica.front_s + table.reach_s
+    replica = world.replicas[place]
+    receive(world, place, index, now_s)
     if replica.running < world.settings[0].max_sequences:
-        cut_run(world, place, request.queued_s, wide(table.ahead))
+        cut_run(world, place, min(request.queued_s, max(replica.front_end_s, now_s)), True)
     if replica.run_steps == 0:
         replica.time_s = max(replica.time_s, now_s)
     request.replica = place

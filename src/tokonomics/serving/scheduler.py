@@ -21,6 +21,7 @@ import numpy as np
 
 from tokonomics.serving.blocks import empty_cache, publish_units, take_blocks
 from tokonomics.serving.compiled import compiled, inlined, wide
+from tokonomics.serving.front import take_in_hand
 from tokonomics.serving.sequences import (
     admit,
     begin_answer,
@@ -50,7 +51,7 @@ def advance(world: World, place: int, until_s: float) -> None:
         if not _compose(world, place):
             _tell(world, place, replica.time_s)
             # The next step begins when a request that is on its way has come.
-            comes_s = next_queued_s(world.queues[place], world.requests, replica.time_s)
+            comes_s = next_queued_s(world.queues[place], world.requests, replica)
             if comes_s == np.inf:
                 return
             replica.time_s = comes_s
@@ -75,15 +76,20 @@ def _tell(world: World, place: int, at_s: float) -> None:
 
 
 @compiled
-def cut_run(world: World, place: int, at_s: float, ahead: int) -> None:
-    """Something happened: the run in flight ends with the step that is being computed then, or ``ahead`` steps later."""
+def cut_run(world: World, place: int, at_s: float, arrives: bool) -> None:
+    """Something happens: the run in flight ends with the step that is being computed then.
+
+    A request that ``arrives`` is too late for a step that has been composed ahead: the run ends with that one.
+    """
     replica = world.replicas[place]
     if replica.run_steps <= 1:
         return
     held = float(_kv_tokens(replica))
     start = replica.run_start_s
     decodes = wide(replica.run_decodes)
-    count = steps_until(world.table, decodes, held, replica.run_steps, at_s - start) + ahead
+    count = steps_until(world.table, decodes, held, replica.run_steps, at_s - start)
+    if arrives and world.table.ahead and replica.run_composed_s + count * replica.run_launch_s < at_s:
+        count += 1
     if count < replica.run_steps:
         replica.run_steps = count
         replica.run_end_s = start + run_s(world.table, decodes, held, count)
@@ -105,6 +111,7 @@ def settle(world: World, place: int, at_s: float) -> None:
     if count == 0:
         return
     _count_steps(world, place, count, end)
+    replica.run_composed_s += count * replica.run_launch_s
     replica.run_start_s = end
     replica.run_steps -= count
     settings = world.settings[0]
@@ -131,6 +138,7 @@ def _compose(world: World, place: int) -> bool:
     replica, settings = world.replicas[place], world.settings[0]
     if replica.leaving != NONE:
         let_leave(world, place)
+    take_in_hand(world, place, replica.time_s)
     if not world.table.ahead:
         replica.composed_s = replica.time_s
     while True:
@@ -197,7 +205,7 @@ def _awaits(world: World, place: int) -> bool:
     replica = world.replicas[place]
     if replica.running >= world.settings[0].max_sequences:
         return False
-    return bool(next_queued_s(world.queues[place], world.requests, replica.composed_s) < np.inf)
+    return bool(next_queued_s(world.queues[place], world.requests, replica) < np.inf)
 
 
 @compiled
@@ -354,7 +362,7 @@ def _work_ahead(world: World, place: int) -> None:
         decodes = wide(replica.run_decodes)
         last = float(_kv_tokens(replica) + decodes * (replica.run_steps - 1))
         begun = replica.run_end_s - run_s(table, decodes, last, wide(1))
-    replica.composed_s = max(begun, replica.run_composed_s + replica.run_launch_s)
+    replica.composed_s = max(begun, replica.run_composed_s + replica.run_steps * replica.run_launch_s)
 
 
 @compiled

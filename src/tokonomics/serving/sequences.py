@@ -30,6 +30,7 @@ from tokonomics.serving.state import (
     QUEUED,
     TAIL,
     Counts,
+    Row,
     Rows,
     World,
 )
@@ -70,15 +71,16 @@ def queue_front(queues: Counts, requests: Rows, seen_s: float) -> int:
 
 
 @compiled
-def next_queued_s(queues: Counts, requests: Rows, seen_s: float) -> float:
-    """When the engine gets the next of the requests that are on their way to it; infinite when there is none."""
+def next_queued_s(queues: Counts, requests: Rows, replica: Row) -> float:
+    """When the engine gets the next request that is on its way, or more is known of it; infinite when there is none."""
     soonest = np.inf
     for queue in queues:
         index = queue[HEAD]
         while index != NONE and requests[index].status != OPEN:
             index = requests[index].following
-        if index != NONE and requests[index].queued_s > seen_s:
-            soonest = min(soonest, requests[index].queued_s)
+        if index != NONE and requests[index].queued_s > replica.composed_s:
+            known = requests[index].queued_s < np.inf
+            soonest = min(soonest, requests[index].queued_s if known else replica.front_end_s)
     return soonest
 
 

@@ -115,7 +115,7 @@ class Served(NamedTuple):
 REQUEST = np.dtype(
     [
         ("arrival_s", "f8"),
-        ("queued_s", "f8"),  # when its replica's engine has it
+        ("queued_s", "f8"),  # when its replica's engine has it; infinite while it waits for the front end
         ("deadline_s", "f8"),
         ("start_s", "f8"),
         ("first_token_s", "f8"),
@@ -128,6 +128,7 @@ REQUEST = np.dtype(
         ("urgency", "i4"),
         ("computed", "i4"),  # tokens whose KV is there, while the prompt is computed
         ("generated", "i4"),
+        ("fellow", "i4"),  # the next of those that wait for its replica's front end
         ("seen", "i4"),  # most tokens ever computed: what is computed below it is computed again
         ("target", "i4"),  # tokens that count as prompt: with those written before a preemption
         ("blocks", "i4"),  # KV blocks held, shared ones included
@@ -152,7 +153,7 @@ REPLICA = np.dtype(
         ("run_composed_s", "f8"),  # when it composed the step in flight
         ("run_launch_s", "f8"),  # what it needs to launch that step
         ("told_s", "f8"),  # when the last step was done, of which clients are yet to hear
-        ("front_s", "f8"),  # until when its front end is busy with requests that came before
+        ("front_end_s", "f8"),  # when its front end has done the requests in hand
         ("run_prompt_s", "f8"),  # what its prompts add to the step in flight
         ("ready_s", "f8"),
         ("paid_from_s", "f8"),
@@ -169,6 +170,7 @@ REPLICA = np.dtype(
         ("decoding", "i4"),
         ("partial", "i4"),  # slot whose prompt is not complete
         ("outstanding", "i4"),
+        ("front_first", "i4"),  # first of the requests that wait for the front end
         ("told", "i4"),  # requests that the last step gave a first or a last token
         ("leaving", "i4"),  # first of the running requests whose client hung up
         ("mode", "i4"),
@@ -355,6 +357,7 @@ def _replica_rows(count: int, rules: Rules, up: int) -> Rows:
     made["free"] = rules.kv_blocks
     made["partial"] = NONE
     made["leaving"] = NONE
+    made["front_first"] = NONE
     made["mode"] = OFF
     made["mode"][:up] = UP
     return made

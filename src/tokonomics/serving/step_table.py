@@ -49,15 +49,15 @@ class StepTable(NamedTuple):
     """[prompts, chunk, past]: logarithm of the seconds that prompts add."""
     launch_s: Array
     """By tokens of a pass: what the host needs to launch a step with prompts, beside the GPU."""
-    launch_sequence_s: float
     launch_prompt_s: float
+    """For each prompt in it."""
     host_step_s: float
-    """What the host does after a step with prompts, where it does not compose ahead."""
+    """The host's work on any step, and on each sequence: ahead of it, or after one with prompts (``ahead``)."""
     host_sequence_s: float
     ahead: bool
     """The next step is composed and launched while the GPU computes this one."""
     request_s: float
-    """A request on its way in: its share of a process that takes one after the other, a prompt token's, the rest."""
+    """A request on its way in: the front end's own work on it, a prompt token's, and the rest of the way."""
     token_s: float
     reach_s: float
     answer_s: float
@@ -98,10 +98,9 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         attention_s=np.where(batches > 0, running, 0.0),
         prompt_log_s=np.log(np.maximum(inside, _NOTHING_S)),
         launch_s=steps.launch_s(tokens),
-        launch_sequence_s=host.sequence_s if host and host.overlapped else 0.0,
         launch_prompt_s=0.0,
-        host_step_s=host.step_s if host and not host.overlapped else 0.0,
-        host_sequence_s=host.sequence_s if host and not host.overlapped else 0.0,
+        host_step_s=host.step_s if host else 0.0,
+        host_sequence_s=host.sequence_s if host else 0.0,
         ahead=host.overlapped if host else False,
         request_s=host.request_s if host else 0.0,
         token_s=host.token_s if host else 0.0,
@@ -139,19 +138,19 @@ def step_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int,
 
 @entry
 def launching_s(table: StepTable, decodes: int, prompt_tokens: int, prompts: int) -> float:
-    """Seconds that the host needs to launch a step; nothing for one without prompts, which has it in its own time."""
+    """Seconds that the host needs from composing a step until it is launched."""
+    batch = max(decodes / table.stages, min(decodes, 1.0))  # as StepModel.passing
+    each = table.host_sequence_s * (batch + prompts) if table.ahead else 0.0
     if prompt_tokens == 0:
-        return 0.0
+        return table.host_step_s + each if table.ahead else 0.0
     passes = min(prompts, table.stages)
-    batch = max(decodes / table.stages, min(decodes, 1.0))
-    each = table.launch_sequence_s * (decodes + prompts) + table.launch_prompt_s * prompts
-    return _between(table.launch_s, prompt_tokens / passes + batch) + each
+    return _between(table.launch_s, prompt_tokens / passes + batch) + each + table.launch_prompt_s * prompts
 
 
 @entry
 def after_s(table: StepTable, decodes: int, prompt_tokens: int) -> float:
     """Seconds of the host's work after a step with prompts, where it is not done beside the next."""
-    if prompt_tokens == 0:
+    if prompt_tokens == 0 or table.ahead:
         return 0.0
     return table.host_step_s + table.host_sequence_s * max(decodes / table.stages, min(decodes, 1.0))
 
