@@ -1,28 +1,43 @@
 """What engines add to the GPU's own time: fits physics/data/overhead.toml.
 
-    python benchmarks/fit_engines.py --published published.csv.gz --steps benchmarks/data/h200_steps.json
+    python benchmarks/fit_engines.py                                    # vLLM of today, on logs of a real one
+    python benchmarks/fit_engines.py --published published.csv.gz       # and the other eras, on published results
 
-Layers: the time between kernels, on bare decode steps (no engine). Engines: two figures of the host for each engine
-and era, on the rows of the published table marked ``calibrate`` and on nothing else, by least squares on
-log(predicted ÷ measured) with a soft loss. Needs scipy (not a dependency of the product).
+Layers: the time between kernels, on bare decode steps (no engine). vLLM since 0.14: the host's part of a step and a
+request's time outside any, on the logs of ``data/vllm_h200.json.gz`` named in ``TEACHES`` (medians and straight lines
+through them; no serving result is fitted). Other eras: two figures of the host, on the rows of the published table
+marked ``calibrate`` and on nothing else, by least squares on log(predicted ÷ measured) with a soft loss; without
+``--published`` they stay as they are.
 """
 
 import argparse
+import gzip
+import json
 import math
 import statistics
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.measurements import Measurement, Metric, read_measurements
-from tokonomics.measure.validate import deployment_of, value_of
+from tokonomics.measure.validate import deployment_of, stated_deployment, value_of
 from tokonomics.nouns import Badge
-from tokonomics.physics.overhead import Layers, Overhead, version_numbers
+from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Layers, Overhead, overhead, version_numbers
 from tokonomics.physics.steptime import StepModel
 
+HERE = Path(__file__).parent
+TEACHES = ("dense", "fp8", "moe")
+"""Sessions that teach; the others (another model, other step budgets, the first runs) judge."""
+GRAPH_TOKENS = 512
+"""vLLM's largest captured step: ``max_cudagraph_capture_size`` of its log (and of vllm/config, 0.26)."""
+BLOCKED_US = 150_000
+"""A launch that takes longer waited for room in the GPU's queue: it says nothing of the host."""
 ERAS: dict[str, tuple[tuple[int, str, bool], ...]] = {
     # First year, first version, and whether the host works beside the GPU. vLLM: the V1 engine came with 0.8,
     # asynchronous scheduling by default with 0.14 (release notes). TensorRT-LLM: the PyTorch backend and its overlap
@@ -31,8 +46,8 @@ ERAS: dict[str, tuple[tuple[int, str, bool], ...]] = {
     "tensorrt-llm": ((2023, "0.0", False), (2025, "0.17", True)),
     "sglang": ((2023, "0.0", True),),
 }
-NOT_SEEN = {("vllm", 2026)}
-"""Eras without rows of their own whose host works beside the GPU: its time is not seen, and taken as none."""
+LOGGED = ("vllm", 2026)
+"""The era of the logs."""
 STAND_INS = {"tgi": ("vllm", 2023), "llama.cpp": ("vllm", 2023)}
 SAME = {"tensorrt-llm+triton": "tensorrt-llm"}
 FITTED_METRICS = (Metric.tpot_s, Metric.output_tok_s, Metric.total_tok_s)
@@ -41,48 +56,107 @@ MOST_ROWS = 260
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--published", type=Path, required=True)
-    parser.add_argument("--steps", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=Path("src/tokonomics/physics/data/overhead.toml"))
+    parser.add_argument("--published", type=Path)
+    parser.add_argument("--served", type=Path, default=HERE / "data" / "vllm_h200.json.gz")
+    parser.add_argument("--steps", type=Path, default=HERE / "data" / "h200_steps.json")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "src/tokonomics/physics/data/overhead.toml")
     options = parser.parse_args()
     layers = fit_layers([row for row in read_measurements(options.steps) if isinstance(row, Measurement)])
     print(f"layers: {layers.layer_s * 1e6:.1f} µs each")
-    rows = [row for row in read_measurements(options.published) if isinstance(row, Measurement)]
-    rows = [row for row in rows if row.split == "calibrate" and deployment_of(row)]
+    before = tomllib.loads(options.out.read_text(encoding="utf-8"))["engines"]
+    fitted = {
+        (engine, int(start)): Overhead.model_validate(found)
+        for engine, eras in before.items()
+        for start, found in eras.items()
+    }
+    with gzip.open(options.served, "rt") as file:
+        sessions = json.load(file)["sessions"]
+    fitted[LOGGED] = fit_logs(sessions)
+    layers = layers.model_copy(update={"expert_launch": fit_expert_launch(sessions, layers)})
+    if options.published:
+        fitted |= fit_published(options.published, layers)
     text = [_header(), _layers_text(layers)]
+    text += [_engine_text(find_engine(engine).key, start, made) for (engine, start), made in fitted.items()]
+    options.out.write_text("\n".join(text), encoding="utf-8")
+
+
+def fit_published(path: Path, layers: Layers) -> dict[tuple[str, int], Overhead]:
+    """The eras that published results speak of, and those that they stand in for."""
+    rows = [row for row in read_measurements(path) if isinstance(row, Measurement)]
+    rows = [row for row in rows if row.split == "calibrate" and deployment_of(row)]
     fitted: dict[tuple[str, int], Overhead] = {}
     for engine, eras in ERAS.items():
         of_engine = [row for row in rows if SAME.get(row.engine or "", row.engine) == engine]
         for start, version, overlapped in eras:
-            found = find_engine(engine)
-            of_era = [row for row in of_engine if _era(row, eras) == start]
-            if (engine, start) in NOT_SEEN:
-                before = Overhead(
-                    since_version=version,
-                    step_s=0,
-                    sequence_s=0,
-                    overlapped=overlapped,
-                    badge=Badge.assumed,
-                    source="no rows of this era: the host works beside the GPU and is taken never to be the slower",
-                )
-            else:
-                before = fit_engine(of_era, layers, version, overlapped)
-            fitted[engine, start] = before
-            text.append(_engine_text(found.key, start, before))
+            if (engine, start) != LOGGED:
+                of_era = [row for row in of_engine if _era(row, eras) == start]
+                fitted[engine, start] = fit_engine(of_era, layers, version, overlapped)
     for engine, like in STAND_INS.items():
-        text.append(
-            _engine_text(
-                engine,
-                like[1],
-                fitted[like].model_copy(
-                    update={
-                        "badge": Badge.assumed,
-                        "source": f"no published results at hand: taken as {like[0]} of {like[1]}",
-                    }
-                ),
-            )
-        )
-    options.out.write_text("\n".join(text), encoding="utf-8")
+        source = f"no published results at hand: taken as {like[0]} of {like[1]}"
+        fitted[engine, like[1]] = fitted[like].model_copy(update={"badge": Badge.assumed, "source": source})
+    return fitted
+
+
+def fit_expert_launch(sessions: Sequence[dict[str, Any]], layers: Layers) -> float:
+    """The share of the launches of experts' kernels, timed one by one, that is left inside a graph: at batch 1."""
+    found = []
+    for session in sessions:
+        if session["name"] not in TEACHES or not find_model(session["model"]).is_moe:
+            continue
+        deployment = stated_deployment(session["model"], "H200", 1, 1, 1, session["quant"] or "bf16", None, "vllm")
+        for batch, _, _, step_us, context in session["decode_steps"]:
+            if batch == 1:
+                shares = np.linspace(0, 1, 101)
+                own = overhead(deployment.engine).model_copy(update={"step_s": 0.0, "sequence_s": 0.0})
+                ends = [
+                    float(StepModel(deployment, own, layers.model_copy(update={"expert_launch": share})).decode(1, context))
+                    for share in (0.0, 1.0)
+                ]
+                found.append(float(shares[np.argmin(np.abs(ends[0] + shares * (ends[1] - ends[0]) - step_us * 1e-6))]))
+    print(f"experts' launches inside a graph: {found} of those timed one by one")
+    return statistics.median(found)
+
+
+def fit_logs(sessions: Sequence[dict[str, Any]]) -> Overhead:
+    """The host and the front end of vLLM, from its steps and its lone requests."""
+    taught = [session for session in sessions if session["name"] in TEACHES]
+    decode = np.array([row for session in taught for row in session["decode_steps"] if row[1] >= 10], np.float64)
+    sequence_us, step_us = np.polyfit(decode[:, 0], decode[:, 2], 1, w=np.sqrt(decode[:, 1]))
+    per_layer: dict[str, list[float]] = {"piece": [], "layer": [], "expert_layer": []}
+    for session in taught:
+        model = find_model(session["model"])
+        for decodes, prompts, tokens, host_us in session["prompt_steps"]:
+            if host_us < BLOCKED_US:
+                kind = "expert_layer" if model.is_moe else "layer"
+                kind = "piece" if decodes + tokens <= GRAPH_TOKENS else kind
+                per_layer[kind].append((host_us - step_us - sequence_us * (decodes + prompts)) / model.layers)
+    for kind, found in per_layer.items():
+        low, middle, high = np.percentile(found, [10, 50, 90])
+        print(f"vllm, log: {kind} {middle:.0f} µs ({low:.0f}–{high:.0f} in four of five of {len(found)} steps)")
+    lone = np.array([row for session in taught for row in session["lone"]], np.float64)
+    in_token_us, in_us = np.polyfit(lone[:, 0], lone[:, 1], 1)
+    out_token_us, out_us = np.polyfit(lone[:, 0], lone[:, 2], 1)
+    bound = next(session["front_bound"] for session in taught if "front_bound" in session)
+    request_us = bound["seconds"] / bound["requests"] * 1e6
+    # The front-bound load includes its engine's first step, a hundredth of it.
+    print(f"vllm, log: a step {step_us:.0f} µs + {sequence_us:.1f} a sequence; a request {request_us:.0f} of the front "
+          f"end, {in_us:.0f} in and {out_us:.0f} out + {in_token_us + out_token_us:.2f} a token")  # fmt: skip
+    steps = sum(len(session["prompt_steps"]) + sum(row[1] for row in session["decode_steps"]) for session in taught)
+    return Overhead(
+        since_version="0.14",
+        step_s=step_us * 1e-6,
+        sequence_s=sequence_us * 1e-6,
+        overlapped=True,
+        graph_tokens=GRAPH_TOKENS,
+        **{f"{kind}_s": float(np.median(found)) * 1e-6 for kind, found in per_layer.items()},
+        request_s=request_us * 1e-6,
+        token_s=(in_token_us + out_token_us) * 1e-6,
+        reach_s=max(0.0, in_us - request_us) * 1e-6,
+        answer_s=out_us * 1e-6,
+        badge=Badge.measured,
+        source=f"{steps:,} steps and {len(lone)} lone requests of vLLM 0.26.0 on one H200 (Llama 3.1 8B in bf16 and "
+        "FP8, Qwen3 30B-A3B), 2026-11-15",
+    )
 
 
 def fit_layers(rows: Sequence[Measurement]) -> Layers:
@@ -95,7 +169,10 @@ def fit_layers(rows: Sequence[Measurement]) -> Layers:
         return [abs(math.log(value_of(row, models[row.model]) / row.value)) for row in decode]
 
     best = min(np.arange(8, 24, 0.5), key=lambda us: float(np.median(errors(us * 1e-6))))
-    source = "bare decode steps of Llama-3.1-8B and 3.2-1B shapes on one H200 (CUDA graphs, PyTorch attention)"
+    source = (
+        "bare decode steps of Llama-3.1-8B and 3.2-1B shapes on one H200 (CUDA graphs, PyTorch attention); experts: "
+        "decode steps of Qwen3 30B-A3B at batch 1 in vLLM 0.26.0 on one H200"
+    )
     return Layers(layer_s=float(best) * 1e-6, source=source)
 
 
@@ -161,14 +238,20 @@ def _header() -> str:
 
 
 def _layers_text(layers: Layers) -> str:
-    return f'[layers]\nlayer_s = {layers.layer_s:.3g}\nsource = "{layers.source}"\n'
+    return (
+        f"[layers]\nlayer_s = {layers.layer_s:.3g}\nexpert_launch = {layers.expert_launch:.2f}\n"
+        f'source = "{layers.source}"\n'
+    )
 
 
 def _engine_text(engine: str, start: int, made: Overhead) -> str:
+    more = "".join(f"{name} = {getattr(made, name):.2e}\n" for name in (*LAUNCHES, *REQUESTS) if getattr(made, name))
+    if made.graph_tokens:
+        more = f"graph_tokens = {made.graph_tokens}\n{more}"
     return (
         f'[engines."{engine}".{start}]\nsince_version = "{made.since_version}"\nstep_s = {made.step_s:.2e}\n'
         f"sequence_s = {made.sequence_s:.2e}\n"
-        f"overlapped = {str(made.overlapped).lower()}\n"
+        f"overlapped = {str(made.overlapped).lower()}\n{more}"
         f'badge = "{made.badge}"\nsource = "{made.source}"\n'
     )
 

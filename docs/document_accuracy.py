@@ -74,6 +74,22 @@ def short_accuracy_table() -> str:
     return "\n".join([*lines, "", f"{ranking} Made by `{result['command']}` on {result['date']}, {result['machine']}."])
 
 
+def real_engine_table() -> str:
+    """A real vLLM on an H200, group by group: the median load, and the worst."""
+    result = json.loads((RESULT.parent / "vllm.json").read_text(encoding="utf-8"))
+    figures = ["throughput", "TPOT p50", "TTFT p50", "TPOT p99", "TTFT p99"]
+    lines = [f"| median error (worst load) | loads | {' | '.join(figures)} |", f"|---|--:|{'--:|' * len(figures)}"]
+    for label, found in result["groups"].items():
+        cells = [f"{found[name]['median']:.1%} ({found[name]['worst']:.0%})" for name in figures]
+        lines.append(f"| {label} | {found['throughput']['n']} | {' | '.join(cells)} |")
+        learned = result["calibrated"].get(label)
+        if learned:
+            cells = [f"{learned[name]:.1%}" if name in learned else "–" for name in figures]
+            lines.append(f"| – after `calibrate` on every second load, on the others | | {' | '.join(cells)} |")
+    made = f"Made by `{result['command']}` on {result['date']}, {result['machine']}."
+    return "\n".join([*lines, "", made.replace(" %", " %")])
+
+
 def accuracy_page() -> str:
     """docs/accuracy.md: what was scored, how it came out, and what it does not show."""
     result = _accuracy()

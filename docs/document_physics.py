@@ -1,13 +1,21 @@
 """One decode step worked out by hand for docs/physics.md: plain arithmetic on the shipped curves, none of the product's code.
 
 A test compares the sum with what ``tokonomics predict`` says, so that the formulas on that page stay those of the code.
+The prompt worked out beside it takes its kernels from the code, and the host by hand.
 """
 
 import json
 import math
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.physics.deployment import deploy
+from tokonomics.physics.overhead import overhead
+from tokonomics.physics.steptime import StepModel
 
 _DATA = Path(__file__).parent.parent / "src" / "tokonomics"
 BATCH, CONTEXT = 32, 1024
@@ -82,7 +90,7 @@ def between_kernels_s() -> float:
 
 
 def step_s() -> float:
-    """The whole step; the host of today's vLLM works beside the GPU and adds nothing."""
+    """The whole step on the GPU."""
     p = gemm_curve()["sharpness"]
     layer = sum(product(n, k).seconds(p) for n, k in PRODUCTS.values())
     layer += attention().seconds(decode_curve()["sharpness"]) + between_kernels_s()
@@ -115,7 +123,8 @@ def worked_example() -> str:
     work = attention()
     one = work.seconds(a["sharpness"])
     terms = ", ".join(f"{name.removesuffix('_s')} {term * 1e6:.2f}" for name, term in work._asdict().items())
-    total, host = step_s(), "0, beside the GPU"
+    own_s = host_s(BATCH)
+    total, host = max(step_s(), own_s), f"{own_s * 1e3:.2f} ms, beside the GPU"
     lines += [
         "",
         f"| the rest | one layer, µs | times {LAYERS}, ms |",
@@ -130,15 +139,70 @@ def worked_example() -> str:
     return "\n".join(lines)
 
 
+def engines() -> dict[str, dict[str, dict[str, Any]]]:
+    found: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
+        (_DATA / "physics/data/overhead.toml").read_text(encoding="utf-8")
+    )["engines"]
+    return found
+
+
+def host_s(batch: int) -> float:
+    """The host's work on a decode step of today's vLLM."""
+    era = engines()["vllm"]["2026"]
+    return float(era["step_s"] + era["sequence_s"] * batch)
+
+
+PROMPT = 1024
+
+
+def prompt_by_hand() -> str:
+    """Markdown: from a lone prompt's arrival to its first token at the client."""
+    era = engines()["vllm"]["2026"]
+    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H200"), find_engine("vllm"))
+    kernels_s = float(StepModel(deployment, overhead(deployment.engine)).with_engine(None).prefill(PROMPT))
+    launch_s = era["step_s"] + LAYERS * era["layer_s"] + era["sequence_s"]
+    told_s = max(kernels_s, launch_s + host_s(1))
+    arrives_s = era["request_s"] + era["token_s"] * PROMPT + era["reach_s"]
+    rows = {
+        f"received, tokenised ({PROMPT:,} tokens), handed to the engine": arrives_s,
+        "kernels of the step": kernels_s,
+        f"its launches, beside the kernels: {era['step_s'] * 1e3:.2f} + {LAYERS} × {era['layer_s'] * 1e3:.3f} ms": launch_s,
+        "then the next step, which writes the second token, is launched": launch_s + host_s(1),
+        "so the first token is known after": told_s,
+        "and is with its client, all in all, after": arrives_s + told_s + era["answer_s"],
+    }
+    lines = [
+        f"Llama 3.1 8B in bf16 on one H200, vLLM, a prompt of {PROMPT:,} tokens on an idle server. It is more than "
+        f"{era['graph_tokens']} tokens, so every kernel is launched by the host.",
+        "",
+        "| | ms |",
+        "|---|--:|",
+        *(f"| {what} | {seconds * 1e3:.2f} |" for what, seconds in rows.items()),
+    ]
+    return "\n".join(lines)
+
+
 def engines_table() -> str:
     """What each engine's host adds, by era."""
-    fitted = tomllib.loads((_DATA / "physics/data/overhead.toml").read_text(encoding="utf-8"))["engines"]
-    lines = ["| engine | since | step | each sequence | beside the GPU | from |", "|---|---|--:|--:|---|---|"]
-    for name, eras in fitted.items():
+    head = "| engine | since | step | each sequence | ahead | captured piece, layer, layer of experts | request: own, a token, in, out | from |"
+    lines = [head, "|---|---|--:|--:|---|---|---|---|"]
+    for name, eras in engines().items():
         for era in eras.values():
-            figures = f"{era['step_s'] * 1e3:.2f} ms | {era['sequence_s'] * 1e6:.0f} µs | {'yes' if era['overlapped'] else 'no'}"
-            since = "the first" if era["since_version"] == "0.0" else era["since_version"]
-            lines.append(f"| {name} | {since} | {figures} | **{era['badge']}**: {era['source']} |")
+            launches = " / ".join(f"{era.get(field, 0) * 1e3:.2f}" for field in ("piece_s", "layer_s", "expert_layer_s"))
+            way = " / ".join(f"{era.get(field, 0) * 1e3:.2f}" for field in ("request_s", "reach_s", "answer_s"))
+            own, into, out = way.split(" / ")
+            request = f"{own} ms / {era.get('token_s', 0) * 1e6:.1f} µs / {into} / {out} ms" if "request_s" in era else "–"
+            cells = (
+                name,
+                "the first" if era["since_version"] == "0.0" else era["since_version"],
+                f"{era['step_s'] * 1e3:.2f} ms",
+                f"{era['sequence_s'] * 1e6:.0f} µs",
+                "yes" if era["overlapped"] else "no",
+                f"{launches} ms" if "layer_s" in era else "–",
+                request,
+                f"**{era['badge']}**: {era['source']}",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -309,7 +309,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "document-table": _from("document_plan", "document_table"),
     "document-bills": _from("document_breakeven", "document_bills"),
     "worked-example": _from("document_physics", "worked_example"),
+    "prompt": _from("document_physics", "prompt_by_hand"),
     "engines": _from("document_physics", "engines_table"),
+    "real-engine": _from("document_accuracy", "real_engine_table"),
     "intervals": _from("document_physics", "intervals_table"),
 }
 """Blocks that are not the output of a command."""

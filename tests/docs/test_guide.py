@@ -93,6 +93,7 @@ def test_the_step_worked_out_by_hand_is_the_one_that_is_predicted() -> None:
     deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H200"), find_engine("vllm"), weights=Precision.bf16)
     predicted = float(decode_step(deployment, document_physics.BATCH, document_physics.CONTEXT))
     assert math.isclose(document_physics.step_s(), predicted, rel_tol=1e-9)
+    assert document_physics.host_s(document_physics.BATCH) < predicted  # beside the GPU, and not the slower
 
 
 def test_the_tutorials_week_is_the_ledger_that_is_shipped() -> None:

@@ -16,11 +16,13 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
+from tokonomics.serving.loop import run
 from tokonomics.serving.outcome import outcome
-from tokonomics.serving.simulator import Simulation, simulate
-from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT, UNSERVED
+from tokonomics.serving.simulator import Simulation, requests_for, rules_for, simulate, table_for
+from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT, UNSERVED, Fleet
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import Sessions, SystemPrompts, generate
@@ -206,7 +208,19 @@ def test_littles_law(trace: Trace, fleet: FleetSettings) -> None:
     # The batch as the replicas counted it, step by step: on this engine a request is in every step from its start on.
     assert served.preemptions.sum() == 0
     in_batch = simulation.timeline[:, 1].sum()
-    assert in_batch == pytest.approx((served.finish_s - served.start_s)[done].sum(), rel=1e-9)
+    in_engine = (served.finish_s - served.start_s)[done].sum()
+    # A token is told when the next step has been launched, and is on its way to the client for a while.
+    host = overhead(on().engine)
+    longest_launch_s = float(step_model(on()).launch_s(10_000)) + simulation.rules.max_sequences * host.sequence_s
+    on_its_way = in_engine - in_batch
+    assert done.sum() * (host.answer_s - 1e-9) <= on_its_way <= done.sum() * (host.answer_s + longest_launch_s)
+    # Without a host neither is so.
+    hostless = simulate(on(engine="tensorrt-llm"), trace, fleet, prefix_cache=False)
+    done = hostless.served.status == DONE
+    in_batch = hostless.timeline[:, 1].sum()
+    in_engine = (hostless.served.finish_s - hostless.served.start_s)[done].sum()
+    assert hostless.served.preemptions.sum() == 0
+    assert in_batch == pytest.approx(in_engine, rel=1e-9)
 
 
 @given(traffic(), scaled_fleets)
@@ -247,13 +261,14 @@ def test_one_request_at_a_time_is_what_the_closed_form_says(place: tuple[str], i
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
 def test_prompts_one_at_a_time_wait_as_pollaczek_and_khinchine_say(load: float) -> None:
-    count, inputs = 200_000, 512
-    service_s = float(step_model(on()).prefill(inputs))
+    # An engine that has no front end here: else requests come out of it in other intervals than they went in.
+    count, inputs, place = 200_000, 512, on(engine="tensorrt-llm")
+    service_s = float(step_model(place).prefill(inputs))
     rng = np.random.default_rng(11)
     trace = make_trace(
         np.cumsum(rng.exponential(service_s / load, count)), np.full(count, inputs), np.ones(count, np.int32)
     )
-    simulation = simulate(on(), trace, max_sequences=1)
+    simulation = simulate(place, trace, max_sequences=1)
     served = simulation.served
     np.testing.assert_allclose(served.finish_s - served.start_s, service_s, rtol=0.005)
     waited = served.start_s - trace.arrival_s
@@ -295,3 +310,56 @@ def test_knowing_who_is_busy_beats_taking_turns_when_lengths_differ(seed: int) -
         waits[router] = made.queue_s.mean or 0.0
     assert waits[Router.least_outstanding] < 0.9 * waits[Router.round_robin]
     assert waits[Router.least_outstanding] < waits[Router.power_of_two]
+
+
+def first_tokens_s(trace: Trace, launches: float, requests: float) -> NDArray[np.float64]:
+    """When each request's client has its first token, with a host that is so many times as slow."""
+    rules = rules_for(on(), trace, prefix_cache=False)
+    table = table_for(on(), trace, rules)
+    slower = table._replace(launch_s=table.launch_s * launches, request_s=table.request_s * requests)
+    one = Fleet(1, 0, 0, np.empty((0, 4)), np.empty(0))
+    return run(requests_for(trace, rules), slower, rules, one)[0].first_token_s - trace.arrival_s
+
+
+@given(st.integers(1, 20_000), st.integers(1, 50), st.lists(st.floats(1, 20), min_size=2, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_a_slower_host_never_gives_a_lone_request_its_first_token_sooner(
+    inputs: int, outputs: int, factors: list[float]
+) -> None:
+    lone = make_trace([0.0], [inputs], [outputs])
+    for slower in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
+        waits = [
+            float(first_tokens_s(lone, 1 + slower[0] * (factor - 1), 1 + slower[1] * (factor - 1))[0])
+            for factor in sorted(factors)
+        ]
+        assert waits == sorted(waits)
+
+
+@pytest.mark.parametrize("rate", [1, 5, 15])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slower_host_never_gives_first_tokens_sooner_on_average(rate: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = 2000
+    trace = make_trace(np.cumsum(rng.exponential(1 / rate, count)), rng.integers(1, 2000, count), [40] * count)
+    for slower in ((1, 0), (0, 1)):
+        waits = [
+            float(first_tokens_s(trace, 1 + slower[0] * more, 1 + slower[1] * more).mean()) for more in (0, 0.5, 1, 3)
+        ]
+        assert waits == sorted(waits)
+        assert waits[-1] > 1.02 * waits[0]
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(100, 50), (300, 100), (1000, 200), (3000, 20)])
+@pytest.mark.parametrize("place", [("llama-3.1-8b", "H100", "vllm"), ("llama-3.2-1b", "H100", "vllm"), TIGHT])
+def test_more_users_never_finish_less(place: tuple[str, str, str], inputs: int, outputs: int) -> None:
+    rates = []
+    for users in (1, 2, 4, 8, 16, 32, 64, 128, 171, 180, 256, 512):
+        # Of different lengths, so that they do not move in waves; between the first fifth and the last round.
+        count, rng = max(30 * users, 200), np.random.default_rng(5)
+        lengths = (rng.integers(mean // 2, 3 * mean // 2 + 1, count) for mean in (inputs, outputs))
+        served = simulate(on(*place), make_trace(np.zeros(count), *lengths), users=users, prefix_cache=False).served
+        ends = np.sort(served.finish_s)
+        first, last = count // 5, count - users
+        rates.append((last - first) / float(ends[last - 1] - ends[first - 1]))
+    assert (np.array(rates) >= 0.97 * np.maximum.accumulate(rates)).all()
+    assert rates[-1] > 2 * rates[0]

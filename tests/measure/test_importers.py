@@ -16,7 +16,9 @@ from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.benchmark_run import LoadPoint, RequestRecord, point_from_records
 from tokonomics.measure.importers.aiperf import read_records
 from tokonomics.measure.importers.recognise import FORMATS, read_run, read_runs
+from tokonomics.measure.measurements import RunFacts
 from tokonomics.measure.priced_run import Machine, measurements_of, price_run
+from tokonomics.measure.validate import predict
 
 RESULTS = Path(__file__).parent / "results"
 SAMPLES = sorted(path for path in RESULTS.iterdir() if path.suffix != ".md")
@@ -82,6 +84,32 @@ def test_vllm_lists_without_start_times_are_left_for_the_summary(tmp_path: Path)
     assert point.tpot_s.mean == pytest.approx(0.04)
 
 
+def test_vllm_requests_without_their_gaps_are_kept_beside_the_summary(tmp_path: Path) -> None:
+    whole = {name: value for name, value in detailed().items() if name != "itls"}
+    said = {"median_tpot_ms": 40.0, "p99_tpot_ms": 50.0, "p99_e2el_ms": 250.0, "median_ttft_ms": 1.0}
+    (tmp_path / "v.json").write_text(json.dumps(whole | said))
+    point = read_run(tmp_path / "v.json").points[0]
+    assert [(each.sent_s, each.input_tokens, each.output_tokens) for each in point.records] == [
+        (0.0, 10, 3), (0.5, 7, 0), (1.0, 20, 2),
+    ]  # fmt: skip
+    assert point.tpot_s is not None
+    assert point.ttft_s is not None
+    assert point.e2e_s is not None
+    assert (point.tpot_s.p50, point.tpot_s.p99, point.e2e_s.p99) == (0.04, 0.05, 0.25)
+    assert point.ttft_s.p50 == pytest.approx(0.15)  # of its requests, whatever the summary says
+
+
+def test_a_file_with_arrivals_is_predicted_with_those_arrivals(tmp_path: Path) -> None:
+    (tmp_path / "v.json").write_text(json.dumps(detailed()))
+    rows = measurements_of(read_run(tmp_path / "v.json"), Machine(gpu="H100", gpus=1, tp=1), tails=True)
+    assert {row.figure for row in rows} == {"tpot_s p50", "tpot_s p99", "ttft_s p50", "ttft_s p99", "output_tok_s"}
+    (facts,) = {row.run for row in rows}
+    assert facts == RunFacts(requests=2, arrival_s=(0.0, 1.0), input_tokens=(10, 20), output_tokens=(3, 2))
+    said = predict(rows[-1])
+    assert not isinstance(said, str)
+    assert 5 / 1.2 < said.interval.mid < 5  # five tokens, the last of them soon after a second
+
+
 @pytest.mark.parametrize("total", ["total_input_tokens", "total_output_tokens"])
 def test_a_total_that_is_not_the_sum_of_the_requests_is_refused(tmp_path: Path, total: str) -> None:
     (tmp_path / "v.json").write_text(json.dumps({**detailed(), total: 31}))
@@ -120,6 +148,9 @@ def test_inferencex_figures_are_per_gpu_and_latencies_are_seconds() -> None:
     assert point.input_tokens_per_s + point.output_tokens_per_s == pytest.approx(4 * said["tput_per_gpu"])
     assert point.tpot_s is not None
     assert point.tpot_s.p50 == pytest.approx(1 / said["median_intvty"], rel=1e-3)
+    # From 80 to 100 % of the nominal: a ninth of their mean to either side.
+    assert point.mean_input_tokens * (1 + (point.length_spread or 0)) == pytest.approx(said["isl"])
+    assert point.mean_input_tokens * (1 - (point.length_spread or 0)) == pytest.approx(0.8 * said["isl"])
 
 
 def test_inferencex_apart_divides_prompts_by_prefill_and_answers_by_decode_gpus(tmp_path: Path) -> None:

@@ -12,7 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tokonomics.errors import TokonomicsError
-from tokonomics.measure.measurements import COLUMNS, Measurement, Metric, Mode, Unread, read_measurements
+from tokonomics.measure.measurements import (
+    COLUMNS,
+    Measurement,
+    Metric,
+    Mode,
+    RunFacts,
+    Statistic,
+    Unread,
+    read_measurements,
+)
 from tokonomics.measure.validate import validate
 
 STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
@@ -103,6 +112,29 @@ def test_metrics_have_their_units(tmp_path: Path, metric: str, value: str, read_
 
 
 @pytest.mark.parametrize(
+    ("cells", "statistic"),
+    [
+        ({"metric": "p99_ttft_ms"}, Statistic.p99),
+        ({"metric": "median_ttft_ms"}, Statistic.p50),
+        ({"metric": "ttft_ms", "statistic": "p50"}, Statistic.p50),
+        ({"metric": "ttft_ms", "statistic": ""}, Statistic.mean),
+        ({"metric": "ttft_ms"}, Statistic.mean),
+    ],
+)
+def test_a_statistic_is_in_its_column_or_before_the_metric(
+    tmp_path: Path, cells: dict[str, str], statistic: Statistic
+) -> None:
+    row = read_one(tmp_path, value="80", **cells)
+    assert (row.metric, row.statistic) == (Metric.ttft_s, statistic)
+    assert row.value == pytest.approx(0.080)
+
+
+def test_a_run_may_say_how_many_requests_it_had(tmp_path: Path) -> None:
+    assert read_one(tmp_path, num_requests="320").run == RunFacts(requests=320)
+    assert read_one(tmp_path, num_requests="").run == read_one(tmp_path).run == RunFacts()
+
+
+@pytest.mark.parametrize(
     ("text", "batch", "rate"),
     [
         ("64", 64, None),
@@ -168,7 +200,8 @@ def test_a_row_that_cannot_be_read_keeps_its_name_and_its_split(tmp_path: Path) 
         *[("batch_or_concurrency", text) for text in ("qps=-1", "qps=nan", "max_num_seqs=", "0.2")],
         *[("metric", text) for text in ("", "tpot_min", "TPOT_MS", "latency")],
         *[("mode", text) for text in ("", "idle", "FIXED_BATCH")],
-        *[("year", "MMXXVI"), ("pp", "x"), ("ep", "x")],
+        *[("year", "MMXXVI"), ("pp", "x"), ("ep", "x"), ("statistic", "p98"), ("statistic", "max")],
+        *[("num_requests", text) for text in ("many", "0", "-1", "1e9")],
     ],
 )
 def test_a_cell_that_makes_no_sense_is_a_reason_that_names_the_column(tmp_path: Path, column: str, text: str) -> None:
@@ -178,6 +211,7 @@ def test_a_cell_that_makes_no_sense_is_a_reason_that_names_the_column(tmp_path: 
         "input_len": ["input"],
         "output_len": ["output"],
         "batch_or_concurrency": ["batch", "rate"],
+        "num_requests": ["requests"],
     }.get(column, [column])
     assert any(name in reason for name in names) or (column == "mode" and "Mode" in reason), reason
     assert "validation error" not in reason

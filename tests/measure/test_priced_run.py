@@ -8,10 +8,18 @@ from hypothesis import strategies as st
 from tests.planner.small_catalogue import offer
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, Stated
+from tokonomics.measure.benchmark_run import (
+    BenchmarkRun,
+    Latencies,
+    LoadPoint,
+    Outside,
+    RequestRecord,
+    Stated,
+    point_from_records,
+)
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.load_curve import judge
-from tokonomics.measure.measurements import Metric
+from tokonomics.measure.measurements import Metric, RunFacts
 from tokonomics.measure.priced_run import Machine, Price, machine_of, measurements_of, price_run, rental_of
 from tokonomics.measure.validate import predict
 from tokonomics.traffic.promises import parse_promises
@@ -80,18 +88,59 @@ def test_doubling_the_price_doubles_every_figure(usd: float, factor: float) -> N
 
 def test_errors_are_those_that_validate_computes() -> None:
     made = run(point(16, 1500))
-    scored = {each.metric: each for each in price_run(made, H100, None).points[0].scored}
-    for row in measurements_of(made, H100):
+    scored = {(each.metric, each.statistic): each for each in price_run(made, H100, None).points[0].scored}
+    rows = measurements_of(made, H100, tails=True)
+    assert len(rows) == len(scored) == 5
+    for row in rows:
         said = predict(row)
         assert not isinstance(said, str)
-        assert scored[row.metric].off == pytest.approx(said.interval.mid / row.value - 1)
-        assert scored[row.metric].inside == said.inside
+        assert scored[row.metric, row.statistic].off == pytest.approx(said.interval.mid / row.value - 1)
+        assert scored[row.metric, row.statistic].inside == said.inside
+
+
+def test_medians_and_tails_are_scored_where_they_are_known() -> None:
+    known = point(16, 1500).model_copy(update={"tpot_s": Latencies(mean=0.01, p50=0.009, p99=0.02)})
+    figures = [(row.figure, row.value) for row in measurements_of(run(known), H100, tails=True)]
+    assert figures[:2] == [("tpot_s p50", 0.009), ("tpot_s p99", 0.02)]
+    assert figures[2:] == [("ttft_s", 0.1), ("ttft_s p99", 0.2), ("output_tok_s", 1500)]
+    assert [row.figure for row in measurements_of(run(known), H100)] == ["tpot_s", "ttft_s", "output_tok_s"]
+    at_once = known.model_copy(update={"concurrency": None})
+    assert [row.figure for row in measurements_of(run(at_once), H100, tails=True)] == [
+        "tpot_s", "ttft_s", "output_tok_s",
+    ]  # fmt: skip
+    assert list(price_run(run(known), H100, None).median_abs_error) == [figure for figure, _ in figures]
+
+
+def test_a_run_is_predicted_with_its_own_requests() -> None:
+    """Sent at 1, 0 and 4 s; the one that failed is nobody's load. Each of two replicas gets every second."""
+    records = [
+        RequestRecord(sent_s=sent, ttft_s=0.1, tpot_s=0.01, e2e_s=1.0, input_tokens=prompt, output_tokens=30)
+        for sent, prompt in ((1.0, 20), (0.0, 10), (4.0, 30))
+    ] + [RequestRecord(sent_s=2.0, input_tokens=7, output_tokens=0, error="boom")]
+    made = point_from_records(records, 5.0, rate=0.6)
+    assert made is not None
+    facts = measurements_of(run(made), H100)[0].run
+    assert facts == RunFacts(
+        requests=3, arrival_s=(0.0, 1.0, 4.0), input_tokens=(10, 20, 30), output_tokens=(30, 30, 30)
+    )
+    halved = measurements_of(run(made), Machine(gpu="H100", gpus=2, tp=1))[0].run
+    assert (halved.requests, halved.arrival_s, halved.input_tokens) == (2, (0.0, 4.0), (10, 30))
+    out = price_run(run(made), H100, None).points[0].scored[-1]
+    assert out.metric is Metric.output_tok_s
+    assert 90 / 4.5 < out.predicted.mid < 90 / 4.05  # the last comes after 4 s and takes 0.1 to 0.5
+
+
+def test_what_our_own_benchmark_keeps_apart_is_a_warm_up() -> None:
+    warm = point(16, 1500).model_copy(update={"outside": Outside(requests=32)})
+    assert measurements_of(run(warm), H100)[0].run == RunFacts(requests=100, warm_up=16)
+    assert measurements_of(run(point(16, 1500)), H100)[0].run == RunFacts(requests=100)
 
 
 def test_two_replicas_are_predicted_as_half_the_load_each() -> None:
     """Twice the users on twice the GPUs: the same latency, and twice the tokens."""
     alone = price_run(run(point(16, 1500)), H100, None).points[0]
-    double = price_run(run(point(32, 3000)), Machine(gpu="H100", gpus=2, tp=1), None).points[0]
+    both = point(32, 3000).model_copy(update={"completed": 200})
+    double = price_run(run(both), Machine(gpu="H100", gpus=2, tp=1), None).points[0]
     for one, two in zip(alone.scored, double.scored, strict=True):
         times = 2 if one.metric is Metric.output_tok_s else 1
         assert two.predicted.mid == pytest.approx(times * one.predicted.mid)
@@ -107,7 +156,7 @@ def test_a_published_run_is_predicted_within_its_interval_where_the_engine_was_n
     for at in (0, 1, 2, 4):
         tpot = next(each for each in priced.points[at].scored if each.metric is Metric.tpot_s)
         assert tpot.inside
-        assert abs(tpot.off) < 0.1
+        assert abs(tpot.off) < 0.25
 
 
 def test_what_cannot_be_predicted_says_why() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.physics.hosts import hostless
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -12,7 +13,7 @@ from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
 from tokonomics.physics.speculation import Speculation, acceptance_for
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.step_table import step_s, step_table
+from tokonomics.serving.step_table import gpu_s, step_s, step_table
 
 PLAIN = deploy(find_model("llama-3.1-70b"), find_gpu("H100"), find_engine("vllm"), tp=4)
 DRAFT = find_model("llama-3.2-1b")
@@ -91,21 +92,22 @@ def test_the_simulators_table_has_the_scaled_steps_and_the_drafts_prefill() -> N
         float(step_model(drafting()).decode(16, 1000)), rel=0.01
     )
     mixed = (16, 16 * 1000.0, 512, 1, 512 * 256.5)
-    added = step_s(made, *mixed) - step_s(plain, *mixed)
-    # The draft's step without its head and the host, which the model's own step has already.
+    added = gpu_s(made, *mixed) - gpu_s(plain, *mixed)
+    # The draft's step without its head, which the model's own step has already; launches are beside it.
     head = float(step_model(deploy(DRAFT, PLAIN.gpu, PLAIN.engine, tp=4)).head_s(np.array(17.0)))
-    assert added == pytest.approx(step_s(alone, *mixed) - head, rel=0.02)
+    assert added == pytest.approx(gpu_s(alone, *mixed) - head, rel=0.02)
     assert added > 0
+    assert gpu_s(made, *mixed) == pytest.approx(float(hostless(drafting()).step(512, 0, 16, 1000)), rel=0.01)
     assert step_s(made, *mixed) == pytest.approx(float(step_model(drafting()).step(512, 0, 16, 1000)), rel=0.01)
 
 
 @pytest.mark.parametrize("tokens", [128, 2048, 8192])
 def test_a_draft_reads_the_prompt_as_well(tokens: int) -> None:
-    alone = step_model(deploy(DRAFT, PLAIN.gpu, PLAIN.engine, tp=4)).prefill(tokens)
-    plain, made = (float(step_model(each).prefill(tokens)) for each in (PLAIN, drafting()))
+    alone = hostless(deploy(DRAFT, PLAIN.gpu, PLAIN.engine, tp=4)).prefill(tokens)
+    plain, made = (float(hostless(each).prefill(tokens)) for each in (PLAIN, drafting()))
     assert plain < made <= plain + float(alone)
     shared = PLAIN.model_copy(update={"speculation": Speculation(draft_share=0.1)})
-    assert float(step_model(shared).prefill(tokens)) == pytest.approx(1.1 * plain, rel=0.05)
+    assert float(hostless(shared).prefill(tokens)) == pytest.approx(1.1 * plain, rel=0.05)
 
 
 def test_a_draft_is_a_model_or_a_share_and_not_both() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.physics.hosts import hostless
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import Gpu, all_gpus, find_gpu
@@ -53,12 +54,6 @@ def _lay(model: ModelSpec, gpu: Gpu, tp_index: int, stages: int, weights: Precis
     return Deployment(model=model, gpu=gpu, engine=find_engine("vllm"), tp=tp, pp=stages, weights=weights, kv=kv)
 
 
-def _bare(deployment: Deployment) -> StepModel:
-    """Kernels only, without the host, whose share does not depend on the GPU."""
-    free = overhead(deployment.engine).model_copy(update={"step_s": 0.0, "sequence_s": 0.0})
-    return step_model(deployment).with_engine(free)
-
-
 @given(deployments, batches, contexts)
 @settings(max_examples=150, deadline=None)
 def test_no_step_beats_the_physical_floor(deployment: Deployment, batch: int, context: int) -> None:
@@ -73,7 +68,7 @@ def test_no_step_beats_the_physical_floor(deployment: Deployment, batch: int, co
     cached = _kv_elements(deployment, context) * width[deployment.kv]
     kv = passing * cached / (gpu.bandwidth_bytes_per_s * deployment.tp)
     flops = 2 * matrices * passing / (fastest * deployment.tp)
-    assert float(_bare(deployment).decode(batch, context)) >= max(weights, kv, flops)
+    assert float(hostless(deployment).decode(batch, context)) >= max(weights, kv, flops)
 
 
 def _kv_elements(deployment: Deployment, context: int) -> float:
@@ -113,7 +108,7 @@ def test_longer_prompts_and_more_cached_tokens_never_make_a_step_faster(
 def test_a_mixed_step_takes_longer_than_either_part_and_less_than_both(
     deployment: Deployment, prompt: int, batch: int, context: int
 ) -> None:
-    steps = _bare(deployment)
+    steps = hostless(deployment)
     mixed = float(steps.step(prompt, 0, batch, context))
     alone, answers = float(steps.prefill(prompt)), float(steps.decode(batch, context))
     assert max(alone, answers) * (1 - 1e-9) <= mixed <= (alone + answers) * (1 + 1e-9)
@@ -149,8 +144,9 @@ def test_a_little_more_bandwidth_never_slows_a_gpu_that_nobody_timed(
 @given(deployments, st.integers(2, 4096))
 @settings(max_examples=60, deadline=None)
 def test_a_prompt_in_one_go_never_takes_longer_than_token_by_token(deployment: Deployment, tokens: int) -> None:
-    one_by_one = float(decode_step(deployment, 1, np.arange(1, tokens + 1)).sum())
-    assert float(prefill(deployment, tokens)) <= one_by_one
+    steps = hostless(deployment)
+    one_by_one = float(steps.decode(1, np.arange(1, tokens + 1)).sum())
+    assert float(steps.prefill(tokens)) <= one_by_one
 
 
 @given(deployments, st.lists(batches, min_size=1, max_size=5), contexts)
@@ -279,12 +275,12 @@ def test_two_gpus_of_a_mesh_share_one_link() -> None:
 def test_fp8_weights_on_an_a100_save_bytes_but_not_flops() -> None:
     wide, narrow = on("llama-3.1-8b", "A100-80GB"), on("llama-3.1-8b", "A100-80GB", weights=Precision.fp8)
     assert float(prefill(narrow, 8192)) > 0.9 * float(prefill(wide, 8192))
-    assert float(_bare(narrow).decode(1, 64)) < 0.75 * float(_bare(wide).decode(1, 64))
+    assert float(hostless(narrow).decode(1, 64)) < 0.75 * float(hostless(wide).decode(1, 64))
 
 
 def test_an_overlapped_host_shows_only_when_it_is_the_slower() -> None:
     steps = step_model(on("llama-3.1-8b", "H100"))
-    gpu_s = float(_bare(on("llama-3.1-8b", "H100")).decode(8, 512))
+    gpu_s = float(hostless(on("llama-3.1-8b", "H100")).decode(8, 512))
     own = overhead(find_engine("vllm")).model_copy(update={"step_s": 0.5, "sequence_s": 0.0})
     beside = steps.with_engine(own.model_copy(update={"overlapped": True}))
     after = steps.with_engine(own.model_copy(update={"overlapped": False}))
@@ -319,13 +315,13 @@ def test_an_architecture_without_an_efficiency_is_an_error_that_lists_those_with
 
 def _with_adapters(adapters: int, **options: object) -> StepModel:
     made = on("llama-3.1-8b", "H100", **options)
-    return step_model(made.model_copy(update={"lora_rank": 16, "lora_adapters": adapters}))
+    return hostless(made.model_copy(update={"lora_rank": 16, "lora_adapters": adapters}))
 
 
 @pytest.mark.parametrize("tokens", [1, 128, 2048, 8192])
 def test_a_prompt_uses_one_adapter_however_many_are_loaded(tokens: int) -> None:
     one, many = (float(_with_adapters(each).prefill(tokens)) for each in (1, 800))
-    assert many == one > float(step_model(on("llama-3.1-8b", "H100")).prefill(tokens))
+    assert many == one > float(hostless(on("llama-3.1-8b", "H100")).prefill(tokens))
 
 
 @pytest.mark.parametrize(("batch", "prompts", "read"), [(1, 0, 1), (8, 0, 8), (80, 0, 50), (8, 3, 11), (60, 3, 50)])
@@ -335,7 +331,7 @@ def test_a_step_reads_an_adapter_for_each_sequence_and_none_twice(batch: int, pr
     mixed, alike = _with_adapters(50, tp=tp), _with_adapters(1, tp=tp)
     beside = 512 if prompts else 0
     step = beside, 0, batch, 1000, max(prompts, 1)
-    extra = _bare(mixed.deployment).step(*step) - _bare(alike.deployment).step(*step)
+    extra = mixed.step(*step) - alike.step(*step)
     widths = 4 * 4096 + (6144 + 4096 + 2 * 14336 + 14336) / tp
     gpu = mixed.deployment.gpu
     moved = (read - 1) * 32 * 16 * widths * Precision.bf16.bytes_per_weight

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from tests.serving.reference import serve, splitmix64
+from tests.serving.reference_replica import EngineTimes
 
 from tokonomics.serving.state import Fleet, Requests, Rules, Served
 
@@ -66,7 +67,7 @@ def step_s(decodes: int, kv_tokens: float, prompt_tokens: int, prompts: int, pai
 
 
 def served(asked: Requests, rules: Rules = ROOMY, on: Fleet | None = None) -> Served:
-    return serve(asked, step_s, rules, on or fleet())
+    return serve(asked, EngineTimes(step_s), rules, on or fleet())
 
 
 def ms(times_s: object) -> object:
@@ -116,7 +117,7 @@ def test_a_long_prompt_is_cut_to_the_token_budget() -> None:
         steps.append(step)
         return 1e-3 + 1e-4 * (step[0] + step[2])
 
-    answer = serve(requests(Ask(0, 10, 2)), watched, ROOMY._replace(max_batched_tokens=4), fleet())
+    answer = serve(requests(Ask(0, 10, 2)), EngineTimes(watched), ROOMY._replace(max_batched_tokens=4), fleet())
     assert steps == [(0, 0, 4, 1, 10), (0, 0, 4, 1, 26), (0, 0, 2, 1, 19), (1, 11, 0, 0, 0)]
     assert ms(answer.first_token_s) == [4.0]
 

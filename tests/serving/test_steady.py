@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.physics.hosts import hostless, lone
 
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -11,6 +12,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import DoesNotFit
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import max_sequences
+from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import decode_step, prefill, step_model
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesPromise, ReplicaCurve, prompt_stall_s, static_batch_s
@@ -64,7 +66,7 @@ def test_an_unhurried_replica_answers_one_request_at_a_time() -> None:
     step = float(decode_step(deployment, 1, 1100))
     assert alone.tpot_s == pytest.approx(step)
     # The step that computes the prompt writes the first token.
-    assert alone.ttft_s == pytest.approx(float(prefill(deployment, 1000)), rel=1e-3)
+    assert alone.ttft_s == pytest.approx(lone(deployment, layers=32, tokens=1000).heard_s, rel=1e-3)
     stall = float(prompt_stall_s(step_model(deployment), np.array([1.0]), 1000, 200)[0])
     assert alone.batch == pytest.approx(1e-6 * (stall + 200 * step))
 
@@ -127,12 +129,30 @@ def test_pipeline_stages_compute_different_prompts_at_once() -> None:
     assert two.capacity().rate / one.capacity().rate == pytest.approx(2, rel=0.25)
 
 
-def test_a_faster_gpu_is_never_held_back_by_the_host_of_todays_vllm() -> None:
-    rates = [
-        ReplicaCurve(on(model="llama-3.2-1b", gpu=gpu), 128, 1024).capacity().rate for gpu in ("H100", "H200", "B200")
-    ]
-    assert rates == sorted(rates)
-    assert rates[2] > 1.3 * rates[0]
+@pytest.mark.parametrize("gpu", ["H100", "H200", "B200"])
+@pytest.mark.parametrize("users", [1, 16, 64])
+def test_a_tiny_model_is_held_back_by_the_host_of_todays_vllm(gpu: str, users: int) -> None:
+    deployment, host = on(model="llama-3.2-1b", gpu=gpu), overhead(find_engine("vllm"))
+    host_s = host.step_s + users * host.sequence_s
+    assert float(hostless(deployment).decode(users, 640)) < host_s
+    steady = ReplicaCurve(deployment, 128, 1024).at_concurrency(users)
+    assert steady.tpot_s == pytest.approx(host_s)
+    # So says the simulator, but for the 5 ms or so of a prompt's launches, once in a thousand tokens or more.
+    count = 4 * users
+    served = simulate(deployment, make_trace(np.zeros(count), [128] * count, [1024] * count), users=users).served
+    tpot_s = float((served.finish_s - served.first_token_s).mean()) / 1023
+    assert tpot_s == pytest.approx(host_s, rel=0.01)
+
+
+def test_a_faster_gpu_never_finishes_less_however_slow_the_host() -> None:
+    deployments = [on(model="llama-3.2-1b", gpu=gpu) for gpu in ("H100", "H200", "B200")]
+    with_host, without = (
+        [ReplicaCurve(each, 128, 1024, steps=steps(each)).capacity().rate for each in deployments]
+        for steps in (step_model, hostless)
+    )
+    assert without == sorted(without)
+    assert without[2] > 1.3 * without[0]
+    assert with_host == pytest.approx(sorted(with_host), rel=0.001)
 
 
 def test_users_fall_into_step_where_prompts_go_first() -> None:
@@ -210,7 +230,10 @@ def test_waiting_for_the_first_token_is_that_of_an_m_d_1_queue_and_of_the_batchs
     steady = curve.at_rate(0.6 * capacity.rate, capacity)
     stall, step = (float(np.interp(steady.batch, curve.batches, each)) for each in (curve.stall_s, curve.step_s))
     busy = steady.rate * stall
-    prompts = busy * stall / (2 * (1 - busy)) + stall + step
+    # A step has been composed when it comes, and it rides in the next one; the rest is outside any step.
+    host = overhead(find_engine("vllm"))
+    outside = host.request_s + 4000 * host.token_s + host.reach_s + host.answer_s
+    prompts = busy * stall / (2 * (1 - busy)) + step + stall + step + outside
     # Sakasegawa: half of load^(√(2(c+1)) − 1) ÷ (c (1 − load)) times the stay, for arrivals at random, equal requests.
     places = capacity.batch
     slots = 0.5 * 0.6 ** ((2 * (places + 1)) ** 0.5 - 1) / (places * 0.4) * (prompts + 50 * steady.tpot_s)
@@ -236,7 +259,7 @@ def test_a_user_alone_waits_for_no_step_of_others(engine: str, gpu: str) -> None
     """The step that computes the prompt writes the first token."""
     deployment = on(engine=engine, gpu=gpu)
     alone = ReplicaCurve(deployment, 1000, 200).at_concurrency(1)
-    assert alone.ttft_s == pytest.approx(float(prefill(deployment, 1000)), rel=1e-3)
+    assert alone.ttft_s == pytest.approx(lone(deployment, layers=32, tokens=1000).heard_s, rel=1e-3)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -251,18 +274,11 @@ def test_nobody_waits_less_in_company(engine: str, gpu: str, shape: tuple[int, i
     assert waits == sorted(waits)
 
 
-def first_tokens_of_a_loop(deployment: Deployment, users: int, inputs: int, outputs: int, requests: int) -> float:
+def first_tokens_of_a_loop(deployment: Deployment, users: int, inputs: int, outputs: list[int]) -> float:
     """By simulation: each user asks again when answered, and the mean wait once all have begun."""
-    apart_s = 0.37 * float(prefill(deployment, inputs))  # at different times, so that nobody is in step at first
-    arrivals, followed = [place * apart_s for place in range(users)], 0
-    while True:
-        served = simulate(deployment, make_trace(arrivals, [inputs] * len(arrivals), [outputs] * len(arrivals))).served
-        if len(arrivals) == requests:
-            waits = served.first_token_s - np.array(arrivals)
-            return float(waits[users:].mean())
-        # What arrives later changes nothing that is finished by then.
-        arrivals.append(max(arrivals[-1], float(np.sort(served.finish_s)[followed])))
-        followed += 1
+    count = len(outputs)
+    served = simulate(deployment, make_trace(np.zeros(count), [inputs] * count, outputs), users=users).served
+    return float((served.first_token_s - served.arrival_s)[users:].mean())
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -270,12 +286,14 @@ def first_tokens_of_a_loop(deployment: Deployment, users: int, inputs: int, outp
 def test_a_user_alone_waits_as_long_as_in_the_simulator(engine: str, inputs: int) -> None:
     deployment = on(engine=engine)
     alone = ReplicaCurve(deployment, inputs, 100).at_concurrency(1)
-    assert alone.ttft_s == pytest.approx(first_tokens_of_a_loop(deployment, 1, inputs, 100, 2), rel=0.015)
+    assert alone.ttft_s == pytest.approx(first_tokens_of_a_loop(deployment, 1, inputs, [100] * 3), rel=0.015)
 
 
 @pytest.mark.parametrize(("engine", "gpu"), [("llama.cpp", "H100"), ("llama.cpp", "A100-80GB"), ("vllm", "A100-80GB")])
 def test_two_users_with_long_prompts_wait_about_as_long_as_in_the_simulator(engine: str, gpu: str) -> None:
-    # The closed form has each start at a random moment of the other's answer; the simulator's two settle into a rhythm.
+    # The closed form has each start at a random moment of the other's answer: so do two whose answers differ in
+    # length. With equal ones they settle into a rhythm.
     deployment = on(engine=engine, gpu=gpu)
     together = ReplicaCurve(deployment, 8000, 100).at_concurrency(2)
-    assert together.ttft_s == pytest.approx(first_tokens_of_a_loop(deployment, 2, 8000, 100, 24), rel=0.15)
+    outputs = np.random.default_rng(1).integers(20, 181, 600).tolist()
+    assert together.ttft_s == pytest.approx(first_tokens_of_a_loop(deployment, 2, 8000, outputs), rel=0.1)

@@ -83,6 +83,8 @@ class LoadPoint(Noun):
     output_tokens_per_s: PerSecond
     mean_input_tokens: MeanTokens
     mean_output_tokens: MeanTokens
+    length_spread: float | None = Field(default=None, ge=0, lt=1)
+    """Lengths are uniform within this share around their mean; None where nobody said."""
     duration_s: PositiveFloat | None = None
     completed: NonNegativeInt | None = None
     failed: NonNegativeInt | None = None

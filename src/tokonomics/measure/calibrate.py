@@ -1,7 +1,8 @@
 """Results of a server → what its engine does differently from the sum of its kernels, checked on loads held out.
 
-For each model served on a GPU by an engine, at most four numbers: a factor on what the GPU takes for steps of few
-tokens, one for prompts, and the host's seconds a step and a running sequence. They are fitted by least squares of
+For each model served on a GPU by an engine, a few numbers: a factor on what the GPU takes for steps of few tokens, one
+for prompts; factors on the host's launches and on a request's time outside any step where the engine has them; or the
+host's seconds a step and a running sequence. They are fitted by least squares of
 log(predicted ÷ measured) over all figures, each weighed by how well its kind is predicted in general, with a pull
 towards no correction that a few good loads outweigh. Every second load (in order of size) teaches a first fit, of the
 fewest numbers that explain it about as well as any; the others judge it, and what made a kind of figure worse there is
@@ -38,7 +39,7 @@ from tokonomics.physics.intervals import prior_deviation
 from tokonomics.physics.steptime import StepModel
 from tokonomics.units import percent, plural, seconds
 
-Term = Literal["decode", "prefill", "host"]
+Term = Literal["decode", "prefill", "host", "launch", "request"]
 Load = tuple[object, ...]
 Array = NDArray[np.float64]
 
@@ -48,12 +49,19 @@ FEWEST_FOR_ALL = 4
 """Loads that teach, from which all four numbers are fitted."""
 NOISE = 0.05
 """Size of log(predicted ÷ measured) that is a run's own chance, and no reason to correct anything."""
-PRIOR: dict[Term, float] = {"decode": 0.3, "prefill": 0.5, "host": 1.0}
+PRIOR: dict[Term, float] = {"decode": 0.3, "prefill": 0.5, "host": 1.0, "launch": 0.5, "request": 0.5}
+SCALED: tuple[Term, ...] = ("decode", "prefill", "launch", "request")
 """How far a correction may well be: logarithm of a factor; the host's time as a share of the median time per token."""
 CONTRADICTION = 1.5
 """Times that a load of fewer users may be slower than one of more, by chance."""
 FACTORS = (0.5, 4.0)
-SAID: dict[Term, str] = {"decode": "decode factor", "prefill": "prompt factor", "host": "host's time"}
+SAID: dict[Term, str] = {
+    "decode": "decode factor",
+    "prefill": "prompt factor",
+    "host": "host's time",
+    "launch": "launch factor",
+    "request": "request factor",
+}
 
 
 class GroupResult(Noun):
@@ -266,6 +274,9 @@ def _candidates(rows: Sequence[Measurement], taught: int) -> list[tuple[Term, ..
     options = [(), ("decode",), ("host",), ("decode", "host")]
     if taught >= FEWEST_FOR_ALL and "ttft" in kinds:
         options += [("decode", "prefill"), ("prefill", "host"), ("decode", "prefill", "host")]
+        own = steps_of(rows[0]).engine
+        if own and own.layer_s:
+            options += [("decode", "launch"), ("decode", "prefill", "launch"), ("decode", "prefill", "launch", "request")]
     return options
 
 
@@ -278,7 +289,7 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
     trust = _trust(rows)
     unit_s = _time_per_token_s(rows)
     own = steps_of(rows[0]).engine
-    start = {"decode": 0.0, "prefill": 0.0, "step": 0.0, "sequence": 0.0}
+    start = {"step": 0.0, "sequence": 0.0} | dict.fromkeys(SCALED, 0.0)
     if own and not own.overlapped:
         start |= {"step": own.step_s / unit_s, "sequence": own.sequence_s / unit_s}
     free = [each for term in terms for each in (("step", "sequence") if term == "host" else (term,))]
@@ -289,7 +300,7 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
 
     def numbers(x: Array) -> dict[str, float]:
         found = dict(zip(free, x.tolist(), strict=True))
-        made: dict[str, float] = {name: math.exp(found[name]) for name in ("decode", "prefill") if name in found}
+        made: dict[str, float] = {name: math.exp(found[name]) for name in SCALED if name in found}
         if "step" in found:
             made |= {"step_s": found["step"] * unit_s, "sequence_s": found["sequence"] * unit_s}
         return made

@@ -1,6 +1,7 @@
 """Results that others published or we measured, read into one shape: what ran, under which load, and what came out.
 
-Two kinds of file: a table (csv, csv.gz) with the columns of ``COLUMNS``, and a JSON of bare step times
+Two kinds of file: a table (csv, csv.gz) with the columns of ``COLUMNS`` (and ``num_requests``, ``statistic``, where a
+source states them), and a JSON of bare step times
 (``{"gpu": …, "rows": [{"kind": "decode", "model": …, "batch": …, "ctx": …, "ms": …}]}``). A row that cannot be read is
 kept, with its reason; none is dropped.
 """
@@ -14,8 +15,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.measure.benchmark_run import MostGpus, MostStages
@@ -23,6 +25,8 @@ from tokonomics.nouns import Noun
 from tokonomics.traffic.sources import most_unpacked
 
 LARGEST_FILE = 200_000_000
+MOST_REQUESTS = 10**6
+"""Of one run."""
 COLUMNS = (
     "model",
     "gpu",
@@ -48,6 +52,14 @@ class Metric(StrEnum):
     step_s = "step_s"
 
 
+class Statistic(StrEnum):
+    """Over the requests of a run; a throughput is one figure of the whole run."""
+
+    mean = "mean"
+    p50 = "p50"
+    p99 = "p99"
+
+
 class Mode(StrEnum):
     """How the load was made."""
 
@@ -58,6 +70,29 @@ class Mode(StrEnum):
     low_latency = "low_latency"
     decode_step = "decode_step"
     prefill_step = "prefill_step"
+
+
+class RunFacts(Noun):
+    """What is known of the run behind a figure, of one replica; the rows of one load share it."""
+
+    requests: PositiveInt | None = Field(default=None, le=MOST_REQUESTS)
+    spread: float | None = Field(default=None, ge=0, lt=1)
+    """Lengths are uniform within this share around their mean (vLLM's --random-range-ratio)."""
+    warm_up: NonNegativeInt = 0
+    """Users who had an answer before the measured window opened; they went on until after it closed."""
+    arrival_s: tuple[float, ...] = ()
+    """Of each request, since the first; with its lengths."""
+    input_tokens: tuple[PositiveInt, ...] = ()
+    output_tokens: tuple[PositiveInt, ...] = ()
+    max_sequences: PositiveInt | None = None
+    """The server's limits, where they were not left to the engine."""
+    max_batched_tokens: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _each_has_all(self) -> Self:
+        if not len(self.arrival_s) == len(self.input_tokens) == len(self.output_tokens):
+            raise ValueError("arrivals and lengths of requests differ in number")
+        return self
 
 
 class Measurement(Noun):
@@ -92,6 +127,17 @@ class Measurement(Noun):
     split: str = ""
     length_share: float = Field(default=1.0, gt=0, le=1)
     """Mean ÷ nominal length, where the source says the lengths vary."""
+    statistic: Statistic = Statistic.mean
+    run: RunFacts = RunFacts()
+
+    @property
+    def figure(self) -> str:
+        """The metric, with its statistic where it is not the mean."""
+        return figure_name(self.metric, self.statistic)
+
+
+def figure_name(metric: Metric, statistic: Statistic) -> str:
+    return f"{metric}" if statistic is Statistic.mean else f"{metric} {statistic}"
 
 
 class Unread(Noun):
@@ -198,11 +244,12 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
     row = {name: cell or "" for name, cell in cells.items() if isinstance(name, str) and not isinstance(cell, list)}
     key, split = row.get("id") or line, row.get("split") or ""
     try:
-        if row["metric"] not in _METRICS:
+        statistic, name = _statistic(row)
+        if name not in _METRICS:
             raise ValueError(f"unknown metric '{shorten(row['metric'], 30)}' (known: {', '.join(_METRICS)})")
         if not row["engine"]:
             raise ValueError("no engine named")
-        metric, unit = _METRICS[row["metric"]]
+        metric, unit = _METRICS[name]
         gpus = _whole(row["num_gpus"], "num_gpus")
         value = _number(row["value"], "value") * unit
         if row.get("per") == "gpu" and metric in (Metric.output_tok_s, Metric.total_tok_s):
@@ -234,9 +281,23 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             source=source,
             split=split,
             length_share=share,
+            statistic=statistic,
+            run=RunFacts(requests=_whole(row["num_requests"], "num_requests") if row.get("num_requests") else None),
         )
     except (ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error), split=split)
+
+
+_STATISTICS = {**{each.value: each for each in Statistic}, "median": Statistic.p50}
+
+
+def _statistic(row: Mapping[str, str]) -> tuple[Statistic, str]:
+    """From its own column, or from the head of the metric's name: ``p99_ttft_ms``; and the rest of the name."""
+    head, _, rest = row["metric"].partition("_")
+    stated, name = (head, rest) if head in _STATISTICS else (row.get("statistic") or "mean", row["metric"])
+    if stated not in _STATISTICS:
+        raise ValueError(f"unknown statistic '{shorten(stated, 30)}' (known: {', '.join(_STATISTICS)})")
+    return _STATISTICS[stated], name
 
 
 def _mode(text: str) -> Mode:

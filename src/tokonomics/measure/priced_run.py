@@ -3,9 +3,10 @@
 On **reservation**: the machine's price over the tokens of answered requests, for as long as the load ran. The price is
 split between prompts and answers by the share of the GPU's time that prompts take, which is modelled, so it needs a
 model and a GPU we know; the whole bill over all tokens, or over the answers alone, does not. Predictions and their
-errors are those of ``validate``: the closed form of a replica under the same load.
+errors are those of ``validate``: the same run, simulated.
 """
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -17,9 +18,9 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offers import Offer, cheapest_offer, machines_usd_per_hour
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_validation, shorten
-from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, MostGpus, MostStages, Stated
+from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, MostGpus, MostStages, Stated
 from tokonomics.measure.load_curve import LoadVerdict, judge
-from tokonomics.measure.measurements import Measurement, Metric, Mode
+from tokonomics.measure.measurements import MOST_REQUESTS, Measurement, Metric, Mode, RunFacts, Statistic, figure_name
 from tokonomics.measure.validate import most_sequences, predict, stated_deployment, steady_of, steps_of
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.nouns import Noun
@@ -71,6 +72,7 @@ class Scored(Noun):
     """One measured figure, and what we would have said."""
 
     metric: Metric
+    statistic: Statistic = Statistic.mean
     measured: PositiveFloat
     predicted: Interval
     off: float
@@ -96,8 +98,8 @@ class PricedRun(Noun):
     price: Price | None
     points: tuple[PricedPoint, ...]
     verdict: LoadVerdict
-    median_abs_error: dict[Metric, float]
-    """Over the loads: the median size of predicted ÷ measured − 1."""
+    median_abs_error: dict[str, float]
+    """By figure ("ttft_s p99"), over the loads: the median size of predicted ÷ measured − 1."""
 
 
 def machine_of(
@@ -167,27 +169,30 @@ def price_run(
     """Dollars and errors of every load."""
     points = tuple(_priced(run, point, machine, price) for point in run.points)
     prices = [point.usd_per_mtok.blended if point.usd_per_mtok else None for point in points]
-    sizes: dict[Metric, list[float]] = {}
+    sizes: dict[str, list[float]] = {}
     for point in points:
         for scored in point.scored:
-            sizes.setdefault(scored.metric, []).append(abs(scored.off))
+            sizes.setdefault(figure_name(scored.metric, scored.statistic), []).append(abs(scored.off))
     return PricedRun(
         run=run.without_records(),
         machine=machine,
         price=price,
         points=points,
         verdict=judge(run.points, prices, promises),
-        median_abs_error={metric: statistics.median(values) for metric, values in sizes.items()},
+        median_abs_error={figure: statistics.median(values) for figure, values in sizes.items()},
     )
 
 
-def measurements_of(run: BenchmarkRun, machine: Machine) -> list[Measurement]:
-    """Every figure of a run that can be predicted, a row each; of one replica."""
-    return [row for point in run.points for row in _rows(run, point, machine)]
+def measurements_of(run: BenchmarkRun, machine: Machine, *, tails: bool = False) -> list[Measurement]:
+    """Every figure of a run that can be predicted, a row each; of one replica. With ``tails``, as it is scored.
+
+    Otherwise means, where there are any: what is fitted should not jump.
+    """
+    return [row for point in run.points for row in _rows(run, point, machine, tails)]
 
 
 def _priced(run: BenchmarkRun, point: LoadPoint, machine: Machine | None, price: Price | None) -> PricedPoint:
-    rows = _rows(run, point, machine) if machine else []
+    rows = _rows(run, point, machine, tails=True) if machine else []
     scored, reason = [], None
     for row in rows:
         said = predict(row)
@@ -198,6 +203,7 @@ def _priced(run: BenchmarkRun, point: LoadPoint, machine: Machine | None, price:
         scored.append(
             Scored(
                 metric=row.metric,
+                statistic=row.statistic,
                 measured=row.value * whole,
                 predicted=Interval(**{name: value * whole for name, value in said.interval}),
                 off=said.interval.mid / row.value - 1,
@@ -230,19 +236,22 @@ def _dollars(point: LoadPoint, price: Price, prefill_share: float | None) -> Poi
     )
 
 
-def _rows(run: BenchmarkRun, point: LoadPoint, machine: Machine) -> list[Measurement]:
+def _rows(run: BenchmarkRun, point: LoadPoint, machine: Machine, tails: bool) -> list[Measurement]:
     if run.model is None:
         return []
     replicas = machine.replicas
-    figures = {
-        Metric.tpot_s: point.tpot_s.typical if point.tpot_s else None,
-        Metric.ttft_s: point.ttft_s.typical if point.ttft_s else None,
-        Metric.output_tok_s: point.output_tokens_per_s / replicas,
-    }
+    # Of a load that is all there at once, only means are predicted.
+    known = bool(point.concurrency or point.rate or point.records)
+    figures = [
+        *_figures(Metric.tpot_s, point.tpot_s, tails and known),
+        *_figures(Metric.ttft_s, point.ttft_s, tails and known),
+        (Metric.output_tok_s, Statistic.mean, point.output_tokens_per_s / replicas),
+    ]
     users = max(1, round(point.concurrency / replicas)) if point.concurrency else None
+    facts = _facts(point, replicas, users)
     return [
         Measurement(
-            key=f"{point.load}, {metric}",
+            key=f"{point.load}, {figure_name(metric, statistic)}",
             model=run.model,
             gpu=machine.gpu,
             gpus=machine.gpus,
@@ -262,11 +271,40 @@ def _rows(run: BenchmarkRun, point: LoadPoint, machine: Machine) -> list[Measure
             metric=metric,
             value=value,
             source=shorten(run.tool, 60),
+            statistic=statistic,
+            run=facts,
         )
-        for metric, value in figures.items()
+        for metric, statistic, value in figures
         # A step of less than a nanosecond, or no time at all, is a clock that did not tick.
         if value is not None and value >= 1e-9
     ]
+
+
+def _figures(metric: Metric, spread: Latencies | None, tails: bool) -> list[tuple[Metric, Statistic, float | None]]:
+    """Median and 99th percentile, or the mean alone; the one where there is not the other."""
+    if spread is None:
+        return []
+    mean = (metric, Statistic.mean, spread.mean)
+    median = (metric, Statistic.p50, spread.p50)
+    if not tails:
+        return [median if spread.mean is None else mean]
+    return [mean if spread.p50 is None else median, (metric, Statistic.p99, spread.p99)]
+
+
+def _facts(point: LoadPoint, replicas: int, users: int | None) -> RunFacts:
+    """Of one replica, which gets every so-manieth request."""
+    answered = [each for each in point.records if each.error is None and each.input_tokens and each.output_tokens]
+    mine = sorted(answered, key=lambda each: each.sent_s)[::replicas]
+    count = len(mine) or math.ceil((point.completed or 0) / replicas)
+    return RunFacts(
+        requests=min(count, MOST_REQUESTS) or None,
+        spread=point.length_spread,
+        # Our own benchmark keeps apart what was answered before every user had had an answer.
+        warm_up=users if users and point.outside.requests >= users else 0,
+        arrival_s=tuple(each.sent_s - mine[0].sent_s for each in mine),
+        input_tokens=tuple(each.input_tokens for each in mine),
+        output_tokens=tuple(each.output_tokens for each in mine),
+    )
 
 
 def _prefill_share(row: Measurement) -> float | None:

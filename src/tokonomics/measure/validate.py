@@ -19,7 +19,8 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.catalog.user_file import user_tables
 from tokonomics.errors import TokonomicsError, UnknownName, shorten
-from tokonomics.measure.measurements import Measurement, Metric, Mode, Unread
+from tokonomics.measure.measurements import Measurement, Metric, Mode, Statistic, Unread
+from tokonomics.measure.simulated_run import LEAST_SEQUENCES, RunLoad, simulated
 from tokonomics.nouns import Noun
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment, valid_tp
@@ -266,11 +267,15 @@ def _precision(text: str) -> Precision:
 
 
 def value_of(row: Measurement, steps: StepModel) -> float:
-    """The measured figure as the step model predicts it."""
+    """The measured figure as the step model predicts it: users and arrivals by simulating the run."""
     input_tokens = max(1, round(row.input_tokens * row.length_share))
     output_tokens = max(1, round(row.output_tokens * row.length_share))
     if row.mode in (Mode.decode_step, Mode.prefill_step) and row.metric is not Metric.step_s:
         raise TokonomicsError(f"a step is measured in seconds, not by {row.metric}")
+    if is_simulated(row):
+        return _simulated(row, steps, input_tokens, output_tokens)
+    if row.statistic is Statistic.p99:
+        raise TokonomicsError(f"the {row.statistic} of a run whose users or arrivals are not known")
     if row.mode is Mode.decode_step:
         return float(steps.decode(row.batch or 1, row.input_tokens))
     if row.mode is Mode.prefill_step:
@@ -278,6 +283,31 @@ def value_of(row: Measurement, steps: StepModel) -> float:
     if row.mode is Mode.fixed_batch:
         return _static(row, steps, row.batch or 1, input_tokens, output_tokens)
     return _of(row.metric, steady_of(row, _replica(steps, input_tokens, output_tokens, most_sequences(row))))
+
+
+def is_simulated(row: Measurement) -> bool:
+    """Runs of an engine whose users, rate or arrivals are known; others are a queue that never empties."""
+    if row.engine is None or row.mode in (Mode.decode_step, Mode.prefill_step, Mode.fixed_batch):
+        return False
+    closed = row.batch is not None and row.mode is not Mode.max_throughput
+    return closed or row.rate is not None or bool(row.run.arrival_s)
+
+
+def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
+    spread = row.run.spread if row.run.spread is not None else min(0.99, 1 / row.length_share - 1)
+    load = RunLoad(
+        users=row.batch if row.rate is None else None,
+        rate=row.rate,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        spread=spread,
+        facts=row.run,
+    )
+    rate = row.metric in (Metric.output_tok_s, Metric.total_tok_s)
+    found = simulated(steps, load).get((row.metric, Statistic.mean if rate else row.statistic))
+    if found is None:
+        raise TokonomicsError("an answer of one token has no time per token after the first")
+    return found
 
 
 def steady_of(row: Measurement, curve: ReplicaCurve) -> Steady:
@@ -296,7 +326,7 @@ def _replica(steps: StepModel, input_tokens: int, output_tokens: int, most: int 
 
 def most_sequences(row: Measurement) -> int | None:
     """Benchmarks raise the engine's limit to the load they make."""
-    return max(row.batch, 256) if row.batch else None
+    return max(row.batch, LEAST_SEQUENCES) if row.batch else None
 
 
 def _static(row: Measurement, steps: StepModel, batch: int, input_tokens: int, output_tokens: int) -> float:
@@ -322,7 +352,7 @@ def _of(metric: Metric, steady: Steady) -> float:
 
 
 _GROUPS: dict[str, Callable[[Prediction], str]] = {
-    "metric": lambda each: f"{each.measurement.metric}" if each.measurement.engine else f"{each.measurement.mode}",
+    "metric": lambda each: each.measurement.figure if each.measurement.engine else f"{each.measurement.mode}",
     "gpu": lambda each: find_gpu(each.measurement.gpu).key,
     "engine": lambda each: f"{each.measurement.engine or 'bare'} {each.measurement.year}",
     "model": lambda each: "MoE" if _model(each.measurement.model).is_moe else "dense",
@@ -343,7 +373,7 @@ def _ranking(predictions: Iterable[Prediction]) -> Ranking:
     for each in predictions:
         row = each.measurement
         if row.metric is not Metric.ttft_s:  # in a closed loop the wait for the others' prompts, not the GPU's speed
-            what = (row.source, row.model, row.engine, row.engine_version, row.weights, row.metric, row.mode)
+            what = (row.source, row.model, row.engine, row.engine_version, row.weights, row.figure, row.mode)
             alike[*what, row.input_tokens, row.output_tokens, row.batch, row.rate].append(each)
     correlations, members = [], 0
     for group in alike.values():

@@ -149,14 +149,16 @@ def experts_s(
     tp: int = 1,
     ep: int = 1,
     backend: str = "vllm",
+    launch: float = 1.0,
 ) -> Array:
     """Seconds of one layer's routed experts on the busiest GPU; ``tokens`` are those of all its ``ep`` ranks.
 
     Tensor parallelism slices the intermediate width; expert parallelism deals out whole experts, and the rank that
-    got the popular ones is waited for.
+    got the popular ones is waited for. ``launch`` is the share of the kernels' launches that shows.
     """
     arrived = np.asarray(tokens, np.float64)
     origin, curve = _expert_curve(gpu, weights, backend)
+    curve = curve._replace(launch_s=curve.launch_s * launch)
     busiest = busiest_share(curve.skew, experts, ep)
     return expert_seconds(
         curve,

@@ -48,7 +48,9 @@ def _memory_share(deployment: Deployment, own: Kernels | None) -> float:
     return own.memory if own else efficiency(deployment.gpu).memory
 
 
-def matrices_s(group: LayerGroup, deployment: Deployment, backend: str, tokens: Array, own: Kernels | None) -> Array:
+def matrices_s(
+    group: LayerGroup, deployment: Deployment, between: Layers, backend: str, tokens: Array, own: Kernels | None
+) -> Array:
     """Matrix products of a group of layers: projections, feed-forward, router, experts."""
     total = np.zeros_like(tokens)
     for n, k, weights in dense_products(group, deployment):
@@ -75,6 +77,8 @@ def matrices_s(group: LayerGroup, deployment: Deployment, backend: str, tokens: 
                 tp=deployment.tp // deployment.ep,
                 ep=deployment.ep,
                 backend=backend,
+                # Bare steps have their experts' curve from whole steps, as a graph runs them.
+                launch=1.0 if backend == BARE_KERNELS else between.expert_launch,
             )
         )
     return group.count * total

@@ -22,7 +22,7 @@ from importlib.resources import files
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.nouns import Badge, Noun
@@ -38,6 +38,8 @@ class Layers(Noun):
 
     layer_s: NonNegativeFloat
     """Each layer: launches, the tail of one kernel and the ramp of the next."""
+    expert_launch: float = Field(default=1.0, ge=0, le=1)
+    """Of the launches of an expert layer's kernels, timed one by one: the share that is left inside a graph."""
     source: str
 
 

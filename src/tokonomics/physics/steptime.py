@@ -80,7 +80,7 @@ class StepModel:
         own, groups = self.own, deployment.model.groups
         self.mixers = tuple((group.count, group.mixer) for group in groups if group.mixer is not None)
         nothing = np.zeros_like(_TOKENS)
-        self._matrices = sum((matrices_s(group, deployment, self.backend, _TOKENS, own) for group in groups), nothing)
+        self._matrices = sum((matrices_s(group, deployment, self.between, self.backend, _TOKENS, own) for group in groups), nothing)
         self._small = sum((small_ops_s(group, deployment, self.between, _TOKENS, own) for group in groups), nothing)
         self._communication = communication_s(deployment, _TOKENS, own)
         self._head = head_s(deployment, self.backend, _TOKENS, own)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tokonomics.measure.benchmark_run import LoadPoint
 from tokonomics.measure.load_curve import load_size
-from tokonomics.measure.measurements import Metric
+from tokonomics.measure.measurements import Metric, Statistic
 from tokonomics.measure.priced_run import PricedRun
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _legend(result: PricedRun) -> str:
     """What the lines beside the measured ones are, of those that are drawn."""
     parts = [f"measured by {result.run.tool}"]
     if any(point.scored for point in result.points):
-        parts.append("dashed grey: predicted (means)")
+        parts.append("dashed: predicted")
     if result.verdict.promises:
         parts.append("dotted red: promised")
     if result.verdict.best is not None and len(result.points) > 1:
@@ -96,19 +96,22 @@ def _prices(result: PricedRun) -> list[Row]:
 
 def _predicted(result: PricedRun, metric: Metric) -> list[Row]:
     return [
-        {"load": _at(point), "kind": "predicted", "value": scored.predicted.mid}
+        {"load": _at(point), "kind": _KIND_OF[scored.statistic], "value": scored.predicted.mid}
         for point, priced in zip(result.run.points, result.points, strict=True)
         for scored in priced.scored
         if scored.metric is metric
     ]
 
 
+_KIND_OF = {each: "predicted" if each is Statistic.mean else f"predicted {each}" for each in Statistic}
 _KINDS: dict[str, tuple[str, list[int]]] = {
     "measured": (_BLUE, [1, 0]),
     "p50": (_LIGHT, [1, 0]),
     "mean": (_GREEN, [1, 0]),
     "p99": (_BLUE, [1, 0]),
     "predicted": (_GREY, [5, 4]),
+    "predicted p50": (_LIGHT, [5, 4]),
+    "predicted p99": (_GREY, [5, 4]),
     "promised": (_RED, [2, 3]),
 }
 

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from tokonomics.measure.bench.progress import Progress
 from tokonomics.measure.benchmark_run import Latencies, LoadPoint
-from tokonomics.measure.measurements import Metric
+from tokonomics.measure.measurements import Metric, Statistic, figure_name
 from tokonomics.measure.priced_run import PricedPoint, PricedRun, Scored
 from tokonomics.report.tables import table
 from tokonomics.units import percent, plural, seconds, usd
@@ -99,14 +99,14 @@ def _promises(result: PricedRun) -> RenderableType:
 
 
 def _predictions(points: Sequence[PricedPoint]) -> RenderableType:
-    columns = ["!load", "figure", ">measured", ">predicted", ">range", ">off"]
+    columns = ["!load", "!figure", ">measured", ">predicted", ">range", ">off"]
     rows: list[list[str | Text]] = []
     for point in points:
         for at, scored in enumerate(point.scored):
             rows.append(
                 [
                     point.load if not at else "",
-                    _NAMES[scored.metric],
+                    _name(scored.metric, scored.statistic),
                     _figure(scored.metric, scored.measured),
                     _figure(scored.metric, scored.predicted.mid),
                     " to ".join(_figure(scored.metric, each) for each in (scored.predicted.low, scored.predicted.high)),
@@ -114,6 +114,10 @@ def _predictions(points: Sequence[PricedPoint]) -> RenderableType:
                 ]
             )
     return table(columns, rows)
+
+
+def _name(metric: Metric, statistic: Statistic) -> str:
+    return _NAMES[metric] if metric is Metric.output_tok_s else f"{_NAMES[metric]} {statistic}"
 
 
 def _figure(metric: Metric, value: float) -> str:
@@ -125,7 +129,8 @@ def _off(scored: Scored) -> Text:
 
 
 def _errors(result: PricedRun) -> Text:
-    shown = ", ".join(f"{_NAMES[metric]} {percent(size)}" for metric, size in result.median_abs_error.items())
+    names = {figure_name(metric, statistic): _name(metric, statistic) for metric in _NAMES for statistic in Statistic}
+    shown = ", ".join(f"{names[figure]} {percent(size)}" for figure, size in result.median_abs_error.items())
     return Text(f"Predictions were off by (median over the loads): {shown}.", style="bold")
 
 
@@ -146,7 +151,7 @@ def _notes(result: PricedRun) -> list[str]:
     if machine := result.machine:
         split = f"TP {machine.tp}" + (f", PP {machine.pp}" if machine.pp > 1 else "")
         what = f"{machine.gpus}×{machine.gpu} ({split}, {plural(machine.replicas, 'replica')}), {machine.engine}"
-        notes.append(f"Predicted for {what}; predictions are of means, ranges hold four of five measurements.")
+        notes.append(f"Predicted for {what}, by simulating the same run; ranges hold four of five measurements.")
     else:
         notes.append("No prediction: name the GPU with --gpu H100 --gpus 2.")
     if reasons := sorted({point.not_predicted for point in result.points if point.not_predicted}):

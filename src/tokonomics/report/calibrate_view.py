@@ -107,6 +107,10 @@ def _numbers(found: Correction) -> str:
         parts.append(f"decode × {found.decode:.3g}")
     if found.prefill != 1:
         parts.append(f"prompts × {found.prefill:.3g}")
+    if found.launch != 1:
+        parts.append(f"launches × {found.launch:.3g}")
+    if found.request != 1:
+        parts.append(f"requests × {found.request:.3g}")
     if found.step_s is not None:
         each = f" + {seconds(found.sequence_s)} a sequence" if found.sequence_s else ""
         parts.append(f"host {seconds(found.step_s) if found.step_s else '0 ms'} a step{each}")

@@ -1,8 +1,8 @@
 """A replica under load, in closed form: batch, time per token, time to the first token, tokens a second.
 
 While ``batch`` requests are running, each needs its prompt computed once and one step for each token of its answer.
-A prompt holds the others up by ``stall``: what its chunks add to the decode steps they ride in, or a step of their own
-in engines that do not mix the two. So, in the mean over an answer of ``output`` tokens,
+A prompt holds the others up by ``stall``: what its chunks add to the decode steps they ride in (or the host's launches,
+where they take longer), or a step of their own in engines that do not mix the two. So, in the mean over an answer of ``output`` tokens,
 
     tpot(batch) = step(batch) + (batch - 1) × stall ÷ output, and the host beside it or on top
     rate(batch) = batch ÷ (stall + output × tpot(batch))
@@ -146,12 +146,27 @@ class ReplicaCurve:
         ttft_s = steady.ttft_s - (1 - share) * (self._beside_others_s(batch) - self._alone_s())
         return steady.model_copy(update={"batch": batch * share, "ttft_s": ttft_s})
 
+    @property
+    def outside_s(self) -> float:
+        """What a request takes outside any step."""
+        return self.steps.engine.request_seconds(self.input_tokens) if self.steps.engine else 0.0
+
     def _alone_s(self) -> float:
-        """From the first chunk of a prompt to its first token on an empty replica, the host's work on each included."""
-        on_gpu = self.steps.with_engine(None)
+        """From the first chunk of a prompt to its first token on an empty replica, as ``scheduler`` has it."""
+        on_gpu, engine = self.steps.with_engine(None), self.steps.engine
         ends = np.cumsum(self.chunks)
-        each_s = [float(on_gpu.prefill(chunk, end - chunk)) for chunk, end in zip(self.chunks, ends, strict=True)]
-        return float(self.steps.with_host(np.array(each_s), np.array(1.0)).sum())
+        if engine is None or not engine.overlapped:
+            pairs = zip(self.chunks, ends, strict=True)
+            return sum(float(self.steps.prefill(chunk, end - chunk)) for chunk, end in pairs) + self.outside_s
+        done_s = composed_s = 0.0
+        for chunk, end in zip(self.chunks, ends, strict=True):
+            launched_s = composed_s + float(self.steps.launch_s(chunk)) + engine.sequence_s
+            begun_s = max(done_s, composed_s)
+            done_s = max(begun_s + float(on_gpu.prefill(chunk, end - chunk)), launched_s)
+            composed_s = max(begun_s, launched_s)
+        # Its client hears of it when the next step, the first of its answer, has been launched.
+        told_s = composed_s + float(engine.host_s(1)) if self.output_tokens > 1 else done_s
+        return max(done_s, told_s) + self.outside_s
 
     def _beside_others_s(self, batch: float) -> float:
         """The same where others are being answered.
@@ -162,11 +177,13 @@ class ReplicaCurve:
         step_s, stall_s = (float(np.interp(with_one, self.batches, each)) for each in (self.step_s, self.stall_s))
         through_s = stall_s * self.steps.deployment.pp
         if self.steps.deployment.engine.mixes_prefill_with_decode:
-            return through_s + len(self.chunks) * step_s
+            # Ahead of time, one step more has been composed when it comes.
+            ahead_s = step_s if self.steps.engine and self.steps.engine.overlapped else 0.0
+            return through_s + len(self.chunks) * step_s + ahead_s + self.outside_s
         # The host's work on the first chunk is that on the step.
         on_gpu_s = through_s / len(self.chunks)
         hosted_s = float(self.steps.with_host(np.array(on_gpu_s), np.array(batch)))
-        return through_s + step_s + (len(self.chunks) - 1) * (hosted_s - on_gpu_s)
+        return through_s + step_s + (len(self.chunks) - 1) * (hosted_s - on_gpu_s) + self.outside_s
 
     def at_concurrency(self, users: int) -> Steady:
         """With so many users who each send a request when the last is answered; those beyond the batch wait."""
@@ -274,12 +291,22 @@ def prompt_stall_s(
         if engine.mixes_prefill_with_decode:
             mixed = on_gpu.step(chunk * riders, done, others, context, riders)
             answers = np.where(others > 0, on_gpu.decode(np.maximum(others, 1), context), 0.0)
-            total = total + (mixed - answers) / riders
+            total = total + (_launched(steps, mixed, chunk * riders + others, others + riders, answers) - answers) / riders
         else:
-            total = total + on_gpu.prefill(chunk * riders, done, riders) / riders
+            alone = on_gpu.prefill(chunk * riders, done, riders)
+            total = total + _launched(steps, alone, chunk * riders, riders, np.zeros_like(riders)) / riders
         done += chunk
     # Pipeline stages work on different prompts at once: each holds the others up for its own share of the time.
     return total / steps.deployment.pp
+
+
+def _launched(steps: StepModel, gpu_s: Array, tokens: Array, sequences: Array, before_s: Array) -> Array:
+    """A step with prompts among others: its launches begin with the step before it, if they are done ahead of time."""
+    if steps.engine is None:
+        return gpu_s
+    if not steps.engine.overlapped:
+        return np.maximum(gpu_s, steps.launch_s(tokens))
+    return np.maximum(gpu_s, steps.launch_s(tokens) + steps.engine.sequence_s * sequences - before_s)
 
 
 def static_batch_s(steps: StepModel, batch: int, input_tokens: int, output_tokens: int) -> float:

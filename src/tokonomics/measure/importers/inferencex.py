@@ -76,6 +76,7 @@ def _point(load: Fields) -> LoadPoint:
         output_tokens_per_s=out,
         mean_input_tokens=input_tokens,
         mean_output_tokens=output_tokens,
+        length_spread=1 / VARYING_LENGTHS["InferenceX"] - 1,
         ttft_s=named_latencies(load, "{}_ttft", 1.0),
         tpot_s=named_latencies(load, "{}_tpot", 1.0),
         itl_s=named_latencies(load, "{}_itl", 1.0),

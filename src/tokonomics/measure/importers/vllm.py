@@ -10,6 +10,7 @@ from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import (
     LONGEST_S,
     BenchmarkRun,
+    Latencies,
     LoadPoint,
     RequestRecord,
     Stated,
@@ -58,28 +59,31 @@ def _point(run: Fields) -> LoadPoint:
     rate = run.maybe_number("request_rate")
     users = users_of(run.maybe_count("max_concurrency"), completed + (failed or 0))
     load = users if rate is None else {"rate": rate}
-    if all(name in run for name in ("start_times", "input_lens", "ttfts", "itls")):
-        return _detailed(run, duration_s, load)
+    if all(name in run for name in ("start_times", "input_lens", "output_lens", "ttfts")):
+        detailed = _detailed(run, duration_s, load)
+        # Without the gaps between its tokens, a request does not say how long its answer took.
+        return detailed if "itls" in run else detailed.model_copy(update=_summary(run))
     tokens_in, tokens_out = run.count("total_input_tokens"), run.count("total_output_tokens")
+    made = from_totals(duration_s, completed, tokens_in, tokens_out)
+    first = named_latencies(run, "{}_ttft_ms", 1e-3)
+    return LoadPoint(**load, **made, failed=failed, ttft_s=first, **_summary(run))
+
+
+def _summary(run: Fields) -> dict[str, Latencies | None]:
+    """How long answers took, as the file sums it up."""
     e2e = named_latencies(run, "{}_e2el_ms", 1e-3)
     if e2e is None and "latencies" in run:
         e2e = latencies(run.numbers("latencies"))
-    return LoadPoint(
-        **load,
-        **from_totals(duration_s, completed, tokens_in, tokens_out),
-        failed=failed,
-        ttft_s=named_latencies(run, "{}_ttft_ms", 1e-3),
-        tpot_s=named_latencies(run, "{}_tpot_ms", 1e-3),
-        itl_s=named_latencies(run, "{}_itl_ms", 1e-3),
-        e2e_s=e2e,
-    )
+    waits = {f"{name}_s": named_latencies(run, f"{{}}_{name}_ms", 1e-3) for name in ("tpot", "itl")}
+    return {**waits, "e2e_s": e2e}
 
 
 def _detailed(run: Fields, duration_s: float, load: dict[str, Any]) -> LoadPoint:
     found = requests_of([dict(run.values)], run.where)
     rows = [Fields(row, run.where, f"request {at}") for at, row in enumerate(found.requests if found else (), 1)]
     firsts = run.numbers("ttfts")
-    gaps = [_gaps(run, at, found) for at, found in run.listed("itls")]
+    timed = "itls" in run
+    gaps = [_gaps(run, at, found) for at, found in run.listed("itls")] if timed else [[] for _ in rows]
     errors = [str(error) if error else None for _, error in run.listed("errors")] or [None] * len(rows)
     if not len(rows) == len(firsts) == len(gaps) == len(errors):
         lengths = f"{len(rows)}, {len(firsts)}, {len(gaps)}, {len(errors)}"
@@ -94,8 +98,8 @@ def _detailed(run: Fields, duration_s: float, load: dict[str, Any]) -> LoadPoint
             RequestRecord(
                 sent_s=(start or first) - first,
                 ttft_s=None if unanswered else ttft_s,
-                tpot_s=None if unanswered else tpot(0.0, sum(gap), tokens),
-                e2e_s=None if unanswered else ttft_s + sum(gap),
+                tpot_s=tpot(0.0, sum(gap), tokens) if timed and not unanswered else None,
+                e2e_s=ttft_s + sum(gap) if timed and not unanswered else None,
                 input_tokens=row.count("input_lens"),
                 output_tokens=tokens,
                 error=_short(unanswered),

@@ -1,0 +1,144 @@
+"""A measured run done again in the simulator: as many users or the same arrivals, as many requests of those lengths.
+
+A run is finite and its users move in step, so its figures are not those of a steady state: all users of a closed loop
+send their first request at once, and the last answers are written by few. Times are what clients saw.
+"""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.errors import TokonomicsError
+from tokonomics.measure.measurements import Metric, RunFacts, Statistic
+from tokonomics.nouns import Noun
+from tokonomics.physics.memory import require_fit
+from tokonomics.physics.steptime import StepModel
+from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.loop import run
+from tokonomics.serving.simulator import requests_for, rules_for
+from tokonomics.serving.state import DONE, Fleet, Served
+from tokonomics.serving.step_table import compile_steps
+from tokonomics.traffic.trace import Trace, make_trace
+
+Floats = NDArray[np.float64]
+
+PER_USER, FEWEST, MOST, AT_A_RATE = 5, 8, 3000, 500
+"""Requests of a run that does not say how many it had."""
+LEAST_SEQUENCES = 256
+"""Benchmarks raise the engine's limit to the load they make; below this nobody lowers it."""
+_SEED = 0
+
+
+class RunLoad(Noun):
+    """What was asked of one replica."""
+
+    users: int | None = None
+    rate: float | None = None
+    """Neither: arrivals as they were recorded."""
+    input_tokens: int
+    """In the mean, where lengths vary; of each request, where its own are not recorded."""
+    output_tokens: int
+    spread: float = 0.0
+    """Lengths are uniform within this share around their mean."""
+    facts: RunFacts = RunFacts()
+
+
+Figures = dict[tuple[Metric, Statistic], float]
+
+
+@lru_cache(maxsize=512)
+def simulated(steps: StepModel, load: RunLoad) -> Figures:
+    """Every figure of the run; those of a time that no request has are left out."""
+    trace = _trace(load)
+    served = _serve(steps, trace, load.users, load.facts)
+    warm, opened_s = load.facts.warm_up, float(served.arrival_s.min())
+    counted = np.arange(len(trace))
+    if warm:
+        # As our own benchmark: from when every user has had an answer, in whole rounds of all users.
+        opened_s = float(served.finish_s[:warm].max())
+        later = np.sort(served.finish_s[served.finish_s > opened_s])
+        rounds = math.ceil((len(trace) - 2 * warm) / warm)
+        closed_s = later[min(len(later), rounds * warm) - 1]
+        counted = np.flatnonzero((served.finish_s > opened_s) & (served.finish_s <= closed_s))
+    outputs = trace.output_tokens[counted].astype(np.float64)
+    first_s, finish_s = served.first_token_s[counted], served.finish_s[counted]
+    window_s = float(finish_s.max()) - opened_s
+    longer = outputs > 1
+    made: Figures = {
+        (Metric.output_tok_s, Statistic.mean): float(outputs.sum()) / window_s,
+        (Metric.total_tok_s, Statistic.mean): float(outputs.sum() + trace.input_tokens[counted].sum()) / window_s,
+    }
+    made |= _spread(Metric.ttft_s, first_s - served.arrival_s[counted])
+    made |= _spread(Metric.tpot_s, (finish_s - first_s)[longer] / (outputs[longer] - 1))
+    return made
+
+
+def _spread(metric: Metric, values: Floats) -> Figures:
+    if not len(values):
+        return {}
+    p50, p99 = np.percentile(values, (50, 99))
+    found = {Statistic.mean: values.mean(), Statistic.p50: p50, Statistic.p99: p99}
+    return {(metric, statistic): float(value) for statistic, value in found.items()}
+
+
+def _trace(load: RunLoad) -> Trace:
+    """The run's requests; in a closed loop, in the order in which they are sent."""
+    facts, around, chance = load.facts, load.facts.warm_up, np.random.default_rng(_SEED)
+    count = facts.requests or (min(MOST, max(FEWEST, PER_USER * load.users)) if load.users is not None else AT_A_RATE)
+    inputs, outputs = (
+        # Those who came before and after the window have lengths that nobody wrote down.
+        np.concatenate(
+            [
+                _lengths(mean, load, around, chance),
+                told or _lengths(mean, load, count, chance),
+                _lengths(mean, load, around, chance),
+            ]
+        )
+        for mean, told in ((load.input_tokens, facts.input_tokens), (load.output_tokens, facts.output_tokens))
+    )
+    if load.users is not None:
+        arrival = np.zeros(len(inputs))
+    elif facts.arrival_s:
+        arrival = np.array(facts.arrival_s)
+    else:
+        arrival = np.cumsum(chance.exponential(1 / (load.rate or 1.0), len(inputs)))
+    return make_trace(arrival, inputs, outputs)
+
+
+def _lengths(mean: int, load: RunLoad, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+    least, most = max(1, round(mean * (1 - load.spread))), round(mean * (1 + load.spread))
+    return chance.integers(least, most + 1, count)
+
+
+def _serve(steps: StepModel, trace: Trace, users: int | None, facts: RunFacts) -> Served:
+    deployment = steps.deployment
+    longest = int((trace.input_tokens.astype(np.int64) + trace.output_tokens).max())
+    require_fit(deployment, longest)
+    most = deployment.limits.max_sequences if users is None else max(users, LEAST_SEQUENCES)
+    most = facts.max_sequences or most
+    rules = rules_for(deployment, trace, max_batched_tokens=facts.max_batched_tokens)
+    # Powers of two, so that loads of one deployment share a table; more run at once than there are in no case.
+    places = _power_of_two(max(LEAST_SEQUENCES, min(most, len(trace), rules.kv_blocks)))
+    context = _power_of_two(longest)
+    # What a source says ran is predicted, whatever the model was made for.
+    rules = rules._replace(max_sequences=min(most, places), max_context=max(rules.max_context, longest))
+    tokens = rules.max_batched_tokens if rules.chunks else max(rules.max_batched_tokens, context)
+    table = compile_steps(steps, places, tokens, context)
+    requests = requests_for(trace, rules)
+    if users is not None:
+        requests = requests._replace(users=min(users, len(trace)))
+    alone = Fleet(
+        replicas=1, router=FleetSettings().router.code, seed=_SEED, outages=np.zeros((0, 4)), autoscale=np.zeros(0)
+    )
+    served, _ = run(requests, table, rules, alone)
+    if not (served.status == DONE).all():
+        raise TokonomicsError(f"a request of {longest:,} tokens does not fit {deployment}")
+    return served._replace(
+        first_token_s=served.first_token_s + table.answer_s, finish_s=served.finish_s + table.answer_s
+    )
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << math.ceil(math.log2(max(least, 2)))

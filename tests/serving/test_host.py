@@ -1,0 +1,246 @@
+"""What a host adds to the GPU's steps: worlds small enough to be worked out by hand, from the rules as documented."""
+
+import math
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pytest
+from tests.physics.hosts import hostless
+
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.overhead import overhead
+from tokonomics.physics.steptime import step_model
+from tokonomics.serving.loop import run
+from tokonomics.serving.simulator import simulate
+from tokonomics.serving.state import Fleet, Requests, Rules, Served
+from tokonomics.serving.step_table import StepTable, context_points, prompt_axes
+from tokonomics.traffic.trace import make_trace
+
+VLLM = overhead(find_engine("vllm"))
+
+
+def on(model: str = "llama-3.1-8b", gpu: str = "H100", engine: str = "vllm") -> Deployment:
+    return deploy(find_model(model), find_gpu(gpu), find_engine(engine))
+
+
+# A lone prompt
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "a_layer_s", "layers"),
+    [
+        ("llama-3.1-8b", 1, 0.322e-3, 32),
+        ("llama-3.1-8b", 512, 0.322e-3, 32),  # in captured pieces
+        ("llama-3.1-8b", 513, 0.677e-3, 32),  # kernel by kernel
+        ("llama-3.1-8b", 8000, 0.677e-3, 32),  # so long that its kernels decide
+        ("qwen3-30b-a3b", 100, 0.322e-3, 48),
+        ("qwen3-30b-a3b", 1000, 1.75e-3, 48),  # layers with experts have more kernels
+    ],
+)
+@pytest.mark.parametrize("outputs", [1, 5])
+def test_a_lone_prompt_is_received_launched_computed_told_and_sent(
+    model: str, tokens: int, a_layer_s: float, layers: int, outputs: int
+) -> None:
+    deployment = on(model, gpu="H200")
+    served = simulate(deployment, make_trace([0.0], [tokens], [outputs])).served
+    received_s = VLLM.request_s + VLLM.token_s * tokens + VLLM.reach_s
+    kernels_s = float(hostless(deployment).prefill(tokens))
+    launch_s = VLLM.step_s + layers * a_layer_s + VLLM.sequence_s
+    next_host_s = VLLM.step_s + VLLM.sequence_s if outputs > 1 else 0.0
+    assert served.start_s[0] == pytest.approx(received_s)
+    expected = received_s + max(kernels_s, launch_s + next_host_s) + VLLM.answer_s
+    assert served.first_token_s[0] == pytest.approx(expected, rel=0.01)
+    # Its last token needs no next step: it is told when it is there.
+    answer_s = float(step_model(deployment).decode(1, tokens + np.arange(1, outputs)).sum())
+    finish_s = received_s + max(kernels_s, launch_s) + answer_s + VLLM.answer_s
+    assert served.finish_s[0] == pytest.approx(finish_s, rel=0.01)
+
+
+def test_the_numbers_of_the_host_above_are_those_of_the_data() -> None:
+    assert (VLLM.piece_s, VLLM.layer_s, VLLM.expert_layer_s, VLLM.graph_tokens) == (3.22e-4, 6.77e-4, 1.75e-3, 512)
+
+
+# Steps composed ahead
+
+
+def table(*, ahead: bool = True, request_s: float = 0.0, token_s: float = 0.0, reach_s: float = 0.0) -> StepTable:
+    """On the GPU 10 ms with prompts and 8 ms without; the host launches those in 6 ms, 25 above 16 tokens, these in 3.
+
+    In milliseconds.
+    """
+    tokens = np.arange(100)
+    contexts = context_points(200)
+    prompts, chunks, past = prompt_axes(8, 64, 200)
+    return StepTable(
+        tokens_s=np.full(len(tokens), 10.0),
+        head_s=np.zeros(20),
+        decode_s=np.full((9, len(contexts)), 8.0),
+        attention_s=np.zeros((9, len(contexts))),
+        prompt_log_s=np.full((len(prompts), len(chunks), len(past)), math.log(1e-15)),
+        launch_s=np.where(tokens > 16, 25.0, 6.0),
+        launch_prompt_s=0.0,
+        host_step_s=3.0,
+        host_sequence_s=0.0,
+        ahead=ahead,
+        request_s=request_s,
+        token_s=token_s,
+        reach_s=reach_s,
+        answer_s=0.0,
+        stages=1,
+    )
+
+
+def serve(steps: StepTable, asks: list[tuple[float, int, int]], users: int = 0) -> Served:
+    """Requests of (arrival, prompt, answer) on one replica with room for all."""
+    arrivals, inputs, outputs = zip(*asks, strict=True)
+    count = len(asks)
+    requests = Requests(
+        arrival_s=np.array(arrivals, np.float64),
+        input_tokens=np.array(inputs, np.int32),
+        output_tokens=np.array(outputs, np.int32),
+        urgency=np.zeros(count, np.int32),
+        deadline_s=np.full(count, np.inf),
+        unit_ids=np.zeros(0, np.int32),
+        unit_starts=np.zeros(count + 1, np.int64),
+        unit_tokens=16,
+        prefilled=False,
+        users=users,
+    )
+    rules = Rules(
+        max_sequences=8,
+        max_batched_tokens=64,
+        mixes=True,
+        chunks=True,
+        reserves=False,
+        block_tokens=16,
+        kv_blocks=100,
+        fixed_blocks=0,
+        caches=False,
+        max_context=200,
+    )
+    served, _ = run(requests, steps, rules, Fleet(1, 0, 0, np.empty((0, 4)), np.empty(0)))
+    return served
+
+
+def test_who_comes_after_a_step_was_composed_is_in_the_one_after_it() -> None:
+    """Three steps and a fourth, by hand (composed, begun, done, told).
+
+    1: the prompt of A         0,  0, max(0 + 10,  0 +  6) = 10, max(10,  6 +  3) = 10
+    2: A's second token        6, 10, max(10 + 8,  6 +  3) = 18, max(18, 10 + 25) = 35, as step 3 is launched slowly
+    3: A's third, B's prompt  10, 18, max(18 + 10, 10 + 25) = 35, max(35, 35 + 3) = 38, as step 3 was not launched before
+    4: B's second token       35, 35, max(35 + 8, 35 + 3) = 43, at once: there is no step 5
+    """
+    served = serve(table(), [(0.0, 10, 3), (7.0, 30, 2)])
+    assert served.start_s == pytest.approx([0.0, 18.0])
+    assert served.first_token_s == pytest.approx([10.0, 38.0])
+    assert served.finish_s == pytest.approx([38.0, 43.0])
+
+
+def test_who_comes_before_it_is_composed_is_in_it() -> None:
+    """1: A's prompt             0,  0, 10, max(10, 6 + 25) = 31: told only when step 2 has been launched
+    2: A's second, B's prompt    6, 10, max(10 + 10, 6 + 25) = 31, max(31, 31 + 3) = 34
+    3: A's third, B's second    31, 31, 39, at once
+    """
+    served = serve(table(), [(0.0, 10, 3), (5.0, 30, 2)])
+    assert served.start_s == pytest.approx([0.0, 10.0])
+    assert served.first_token_s == pytest.approx([31.0, 34.0])
+    assert served.finish_s == pytest.approx([39.0, 39.0])
+
+
+def test_in_turn_a_step_is_composed_when_the_last_is_done_and_told_at_once() -> None:
+    """1: A's prompt, max(10, 6) + 3 = 13.  2: A's second, B's prompt, 13 + max(10, 25) + 3 = 41.  3: both, 41 + 8 = 49."""
+    served = serve(table(ahead=False), [(0.0, 10, 3), (7.0, 30, 2)])
+    assert served.start_s == pytest.approx([0.0, 13.0])
+    assert served.first_token_s == pytest.approx([13.0, 41.0])
+    assert served.finish_s == pytest.approx([49.0, 49.0])
+
+
+def test_nothing_is_composed_ahead_for_an_empty_replica() -> None:
+    # The answer of A is one token: B comes at 7, after step 2 could have been composed, and begins when A is done.
+    served = serve(table(), [(0.0, 10, 1), (7.0, 10, 1), (50.0, 10, 1)])
+    assert served.start_s == pytest.approx([0.0, 10.0, 50.0])
+    assert served.first_token_s[1:] == pytest.approx([20.0, 60.0])
+
+
+def test_results_that_the_engine_waited_for_are_told_before_it_composes_the_next_step() -> None:
+    # vLLM's EngineCore.step_with_batch_queue: with nothing to schedule it blocks on the step in flight and hands its
+    # results out; only then does it look for requests again. So B's launch does not hold A's token up.
+    served = serve(table(), [(0.0, 10, 1), (7.0, 10, 1)])
+    assert served.first_token_s == pytest.approx([10.0, 20.0])
+
+
+def test_a_run_of_steps_is_the_recursion_step_by_step() -> None:
+    """One long answer whose host is faster than the GPU, another that comes in the middle of it."""
+    for at in (41.0, 43.9, 44.1, 47.0, 49.9, 50.1):
+        served = serve(table(), [(0.0, 10, 20), (at, 10, 1)])
+        composed, begun, done = [0.0], [0.0], [10.0]
+        launch = [6.0]
+        rides: int | None = None
+        while len(done) < 20:
+            composed.append(max(begun[-1], composed[-1] + launch[-1]))
+            if rides is None and composed[-1] >= at:
+                rides = len(done)
+            with_prompt = rides == len(done)
+            launch.append(6.0 if with_prompt else 3.0)
+            begun.append(max(done[-1], composed[-1]))
+            done.append(max(begun[-1] + (10.0 if with_prompt else 8.0), composed[-1] + launch[-1]))
+        assert rides is not None
+        assert served.start_s[1] == pytest.approx(begun[rides])
+        told = max(done[rides], composed[rides + 1] + launch[rides + 1])
+        assert served.finish_s.tolist() == pytest.approx([done[-1], told])
+
+
+# The front end
+
+
+def test_of_three_at_once_the_first_is_handed_on_alone_and_the_others_together() -> None:
+    """2 ms a request, 0.1 a token of the longest prompt, 1 on the way: 0 + 2 + 1 + 1 = 4; 3 + 2 × 2 + 3 + 1 = 11."""
+    steps = table(request_s=2.0, token_s=0.1, reach_s=1.0)._replace(tokens_s=np.full(100, 5.0))
+    served = serve(steps, [(0.0, 10, 1), (0.0, 5, 1), (0.0, 30, 1)])
+    # 4 + max(5, 6) = 10 and the engine is idle until 11; 35 tokens are launched in 25.
+    assert served.start_s == pytest.approx([4.0, 11.0, 11.0])
+    assert served.first_token_s == pytest.approx([10.0, 36.0, 36.0])
+
+
+def test_who_finds_the_front_end_idle_is_taken_at_once_and_who_does_not_waits_for_it() -> None:
+    steps = table(request_s=4.0, reach_s=1.0)._replace(tokens_s=np.full(100, 0.1), launch_s=np.full(100, 0.1))
+    served = serve(steps, [(0.0, 1, 1), (1.0, 1, 1), (2.0, 1, 1), (5.0, 1, 1), (30.0, 1, 1)])
+    # The second and third wait for the first until 4 and are worked on until 12, the fourth from then to 16.
+    assert served.start_s == pytest.approx([5.0, 13.0, 13.0, 17.0, 35.0])
+
+
+# Closed loops
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "tgi"])
+def test_a_lone_user_sends_the_next_request_on_hearing_the_last_token(engine: str) -> None:
+    outputs = [1, 20, 3, 0, 7]
+    simulation = simulate(on(engine=engine), make_trace(np.zeros(5), [300, 2000, 10, 600, 9000], outputs), users=1)
+    served = simulation.served
+    assert served.arrival_s[0] == 0.0
+    assert served.arrival_s[1:] == pytest.approx(served.finish_s[:-1], rel=1e-12)
+    assert simulation.trace.arrival_s.tolist() == served.arrival_s.tolist()
+    # Each finds the replica as the first did: alone.
+    lengths = zip(simulation.trace.input_tokens, simulation.trace.output_tokens, strict=True)
+    alone = [float(simulate(on(engine=engine), make_trace([0.0], [i], [o])).served.finish_s[0]) for i, o in lengths]
+    assert served.finish_s == pytest.approx(list(accumulate(alone)), rel=0.005)
+    assert all(before < after for before, after in pairwise(served.finish_s))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
+@pytest.mark.parametrize("users", [1, 7, 64])
+def test_users_are_throughput_times_the_time_a_request_takes(engine: str, users: int) -> None:
+    count = 150 * users
+    rng = np.random.default_rng(users)
+    trace = make_trace(np.zeros(count), rng.integers(1, 1500, count), rng.integers(1, 60, count))
+    served = simulate(on(engine=engine), trace, users=users).served
+    throughput = count / float(served.finish_s.max())
+    stay_s = float((served.finish_s - served.arrival_s).mean())
+    assert throughput * stay_s == pytest.approx(users, rel=0.02)
+    # A request is sent when another has been answered, and at no other time.
+    assert (served.arrival_s[:users] == 0).all()
+    answered = np.sort(served.finish_s)[: count - users]
+    assert np.sort(served.arrival_s[users:]) == pytest.approx(answered, rel=1e-12)
