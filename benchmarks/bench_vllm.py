@@ -34,6 +34,7 @@ GROUPS = {
         "qwen3-30b-a3b (first runs)",
     ),
     "another model, Qwen3 32B": ("qwen3-32b",),
+    "another model, Qwen3 4B, measured after all was frozen": ("qwen3-4b",),
     "Llama 3.1 8B in FP8 (its log taught the host)": ("fp8",),
     "Qwen3 30B-A3B again (its log taught the host)": ("moe",),
     "Llama 3.1 8B, prompts alone (its log taught the host)": ("dense",),

@@ -5,8 +5,8 @@
 A session is one server (model, precision, flags) and its loads, named in ``SESSIONS``. Weights are random, the tokenizer
 has one word a token, so that nothing is downloaded; speed does not depend on either. The log of steps is appended to
 vLLM's scheduler (``patch_scheduler``): when each step was composed, launched by the host and done on the GPU, and when
-each request reached the engine. ``OUT/SESSION.json.gz`` is written even when a load fails. With ``--bench URL-RATES`` our
-own load test and meter run against the same server; ``reduce_vllm.py`` makes the files of ``benchmarks/data`` from it.
+each request reached the engine. ``OUT/SESSION.json.gz`` is written even when a load fails. With ``--bench 10,20`` our own
+load test at these rates and our meter run against the same server; ``reduce_vllm.py`` makes ``benchmarks/data`` of it.
 """
 
 import argparse
@@ -69,7 +69,7 @@ SESSIONS = {
     "small-steps": ("llama-3.1-8b", None, ["--max-num-batched-tokens", "2048", "--enable-prefix-caching"],
                     [*LONE[5:], *CLOSED[1:], *poisson(18.0, 26.0), *poisson(24.0, inp=512, prefix=1024)]),
     "qwen3-32b": ("qwen3-32b", None, [], [*LONE[2:10:2], *CLOSED, *SHORT, *poisson(3.0, 6.0)]),
-    "qwen3-4b": ("qwen3-4b", None, [], [*LONE[2:10:2], *CLOSED, *SHORT, *poisson(20.0, 40.0)]),
+    "qwen3-4b": ("qwen3-4b", None, [], [*CLOSED, *SHORT, *poisson(20.0, 40.0), *LONE[2:10:2]]),
 }  # fmt: skip
 
 PATCH = '''
@@ -209,7 +209,7 @@ def own_tools(out, name, rates):
     time.sleep(5)
     save = f"{out}/{name}-bench.json"
     bench = [*ours, "bench", f"{URL}/v1/completions", "--rate", rates, "--input", "1000", "--output", "200",
-             "--seconds", "18", "--requests", "2000", "--precision", "0.001", "--gpu", "H200", "--save", save]  # fmt: skip
+             "--seconds", "25", "--requests", "2000", "--precision", "0.001", "--gpu", "H200", "--save", save]  # fmt: skip
     done = subprocess.run(bench, capture_output=True, text=True, timeout=300, check=False)
     print(done.stdout[-2500:], done.stderr[-1500:], flush=True)
     time.sleep(5)
@@ -247,13 +247,13 @@ def measure(out, name, bench, until):
             if model.endswith("a3b"):
                 load(folder, 1024, 32, 96, users=48, seed=98)
                 load(folder, 1024, 32, 40, rate=8.0, spread=0.5, seed=97)
+            if bench:
+                own_tools(out, name, bench)
             for place, asked in enumerate(loads):
                 if time.time() > until:
                     print("no time left for", loads[place:], flush=True)
                     break
                 done.append(load(folder, **asked, seed=100 + place))
-            if bench and time.time() < until - 60:
-                own_tools(out, name, bench)
         except Exception as error:
             print("failed:", repr(error)[:500], flush=True)
         finally:
@@ -281,7 +281,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out")
     parser.add_argument("sessions", nargs="+", choices=SESSIONS)
-    parser.add_argument("--bench", default="", help="rates for our own load test, after the first session's loads")
+    parser.add_argument("--bench", default="", help="rates for our own load test, before the first session's loads")
     parser.add_argument("--seconds", type=float, default=560)
     given = parser.parse_args()
     until = time.time() + given.seconds

@@ -35,16 +35,21 @@ def breaks(deployment: Deployment, load: Load, replicas: int, promises: tuple[Pr
 
 
 def slow_steps(table: StepTable, times: float) -> StepTable:
-    """Every second of a step so many times as long."""
+    """Every second of a step, and of a request outside any, so many times as long."""
     return table._replace(
         tokens_s=table.tokens_s * times,
         head_s=table.head_s * times,
         decode_s=table.decode_s * times,
         attention_s=table.attention_s * times,
         prompt_log_s=table.prompt_log_s + math.log(times),
+        launch_s=table.launch_s * times,
+        launch_prompt_s=table.launch_prompt_s * times,
         host_step_s=table.host_step_s * times,
         host_sequence_s=table.host_sequence_s * times,
-        host_prompt_s=table.host_prompt_s * times,
+        request_s=table.request_s * times,
+        token_s=table.token_s * times,
+        reach_s=table.reach_s * times,
+        answer_s=table.answer_s * times,
     )
 
 

@@ -40,7 +40,7 @@ def test_each_panel_draws_every_load_as_measured() -> None:
 
 def test_predictions_and_promises_stand_beside_the_measurements() -> None:
     _, rows = panels(priced())[1]
-    assert {row["kind"] for row in rows} == {"p50", "predicted", "promised"}
+    assert {row["kind"] for row in rows} == {"p50", "predicted p50", "promised"}
     assert {row["value"] for row in rows if row["kind"] == "promised"} == {0.5}
 
 

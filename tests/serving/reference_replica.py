@@ -11,6 +11,7 @@ from itertools import takewhile
 
 from tokonomics.serving.state import Requests, Rules
 
+
 @dataclass(frozen=True)
 class EngineTimes:
     """How long an engine takes."""

@@ -130,7 +130,7 @@ def test_who_comes_after_a_step_was_composed_is_in_the_one_after_it() -> None:
 
     1: the prompt of A         0,  0, max(0 + 10,  0 +  6) = 10, max(10,  6 +  3) = 10
     2: A's second token        6, 10, max(10 + 8,  6 +  3) = 18, max(18, 10 + 25) = 35, as step 3 is launched slowly
-    3: A's third, B's prompt  10, 18, max(18 + 10, 10 + 25) = 35, max(35, 35 + 3) = 38, as step 3 was not launched before
+    3: A's third, B's prompt  10, 18, max(18 + 10, 10 + 25) = 35, max(35, 35 + 3) = 38, as the host was busy with it
     4: B's second token       35, 35, max(35 + 8, 35 + 3) = 43, at once: there is no step 5
     """
     served = serve(table(), [(0.0, 10, 3), (7.0, 30, 2)])
@@ -151,7 +151,7 @@ def test_who_comes_before_it_is_composed_is_in_it() -> None:
 
 
 def test_in_turn_a_step_is_composed_when_the_last_is_done_and_told_at_once() -> None:
-    """1: A's prompt, max(10, 6) + 3 = 13.  2: A's second, B's prompt, 13 + max(10, 25) + 3 = 41.  3: both, 41 + 8 = 49."""
+    """1: A's prompt, max(10, 6) + 3 = 13; 2: A's second, B's prompt, 13 + max(10, 25) + 3 = 41; 3: both, 41 + 8."""
     served = serve(table(ahead=False), [(0.0, 10, 3), (7.0, 30, 2)])
     assert served.start_s == pytest.approx([0.0, 13.0])
     assert served.first_token_s == pytest.approx([13.0, 41.0])

@@ -387,11 +387,10 @@ def test_apart_the_answer_comes_later_by_the_transfer_and_by_nothing_else(tp: in
     apart = simulate(deployment, trace, FleetSettings(prefill_replicas=1, link_bytes_per_s=link)).served
     # The first token is told at once where no step of the answer is to be launched before; 20,000 tokens take so long
     # that it has been by then.
-    sooner_s = [
-        lone(deployment, layers=32, tokens=tokens).heard_s - lone(deployment, layers=32, tokens=tokens, answer=1).heard_s
-        for tokens in (1000, 50)
-    ]
-    sooner_s.insert(1, 0.0)
+    with_next, without = (
+        [lone(deployment, 32, tokens, answer=answer).heard_s for tokens in (1000, 50)] for answer in (2, 1)
+    )
+    sooner_s = [with_next[0] - without[0], 0.0, with_next[1] - without[1]]
     assert together.first_token_s - apart.first_token_s == pytest.approx(sooner_s, rel=1e-6, abs=1e-9)
     whole_blocks = np.ceil(trace.input_tokens / 16) * 16
     transfer_s = whole_blocks / (link * tp) * KV_BYTES_PER_TOKEN

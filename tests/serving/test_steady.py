@@ -13,7 +13,7 @@ from tokonomics.errors import DoesNotFit
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.overhead import overhead
-from tokonomics.physics.steptime import decode_step, prefill, step_model
+from tokonomics.physics.steptime import decode_step, step_model
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesPromise, ReplicaCurve, prompt_stall_s, static_batch_s
 from tokonomics.traffic.trace import make_trace
@@ -110,6 +110,21 @@ def test_a_closed_loop_of_short_answers_finishes_what_the_simulator_does(engine:
     steady = ReplicaCurve(deployment, 1000, outputs).at_concurrency(users)
     assert steady.rate == pytest.approx(number / end_s, rel=0.15)
     assert steady.utilization < 1.01
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(100, 50), (300, 100)])
+@pytest.mark.parametrize("users", [64, 160])
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-3.2-1b"])
+def test_a_closed_loop_of_short_prompts_finishes_about_what_the_simulator_does(
+    model: str, users: int, inputs: int, outputs: int
+) -> None:
+    # Nearly every step holds a prompt, so launches follow on launches: the host, not the GPU, sets the pace.
+    deployment, count, rng = on(model), 30 * users, np.random.default_rng(5)
+    lengths = (rng.integers(mean // 2, 3 * mean // 2 + 1, count) for mean in (inputs, outputs))
+    ends = np.sort(simulate(deployment, make_trace(np.zeros(count), *lengths), users=users).served.finish_s)
+    first, last = count // 5, count - users
+    rate = (last - first) / float(ends[last - 1] - ends[first - 1])
+    assert ReplicaCurve(deployment, inputs, outputs).at_concurrency(users).rate == pytest.approx(rate, rel=0.15)
 
 
 def test_waiting_grows_without_bound_as_the_load_nears_capacity() -> None:
