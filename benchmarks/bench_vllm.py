@@ -17,14 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tokonomics.clock import today
 from tokonomics.errors import BadInput
 from tokonomics.measure.calibrate import calibrate, errors, held_out_loads, load_of
 from tokonomics.measure.evidence import Evidence
 from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts, Statistic
-from tokonomics.measure.validate import stated_deployment, steps_of, value_of
+from tokonomics.measure.validate import steps_of, value_of
 
 HERE = Path(__file__).parent
 LEARNED = ("decode", "prefill", "launch", "request", "step_s", "sequence_s")
@@ -170,8 +168,8 @@ def _after_calibrate(rows: list[Measurement]) -> dict[str, list[float]]:
     """Errors on the loads that did not teach, by figure; what ``calibrate`` refuses to correct stays as it is."""
     try:
         group = calibrate(Evidence(rows=rows), made=today(), command="", name="half").groups[0]
-    except BadInput as error:
-        print("not calibrated:", error.what)
+    except BadInput as refusal:
+        print("not calibrated:", refusal.what)
         return {}
     print(f"  {group.trial and {name: getattr(group.trial, name) for name in LEARNED}}", "; ".join(group.dropped))
     apart = held_out_loads({load_of(row) for row in rows}, 0.5)

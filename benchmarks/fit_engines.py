@@ -108,10 +108,8 @@ def fit_expert_launch(sessions: Sequence[dict[str, Any]], layers: Layers) -> flo
             if batch == 1:
                 shares = np.linspace(0, 1, 101)
                 own = overhead(deployment.engine).model_copy(update={"step_s": 0.0, "sequence_s": 0.0})
-                ends = [
-                    float(StepModel(deployment, own, layers.model_copy(update={"expert_launch": share})).decode(1, context))
-                    for share in (0.0, 1.0)
-                ]
+                either = [layers.model_copy(update={"expert_launch": share}) for share in (0.0, 1.0)]
+                ends = [float(StepModel(deployment, own, between).decode(1, context)) for between in either]
                 found.append(float(shares[np.argmin(np.abs(ends[0] + shares * (ends[1] - ends[0]) - step_us * 1e-6))]))
     print(f"experts' launches inside a graph: {found} of those timed one by one")
     return statistics.median(found)

@@ -2,12 +2,15 @@
 
     python benchmarks/measure_vllm.py OUT SESSION...      # on a machine with a GPU, vLLM and its benchmark
 
-A session is one server (model, precision, flags) and its loads, named in ``SESSIONS``. Weights are random, the tokenizer
-has one word a token, so that nothing is downloaded; speed does not depend on either. The log of steps is appended to
-vLLM's scheduler (``patch_scheduler``): when each step was composed, launched by the host and done on the GPU, and when
-each request reached the engine. ``OUT/SESSION.json.gz`` is written even when a load fails. With ``--bench 10,20`` our own
-load test at these rates and our meter run against the same server; ``reduce_vllm.py`` makes ``benchmarks/data`` of it.
+A session is one server (model, precision, flags) and its loads, named in ``SESSIONS``. Weights are random, the
+tokenizer has one word a token, so that nothing is downloaded; speed does not depend on either. The log of steps is
+appended to vLLM's scheduler (``patch_scheduler``): when each step was composed, launched by the host and done on the
+GPU, and when each request reached the engine. ``OUT/SESSION.json.gz`` is written even when a load fails. With
+``--bench 10,20`` our own load test at these rates and our meter run against the same server; ``reduce_vllm.py`` makes
+the files of ``benchmarks/data`` of it.
 """
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,import-not-found"
 
 import argparse
 import asyncio
@@ -17,13 +20,14 @@ import io
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
 
-ROOT = pathlib.Path(os.environ.get("VL_ROOT", os.path.expanduser("~/vl")))
+ROOT = pathlib.Path(os.environ.get("VL_ROOT", "~/vl")).expanduser()
 PORT = 8123
 URL = f"http://127.0.0.1:{PORT}"
 LLAMA = {
@@ -72,7 +76,7 @@ SESSIONS = {
     "qwen3-4b": ("qwen3-4b", None, [], [*CLOSED, *SHORT, *poisson(20.0, 40.0), *LONE[2:10:2]]),
 }  # fmt: skip
 
-PATCH = '''
+PATCH = """
 
 import json as _json, os as _os, time as _time
 if _os.environ.get("STEP_LOG"):
@@ -99,7 +103,8 @@ if _os.environ.get("STEP_LOG"):
             context += done
             if done <= r.num_prompt_tokens and n > 1 or done < r.num_prompt_tokens: prefill += n; prompts += 1
             else: decode += 1
-        out._work = (begun, _time.perf_counter(), decode, prompts, prefill, context, len(self.running), len(self.waiting))
+        queues = len(self.running), len(self.waiting)
+        out._work = (begun, _time.perf_counter(), decode, prompts, prefill, context, *queues)
         _state["out"] = out
         return out
     def _logged_update(self, scheduler_output, *args, **kw):
@@ -115,8 +120,9 @@ if _os.environ.get("STEP_LOG"):
         came = request.arrival_time - _time.time() + now
         _log.write(_json.dumps(["request", came, now, request.num_prompt_tokens]) + "\\n")
         return _add(self, request, *args, **kw)
-    Scheduler.schedule, Scheduler.update_from_output, Scheduler.add_request = _logged_schedule, _logged_update, _logged_add
-'''
+    Scheduler.schedule, Scheduler.update_from_output = _logged_schedule, _logged_update
+    Scheduler.add_request = _logged_add
+"""
 COLUMNS = ["begun", "scheduled", "decode", "prompts", "prefill_tokens", "context", "running", "waiting", "done",
            "updated", "launched"]  # fmt: skip
 
@@ -137,7 +143,7 @@ def write_model(name, quant):
     (folder / "config.json").write_text(json.dumps(config))
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(config["vocab_size"])}, unk_token="t2"))
+    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(int(str(config["vocab_size"])))}, unk_token="t2"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
     said = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "t0", "eos_token": "t1", "unk_token": "t2",
@@ -200,23 +206,25 @@ def load(folder, inp, out, n, users=None, rate=None, spread=0.0, seed=0, prefix=
 
 
 def own_tools(out, name, rates):
-    """``tokonomics meter`` beside ``tokonomics bench`` on the same server, and the server's own counters around both."""
+    """``tokonomics meter`` beside ``tokonomics bench`` on the same server, its own counters around both."""
     ours = [sys.executable, "-m", "tokonomics"]
     ledger = str(ROOT / "ledger.db")
-    answer = {"counters": [counters()]}
-    meter = subprocess.Popen([*ours, "meter", "watch", URL, "--usd-per-hour", "2.5", "--every", "2s", "--ledger", ledger],
-                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)  # fmt: skip
+    answer: dict[str, object] = {}
+    before = counters()
+    watch = [*ours, "meter", "watch", URL, "--usd-per-hour", "2.5", "--every", "2s", "--ledger", ledger]
+    meter = subprocess.Popen(watch, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     time.sleep(5)
     save = f"{out}/{name}-bench.json"
     bench = [*ours, "bench", f"{URL}/v1/completions", "--rate", rates, "--input", "1000", "--output", "200",
-             "--seconds", "25", "--requests", "2000", "--precision", "0.001", "--gpu", "H200", "--save", save]  # fmt: skip
+             "--seconds", "25", "--requests", "2000", "--precision", "0.001", "--gpu", "H200",
+             "--save", save]  # fmt: skip
     done = subprocess.run(bench, capture_output=True, text=True, timeout=300, check=False)
     print(done.stdout[-2500:], done.stderr[-1500:], flush=True)
     time.sleep(5)
     meter.send_signal(signal.SIGINT)
     with contextlib.suppress(Exception):
         print(meter.communicate(timeout=15)[1].decode()[-500:])
-    answer["counters"].append(counters())
+    answer["counters"] = [before, counters()]
     report = subprocess.run([*ours, "meter", "report", "--ledger", ledger, "--json"], capture_output=True, text=True,
                             check=False)  # fmt: skip
     answer["report"] = report.stdout or report.stderr
@@ -267,7 +275,7 @@ def measure(out, name, bench, until):
                 "config": CONFIGS[model], "ready_s": ready, "loads": done, "tools": tools, "columns": COLUMNS,
                 "steps": [line for line in lines if line[0] != "request"],
                 "requests": [line[1:] for line in lines if line[0] == "request"],
-                "said": [line[:300] for line in text.splitlines() if "KV cache" in line or "took" in line or "graph" in line][-40:],
+                "said": [line[:300] for line in text.splitlines() if re.search("KV cache|took|graph", line)][-40:],
             }  # fmt: skip
             with gzip.open(f"{out}/{name}.json.gz", "wt") as target:
                 json.dump(answer, target)

@@ -1,11 +1,12 @@
-"""Logs of a real vLLM (``measure_vllm.py``) → benchmarks/data/vllm_h200.json.gz: what fits and figures need, and no more.
+"""Logs of a real vLLM (``measure_vllm.py``) → benchmarks/data/vllm_h200.json.gz: what fits and figures need.
 
     python benchmarks/reduce_vllm.py RAW_FOLDER [RUN.json.gz ...]
 
 From every session: its loads with each request's arrival, lengths, TTFT and the time from its first to its last token;
 steps with prompts (sequences, prompts, tokens, microseconds from composing to launched); decode steps by batch (how
-many, median microseconds on the host and from end to end, mean context); requests that were alone (prompt tokens, microseconds until the engine had them,
-and from the end of their step to their client). Further files are runs of the same engine without a log of steps.
+many, median microseconds on the host and from end to end, mean context); requests that were alone (prompt tokens,
+microseconds until the engine had them, and from the end of their step to their client). Further files are runs of the
+same engine without a log of steps.
 """
 
 import argparse
@@ -84,7 +85,8 @@ def _load(load: dict[str, Any]) -> dict[str, Any]:
 
 def _steps(found: dict[str, Any]) -> dict[str, Any]:
     """After the warm-up. The host's work on a step: scheduling, launching, and looking at the step before it."""
-    columns = {name: np.array(values) for name, values in zip(found["columns"], zip(*found["steps"]), strict=True)}
+    rows = zip(*found["steps"], strict=True)
+    columns = {name: np.array(values) for name, values in zip(found["columns"], rows, strict=True)}
     begun, done = columns["begun"].astype(float), columns["done"].astype(float)
     looked = np.concatenate([[0.0], (columns["updated"].astype(float) - done)[:-1]])
     host_us = (columns["launched"].astype(float) - begun + looked) * 1e6
@@ -100,15 +102,15 @@ def _steps(found: dict[str, Any]) -> dict[str, Any]:
     return {
         "prompt_steps": np.column_stack([*sized, host_us[prompts].round()]).astype(int).tolist(),
         "decode_steps": [
-            [batch, int(rows.sum()), *(round(float(each)) for each in (np.median(host_us[rows]), *_timed(step_us, context, rows)))]
-            for batch, rows in by_batch
+            [batch, int(of.sum()), round(float(np.median(host_us[of]))), *_timed(step_us, context, of)]
+            for batch, of in by_batch
         ],
     }
 
 
-def _timed(step_us: Floats, context: Floats, rows: NDArray[np.bool_]) -> tuple[float, float]:
+def _timed(step_us: Floats, context: Floats, rows: NDArray[np.bool_]) -> tuple[int, int]:
     timed = rows & np.isfinite(step_us)
-    return (float(np.median(step_us[timed])), float(context[timed].mean())) if timed.any() else (0.0, 0.0)
+    return (round(float(np.median(step_us[timed]))), round(float(context[timed].mean()))) if timed.any() else (0, 0)
 
 
 def _lone(found: dict[str, Any]) -> list[list[int]]:

@@ -174,16 +174,16 @@ class Replica:
         self.queues[job.urgency].append(job)
 
     def take_in_hand(self, now: float) -> None:
-        if self.at_front and self.front_end_s <= now:
+        while self.at_front and self.front_end_s <= now:
             self.hand_on(self.front_end_s)
 
     def hand_on(self, begins: float) -> None:
         """Those that wait are worked on one after the other, and go on to the engine together."""
-        work = sum(self.engine.request_s for _ in self.at_front)
-        self.front_end_s = begins + work + self.engine.token_s * max(job.input for job in self.at_front)
-        for job in self.at_front:
+        taken, self.at_front = self.at_front[:256], self.at_front[256:]
+        longest = max(job.input for job in taken)
+        self.front_end_s = begins + len(taken) * self.engine.request_s + self.engine.token_s * longest
+        for job in taken:
             job.queued_s = self.front_end_s + self.engine.reach_s
-        self.at_front = []
 
     def available(self) -> bool:
         return self.state == "up" and not self.noticed
@@ -216,6 +216,7 @@ class Replica:
                 pass
             if self.in_step():
                 break
+            self.tell(self.done_s)
         else:
             self.tell(self.done_s)
             coming = [queue[0].queued_s for queue in self.queues if queue and queue[0].queued_s > now]

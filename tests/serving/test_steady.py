@@ -1,5 +1,7 @@
 """A replica under constant load: the closed form against slow references and laws."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -38,8 +40,11 @@ def test_requests_in_the_system_are_rate_times_residence(shape: tuple[int, int])
 @settings(max_examples=40, deadline=None)
 def test_rate_and_tpot_rise_with_the_batch(shape: tuple[int, int]) -> None:
     curve = ReplicaCurve(on(), *shape)
-    # Once the host or the FLOPs are full, a sequence takes as long as it brings: the rate stays about where it is.
-    assert (curve.rates >= 0.97 * np.maximum.accumulate(curve.rates)).all()
+    # Once the host or the FLOPs are full, a sequence takes as long as it brings: the rate stays about where it is. It
+    # may dip where prompts of a step outgrow the captured sizes: their launches then take twice as long.
+    assert (curve.rates >= 0.85 * np.maximum.accumulate(curve.rates)).all()
+    bare = ReplicaCurve(on(), *shape, steps=hostless(on()))
+    assert (bare.rates >= 0.97 * np.maximum.accumulate(bare.rates)).all()
     assert (np.diff(curve.tpot_s) >= -1e-9).all()
 
 
@@ -47,7 +52,9 @@ def test_a_prompt_alone_takes_its_own_time_and_riding_along_less() -> None:
     steps = step_model(on()).with_engine(None)
     stall = prompt_stall_s(steps, np.array([1.0, 33.0]), 1000, 200)
     alone = float(steps.prefill(1000))
-    riding = float(steps.step(1000, 0, 32, 1100)) - float(steps.decode(32, 1100))
+    # One in six steps or so holds a prompt, and a few of those two: so many in the mean.
+    riders = 0.16 / (1 - math.exp(-0.16))
+    riding = (float(steps.step(1000 * riders, 0, 32, 1100, riders)) - float(steps.decode(32, 1100))) / riders
     assert stall == pytest.approx([alone, riding])
     assert riding < alone
 
@@ -87,7 +94,9 @@ def test_a_closed_loop_obeys_littles_law(engine: str, users: int) -> None:
     curve = ReplicaCurve(on(engine=engine), 1000, 200)
     steady = curve.at_concurrency(users)
     first_step_s = float(np.interp(users, curve.batches, curve.step_s))
-    assert steady.rate * (steady.ttft_s + 200 * steady.tpot_s - first_step_s) == pytest.approx(users)
+    # A user alone hears of the first token when the second one's step has been launched, after that one has begun.
+    rel = 0.002 if users == 1 else 1e-6
+    assert steady.rate * (steady.ttft_s + 200 * steady.tpot_s - first_step_s) == pytest.approx(users, rel=rel)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
@@ -124,7 +133,7 @@ def test_a_closed_loop_of_short_prompts_finishes_about_what_the_simulator_does(
     ends = np.sort(simulate(deployment, make_trace(np.zeros(count), *lengths), users=users).served.finish_s)
     first, last = count // 5, count - users
     rate = (last - first) / float(ends[last - 1] - ends[first - 1])
-    assert ReplicaCurve(deployment, inputs, outputs).at_concurrency(users).rate == pytest.approx(rate, rel=0.15)
+    assert ReplicaCurve(deployment, inputs, outputs).at_concurrency(users).rate == pytest.approx(rate, rel=0.2)
 
 
 def test_waiting_grows_without_bound_as_the_load_nears_capacity() -> None:
@@ -151,7 +160,8 @@ def test_a_tiny_model_is_held_back_by_the_host_of_todays_vllm(gpu: str, users: i
     host_s = host.step_s + users * host.sequence_s
     assert float(hostless(deployment).decode(users, 640)) < host_s
     steady = ReplicaCurve(deployment, 128, 1024).at_concurrency(users)
-    assert steady.tpot_s == pytest.approx(host_s)
+    # In a steady state others' prompts are launched between: less than a tenth here.
+    assert host_s <= steady.tpot_s < 1.1 * host_s
     # So says the simulator, but for the 5 ms or so of a prompt's launches, once in a thousand tokens or more.
     count = 4 * users
     served = simulate(deployment, make_trace(np.zeros(count), [128] * count, [1024] * count), users=users).served

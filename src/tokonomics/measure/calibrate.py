@@ -276,7 +276,11 @@ def _candidates(rows: Sequence[Measurement], taught: int) -> list[tuple[Term, ..
         options += [("decode", "prefill"), ("prefill", "host"), ("decode", "prefill", "host")]
         own = steps_of(rows[0]).engine
         if own and own.layer_s:
-            options += [("decode", "launch"), ("decode", "prefill", "launch"), ("decode", "prefill", "launch", "request")]
+            options += [
+                ("decode", "launch"),
+                ("decode", "prefill", "launch"),
+                ("decode", "prefill", "launch", "request"),
+            ]
     return options
 
 

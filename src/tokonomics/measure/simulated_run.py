@@ -24,8 +24,8 @@ from tokonomics.traffic.trace import Trace, make_trace
 
 Floats = NDArray[np.float64]
 
-PER_USER, FEWEST, MOST, AT_A_RATE = 5, 8, 3000, 500
-"""Requests of a run that does not say how many it had."""
+PER_USER, FEWEST, MOST, AT_A_RATE = 10, 8, 5000, 500
+"""Requests of a run that does not say how many it had; ten a user is what InferenceMAX's recipes send."""
 LEAST_SEQUENCES = 256
 """Benchmarks raise the engine's limit to the load they make; below this nobody lowers it."""
 _SEED = 0

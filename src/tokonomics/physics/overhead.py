@@ -7,9 +7,9 @@ do all that between two steps; newer ones (``overlapped``) compose and launch th
 one. Then the host shows only where it is the slower of the two, a request that arrives waits for one step more, and the
 results of a step are looked at only when the next has been launched.
 
-**A request.** Before its first step it is received, checked and tokenised: ``request_s`` and ``token_s`` are one
-process's own work, so requests that come together queue for it; ``reach_s`` is the rest of the way in, which they share,
-and ``answer_s`` the way of a token out to the client.
+**A request.** Before its first step it is received and checked (``request_s``, one process's own work, for which
+requests that come together queue) and tokenised (``token_s``); ``reach_s`` is the rest of the way in, and ``answer_s``
+the way of a token out to the client.
 
 Fitted by ``benchmarks/fit_engines.py``: steps and requests on logs of a real vLLM (``benchmarks/data``), eras without
 such a log on published results; what stands in for what is not measured says so.

@@ -8,8 +8,9 @@ A step is then two look-ups and one formula, whatever the model:
     step = layers(tokens) + head(sequences) + adapters(sequences) + attention(batch, context) + attention(prompt chunk)
            + overhead
 
-and the host that launches it (``overhead``): beside the GPU or after it. What each operation takes is in ``operations``. Arguments may be numpy arrays that broadcast. With pipeline stages, a
-step is one pass of a share of the batch through all of them.
+and the host that launches it (``overhead``): beside the GPU or after it. What each operation takes is in
+``operations``. Arguments may be numpy arrays that broadcast. With pipeline stages, a step is one pass of a share of the
+batch through all of them.
 """
 
 from copy import copy
@@ -29,10 +30,10 @@ from tokonomics.physics.operations import (
     communication_s,
     decode_mixer_s,
     head_s,
+    layer_share,
     least_decode_attention_s,
     least_prompt_attention_s,
     least_tokens_s,
-    layer_share,
     matrices_s,
     prompt_mixer_s,
     small_ops_s,
@@ -80,7 +81,9 @@ class StepModel:
         own, groups = self.own, deployment.model.groups
         self.mixers = tuple((group.count, group.mixer) for group in groups if group.mixer is not None)
         nothing = np.zeros_like(_TOKENS)
-        self._matrices = sum((matrices_s(group, deployment, self.between, self.backend, _TOKENS, own) for group in groups), nothing)
+        self._matrices = sum(
+            (matrices_s(group, deployment, self.between, self.backend, _TOKENS, own) for group in groups), nothing
+        )
         self._small = sum((small_ops_s(group, deployment, self.between, _TOKENS, own) for group in groups), nothing)
         self._communication = communication_s(deployment, _TOKENS, own)
         self._head = head_s(deployment, self.backend, _TOKENS, own)

@@ -138,15 +138,17 @@ def floors(steps: StepModel, load: Load, promises: Sequence[Promise]) -> list[Fl
     if not steps.deployment.engine.reuses_prefixes:
         computed = inputs
 
+    outside_s = steps.engine.request_seconds(float(computed[0])) if steps.engine else 0.0
+
     def floor(promise: Promise) -> float:
         if promise.latency is Latency.ttft:
             # The whole prompt in one step: chunks only add.
-            return float(np.mean(steps.prefill(_at(computed, promise.statistic))))
+            return float(np.mean(steps.prefill(_at(computed, promise.statistic)))) + outside_s
         if promise.latency is Latency.tpot:
             return float(np.mean(steps.decode(1.0, _at(inputs, promise.statistic))))
         shortest = float(steps.prefill(computed[0])), float(steps.decode(1.0, inputs[0]))
         answer = float(outputs.mean() if promise.statistic == "mean" else _at(outputs, promise.statistic)[0])
-        return shortest[0] + (answer - 1) * shortest[1]
+        return shortest[0] + (answer - 1) * shortest[1] + outside_s
 
     return [Floor(each, floor(each)) for each in promises]
 

@@ -13,8 +13,8 @@ An engine that works ahead composes step n while the GPU computes step n - 1, as
     told(n)      = max(done(n), composed(n + 1) + launch(n + 1))
 
 Requests that the engine gets after ``composed(n)`` are not in step n; clients hear of step n when it is ``told``.
-Others compose a step when the one before it is done, and tell at once. With nothing to compose, a step is composed when
-the GPU is done and a request is there.
+Others compose a step when the one before it is done, and tell at once. With nothing to compose ahead, the engine waits
+for the GPU, tells at once, and composes the next step when a request is there.
 """
 
 import numpy as np
@@ -163,7 +163,8 @@ def _compose(world: World, place: int) -> bool:
             continue
         if replica.composed_s >= replica.time_s:
             return False
-        # Nothing could be composed ahead: the engine looks again when the GPU is done.
+        # Nothing could be composed ahead: the engine waits for the GPU, tells, and looks again.
+        _tell(world, place, replica.time_s)
         replica.composed_s = replica.time_s
     _begin_run(world, place, decodes, pairs, preempted)
     return True

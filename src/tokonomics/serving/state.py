@@ -170,7 +170,8 @@ REPLICA = np.dtype(
         ("decoding", "i4"),
         ("partial", "i4"),  # slot whose prompt is not complete
         ("outstanding", "i4"),
-        ("front_first", "i4"),  # first of the requests that wait for the front end
+        ("front_first", "i4"),  # first of the requests that wait for the front end, and last
+        ("front_last", "i4"),
         ("told", "i4"),  # requests that the last step gave a first or a last token
         ("leaving", "i4"),  # first of the running requests whose client hung up
         ("mode", "i4"),

@@ -2,9 +2,10 @@
 
 While ``batch`` requests are running, each needs its prompt computed once and one step for each token of its answer.
 A prompt holds the others up by ``stall``: what its chunks add to the decode steps they ride in (or the host's launches,
-where they take longer), or a step of their own in engines that do not mix the two. So, in the mean over an answer of ``output`` tokens,
+where they take longer), or a step of their own in engines that do not mix the two. So, in the mean over an answer of
+``output`` tokens,
 
-    tpot(batch) = step(batch) + (batch - 1) × stall ÷ output, and the host beside it or on top
+    tpot(batch) = step(batch) + (batch - 1) × stall ÷ output
     rate(batch) = batch ÷ (stall + output × tpot(batch))
 
 Both rise with the batch. Under a constant rate of random arrivals the batch is where rate(batch) meets it; with a
@@ -101,8 +102,7 @@ class ReplicaCurve:
         self.batches = _batches(min(in_memory, allowed))
         self.step_s = self.steps.decode(self.batches, context)
         self.stall_s = prompt_stall_s(self.steps, self.batches, input_tokens, output_tokens, context)
-        on_gpu = self.steps.with_engine(None).decode(self.batches, context)
-        self.tpot_s = self.steps.with_host(on_gpu + (self.batches - 1) * self.stall_s / output_tokens, self.batches)
+        self.tpot_s = self.step_s + (self.batches - 1) * self.stall_s / output_tokens
         self.rates = self.batches / (self.stall_s + output_tokens * self.tpot_s)
 
     def capacity(self, tpot_s: float | None = None) -> Capacity:
@@ -152,21 +152,26 @@ class ReplicaCurve:
         return self.steps.engine.request_seconds(self.input_tokens) if self.steps.engine else 0.0
 
     def _alone_s(self) -> float:
-        """From the first chunk of a prompt to its first token on an empty replica, as ``scheduler`` has it."""
+        """From a request's arrival to its first token on an empty replica."""
+        done_s, told_s = self._prompt_alone()
+        return max(done_s, told_s) + self.outside_s
+
+    def _prompt_alone(self) -> tuple[float, float]:
+        """When a prompt on an empty replica is computed, and when its client hears of it, as ``scheduler`` has it."""
         on_gpu, engine = self.steps.with_engine(None), self.steps.engine
         ends = np.cumsum(self.chunks)
         if engine is None or not engine.overlapped:
             pairs = zip(self.chunks, ends, strict=True)
-            return sum(float(self.steps.prefill(chunk, end - chunk)) for chunk, end in pairs) + self.outside_s
+            total = sum(float(self.steps.prefill(chunk, end - chunk)) for chunk, end in pairs)
+            return total, total
         done_s = composed_s = 0.0
         for chunk, end in zip(self.chunks, ends, strict=True):
             launched_s = composed_s + float(self.steps.launch_s(chunk)) + engine.sequence_s
             begun_s = max(done_s, composed_s)
             done_s = max(begun_s + float(on_gpu.prefill(chunk, end - chunk)), launched_s)
             composed_s = max(begun_s, launched_s)
-        # Its client hears of it when the next step, the first of its answer, has been launched.
-        told_s = composed_s + float(engine.host_s(1)) if self.output_tokens > 1 else done_s
-        return max(done_s, told_s) + self.outside_s
+        # When the next step, the first of its answer, has been launched.
+        return done_s, max(done_s, composed_s + float(engine.host_s(1))) if self.output_tokens > 1 else done_s
 
     def _beside_others_s(self, batch: float) -> float:
         """The same where others are being answered.
@@ -204,7 +209,9 @@ class ReplicaCurve:
         ttft_s = queued + (self._beside_others_s(batch) if batch > 1 else self._alone_s())
         # Users over the time each takes: what the loop as a whole finishes (Little's law). The first token's step is in
         # its wait; the others' prompts, which ``tpot_s`` spreads over all tokens, hold one up whole.
-        rate = users / (ttft_s + self.output_tokens * steady.tpot_s - step_s)
+        done_s, told_s = self._prompt_alone()
+        late_s = told_s - done_s if batch <= 1 else 0.0
+        rate = users / (ttft_s - late_s + self.output_tokens * steady.tpot_s - step_s)
         return self._finishing(steady.model_copy(update={"ttft_s": ttft_s}), rate)
 
     def _finishing(self, steady: Steady, rate: float) -> Steady:
@@ -284,14 +291,22 @@ def prompt_stall_s(
     on_gpu = steps.with_engine(None)
     context = input_tokens + output_tokens / 2 if context is None else context
     others = batches - 1
-    riders = np.maximum(1.0, others / output_tokens)
+    # Prompts come at random: so many, in the mean, are in a step that holds any.
+    riders = np.maximum(1.0, others / output_tokens / -np.expm1(-np.maximum(others, 1e-9) / output_tokens))
+    chunks = prompt_chunks(steps.deployment, input_tokens)
+    plain_s = on_gpu_s = np.where(others > 0, on_gpu.decode(np.maximum(others, 1), context), 0.0)
+    lead_s = np.zeros_like(batches)
+    if steps.engine and steps.engine.overlapped:
+        # Launches begin with the step before, as soon as the host is done with it, if that one holds no prompts.
+        plain_s = np.where(others > 0, steps.decode(np.maximum(others, 1), context), 0.0)
+        lead_s = np.exp(-others / output_tokens * len(chunks)) * np.maximum(0, on_gpu_s - steps.engine.host_s(others))
     total = np.zeros_like(batches)
     done = 0
-    for chunk in prompt_chunks(steps.deployment, input_tokens):
+    for chunk in chunks:
         if engine.mixes_prefill_with_decode:
             mixed = on_gpu.step(chunk * riders, done, others, context, riders)
-            answers = np.where(others > 0, on_gpu.decode(np.maximum(others, 1), context), 0.0)
-            total = total + (_launched(steps, mixed, chunk * riders + others, others + riders, answers) - answers) / riders
+            launched = _launched(steps, mixed, chunk * riders + others, others + riders, lead_s)
+            total = total + np.maximum(launched - plain_s, 0.0) / riders
         else:
             alone = on_gpu.prefill(chunk * riders, done, riders)
             total = total + _launched(steps, alone, chunk * riders, riders, np.zeros_like(riders)) / riders
@@ -300,13 +315,20 @@ def prompt_stall_s(
     return total / steps.deployment.pp
 
 
-def _launched(steps: StepModel, gpu_s: Array, tokens: Array, sequences: Array, before_s: Array) -> Array:
-    """A step with prompts among others: its launches begin with the step before it, if they are done ahead of time."""
+def _launched(steps: StepModel, gpu_s: Array, tokens: Array, sequences: Array, lead_s: Array) -> Array:
+    """A step with prompts of so many tokens in the mean, whose launches began ``lead_s`` before it.
+
+    Some steps hold more prompts than others: the share that is beyond the captured sizes grows from half to twice of
+    them.
+    """
     if steps.engine is None:
         return gpu_s
+    few, many = steps.launch_s(np.minimum(tokens, steps.engine.graph_tokens)), steps.launch_s(np.inf)
+    share = np.clip(np.log2(np.maximum(tokens, 1.0) / max(steps.engine.graph_tokens, 1)) / 2 + 0.5, 0.0, 1.0)
+    launch_s = few + share * (many - few) if steps.engine.graph_tokens else many
     if not steps.engine.overlapped:
-        return np.maximum(gpu_s, steps.launch_s(tokens))
-    return np.maximum(gpu_s, steps.launch_s(tokens) + steps.engine.sequence_s * sequences - before_s)
+        return np.maximum(gpu_s, launch_s)
+    return np.maximum(gpu_s, launch_s + steps.engine.sequence_s * sequences - lead_s)
 
 
 def static_batch_s(steps: StepModel, batch: int, input_tokens: int, output_tokens: int) -> float:

@@ -7,8 +7,8 @@ pairs of a token and one it sees.
 
     step = tokens_s(tokens) + head_s(sequences) + attention_s(batch, context) + prompt_s(chunk, past, prompts)
 
-on the GPU, ``launch_s`` on the host beside it, and what a request takes outside any step. A run of decode steps over which nothing changes is an arithmetic series in each
-piece of the table: summed, not stepped.
+on the GPU, ``launch_s`` on the host beside it, and what a request takes outside any step. A run of decode steps over
+which nothing changes is an arithmetic series in each piece of the table: summed, not stepped.
 """
 
 import math
