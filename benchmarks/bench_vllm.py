@@ -4,8 +4,9 @@
 
 Every load of data/vllm_h200.json.gz is simulated as it was run: its users or its recorded arrivals, its lengths, its
 number of requests. The host's times come from the logs of steps and lone requests of three sessions
-(``fit_engines.TEACHES``); no serving result is fitted. "After calibrate": every second load of a session teaches
-``tokonomics calibrate``, the others are scored.
+(``fit_engines.TEACHES``), and from the rate at which one-token requests of 128 users pass; no other serving result is
+fitted. "After calibrate": every second load of a session teaches what ``tokonomics calibrate`` learns, the others are
+scored, before and after.
 """
 
 import gzip
@@ -27,12 +28,12 @@ from tokonomics.measure.validate import steps_of, value_of
 HERE = Path(__file__).parent
 LEARNED = ("decode", "prefill", "launch", "request", "step_s", "sequence_s")
 GROUPS = {
-    "first runs, Llama 3.1 8B and Qwen3 30B-A3B": (
+    "first runs, Llama 3.1 8B and Qwen3 30B-A3B (other runs of them taught the host)": (
         "llama-3.1-8b (first runs)",
         "qwen3-30b-a3b (first runs)",
     ),
     "another model, Qwen3 32B": ("qwen3-32b",),
-    "another model, Qwen3 4B, measured after all was frozen": ("qwen3-4b",),
+    "another model, Qwen3 4B": ("qwen3-4b",),
     "Llama 3.1 8B in FP8 (its log taught the host)": ("fp8",),
     "Qwen3 30B-A3B again (its log taught the host)": ("moe",),
     "Llama 3.1 8B, prompts alone (its log taught the host)": ("dense",),
@@ -53,13 +54,15 @@ MEASURED = {
     "TTFT p99": ("p99_ttft_ms", 1e-3),
 }
 BUDGETS = {"small-steps": 2048}
+FEWEST_FOR_P99 = 40
+"""Requests of a load; of fewer, the 99th percentile is one request's luck."""
 
 
 def main() -> None:
     with gzip.open(HERE / "data" / "vllm_h200.json.gz", "rt") as file:
         sessions = {session["name"]: session for session in json.load(file)["sessions"]}
     loads: dict[str, list[dict[str, Any]]] = {}
-    taught: dict[str, dict[str, list[float]]] = {}
+    taught: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, session in sessions.items():
         rows = [(load, _rows(name, session, load)) for load in session["loads"] if _comparable(name, load)]
         loads[name] = [_scored(load, named) for load, named in rows]
@@ -71,7 +74,10 @@ def main() -> None:
     groups = {label: _summed([load for name in names for load in loads[name]]) for label, names in GROUPS.items()}
     after = {
         label: {
-            figure: statistics.median(abs(error) for name in names for error in taught[name].get(figure, []))
+            figure: [
+                statistics.median(abs(pair[at]) for name in names for pair in taught[name].get(figure, []))
+                for at in (0, 1)
+            ]
             for figure in FIGURES
             if any(taught[name].get(figure) for name in names)
         }
@@ -80,8 +86,11 @@ def main() -> None:
     print("\nmedian error (worst load); after calibrate on every second load, on the others")
     for label, figures in groups.items():
         shown = "  ".join(f"{figure} {found['median']:.1%} ({found['worst']:.0%})" for figure, found in figures.items())
-        learned = "  ".join(f"{figure} {error:.1%}" for figure, error in after[label].items())
+        learned = "  ".join(f"{figure} {pair[0]:.1%} → {pair[1]:.1%}" for figure, pair in after[label].items())
         print(f"{label}: {shown}\n    calibrated: {learned}")
+    loop = _closed_loop(json.loads((HERE / "data" / "vllm_h200_loop.json").read_text(encoding="utf-8")))
+    for row in loop:
+        print(row)
     record = {
         "date": today().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}",
@@ -89,14 +98,44 @@ def main() -> None:
         "groups": groups,
         "calibrated": after,
         "loads": loads,
+        "loop": loop,
     }
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
     (HERE / "results" / "vllm.json").write_text(text, encoding="utf-8")
 
 
+def _closed_loop(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Our own load test on that server, measured and predicted for the same arrivals; tokens are counted thrice."""
+    made = []
+    for session in found["sessions"]:
+        for point in session["points"]:
+            sent = sorted(point["sent_s"])
+            asked = {"input": 1000, "output": 200, "n": len(sent), "users": None, "rate": point["rate"]}
+            figures = {
+                "output_throughput": point["output_tokens_per_s"],
+                **{f"{name}_{metric}_ms": point[f"{metric}_s"][at] * 1e3
+                   for metric in ("ttft", "tpot") for at, name in (("p50", "median"), ("p99", "p99"))},
+            }  # fmt: skip
+            load = figures | {
+                "asked": asked,
+                "requests": {"start": sent, "input": [1000] * len(sent), "output": [200] * len(sent)},
+            }
+            quant = None if session["weights"] == "bf16" else session["weights"]
+            rows = _rows("bench", {"model": session["model"], "quant": quant}, load)
+            made.append({"model": session["model"], "weights": session["weights"], **_scored(load, rows)})
+        counted = {name: session[name] for name in ("server", "meter")}
+        for tokens in ("input_tokens", "output_tokens"):
+            bench = sum(point[tokens] for point in session["points"])
+            assert bench == counted["server"][tokens] == counted["meter"][tokens], "tokens differ"
+    return made
+
+
 def _comparable(name: str, load: dict[str, Any]) -> bool:
-    """The random prompts of vLLM's benchmark repeat: with its prefix cache on, only those alone are new to it."""
-    return name != "small-steps" or load["asked"]["users"] == 1
+    """The random prompts of vLLM's benchmark repeat: with its prefix cache on, only those alone are new to it.
+
+    One-token answers taught the front end.
+    """
+    return load["asked"]["output"] > 1 and (name != "small-steps" or load["asked"]["users"] == 1)
 
 
 def _rows(name: str, session: dict[str, Any], load: dict[str, Any]) -> dict[str, Measurement]:
@@ -113,7 +152,7 @@ def _rows(name: str, session: dict[str, Any], load: dict[str, Any]) -> dict[str,
     made = {}
     for figure, (metric, statistic) in FIGURES.items():
         field, unit = MEASURED[figure]
-        if asked["output"] < 2 and metric is Metric.tpot_s:
+        if statistic is Statistic.p99 and asked["n"] < FEWEST_FOR_P99:
             continue
         made[figure] = Measurement(
             key=f"{name}: {_words(asked)}, {figure}",
@@ -164,8 +203,8 @@ def _summed(loads: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return made
 
 
-def _after_calibrate(rows: list[Measurement]) -> dict[str, list[float]]:
-    """Errors on the loads that did not teach, by figure; what ``calibrate`` refuses to correct stays as it is."""
+def _after_calibrate(rows: list[Measurement]) -> dict[str, list[tuple[float, float]]]:
+    """Errors on the loads that did not teach, by figure, before and after; sessions of too few loads have none."""
     try:
         group = calibrate(Evidence(rows=rows), made=today(), command="", name="half").groups[0]
     except BadInput as refusal:
@@ -174,10 +213,10 @@ def _after_calibrate(rows: list[Measurement]) -> dict[str, list[float]]:
     print(f"  {group.trial and {name: getattr(group.trial, name) for name in LEARNED}}", "; ".join(group.dropped))
     apart = held_out_loads({load_of(row) for row in rows}, 0.5)
     judged = [row for row in rows if load_of(row) in apart]
-    found: dict[str, list[float]] = {figure: [] for figure in FIGURES}
-    for row, error in zip(judged, errors(judged, group.trial), strict=True):
+    found: dict[str, list[tuple[float, float]]] = {figure: [] for figure in FIGURES}
+    for row, before, after in zip(judged, errors(judged, None), errors(judged, group.trial), strict=True):
         figure = next(name for name, kind in FIGURES.items() if kind == (row.metric, row.statistic))
-        found[figure].append(math.exp(error) - 1)
+        found[figure].append((math.exp(before) - 1, math.exp(after) - 1))
     return found
 
 

@@ -5,7 +5,8 @@
 
 Layers: the time between kernels, on bare decode steps (no engine). vLLM since 0.14: the host's part of a step and a
 request's time outside any, on the logs of ``data/vllm_h200.json.gz`` named in ``TEACHES`` (means, and straight lines
-through medians; no serving result is fitted). Other eras: two figures of the host, on the rows of the published table
+through medians; the front end's own work from the rate at which one-token requests pass; no other serving result is
+fitted). Other eras: two figures of the host, on the rows of the published table
 marked ``calibrate`` and on nothing else, by least squares on log(predicted ÷ measured) with a soft loss; without
 ``--published`` they stay as they are.
 """
@@ -137,7 +138,6 @@ def fit_logs(sessions: Sequence[dict[str, Any]]) -> Overhead:
     out_token_us, out_us = np.polyfit(lone[:, 0], lone[:, 2], 1)
     bound = next(session["front_bound"] for session in taught if "front_bound" in session)
     request_us = bound["seconds"] / bound["requests"] * 1e6
-    # The front-bound load includes its engine's first step, a hundredth of it.
     print(f"vllm, log: a step {step_us:.0f} µs + {sequence_us:.1f} a sequence; a request {request_us:.0f} of the front "
           f"end, {in_us:.0f} in and {out_us:.0f} out + {in_token_us + out_token_us:.2f} a token")  # fmt: skip
     steps = sum(len(session["prompt_steps"]) + sum(row[1] for row in session["decode_steps"]) for session in taught)
@@ -154,8 +154,8 @@ def fit_logs(sessions: Sequence[dict[str, Any]]) -> Overhead:
         reach_s=max(0.0, in_us - request_us) * 1e-6,
         answer_s=out_us * 1e-6,
         badge=Badge.measured,
-        source=f"{steps:,} steps and {len(lone)} lone requests of vLLM 0.26.0 on one H200 (Llama 3.1 8B in bf16 and "
-        "FP8, Qwen3 30B-A3B), 2026-11-15",
+        source=f"{steps:,} steps and {len(lone)} lone requests of vLLM 0.26.0 on one H200 machine of 16 cores (Llama "
+        "3.1 8B in bf16 and FP8, Qwen3 30B-A3B), 2026-11-15; another host's processor may be slower or faster",
     )
 
 

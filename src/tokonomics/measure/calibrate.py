@@ -46,11 +46,12 @@ Array = NDArray[np.float64]
 FEWEST_LOADS = 4
 """Two to teach and two to judge."""
 FEWEST_FOR_ALL = 4
-"""Loads that teach, from which all four numbers are fitted."""
+"""Loads that teach, from which all numbers are fitted."""
 NOISE = 0.05
 """Size of log(predicted ÷ measured) that is a run's own chance, and no reason to correct anything."""
-PRIOR: dict[Term, float] = {"decode": 0.3, "prefill": 0.5, "host": 1.0, "launch": 0.5, "request": 0.5}
 SCALED: tuple[Term, ...] = ("decode", "prefill", "launch", "request")
+"""Terms that are factors."""
+PRIOR: dict[Term, float] = {"decode": 0.3, "prefill": 0.5, "host": 1.0, "launch": 0.5, "request": 0.5}
 """How far a correction may well be: logarithm of a factor; the host's time as a share of the median time per token."""
 CONTRADICTION = 1.5
 """Times that a load of fewer users may be slower than one of more, by chance."""

@@ -59,6 +59,8 @@ def simulated(steps: StepModel, load: RunLoad) -> Figures:
         # As our own benchmark: from when every user has had an answer, in whole rounds of all users.
         opened_s = float(served.finish_s[:warm].max())
         later = np.sort(served.finish_s[served.finish_s > opened_s])
+        if not len(later):
+            raise TokonomicsError("all requests of the run end before its window opens")
         rounds = math.ceil((len(trace) - 2 * warm) / warm)
         closed_s = later[min(len(later), rounds * warm) - 1]
         counted = np.flatnonzero((served.finish_s > opened_s) & (served.finish_s <= closed_s))

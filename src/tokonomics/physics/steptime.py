@@ -259,7 +259,8 @@ class StepModel:
         host_s = self.engine.host_s(batch)
         # Of more sequences than any graph holds: launched like a step with prompts.
         apart = (self.engine.graph_tokens > 0) & (np.asarray(batch) > self.engine.graph_tokens)
-        gpu_s = np.maximum(gpu_s, np.where(apart, self.launch_s(batch), 0.0))
+        each_s = self.engine.sequence_s * np.asarray(batch) if self.engine.overlapped else 0.0
+        gpu_s = np.maximum(gpu_s, np.where(apart, self.launch_s(batch) + each_s, 0.0))
         return np.maximum(gpu_s, host_s) if self.engine.overlapped else gpu_s + host_s
 
     def launch_s(self, tokens: ArrayLike) -> Array:

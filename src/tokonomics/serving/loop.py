@@ -144,10 +144,12 @@ def _serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -
         arrival = requests[clock.arrivals].arrival_s if clock.arrivals < len(requests) else np.inf
         if arrival == np.inf and clock.arrivals < len(requests):
             # The next request of a closed loop is sent when another has been answered.
-            replica = replicas[0]
-            soonest = replica.run_end_s if replica.run_steps > 0 else replica.time_s
+            replica, released = replicas[0], clock.released
+            working, soonest = replica.run_steps > 0, replica.run_end_s if replica.run_steps > 0 else replica.time_s
             advance(world, wide(0), np.nextafter(soonest, np.inf))
-            continue
+            if working or replica.run_steps > 0 or replica.time_s > soonest or clock.released > released:
+                continue
+            return True  # nobody is left to answer: the rest is never sent
         deadline = np.inf
         if clock.deadlines < len(world.impatient):
             deadline = requests[world.impatient[clock.deadlines]].deadline_s
@@ -186,8 +188,8 @@ def _arrive(world: World, index: int, now_s: float) -> None:
     elif request.status == REFUSED:
         request.finish_s = now_s
         if clock.released < len(world.requests) and world.settings[0].users > 0:
-            # Refused at once: its user goes on to the next.
-            world.requests[clock.released].arrival_s = now_s
+            # Refused at once: its user goes on to the next, after those that are on their way.
+            world.requests[clock.released].arrival_s = max(now_s, world.requests[clock.released - 1].arrival_s)
             clock.released += 1
 
 

@@ -363,7 +363,8 @@ def _work_ahead(world: World, place: int) -> None:
         decodes = wide(replica.run_decodes)
         last = float(_kv_tokens(replica) + decodes * (replica.run_steps - 1))
         begun = replica.run_end_s - run_s(table, decodes, last, wide(1))
-    replica.composed_s = max(begun, replica.run_composed_s + replica.run_steps * replica.run_launch_s)
+    launched = replica.run_composed_s + replica.run_steps * replica.run_launch_s
+    replica.composed_s = min(replica.run_end_s, max(begun, launched))
 
 
 @compiled

@@ -117,7 +117,7 @@ def simulate(
         worlds = [world]
     if joins is not None:
         served = _in_order(served, joins)
-    served = _heard(served, table.answer_s)
+    served = _heard(served, table.answer_s, trace, timeout_s)
     if users is not None:
         trace = dataclasses.replace(trace, arrival_s=served.arrival_s)
     finishes = served.finish_s[np.isfinite(served.finish_s)]
@@ -150,12 +150,17 @@ def _closed_loop(requests: Requests, users: int, fleet: FleetSettings, timeout_s
     return requests._replace(arrival_s=np.zeros(len(requests.arrival_s)), users=min(users, len(requests.arrival_s)))
 
 
-def _heard(served: Served, answer_s: float) -> Served:
-    """Times as clients see them: a token takes a moment from its step to them."""
+def _heard(served: Served, answer_s: float, trace: Trace, timeout_s: float) -> Served:
+    """Times as clients see them: a token takes a moment from its step to them.
+
+    An answer that was complete before its client hung up is heard by then.
+    """
+    patience = np.inf if trace.patience_s is None else trace.patience_s
+    latest = served.arrival_s + np.minimum(patience, timeout_s)
     done = served.status == DONE
     return served._replace(
-        first_token_s=served.first_token_s + answer_s,
-        finish_s=np.where(done, served.finish_s + answer_s, served.finish_s),
+        first_token_s=np.minimum(served.first_token_s + answer_s, latest),
+        finish_s=np.where(done, np.minimum(served.finish_s + answer_s, latest), served.finish_s),
     )
 
 

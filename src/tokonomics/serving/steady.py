@@ -182,8 +182,8 @@ class ReplicaCurve:
         step_s, stall_s = (float(np.interp(with_one, self.batches, each)) for each in (self.step_s, self.stall_s))
         through_s = stall_s * self.steps.deployment.pp
         if self.steps.deployment.engine.mixes_prefill_with_decode:
-            # Ahead of time, one step more has been composed when it comes.
-            ahead_s = step_s if self.steps.engine and self.steps.engine.overlapped else 0.0
+            # Ahead of time, one step more has been composed when it comes, half-way through another.
+            ahead_s = 1.5 * step_s if self.steps.engine and self.steps.engine.overlapped else 0.0
             return through_s + len(self.chunks) * step_s + ahead_s + self.outside_s
         # The host's work on the first chunk is that on the step.
         on_gpu_s = through_s / len(self.chunks)
@@ -297,9 +297,10 @@ def prompt_stall_s(
     plain_s = on_gpu_s = np.where(others > 0, on_gpu.decode(np.maximum(others, 1), context), 0.0)
     lead_s = np.zeros_like(batches)
     if steps.engine and steps.engine.overlapped:
-        # Launches begin with the step before, as soon as the host is done with it, if that one holds no prompts.
+        # Launches begin with the step before, if that one holds no prompts and the host was not the slower there.
         plain_s = np.where(others > 0, steps.decode(np.maximum(others, 1), context), 0.0)
-        lead_s = np.exp(-others / output_tokens * len(chunks)) * np.maximum(0, on_gpu_s - steps.engine.host_s(others))
+        free = on_gpu_s > steps.engine.host_s(others)
+        lead_s = np.exp(-others / output_tokens * len(chunks)) * np.where(free, on_gpu_s, 0.0)
     total = np.zeros_like(batches)
     done = 0
     for chunk in chunks:

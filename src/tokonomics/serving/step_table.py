@@ -85,7 +85,8 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     axes = np.broadcast_arrays(chunks[:, None], past, prompts[:, None, None])
     host = steps.engine
     decode_s = steps.with_host(gpu_s, passing)
-    if steps.deployment.speculation:
+    drafts = steps.deployment.speculation
+    if drafts:
         # Steps with prompts do not draft: their batch of tokens is full as it is. But the draft reads the prompts too.
         decode_s = steps.decode(np.maximum(batches, 1), contexts)
     both = steps.beside_prompts()
@@ -99,7 +100,8 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         prompt_log_s=np.log(np.maximum(inside, _NOTHING_S)),
         launch_s=steps.launch_s(tokens),
         launch_prompt_s=0.0,
-        host_step_s=host.step_s if host else 0.0,
+        # A round of drafts is composed once, and is as many steps here as it yields tokens.
+        host_step_s=host.step_s / (drafts.tokens_per_round if drafts else 1.0) if host else 0.0,
         host_sequence_s=host.sequence_s if host else 0.0,
         ahead=host.overlapped if host else False,
         request_s=host.request_s if host else 0.0,
