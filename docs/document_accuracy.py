@@ -19,10 +19,12 @@ REAL_ENGINE = """vLLM 0.26.0 on one H200, dummy weights, its own load generator,
 (`benchmarks/measure_vllm.py`). Each load is simulated as it was run. The host's times were fitted on the log of steps
 and on lone requests of three sessions, which are labelled, and on the rate at which one-token requests pass; no other
 serving result was fitted. The first runs were looked at while the model was made, and Qwen3 32B's after its form stood;
-Qwen3 4B was measured last, and only one choice (means of launches instead of medians) followed. They are of one machine:
-launches and request times are those of its processor, and another host may be slower or faster. What stands out: 256 users of the 8B model, who come back later than
-simulated (one front-end process sends 14,000 tokens a second); and the first loads of the mixture of experts, which
-compiled kernels for seconds.
+Qwen3 4B was measured last, and only one choice (means of launches instead of medians) followed. All are of one machine:
+launches and request times are those of its processor, and another host may be slower or faster.
+
+What stands out: 256 users of the 8B model, who come back later than simulated (one front-end process sends 14,000 tokens
+a second); the first loads of the mixture of experts, which compiled kernels for seconds; and small models near their
+limit, where the host is the bottleneck and is slower than its mean.
 """
 ACCURACY_TAIL = """## What to know
 

@@ -42,7 +42,8 @@ def test_rate_and_tpot_rise_with_the_batch(shape: tuple[int, int]) -> None:
     curve = ReplicaCurve(on(), *shape)
     # Once the host or the FLOPs are full, a sequence takes as long as it brings: the rate stays about where it is. It
     # may dip where prompts of a step outgrow the captured sizes: their launches then take twice as long.
-    assert (curve.rates >= 0.85 * np.maximum.accumulate(curve.rates)).all()
+    captured = curve.rates[curve.batches <= overhead(find_engine("vllm")).graph_tokens]
+    assert (captured >= 0.85 * np.maximum.accumulate(captured)).all()
     bare = ReplicaCurve(on(), *shape, steps=hostless(on()))
     assert (bare.rates >= 0.97 * np.maximum.accumulate(bare.rates)).all()
     assert (np.diff(curve.tpot_s) >= -1e-9).all()
@@ -255,10 +256,10 @@ def test_waiting_for_the_first_token_is_that_of_an_m_d_1_queue_and_of_the_batchs
     steady = curve.at_rate(0.6 * capacity.rate, capacity)
     stall, step = (float(np.interp(steady.batch, curve.batches, each)) for each in (curve.stall_s, curve.step_s))
     busy = steady.rate * stall
-    # A step has been composed when it comes, and it rides in the next one; the rest is outside any step.
+    # It comes half-way through a step, another has been composed, and it rides in the next; the rest is outside any.
     host = overhead(find_engine("vllm"))
     outside = host.request_s + 4000 * host.token_s + host.reach_s + host.answer_s
-    prompts = busy * stall / (2 * (1 - busy)) + step + stall + step + outside
+    prompts = busy * stall / (2 * (1 - busy)) + 1.5 * step + stall + step + outside
     # Sakasegawa: half of load^(√(2(c+1)) − 1) ÷ (c (1 − load)) times the stay, for arrivals at random, equal requests.
     places = capacity.batch
     slots = 0.5 * 0.6 ** ((2 * (places + 1)) ** 0.5 - 1) / (places * 0.4) * (prompts + 50 * steady.tpot_s)
