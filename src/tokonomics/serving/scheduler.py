@@ -37,7 +37,7 @@ from tokonomics.serving.step_table import after_s, gpu_s, launching_s, run_s, st
 from tokonomics.serving.work import count_busy
 
 
-@compiled
+@inlined
 def advance(world: World, place: int, until_s: float) -> None:
     """Finish the steps of a replica that end by ``until_s`` and begin those that start before it."""
     replica = world.replicas[place]
@@ -138,7 +138,8 @@ def _compose(world: World, place: int) -> bool:
     replica, settings = world.replicas[place], world.settings[0]
     if replica.leaving != NONE:
         let_leave(world, place)
-    take_in_hand(world, place, replica.time_s)
+    if replica.front_first != NONE:
+        take_in_hand(world, place, replica.time_s)
     if not world.table.ahead:
         replica.composed_s = replica.time_s
     while True:
@@ -178,7 +179,8 @@ def _begin_run(world: World, place: int, decodes: int, pairs: float, preempted: 
     held = float(_kv_tokens(replica)) if decodes > 0 else 0.0
     prompts, tokens = wide(replica.run_prompts), wide(replica.run_prompt_tokens)
     launch = launching_s(table, decodes, tokens, prompts)
-    _tell(world, place, max(replica.time_s, composed + launch) if table.ahead else replica.time_s)
+    if replica.told > 0:
+        _tell(world, place, max(replica.time_s, composed + launch) if table.ahead else replica.time_s)
     replica.run_decodes = decodes
     replica.run_start_s = replica.time_s
     replica.run_composed_s = composed
