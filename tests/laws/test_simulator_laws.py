@@ -315,7 +315,7 @@ def test_knowing_who_is_busy_beats_taking_turns_when_lengths_differ(seed: int) -
 def first_tokens_s(trace: Trace, launches: float, requests: float) -> NDArray[np.float64]:
     """When each request's client has its first token, with a host that is so many times as slow."""
     rules = rules_for(on(), trace, prefix_cache=False)
-    table = table_for(on(), trace, rules)
+    table = table_for(step_model(on()), trace, rules)
     slower = table._replace(launch_s=table.launch_s * launches, request_s=table.request_s * requests)
     one = Fleet(1, 0, 0, np.empty((0, 4)), np.empty(0))
     return run(requests_for(trace, rules), slower, rules, one)[0].first_token_s - trace.arrival_s

@@ -15,11 +15,8 @@ from tokonomics.measure.measurements import Metric, RunFacts, Statistic
 from tokonomics.nouns import Noun
 from tokonomics.physics.memory import require_fit
 from tokonomics.physics.steptime import StepModel
-from tokonomics.serving.fleet import FleetSettings
-from tokonomics.serving.loop import run
-from tokonomics.serving.simulator import requests_for, rules_for
-from tokonomics.serving.state import DONE, Fleet, Served
-from tokonomics.serving.step_table import compile_steps
+from tokonomics.serving.simulator import simulate
+from tokonomics.serving.state import DONE, Served
 from tokonomics.traffic.trace import Trace, make_trace
 
 Floats = NDArray[np.float64]
@@ -119,28 +116,16 @@ def _serve(steps: StepModel, trace: Trace, users: int | None, facts: RunFacts) -
     longest = int((trace.input_tokens.astype(np.int64) + trace.output_tokens).max())
     require_fit(deployment, longest)
     most = deployment.limits.max_sequences if users is None else max(users, LEAST_SEQUENCES)
-    most = facts.max_sequences or most
-    rules = rules_for(deployment, trace, max_batched_tokens=facts.max_batched_tokens)
-    # Powers of two, so that loads of one deployment share a table; more run at once than there are in no case.
-    places = _power_of_two(max(LEAST_SEQUENCES, min(most, len(trace), rules.kv_blocks)))
-    context = _power_of_two(longest)
     # What a source says ran is predicted, whatever the model was made for.
-    rules = rules._replace(max_sequences=min(most, places), max_context=max(rules.max_context, longest))
-    tokens = rules.max_batched_tokens if rules.chunks else max(rules.max_batched_tokens, context)
-    table = compile_steps(steps, places, tokens, context)
-    requests = requests_for(trace, rules)
-    if users is not None:
-        requests = requests._replace(users=min(users, len(trace)))
-    alone = Fleet(
-        replicas=1, router=FleetSettings().router.code, seed=_SEED, outages=np.zeros((0, 4)), autoscale=np.zeros(0)
-    )
-    served, _ = run(requests, table, rules, alone)
+    reach = {"max_context": max(deployment.model.max_context, longest)}
+    served = simulate(
+        deployment.model_copy(update={"model": deployment.model.model_copy(update=reach)}),
+        trace,
+        max_sequences=facts.max_sequences or most,
+        max_batched_tokens=facts.max_batched_tokens,
+        users=users,
+        steps=steps,
+    ).served
     if not (served.status == DONE).all():
         raise TokonomicsError(f"a request of {longest:,} tokens does not fit {deployment}")
-    return served._replace(
-        first_token_s=served.first_token_s + table.answer_s, finish_s=served.finish_s + table.answer_s
-    )
-
-
-def _power_of_two(least: int) -> int:
-    return 1 << math.ceil(math.log2(max(least, 2)))
+    return served

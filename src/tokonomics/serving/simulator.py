@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, require_fit, sequence_bytes
+from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.room import check_room
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.loop import run
@@ -36,7 +37,7 @@ from tokonomics.serving.state import (
     World,
     too_long,
 )
-from tokonomics.serving.step_table import StepTable, step_table
+from tokonomics.serving.step_table import StepTable, compile_steps
 from tokonomics.traffic.trace import Trace, take_lists
 from tokonomics.units import plural
 
@@ -84,11 +85,13 @@ def simulate(
     progress: Progress | None = None,
     fetches: Fetches | None = None,
     users: int | None = None,
+    steps: StepModel | None = None,
 ) -> Simulation:
     """Serve a trace. Clients hang up after ``timeout_s``; priorities count only ``by_priority``.
 
     ``fetches`` says what slower memories give to each request (``tiers``). With ``users`` it is a closed loop on one
     replica: each of them sends the next request when their last was answered, whatever the trace's arrivals say.
+    ``steps`` are the step times of another era or server than the engine's of today.
     """
     began = time.perf_counter()
     fleet = fleet or FleetSettings()
@@ -107,7 +110,7 @@ def simulate(
     if fetches is not None:
         joins = np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
         requests = _after_fetches(requests, fetches, joins)
-    table = table_for(deployment, trace, rules)
+    table = table_for(steps or step_model(deployment), trace, rules)
     _check_memory(requests, rules, fleet)
     paid_for: list[tuple[float, int]] = [(0.0, _replicas_at_first(fleet))]
     if fleet.prefill_replicas:
@@ -271,13 +274,13 @@ def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_pri
     )
 
 
-def table_for(deployment: Deployment, trace: Trace, rules: Rules) -> StepTable:
+def table_for(steps: StepModel, trace: Trace, rules: Rules) -> StepTable:
     """Step times for every step these requests can make."""
     longest = int(min(int(trace.input_tokens.max()) + int(trace.output_tokens.max()), rules.max_context))
     tokens = rules.max_batched_tokens if rules.chunks else max(rules.max_batched_tokens, longest)
-    # A power of two, so that traces of similar lengths share a table.
-    context = 1 << math.ceil(math.log2(max(longest, 2)))
-    return step_table(deployment, rules.max_sequences, tokens, context)
+    # Powers of two, so that traces of similar lengths and limits share a table.
+    sequences, context = (1 << math.ceil(math.log2(max(most, 2))) for most in (rules.max_sequences, longest))
+    return compile_steps(steps, sequences, tokens, context)
 
 
 def _units(trace: Trace, rules: Rules) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
