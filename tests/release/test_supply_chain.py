@@ -141,7 +141,7 @@ def test_the_lock_holds_every_dependency() -> None:
     assert names <= locked().keys()
 
 
-def test_the_changelog_begins_with_this_version() -> None:
-    heading = re.search(r"^## \[?([^\]\s]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
-    assert heading is not None
-    assert heading[1] == __version__
+def test_the_changelog_begins_with_what_is_unreleased_then_this_version() -> None:
+    headings = re.findall(r"^## \[?([^\]\s]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert next(heading for heading in headings if heading != "Unreleased") == __version__
+    assert "Unreleased" not in headings[1:]
