@@ -110,6 +110,75 @@ def test_a_file_with_arrivals_is_predicted_with_those_arrivals(tmp_path: Path) -
     assert 5 / 1.2 < said.interval.mid < 5  # five tokens, the last of them soon after a second
 
 
+NAN = float("nan")
+CONTRADICTIONS = [
+    ({"duration": 0.9}, r"'start_times\[2\]' is 1 s after the first request, but the run lasted 0.9 s \(duration\)"),
+    ({"start_times": [5.0, 5.5, 1e18]}, r"'start_times\[2\]' is 1e\+18"),
+    ({"start_times": [1e18, 1e18, 1e18]}, r"'start_times\[0\]' is 1e\+18"),
+    ({"start_times": [5.0, 5.5, None]}, r"'start_times\[2\]' is null"),
+    ({"start_times": [5.0, 5.5, NAN]}, r"'start_times\[2\]' is 'nan', not a finite number"),
+    ({"start_times": {"0": 5.0}}, r"'start_times' is not a list"),
+    ({"ttfts": [0.1, 0.0, 30.0]}, r"'ttfts\[2\]' is 30 s for a request sent at 1 s, but the run lasted 2 s"),
+    ({"ttfts": [0.1, 0.0, NAN]}, r"'ttfts\[2\]' is 'nan'"),
+    ({"itls": [[0.02, 0.04], [], [3.0]]}, r"'itls\[2\]' ends the answer at 4.2 s, but the run lasted 2 s"),
+    ({"itls": [[0.02] * 40, [], [0.05]]}, r"'itls\[0\]' has 40 gaps, but output_lens\[0\] is 3"),
+    ({"itls": [[0.02, 0.04], [], "fast"]}, r"'itls\[2\]' is not a list"),
+    ({"itls": [[0.02, 0.04], []]}, "start_times 3, input_lens 3, output_lens 3, ttfts 3, itls 2, errors 3"),
+    ({"ttfts": [0.1, 0.0], "itls": None, "errors": None}, "start_times 3, input_lens 3, output_lens 3, ttfts 2$"),
+    ({"input_lens": [10, 7, 20.5]}, r"'input_lens\[2\]' is not a whole number: 20.5"),
+    ({"duration": NAN}, "'duration' is 'nan', not a finite number"),
+    ({"duration": None}, "'duration' is missing"),
+    ({"median_ttft_ms": 150.0, "p99_ttft_ms": 1.0}, "'p99_ttft_ms' is below the p50 of the same times"),
+]
+
+
+@pytest.mark.parametrize(("slip", "says"), CONTRADICTIONS)
+def test_vllm_lists_that_contradict_the_run_are_refused_by_name(
+    tmp_path: Path, slip: dict[str, Any], says: str
+) -> None:
+    (tmp_path / "v.json").write_text(json.dumps(detailed() | slip))
+    with pytest.raises(BadInput, match=says):
+        read_run(tmp_path / "v.json")
+
+
+def test_a_vllm_file_without_its_duration_says_so(tmp_path: Path) -> None:
+    (tmp_path / "v.json").write_text(json.dumps({key: each for key, each in detailed().items() if key != "duration"}))
+    with pytest.raises(BadInput, match="'duration' is missing"):
+        read_run(tmp_path / "v.json")
+
+
+DOUBTS = [
+    (
+        {"median_ttft_ms": 1.0},
+        "printed figures contradict the lists, which are taken: p50 TTFT 1 ms, by the lists 150 ms",
+    ),
+    ({"completed": 3}, "printed figures contradict the lists, which are taken: completed 3, by the lists 2"),
+    (
+        {"itls": [[0.06], [], [0.05]]},
+        "1 answer came in fewer pieces than tokens, as several tokens at once do "
+        "(itls[0] has 1 gap, output_lens[0] is 3)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("slip", "note"), DOUBTS)
+def test_what_is_odd_in_a_vllm_file_is_noted(tmp_path: Path, slip: dict[str, Any], note: str) -> None:
+    (tmp_path / "v.json").write_text(json.dumps(detailed()))
+    assert read_run(tmp_path / "v.json").points[0].notes == ()
+    (tmp_path / "v.json").write_text(json.dumps(detailed() | slip))
+    assert read_run(tmp_path / "v.json").points[0].notes == (note,)
+
+
+def test_a_clock_that_begins_at_zero_keeps_its_first_arrival(tmp_path: Path) -> None:
+    (tmp_path / "v.json").write_text(json.dumps(detailed() | {"start_times": [0.0, 0.5, 1.0]}))
+    assert [each.sent_s for each in read_run(tmp_path / "v.json").points[0].records] == [0.0, 0.5, 1.0]
+
+
+def test_a_request_that_was_never_sent_does_not_begin_the_run(tmp_path: Path) -> None:
+    (tmp_path / "v.json").write_text(json.dumps(detailed() | {"start_times": [5.0, 0.0, 6.0]}))
+    assert [each.sent_s for each in read_run(tmp_path / "v.json").points[0].records] == [0.0, 0.0, 1.0]
+
+
 @pytest.mark.parametrize("total", ["total_input_tokens", "total_output_tokens"])
 def test_a_total_that_is_not_the_sum_of_the_requests_is_refused(tmp_path: Path, total: str) -> None:
     (tmp_path / "v.json").write_text(json.dumps({**detailed(), total: 31}))
@@ -281,7 +350,7 @@ def test_every_sample_keeps_the_law(path: Path) -> None:
 
 
 SLIPS = [
-    ("vllm-detailed", {"duration": 1e-320}, "requests_per_s"),
+    ("vllm-detailed", {"duration": 1e-320}, "duration"),
     ("vllm-detailed", {"itls": [["a"], [], [0.05]]}, r"itls\[0\]"),
     ("vllm-detailed", {"itls": [[float("nan")], [], [0.05]]}, r"itls\[0\]"),
     ("vllm-detailed", {"request_rate": 1e12}, "rate"),

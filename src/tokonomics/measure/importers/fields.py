@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 from tokonomics.errors import BadInput, shorten
@@ -50,7 +51,7 @@ class Fields:
     def number(self, name: str) -> float:
         found = self.maybe_number(name)
         if found is None:
-            raise self.wrong(name, "is missing")
+            raise self.wrong(name, _no_number(self.values.get(name)))
         return found
 
     def maybe_number(self, name: str) -> float | None:
@@ -81,7 +82,7 @@ class Fields:
     def count(self, name: str) -> int:
         found = self.maybe_count(name)
         if found is None:
-            raise self.wrong(name, "is missing")
+            raise self.wrong(name, _no_number(self.values.get(name)))
         return found
 
     def maybe_count(self, name: str) -> int | None:
@@ -97,9 +98,10 @@ class Fields:
         return shorten(value.strip(), 200) if isinstance(value, str) and value.strip() else None
 
     def numbers(self, name: str) -> list[float]:
-        return [
-            Fields({"": each}, self.where, f"{self._full(name)}[{at}]").number("") for at, each in self.listed(name)
-        ]
+        return [self._entry(name, at, value).number("") for at, value in self.listed(name)]
+
+    def counts(self, name: str) -> list[int]:
+        return [self._entry(name, at, value).count("") for at, value in self.listed(name)]
 
     def listed(self, name: str) -> Iterator[tuple[int, Any]]:
         value = self.values.get(name)
@@ -107,8 +109,20 @@ class Fields:
             raise self.wrong(name, "is not a list")
         return enumerate(value or ())
 
+    def _entry(self, name: str, at: int, value: Any) -> "Fields":
+        """One entry of a list, under the name that a message calls it by."""
+        entry = Fields({"": value}, self.where, f"{self._full(name)}[{at}]")
+        if value is None:
+            raise entry.wrong("", "is null")
+        return entry
+
     def _full(self, name: str) -> str:
         return f"{self.path}.{name}".strip(".") or "value"
+
+
+def _no_number(value: Any) -> str:
+    """What is wrong with a field that should hold a number and has none."""
+    return "is missing" if value is None else f"is '{shorten(str(value))}', not a finite number"
 
 
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
@@ -146,6 +160,10 @@ def named_latencies(fields: Fields, pattern: str, unit_s: float) -> Latencies | 
         value = next((each for each in values if each is not None), None)
         if value is not None:
             found[statistic] = value * unit_s
+    rising = [statistic for statistic in STATISTICS if statistic != "mean" and statistic in found]
+    for lower, higher in pairwise(rising):
+        if found[higher] < found[lower]:
+            raise fields.wrong(pattern.format(higher), f"is below the {lower} of the same times")
     return Latencies(**found) if found else None
 
 
