@@ -85,3 +85,46 @@ def test_import_names_the_model_in_our_words(tokonomics: Call) -> None:
     )
     assert told["points"][0]["not_predicted"] is None
     assert told["points"][0]["scored"]
+
+
+def test_a_run_that_was_not_predicted_is_not_said_to_be(tokonomics: Call) -> None:
+    said = tokonomics("import", RESULTS / "vllm.json", "--gpu=H100").stdout
+    assert "Not predicted: unknown model 'tiny'. Name it with --model" in said
+    assert "Predicted for" not in said
+    assert "assumed" not in said
+
+
+def test_import_says_what_a_prediction_had_to_assume(tokonomics: Call) -> None:
+    summary = ("import", RESULTS / "vllm.json", "--gpu=H100", "--model=llama-3.1-8b")
+    said = " ".join(tokonomics(*summary).stdout.split())
+    assert "Weights: bf16 assumed" in said
+    assert "--weights fp8" in said
+    assert "no list of requests: every length is the mean" in said
+    assert "--save-detailed gives exact ones" in said
+    assert "Weights: bf16 assumed" not in tokonomics(*summary, "--weights=bf16").stdout
+
+
+def test_arrivals_are_drawn_only_where_the_file_has_none(tokonomics: Call, tmp_path: Path) -> None:
+    flat = json.loads((RESULTS / "vllm.json").read_text()) | {"request_rate": 3.0}
+    (tmp_path / "flat.json").write_text(json.dumps(flat))
+    listed = {
+        **{"model_id": "llama-3.1-8b", "request_rate": 2.0, "duration": 2.0, "completed": 2, "failed": 0},
+        **{"total_input_tokens": 30, "total_output_tokens": 5, "input_lens": [10, 20], "output_lens": [3, 2]},
+        **{"ttfts": [0.1, 0.2], "itls": [[0.02, 0.04], [0.05]], "start_times": [5.0, 6.0]},
+    }
+    (tmp_path / "listed.json").write_text(json.dumps(listed))
+    flags = ("--gpu=H100", "--model=llama-3.1-8b")
+    drawn = "arrivals were drawn at random"
+    assert drawn in tokonomics("import", tmp_path / "flat.json", *flags).stdout
+    assert drawn not in tokonomics("import", tmp_path / "listed.json", *flags).stdout
+
+
+def test_lengths_are_shown_where_the_loads_of_a_run_differ_in_them(tokonomics: Call, tmp_path: Path) -> None:
+    flat = json.loads((RESULTS / "vllm.json").read_text())
+    (tmp_path / "other.json").write_text(json.dumps(flat | {"total_input_tokens": 10 * flat["total_input_tokens"]}))
+    alone = tokonomics("import", RESULTS / "vllm.json").stdout
+    both = tokonomics("import", RESULTS / "vllm.json", tmp_path / "other.json").stdout
+    assert "in tok" not in alone
+    assert "Loads of 2 different lengths" in both
+    assert all(shown in both for shown in ("in tok", "out tok", " 88 ", " 876 "))
+    assert "(best)" not in both

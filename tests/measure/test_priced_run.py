@@ -191,6 +191,35 @@ def test_the_knee_is_the_smallest_load_near_the_top_and_the_best_keeps_the_promi
     assert judge(points, [None] * 4).best == 3  # without a price: the most tokens
 
 
+def test_loads_of_other_lengths_are_not_compared() -> None:
+    """Short answers give more tokens a second than long prompts do: no best among the two, one within each."""
+    other = {"mean_input_tokens": 100, "mean_output_tokens": 250}
+    points = [point(users, 100 * users, 0.01) for users in (1, 2, 4)]
+    points += [each.model_copy(update=other | {"output_tokens_per_s": 5000.0}) for each in points[:2]]
+    verdict = judge(points, [4.0, 3.0, 2.0, 1.0, 0.5])
+    assert (verdict.knee, verdict.best) == (None, None)
+    assert [(group.points, group.knee, group.best) for group in verdict.groups] == [
+        ((0, 1, 2), 2, 2), ((3, 4), None, 4),
+    ]  # fmt: skip
+    about = points[0].model_copy(update={"mean_input_tokens": 1090.0})
+    assert len(judge([about, *points[1:3]], [None] * 3).groups) == 1  # drawn lengths differ a little
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "assumed"),
+    [
+        ("llama-3.1-8b", "unstated", "bf16"),
+        ("llama-3.1-8b", "fp8", None),
+        ("meta-llama/Llama-3.1-8B-Instruct-FP8", "unstated", None),
+        ("gpt-oss-120b", "unstated", None),
+        ("nobody/knows-9b", "unstated", None),
+    ],
+)
+def test_a_precision_that_nobody_stated_is_said_to_be_assumed(model: str, weights: str, assumed: str | None) -> None:
+    made = price_run(run(point(4, 100), model=model), H100.model_copy(update={"weights": weights}), None)
+    assert made.assumed_weights == assumed
+
+
 def test_a_load_that_fails_requests_is_never_the_best() -> None:
     assert judge([point(1, 100), point(4, 400, failed=5)], [2.0, 1.0]).best == 0
 

@@ -3,6 +3,7 @@
 The knee is the smallest measured load that gives 90 % of the highest output throughput: beyond it users wait longer for
 little more. The best load has the lowest price per token (or, without a price, the highest throughput) among those
 that keep every promise with at most 1 % of requests failed. Only measured loads are named: nothing is interpolated.
+Loads of other lengths are other work: knee and best are named among loads of equal lengths.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from tokonomics.traffic.promises import Promise
 
 KNEE_SHARE = 0.9
 MOST_ERRORS = 0.01
+MOST_APART = 1.25
+"""Between mean lengths of loads that count as equal: means of a few drawn lengths differ by chance."""
 
 
 class Kept(Noun):
@@ -28,12 +31,23 @@ class Kept(Noun):
         return self.measured_s is not None and self.measured_s <= self.promised_s
 
 
+class EqualLengths(Noun):
+    """Loads of equal lengths, by their place in the run, and which of them matter."""
+
+    points: tuple[int, ...]
+    knee: int | None
+    """None of fewer than three loads."""
+    best: int | None
+    """None where no load keeps the promises."""
+
+
 class LoadVerdict(Noun):
     """Which of the measured loads matter, by their place in the run."""
 
     knee: int | None
     best: int | None
-    """None where no load keeps the promises."""
+    """As in ``groups``, where there is one; None where lengths differ."""
+    groups: tuple[EqualLengths, ...]
     promises: tuple[tuple[Kept, ...], ...] = ()
     """Of each load."""
 
@@ -53,21 +67,52 @@ def holds(point: LoadPoint, promises: Sequence[Promise]) -> bool:
 def judge(
     points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], promises: Sequence[Promise] = ()
 ) -> LoadVerdict:
-    """The knee and the best of the measured loads."""
-    top = max(point.output_tokens_per_s for point in points)
-    order = sorted(range(len(points)), key=lambda place: load_size(points[place]))
-    knee = next(place for place in order if points[place].output_tokens_per_s >= KNEE_SHARE * top)
-    held = [place for place in order if holds(points[place], promises)]
+    """The knee and the best of the measured loads, among those of equal lengths."""
 
     def cost(place: int) -> float:
         price = usd_per_mtok[place]
         return price if price is not None else -points[place].output_tokens_per_s
 
+    groups = []
+    for places in _equal_lengths(points):
+        top = max(points[place].output_tokens_per_s for place in places)
+        order = sorted(places, key=lambda place: load_size(points[place]))
+        knee = next(place for place in order if points[place].output_tokens_per_s >= KNEE_SHARE * top)
+        held = [place for place in order if holds(points[place], promises)]
+        groups.append(
+            EqualLengths(
+                points=tuple(places),
+                knee=knee if len(places) > 2 else None,
+                best=min(held, key=cost) if held else None,
+            )
+        )
+    alone = groups[0] if len(groups) == 1 else None
     return LoadVerdict(
-        knee=knee if len(points) > 2 else None,
-        best=min(held, key=cost) if held else None,
+        knee=alone.knee if alone else None,
+        best=alone.best if alone else None,
+        groups=tuple(groups),
         promises=tuple(keeps(point, promises) for point in points) if promises else (),
     )
+
+
+def _equal_lengths(points: Sequence[LoadPoint]) -> list[list[int]]:
+    """Places of loads whose mean lengths are about those of the first of them."""
+    groups: list[list[int]] = []
+    for place, point in enumerate(points):
+        found = next((group for group in groups if _alike(points[group[0]], point)), None)
+        if found is None:
+            groups.append([place])
+        else:
+            found.append(place)
+    return groups
+
+
+def _alike(one: LoadPoint, other: LoadPoint) -> bool:
+    lengths = (
+        (one.mean_input_tokens, other.mean_input_tokens),
+        (one.mean_output_tokens, other.mean_output_tokens),
+    )
+    return all(max(pair) <= MOST_APART * min(pair) for pair in lengths)
 
 
 def load_size(point: LoadPoint) -> float:

@@ -21,7 +21,7 @@ from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_valid
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, MostGpus, MostStages, Stated
 from tokonomics.measure.load_curve import LoadVerdict, judge
 from tokonomics.measure.measurements import MOST_REQUESTS, Measurement, Metric, Mode, RunFacts, Statistic, figure_name
-from tokonomics.measure.validate import most_sequences, predict, stated_deployment, steady_of, steps_of
+from tokonomics.measure.validate import assumed_weights, most_sequences, predict, stated_deployment, steady_of, steps_of
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.nouns import Noun
 from tokonomics.physics.intervals import Interval
@@ -87,6 +87,8 @@ class PricedPoint(Noun):
     load: str
     usd_per_mtok: PointPrice | None
     scored: tuple[Scored, ...]
+    recorded: bool = False
+    """Predicted with the arrivals and lengths of its own requests; otherwise they were drawn."""
     not_predicted: str | None = None
 
 
@@ -100,6 +102,8 @@ class PricedRun(Noun):
     verdict: LoadVerdict
     median_abs_error: dict[str, float]
     """By figure ("ttft_s p99"), over the loads: the median size of predicted ÷ measured − 1."""
+    assumed_weights: str | None = None
+    """The checkpoint's own precision, where it was predicted in that because nobody stated one."""
 
 
 def machine_of(
@@ -173,6 +177,9 @@ def price_run(
     for point in points:
         for scored in point.scored:
             sizes.setdefault(figure_name(scored.metric, scored.statistic), []).append(abs(scored.off))
+    assumed = None
+    if run.model is not None and machine is not None and any(point.scored for point in points):
+        assumed = assumed_weights(machine.weights, run.model)
     return PricedRun(
         run=run.without_records(),
         machine=machine,
@@ -180,6 +187,7 @@ def price_run(
         points=points,
         verdict=judge(run.points, prices, promises),
         median_abs_error={figure: statistics.median(values) for figure, values in sizes.items()},
+        assumed_weights=assumed,
     )
 
 
@@ -217,6 +225,7 @@ def _priced(run: BenchmarkRun, point: LoadPoint, machine: Machine | None, price:
         load=point.load,
         usd_per_mtok=_dollars(point, price, share) if price else None,
         scored=tuple(scored),
+        recorded=bool(scored and point.records),
         not_predicted=reason,
     )
 

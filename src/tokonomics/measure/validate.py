@@ -244,10 +244,20 @@ def _weights(text: str, name: str, model: ModelSpec) -> Precision:
     """
     if model.checkpoint is Precision.mxfp4:
         return model.served
+    return _stated_weights(text, name) or model.served
+
+
+def assumed_weights(text: str, name: str) -> Precision | None:
+    """The checkpoint's own precision, where neither the source nor the model's name states one."""
+    model = _model(name)
+    return None if model.checkpoint is Precision.mxfp4 or _stated_weights(text, name) else model.served
+
+
+def _stated_weights(text: str, name: str) -> Precision | None:
     if text.lower() not in ("unstated", "auto", ""):
         return _precision(text)
-    named = [precision for pattern, precision in _PRECISIONS if re.search(rf"[-_.]({pattern})", name.lower())]
-    return named[0] if named else model.served
+    named = (precision for pattern, precision in _PRECISIONS if re.search(rf"[-_.]({pattern})", name.lower()))
+    return next(named, None)
 
 
 def _kv(text: str | None) -> Precision:

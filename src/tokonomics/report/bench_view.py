@@ -1,17 +1,18 @@
 """A benchmark as tables: what each load gave and cost, and how far the prediction was off; and the line shown live."""
 
-from collections.abc import Sequence
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.measure.bench.progress import Progress
 from tokonomics.measure.benchmark_run import Latencies, LoadPoint
+from tokonomics.measure.importers.vllm import NAME as VLLM
 from tokonomics.measure.measurements import Metric, Statistic, figure_name
-from tokonomics.measure.priced_run import PricedPoint, PricedRun, Scored
+from tokonomics.measure.priced_run import PricedRun, Scored
 from tokonomics.report.tables import table
 from tokonomics.units import percent, plural, seconds, usd
 
+_NAMELESS = ("unknown model", "the file names no model")
+_REMEDY = " Name it with --model: one of `tokonomics models`, or its config.json."
 _NAMES = {Metric.tpot_s: "TPOT", Metric.ttft_s: "TTFT", Metric.output_tok_s: "output tok/s"}
 
 
@@ -21,18 +22,22 @@ def bench_view(result: PricedRun) -> RenderableType:
     if result.verdict.promises:
         parts += ["", _promises(result)]
     if any(point.scored for point in result.points):
-        parts += ["", _predictions(result.points), "", _errors(result)]
+        parts += ["", _predictions(result), "", _errors(result)]
     return Group(*parts, "", Text("\n".join(_notes(result)), style="dim"))
 
 
 def _headline(result: PricedRun) -> Text:
-    run, best = result.run, result.verdict.best
+    run, groups = result.run, result.verdict.groups
     what = (
         f"{run.model or 'an unnamed model'}, measured by {run.tool}{f' {run.tool_version}' if run.tool_version else ''}"
     )
-    if best is None:
+    if all(group.best is None for group in groups):
         why = "keeps the promises" if result.verdict.promises else "is without failed requests"
         return Text.assemble((f"No measured load {why}: ", "bold red"), what)
+    best = result.verdict.best
+    if best is None:
+        lengths = f"Loads of {len(groups)} different lengths, which do not compare"
+        return Text.assemble((lengths, "bold green"), f" (best is named within equal lengths): {what}")
     point, priced = run.points[best], result.points[best].usd_per_mtok
     if priced is None:
         return Text.assemble(
@@ -44,12 +49,26 @@ def _headline(result: PricedRun) -> Text:
 def _loads(result: PricedRun) -> RenderableType:
     priced = result.price is not None
     split = any(point.usd_per_mtok and point.usd_per_mtok.output for point in result.points)
-    columns = ["!load", ">req/s", ">out tok/s", ">TTFT p50", ">p99", ">TPOT p50", ">p99", ">e2e p99", ">failed"]
+    lengths = len(result.verdict.groups) > 1
+    columns = [
+        "!load",
+        *([">in tok", ">out tok"] if lengths else []),
+        ">req/s",
+        ">out tok/s",
+        ">TTFT p50",
+        ">p99",
+        ">TPOT p50",
+        ">p99",
+        ">e2e p99",
+        ">failed",
+    ]
     columns += ([">$/Mtok in", ">out"] if split else []) + ([">blended" if split else ">$/Mtok", ">out only"] * priced)
     rows = []
-    for place, (point, cost) in enumerate(zip(result.run.points, result.points, strict=True)):
+    for place in _order(result):
+        point, cost = result.run.points[place], result.points[place]
         row = [
             _marked(point.load, place, result),
+            *([f"{point.mean_input_tokens:,.0f}", f"{point.mean_output_tokens:,.0f}"] if lengths else []),
             f"{point.requests_per_s:,.3g}" if point.requests_per_s < 100 else f"{point.requests_per_s:,.0f}",
             f"{point.output_tokens_per_s:,.0f}",
             *(_time(point.ttft_s, each) for each in ("p50", "p99")),
@@ -66,8 +85,21 @@ def _loads(result: PricedRun) -> RenderableType:
 
 
 def _marked(load: str, place: int, result: PricedRun) -> str:
-    marks = [name for name, at in (("knee", result.verdict.knee), ("best", result.verdict.best)) if at == place]
-    return f"{load} ({', '.join(marks)})" if marks and len(result.points) > 1 else load
+    group = next(group for group in result.verdict.groups if place in group.points)
+    marks = [name for name, at in (("knee", group.knee), ("best", group.best)) if at == place]
+    return f"{load} ({', '.join(marks)})" if marks and len(group.points) > 1 else load
+
+
+def _order(result: PricedRun) -> list[int]:
+    """Places of the loads, those of equal lengths together."""
+    return [place for group in result.verdict.groups for place in group.points]
+
+
+def _label(result: PricedRun, place: int) -> str:
+    """The load, with its lengths where they differ."""
+    point = result.run.points[place]
+    lengths = f", {point.mean_input_tokens:,.0f} in / {point.mean_output_tokens:,.0f} out"
+    return point.load + (lengths if len(result.verdict.groups) > 1 else "")
 
 
 def _time(spread: Latencies | None, name: str) -> str:
@@ -85,27 +117,27 @@ def _failed(point: LoadPoint) -> str:
 
 def _promises(result: PricedRun) -> RenderableType:
     rows: list[list[str | Text]] = []
-    for point, kept in zip(result.run.points, result.verdict.promises, strict=True):
+    for place in _order(result):
         cells = [
             Text.assemble(
                 ("kept    ", "green") if each.kept else ("BROKEN  ", "bold red"),
                 f"{'not measured' if each.measured_s is None else seconds(each.measured_s)}",
             )
-            for each in kept
+            for each in result.verdict.promises[place]
         ]
-        rows.append([point.load, *cells])
+        rows.append([_label(result, place), *cells])
     promised = [f"{each.promise} ≤ {seconds(each.promised_s)}" for each in result.verdict.promises[0]]
     return table(["!load", *promised], rows)
 
 
-def _predictions(points: Sequence[PricedPoint]) -> RenderableType:
+def _predictions(result: PricedRun) -> RenderableType:
     columns = ["!load", "!figure", ">measured", ">predicted", ">range", ">off"]
     rows: list[list[str | Text]] = []
-    for point in points:
-        for at, scored in enumerate(point.scored):
+    for place in _order(result):
+        for at, scored in enumerate(result.points[place].scored):
             rows.append(
                 [
-                    point.load if not at else "",
+                    _label(result, place) if not at else "",
                     _name(scored.metric, scored.statistic),
                     _figure(scored.metric, scored.measured),
                     _figure(scored.metric, scored.predicted.mid),
@@ -151,11 +183,17 @@ def _notes(result: PricedRun) -> list[str]:
     if machine := result.machine:
         split = f"TP {machine.tp}" + (f", PP {machine.pp}" if machine.pp > 1 else "")
         what = f"{machine.gpus}×{machine.gpu} ({split}, {plural(machine.replicas, 'replica')}), {machine.engine}"
-        notes.append(f"Predicted for {what}, by simulating the same run; ranges hold four of five measurements.")
+        if any(point.scored for point in result.points):
+            notes.append(f"Predicted for {what}, by simulating the same run; ranges hold four of five measurements.")
+            notes += _assumed(result)
+        else:
+            notes.append(f"Taken to have run on {what}.")
     else:
         notes.append("No prediction: name the GPU with --gpu H100 --gpus 2.")
-    if reasons := sorted({point.not_predicted for point in result.points if point.not_predicted}):
-        notes += [f"Not predicted: {reason}. Name it with --model, see `tokonomics models`." for reason in reasons]
+    notes += [
+        f"Not predicted: {reason}.{_REMEDY if reason.startswith(_NAMELESS) else ''}"
+        for reason in sorted({point.not_predicted for point in result.points if point.not_predicted})
+    ]
     if widths := [point.precision for point in run.points if point.precision is not None]:
         notes.append(f"Mean latencies are known to ±{percent(max(widths))} or better (95 %).")
     if early := sorted({point.stopped for point in run.points if point.stopped and "interval" not in point.stopped}):
@@ -168,6 +206,28 @@ def _notes(result: PricedRun) -> list[str]:
     errors = {name for point in run.points for name in point.errors}
     notes += [f"Failed with: {name}" for name in sorted(errors)[:5]]
     notes += sorted({note for point in run.points for note in point.notes} | set(run.notes))
+    return notes
+
+
+def _assumed(result: PricedRun) -> list[str]:
+    """What predictions had to take for granted, and how to say it."""
+    notes = []
+    if result.assumed_weights is not None:
+        notes.append(
+            f"Weights: {result.assumed_weights} assumed, the checkpoint's own: neither you, the file nor the model's "
+            "name says. If they were quantised, say how: --weights fp8."
+        )
+    drawn = [
+        point
+        for point, priced in zip(result.run.points, result.points, strict=True)
+        if priced.scored and not priced.recorded and (point.rate or point.concurrency)
+    ]
+    if drawn:
+        arrivals = "arrivals were drawn at random, " if any(point.rate for point in drawn) else ""
+        spread = any(point.length_spread for point in drawn)
+        lengths = "lengths were drawn around their means" if spread else "every length is the mean"
+        exact = " vllm bench serve --save-detailed gives exact ones." if result.run.tool == VLLM else ""
+        notes.append(f"There is no list of requests: {arrivals}{lengths}.{exact}")
     return notes
 
 
