@@ -243,9 +243,11 @@ def test_fit_reads_a_config_json(tmp_path: Path) -> None:
 
 def test_predict_says_how_fast_within_an_interval() -> None:
     made = answer_json(*PREDICT)
-    for name in ("decode_step_s", "prefill_s", "tokens_per_s"):
+    for name in ("decode_step_s", "prefill_s", "ttft_s", "tokens_per_s"):
         assert 0 < made[name]["low"] < made[name]["mid"] < made[name]["high"]
     assert made["tokens_per_s"]["mid"] == pytest.approx(32 / made["decode_step_s"]["mid"])
+    # A client waits for more than the step: the way in, the next step's launch, and the way out.
+    assert made["ttft_s"]["mid"] > made["prefill_s"]["mid"] + 0.005
     assert (made["gpu"], made["gpus"], made["tp"], made["weights"], made["engine"]) == (
         "H100-SXM",
         4,

@@ -1,5 +1,6 @@
 """Scores of tables whose answers are known: because they are small, or because we wrote our own predictions in."""
 
+import io
 import itertools
 import math
 import statistics
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.measure.measurements import (
@@ -26,6 +28,7 @@ from tokonomics.measure.measurements import (
 from tokonomics.measure.simulated_run import simulated
 from tokonomics.measure.validate import Prediction, predict, spearman, steps_of, summary, validate, value_of
 from tokonomics.physics.intervals import Interval
+from tokonomics.report.validate_view import validate_view
 from tokonomics.serving.steady import ReplicaCurve, static_batch_s
 
 STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
@@ -266,6 +269,28 @@ def test_nothing_predicted_has_no_figures() -> None:
     assert (result.rows, result.predicted, result.overall) == (2, 0, None)
     assert result.not_predicted == {"blurred": 2}
     assert all(groups == {} for groups in result.groups.values())
+
+
+@pytest.mark.parametrize(
+    ("splits", "says"),
+    [
+        (
+            ("calibrate", "dev"),
+            "1 row of split calibrate taught the model, the others did not (--split dev scores them",
+        ),
+        (("calibrate",), "These rows (split calibrate) taught the model"),
+        (("dev", "test"), "These rows (split dev, test) did not teach the model."),
+        (("",), "it does not say whether any of its rows taught the model."),
+    ],
+)
+def test_the_screen_says_which_rows_taught_the_model(splits: tuple[str, ...], says: str) -> None:
+    result, _ = validate([BARE[0].model_copy(update={"split": split}) for split in splits])
+    assert result.splits == {split: 1 for split in splits if split}
+    console = Console(width=200, file=io.StringIO())
+    console.print(validate_view(result))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert says in shown
+    assert "held-out rows: docs/accuracy.md" in shown
 
 
 def test_our_own_steps_are_predicted_to_a_few_percent() -> None:

@@ -29,6 +29,9 @@ from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.steady import ReplicaCurve, Steady, static_batch_s
 
+TAUGHT = "calibrate"
+"""Split of the published rows on which engines' overheads and the intervals were fitted."""
+
 
 class Prediction(Noun):
     """One measurement with what we would have said."""
@@ -71,6 +74,8 @@ class Validation(Noun):
     predicted: int
     not_predicted: dict[str, int]
     """Rows without a prediction, by reason."""
+    splits: dict[str, int]
+    """Rows with one, by the split that their table names; ``calibrate`` taught the model, others did not."""
     overall: Summary | None
     groups: dict[str, dict[str, Summary]]
     """By metric, GPU, engine, kind of model, source."""
@@ -94,6 +99,7 @@ def validate(rows: Sequence[Measurement | Unread]) -> tuple[Validation, list[Pre
             rows=len(rows),
             predicted=len(predictions),
             not_predicted=dict(reasons.most_common()),
+            splits=dict(Counter(each.measurement.split for each in predictions if each.measurement.split)),
             overall=summary(predictions) if predictions else None,
             groups={name: _grouped(predictions, key) for name, key in _GROUPS.items()},
             ranking=_ranking(predictions),

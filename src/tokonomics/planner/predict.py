@@ -10,10 +10,11 @@ from tokonomics.physics.intervals import Interval, interval
 from tokonomics.physics.memory import check_context, max_sequences, require_fit
 from tokonomics.physics.origins import speed_badge
 from tokonomics.physics.steptime import StepParts, step_model
+from tokonomics.serving.steady import alone_s
 
 
 class Prediction(Noun):
-    """How long a decode step and a prompt take on a deployment."""
+    """How long a decode step, a prompt's step and a lone request's first token take on a deployment."""
 
     model: str
     deployment: str
@@ -30,7 +31,9 @@ class Prediction(Noun):
     context: PositiveInt
     decode_step_s: Interval
     prefill_s: Interval
-    """One prompt of ``context`` tokens."""
+    """One prompt of ``context`` tokens: its step in the engine, not yet what a client waits."""
+    ttft_s: Interval
+    """A request of ``context`` tokens on an idle server, from arrival to its first token at the client."""
     tokens_per_s: Interval
     """Output tokens of the whole batch."""
     parts: StepParts
@@ -87,6 +90,7 @@ def predict(deployment: Deployment, batch: int, context: int) -> Prediction:
         context=context,
         decode_step_s=step,
         prefill_s=interval(float(steps.prefill(context)), "prefill", deployment),
+        ttft_s=interval(alone_s(steps, context, output_tokens=2), "ttft", deployment),
         tokens_per_s=Interval(low=batch / step.high, mid=batch / step.mid, high=batch / step.low),
         parts=parts,
         speed=speed_badge(deployment),

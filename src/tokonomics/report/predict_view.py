@@ -36,7 +36,12 @@ def predict_view(made: Prediction) -> RenderableType:
     rows: list[tuple[str, str | Text, str]] = [
         ("decode step", seconds(made.decode_step_s.mid), _range(made.decode_step_s, seconds)),
         ("output tokens", f"{made.tokens_per_s.mid:,.0f}/s", _range(made.tokens_per_s, lambda each: f"{each:,.0f}/s")),
-        ("prompt", seconds(made.prefill_s.mid), f"{_range(made.prefill_s, seconds)}; {made.context:,} tokens, alone"),
+        (
+            "prompt step",
+            seconds(made.prefill_s.mid),
+            f"{_range(made.prefill_s, seconds)}; {made.context:,} tokens, alone",
+        ),
+        ("first token", seconds(made.ttft_s.mid), f"{_range(made.ttft_s, seconds)}; TTFT of that prompt, server idle"),
         ("KV limit", f"{made.max_sequences:,}", "sequences of this context in memory"),
         ("speed from", SPEEDS[made.speed], _ORIGINS[made.speed]),
     ]

@@ -5,7 +5,7 @@ import math
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tokonomics.measure.validate import Summary, Validation
+from tokonomics.measure.validate import TAUGHT, Summary, Validation
 from tokonomics.report.tables import table
 from tokonomics.units import percent, plural
 
@@ -18,7 +18,7 @@ def validate_view(result: Validation) -> RenderableType:
     for kind, groups in result.groups.items():
         rows += [(kind, name, *figures(group)) for name, group in groups.items()]
     columns = ["by", "!group", ">n", ">median", ">p90", ">bias", ">inside"]
-    body: list[RenderableType] = [table(columns, rows), "", _note()]
+    body: list[RenderableType] = [table(columns, rows), "", _note(result)]
     if result.ranking.spearman is not None:
         among = plural(result.ranking.groups, "group")
         body.append(Text(f"GPU ranking: Spearman {result.ranking.spearman:.2f} over {among} alike but for the GPUs."))
@@ -38,12 +38,30 @@ def figures(group: Summary) -> tuple[str, str, str, str, str]:
     )
 
 
-def _note() -> Text:
+def _note(result: Validation) -> Text:
     return Text(
         "median, p90: size of the error, up or down (10 %: a factor of 1.1). bias: above 0 we predict too much.\n"
-        "inside: measurements within the predicted 80 % interval.",
+        "inside: measurements within the predicted 80 % interval.\n"
+        f"{_taught(result)} Figures on held-out rows: docs/accuracy.md.",
         style="dim",
     )
+
+
+def _taught(result: Validation) -> str:
+    """Whether the model was fitted on these rows, as far as their table says."""
+    taught = result.splits.get(TAUGHT, 0)
+    others = sorted(name for name in result.splits if name != TAUGHT)
+    if taught and others:
+        alone = " or ".join(f"--split {name}" for name in others)
+        return (
+            f"Mixed: {plural(taught, 'row')} of split {TAUGHT} taught the model, the others did not "
+            f"({alone} scores them alone)."
+        )
+    if taught:
+        return f"These rows (split {TAUGHT}) taught the model: new ones are predicted less well."
+    if others:
+        return f"These rows (split {', '.join(others)}) did not teach the model."
+    return "The file has no splits: it does not say whether any of its rows taught the model."
 
 
 def _reasons(result: Validation) -> RenderableType:

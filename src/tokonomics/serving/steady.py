@@ -71,6 +71,33 @@ class MissesPromise(TokonomicsError):
         self.promised_s = promised_s
 
 
+def alone_s(steps: StepModel, input_tokens: int, output_tokens: int) -> float:
+    """From a request's arrival to its first token at the client, on an empty replica."""
+    return max(_prompt_alone(steps, input_tokens, output_tokens)) + _outside_s(steps, input_tokens)
+
+
+def _outside_s(steps: StepModel, input_tokens: int) -> float:
+    return steps.engine.request_seconds(input_tokens) if steps.engine else 0.0
+
+
+def _prompt_alone(steps: StepModel, input_tokens: int, output_tokens: int) -> tuple[float, float]:
+    """When a prompt on an empty replica is computed, and when its client hears of it, as ``scheduler`` has it."""
+    on_gpu, engine = steps.with_engine(None), steps.engine
+    chunks = prompt_chunks(steps.deployment, input_tokens)
+    ends = np.cumsum(chunks)
+    if engine is None or not engine.overlapped:
+        total = sum(float(steps.prefill(chunk, end - chunk)) for chunk, end in zip(chunks, ends, strict=True))
+        return total, total
+    done_s = composed_s = 0.0
+    for chunk, end in zip(chunks, ends, strict=True):
+        launched_s = composed_s + float(steps.launch_s(chunk)) + engine.sequence_s
+        begun_s = max(done_s, composed_s)
+        done_s = max(begun_s + float(on_gpu.prefill(chunk, end - chunk)), launched_s)
+        composed_s = max(begun_s, launched_s)
+    # When the next step, the first of its answer, has been launched.
+    return done_s, max(done_s, composed_s + float(engine.host_s(1))) if output_tokens > 1 else done_s
+
+
 class ReplicaCurve:
     """Rate and TPOT against batch for one deployment and one request shape; computed once, asked often."""
 
@@ -149,29 +176,10 @@ class ReplicaCurve:
     @property
     def outside_s(self) -> float:
         """What a request takes outside any step."""
-        return self.steps.engine.request_seconds(self.input_tokens) if self.steps.engine else 0.0
+        return _outside_s(self.steps, self.input_tokens)
 
     def _alone_s(self) -> float:
-        """From a request's arrival to its first token on an empty replica."""
-        done_s, told_s = self._prompt_alone()
-        return max(done_s, told_s) + self.outside_s
-
-    def _prompt_alone(self) -> tuple[float, float]:
-        """When a prompt on an empty replica is computed, and when its client hears of it, as ``scheduler`` has it."""
-        on_gpu, engine = self.steps.with_engine(None), self.steps.engine
-        ends = np.cumsum(self.chunks)
-        if engine is None or not engine.overlapped:
-            pairs = zip(self.chunks, ends, strict=True)
-            total = sum(float(self.steps.prefill(chunk, end - chunk)) for chunk, end in pairs)
-            return total, total
-        done_s = composed_s = 0.0
-        for chunk, end in zip(self.chunks, ends, strict=True):
-            launched_s = composed_s + float(self.steps.launch_s(chunk)) + engine.sequence_s
-            begun_s = max(done_s, composed_s)
-            done_s = max(begun_s + float(on_gpu.prefill(chunk, end - chunk)), launched_s)
-            composed_s = max(begun_s, launched_s)
-        # When the next step, the first of its answer, has been launched.
-        return done_s, max(done_s, composed_s + float(engine.host_s(1))) if self.output_tokens > 1 else done_s
+        return alone_s(self.steps, self.input_tokens, self.output_tokens)
 
     def _beside_others_s(self, batch: float) -> float:
         """The same where others are being answered.
@@ -209,7 +217,7 @@ class ReplicaCurve:
         ttft_s = queued + (self._beside_others_s(batch) if batch > 1 else self._alone_s())
         # Users over the time each takes: what the loop as a whole finishes (Little's law). The first token's step is in
         # its wait; the others' prompts, which ``tpot_s`` spreads over all tokens, hold one up whole.
-        done_s, told_s = self._prompt_alone()
+        done_s, told_s = _prompt_alone(self.steps, self.input_tokens, self.output_tokens)
         late_s = told_s - done_s if batch <= 1 else 0.0
         rate = users / (ttft_s - late_s + self.output_tokens * steady.tpot_s - step_s)
         return self._finishing(steady.model_copy(update={"ttft_s": ttft_s}), rate)
