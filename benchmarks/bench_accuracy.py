@@ -21,7 +21,7 @@ RECORD = HERE / "results" / "accuracy.json"
 SHOWN = HERE.parent / "src" / "tokonomics" / "measure" / "data" / "accuracy.json"
 """The same table, carried by the package: the page shows it."""
 BURST = "Lambda"
-"""Sends all prompts at once and drains them: needs the simulator, so it is reported apart."""
+"""Sends all prompts at once and drains them; only mean lengths are published, so it is reported apart."""
 SHORTEST_PREFILL = 512
 """Shorter prompts ran without a CUDA graph and measure the launching host, not the GPU."""
 TARGETS = {
@@ -33,7 +33,7 @@ TARGETS = {
     "the same, vLLM as it comes (see below)": "reported",
     "InferenceMAX and TensorRT-LLM, all metrics": "75–85 % inside the interval",
     "InferenceMAX and TensorRT-LLM, TTFT": "reported",
-    "a burst drained, vLLM of 2024 (Lambda)": "reported: needs the simulator",
+    "a burst drained, vLLM of 2024 (Lambda)": "reported: only mean lengths are published",
 }
 
 

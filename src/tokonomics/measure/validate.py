@@ -204,7 +204,7 @@ def stated_deployment(
 ) -> Deployment:
     """What a source says that it ran, in our terms; an error says why it cannot be."""
     if engine is not None and "disagg" in engine:
-        raise TokonomicsError("disaggregated serving: needs the simulator")
+        raise TokonomicsError("disaggregated serving: not scored")
     if tp % ep:
         raise TokonomicsError("experts shared among replicas of the attention (data parallel): not modelled")
     spec = _model(model)
