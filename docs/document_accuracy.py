@@ -23,9 +23,10 @@ serving result was fitted. The first runs were looked at while the model was mad
 Qwen3 4B was measured last, and only one choice (means of launches instead of medians) followed. All are of one machine:
 launches and request times are those of its processor, and another host may be slower or faster.
 
-A load of one user is a prompt alone: five of the nine loads of Qwen3 32B, and five of the ten of Qwen3 4B. The session
-with steps of 2,048 tokens ran with the prefix cache on, and its prompts repeat from load to load: a prompt that is cached
-needs no prefill, so of that session only prompts alone are scored, which were new to the cache.
+A load of one user is a prompt alone; about half of the loads of the two other models are such, and the README's table takes
+them apart. The session with steps of 2,048 tokens ran with the prefix cache on, and its prompts repeat from load to load: a
+prompt that is cached needs no prefill, so its loaded runs are left out and only prompts alone are scored, which were new to
+the cache.
 
 What stands out: 256 users of the 8B model, who come back later than simulated (one front-end process sends 14,000 tokens
 a second); the first loads of the mixture of experts, which compiled kernels for seconds; and small models near their
