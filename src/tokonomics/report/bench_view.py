@@ -12,7 +12,7 @@ from tokonomics.report.tables import table
 from tokonomics.units import percent, plural, seconds, usd
 
 _NAMELESS = ("unknown model", "the file names no model")
-_REMEDY = " Name it with --model: one of `tokonomics models`, or its config.json."
+_REMEDY = " Name it with --model, see `tokonomics models`."
 _NAMES = {Metric.tpot_s: "TPOT", Metric.ttft_s: "TTFT", Metric.output_tok_s: "output tok/s"}
 
 
