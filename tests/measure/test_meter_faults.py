@@ -23,12 +23,14 @@ FAULTS = [fault for fault in Fault if fault is not Fault.none]
 READABLE = {Fault.none, Fault.short}
 """Half a page that ends in good order is a page: nothing shows that more was meant."""
 
+HANGING = {Fault.slow, Fault.silent}
+"""What the meter gives up on; with anything else it has patience, for the machine may be busy."""
+
 Scenario = Callable[["Rig"], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrape, "TIMEOUT_S", 0.25)
+def _most_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrape, "MOST_BYTES", 1_000_000)
 
 
@@ -41,7 +43,9 @@ class Rig:
     async def tick(self, fault: Fault = Fault.none) -> MeterState:
         self.page.fault = fault
         self.process.clock.passed += EVERY_S
-        return await self.meter.tick()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scrape, "TIMEOUT_S", 0.25 if fault in HANGING else 60.0)
+            return await self.meter.tick()
 
 
 def metered(folder: Path, scenario: Scenario) -> Tally:
