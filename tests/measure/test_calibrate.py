@@ -23,9 +23,8 @@ from tokonomics.physics.intervals import prior_deviation
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 RUN = DATA / "h200_transformers.json"
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
-FEW_USERS = (1, 2, 3, 4, 6, 8, 12, 16)
-MEANS = tuple((metric, Statistic.mean) for metric in (Metric.tpot_s, Metric.ttft_s, Metric.output_tok_s))
-FIGURES = (*MEANS, (Metric.ttft_s, Statistic.p50), (Metric.ttft_s, Statistic.p99))
+SERVED = (Metric.tpot_s, Metric.ttft_s, Metric.output_tok_s)
+PROMPTS = (16, 32, 64, 128, 256, 480, 1024, 2048)
 NUMBERS = ("decode", "prefill", "launch", "request", "step_s", "sequence_s")
 
 
@@ -55,12 +54,22 @@ def server(
     users: tuple[int, ...] = USERS,
     noise: float = 0.0,
     seed: int = 1,
-    figures: tuple[tuple[Metric, Statistic], ...] = MEANS,
     **numbers: float,
 ) -> list[Measurement]:
     """What a server would measure that differs from our predictions by known numbers."""
+    return measured([row(each, metric) for each in users for metric in SERVED], noise, seed, **numbers)
+
+
+def alone(noise: float = 0.0, **numbers: float) -> list[Measurement]:
+    """The same of prompts of one user, with medians and tails: short ones tell of the way in and out."""
+    figures = [(metric, Statistic.mean) for metric in SERVED]
+    figures += [(metric, statistic) for metric in SERVED[:2] for statistic in (Statistic.p50, Statistic.p99)]
+    rows = [row(1, metric, statistic=statistic, input_tokens=n) for n in PROMPTS for metric, statistic in figures]
+    return measured(rows, noise, 1, **numbers)
+
+
+def measured(rows: list[Measurement], noise: float, seed: int, **numbers: float) -> list[Measurement]:
     chance = np.random.default_rng(seed)
-    rows = [row(each, metric, statistic=statistic) for each in users for metric, statistic in figures]
     true = Correction(gpu="H200", engine="vllm", loads=1, rows=1, **numbers)
     steps = steps_of(rows[0]).corrected(true)
     return [
@@ -107,37 +116,34 @@ def test_a_server_as_predicted_is_left_as_predicted() -> None:
 
 def test_a_slow_front_end_is_found_and_nothing_else_is_blamed() -> None:
     """Requests outside any step take twice as long: only first tokens wait for it."""
-    found = made(server(users=FEW_USERS, request=2.0, noise=0.01)).groups[0]
-    assert found.correction
-    assert found.correction.request == pytest.approx(2.0, rel=0.1)
-    assert numbers(found.correction) == {"request"}
+    found = made(alone(request=2.0, noise=0.01)).groups[0].correction
+    assert found
+    assert found.request == pytest.approx(2.0, rel=0.1)
+    assert numbers(found) == {"request"}
 
 
 def test_two_causes_are_told_apart() -> None:
-    found = made(server(users=FEW_USERS, decode=0.85, request=1.6, noise=0.01)).groups[0].correction
+    found = made(alone(decode=1.2, request=2.0, noise=0.01)).groups[0].correction
     assert found
-    assert found.decode == pytest.approx(0.85, rel=0.03)
-    assert found.request == pytest.approx(1.6, rel=0.1)
+    assert found.decode == pytest.approx(1.2, rel=0.03)
+    assert found.request == pytest.approx(2.0, rel=0.1)
     assert numbers(found) == {"decode", "request"}
 
 
 def test_what_is_saved_is_what_was_judged() -> None:
     """The held-out errors are those of the numbers in the profile, to the last digit."""
-    rows = server(users=FEW_USERS, decode=1.3, noise=0.05)
-    result = made(rows)
-    saved = result.profile.corrections[0]
+    rows = alone(decode=1.3, noise=0.05)
+    saved = made(rows).profile.corrections[0]
     apart = held_out_loads((load_of(each) for each in rows), 0.5)
-    judging = [each for each in rows if load_of(each) in apart]
-    off = [
-        abs(error) for each, error in zip(judging, errors(judging, saved), strict=True) if each.metric is Metric.tpot_s
-    ]
-    (shown,) = [each for each in saved.held_out if each.figure == "tpot"]
-    assert shown.after == statistics.median(off)
+    for figure, metric, statistic in (("tpot", Metric.tpot_s, Statistic.mean), ("ttft p99", Metric.ttft_s, "p99")):
+        judging = [row for row in rows if load_of(row) in apart and (row.metric, row.statistic) == (metric, statistic)]
+        (shown,) = [each for each in saved.held_out if each.figure == figure]
+        assert shown.after == statistics.median(map(abs, errors(judging, saved)))
 
 
 def test_a_term_that_pays_on_the_taught_loads_alone_is_not_kept() -> None:
     """First tokens are slow in the loads that teach, and as predicted in those that judge; decoding is slow in all."""
-    rows = server(users=FEW_USERS, decode=1.3)
+    rows = alone(decode=1.3)
     apart = held_out_loads((load_of(each) for each in rows), 0.5)
     torn = [
         each.model_copy(update={"value": each.value * 1.6})
@@ -149,17 +155,18 @@ def test_a_term_that_pays_on_the_taught_loads_alone_is_not_kept() -> None:
     assert found.correction
     assert numbers(found.correction) == {"decode"}
     assert found.correction.decode == pytest.approx(1.3, rel=0.03)
-    assert any("made" in each for each in found.dropped)
+    assert any("made held-out loads worse (ttft" in each for each in found.dropped)
     assert not any(each.worse for each in found.held_out)
 
 
-def test_medians_and_tails_teach_beside_means() -> None:
-    found = made(server(users=FEW_USERS, figures=FIGURES, request=2.0)).groups[0]
+def test_every_figure_is_judged_and_a_load_has_one_word_in_the_interval() -> None:
+    found = made(alone(decode=1.3)).groups[0]
+    latencies = {f"{metric}{statistic}" for metric in ("tpot", "ttft") for statistic in ("", " p50", " p99")}
+    assert {each.figure for each in found.held_out} == {*latencies, "throughput"}
     assert found.correction
-    assert found.correction.request == pytest.approx(2.0, rel=0.1)
-    assert {each.figure for each in found.held_out} == {"tpot", "ttft", "ttft p50", "ttft p99", "throughput"}
-    # Three statistics of a load are one load's word.
-    assert found.correction.spreads["ttft"].n == found.judged
+    assert {kind: spread.n for kind, spread in found.correction.spreads.items()} == dict.fromkeys(
+        ("tpot", "ttft", "throughput"), found.judged
+    )
 
 
 def test_held_out_errors_fall_to_the_noise() -> None:
@@ -259,7 +266,7 @@ def test_bare_steps_are_calibrated_without_a_host() -> None:
 
 
 def test_a_load_that_was_not_warm_is_named() -> None:
-    rows = server(noise=0.0)
+    rows = server(decode=1.3)
     cold = [
         each.model_copy(update={"value": each.value * 3}) if each.batch == 4 and each.metric is Metric.tpot_s else each
         for each in rows
