@@ -253,7 +253,7 @@ class _Halves:
     def figures(self, terms: Terms) -> tuple[HeldOut, ...]:
         """Errors on the loads that judge, by figure."""
         after = errors(self.judging, self.trial(terms))
-        return held_out_figures(list(zip(map(_figure, self.judging), self._before, after, strict=True)))
+        return held_out_figures(sorted(zip(map(_figure, self.judging), self._before, after, strict=True)))
 
 
 def _figure(row: Measurement) -> str:
