@@ -134,6 +134,9 @@ def show(found: dict[str, Any]) -> None:
             print(f"{line}{score['probed']['p90']:>7.1%}")
     print("\nthe loop: transformers' continuous batching on one H200, Llama-3.1-8B, 512 in / 64 out; held-out loads")
     for name, run in found["loop"].items():
+        if "refused" in run:
+            print(f"  {name}: {run['refused']}")
+            continue
         print(f"  {name}: {run['taught']} taught, {run['judged']} judged; learned {run['learned_on_half']}")
         for each in run["held_out"]:
             print(f"    {each['figure']:<24}{each['n']:>3}{each['before']:>10.3f} → {each['after']:.3f}")

@@ -8,7 +8,7 @@ correction that a few good loads outweigh.
 
 Every second load (in order of size) teaches: terms are added one at a time, the one that explains these loads best
 first, while it is worth its numbers (Akaike's criterion). The other loads judge, and can only take terms away: one that
-makes no figure better there, and those that make one worse. What is left is saved as it was judged, and its interval
+makes no metric better there, and those that make one worse. What is left is saved as it was judged, and its interval
 comes from the errors of the loads that judged.
 """
 
@@ -213,14 +213,14 @@ def _group(rows: list[Measurement], hold_out: float) -> GroupResult:
     halves = _Halves(taught, judging)
     explaining = _explaining(halves, _available(rows, counts["taught"]))
     terms, dropped = _paying(halves, explaining)
-    found = {**counts, "held_out": halves.figures(terms), "dropped": dropped, "doubts": doubts}
+    found = {**counts, "held_out": halves.figures(terms, _figure), "dropped": dropped, "doubts": doubts}
     if not terms:
         why = "every correction made the held-out loads worse" if any(WORSE in each for each in dropped) else BETTER
         return GroupResult(what=what, **found, refused=f"{why}: predictions stay as they are")
     trial = halves.trial(terms)
     correction = trial.model_copy(
         update={
-            "held_out": halves.figures(terms),
+            "held_out": halves.figures(terms, _figure),
             "spreads": _spreads(judging, trial, steps),
             "notes": dropped,
             **_sizes(rows),
@@ -250,10 +250,10 @@ class _Halves:
         loss = 2 * (FAR / NOISE) ** 2 * float(np.sum(np.sqrt(1 + off * off) - 1))
         return loss + 2 * sum(2 if term == "host" else 1 for term in terms)
 
-    def figures(self, terms: Terms) -> tuple[HeldOut, ...]:
-        """Errors on the loads that judge, by figure."""
+    def figures(self, terms: Terms, name: Callable[[Measurement], str]) -> tuple[HeldOut, ...]:
+        """Errors on the loads that judge, by name: of a metric, or of each of its statistics."""
         after = errors(self.judging, self.trial(terms))
-        return held_out_figures(sorted(zip(map(_figure, self.judging), self._before, after, strict=True)))
+        return held_out_figures(sorted(zip(map(name, self.judging), self._before, after, strict=True)))
 
 
 def _figure(row: Measurement) -> str:
@@ -278,9 +278,9 @@ def _paying(halves: _Halves, terms: Terms) -> tuple[Terms, tuple[str, ...]]:
     """The terms that the loads that judge leave, and why they took the others away."""
     dropped = []
     while terms:
-        now = halves.figures(terms)
+        now = halves.figures(terms, kind_of)
         without = {term: tuple(each for each in terms if each != term) for term in terms}
-        others = {term: halves.figures(rest) for term, rest in without.items()}
+        others = {term: halves.figures(rest, kind_of) for term, rest in without.items()}
         worse = [figure for figure in now if figure.worse]
         idle = [term for term in terms if not any(map(_clearly_worse, now, others[term]))]
         if worse:
@@ -289,7 +289,7 @@ def _paying(halves: _Halves, terms: Terms) -> tuple[Terms, tuple[str, ...]]:
             dropped.append(f"{SAID[term]}: {WORSE} ({shown})")
         elif idle:
             term = min(idle, key=lambda each: sum(figure.after for figure in others[each]))
-            dropped.append(f"{SAID[term]}: made no held-out figure better")
+            dropped.append(f"{SAID[term]}: made no metric of held-out loads better")
         else:
             break
         terms = without[term]
