@@ -101,7 +101,7 @@ def loop(paths: Sequence[Path]) -> dict[str, object]:
     made["doubts"] = list(group.doubts)
     made["dropped"] = list(group.dropped)
     made["held_out"] = [each.model_dump() for each in group.held_out]
-    made["learned_on_half"] = group.trial.model_dump(mode="json", include=NUMBERS) if group.trial else None
+    made["learned_on_half"] = group.correction.model_dump(mode="json", include=NUMBERS) if group.correction else None
     made["throughput_as_counted"] = as_counted(paths, group)
     return made
 
@@ -111,7 +111,7 @@ NUMBERS = {"decode", "prefill", "step_s", "sequence_s"}
 
 def as_counted(paths: Sequence[Path], group: GroupResult) -> dict[str, float] | None:
     """Held-out throughput as the run's window counted it, not by Little's law."""
-    if group.trial is None:
+    if group.correction is None:
         return None
     machine = Machine(gpu="H200", gpus=1, tp=1)
     rows = [row for path in paths for row in measurements_of(read_run(path), machine)]
@@ -119,7 +119,7 @@ def as_counted(paths: Sequence[Path], group: GroupResult) -> dict[str, float] | 
     judging = [row for row in rows if load_of(row) in apart and row.metric is Metric.output_tok_s]
     return {
         "before": statistics.median(map(abs, errors(judging, None))),
-        "after": statistics.median(map(abs, errors(judging, group.trial))),
+        "after": statistics.median(map(abs, errors(judging, group.correction))),
     }
 
 
@@ -134,6 +134,9 @@ def show(found: dict[str, Any]) -> None:
             print(f"{line}{score['probed']['p90']:>7.1%}")
     print("\nthe loop: transformers' continuous batching on one H200, Llama-3.1-8B, 512 in / 64 out; held-out loads")
     for name, run in found["loop"].items():
+        if "refused" in run:
+            print(f"  {name}: {run['refused']}")
+            continue
         print(f"  {name}: {run['taught']} taught, {run['judged']} judged; learned {run['learned_on_half']}")
         for each in run["held_out"]:
             print(f"    {each['figure']:<24}{each['n']:>3}{each['before']:>10.3f} → {each['after']:.3f}")

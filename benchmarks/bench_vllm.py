@@ -20,9 +20,11 @@ from typing import Any
 
 from tokonomics.clock import today
 from tokonomics.errors import BadInput
+from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, RequestRecord
 from tokonomics.measure.calibrate import calibrate, errors, held_out_loads, load_of
-from tokonomics.measure.evidence import Evidence
-from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts, Statistic
+from tokonomics.measure.evidence import Evidence, taught_by
+from tokonomics.measure.measurements import Measurement, Metric, Statistic
+from tokonomics.measure.priced_run import Machine
 from tokonomics.measure.validate import steps_of, value_of
 
 HERE = Path(__file__).parent
@@ -46,16 +48,8 @@ FIGURES = {
     "TPOT p99": (Metric.tpot_s, Statistic.p99),
     "TTFT p99": (Metric.ttft_s, Statistic.p99),
 }
-MEASURED = {
-    "throughput": ("output_throughput", 1.0),
-    "TPOT p50": ("median_tpot_ms", 1e-3),
-    "TTFT p50": ("median_ttft_ms", 1e-3),
-    "TPOT p99": ("p99_tpot_ms", 1e-3),
-    "TTFT p99": ("p99_ttft_ms", 1e-3),
-}
+"""What is scored; means teach and judge beside them, as in the verb."""
 BUDGETS = {"small-steps": 2048}
-FEWEST_FOR_P99 = 40
-"""Requests of a load; of fewer, the 99th percentile is one request's luck."""
 
 
 def main() -> None:
@@ -65,8 +59,8 @@ def main() -> None:
     taught: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, session in sessions.items():
         rows = [(load, _rows(name, session, load)) for load in session["loads"] if _comparable(name, load)]
-        loads[name] = [_scored(load, named) for load, named in rows]
-        taught[name] = _after_calibrate([row for _, named in rows for row in named.values()])
+        loads[name] = [_scored(load, of_load) for load, of_load in rows]
+        taught[name] = _after_calibrate([row for _, of_load in rows for row in of_load])
         print(f"\n{name}")
         for load in loads[name]:
             errors = "  ".join(f"{figure} {error:+.0%}" for figure, error in load["errors"].items())
@@ -138,45 +132,40 @@ def _comparable(name: str, load: dict[str, Any]) -> bool:
     return load["asked"]["output"] > 1 and (name != "small-steps" or load["asked"]["users"] == 1)
 
 
-def _rows(name: str, session: dict[str, Any], load: dict[str, Any]) -> dict[str, Measurement]:
+def _rows(name: str, session: dict[str, Any], load: dict[str, Any]) -> list[Measurement]:
+    """The load as the verb would read it; and what it cannot read from a result, the server's limits."""
     asked = load["asked"]
     recorded = load.get("requests") if asked["rate"] else None
-    facts = RunFacts(
-        requests=asked["n"],
-        max_sequences=256,
-        max_batched_tokens=BUDGETS.get(name),
-        arrival_s=tuple(recorded["start"]) if recorded else (),
-        input_tokens=tuple(recorded["input"]) if recorded else (),
-        output_tokens=tuple(recorded["output"]) if recorded else (),
+    requests = zip(*(recorded[column] for column in ("start", "input", "output")), strict=True) if recorded else ()
+    records = tuple(RequestRecord(sent_s=sent, input_tokens=i, output_tokens=o) for sent, i, o in requests)
+    per_s = load["output_throughput"] / asked["output"]
+    totals = {"input_tokens": sum(one.input_tokens for one in records), "failed": 0}
+    point = LoadPoint(
+        concurrency=asked["users"],
+        rate=asked["rate"],
+        requests_per_s=per_s,
+        input_tokens_per_s=per_s * asked["input"],
+        output_tokens_per_s=load["output_throughput"],
+        mean_input_tokens=asked["input"],
+        mean_output_tokens=asked["output"],
+        completed=len(records) or asked["n"],
+        **(totals | {"output_tokens": sum(one.output_tokens for one in records)} if records else {}),
+        ttft_s=_latencies(load, "ttft"),
+        tpot_s=_latencies(load, "tpot"),
+        records=records,
     )
-    made = {}
-    for figure, (metric, statistic) in FIGURES.items():
-        field, unit = MEASURED[figure]
-        if statistic is Statistic.p99 and asked["n"] < FEWEST_FOR_P99:
-            continue
-        made[figure] = Measurement(
-            key=f"{name}: {_words(asked)}, {figure}",
-            model=session["model"],
-            gpu="H200",
-            gpus=1,
-            tp=1,
-            weights=session["quant"] or "bf16",
-            kv=None,
-            engine="vllm",
-            engine_version="0.26.0",
-            year=2026,
-            input_tokens=asked["input"],
-            output_tokens=asked["output"],
-            batch=asked["users"],
-            rate=asked["rate"],
-            mode=Mode.fixed_concurrency if asked["users"] else Mode.server_slo,
-            metric=metric,
-            statistic=statistic,
-            value=load[field] * unit,
-            source=name,
-            run=facts,
-        )
-    return made
+    machine = Machine(gpu="H200", gpus=1, tp=1, engine="vllm", weights=session["quant"] or "bf16")
+    limits = {"max_sequences": 256, "max_batched_tokens": BUDGETS.get(name)}
+    return [
+        row.model_copy(update={"source": name, "run": row.run.model_copy(update=limits)})
+        for row in taught_by(BenchmarkRun(tool=name, model=session["model"], points=(point,)), machine)
+    ]
+
+
+def _latencies(load: dict[str, Any], metric: str) -> Latencies:
+    names = {"mean": "mean", "median": "p50", "p99": "p99"}
+    given = {ours: load.get(f"{theirs}_{metric}_ms") for theirs, ours in names.items()}
+    return Latencies(**{statistic: ms * 1e-3 for statistic, ms in given.items() if ms is not None})
 
 
 def _words(asked: dict[str, Any]) -> str:
@@ -184,7 +173,9 @@ def _words(asked: dict[str, Any]) -> str:
     return f"{asked['input']}/{asked['output']}, {load}"
 
 
-def _scored(load: dict[str, Any], rows: dict[str, Measurement]) -> dict[str, Any]:
+def _scored(load: dict[str, Any], of_load: Sequence[Measurement]) -> dict[str, Any]:
+    by_kind = {(row.metric, row.statistic): row for row in of_load}
+    rows = {figure: by_kind[kind] for figure, kind in FIGURES.items() if kind in by_kind}
     predicted = {figure: value_of(row, steps_of(row)) for figure, row in rows.items()}
     return {
         "load": _words(load["asked"]),
@@ -204,19 +195,21 @@ def _summed(loads: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def _after_calibrate(rows: list[Measurement]) -> dict[str, list[tuple[float, float]]]:
-    """Errors on the loads that did not teach, by figure, before and after; sessions of too few loads have none."""
+    """Errors on the loads that did not teach, by figure, before and after."""
     try:
-        group = calibrate(Evidence(rows=rows), made=today(), command="", name="half").groups[0]
-    except BadInput as refusal:
-        print("not calibrated:", refusal.what)
-        return {}
-    print(f"  {group.trial and {name: getattr(group.trial, name) for name in LEARNED}}", "; ".join(group.dropped))
+        learned = calibrate(Evidence(rows=rows), made=today(), command="", name="half").groups[0].correction
+    except BadInput as refusal:  # nothing is corrected
+        print("  not calibrated:", refusal.what)
+        learned = None
+    if learned:
+        print(f"  { ({name: getattr(learned, name) for name in LEARNED}) }", "; ".join(learned.notes))
     apart = held_out_loads({load_of(row) for row in rows}, 0.5)
     judged = [row for row in rows if load_of(row) in apart]
     found: dict[str, list[tuple[float, float]]] = {figure: [] for figure in FIGURES}
-    for row, before, after in zip(judged, errors(judged, None), errors(judged, group.trial), strict=True):
-        figure = next(name for name, kind in FIGURES.items() if kind == (row.metric, row.statistic))
-        found[figure].append((math.exp(before) - 1, math.exp(after) - 1))
+    named = {kind: figure for figure, kind in FIGURES.items()}
+    for row, before, after in zip(judged, errors(judged, None), errors(judged, learned), strict=True):
+        if (row.metric, row.statistic) in named:
+            found[named[row.metric, row.statistic]].append((math.exp(before) - 1, math.exp(after) - 1))
     return found
 
 

@@ -2,11 +2,14 @@
 
 For each model served on a GPU by an engine, a few numbers: a factor on what the GPU takes for steps of few tokens, one
 for prompts; factors on the host's launches and on a request's time outside any step where the engine has them; or the
-host's seconds a step and a running sequence. They are fitted by least squares of
-log(predicted ÷ measured) over all figures, each weighed by how well its kind is predicted in general, with a pull
-towards no correction that a few good loads outweigh. Every second load (in order of size) teaches a first fit, of the
-fewest numbers that explain it about as well as any; the others judge it, and what made a kind of figure worse there is
-left out. What is kept is then fitted on all loads, and its interval comes from the errors of the loads that judged.
+host's seconds a step and a running sequence. They are fitted by least squares of log(predicted ÷ measured) over all
+figures, each weighed by how well its kind is predicted in general, with far outliers held down and a pull towards no
+correction that a few good loads outweigh.
+
+Every second load (in order of size) teaches: terms are added one at a time, the one that explains these loads best
+first, while it is worth its numbers (Akaike's criterion). The other loads judge, and can only take terms away: one that
+makes no metric better there, and those that make one worse. What is left is saved as it was judged, and its interval
+comes from the errors of the loads that judged.
 """
 
 import math
@@ -22,7 +25,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from tokonomics.errors import BadInput, TokonomicsError, shorten
 from tokonomics.measure.evidence import Evidence
-from tokonomics.measure.measurements import Measurement, Mode
+from tokonomics.measure.measurements import Measurement, Mode, Statistic
 from tokonomics.measure.probe.fit_profile import held_out_figures, shrunken
 from tokonomics.measure.validate import kind_of, steps_of, value_of
 from tokonomics.nouns import Noun
@@ -35,12 +38,13 @@ from tokonomics.physics.calibration import (
     engine_of,
     using,
 )
-from tokonomics.physics.intervals import prior_deviation
+from tokonomics.physics.intervals import Kind, prior_deviation
 from tokonomics.physics.steptime import StepModel
 from tokonomics.units import percent, plural, seconds
 
 Term = Literal["decode", "prefill", "host", "launch", "request"]
 Load = tuple[object, ...]
+Terms = tuple[Term, ...]
 Array = NDArray[np.float64]
 
 FEWEST_LOADS = 4
@@ -49,6 +53,11 @@ FEWEST_FOR_ALL = 4
 """Loads that teach, from which all numbers are fitted."""
 NOISE = 0.05
 """Size of log(predicted ÷ measured) that is a run's own chance, and no reason to correct anything."""
+FAR = 2 * NOISE
+"""Errors beyond count less than their square."""
+PROBED = 0.03
+"""Change of a number from which its effect is read: a simulated run is made of whole steps, so its figures jump at
+smaller ones."""
 SCALED: tuple[Term, ...] = ("decode", "prefill", "launch", "request")
 """Terms that are factors."""
 PRIOR: dict[Term, float] = {"decode": 0.3, "prefill": 0.5, "host": 1.0, "launch": 0.5, "request": 0.5}
@@ -56,6 +65,9 @@ PRIOR: dict[Term, float] = {"decode": 0.3, "prefill": 0.5, "host": 1.0, "launch"
 CONTRADICTION = 1.5
 """Times that a load of fewer users may be slower than one of more, by chance."""
 FACTORS = (0.5, 4.0)
+MOST_HOST = 50.0
+"""Times the median time per token that a host may take for a step, or for the sequences of the largest batch."""
+WORSE, BETTER = "made held-out loads worse", "no correction made the held-out loads better"
 SAID: dict[Term, str] = {
     "decode": "decode factor",
     "prefill": "prompt factor",
@@ -73,10 +85,8 @@ class GroupResult(Noun):
     taught: NonNegativeInt
     judged: NonNegativeInt
     rows: PositiveInt
-    trial: Correction | None = None
-    """Fitted on the loads that taught alone: what the loads that judged were predicted with."""
     correction: Correction | None = None
-    """Fitted on all loads: what the profile keeps."""
+    """Fitted on the loads that taught alone: what the others were predicted with, and what the profile keeps."""
     held_out: tuple[HeldOut, ...] = ()
     dropped: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
@@ -200,44 +210,100 @@ def _group(rows: list[Measurement], hold_out: float) -> GroupResult:
     if len(loads) < FEWEST_LOADS:
         enough = f"{plural(len(loads), 'load')}, and it takes {FEWEST_LOADS}: half of them judge the rest"
         return GroupResult(what=what, **counts, doubts=doubts, refused=enough)
-    before = errors(judging, None)
-    dropped: list[str] = []
-    for terms, trial in _trials(taught, _candidates(rows, counts["taught"])):
-        pairs = zip(map(kind_of, judging), before, errors(judging, trial), strict=True)
-        figures = held_out_figures(list(pairs))
-        worse = [each for each in figures if each.worse]
-        if not worse:
-            final = _correction(rows, fit(rows, terms)).model_copy(
-                update={"held_out": figures, "spreads": _spreads(judging, trial, steps), "notes": tuple(dropped)}
-            )
-            done = {"trial": trial, "correction": final, "held_out": figures, "dropped": tuple(dropped)}
-            return GroupResult(what=what, **counts, doubts=doubts, **done)
-        said = ", ".join(f"{each.figure} {percent(each.before)} → {percent(each.after)}" for each in worse)
-        dropped.append(f"{' and '.join(SAID[term] for term in terms)}: made held-out loads worse ({said})")
-    return GroupResult(
-        what=what,
-        **counts,
-        held_out=figures,
-        dropped=tuple(dropped),
-        doubts=doubts,
-        refused="every correction made the held-out loads worse: predictions stay as they are",
+    halves = _Halves(taught, judging)
+    explaining = _explaining(halves, _available(rows, counts["taught"]))
+    terms, dropped = _paying(halves, explaining)
+    found = {**counts, "held_out": halves.figures(terms, _figure), "dropped": dropped, "doubts": doubts}
+    if not terms:
+        why = "every correction made the held-out loads worse" if any(WORSE in each for each in dropped) else BETTER
+        return GroupResult(what=what, **found, refused=f"{why}: predictions stay as they are")
+    trial = halves.trial(terms)
+    correction = trial.model_copy(
+        update={
+            "held_out": halves.figures(terms, _figure),
+            "spreads": _spreads(judging, trial, steps),
+            "notes": dropped,
+            **_sizes(rows),
+        }
     )
+    return GroupResult(what=what, **found, correction=correction)
 
 
-def _trials(
-    taught: Sequence[Measurement], candidates: Sequence[tuple[Term, ...]]
-) -> list[tuple[tuple[Term, ...], Correction]]:
-    """What to try on the loads that judge: the fewest numbers that explain those that teach about as well as any."""
-    trials = [(terms, _correction(taught, fit(taught, terms))) for terms in candidates]
-    off = {terms: _misfit(taught, trial) for terms, trial in trials}
-    enough = 1.15 * min(off.values()) + NOISE / 5
-    first = next(trial for trial in trials if off[trial[0]] <= enough)
-    rest = sorted((trial for trial in trials if trial[0] and trial is not first), key=lambda each: off[each[0]])
-    return [first, *rest]
+class _Halves:
+    """Loads that teach and loads that judge; a set of terms is fitted once."""
+
+    def __init__(self, taught: Sequence[Measurement], judging: Sequence[Measurement]) -> None:
+        self.taught, self.judging = taught, judging
+        self._before = errors(judging, None)
+        self._trials: dict[frozenset[Term], Correction] = {}
+
+    def trial(self, terms: Terms) -> Correction:
+        """These terms, fitted on the loads that teach."""
+        which = frozenset(terms)
+        if which not in self._trials:
+            self._trials[which] = _correction(self.taught[0], fit(self.taught, terms))
+        return self._trials[which]
+
+    def misfit(self, terms: Terms) -> float:
+        """Akaike's criterion on the loads that teach: the fit's loss in units of noise, and two for each number."""
+        off = _weights(self.taught) * errors(self.taught, self.trial(terms)) / FAR
+        loss = 2 * (FAR / NOISE) ** 2 * float(np.sum(np.sqrt(1 + off * off) - 1))
+        return loss + 2 * sum(2 if term == "host" else 1 for term in terms)
+
+    def figures(self, terms: Terms, name: Callable[[Measurement], str]) -> tuple[HeldOut, ...]:
+        """Errors on the loads that judge, by name: of a metric, or of each of its statistics."""
+        after = errors(self.judging, self.trial(terms))
+        return held_out_figures(sorted(zip(map(name, self.judging), self._before, after, strict=True)))
 
 
-def _misfit(rows: Sequence[Measurement], correction: Correction) -> float:
-    return float(np.average(np.abs(errors(rows, correction)), weights=_trust(rows)))
+def _figure(row: Measurement) -> str:
+    """Its kind, with the statistic where it is not the mean."""
+    kind = kind_of(row)
+    return kind if row.statistic is Statistic.mean else f"{kind} {row.statistic}"
+
+
+def _explaining(halves: _Halves, available: Terms) -> Terms:
+    """Terms that explain the loads that teach: the best one more each time, while it is worth its numbers."""
+    terms: Terms = ()
+    while len(terms) < len(available):
+        more = [(*terms, term) for term in available if term not in terms]
+        best = min(more, key=halves.misfit)
+        if halves.misfit(best) >= halves.misfit(terms):
+            break
+        terms = best
+    return terms
+
+
+def _paying(halves: _Halves, terms: Terms) -> tuple[Terms, tuple[str, ...]]:
+    """The terms that the loads that judge leave, and why they took the others away."""
+    dropped = []
+    while terms:
+        now = halves.figures(terms, kind_of)
+        without = {term: tuple(each for each in terms if each != term) for term in terms}
+        others = {term: halves.figures(rest, kind_of) for term, rest in without.items()}
+        worse = [figure for figure in now if figure.worse]
+        idle = [term for term in terms if not any(map(_clearly_worse, now, others[term]))]
+        if worse:
+            term = min(terms, key=lambda each: _harm(others[each]))
+            shown = ", ".join(f"{each.figure} {percent(each.before)} → {percent(each.after)}" for each in worse)
+            dropped.append(f"{SAID[term]}: {WORSE} ({shown})")
+        elif idle:
+            term = min(idle, key=lambda each: sum(figure.after for figure in others[each]))
+            dropped.append(f"{SAID[term]}: made no metric of held-out loads better")
+        else:
+            break
+        terms = without[term]
+    return terms, tuple(dropped)
+
+
+def _clearly_worse(one: HeldOut, other: HeldOut) -> bool:
+    """Whether the other's error is larger, by more than chance moves it."""
+    return other.model_copy(update={"before": one.after}).worse
+
+
+def _harm(figures: Sequence[HeldOut]) -> float:
+    """By how much figures are worse than with no correction."""
+    return sum(figure.after - figure.before for figure in figures if figure.worse)
 
 
 def _doubts(rows: Sequence[Measurement]) -> tuple[str, ...]:
@@ -245,11 +311,9 @@ def _doubts(rows: Sequence[Measurement]) -> tuple[str, ...]:
     made = []
     shapes = {(row.input_tokens, row.output_tokens) for row in rows}
     for shape in sorted(shapes):
-        loads = sorted(
-            (row.batch, row.value)
-            for row in rows
-            if row.batch and kind_of(row) == "tpot" and (row.input_tokens, row.output_tokens) == shape
-        )
+        of_shape = [row for row in rows if kind_of(row) == "tpot" and (row.input_tokens, row.output_tokens) == shape]
+        typical = {row.batch: row.value for row in reversed(of_shape) if row.batch}  # the first statistic of each
+        loads = sorted(typical.items())
         for place, (users, value) in enumerate(loads[:-1]):
             faster, least = min(loads[place + 1 :], key=lambda load: load[1])
             if value > CONTRADICTION * least:
@@ -266,23 +330,16 @@ def _words(row: Measurement, steps: StepModel) -> str:
     return f"{at.model.key} ({at.weights}) on {at.gpus} × {at.gpu.key}, {engine}"
 
 
-def _candidates(rows: Sequence[Measurement], taught: int) -> list[tuple[Term, ...]]:
-    """What may be fitted, fewest numbers first; fewer of them where fewer loads teach."""
+def _available(rows: Sequence[Measurement], taught: int) -> Terms:
+    """What may be fitted; less of it where fewer loads teach."""
     kinds = {kind_of(row) for row in rows}
     if rows[0].engine is None:
-        options: list[tuple[Term, ...]] = [(), ("decode",)] if "step" in kinds else [(), ("prefill",)]
-        return [*options, ("decode", "prefill")] if {"step", "prefill"} <= kinds else options
-    options = [(), ("decode",), ("host",), ("decode", "host")]
-    if taught >= FEWEST_FOR_ALL and "ttft" in kinds:
-        options += [("decode", "prefill"), ("prefill", "host"), ("decode", "prefill", "host")]
-        own = steps_of(rows[0]).engine
-        if own and own.layer_s:
-            options += [
-                ("decode", "launch"),
-                ("decode", "prefill", "launch"),
-                ("decode", "prefill", "launch", "request"),
-            ]
-    return options
+        named: tuple[tuple[Kind, Term], ...] = (("step", "decode"), ("prefill", "prefill"))
+        return tuple(term for kind, term in named if kind in kinds)
+    if taught < FEWEST_FOR_ALL or "ttft" not in kinds:
+        return ("decode", "host")
+    own = steps_of(rows[0]).engine
+    return ("decode", "host", "prefill", *(("launch", "request") if own and own.layer_s else ()))
 
 
 def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
@@ -291,42 +348,58 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
 
     if not terms:
         return {}
-    trust = _trust(rows)
-    unit_s = _time_per_token_s(rows)
+    weights = _weights(rows)
+    step_unit_s = _time_per_token_s(rows)
+    units_s = {"step": step_unit_s, "sequence": step_unit_s / max(row.batch or 1 for row in rows)}
     own = steps_of(rows[0]).engine
-    start = {"step": 0.0, "sequence": 0.0} | dict.fromkeys(SCALED, 0.0)
+    start = dict.fromkeys((*units_s, *SCALED), 0.0)
     if own and not own.overlapped:
-        start |= {"step": own.step_s / unit_s, "sequence": own.sequence_s / unit_s}
-    free = [each for term in terms for each in (("step", "sequence") if term == "host" else (term,))]
-    low = [0.0 if each in ("step", "sequence") else math.log(FACTORS[0]) for each in free]
-    high = [50.0 if each in ("step", "sequence") else math.log(FACTORS[1]) for each in free]
-    pulls = np.array([NOISE / PRIOR["host" if each in ("step", "sequence") else each] for each in free])  # type: ignore[index]
+        start |= {"step": own.step_s / units_s["step"], "sequence": own.sequence_s / units_s["sequence"]}
+    free = [each for term in terms for each in (units_s if term == "host" else (term,))]
+    low = [0.0 if each in units_s else math.log(FACTORS[0]) for each in free]
+    high = [MOST_HOST if each in units_s else math.log(FACTORS[1]) for each in free]
+    pulls = np.array([NOISE / PRIOR["host" if each in units_s else each] for each in free])  # type: ignore[index]
     origin = np.array([start[each] for each in free])
 
     def numbers(x: Array) -> dict[str, float]:
         found = dict(zip(free, x.tolist(), strict=True))
         made: dict[str, float] = {name: math.exp(found[name]) for name in SCALED if name in found}
-        if "step" in found:
-            made |= {"step_s": found["step"] * unit_s, "sequence_s": found["sequence"] * unit_s}
-        return made
+        return made | {f"{name}_s": found[name] * unit_s for name, unit_s in units_s.items() if name in found}
 
     def residuals(x: Array) -> Array:
-        return np.concatenate([trust * errors(rows, _trial(rows[0], numbers(x))), pulls * (x - origin)])
+        return np.concatenate([weights * errors(rows, _correction(rows[0], numbers(x))), pulls * (x - origin)])
+
+    def slopes(x: Array) -> Array:
+        here = residuals(x)
+        return np.stack([(residuals(x + change) - here) / PROBED for change in PROBED * np.eye(len(x))], axis=1)
 
     begin = np.clip(origin, np.array(low) + 1e-4, np.array(high) - 1e-4)
     solved = least_squares(
-        residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=2 * NOISE, diff_step=1e-3, max_nfev=30
+        residuals,
+        begin,
+        slopes,
+        bounds=(low, high),
+        loss="soft_l1",
+        f_scale=FAR,
+        xtol=1e-3,
+        ftol=1e-4,
+        max_nfev=30,
     )
     return numbers(solved.x)
 
 
-def _trust(rows: Sequence[Measurement]) -> Array:
-    """Weights of figures: waits for a first token are predicted less well than times per token."""
+def _weights(rows: Sequence[Measurement]) -> Array:
+    """How much a row counts: less where its metric is predicted less well in general, as waits for a first token are.
+
+    Statistics of one metric of a load share its weight.
+    """
+    alike = Counter((load_of(row), kind_of(row)) for row in rows)
 
     def weight(row: Measurement) -> float:
         at = steps_of(row).deployment
         best = prior_deviation("tpot" if row.engine else "step", at)
-        return min(1.0, best / prior_deviation(kind_of(row), at))
+        trust = min(1.0, best / prior_deviation(kind_of(row), at))
+        return trust / math.sqrt(alike[load_of(row), kind_of(row)])
 
     return np.array([weight(row) for row in rows])
 
@@ -338,25 +411,24 @@ def _time_per_token_s(rows: Sequence[Measurement]) -> float:
     return statistics.median(times or rates or [row.value for row in rows])
 
 
-def _trial(row: Measurement, numbers: Mapping[str, float]) -> Correction:
+def _correction(row: Measurement, numbers: Mapping[str, float]) -> Correction:
+    """Of what a row ran on, with numbers that one can read."""
     at = steps_of(row).deployment
-    engine = engine_of(at, row.engine is not None)
     return Correction(
         gpu=at.gpu.key,
-        engine=engine,
+        engine=engine_of(at, row.engine is not None),
         model=at.model.key,
         weights=at.weights,
         tp=at.tp,
         learned_at=f"{at.weights}, TP {at.tp}",
         loads=1,
         rows=1,
-        **numbers,
+        **{name: float(f"{value:.5g}") for name, value in numbers.items()},
     )
 
 
-def _correction(rows: Sequence[Measurement], numbers: Mapping[str, float]) -> Correction:
-    """With the sizes that were seen."""
-    short = {name: float(f"{value:.5g}") for name, value in numbers.items()}
+def _sizes(rows: Sequence[Measurement]) -> dict[str, object]:
+    """What was seen, for a correction to keep."""
     seen = {}
     sizes: dict[str, Callable[[Measurement], float | None]] = {
         "batch": lambda row: row.batch,
@@ -371,8 +443,7 @@ def _correction(rows: Sequence[Measurement], numbers: Mapping[str, float]) -> Co
             seen[name] = Range(low=min(values), high=max(values))
     # An answer's first token is written with the prompt alone in the cache.
     seen["context"] = Range(low=seen["input_tokens"].low, high=seen["context"].high)
-    loads = len({load_of(row) for row in rows})
-    return _trial(rows[0], short).model_copy(update={"seen": seen, "loads": loads, "rows": len(rows)})
+    return {"seen": seen, "loads": len({load_of(row) for row in rows}), "rows": len(rows)}
 
 
 def errors(rows: Sequence[Measurement], correction: Correction | None) -> list[float]:
@@ -390,11 +461,15 @@ def errors(rows: Sequence[Measurement], correction: Correction | None) -> list[f
 
 
 def _spreads(rows: Sequence[Measurement], trial: Correction, steps: StepModel) -> dict[str, Spread]:
-    """How far held-out figures lie from what the first fit says, as if some of the known size came before."""
-    made: dict[str, list[float]] = {}
+    """How far held-out figures lie from what was learned, as if some of the known size came before.
+
+    Statistics of one load err together: they count as one.
+    """
+    made: dict[Kind, dict[Load, list[float]]] = {}
     for row, error in zip(rows, errors(rows, trial), strict=True):
-        made.setdefault(kind_of(row), []).append(error)
-    return {
-        kind: Spread(deviation=shrunken(found, prior_deviation(kind, steps.deployment)), n=len(found))  # type: ignore[arg-type]
-        for kind, found in made.items()
-    }
+        made.setdefault(kind_of(row), {}).setdefault(load_of(row), []).append(error)
+    spreads: dict[str, Spread] = {}
+    for kind, loads in made.items():
+        sizes = [math.sqrt(statistics.fmean(error * error for error in found)) for found in loads.values()]
+        spreads[kind] = Spread(deviation=shrunken(sizes, prior_deviation(kind, steps.deployment)), n=len(sizes))
+    return spreads

@@ -4,8 +4,9 @@ A file is told by what is in it: a profile, the probe's timings, a table of resu
 (``measurements``), a meter's ledger, or any result of a load generator (``importers``).
 
 Users of a closed loop who never pause are always on their way: by Little's law requests a second × seconds an answer
-is their number. A window that ends in the middle of a round counts fewer, so that its throughput is too low; there the
-throughput is taken from the answers' own times, and that is said.
+is their number. A window inside such a run that ends in the middle of a round counts fewer, so that its throughput is
+too low; there the throughput is taken from the answers' own times, and that is said. A run counted from its first
+request to its last answer has no such window: it is simulated as it was, with its beginning and its end.
 """
 
 import json
@@ -18,8 +19,9 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint
 from tokonomics.measure.importers.recognise import read_run
-from tokonomics.measure.measurements import Measurement, Unread, read_measurements, read_text, steps_from
+from tokonomics.measure.measurements import Measurement, Statistic, Unread, read_measurements, read_text, steps_from
 from tokonomics.measure.meter.loads import is_ledger, runs_of
+from tokonomics.measure.priced_run import Machine as RunMachine
 from tokonomics.measure.priced_run import machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
 from tokonomics.measure.probe.timing_rows import check_timings
@@ -31,6 +33,9 @@ ROUNDED = 0.95
 """Share of the users whom Little's law must find for a window to count whole rounds."""
 CONTRADICTED = 0.1
 """The same: of fewer, no round that was cut explains it, and nobody knows which of the figures is wrong."""
+
+FEWEST_FOR_P99 = 40
+"""Requests of a load; of fewer, the 99th percentile is one request's luck."""
 
 
 @dataclass(frozen=True)
@@ -167,13 +172,19 @@ def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None
             f"{shorten(Path(where).name, 60)}: throughput of {plural(changed, 'load')} taken from users ÷ answer time, "
             "as the window ended in the middle of a round"
         )
-    found.rows += measurements_of(run.model_copy(update={"points": points}), machine)
+    found.rows += taught_by(run.model_copy(update={"points": points}), machine)
+
+
+def taught_by(run: BenchmarkRun, machine: RunMachine) -> list[Measurement]:
+    """Every figure of a run that teaches or judges: all but what is one request's luck."""
+    rows = measurements_of(run, machine)
+    return [row for row in rows if row.statistic is not Statistic.p99 or (row.run.requests or 0) >= FEWEST_FOR_P99]
 
 
 def _whole_rounds(point: LoadPoint) -> LoadPoint:
-    """The same point with its throughput by Little's law, where its window counted too few answers."""
+    """The same point with its throughput by Little's law, where a window after a warm-up counted too few answers."""
     took = point.e2e_s.mean if point.e2e_s else None
-    if not took or not point.concurrency or point.failed:
+    if not took or not point.concurrency or point.failed or point.outside.requests < point.concurrency:
         return point
     on_their_way = point.requests_per_s * took
     if not CONTRADICTED * point.concurrency < on_their_way < ROUNDED * point.concurrency:

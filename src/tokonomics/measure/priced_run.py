@@ -191,18 +191,18 @@ def price_run(
     )
 
 
-def measurements_of(run: BenchmarkRun, machine: Machine, *, tails: bool = False) -> list[Measurement]:
-    """Every figure of a run that can be predicted, a row each; of one replica. With ``tails``, as it is scored.
-
-    Otherwise means, where there are any: what is fitted should not jump.
-    """
-    return [row for point in run.points for row in _rows(run, point, machine, tails)]
+def measurements_of(run: BenchmarkRun, machine: Machine) -> list[Measurement]:
+    """Every figure of a run that can be predicted, a row each; of one replica."""
+    return [row for point in run.points for row in _rows(run, point, machine)]
 
 
 def _priced(run: BenchmarkRun, point: LoadPoint, machine: Machine | None, price: Price | None) -> PricedPoint:
-    rows = _rows(run, point, machine, tails=True) if machine else []
+    rows = _rows(run, point, machine) if machine else []
     scored, reason = [], None
+    with_median = {row.metric for row in rows if row.statistic is Statistic.p50}
     for row in rows:
+        if row.statistic is Statistic.mean and row.metric in with_median:
+            continue  # one typical figure is enough to show
         said = predict(row)
         if isinstance(said, str):
             reason = said
@@ -245,15 +245,15 @@ def _dollars(point: LoadPoint, price: Price, prefill_share: float | None) -> Poi
     )
 
 
-def _rows(run: BenchmarkRun, point: LoadPoint, machine: Machine, tails: bool) -> list[Measurement]:
+def _rows(run: BenchmarkRun, point: LoadPoint, machine: Machine) -> list[Measurement]:
     if run.model is None:
         return []
     replicas = machine.replicas
     # Of a load that is all there at once, only means are predicted.
     known = bool(point.concurrency or point.rate or point.records)
     figures = [
-        *_figures(Metric.tpot_s, point.tpot_s, tails and known),
-        *_figures(Metric.ttft_s, point.ttft_s, tails and known),
+        *_figures(Metric.tpot_s, point.tpot_s, known),
+        *_figures(Metric.ttft_s, point.ttft_s, known),
         (Metric.output_tok_s, Statistic.mean, point.output_tokens_per_s / replicas),
     ]
     users = max(1, round(point.concurrency / replicas)) if point.concurrency else None
@@ -289,15 +289,13 @@ def _rows(run: BenchmarkRun, point: LoadPoint, machine: Machine, tails: bool) ->
     ]
 
 
-def _figures(metric: Metric, spread: Latencies | None, tails: bool) -> list[tuple[Metric, Statistic, float | None]]:
-    """Median and 99th percentile, or the mean alone; the one where there is not the other."""
+def _figures(metric: Metric, spread: Latencies | None, known: bool) -> list[tuple[Metric, Statistic, float | None]]:
+    """Every statistic that is given; of a load not known, the mean alone, or the median for want of it."""
     if spread is None:
         return []
-    mean = (metric, Statistic.mean, spread.mean)
-    median = (metric, Statistic.p50, spread.p50)
-    if not tails:
-        return [median if spread.mean is None else mean]
-    return [mean if spread.p50 is None else median, (metric, Statistic.p99, spread.p99)]
+    given = [(metric, statistic, getattr(spread, statistic)) for statistic in Statistic]
+    given = [figure for figure in given if figure[2] is not None]
+    return given if known else given[:1]
 
 
 def _facts(point: LoadPoint, replicas: int, users: int | None) -> RunFacts:

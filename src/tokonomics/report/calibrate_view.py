@@ -82,7 +82,7 @@ def _group(group: GroupResult) -> list[RenderableType]:
     if group.held_out:
         body.append(_held_out(group.held_out))
     if group.correction:
-        body.append(Text(_numbers(group.correction)))
+        body.append(Text(f"learned on {group.taught} of {plural(group.loads, 'load')}: {_numbers(group.correction)}"))
         body.append(Text(f"holds for {_seen(group.correction)}; beyond that it extrapolates", style="dim"))
     return body
 
@@ -90,7 +90,7 @@ def _group(group: GroupResult) -> list[RenderableType]:
 def _held_out(figures: Sequence[HeldOut]) -> RenderableType:
     rows = [
         (
-            _FIGURES.get(each.figure, each.figure),
+            _named(each.figure),
             f"{each.n:,}",
             _error(each.before),
             _error(each.after),
@@ -99,6 +99,12 @@ def _held_out(figures: Sequence[HeldOut]) -> RenderableType:
         for each in figures
     ]
     return table(["!held out", ">n", ">off before", ">after", ">bias"], rows)
+
+
+def _named(figure: str) -> str:
+    """``ttft p99`` in words."""
+    kind, _, statistic = figure.partition(" ")
+    return f"{_FIGURES.get(kind, kind)} {statistic}".strip()
 
 
 def _numbers(found: Correction) -> str:
@@ -114,7 +120,7 @@ def _numbers(found: Correction) -> str:
     if found.step_s is not None:
         each = f" + {seconds(found.sequence_s)} a sequence" if found.sequence_s else ""
         parts.append(f"host {seconds(found.step_s) if found.step_s else '0 ms'} a step{each}")
-    return "learned on all loads: " + (", ".join(parts) or "nothing to correct")
+    return ", ".join(parts)
 
 
 def _seen(found: Correction) -> str:

@@ -253,7 +253,7 @@ def _layer_s(stacks: Rows, products: Rows, gpu: Gpu, share: float) -> float | No
     return max(0.0, statistics.median(left)) if left else None
 
 
-Pair = tuple[Kind, float, float]
+Pair = tuple[str, float, float]
 """What was predicted, log(predicted ÷ measured) without the profile, and with it."""
 
 
@@ -298,7 +298,7 @@ def shrunken(errors: Sequence[float], prior: float) -> float:
     return math.sqrt(total / (len(errors) + PRIOR_POINTS))
 
 
-def spread(kind: Kind, pairs: Sequence[Pair]) -> Spread | None:
+def spread(kind: str, pairs: Sequence[Pair]) -> Spread | None:
     """How far whole steps lie from the profile's predictions."""
     if len(pairs) < 3:
         return None
