@@ -146,6 +146,7 @@ def fit_logs(sessions: Sequence[dict[str, Any]]) -> Overhead:
         step_s=step_us * 1e-6,
         sequence_s=sequence_us * 1e-6,
         overlapped=True,
+        fused=True,
         graph_tokens=GRAPH_TOKENS,
         # Means: where launches are the slower, it is their sum that a load waits for.
         **{f"{kind}_s": float(np.mean(found)) * 1e-6 for kind, found in per_layer.items()},
@@ -248,6 +249,8 @@ def _engine_text(engine: str, start: int, made: Overhead) -> str:
     more = "".join(f"{name} = {getattr(made, name):.2e}\n" for name in (*LAUNCHES, *REQUESTS) if getattr(made, name))
     if made.graph_tokens:
         more = f"graph_tokens = {made.graph_tokens}\n{more}"
+    if made.fused:
+        more = f"fused = true\n{more}"
     return (
         f'[engines."{engine}".{start}]\nsince_version = "{made.since_version}"\nstep_s = {made.step_s:.2e}\n'
         f"sequence_s = {made.sequence_s:.2e}\n"
