@@ -7,8 +7,9 @@ Layers: the time between kernels, on bare decode steps (no engine). vLLM since 0
 request's time outside any, on the logs of ``data/vllm_h200.json.gz`` named in ``TEACHES`` (means, and straight lines
 through medians; the front end's own work from the rate at which one-token requests pass; no other serving result is
 fitted). Other eras: two figures of the host, on the rows of the published table
-marked ``calibrate`` and on nothing else, by least squares on log(predicted ÷ measured) with a soft loss; without
-``--published`` they stay as they are.
+marked ``calibrate`` and on nothing else, by least squares on log(predicted ÷ measured) with a soft loss; and from the
+times to the first token of those rows under the least load, one figure more (``FIRST_TOKENS``). What none of them can
+tell is another engine's, and said to be. Without ``--published`` these eras stay as they are.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from scipy.optimize import least_squares
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.load_models import find_model
-from tokonomics.measure.measurements import Measurement, Metric, read_measurements
+from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
 from tokonomics.measure.validate import deployment_of, stated_deployment, value_of
 from tokonomics.nouns import Badge
 from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Layers, Overhead, overhead, version_numbers
@@ -40,16 +41,26 @@ GRAPH_TOKENS = 512
 BLOCKED_US = 150_000
 """A launch that takes longer waited for room in the GPU's queue: it says nothing of the host."""
 ERAS: dict[str, tuple[tuple[int, str, bool], ...]] = {
-    # First year, first version, and whether the host works beside the GPU. vLLM: the V1 engine came with 0.8,
-    # asynchronous scheduling by default with 0.14 (release notes). TensorRT-LLM: the PyTorch backend and its overlap
-    # scheduler with 0.17. SGLang: the zero-overhead scheduler with 0.4.
+    # First year, first version, and whether the host is said to work beside the GPU: then both are tried. vLLM: the V1
+    # engine came with 0.8, asynchronous scheduling by default with 0.14 (release notes). TensorRT-LLM: the PyTorch
+    # backend and its overlap scheduler with 0.17, the default with 1.0. SGLang: the zero-overhead scheduler with 0.4.
     "vllm": ((2023, "0.0", False), (2025, "0.8", False), (2026, "0.14", True)),
-    "tensorrt-llm": ((2023, "0.0", False), (2025, "0.17", True)),
+    "tensorrt-llm": ((2023, "0.0", False), (2025, "0.17", True), (2026, "1.0", True)),
     "sglang": ((2023, "0.0", True),),
 }
 LOGGED = ("vllm", 2026)
 """The era of the logs."""
 STAND_INS = {"tgi": ("vllm", 2023), "llama.cpp": ("vllm", 2023)}
+ALIKE: dict[tuple[str, int], tuple[str, ...]] = {
+    ("tensorrt-llm", 2026): ("layer_s",),
+    ("sglang", 2023): ("layer_s", "expert_layer_s", *REQUESTS),
+}
+"""What no row tells: engines that launch PyTorch's kernels layer by layer, and a front end in Python, as vLLM's."""
+FIRST_TOKENS = {("tensorrt-llm", 2023): "reach_s", ("tensorrt-llm", 2026): "expert_layer_s"}
+"""What times to the first token tell of an era: a request's way, where rates are low; what launches experts, where
+prompts of any length take as long (Qwen3 235B with a few users)."""
+LOW_RATE = 8
+"""Requests a second at the most of the rows that tell it; with users, those with the fewest."""
 SAME = {"tensorrt-llm+triton": "tensorrt-llm"}
 FITTED_METRICS = (Metric.tpot_s, Metric.output_tok_s, Metric.total_tok_s)
 MOST_ROWS = 260
@@ -75,13 +86,13 @@ def main() -> None:
     fitted[LOGGED] = fit_logs(sessions)
     layers = layers.model_copy(update={"expert_launch": fit_expert_launch(sessions, layers)})
     if options.published:
-        fitted |= fit_published(options.published, layers)
+        fitted |= fit_published(options.published, layers, fitted[LOGGED])
     text = [_header(), _layers_text(layers)]
     text += [_engine_text(find_engine(engine).key, start, made) for (engine, start), made in fitted.items()]
     options.out.write_text("\n".join(text), encoding="utf-8")
 
 
-def fit_published(path: Path, layers: Layers) -> dict[tuple[str, int], Overhead]:
+def fit_published(path: Path, layers: Layers, logged: Overhead) -> dict[tuple[str, int], Overhead]:
     """The eras that published results speak of, and those that they stand in for."""
     rows = [row for row in read_measurements(path) if isinstance(row, Measurement)]
     rows = [row for row in rows if row.split == "calibrate" and deployment_of(row)]
@@ -89,9 +100,30 @@ def fit_published(path: Path, layers: Layers) -> dict[tuple[str, int], Overhead]
     for engine, eras in ERAS.items():
         of_engine = [row for row in rows if SAME.get(row.engine or "", row.engine) == engine]
         for start, version, overlapped in eras:
-            if (engine, start) != LOGGED:
-                of_era = [row for row in of_engine if _era(row, eras) == start]
-                fitted[engine, start] = fit_engine(of_era, layers, version, overlapped)
+            if (engine, start) == LOGGED:
+                continue
+            of_era = [row for row in of_engine if _era(row, eras) == start]
+            known = fitted.get((engine, 2023))
+            begin = Overhead(
+                since_version=version,
+                step_s=0,
+                sequence_s=0,
+                overlapped=overlapped,
+                reach_s=known.reach_s if known else 0,
+                badge=Badge.measured,
+                source="",
+            )
+            said = "; a request's way as in the first era" if known and known.reach_s else ""
+            alike = ALIKE.get((engine, start), ())
+            begin = begin.model_copy(update={name: getattr(logged, name) for name in alike})
+            if alike:
+                said += f"; {', '.join(alike)} taken as vLLM 0.26's"
+            if (engine, start) in FIRST_TOKENS:
+                begin, rows_said = fit_first_token(of_era, layers, begin, FIRST_TOKENS[engine, start])
+                said += rows_said
+            either = [begin.model_copy(update={"overlapped": each}) for each in {overlapped, False}]
+            fits = [fit_engine(of_era, layers, each, said) for each in either]
+            fitted[engine, start] = min(fits, key=lambda fit: fit[0])[1]
     for engine, like in STAND_INS.items():
         source = f"no published results at hand: taken as {like[0]} of {like[1]}"
         fitted[engine, like[1]] = fitted[like].model_copy(update={"badge": Badge.assumed, "source": source})
@@ -146,6 +178,7 @@ def fit_logs(sessions: Sequence[dict[str, Any]]) -> Overhead:
         step_s=step_us * 1e-6,
         sequence_s=sequence_us * 1e-6,
         overlapped=True,
+        fused=True,
         graph_tokens=GRAPH_TOKENS,
         # Means: where launches are the slower, it is their sum that a load waits for.
         **{f"{kind}_s": float(np.mean(found)) * 1e-6 for kind, found in per_layer.items()},
@@ -184,15 +217,35 @@ def _era(row: Measurement, eras: Sequence[tuple[int, str, bool]]) -> int:
     return [start for start, _, _ in eras if start <= row.year][-1]
 
 
-def fit_engine(rows: Sequence[Measurement], layers: Layers, version: str, overlapped: bool) -> Overhead:
-    """The host's two figures that bring predictions of these rows closest to what was measured."""
+def fit_first_token(rows: Sequence[Measurement], layers: Layers, begin: Overhead, field: str) -> tuple[Overhead, str]:
+    """The figure that brings predicted times to the first token closest to those measured under little load."""
+    experts = field == "expert_layer_s"
+    served = [row for row in rows if row.metric is Metric.ttft_s and row.mode is not Mode.low_latency]
+    served = [row for row in served if (row.batch or row.rate) and find_model(row.model).is_moe == experts]
+    fewest = min((row.batch for row in served if row.batch), default=None)
+    served = [row for row in served if (row.rate <= LOW_RATE if row.rate else row.batch == fewest)]
+
+    def residuals(figures: Sequence[float]) -> list[float]:
+        made = begin.model_copy(update={field: figures[0] * 1e-3})
+        return [math.log(value_of(row, _model(row, made, layers)) / row.value) for row in served]
+
+    found = least_squares(residuals, [2.0], bounds=([0.0], [50.0]), loss="soft_l1", f_scale=0.1, diff_step=0.02)
+    value = float(found.x[0]) * 1e-3
+    error = statistics.median(abs(each) for each in found.fun)
+    print(f"{served[0].engine} since {begin.since_version}: {field} {value * 1e3:.2f} ms, n {len(served)}, "
+          f"median error {error:.1%} (with none {statistics.median(map(abs, residuals([0.0]))):.1%})")  # fmt: skip
+    said = f"; {field} on the first tokens of {len(served)} rows with few users or requests"
+    return begin.model_copy(update={field: value}), said
+
+
+def fit_engine(rows: Sequence[Measurement], layers: Layers, begin: Overhead, said: str) -> tuple[float, Overhead]:
+    """The host's two figures that bring predictions of these rows closest to what was measured, and how close."""
     fast = [row for row in rows if row.metric in FITTED_METRICS]
     fast = fast[:: max(1, len(fast) // MOST_ROWS)]
 
     def overhead(figures: Sequence[float]) -> Overhead:
         step_us, sequence_us = figures
-        return Overhead(since_version=version, step_s=step_us * 1e-6, sequence_s=sequence_us * 1e-6,
-                        overlapped=overlapped, badge=Badge.measured, source="")  # fmt: skip
+        return begin.model_copy(update={"step_s": step_us * 1e-6, "sequence_s": sequence_us * 1e-6})
 
     def residuals(figures: Sequence[float]) -> list[float]:
         made = overhead(figures)
@@ -206,12 +259,12 @@ def fit_engine(rows: Sequence[Measurement], layers: Layers, version: str, overla
     if np.mean(np.abs(residuals([0.0, 0.0]))) <= np.mean(np.abs(found.fun)) + 1e-3:
         made = overhead([0.0, 0.0])  # the host is never the slower in these rows: its time cannot be told
     sources = sorted({row.source for row in rows})
-    errors = [abs(math.log(value_of(row, _model(row, made, layers)) / row.value)) for row in fast]
-    print(f"{rows[0].engine} {min(r.year for r in rows)}–{max(r.year for r in rows)}: n {len(fast)}, "
-          f"step {made.step_s * 1e6:.0f} µs, "
+    error = statistics.median(abs(math.log(value_of(row, _model(row, made, layers)) / row.value)) for row in fast)
+    print(f"{rows[0].engine} {min(r.year for r in rows)}–{max(r.year for r in rows)}, "
+          f"{'beside' if made.overlapped else 'after'} the GPU: n {len(fast)}, step {made.step_s * 1e6:.0f} µs, "
           f"sequence {made.sequence_s * 1e6:.1f} µs; "
-          f"median error {statistics.median(errors):.1%}")  # fmt: skip
-    return made.model_copy(update={"source": f"{len(fast)} rows of {'; '.join(sources)}"})
+          f"median error {error:.1%}")  # fmt: skip
+    return error, made.model_copy(update={"source": f"{len(fast)} rows of {'; '.join(sources)}{said}"})
 
 
 def _bare(row: Measurement, layers: Layers) -> StepModel:
@@ -248,6 +301,8 @@ def _engine_text(engine: str, start: int, made: Overhead) -> str:
     more = "".join(f"{name} = {getattr(made, name):.2e}\n" for name in (*LAUNCHES, *REQUESTS) if getattr(made, name))
     if made.graph_tokens:
         more = f"graph_tokens = {made.graph_tokens}\n{more}"
+    if made.fused:
+        more = f"fused = true\n{more}"
     return (
         f'[engines."{engine}".{start}]\nsince_version = "{made.since_version}"\nstep_s = {made.step_s:.2e}\n'
         f"sequence_s = {made.sequence_s:.2e}\n"

@@ -11,6 +11,7 @@ from tokonomics.catalog.gpus import Gpu, all_gpus, find_gpu
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.matrix_kernels import (
     BACKENDS,
+    FUSED,
     Array,
     Op,
     Origin,
@@ -25,7 +26,7 @@ bf16 = Precision.bf16
 
 gpus = st.sampled_from(all_gpus())
 precisions = st.sampled_from(Precision)
-backends = st.sampled_from((*BACKENDS, "pytorch", "llama.cpp"))
+backends = st.sampled_from((*BACKENDS, FUSED, "pytorch", "llama.cpp"))
 sizes = st.integers(1, 200_000)
 widths = st.integers(64, 20_000)
 more = st.floats(1, 8)
@@ -241,3 +242,22 @@ def test_the_busiest_rank_has_more_to_do() -> None:
 )
 def test_all_reduces_measured_in_cuda_graphs(gpu: str, group: int, elements: int, microseconds: float) -> None:
     assert float(all_reduce_s(find_gpu(gpu), group, 2 * elements)) * 1e6 == pytest.approx(microseconds, rel=0.2)
+
+
+@given(gpus, precisions, sizes, widths, widths)
+def test_fusing_the_quantising_only_ever_saves_and_only_in_fp8(
+    gpu: Gpu, weights: Precision, m: int, n: int, k: int
+) -> None:
+    fused, timed = gemm_s(gpu, weights, m, n, k, FUSED), gemm_s(gpu, weights, m, n, k, "vllm")
+    assert fused <= timed * SLACK
+    if curve_origin(gpu, "gemm", weights).precision is not Precision.fp8:
+        assert fused == timed
+
+
+def test_what_fusing_saves_is_a_kernel_that_reads_and_writes_the_activations() -> None:
+    # At a batch of 1 a launch, at thousands of tokens at least three bytes an element through the memory.
+    m, n, k = 8192, 4096, 14336
+    at_one = gemm_s(H200, Precision.fp8, 1, n, k) - gemm_s(H200, Precision.fp8, 1, n, k, FUSED)
+    assert 1e-6 < at_one < 5e-6
+    at_many = gemm_s(H200, Precision.fp8, m, n, k) - gemm_s(H200, Precision.fp8, m, n, k, FUSED)
+    assert at_many > 3 * m * k / H200.bandwidth_bytes_per_s

@@ -272,6 +272,15 @@ def test_two_gpus_of_a_mesh_share_one_link() -> None:
     assert mi300x.link_among(2) == pytest.approx(64e9)
 
 
+@pytest.mark.parametrize(("batch", "context", "measured_ms"), [(1, 1157, 3.453), (16, 1089, 4.008), (128, 242, 5.73)])
+def test_decode_steps_of_a_real_vllm_in_fp8_are_predicted_within_five_percent(
+    batch: int, context: int, measured_ms: float
+) -> None:
+    """Medians of steps logged on an H200 under vLLM 0.26.0 (``fp8`` of benchmarks/data/vllm_h200.json.gz)."""
+    deployment = on("llama-3.1-8b", "H200", weights=Precision.fp8)
+    assert float(decode_step(deployment, batch, context)) == pytest.approx(measured_ms * 1e-3, rel=0.05)
+
+
 def test_fp8_weights_on_an_a100_save_bytes_but_not_flops() -> None:
     wide, narrow = on("llama-3.1-8b", "A100-80GB"), on("llama-3.1-8b", "A100-80GB", weights=Precision.fp8)
     assert float(prefill(narrow, 8192)) > 0.9 * float(prefill(wide, 8192))

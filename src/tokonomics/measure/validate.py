@@ -25,7 +25,7 @@ from tokonomics.nouns import Noun
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.intervals import Interval, Kind, interval
-from tokonomics.physics.overhead import overhead
+from tokonomics.physics.overhead import REQUESTS, overhead
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.steady import ReplicaCurve, Steady, static_batch_s
 
@@ -126,7 +126,11 @@ def kind_of(row: Measurement) -> Kind:
 def steps_of(row: Measurement) -> StepModel:
     """The step model of what a row ran on."""
     era = (row.year, row.engine_version, row.tuned)
-    return _step_model(row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, era, profile_key())
+    steps = _step_model(row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, era, profile_key())
+    if row.mode is Mode.low_latency and steps.engine:
+        # The engine's own program times these: there is no front end.
+        return steps.with_engine(steps.engine.model_copy(update=dict.fromkeys(REQUESTS, 0.0)))
+    return steps
 
 
 def summary(predictions: Sequence[Prediction]) -> Summary:

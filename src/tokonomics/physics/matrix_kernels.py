@@ -36,6 +36,9 @@ ACTIVATION_BYTES = 2.0
 
 BACKENDS = ("vllm", "sglang")
 """Whose kernels were timed. ``pytorch`` has expert curves only: a grouped matmul, from whole steps on one H200."""
+FUSED = "vllm, fused"
+"""vLLM's kernels where it compiles the quantising of activations to FP8 into the norm or the activation before it: what
+it does by default since 2026 (its guide, "Fusion torch.compile passes")."""
 
 _STAND_INS: dict[Precision, tuple[Precision, ...]] = {
     Precision.int8: (Precision.fp8,),
@@ -285,9 +288,23 @@ def _timed(op: Op) -> tuple[str, ...]:
 
 def _gemm_curves(gpu: Gpu, weights: Precision, backend: str) -> list[tuple[Origin, GemmCurve]]:
     """The backend's curve; another engine has kernels like these two, and is taken to pick the faster at each size."""
-    wanted = (backend,) if backend in BACKENDS else BACKENDS
+    wanted = {FUSED: ("vllm",)}.get(backend, (backend,) if backend in BACKENDS else BACKENDS)
     found = dict.fromkeys(_find("gemm", gpu, weights, each) for each in wanted)
-    return [(origin, carried_over(GemmCurve(*numbers), origin.gpu, gpu)) for origin, numbers in found]
+    curves = [(origin, GemmCurve(*numbers)) for origin, numbers in found]
+    if backend == FUSED:
+        curves = [(origin, _fused(curve, origin)) for origin, curve in curves]
+    return [(origin, carried_over(curve, origin.gpu, gpu)) for origin, curve in curves]
+
+
+def _fused(curve: GemmCurve, origin: Origin) -> GemmCurve:
+    """Without the kernel that quantises activations, which is in the timings of a lone FP8 layer.
+
+    It is what its launch and its work on every element of the input (``columns``) have beyond those of 16 bits.
+    """
+    if origin.precision is not Precision.fp8:
+        return curve
+    wide = GemmCurve(*_tables()["gemm"][f"{origin.gpu}/vllm/{Precision.bf16}"])
+    return curve._replace(launch_s=min(curve.launch_s, wide.launch_s), columns=min(curve.columns, wide.columns))
 
 
 def _expert_curve(gpu: Gpu, weights: Precision, backend: str) -> tuple[Origin, ExpertCurve]:

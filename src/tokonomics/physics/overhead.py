@@ -52,6 +52,8 @@ class Overhead(Noun):
     sequence_s: NonNegativeFloat
     overlapped: bool
     """The host composes and launches the next step while the GPU computes this one."""
+    fused: bool = False
+    """Activations are quantised to FP8 by the kernel before a product, not by one of their own."""
     graph_tokens: NonNegativeInt = 0
     """Tokens up to which a step is launched in captured pieces; 0: never."""
     piece_s: NonNegativeFloat = 0.0

@@ -23,7 +23,7 @@ from tokonomics.catalog.models import MoeMlp
 from tokonomics.nouns import Noun
 from tokonomics.physics.calibration import Correction, Kernels, active, engine_of, profile_key
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.matrix_kernels import gemm_s
+from tokonomics.physics.matrix_kernels import FUSED, gemm_s
 from tokonomics.physics.operations import (
     BARE_KERNELS,
     adapter_read_s,
@@ -78,15 +78,16 @@ class StepModel:
         self.engine = engine
         self.between = between or _between(self.own)
         self.backend = deployment.engine.key if engine else BARE_KERNELS
+        self.products = FUSED if engine and engine.fused else self.backend
         own, groups = self.own, deployment.model.groups
         self.mixers = tuple((group.count, group.mixer) for group in groups if group.mixer is not None)
         nothing = np.zeros_like(_TOKENS)
         self._matrices = sum(
-            (matrices_s(group, deployment, self.between, self.backend, _TOKENS, own) for group in groups), nothing
+            (matrices_s(group, deployment, self.between, self.products, _TOKENS, own) for group in groups), nothing
         )
         self._small = sum((small_ops_s(group, deployment, self.between, _TOKENS, own) for group in groups), nothing)
         self._communication = communication_s(deployment, _TOKENS, own)
-        self._head = head_s(deployment, self.backend, _TOKENS, own)
+        self._head = head_s(deployment, self.products, _TOKENS, own)
         self._per_token = self._matrices + self._small + self._communication
         self._adapter_s = adapter_read_s(deployment, own)
         drafter = deployment.draft
@@ -222,7 +223,7 @@ class StepModel:
         """How fast weights stream through a product of one row too large for any cache: the curve's own bandwidth."""
         in_mixer, _ = self.deployment.model.precisions(self.deployment.weights)
         own = self.own.gemm_curve(in_mixer) if self.own else None
-        one_row = float(gemm_s(self.deployment.gpu, in_mixer, 1, _HUGE, _HUGE, self.backend, own))
+        one_row = float(gemm_s(self.deployment.gpu, in_mixer, 1, _HUGE, _HUGE, self.products, own))
         one_row *= self.correction.decode if self.correction else 1.0
         return _HUGE * _HUGE * in_mixer.bytes_per_weight / one_row
 
