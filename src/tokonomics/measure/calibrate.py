@@ -127,7 +127,9 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
     if not fitted and not kept and evidence.kernels is None:
         refusals = ["; ".join([f"{each.what}: {each.refused}", *each.doubts]) for each in groups if each.refused]
         said = "; ".join(refusals) or _most_common(reasons)
-        raise BadInput(f"nothing to calibrate on: {said}", fix="docs/calibrate.md says what is needed.")
+        judged = all(each.held_out for each in groups) and not reasons
+        found = "nothing to correct" if groups and judged else "nothing to calibrate on"
+        raise BadInput(f"{found}: {said}", fix="docs/calibrate.md says what is needed, and what is kept.")
     return Calibrated(
         profile=_named(profile.model_copy(update={"corrections": (*kept, *fitted)}), name),
         groups=tuple(groups),
@@ -336,10 +338,12 @@ def _available(rows: Sequence[Measurement], taught: int) -> Terms:
     if rows[0].engine is None:
         named: tuple[tuple[Kind, Term], ...] = (("step", "decode"), ("prefill", "prefill"))
         return tuple(term for kind, term in named if kind in kinds)
-    if taught < FEWEST_FOR_ALL or "ttft" not in kinds:
+    if taught < FEWEST_FOR_ALL or not kinds & {"ttft", "prefill"}:
         return ("decode", "host")
     own = steps_of(rows[0]).engine
-    return ("decode", "host", "prefill", *(("launch", "request") if own and own.layer_s else ()))
+    launches: Terms = ("launch",) if own and own.layer_s else ()
+    requests: Terms = ("request",) if own and own.request_s and "ttft" in kinds else ()
+    return ("decode", "host", "prefill", *launches, *requests)
 
 
 def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """What files say about a machine, for ``calibrate``: figures that can be predicted, and kernels that were probed.
 
 A file is told by what is in it: a profile, the probe's timings, a table of results or a JSON of step times
-(``measurements``), a meter's ledger, or any result of a load generator (``importers``).
+(``measurements``), a log of an engine's steps (``step_log``), a meter's ledger, or any result of a load generator
+(``importers``).
 
 Users of a closed loop who never pause are always on their way: by Little's law requests a second × seconds an answer
 is their number. A window inside such a run that ends in the middle of a round counts fewer, so that its throughput is
@@ -17,7 +18,8 @@ from typing import Any
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
-from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint
+from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
+from tokonomics.measure.importers import vllm
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.measurements import Measurement, Statistic, Unread, read_measurements, read_text, steps_from
 from tokonomics.measure.meter.loads import is_ledger, runs_of
@@ -25,6 +27,7 @@ from tokonomics.measure.priced_run import Machine as RunMachine
 from tokonomics.measure.priced_run import machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
 from tokonomics.measure.probe.timing_rows import check_timings
+from tokonomics.measure.step_log import is_step_log, stated_by, steps_logged
 from tokonomics.measure.validate import engine_named
 from tokonomics.physics.calibration import Correction, HeldOut, Kernels, Machine, Profile, is_profile, read_profile
 from tokonomics.units import plural
@@ -82,6 +85,8 @@ def read_evidence(paths: Sequence[Path], said: Said, command: str) -> Evidence:
             _add_profile(found, read_profile(path), where)
         elif is_timings(document):
             _add_timings(found, document, said, command, where)  # type: ignore[arg-type]
+        elif is_step_log(document):
+            _add_steps(found, document, said, where)  # type: ignore[arg-type]
         elif (isinstance(document, dict) and "rows" in document and "gpu" in document) or _is_table(path):
             _add_rows(found, read_measurements(path), said)
         else:
@@ -150,17 +155,20 @@ def _changes(row: Measurement, said: Said) -> dict[str, object]:
     return changes
 
 
+def _add_steps(found: Evidence, document: Mapping[str, Any], said: Said, where: str) -> None:
+    """An engine's steps; and the loads under which it logged them, where they are in the file."""
+    stated, model = stated_by(document), said.model or document.get("model")
+    if not isinstance(model, str) or not model:
+        raise BadInput("names no model", where=where, fix="Give --model.")
+    found.rows += steps_logged(document, model, _machine(stated, said, where), where)
+    loads = document.get("loads")
+    results = [load for load in loads if vllm.matches(load)] if isinstance(loads, list) else []
+    if results:
+        _add_run(found, vllm.read(results, where).model_copy(update={"stated": stated, "model": model}), said, where)
+
+
 def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None:
-    engine = said.engine
-    if engine is None and run.stated.engine and not _known_engine(run.stated.engine):
-        raise BadInput(
-            f"the engine '{shorten(run.stated.engine)}' is none of ours",
-            where=where,
-            fix="Say with --engine which of ours stands for it; its host's time is then fitted.",
-        )
-    machine = machine_of(run.stated, said.gpu, said.gpus, said.tp, said.pp, said.ep, engine, said.weights, said.kv)
-    if machine is None:
-        raise BadInput("does not say which GPU it ran on", where=where, fix="Give --gpu.")
+    machine = _machine(run.stated, said, where)
     if said.model or run.model is None:
         if not said.model:
             raise BadInput("names no model", where=where, fix="Give --model.")
@@ -173,6 +181,19 @@ def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None
             "as the window ended in the middle of a round"
         )
     found.rows += taught_by(run.model_copy(update={"points": points}), machine)
+
+
+def _machine(stated: Stated, said: Said, where: str) -> RunMachine:
+    if said.engine is None and stated.engine and not _known_engine(stated.engine):
+        raise BadInput(
+            f"the engine '{shorten(stated.engine)}' is none of ours",
+            where=where,
+            fix="Say with --engine which of ours stands for it; its host's time is then fitted.",
+        )
+    machine = machine_of(stated, said.gpu, said.gpus, said.tp, said.pp, said.ep, said.engine, said.weights, said.kv)
+    if machine is None:
+        raise BadInput("does not say which GPU it ran on", where=where, fix="Give --gpu.")
+    return machine
 
 
 def taught_by(run: BenchmarkRun, machine: RunMachine) -> list[Measurement]:

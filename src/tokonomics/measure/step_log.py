@@ -1,0 +1,139 @@
+"""Steps that an engine logged itself, for ``calibrate``: what its GPU takes for answers, and its host for prompts.
+
+The file is JSON, plain or gzip: ``model``, ``columns`` (the names) and ``steps`` (a row each), with ``gpu``, ``engine``
+("vllm 0.26.0") and ``quant`` where known; ``benchmarks/measure_vllm.py`` writes it from a running vLLM, and results of
+its load generator under ``loads`` teach what a request takes beside the steps. Times are seconds of one clock:
+
+    begun             the host began to compose the step
+    done              the host had its results
+    decode            answers in it, of one token each
+    prompts           prompts in it, with ``prefill_tokens`` tokens together
+    context           tokens that its sequences had in the cache before
+
+Two kinds of step say one thing each: answers alone, batch by batch, from the end of one step to the end of the next;
+and whole prompts alone on an idle GPU, from composing to the results.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.clock import today
+from tokonomics.errors import BadInput
+from tokonomics.measure.benchmark_run import Stated
+from tokonomics.measure.measurements import Measurement, Metric, Mode
+from tokonomics.measure.priced_run import Machine
+from tokonomics.units import plural
+
+COLUMNS = ("begun", "done", "decode", "prompts", "prefill_tokens", "context")
+FEWEST = 10
+"""Steps of answers of a batch from which their median counts."""
+IDLE_S = 1e-3
+"""Without a step for so long, the GPU has nothing left to do; pauses between two steps are shorter in any log seen."""
+MOST_STEPS = 2_000_000
+"""Days of steps; more is a typing mistake."""
+
+Floats = NDArray[np.float64]
+Key = TypeVar("Key", int, tuple[int, int])
+
+
+def is_step_log(document: object) -> bool:
+    """Whether a JSON document is such a log."""
+    return isinstance(document, dict) and isinstance(document.get("steps"), list) and "columns" in document
+
+
+def stated_by(document: Mapping[str, Any]) -> Stated:
+    """What a log says of its machine."""
+    named = {name: document.get(name) for name in ("gpu", "engine", "quant")}
+    said = {name: value if isinstance(value, str) and value else None for name, value in named.items()}
+    tp = document.get("tp")
+    engine = said["engine"].split()[0] if said["engine"] else None
+    return Stated(gpu=said["gpu"], engine=engine, weights=said["quant"], tp=tp if isinstance(tp, int) else None)
+
+
+def steps_logged(document: Mapping[str, Any], model: str, machine: Machine, where: str) -> list[Measurement]:
+    """The figures of a log, each of steps that are alike."""
+    begun, done, decode, prompts, tokens, context = _columns(document, where)
+    before = np.concatenate([[-np.inf], np.maximum.accumulate(done)[:-1]])
+    follows = begun - before < IDLE_S
+    answers: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    first: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for at in range(1, len(begun)):
+        if prompts[at] == 0 and decode[at] > 0:
+            if follows[at] and prompts[at - 1] == 0 and decode[at - 1] == decode[at]:
+                answers[int(decode[at])].append((done[at] - before[at], context[at] / decode[at]))
+        elif decode[at] == 0 and prompts[at] > 0 and not follows[at] and tokens[at] % prompts[at] == 0:
+            first[int(prompts[at]), int(tokens[at] // prompts[at])].append(done[at] - begun[at])
+
+    def row(mode: Mode, batch: int, length: float, times: Iterable[float]) -> Measurement:
+        return Measurement(
+            key=f"{mode} of {batch}",
+            model=model,
+            **machine.model_dump(exclude={"tuned"}),
+            year=today().year,
+            input_tokens=max(1, round(length)),
+            output_tokens=1,
+            batch=batch,
+            mode=mode,
+            metric=Metric.step_s,
+            value=statistics.median(times),
+            source="a log of steps",
+        )
+
+    often = {batch: found for batch, found in answers.items() if len(found) >= FEWEST}
+    rows = [
+        row(Mode.decode_step, batch, statistics.fmean(held for _, held in often[batch]), [s for s, _ in often[batch]])
+        for batch in _apart(often, lambda batch: batch)
+    ]
+    rows += [row(Mode.prefill_step, *each, first[each]) for each in _apart(first, math.prod)]
+    if not rows:
+        raise BadInput(
+            f"none of its {plural(len(begun), 'step')} is of answers alone ({FEWEST} in a row of one batch) or of "
+            "prompts alone on an idle GPU",
+            where=where,
+            fix="Log steps while a few loads run: 1 user, then 4, 16, 64.",
+        )
+    return rows
+
+
+def _apart(found: Mapping[Key, Sequence[object]], size: Callable[[Key], int]) -> list[Key]:
+    """Two sizes an octave, each the one seen most often: neighbours say the same, and would outweigh all else."""
+    places: dict[int, Key] = {}
+    for key in sorted(found, key=size):
+        place = round(2 * math.log2(size(key)))
+        if place not in places or len(found[key]) > len(found[places[place]]):
+            places[place] = key
+    return list(places.values())
+
+
+def _columns(document: Mapping[str, Any], where: str) -> list[Floats]:
+    """The named columns of all steps."""
+    names, steps = document["columns"], document["steps"]
+    missing = [name for name in COLUMNS if not isinstance(names, list) or name not in names]
+    if missing:
+        raise BadInput(
+            f"columns without {', '.join(missing)}", where=where, fix=f"A log of steps names {', '.join(COLUMNS)}."
+        )
+    if len(steps) > MOST_STEPS:
+        raise BadInput(f"{len(steps):,} steps; {MOST_STEPS:,} at the most are read", where=where)
+    places = [names.index(name) for name in COLUMNS]
+    found = []
+    for place, step in enumerate(steps):
+        found.append(
+            [_number(step, at, name, f"{where}: steps[{place}]") for at, name in zip(places, COLUMNS, strict=True)]
+        )
+    if not found:
+        raise BadInput("no steps in it", where=where)
+    return list(np.array(found, np.float64).T)
+
+
+def _number(step: object, at: int, name: str, where: str) -> float:
+    value = step[at] if isinstance(step, Sequence) and not isinstance(step, str) and at < len(step) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadInput(f"{name} is no number", where=where)
+    return float(value)

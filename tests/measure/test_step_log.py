@@ -1,0 +1,113 @@
+"""A log of an engine's steps teaches its kernels and its launches, and says what is wrong with it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokonomics.clock import today
+from tokonomics.errors import BadInput
+from tokonomics.measure.calibrate import Calibrated, calibrate
+from tokonomics.measure.evidence import Said, read_evidence
+from tokonomics.measure.measurements import Mode
+from tokonomics.measure.validate import stated_deployment
+from tokonomics.physics.calibration import Correction
+from tokonomics.physics.overhead import overhead
+from tokonomics.physics.steptime import StepModel
+
+COLUMNS = ["begun", "scheduled", "decode", "prompts", "prefill_tokens", "context", "done"]
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
+PROMPTS = (16, 32, 64, 128, 256, 480, 1024, 1500, 2048, 3000, 4096, 8000)
+CONTEXT = 1000
+
+
+def server(**numbers: float) -> StepModel:
+    """An 8B on an H200 that differs from our predictions by known numbers."""
+    deployment = stated_deployment("llama-3.1-8b", "H200", 1, 1, 1, "bf16", None, "vllm")
+    plain = StepModel(deployment, overhead(deployment.engine))
+    told = {"gpu": "H200", "engine": "vllm", "model": "llama-3.1-8b", "weights": None, "tp": None}
+    return plain.corrected(Correction(**told, learned_at="", loads=1, rows=1, **numbers)) if numbers else plain
+
+
+def log(steps: StepModel, **more: Any) -> dict[str, Any]:
+    """What such a server would log: runs of answers by batch, then prompts alone, a second apart."""
+    rows, now = [], 10.0
+    for batch in BATCHES:
+        for _ in range(30):
+            took = float(steps.decode(batch, CONTEXT))
+            rows.append([now, now, batch, 0, 0, batch * CONTEXT, now + took])
+            now += took
+        now += 1.0
+    for tokens in PROMPTS:
+        took = float(steps.prefill(tokens))
+        rows.append([now, now, 0, 1, tokens, tokens, now + took])
+        now += took + 1.0
+    about = {"model": "llama-3.1-8b", "engine": "vllm 0.26.0", "gpu": "H200", "quant": None}
+    return about | {"columns": COLUMNS, "steps": rows} | more
+
+
+def taught(folder: Path, document: object) -> Calibrated:
+    path = folder / "steps.json"
+    path.write_text(json.dumps(document))
+    return calibrate(read_evidence([path], Said(), "a test"), made=today(), command="a test", name="")
+
+
+@pytest.mark.parametrize("numbers", [{"decode": 1.25}, {"launch": 1.6}, {"decode": 1.25, "launch": 1.6}])
+def test_what_a_log_was_made_with_is_found_within_3_percent(tmp_path: Path, numbers: dict[str, float]) -> None:
+    (correction,) = taught(tmp_path, log(server(**numbers))).profile.corrections
+    for name in ("decode", "launch"):
+        assert getattr(correction, name) == pytest.approx(numbers.get(name, 1.0), rel=0.03)
+    assert correction.request == 1.0, "no step tells of it"
+
+
+def test_a_server_as_predicted_needs_no_correction(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="nothing to correct: llama"):
+        taught(tmp_path, log(server()))
+
+
+def test_only_steps_that_say_one_thing_are_taken(tmp_path: Path) -> None:
+    step = {"begun": 0.0, "scheduled": 0.0, "decode": 4, "prompts": 0, "prefill_tokens": 0, "context": 400, "done": 0.0}
+
+    def at(begun: float, took: float, **changes: float) -> list[float]:
+        made = step | changes | {"begun": begun, "done": begun + took}
+        return [made[name] for name in COLUMNS]
+
+    rows = [at(1 + 0.01 * place, 0.01) for place in range(12)]  # the first follows nothing
+    rows += [at(1.12, 0.1, prompts=2, prefill_tokens=64)]  # prompts beside answers
+    rows += [at(1.22, 0.01, decode=3)]  # its launch hid behind the prompts
+    rows += [at(1.23, 0.05, decode=0, prompts=1, prefill_tokens=64)]  # the GPU was busy
+    rows += [at(3.0, 0.04, decode=0, prompts=2, prefill_tokens=128)]
+    rows += [at(4.0, 0.04, decode=0, prompts=2, prefill_tokens=127)]  # of unequal prompts
+    (tmp_path / "steps.json").write_text(json.dumps(log(server()) | {"steps": rows}))
+    found = read_evidence([tmp_path / "steps.json"], Said(), "a test").rows
+    kinds = [(row.mode, row.batch, row.input_tokens) for row in found]
+    assert kinds == [(Mode.decode_step, 4, 100), (Mode.prefill_step, 2, 64)]
+    assert [row.value for row in found] == pytest.approx([0.01, 0.04])
+
+
+def test_what_the_user_says_goes_before_the_file(tmp_path: Path) -> None:
+    (tmp_path / "steps.json").write_text(json.dumps(log(server(), gpu=None, model=None)))
+    said = Said(gpu="H100-SXM", model="qwen3-8b", weights="fp8", tp=2)
+    rows = read_evidence([tmp_path / "steps.json"], said, "a test").rows
+    assert {(row.gpu, row.model, row.weights, row.tp) for row in rows} == {("H100-SXM", "qwen3-8b", "fp8", 2)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"gpu": None}, "does not say which GPU"),
+        ({"model": None}, "names no model"),
+        ({"engine": "engine-of-mine 1.0"}, "none of ours"),
+        ({"columns": ["begun", "done"]}, "columns without decode, prompts, prefill_tokens, context"),
+        ({"columns": 7}, "columns without begun"),
+        ({"steps": []}, "no steps"),
+        ({"steps": [[1.0, 1.0, 1, 0, 0, 10]]}, r"steps\[0\]: done is no number"),
+        ({"steps": [[1.0, 1.0, 1, 0, 0, float("nan"), 2.0]]}, r"steps\[0\]: context is no number"),
+        ({"steps": [{"begun": 1.0}]}, r"steps\[0\]: begun is no number"),
+        ({"steps": [[1.0, 1.0, 1, 0, 0, 10, 2.0]]}, "none of its 1 step is of answers alone"),
+    ],
+)
+def test_what_is_wrong_with_a_log_is_said(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        taught(tmp_path, log(server()) | changes)
