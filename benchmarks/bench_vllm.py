@@ -41,6 +41,7 @@ GROUPS = {
     "Llama 3.1 8B, prompts alone (its log taught the host)": ("dense",),
     "the same with steps of 2,048 tokens, prompts alone": ("small-steps",),
 }
+AT_A_RATE = "all loads above that came at a rate: the case of a plan"
 FIGURES = {
     "throughput": (Metric.output_tok_s, Statistic.mean),
     "TPOT p50": (Metric.tpot_s, Statistic.p50),
@@ -66,6 +67,7 @@ def main() -> None:
             errors = "  ".join(f"{figure} {error:+.0%}" for figure, error in load["errors"].items())
             print(f"  {load['load']:34} {errors}")
     groups = {label: _summed([load for name in names for load in loads[name]]) for label, names in GROUPS.items()}
+    groups[AT_A_RATE] = _summed([load for found in loads.values() for load in found if load["rate"]])
     after = {
         label: {
             figure: [
@@ -80,7 +82,7 @@ def main() -> None:
     print("\nmedian error (worst load); after calibrate on every second load, on the others")
     for label, figures in groups.items():
         shown = "  ".join(f"{figure} {found['median']:.1%} ({found['worst']:.0%})" for figure, found in figures.items())
-        learned = "  ".join(f"{figure} {pair[0]:.1%} → {pair[1]:.1%}" for figure, pair in after[label].items())
+        learned = "  ".join(f"{figure} {pair[0]:.1%} → {pair[1]:.1%}" for figure, pair in after.get(label, {}).items())
         print(f"{label}: {shown}\n    calibrated: {learned}")
     loop = _closed_loop(json.loads((HERE / "data" / "vllm_h200_loop.json").read_text(encoding="utf-8")))
     for row in loop:
@@ -179,6 +181,8 @@ def _scored(load: dict[str, Any], of_load: Sequence[Measurement]) -> dict[str, A
     predicted = {figure: value_of(row, steps_of(row)) for figure, row in rows.items()}
     return {
         "load": _words(load["asked"]),
+        "users": load["asked"]["users"],
+        "rate": load["asked"]["rate"],
         "measured": {figure: row.value for figure, row in rows.items()},
         "predicted": predicted,
         "errors": {figure: predicted[figure] / row.value - 1 for figure, row in rows.items()},
@@ -188,9 +192,15 @@ def _scored(load: dict[str, Any], of_load: Sequence[Measurement]) -> dict[str, A
 def _summed(loads: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     made = {}
     for figure in FIGURES:
-        sizes = [abs(load["errors"][figure]) for load in loads if figure in load["errors"]]
+        errors = [load["errors"][figure] for load in loads if figure in load["errors"]]
+        sizes = [abs(error) for error in errors]
         if sizes:
-            made[figure] = {"n": len(sizes), "median": statistics.median(sizes), "worst": max(sizes)}
+            made[figure] = {
+                "n": len(sizes),
+                "median": statistics.median(sizes),
+                "worst": max(sizes),
+                "bias": statistics.median(errors),
+            }
     return made
 
 

@@ -41,22 +41,23 @@ GRAPH_TOKENS = 512
 BLOCKED_US = 150_000
 """A launch that takes longer waited for room in the GPU's queue: it says nothing of the host."""
 ERAS: dict[str, tuple[tuple[int, str, bool], ...]] = {
-    # First year, first version, and whether the host is said to work beside the GPU: then both are tried. vLLM: the V1
-    # engine came with 0.8, asynchronous scheduling by default with 0.14 (release notes). TensorRT-LLM: the PyTorch
+    # First year (of rows that state no version; TensorRT-LLM's of 2025 are of its autumn, when 1.0 was out), first
+    # version, and whether the host is said to work beside the GPU: then both are tried. vLLM: the V1 engine came with
+    # 0.8, asynchronous scheduling by default with 0.14 (release notes). TensorRT-LLM: the PyTorch
     # backend and its overlap scheduler with 0.17, the default with 1.0. SGLang: the zero-overhead scheduler with 0.4.
     "vllm": ((2023, "0.0", False), (2025, "0.8", False), (2026, "0.14", True)),
-    "tensorrt-llm": ((2023, "0.0", False), (2025, "0.17", True), (2026, "1.0", True)),
+    "tensorrt-llm": ((2023, "0.0", False), (2024, "0.17", True), (2025, "1.0", True)),
     "sglang": ((2023, "0.0", True),),
 }
 LOGGED = ("vllm", 2026)
 """The era of the logs."""
 STAND_INS = {"tgi": ("vllm", 2023), "llama.cpp": ("vllm", 2023)}
 ALIKE: dict[tuple[str, int], tuple[str, ...]] = {
-    ("tensorrt-llm", 2026): ("layer_s",),
+    ("tensorrt-llm", 2025): ("layer_s",),
     ("sglang", 2023): ("layer_s", "expert_layer_s", *REQUESTS),
 }
 """What no row tells: engines that launch PyTorch's kernels layer by layer, and a front end in Python, as vLLM's."""
-FIRST_TOKENS = {("tensorrt-llm", 2023): "reach_s", ("tensorrt-llm", 2026): "expert_layer_s"}
+FIRST_TOKENS = {("tensorrt-llm", 2023): "reach_s", ("tensorrt-llm", 2025): "expert_layer_s"}
 """What times to the first token tell of an era: a request's way, where rates are low; what launches experts, where
 prompts of any length take as long (Qwen3 235B with a few users)."""
 LOW_RATE = 8
@@ -64,6 +65,8 @@ LOW_RATE = 8
 SAME = {"tensorrt-llm+triton": "tensorrt-llm"}
 FITTED_METRICS = (Metric.tpot_s, Metric.output_tok_s, Metric.total_tok_s)
 MOST_ROWS = 260
+CLEARLY = 0.005
+"""Of the median error, by which what an engine is said to do must be off to be left."""
 
 
 def main() -> None:
@@ -121,12 +124,17 @@ def fit_published(path: Path, layers: Layers, logged: Overhead) -> dict[tuple[st
             if (engine, start) in FIRST_TOKENS:
                 begin, rows_said = fit_first_token(of_era, layers, begin, FIRST_TOKENS[engine, start])
                 said += rows_said
-            either = [begin.model_copy(update={"overlapped": each}) for each in {overlapped, False}]
-            fits = [fit_engine(of_era, layers, each, said) for each in either]
-            fitted[engine, start] = min(fits, key=lambda fit: fit[0])[1]
+            if said:
+                begin = begin.model_copy(update={"badge": Badge.modelled})
+            error, found = fit_engine(of_era, layers, begin, said)
+            if overlapped:
+                in_turn = fit_engine(of_era, layers, begin.model_copy(update={"overlapped": False}), said)
+                found = in_turn[1] if in_turn[0] < error - CLEARLY else found
+            fitted[engine, start] = found
     for engine, like in STAND_INS.items():
-        source = f"no published results at hand: taken as {like[0]} of {like[1]}"
-        fitted[engine, like[1]] = fitted[like].model_copy(update={"badge": Badge.assumed, "source": source})
+        source = f"no published results at hand: taken as {like[0]} of {like[1]}, a request as vLLM 0.26's"
+        requests = {name: getattr(logged, name) for name in REQUESTS}
+        fitted[engine, like[1]] = fitted[like].model_copy(update={"badge": Badge.assumed, "source": source, **requests})
     return fitted
 
 

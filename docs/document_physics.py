@@ -189,12 +189,12 @@ def engines_table() -> str:
     for name, eras in engines().items():
         for era in eras.values():
             launches = " / ".join(
-                f"{era.get(field, 0) * 1e3:.2f}" for field in ("piece_s", "layer_s", "expert_layer_s")
+                f"{era[field] * 1e3:.2f}" if field in era else "–" for field in ("piece_s", "layer_s", "expert_layer_s")
             )
             way = " / ".join(f"{era.get(field, 0) * 1e3:.2f}" for field in ("request_s", "reach_s", "answer_s"))
             own, into, out = way.split(" / ")
             request = (
-                f"{own} ms / {era.get('token_s', 0) * 1e6:.1f} µs / {into} / {out} ms" if "request_s" in era else "–"
+                f"{own} ms / {era.get('token_s', 0) * 1e6:.1f} µs / {into} / {out} ms" if "reach_s" in era else "–"
             )
             cells = (
                 name,

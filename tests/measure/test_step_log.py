@@ -34,15 +34,16 @@ def log(steps: StepModel, **more: Any) -> dict[str, Any]:
     """What such a server would log: runs of answers by batch, then prompts alone, a second apart."""
     rows, now = [], 10.0
     for batch in BATCHES:
-        for _ in range(30):
-            took = float(steps.decode(batch, CONTEXT))
-            rows.append([now, now, batch, 0, 0, batch * CONTEXT, now + took])
+        for place in range(30):
+            took = float(steps.decode(batch, CONTEXT + place))
+            rows.append([now, now, batch, 0, 0, batch * (CONTEXT + place), now + took])
             now += took
         now += 1.0
     for tokens in PROMPTS:
-        took = float(steps.prefill(tokens))
-        rows.append([now, now, 0, 1, tokens, tokens, now + took])
-        now += took + 1.0
+        for _ in range(3):
+            took = float(steps.prefill(tokens))
+            rows.append([now, now, 0, 1, tokens, tokens, now + took])
+            now += took + 1.0
     about = {"model": "llama-3.1-8b", "engine": "vllm 0.26.0", "gpu": "H200", "quant": None}
     return about | {"columns": COLUMNS, "steps": rows} | more
 
@@ -62,8 +63,10 @@ def test_what_a_log_was_made_with_is_found_within_3_percent(tmp_path: Path, numb
 
 
 def test_a_server_as_predicted_needs_no_correction(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="nothing to correct: llama"):
-        taught(tmp_path, log(server()))
+    result = taught(tmp_path, log(server()))
+    assert result.profile.corrections == ()
+    assert result.groups[0].refused
+    assert {figure.figure for figure in result.groups[0].held_out} == {"step", "prefill"}
 
 
 def test_only_steps_that_say_one_thing_are_taken(tmp_path: Path) -> None:
@@ -73,17 +76,20 @@ def test_only_steps_that_say_one_thing_are_taken(tmp_path: Path) -> None:
         made = step | changes | {"begun": begun, "done": begun + took}
         return [made[name] for name in COLUMNS]
 
-    rows = [at(1 + 0.01 * place, 0.01) for place in range(12)]  # the first follows nothing
-    rows += [at(1.12, 0.1, prompts=2, prefill_tokens=64)]  # prompts beside answers
-    rows += [at(1.22, 0.01, decode=3)]  # its launch hid behind the prompts
-    rows += [at(1.23, 0.05, decode=0, prompts=1, prefill_tokens=64)]  # the GPU was busy
-    rows += [at(3.0, 0.04, decode=0, prompts=2, prefill_tokens=128)]
-    rows += [at(4.0, 0.04, decode=0, prompts=2, prefill_tokens=127)]  # of unequal prompts
+    rows = [at(1 + 0.012 * place, 0.01, context=400 + 4 * place) for place in range(12)]  # a host that pauses
+    rows += [at(1.144, 0.01, context=400)]  # others of as many
+    rows += [at(1.16, 0.1, prompts=2, prefill_tokens=64, context=464)]  # prompts beside answers
+    rows += [at(1.26, 0.01, decode=3)]  # its launch hid behind the prompts
+    prompt = {"decode": 0, "prompts": 2, "prefill_tokens": 128, "context": 128}
+    rows += [at(1.261 + 0.001 * place, 0.5, **prompt) for place in range(3)]  # composed while the GPU was busy
+    rows += [at(3.0 + place, 0.04, **prompt) for place in range(3)]
+    rows += [at(6.0 + place, 0.02, **prompt | {"context": 640}) for place in range(3)]  # most of it was cached
+    rows += [at(9.0 + place, 0.03, **prompt | {"prefill_tokens": 127, "context": 127}) for place in range(3)]  # unequal
     (tmp_path / "steps.json").write_text(json.dumps(log(server()) | {"steps": rows}))
     found = read_evidence([tmp_path / "steps.json"], Said(), "a test").rows
     kinds = [(row.mode, row.batch, row.input_tokens) for row in found]
-    assert kinds == [(Mode.decode_step, 4, 100), (Mode.prefill_step, 2, 64)]
-    assert [row.value for row in found] == pytest.approx([0.01, 0.04])
+    assert kinds == [(Mode.decode_step, 4, 106), (Mode.prefill_step, 2, 64)]
+    assert [row.value for row in found] == pytest.approx([0.012, 0.04])
 
 
 def test_what_the_user_says_goes_before_the_file(tmp_path: Path) -> None:
@@ -105,9 +111,20 @@ def test_what_the_user_says_goes_before_the_file(tmp_path: Path) -> None:
         ({"steps": [[1.0, 1.0, 1, 0, 0, 10]]}, r"steps\[0\]: done is no number"),
         ({"steps": [[1.0, 1.0, 1, 0, 0, float("nan"), 2.0]]}, r"steps\[0\]: context is no number"),
         ({"steps": [{"begun": 1.0}]}, r"steps\[0\]: begun is no number"),
-        ({"steps": [[1.0, 1.0, 1, 0, 0, 10, 2.0]]}, "none of its 1 step is of answers alone"),
+        ({"steps": [[1.0, 1.0, -1, 0, 0, 10, 2.0]]}, r"steps\[0\]: decode is -1: no count"),
+        ({"steps": [[1.0, 1.0, 1, 0, 0, 10, 1.0]]}, r"steps\[0\]: done is not after begun"),
+        ({"steps": [[1.0, 1.0, 1, 0, 0, 10, 2.0], [0.5, 0.5, 1, 0, 0, 11, 3.0]]}, r"steps\[1\]: begins or ends before"),
+        ({"columns": None}, "columns without begun"),
+        ({"steps": [[1.0, 1.0, 1, 0, 0, 10, 2.0]]}, "1 step, but not 10 of the same answers"),
     ],
 )
 def test_what_is_wrong_with_a_log_is_said(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         taught(tmp_path, log(server()) | changes)
+
+
+def test_times_in_another_unit_are_doubted(tmp_path: Path) -> None:
+    made = log(server())
+    steps = [[1000 * row[0], 1000 * row[1], *row[2:6], 1000 * row[6]] for row in made["steps"]]
+    (doubt,) = taught(tmp_path, made | {"steps": steps}).groups[0].doubts
+    assert "predictions are 1,000 × off" in doubt

@@ -359,6 +359,15 @@ def test_a_bare_step_has_no_engine_around_it() -> None:
     assert value(prompts) == pytest.approx(float(steps_of(step).prefill(8000, prompts=8)))
 
 
+def test_what_an_engine_times_itself_has_no_front_end() -> None:
+    row = measurement(batch=1, metric=Metric.ttft_s, mode=Mode.fixed_concurrency, output_tokens=8)
+    inside = row.model_copy(update={"mode": Mode.low_latency})
+    own = steps_of(row).engine
+    assert own
+    assert value(row) - value(inside) == pytest.approx(own.request_seconds(row.input_tokens), rel=1e-6)
+    assert steps_of(inside) is steps_of(inside)
+
+
 def test_lengths_that_vary_are_drawn_around_their_mean() -> None:
     """From 80 to 100 % of the nominal: about as long as ones of 90 %, but no longer in step with each other."""
     varied = measurement(length_share=0.9, tuned=True, run=RunFacts(requests=400))

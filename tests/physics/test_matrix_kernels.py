@@ -250,14 +250,15 @@ def test_fusing_the_quantising_only_ever_saves_and_only_in_fp8(
 ) -> None:
     fused, timed = gemm_s(gpu, weights, m, n, k, FUSED), gemm_s(gpu, weights, m, n, k, "vllm")
     assert fused <= timed * SLACK
-    if curve_origin(gpu, "gemm", weights).precision is not Precision.fp8:
+    if weights is not Precision.fp8 or gpu.architecture != "hopper":
         assert fused == timed
 
 
 def test_what_fusing_saves_is_a_kernel_that_reads_and_writes_the_activations() -> None:
-    # At a batch of 1 a launch, at thousands of tokens at least three bytes an element through the memory.
+    # At a batch of 1 a launch; at thousands of tokens at least three bytes an element through the memory (16 bits in, 8
+    # out), and at the most what four passes over them would take.
     m, n, k = 8192, 4096, 14336
     at_one = gemm_s(H200, Precision.fp8, 1, n, k) - gemm_s(H200, Precision.fp8, 1, n, k, FUSED)
     assert 1e-6 < at_one < 5e-6
     at_many = gemm_s(H200, Precision.fp8, m, n, k) - gemm_s(H200, Precision.fp8, m, n, k, FUSED)
-    assert at_many > 3 * m * k / H200.bandwidth_bytes_per_s
+    assert 3 < at_many / (m * k / H200.bandwidth_bytes_per_s) < 4 * 4

@@ -13,7 +13,9 @@ from tokonomics.cli.output import Json
 def calibrate(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Bench results, imported formats, steps, tables, probes, ledgers.", metavar="FILE…"),
+        typer.Argument(
+            help="Bench results, imported formats, logs of steps, tables, probes, ledgers.", metavar="FILE…"
+        ),
     ],
     out: Annotated[Path | None, typer.Option(help="Save the profile (.json).", show_default="only shown")] = None,
     gpu: Gpu = None,
@@ -32,7 +34,9 @@ def calibrate(
     ep: Ep = None,
     weights: Weights = None,
     kv: Kv = None,
-    hold_out: Annotated[float, typer.Option(help="Share of the loads that judge instead of teaching.")] = 0.5,
+    hold_out: Annotated[
+        float, typer.Option(help="Share of the loads that judge instead of teaching, 0.1 to 0.5.")
+    ] = 0.5,
     name: Annotated[str | None, typer.Option(help="Of the profile.", show_default="the GPU's")] = None,
     json: Json = False,
 ) -> None:
@@ -70,7 +74,8 @@ def calibrate(
     with using(None):
         evidence = read_evidence(files, Said(gpu, gpus, tp, pp, ep, engine, weights, kv, model), command)
         made = make(evidence, made=today(), command=command, name=name or "", hold_out=hold_out)
-    if out:
+    kept = bool(made.profile.corrections or made.profile.kernels)
+    if out and kept:
         write_profile(made.profile, out)
     shown = made.model_copy(update={"profile": made.profile.model_copy(update={"timings": {}})})
-    give(Answer(shown, lambda: calibrate_view(made, str(out) if out else None), "A calibration"), json=json)
+    give(Answer(shown, lambda: calibrate_view(made, str(out) if out and kept else None), "A calibration"), json=json)

@@ -67,7 +67,7 @@ CONTRADICTION = 1.5
 FACTORS = (0.5, 4.0)
 MOST_HOST = 50.0
 """Times the median time per token that a host may take for a step, or for the sequences of the largest batch."""
-WORSE, BETTER = "made held-out loads worse", "no correction made the held-out loads better"
+WORSE, BETTER = "made held-out loads worse", "no correction pays on the held-out loads"
 SAID: dict[Term, str] = {
     "decode": "decode factor",
     "prefill": "prompt factor",
@@ -90,7 +90,7 @@ class GroupResult(Noun):
     held_out: tuple[HeldOut, ...] = ()
     dropped: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-    """Loads that contradict each other."""
+    """Loads that contradict each other, or all that we know."""
     refused: str | None = None
 
 
@@ -124,12 +124,10 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
     fitted = _widened([each.correction for each in groups if each.correction])
     scopes = {_scope(each) for each in fitted}
     kept = [each for each in evidence.corrections if _scope(each) not in scopes]
-    if not fitted and not kept and evidence.kernels is None:
+    if not fitted and not kept and evidence.kernels is None and not any(each.held_out for each in groups):
         refusals = ["; ".join([f"{each.what}: {each.refused}", *each.doubts]) for each in groups if each.refused]
         said = "; ".join(refusals) or _most_common(reasons)
-        judged = all(each.held_out for each in groups) and not reasons
-        found = "nothing to correct" if groups and judged else "nothing to calibrate on"
-        raise BadInput(f"{found}: {said}", fix="docs/calibrate.md says what is needed, and what is kept.")
+        raise BadInput(f"nothing to calibrate on: {said}", fix="docs/calibrate.md says what is needed.")
     return Calibrated(
         profile=_named(profile.model_copy(update={"corrections": (*kept, *fitted)}), name),
         groups=tuple(groups),
@@ -208,7 +206,7 @@ def _group(rows: list[Measurement], hold_out: float) -> GroupResult:
     taught = [row for row in rows if load_of(row) not in apart]
     judging = [row for row in rows if load_of(row) in apart]
     counts = {"loads": len(loads), "rows": len(rows), "taught": len(loads) - len(apart), "judged": len(apart)}
-    doubts = _doubts(rows)
+    doubts = _doubts(rows) + _far_off(rows)
     if len(loads) < FEWEST_LOADS:
         enough = f"{plural(len(loads), 'load')}, and it takes {FEWEST_LOADS}: half of them judge the rest"
         return GroupResult(what=what, **counts, doubts=doubts, refused=enough)
@@ -217,8 +215,7 @@ def _group(rows: list[Measurement], hold_out: float) -> GroupResult:
     terms, dropped = _paying(halves, explaining)
     found = {**counts, "held_out": halves.figures(terms, _figure), "dropped": dropped, "doubts": doubts}
     if not terms:
-        why = "every correction made the held-out loads worse" if any(WORSE in each for each in dropped) else BETTER
-        return GroupResult(what=what, **found, refused=f"{why}: predictions stay as they are")
+        return GroupResult(what=what, **found, refused=f"{BETTER}: predictions stay as they are")
     trial = halves.trial(terms)
     correction = trial.model_copy(
         update={
@@ -326,6 +323,14 @@ def _doubts(rows: Sequence[Measurement]) -> tuple[str, ...]:
     return tuple(made)
 
 
+def _far_off(rows: Sequence[Measurement]) -> tuple[str, ...]:
+    """What no correction reaches is another model, GPU or unit than was said."""
+    off = statistics.median(map(abs, errors(rows, None)))
+    if off < math.log(FACTORS[1]):
+        return ()
+    return (f"predictions are {math.exp(off):,.0f} × off: the right model, GPU and precision, and times in seconds?",)
+
+
 def _words(row: Measurement, steps: StepModel) -> str:
     at = steps.deployment
     engine = at.engine.name if row.engine else "bare steps"
@@ -342,7 +347,7 @@ def _available(rows: Sequence[Measurement], taught: int) -> Terms:
         return ("decode", "host")
     own = steps_of(rows[0]).engine
     launches: Terms = ("launch",) if own and own.layer_s else ()
-    requests: Terms = ("request",) if own and own.request_s and "ttft" in kinds else ()
+    requests: Terms = ("request",) if own and own.request_seconds(1) and "ttft" in kinds else ()
     return ("decode", "host", "prefill", *launches, *requests)
 
 

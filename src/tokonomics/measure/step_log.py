@@ -1,17 +1,17 @@
 """Steps that an engine logged itself, for ``calibrate``: what its GPU takes for answers, and its host for prompts.
 
-The file is JSON, plain or gzip: ``model``, ``columns`` (the names) and ``steps`` (a row each), with ``gpu``, ``engine``
-("vllm 0.26.0") and ``quant`` where known; ``benchmarks/measure_vllm.py`` writes it from a running vLLM, and results of
-its load generator under ``loads`` teach what a request takes beside the steps. Times are seconds of one clock:
+The file is JSON, plain or gzip: ``model``, ``columns`` (the names) and ``steps`` (a row each, in order), with ``gpu``,
+``engine`` ("vllm 0.26.0") and ``quant`` where known, as ``benchmarks/measure_vllm.py`` writes it; results of vLLM's
+load generator under ``loads`` teach what a request takes beside the steps. Times are seconds of one clock:
 
     begun             the host began to compose the step
     done              the host had its results
     decode            answers in it, of one token each
     prompts           prompts in it, with ``prefill_tokens`` tokens together
-    context           tokens that its sequences had in the cache before
+    context           tokens of its sequences in the cache, those of this step's prompts included
 
-Two kinds of step say one thing each: answers alone, batch by batch, from the end of one step to the end of the next;
-and whole prompts alone on an idle GPU, from composing to the results.
+Two kinds of step say one thing each: the same answers as in the step before, from its end to this one's; and whole
+prompts alone, nothing of them cached, on a GPU that has done all before, from composing to the results.
 """
 
 import math
@@ -33,8 +33,10 @@ from tokonomics.units import plural
 COLUMNS = ("begun", "done", "decode", "prompts", "prefill_tokens", "context")
 FEWEST = 10
 """Steps of answers of a batch from which their median counts."""
-IDLE_S = 1e-3
-"""Without a step for so long, the GPU has nothing left to do; pauses between two steps are shorter in any log seen."""
+FEWEST_PROMPTS = 3
+"""The same of prompts of a size, which are alone less often."""
+MOST_OF_A_STEP = 2.0**40
+"""Tokens, far beyond any cache."""
 MOST_STEPS = 2_000_000
 """Days of steps; more is a typing mistake."""
 
@@ -44,7 +46,7 @@ Key = TypeVar("Key", int, tuple[int, int])
 
 def is_step_log(document: object) -> bool:
     """Whether a JSON document is such a log."""
-    return isinstance(document, dict) and isinstance(document.get("steps"), list) and "columns" in document
+    return isinstance(document, dict) and isinstance(document.get("steps"), list)
 
 
 def stated_by(document: Mapping[str, Any]) -> Stated:
@@ -59,15 +61,17 @@ def stated_by(document: Mapping[str, Any]) -> Stated:
 def steps_logged(document: Mapping[str, Any], model: str, machine: Machine, where: str) -> list[Measurement]:
     """The figures of a log, each of steps that are alike."""
     begun, done, decode, prompts, tokens, context = _columns(document, where)
-    before = np.concatenate([[-np.inf], np.maximum.accumulate(done)[:-1]])
-    follows = begun - before < IDLE_S
+    before = np.concatenate([[-np.inf], done[:-1]])
     answers: dict[int, list[tuple[float, float]]] = defaultdict(list)
     first: dict[tuple[int, int], list[float]] = defaultdict(list)
     for at in range(1, len(begun)):
-        if prompts[at] == 0 and decode[at] > 0:
-            if follows[at] and prompts[at - 1] == 0 and decode[at - 1] == decode[at]:
+        if prompts[at] == 0:
+            same = prompts[at - 1] == 0 and decode[at - 1] == decode[at]
+            if same and decode[at] > 0 and context[at] == context[at - 1] + decode[at]:
                 answers[int(decode[at])].append((done[at] - before[at], context[at] / decode[at]))
-        elif decode[at] == 0 and prompts[at] > 0 and not follows[at] and tokens[at] % prompts[at] == 0:
+        elif (
+            decode[at] == 0 and begun[at] >= before[at] and context[at] == tokens[at] and tokens[at] % prompts[at] == 0
+        ):
             first[int(prompts[at]), int(tokens[at] // prompts[at])].append(done[at] - begun[at])
 
     def row(mode: Mode, batch: int, length: float, times: Iterable[float]) -> Measurement:
@@ -86,15 +90,16 @@ def steps_logged(document: Mapping[str, Any], model: str, machine: Machine, wher
         )
 
     often = {batch: found for batch, found in answers.items() if len(found) >= FEWEST}
-    rows = [
-        row(Mode.decode_step, batch, statistics.fmean(held for _, held in often[batch]), [s for s, _ in often[batch]])
-        for batch in _apart(often, lambda batch: batch)
-    ]
-    rows += [row(Mode.prefill_step, *each, first[each]) for each in _apart(first, math.prod)]
+    rows = []
+    for batch in _apart(often, lambda batch: batch):
+        times, held = zip(*often[batch], strict=True)
+        rows.append(row(Mode.decode_step, batch, statistics.median(held), times))
+    alone = {each: found for each, found in first.items() if len(found) >= FEWEST_PROMPTS}
+    rows += [row(Mode.prefill_step, *each, alone[each]) for each in _apart(alone, math.prod)]
     if not rows:
         raise BadInput(
-            f"none of its {plural(len(begun), 'step')} is of answers alone ({FEWEST} in a row of one batch) or of "
-            "prompts alone on an idle GPU",
+            f"{plural(len(begun), 'step')}, but not {FEWEST} of the same answers as the step before, nor "
+            f"{FEWEST_PROMPTS} of equal prompts alone on an idle GPU",
             where=where,
             fix="Log steps while a few loads run: 1 user, then 4, 16, 64.",
         )
@@ -113,7 +118,7 @@ def _apart(found: Mapping[Key, Sequence[object]], size: Callable[[Key], int]) ->
 
 def _columns(document: Mapping[str, Any], where: str) -> list[Floats]:
     """The named columns of all steps."""
-    names, steps = document["columns"], document["steps"]
+    names, steps = document.get("columns") or [], document["steps"]
     missing = [name for name in COLUMNS if not isinstance(names, list) or name not in names]
     if missing:
         raise BadInput(
@@ -128,8 +133,29 @@ def _columns(document: Mapping[str, Any], where: str) -> list[Floats]:
             [_number(step, at, name, f"{where}: steps[{place}]") for at, name in zip(places, COLUMNS, strict=True)]
         )
     if not found:
-        raise BadInput("no steps in it", where=where)
-    return list(np.array(found, np.float64).T)
+        raise BadInput("no steps in it", where=where, fix="Log them while a few loads run: 1 user, then 4, 16, 64.")
+    columns = list(np.array(found, np.float64).T)
+    _check(columns, where)
+    return columns
+
+
+def _check(columns: Sequence[Floats], where: str) -> None:
+    """Times rise, and nothing is below zero."""
+    begun, done, *counts = columns
+    for name, count in zip(COLUMNS[2:], counts, strict=True):
+        wrong = np.flatnonzero((count < 0) | (count > MOST_OF_A_STEP) | (count != np.floor(count)))
+        if len(wrong):
+            raise BadInput(f"{name} is {count[wrong[0]]:g}: no count", where=f"{where}: steps[{wrong[0]}]")
+    wrong = np.flatnonzero(done <= begun)
+    if len(wrong):
+        raise BadInput("done is not after begun", where=f"{where}: steps[{wrong[0]}]", fix="Times are in seconds.")
+    wrong = np.flatnonzero((np.diff(begun) < 0) | (np.diff(done) <= 0))
+    if len(wrong):
+        raise BadInput(
+            "begins or ends before the step ahead of it",
+            where=f"{where}: steps[{wrong[0] + 1}]",
+            fix="A log is of one engine, from one start, in order: give the files of several one by one.",
+        )
 
 
 def _number(step: object, at: int, name: str, where: str) -> float:

@@ -125,12 +125,9 @@ def kind_of(row: Measurement) -> Kind:
 
 def steps_of(row: Measurement) -> StepModel:
     """The step model of what a row ran on."""
-    era = (row.year, row.engine_version, row.tuned)
-    steps = _step_model(row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, era, profile_key())
-    if row.mode is Mode.low_latency and steps.engine:
-        # The engine's own program times these: there is no front end.
-        return steps.with_engine(steps.engine.model_copy(update=dict.fromkeys(REQUESTS, 0.0)))
-    return steps
+    # An engine's own program times rows of low latency: there is no front end.
+    era = (row.year, row.engine_version, row.tuned, row.mode is not Mode.low_latency)
+    return _step_model(row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, era, profile_key())
 
 
 def summary(predictions: Sequence[Prediction]) -> Summary:
@@ -192,15 +189,16 @@ def _step_model(
     weights: str,
     kv: str | None,
     engine: str | None,
-    era: tuple[int, str | None, bool],
+    era: tuple[int, str | None, bool, bool],
     profile: str | None,
 ) -> StepModel:
     deployment = stated_deployment(model, gpu, tp, pp, ep, weights, kv, engine)
     if engine is None:
         return StepModel(deployment, None)
-    year, version, tuned = era
-    own = overhead(deployment.engine, year, version)
-    return StepModel(deployment, own.model_copy(update={"overlapped": True}) if tuned else own)
+    year, version, tuned, served = era
+    changes: dict[str, object] = {"overlapped": True} if tuned else {}
+    changes |= {} if served else dict.fromkeys(REQUESTS, 0.0)
+    return StepModel(deployment, overhead(deployment.engine, year, version).model_copy(update=changes))
 
 
 def stated_deployment(

@@ -39,6 +39,8 @@ BACKENDS = ("vllm", "sglang")
 FUSED = "vllm, fused"
 """vLLM's kernels where it compiles the quantising of activations to FP8 into the norm or the activation before it: what
 it does by default since 2026 (its guide, "Fusion torch.compile passes")."""
+FUSED_ON = "hopper"
+"""The architecture on which a log of steps shows it (an H200); elsewhere layers take what they took alone."""
 
 _STAND_INS: dict[Precision, tuple[Precision, ...]] = {
     Precision.int8: (Precision.fp8,),
@@ -291,7 +293,7 @@ def _gemm_curves(gpu: Gpu, weights: Precision, backend: str) -> list[tuple[Origi
     wanted = {FUSED: ("vllm",)}.get(backend, (backend,) if backend in BACKENDS else BACKENDS)
     found = dict.fromkeys(_find("gemm", gpu, weights, each) for each in wanted)
     curves = [(origin, GemmCurve(*numbers)) for origin, numbers in found]
-    if backend == FUSED:
+    if backend == FUSED and weights is Precision.fp8 and gpu.architecture == FUSED_ON:
         curves = [(origin, _fused(curve, origin)) for origin, curve in curves]
     return [(origin, carried_over(curve, origin.gpu, gpu)) for origin, curve in curves]
 
@@ -299,10 +301,9 @@ def _gemm_curves(gpu: Gpu, weights: Precision, backend: str) -> list[tuple[Origi
 def _fused(curve: GemmCurve, origin: Origin) -> GemmCurve:
     """Without the kernel that quantises activations, which is in the timings of a lone FP8 layer.
 
-    It is what its launch and its work on every element of the input (``columns``) have beyond those of 16 bits.
+    Taken to be what its launch and its work on every element of the input (``columns``) have beyond those of 16 bits:
+    more than the bytes alone would take, and what the steps of a log are shorter by.
     """
-    if origin.precision is not Precision.fp8:
-        return curve
     wide = GemmCurve(*_tables()["gemm"][f"{origin.gpu}/vllm/{Precision.bf16}"])
     return curve._replace(launch_s=min(curve.launch_s, wide.launch_s), columns=min(curve.columns, wide.columns))
 

@@ -75,6 +75,8 @@ def predict(deployment: Deployment, batch: int, context: int) -> Prediction:
     steps = step_model(deployment)
     parts = steps.parts(batch, context)
     step = interval(parts.step_s, "tpot", deployment)
+    prompt = interval(float(steps.prefill(context)), "prefill", deployment)
+    alone = interval(alone_s(steps, context, output_tokens=2), "ttft", deployment)
     return Prediction(
         model=deployment.model.key,
         deployment=str(deployment),
@@ -89,8 +91,8 @@ def predict(deployment: Deployment, batch: int, context: int) -> Prediction:
         batch=batch,
         context=context,
         decode_step_s=step,
-        prefill_s=interval(float(steps.prefill(context)), "prefill", deployment),
-        ttft_s=interval(alone_s(steps, context, output_tokens=2), "ttft", deployment),
+        prefill_s=prompt,
+        ttft_s=alone.model_copy(update={"low": max(alone.low, prompt.low)}),  # its class is that of loaded servers
         tokens_per_s=Interval(low=batch / step.high, mid=batch / step.mid, high=batch / step.low),
         parts=parts,
         speed=speed_badge(deployment),

@@ -31,7 +31,9 @@ def calibrate_view(result: Calibrated, saved_to: str | None) -> RenderableType:
     if result.not_predicted:
         rows = [(f"{number:,}", reason) for reason, number in result.not_predicted.items()]
         body.append(table([">rows", "!not predicted"], rows))
-    return Group(*body, _where(saved_to))
+    kept = result.profile.corrections or result.profile.kernels
+    nothing = Text("nothing to keep: predictions stay as they are without a profile", style="bold")
+    return Group(*body, _where(saved_to) if kept else nothing)
 
 
 def probe_view(profile: Profile, saved_to: str | None) -> RenderableType:
@@ -75,7 +77,7 @@ def _curves(kernels: Kernels) -> list[tuple[str, Fitted, str]]:
 def _group(group: GroupResult) -> list[RenderableType]:
     split = f"{plural(group.loads, 'load')}: {group.taught} taught, {group.judged} judged"
     body: list[RenderableType] = [Text.assemble((group.what, "bold"), f"  {split}")]
-    body += [Text(f"doubtful load: {each}", style="bold yellow") for each in group.doubts]
+    body += [Text(f"doubtful: {each}", style="bold yellow") for each in group.doubts]
     body += [Text(f"left out: {each}", style="bold yellow") for each in group.dropped]
     if group.refused:
         body.append(Text(f"not calibrated: {group.refused}", style="bold red"))
@@ -118,9 +120,13 @@ def _numbers(found: Correction) -> str:
     if found.request != 1:
         parts.append(f"requests × {found.request:.3g}")
     if found.step_s is not None:
-        each = f" + {seconds(found.sequence_s)} a sequence" if found.sequence_s else ""
-        parts.append(f"host {seconds(found.step_s) if found.step_s else '0 ms'} a step{each}")
+        parts.append(f"host {_or_none(found.step_s)} a step + {_or_none(found.sequence_s or 0.0)} a sequence")
     return ", ".join(parts)
+
+
+def _or_none(time_s: float) -> str:
+    """A time that rounds away beside any step is none."""
+    return seconds(time_s) if time_s > 1e-8 else "0 ms"
 
 
 def _seen(found: Correction) -> str:
@@ -128,7 +134,7 @@ def _seen(found: Correction) -> str:
     parts = []
     for name, unit in names.items():
         known = found.seen.get(name)
-        if known:
+        if known and (name, known.high) != ("output_tokens", 1):  # steps have no answers
             many = f"{known.low:,.4g}" if known.low == known.high else f"{known.low:,.4g} to {known.high:,.4g}"
             parts.append(f"{many} {unit}")
     return ", ".join(parts)

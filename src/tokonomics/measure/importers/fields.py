@@ -12,6 +12,8 @@ from tokonomics.traffic.promises import STATISTICS
 from tokonomics.units import plural
 
 _LARGEST = 1e19
+_ROUNDED = 0.05
+"""By which percentiles of a few requests, found in different ways, may cross."""
 """Beyond any total of a benchmark, and any time in nanoseconds: a slip in the file."""
 
 
@@ -162,8 +164,9 @@ def named_latencies(fields: Fields, pattern: str, unit_s: float) -> Latencies | 
             found[statistic] = value * unit_s
     rising = [statistic for statistic in STATISTICS if statistic != "mean" and statistic in found]
     for lower, higher in pairwise(rising):
-        if found[higher] < found[lower]:
+        if found[higher] < (1 - _ROUNDED) * found[lower]:
             raise fields.wrong(pattern.format(higher), f"is below the {lower} of the same times")
+        found[higher] = max(found[higher], found[lower])
     return Latencies(**found) if found else None
 
 
