@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from tokonomics.cli.main import app
 from tokonomics.clock import today
 from tokonomics.errors import BadInput
 from tokonomics.measure.calibrate import Calibrated, calibrate
 from tokonomics.measure.evidence import Said, read_evidence
 from tokonomics.measure.measurements import Mode
 from tokonomics.measure.validate import stated_deployment
-from tokonomics.physics.calibration import Correction
+from tokonomics.physics.calibration import Correction, read_profile
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import StepModel
 
@@ -128,3 +130,16 @@ def test_times_in_another_unit_are_doubted(tmp_path: Path) -> None:
     steps = [[1000 * row[0], 1000 * row[1], *row[2:6], 1000 * row[6]] for row in made["steps"]]
     (doubt,) = taught(tmp_path, made | {"steps": steps}).groups[0].doubts
     assert "predictions are 1,000 × off" in doubt
+
+
+def test_the_verb_shows_what_it_judged_and_writes_nothing_where_nothing_is_kept(tmp_path: Path) -> None:
+    path, out = tmp_path / "steps.json", tmp_path / "profile.json"
+    path.write_text(json.dumps(log(server())))
+    result = CliRunner().invoke(app, ["calibrate", str(path), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "nothing to keep" in result.output
+    assert "decode step" in result.output
+    assert not out.exists()
+    path.write_text(json.dumps(log(server(decode=1.25))))
+    assert CliRunner().invoke(app, ["calibrate", str(path), "--out", str(out)]).exit_code == 0
+    assert read_profile(out).corrections[0].decode == pytest.approx(1.25, rel=0.03)

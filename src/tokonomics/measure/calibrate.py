@@ -65,6 +65,8 @@ PRIOR: dict[Term, float] = {"decode": 0.3, "prefill": 0.5, "host": 1.0, "launch"
 CONTRADICTION = 1.5
 """Times that a load of fewer users may be slower than one of more, by chance."""
 FACTORS = (0.5, 4.0)
+FAR_OFF = 20.0
+"""Times that predictions are off from which something was mistaken: the slowest host met (transformers') makes it 7."""
 MOST_HOST = 50.0
 """Times the median time per token that a host may take for a step, or for the sequences of the largest batch."""
 WORSE, BETTER = "made held-out loads worse", "no correction pays on the held-out loads"
@@ -326,7 +328,7 @@ def _doubts(rows: Sequence[Measurement]) -> tuple[str, ...]:
 def _far_off(rows: Sequence[Measurement]) -> tuple[str, ...]:
     """What no correction reaches is another model, GPU or unit than was said."""
     off = statistics.median(map(abs, errors(rows, None)))
-    if off < math.log(FACTORS[1]):
+    if off < math.log(FAR_OFF):
         return ()
     return (f"predictions are {math.exp(off):,.0f} × off: the right model, GPU and precision, and times in seconds?",)
 
