@@ -20,7 +20,7 @@ from tokonomics.measure.benchmark_run import (
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.load_curve import judge
 from tokonomics.measure.measurements import Metric, RunFacts
-from tokonomics.measure.priced_run import Machine, Price, machine_of, measurements_of, price_run, rental_of
+from tokonomics.measure.priced_run import Machine, Price, as_model, machine_of, measurements_of, price_run, rental_of
 from tokonomics.measure.validate import predict
 from tokonomics.traffic.promises import parse_promises
 
@@ -216,6 +216,23 @@ def test_loads_of_other_lengths_are_not_compared() -> None:
 def test_a_precision_that_nobody_stated_is_said_to_be_assumed(model: str, weights: str, assumed: str | None) -> None:
     made = price_run(run(point(4, 100), model=model), H100.model_copy(update={"weights": weights}), None)
     assert made.assumed_weights == assumed
+
+
+@pytest.mark.parametrize(
+    ("name", "stated", "weights"),
+    [
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8", None, "fp8"),
+        ("meta-llama/Llama-3.1-8B-Instruct", None, None),
+        ("meta-llama/Llama-3.1-8B-Instruct-FP8", "bf16", "bf16"),
+        (None, None, None),
+    ],
+)
+def test_a_model_that_the_user_names_keeps_the_precision_of_the_files_name(
+    name: str | None, stated: str | None, weights: str | None
+) -> None:
+    found = run(point(4, 100)).model_copy(update={"model": name, "stated": Stated(weights=stated)})
+    made = as_model(found, "llama-3.1-8b")
+    assert (made.model, made.stated.weights) == ("llama-3.1-8b", weights)
 
 
 def test_a_load_that_fails_requests_is_never_the_best() -> None:

@@ -65,12 +65,13 @@ def import_results(
     """
     from tokonomics.catalog.load_models import find_model
     from tokonomics.measure.importers.recognise import read_runs
+    from tokonomics.measure.priced_run import as_model
 
     if model is not None:
         find_model(model)
     run = read_runs(files)
     if model is not None:
-        run = run.model_copy(update={"model": model})
+        run = as_model(run, model)
     report(run, gpu, gpus, tp, pp, ep, weights, kv, engine, usd_per_hour, slo, chart, html, json)
 
 

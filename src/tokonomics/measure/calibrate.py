@@ -129,7 +129,8 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
     if not fitted and not kept and evidence.kernels is None and not any(each.held_out for each in groups):
         refusals = ["; ".join([f"{each.what}: {each.refused}", *each.doubts]) for each in groups if each.refused]
         said = "; ".join(refusals) or _most_common(reasons)
-        raise BadInput(f"nothing to calibrate on: {said}", fix="docs/calibrate.md says what is needed.")
+        fix = "--model, --gpu, --engine and --weights say what files do not; docs/calibrate.md says what is needed."
+        raise BadInput(f"nothing to calibrate on: {said}", fix=fix)
     return Calibrated(
         profile=_named(profile.model_copy(update={"corrections": (*kept, *fitted)}), name),
         groups=tuple(groups),

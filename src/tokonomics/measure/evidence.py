@@ -24,7 +24,7 @@ from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.measurements import Measurement, Statistic, Unread, read_measurements, read_text, steps_from
 from tokonomics.measure.meter.loads import is_ledger, runs_of
 from tokonomics.measure.priced_run import Machine as RunMachine
-from tokonomics.measure.priced_run import machine_of, measurements_of
+from tokonomics.measure.priced_run import as_model, machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
 from tokonomics.measure.probe.timing_rows import check_timings
 from tokonomics.measure.step_log import is_step_log, stated_by, steps_logged
@@ -172,7 +172,7 @@ def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None
     if said.model or run.model is None:
         if not said.model:
             raise BadInput("names no model", where=where, fix="Give --model.")
-        run = run.model_copy(update={"model": said.model})
+        run = as_model(run, said.model)
     points = tuple(_whole_rounds(point) for point in run.points)
     changed = sum(one is not other for one, other in zip(points, run.points, strict=True))
     if changed:

@@ -21,7 +21,15 @@ from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_valid
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, MostGpus, MostStages, Stated
 from tokonomics.measure.load_curve import LoadVerdict, judge
 from tokonomics.measure.measurements import MOST_REQUESTS, Measurement, Metric, Mode, RunFacts, Statistic, figure_name
-from tokonomics.measure.validate import assumed_weights, most_sequences, predict, stated_deployment, steady_of, steps_of
+from tokonomics.measure.validate import (
+    assumed_weights,
+    most_sequences,
+    predict,
+    stated_deployment,
+    stated_weights,
+    steady_of,
+    steps_of,
+)
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.nouns import Noun
 from tokonomics.physics.intervals import Interval
@@ -147,6 +155,13 @@ def machine_of(
         )
     except ValidationError as error:
         raise from_validation(error, "the machine") from None
+
+
+def as_model(run: BenchmarkRun, model: str) -> BenchmarkRun:
+    """The run, of the model that the user says; what its own name says of the precision still holds."""
+    named = stated_weights(run.stated.weights or "unstated", run.model or "")
+    stated = run.stated.model_copy(update={"weights": named.value}) if named and not run.stated.weights else run.stated
+    return run.model_copy(update={"model": model, "stated": stated})
 
 
 def rental_of(machine: Machine, model: str | None, offers: Iterable[Offer] | None = None) -> Price | None:

@@ -252,16 +252,17 @@ def _weights(text: str, name: str, model: ModelSpec) -> Precision:
     """
     if model.checkpoint is Precision.mxfp4:
         return model.served
-    return _stated_weights(text, name) or model.served
+    return stated_weights(text, name) or model.served
 
 
 def assumed_weights(text: str, name: str) -> Precision | None:
     """The checkpoint's own precision, where neither the source nor the model's name states one."""
     model = _model(name)
-    return None if model.checkpoint is Precision.mxfp4 or _stated_weights(text, name) else model.served
+    return None if model.checkpoint is Precision.mxfp4 or stated_weights(text, name) else model.served
 
 
-def _stated_weights(text: str, name: str) -> Precision | None:
+def stated_weights(text: str, name: str) -> Precision | None:
+    """The precision that a source states, or its model's name does; None where neither."""
     if text.lower() not in ("unstated", "auto", ""):
         return _precision(text)
     named = (precision for pattern, precision in _PRECISIONS if re.search(rf"[-_.]({pattern})", name.lower()))

@@ -400,7 +400,8 @@ def outside(
         fitting = [one for one in here if one.model in (None, each) and (not served or one.engine in served)]
         if here and not fitting:
             seen = ", ".join(dict.fromkeys(f"{one.model or 'all models'} under {one.engine}" for one in here))
-            said.append(f"the profile was calibrated on {seen}: {each} is not corrected by it")
+            asked_of = f"{each} under {', '.join(served)}" if served else each
+            said.append(f"the profile was calibrated on {seen}: {asked_of} is not corrected by it")
         for one in fitting:
             said += _beyond(one, sizes)
     return said
