@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tokonomics.cli.answer import Answer, give
+from tokonomics.cli.answer import Answer, give, working
 from tokonomics.cli.imports import Ep, Gpu, Gpus, Kv, Pp, Tp, Weights
 from tokonomics.cli.output import Json
 
@@ -55,6 +55,7 @@ def calibrate(
     """
     from tokonomics.catalog.load_models import find_model
     from tokonomics.cli.imports import check_names
+    from tokonomics.cli.serving_flags import say_if_compiling
     from tokonomics.clock import today
     from tokonomics.errors import BadInput
     from tokonomics.measure.bench.save import check_save_path
@@ -71,8 +72,10 @@ def calibrate(
         find_model(model)
     check_names(gpu, weights, kv, engine)
     command = "tokonomics calibrate " + " ".join(path.name for path in files)
-    with using(None):
+    with using(None), working("simulating the loads"):
         evidence = read_evidence(files, Said(gpu, gpus, tp, pp, ep, engine, weights, kv, model), command)
+        if any(row.engine for row in evidence.rows):
+            say_if_compiling()
         made = make(evidence, made=today(), command=command, name=name or "", hold_out=hold_out)
     kept = bool(made.profile.corrections or made.profile.kernels)
     if out and kept:
