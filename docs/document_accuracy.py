@@ -35,8 +35,9 @@ grow with that. **There a plan promises too much**: the last row has the size an
 """
 ACCURACY_TAIL = """## What to know
 
-- InferenceMAX runs vLLM with `--async-scheduling`, as its recipes set it, and is predicted so; the row "as it comes" is
-  what we would say without knowing that. We chose the switch knowing this source, so the first row flatters us a little.
+- InferenceMAX runs vLLM with `--async-scheduling` and graphs of up to 2,048 tokens, as its recipes set it, and is predicted
+  so; the row "as it comes" is what we would say without knowing that. We chose the switches knowing this source, so the
+  first row flatters us a little.
 - The first decode row is in-sample for PyTorch's attention and for the time between layers. The six other models were
   measured after the predictions were frozen (`benchmarks/measure_steps.py`, one H200): about 5 % too slow throughout, most
   of it in attention; multi-head attention (Llama 2) runs another kernel there, and long prompts ran on a slower one.

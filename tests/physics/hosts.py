@@ -31,13 +31,15 @@ def lone(deployment: Deployment, layers: int, tokens: int, past: int = 0, answer
     """A prompt of a dense model in one step: received, tokenised, launched and computed, told and sent.
 
     The recursion in ``serving.scheduler`` for two steps, the prompt's and the first of its answer, which is composed
-    when the prompt's has been launched.
+    when the prompt's has been launched; an engine that works in turn tells when its host has looked at the step.
     """
     host = overhead(deployment.engine)
-    assert host.overlapped
     assert tokens <= deployment.limits.max_batched_tokens
     begun_s = host.request_s + host.token_s * (past + tokens) + host.reach_s
     a_layer_s = host.piece_s if tokens <= host.graph_tokens else host.layer_s
+    if not host.overlapped:
+        done_s = begun_s + max(float(hostless(deployment).prefill(tokens, past)), layers * a_layer_s) + host.step_s
+        return Lone(begun_s, done_s, done_s + host.answer_s)
     launched_s = begun_s + host.step_s + layers * a_layer_s + host.sequence_s
     done_s = max(begun_s + float(hostless(deployment).prefill(tokens, past)), launched_s)
     # Clients hear of a step when the next one has been launched; where there is none, at once.

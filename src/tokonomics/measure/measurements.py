@@ -237,7 +237,7 @@ VARYING_LENGTHS = {"InferenceMAX": 0.9, "InferenceX": 0.9}
 
 
 _TUNED = ("InferenceMAX", "InferenceX")
-"""Sources whose published recipes run vLLM with --async-scheduling."""
+"""Sources whose published recipes run vLLM with --async-scheduling and graphs of up to 2,048 tokens."""
 
 
 def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:

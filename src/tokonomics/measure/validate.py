@@ -151,6 +151,8 @@ KINDS: dict[Metric, Kind] = {
     Metric.step_s: "step",
 }
 
+TUNED_GRAPH_TOKENS = 2048
+"""``max-cudagraph-capture-size`` of InferenceMAX's recipes for vLLM (as of vLLM's own for GPT-OSS on Hopper)."""
 ENGINES = {
     "deepspeed": "vllm",
     "lmdeploy": "vllm",
@@ -196,9 +198,11 @@ def _step_model(
     if engine is None:
         return StepModel(deployment, None)
     year, version, tuned, served = era
-    changes: dict[str, object] = {"overlapped": True} if tuned else {}
-    changes |= {} if served else dict.fromkeys(REQUESTS, 0.0)
-    return StepModel(deployment, overhead(deployment.engine, year, version).model_copy(update=changes))
+    own = overhead(deployment.engine, year, version)
+    changes: dict[str, object] = {} if served else dict.fromkeys(REQUESTS, 0.0)
+    if tuned:
+        changes |= {"overlapped": True, "graph_tokens": TUNED_GRAPH_TOKENS if own.graph_tokens else 0}
+    return StepModel(deployment, own.model_copy(update=changes))
 
 
 def stated_deployment(
