@@ -79,10 +79,12 @@ def main() -> None:
     layers = fit_layers([row for row in read_measurements(options.steps) if isinstance(row, Measurement)])
     print(f"layers: {layers.layer_s * 1e6:.1f} µs each")
     before = tomllib.loads(options.out.read_text(encoding="utf-8"))["engines"]
+    eras = [(engine, start) for engine, known in ERAS.items() for start, *_ in known]
+    eras += [(engine, start) for engine, (_, start) in STAND_INS.items()]
     fitted = {
-        (engine, int(start)): Overhead.model_validate(found)
-        for engine, eras in before.items()
-        for start, found in eras.items()
+        (engine, start): Overhead.model_validate(before[engine][str(start)])
+        for engine, start in eras
+        if str(start) in before.get(engine, {})
     }
     with gzip.open(options.served, "rt") as file:
         sessions = json.load(file)["sessions"]
@@ -91,7 +93,7 @@ def main() -> None:
     if options.published:
         fitted |= fit_published(options.published, layers, fitted[LOGGED])
     text = [_header(), _layers_text(layers)]
-    text += [_engine_text(find_engine(engine).key, start, made) for (engine, start), made in fitted.items()]
+    text += [_engine_text(find_engine(engine).key, start, fitted[engine, start]) for engine, start in eras]
     options.out.write_text("\n".join(text), encoding="utf-8")
 
 

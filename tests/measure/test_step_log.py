@@ -117,6 +117,8 @@ def test_what_the_user_says_goes_before_the_file(tmp_path: Path) -> None:
         ({"steps": [[1.0, 1.0, 1, 0, 0, 10, 1.0]]}, r"steps\[0\]: done is not after begun"),
         ({"steps": [[1.0, 1.0, 1, 0, 0, 10, 2.0], [0.5, 0.5, 1, 0, 0, 11, 3.0]]}, r"steps\[1\]: begins or ends before"),
         ({"columns": None}, "columns without begun"),
+        ({"tp": 0}, "tp"),
+        ({"steps": [[t, t, 0, 1, 0, 0, t + 0.5] for t in range(4)]}, "4 steps, but not"),
         ({"steps": [[1.0, 1.0, 1, 0, 0, 10, 2.0]]}, "1 step, but not 10 of the same answers"),
     ],
 )

@@ -157,7 +157,7 @@ def _changes(row: Measurement, said: Said) -> dict[str, object]:
 
 def _add_steps(found: Evidence, document: Mapping[str, Any], said: Said, where: str) -> None:
     """An engine's steps; and the loads under which it logged them, where they are in the file."""
-    stated, model = stated_by(document), said.model or document.get("model")
+    stated, model = stated_by(document, where), said.model or document.get("model")
     if not isinstance(model, str) or not model:
         raise BadInput("names no model", where=where, fix="Give --model.")
     found.rows += steps_logged(document, model, _machine(stated, said, where), where)

@@ -22,9 +22,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from tokonomics.clock import today
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, from_validation
 from tokonomics.measure.benchmark_run import Stated
 from tokonomics.measure.measurements import Measurement, Metric, Mode
 from tokonomics.measure.priced_run import Machine
@@ -49,13 +50,15 @@ def is_step_log(document: object) -> bool:
     return isinstance(document, dict) and isinstance(document.get("steps"), list)
 
 
-def stated_by(document: Mapping[str, Any]) -> Stated:
+def stated_by(document: Mapping[str, Any], where: str) -> Stated:
     """What a log says of its machine."""
     named = {name: document.get(name) for name in ("gpu", "engine", "quant")}
     said = {name: value if isinstance(value, str) and value else None for name, value in named.items()}
-    tp = document.get("tp")
     engine = said["engine"].split()[0] if said["engine"] else None
-    return Stated(gpu=said["gpu"], engine=engine, weights=said["quant"], tp=tp if isinstance(tp, int) else None)
+    try:
+        return Stated(gpu=said["gpu"], engine=engine, weights=said["quant"], tp=document.get("tp"))
+    except ValidationError as error:
+        raise from_validation(error, where) from None
 
 
 def steps_logged(document: Mapping[str, Any], model: str, machine: Machine, where: str) -> list[Measurement]:
@@ -70,7 +73,10 @@ def steps_logged(document: Mapping[str, Any], model: str, machine: Machine, wher
             if same and decode[at] > 0 and context[at] == context[at - 1] + decode[at]:
                 answers[int(decode[at])].append((done[at] - before[at], context[at] / decode[at]))
         elif (
-            decode[at] == 0 and begun[at] >= before[at] and context[at] == tokens[at] and tokens[at] % prompts[at] == 0
+            decode[at] == 0
+            and begun[at] >= before[at]
+            and 0 < tokens[at] == context[at]
+            and tokens[at] % prompts[at] == 0
         ):
             first[int(prompts[at]), int(tokens[at] // prompts[at])].append(done[at] - begun[at])
 
