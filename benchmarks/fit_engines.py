@@ -29,9 +29,9 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
 from tokonomics.measure.validate import deployment_of, stated_deployment, value_of
-from tokonomics.nouns import Badge
 from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Layers, Overhead, overhead, version_numbers
 from tokonomics.physics.steptime import StepModel
+from tokonomics.types import Badge
 
 HERE = Path(__file__).parent
 TEACHES = ("dense", "fp8", "moe")

@@ -22,11 +22,11 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import Precision
 from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.validate import deployment_of, kind_of, steps_of, value_of
-from tokonomics.nouns import Badge
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import error_class
 from tokonomics.physics.overhead import Overhead
 from tokonomics.physics.steptime import StepModel
+from tokonomics.types import Badge
 
 TWINS = (("H100-SXM", "H200"), ("B200", "B300"), ("B200", "GB200"))
 """Timed GPUs of one family; near twins, so a smaller sibling is taken to differ halfway to another family."""

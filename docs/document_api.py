@@ -18,7 +18,7 @@ import tokonomics as tk
 from tokonomics.api.ask import arguments, verb_of
 from tokonomics.api.result import Result
 from tokonomics.cli.argument_names import in_python
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 
 GUIDE = Path(__file__).with_name("python.md")
 WIDTH = 150

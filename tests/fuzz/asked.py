@@ -375,7 +375,7 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
     from tokonomics.measure.meter.scrape import address_of
     from tokonomics.money.cost import parse_load
     from tokonomics.money.demand import parse_demand
-    from tokonomics.planner.wishes import amount, dollars, parse_terms, router_from
+    from tokonomics.planner.parsing import amount, dollars, parse_terms, router_from
     from tokonomics.traffic.arrivals import parse_arrivals
     from tokonomics.traffic.generate import parse_sessions, parse_system, parse_tenants
     from tokonomics.traffic.grammar import span_s

@@ -6,10 +6,10 @@ import pytest
 from tests.planner.small_catalogue import BF16, OFFERS, PROMISES, asked, offer
 
 from tokonomics.catalog.offers import Offer
-from tokonomics.planner.altered import stretched
 from tokonomics.planner.flips import FURTHEST, Flip, Flips, flips
 from tokonomics.planner.load import Load, load_of_shape
 from tokonomics.planner.plan import Candidate, Study, study
+from tokonomics.planner.what_if import stretched
 from tokonomics.traffic.promises import parse_promises
 
 LOAD = load_of_shape(8, "1000", "300")

@@ -10,10 +10,10 @@ from tests.planner.small_catalogue import CHAT, PROMISES, asked
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.altered import machine_of, slower, stretched
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.margins import at_speed, bill_range, headroom
 from tokonomics.planner.plan import Limits, Study, study
+from tokonomics.planner.what_if import machine_of, slower, stretched
 from tokonomics.serving import simulator
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings

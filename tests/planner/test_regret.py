@@ -6,11 +6,11 @@ from functools import cache
 import pytest
 from tests.planner.small_catalogue import BF16, OFFERS, PROMISES, asked
 
-from tokonomics.planner.altered import resize
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Study, prospects, study
 from tokonomics.planner.regret import Regret, least_regret
 from tokonomics.planner.search import Sized
+from tokonomics.planner.what_if import resize
 from tokonomics.traffic.promises import parse_promises
 
 RATES = (3.0, 9.0, 30.0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokonomics.__main__ import app
 from tokonomics.sweep.cluster import ClusterCrew
-from tokonomics.sweep.crew import Event, Ready, Worker
+from tokonomics.sweep.workers import Event, Ready, Worker
 
 WORKERS = 2
 held: list[Event] = []

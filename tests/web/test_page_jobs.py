@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 from tests.web.page_events import events_of
 
-from tokonomics.room import can_limit_memory
+from tokonomics.memory_budget import can_limit_memory
 from tokonomics.web.jobs import Jobs, TooManyOfYours
 from tokonomics.web.pool import Broken, Busy, Cancelled, OutOfTime, Pool, Refused, Task, worker_command
 from tokonomics.web.safety import Gate

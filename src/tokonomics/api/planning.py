@@ -8,10 +8,10 @@ from tokonomics.api.frames import Prices, Requests
 from tokonomics.api.result import Result
 from tokonomics.cli.argument_names import in_python
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.planner.blame import Blame
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.flips import Flips
+from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.levers import Ranking
 from tokonomics.planner.margins import BillRange, Headroom
 from tokonomics.planner.plan import Candidate, Plan

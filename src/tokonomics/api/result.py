@@ -9,9 +9,9 @@ from pydantic import BaseModel, PrivateAttr
 
 from tokonomics.cli.answer import Answer
 from tokonomics.errors import BadInput, UnknownName
-from tokonomics.nouns import Noun
 from tokonomics.report.frames import frame_of
 from tokonomics.report.notebook_view import table_html
+from tokonomics.types import Noun
 
 if TYPE_CHECKING:
     import altair as alt

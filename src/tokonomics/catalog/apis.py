@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 from tokonomics.catalog.user_file import user_tables
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, from_validation, shorten
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import TOKENS_PER_MTOK
 
 if TYPE_CHECKING:

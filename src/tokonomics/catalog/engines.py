@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from tokonomics.catalog.gpus import Architecture, Gpu
 from tokonomics.catalog.names import resolve
 from tokonomics.catalog.precision import Precision
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import GIB
 
 Share = Annotated[float, Field(gt=0, le=1)]

@@ -18,7 +18,7 @@ from tokonomics.catalog.names import resolve, spelling, spellings
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.user_file import user_path, user_tables
 from tokonomics.errors import BadInput, UnknownName, from_validation, shorten
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import GIB
 
 Dtype = Literal["bf16", "fp16", "fp8", "int8", "fp4"]

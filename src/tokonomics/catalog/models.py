@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision, kv_bytes_per_element
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 
 
 class GroupedAttention(Noun):

@@ -24,7 +24,7 @@ from tokonomics.catalog.user_file import user_tables
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.files import make_folder, write_text
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 
 STALE_AFTER_DAYS = 90
 """The product's promise: an older price says that it is old (DESIGN.md, section 8)."""

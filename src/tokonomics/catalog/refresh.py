@@ -25,7 +25,7 @@ from tokonomics.catalog.offers import MAX_GPUS, SNAPSHOT, Offer, Terms, cache_fi
 from tokonomics.catalog.skypilot import Quote, amount, full_name, known_gpu, read_vms
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 
 CATALOG_URL = "https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs/v8"
 HISTORY_URL = (

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.errors import BadInput, UnknownName
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH
 
 DATA = Path(__file__).parent / "data"

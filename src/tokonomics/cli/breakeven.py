@@ -153,8 +153,8 @@ def _planned(
 def _own_volume(asked: Mapping[str, object], tokens_per_request: float) -> float | None:
     """The user's own tokens a month, said in either way."""
     from tokonomics.planner.breakeven import SECONDS_PER_MONTH
+    from tokonomics.planner.parsing import amount
     from tokonomics.planner.scenario import read_rate
-    from tokonomics.planner.wishes import amount
 
     rate, volume = asked["rate"], asked["tokens_per_month"]
     if rate is not None and volume is not None:
@@ -166,7 +166,7 @@ def _own_volume(asked: Mapping[str, object], tokens_per_request: float) -> float
 
 def _blamed(nothing: "NothingFits") -> Answer:
     """Why nothing can be hosted."""
-    from tokonomics.planner.blame import blame
+    from tokonomics.planner.infeasible import blame
     from tokonomics.report.plan_view import blame_view
 
     study = nothing.study
@@ -219,7 +219,7 @@ def _given(
 
 def _apis(names: list[str] | None) -> "list[ApiPrice]":
     from tokonomics.catalog.apis import find_api
-    from tokonomics.planner.wishes import listed
+    from tokonomics.planner.parsing import listed
 
     if not names:
         raise BadInput(
@@ -231,7 +231,7 @@ def _apis(names: list[str] | None) -> "list[ApiPrice]":
 def extras_from(number: float | None, usd_per_month: str | None, overhead: list[str] | None) -> "tuple[Extra, ...]":
     """Lines beside the machines: none unless asked for."""
     from tokonomics.money.breakeven import engineers
-    from tokonomics.planner.wishes import dollars
+    from tokonomics.planner.parsing import dollars
 
     made = []
     engineer_usd_per_month = dollars(usd_per_month, "--engineer-usd-per-month")

@@ -82,7 +82,7 @@ def offers(
     from tokonomics.catalog.offers import load_offers, select_offers
     from tokonomics.clock import today
     from tokonomics.money.cost import require_positive
-    from tokonomics.planner.wishes import discounts_from, listed, parse_terms
+    from tokonomics.planner.parsing import discounts_from, listed, parse_terms
     from tokonomics.report.catalog_view import offers_view
 
     if max_price is not None:
@@ -150,7 +150,7 @@ def refresh(
     """
     from tokonomics.catalog.refresh import CATALOG_URL
     from tokonomics.catalog.refresh import refresh as fetch
-    from tokonomics.planner.wishes import listed
+    from tokonomics.planner.parsing import listed
     from tokonomics.report.catalog_view import refresh_view
 
     result = fetch(source=source, url=CATALOG_URL if url is None else url, providers=listed(provider, "--provider"))

@@ -13,8 +13,8 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
 from tokonomics.planner.deploy_files import DeployFile, Target, deploy_file, provenance
 from tokonomics.planner.deploy_job import DeployJob
+from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan import Study
-from tokonomics.planner.wishes import listed
 
 _KEPT_BACK = 0.1
 """Of the context that fits by our memory model. A choice: a start that fails costs more than a shorter context."""

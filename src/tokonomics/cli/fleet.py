@@ -116,7 +116,7 @@ def fleet(
     from tokonomics.money.fleet_availability import require_target
     from tokonomics.planner.fleet import plan_fleet
     from tokonomics.planner.fleet_offers import fleet_machines, zones_needed
-    from tokonomics.planner.wishes import discounts_from, listed, offers_for
+    from tokonomics.planner.parsing import discounts_from, listed, offers_for
     from tokonomics.report.fleet_charts import fleet_chart
     from tokonomics.report.fleet_view import fleet_view
     from tokonomics.traffic.promises import parse_promises
@@ -241,7 +241,7 @@ def _size_classes(text: str | None) -> tuple[int, ...]:
 
 def _terms(names: list[str] | None, no_spot: bool, no_reserved: bool) -> tuple["Terms", ...]:
     from tokonomics.catalog.offers import Terms
-    from tokonomics.planner.wishes import terms_from
+    from tokonomics.planner.parsing import terms_from
 
     left_out = {Terms.spot: no_spot, Terms.reserved: no_reserved}
     chosen = tuple(each for each in terms_from(names or ["on_demand", "reserved", "spot"]) if not left_out.get(each))

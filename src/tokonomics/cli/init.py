@@ -37,7 +37,7 @@ def init(
     from tokonomics.cli.scenario_text import SCHEMA_FILE, scenario_text
     from tokonomics.errors import BadInput, UnknownName, shorten
     from tokonomics.files import write_text
-    from tokonomics.planner.wishes import listed
+    from tokonomics.planner.parsing import listed
 
     if schema and verb:
         raise BadInput("is for a scenario, not for the schema", where="--verb")

@@ -116,7 +116,7 @@ def choices_from(changes: Changes) -> "Choices":
     from tokonomics.errors import BadInput, nearest, shorten
     from tokonomics.physics.speculation import DRAFT_TOKENS
     from tokonomics.planner.lever_list import KNOBS, Choices
-    from tokonomics.planner.wishes import listed
+    from tokonomics.planner.parsing import listed
 
     names, lowest = listed(changes.without, "--without") or [], changes.min_weights
     for name in names:

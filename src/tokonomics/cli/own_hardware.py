@@ -84,7 +84,7 @@ def own_hardware(
     from tokonomics.clock import today
     from tokonomics.money.own_hardware import Purchase, own_offer
     from tokonomics.money.own_hardware import own_hardware as price
-    from tokonomics.planner.wishes import dollars
+    from tokonomics.planner.parsing import dollars
     from tokonomics.report.own_hardware_view import own_hardware_view
 
     needed = {

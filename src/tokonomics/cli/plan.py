@@ -104,8 +104,8 @@ Parts = tuple[dict[str, Any], list[Any], dict[str, Callable[[], Any]]]
 
 def _one(scenario: "Scenario", study: "Study", top: int | None, why: bool, explain: bool) -> Parts:
     """One model at one demand: its plan, how firm it is, and why not the others."""
-    from tokonomics.planner.blame import blame
     from tokonomics.planner.flips import flips
+    from tokonomics.planner.infeasible import blame
     from tokonomics.planner.margins import bill_range, headroom
     from tokonomics.planner.sensitivity import sensitivity
     from tokonomics.report.advice_view import firmness_text, flips_view, sensitivity_view
@@ -147,7 +147,7 @@ def _one(scenario: "Scenario", study: "Study", top: int | None, why: bool, expla
 def _asides(scenario: "Scenario", study: "Study") -> "dict[str, Any]":
     """What the reader should know of the wishes: discounts taken off, GPUs that nobody sells."""
     from tokonomics.catalog.gpus import find_gpu
-    from tokonomics.planner.wishes import discounts_from, gpu_filter
+    from tokonomics.planner.parsing import discounts_from, gpu_filter
 
     names, _ = gpu_filter(scenario.gpu, scenario.gpus)
     sold = {each.gpu for each in study.question.offers}
@@ -175,7 +175,7 @@ def _models(studies: "list[Study]") -> Parts:
 
 def _cases(studies: "list[Study]", cases: list[str]) -> Parts:
     """Low, middle and high demand: the bill of each, and the least regretful choice."""
-    from tokonomics.planner.blame import blame
+    from tokonomics.planner.infeasible import blame
     from tokonomics.planner.regret import least_regret
     from tokonomics.report.advice_view import regret_view
     from tokonomics.report.plan_charts import regret_chart

@@ -56,7 +56,7 @@ def fleet_from(
     link: float | None,
 ) -> "FleetSettings":
     """A checked fleet from what was typed."""
-    from tokonomics.planner.wishes import router_from
+    from tokonomics.planner.parsing import router_from
     from tokonomics.serving.fleet import LINK_BYTES_PER_S, FleetSettings
 
     if link is not None and not prefill_replicas:
@@ -126,7 +126,7 @@ def timeout_from(text: str | None) -> float:
 
 def offers_in(market: "Market") -> "tuple[Offer, ...]":
     """The offers that the filters of a market leave, at its discounts."""
-    from tokonomics.planner.wishes import discounts_from, offers_for
+    from tokonomics.planner.parsing import discounts_from, offers_for
 
     return offers_for(market.offers, market.provider, market.region, None, discounts_from(market.discount))
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from tokonomics.nouns import Noun
 from tokonomics.traffic.promises import PERCENTILES
+from tokonomics.types import Noun
 
 SCHEMA_VERSION: Final = 1
 """Of a saved run; rises when a field changes its meaning."""

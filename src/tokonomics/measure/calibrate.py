@@ -28,7 +28,6 @@ from tokonomics.measure.evidence import Evidence
 from tokonomics.measure.measurements import Measurement, Mode, Statistic
 from tokonomics.measure.probe.fit_profile import held_out_figures, shrunken
 from tokonomics.measure.validate import kind_of, steps_of, value_of
-from tokonomics.nouns import Noun
 from tokonomics.physics.calibration import (
     Correction,
     HeldOut,
@@ -40,6 +39,7 @@ from tokonomics.physics.calibration import (
 )
 from tokonomics.physics.intervals import Kind, prior_deviation
 from tokonomics.physics.steptime import StepModel
+from tokonomics.types import Noun
 from tokonomics.units import percent, plural, seconds
 
 Term = Literal["decode", "prefill", "host", "launch", "request"]

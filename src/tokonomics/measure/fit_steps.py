@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.engine_log import Array, EngineLog, prompts_of_steps
-from tokonomics.nouns import Noun
 from tokonomics.serving.step_table import StepTable, context_points, prompt_axes
+from tokonomics.types import Noun
 
 ROW_KNOTS = (32, 128)
 """Rows at which the price of one more changes: below, kernels are launch-bound; above 128, matrices stop being free

@@ -22,8 +22,8 @@ from pydantic import Field
 
 from tokonomics import __version__
 from tokonomics.errors import BadInput, TokonomicsError, shorten
-from tokonomics.nouns import Noun
-from tokonomics.room import VARIABLE, available_bytes, given_bytes, stated_bytes
+from tokonomics.memory_budget import VARIABLE, available_bytes, given_bytes, stated_bytes
+from tokonomics.types import Noun
 from tokonomics.units import gigabytes, plural
 
 State = Literal["ok", "note", "broken"]

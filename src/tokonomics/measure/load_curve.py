@@ -9,8 +9,8 @@ Loads of other lengths are other work: knee and best are named among loads of eq
 from collections.abc import Sequence
 
 from tokonomics.measure.benchmark_run import LoadPoint
-from tokonomics.nouns import Noun
 from tokonomics.traffic.promises import Promise
+from tokonomics.types import Noun
 
 KNEE_SHARE = 0.9
 MOST_ERRORS = 0.01

@@ -21,8 +21,8 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, Validati
 
 from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.measure.benchmark_run import MostGpus, MostStages
-from tokonomics.nouns import Noun
 from tokonomics.traffic.sources import most_unpacked
+from tokonomics.types import Noun
 
 LARGEST_FILE = 200_000_000
 MOST_REQUESTS = 10**6

@@ -31,11 +31,11 @@ from tokonomics.measure.validate import (
     steps_of,
 )
 from tokonomics.money.cost import split_by_gpu_time
-from tokonomics.nouns import Noun
 from tokonomics.physics.intervals import Interval
 from tokonomics.planner.machines import cheapest_host
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.promises import Promise
+from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
 
 

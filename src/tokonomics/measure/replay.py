@@ -14,9 +14,9 @@ import numpy as np
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.measure.engine_log import Array, EngineLog, EngineRun
 from tokonomics.measure.fit_steps import StepFit, fit_steps, fitted_table
-from tokonomics.nouns import Noun
 from tokonomics.serving.loop import run as serve
 from tokonomics.serving.state import Fleet, Requests, Rules
+from tokonomics.types import Noun
 
 FIT_ON = ("closed-*", "poisson-16")
 """Runs whose steps are fitted where nobody says otherwise and a log has both: batches up to the engine's limit, and

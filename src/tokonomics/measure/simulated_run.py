@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.measure.measurements import Metric, RunFacts, Statistic
-from tokonomics.nouns import Noun
 from tokonomics.physics.memory import require_fit
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, Served
 from tokonomics.traffic.trace import Trace, make_trace
+from tokonomics.types import Noun
 
 Floats = NDArray[np.float64]
 

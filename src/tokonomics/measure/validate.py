@@ -21,13 +21,13 @@ from tokonomics.catalog.user_file import user_tables
 from tokonomics.errors import TokonomicsError, UnknownName, shorten
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Statistic, Unread
 from tokonomics.measure.simulated_run import LEAST_SEQUENCES, RunLoad, simulated
-from tokonomics.nouns import Noun
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.intervals import Interval, Kind, interval
 from tokonomics.physics.overhead import REQUESTS, overhead
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.steady import ReplicaCurve, Steady, static_batch_s
+from tokonomics.types import Noun
 
 TAUGHT = "calibrate"
 """Split of the published rows on which engines' overheads and the intervals were fitted."""

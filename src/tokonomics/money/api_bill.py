@@ -12,8 +12,8 @@ from pydantic import NonNegativeFloat
 
 from tokonomics.catalog.apis import ApiPrice, price_request
 from tokonomics.errors import BadInput
-from tokonomics.nouns import Noun
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import Noun
 from tokonomics.units import TOKENS_PER_MTOK
 
 HOST_TTL_S = 300.0

@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import CostLine, CostTree, cost, require_positive
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, TOKENS_PER_MTOK, count, percent, usd
 
 MOST_STAIRS = 100_000

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 

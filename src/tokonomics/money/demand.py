@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.nouns import Noun
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, count
 
 HOURS_PER_WEEK = 168

@@ -22,7 +22,7 @@ from tokonomics.catalog.spot import (
 )
 from tokonomics.money.cost import CostTree, FleetShare, monthly_fleet, saving
 from tokonomics.money.demand import EVERY_SIZE
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 ADVISOR = "AWS's advisor"

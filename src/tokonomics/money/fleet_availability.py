@@ -20,7 +20,7 @@ from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import FleetOffer, FleetPlan, Purchase, Wishes, counted_share, mixed_capacity
 from tokonomics.money.fleet_load import shared_out
 from tokonomics.money.fleet_program import mix_of
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
 FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)

@@ -21,7 +21,6 @@ from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, finishing_s, gone_s
 from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, NOTICED_S
 from tokonomics.money.fleet_load import shared_out
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.fleet import FleetSettings, Outage
 from tokonomics.serving.outcome import Kept, request_latencies
@@ -29,6 +28,7 @@ from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
 
 MOST_REQUESTS = 300_000

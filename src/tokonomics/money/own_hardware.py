@@ -15,7 +15,7 @@ from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.offers import MAX_GPUS, Offer
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH
 
 HOURS_PER_YEAR = 12 * HOURS_PER_MONTH

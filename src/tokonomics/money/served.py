@@ -8,8 +8,8 @@ Tokens are those of completed requests, prompts (cached ones included) and answe
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.nouns import Noun
 from tokonomics.serving.outcome import Outcome
+from tokonomics.types import Noun
 from tokonomics.units import TOKENS_PER_MTOK
 
 

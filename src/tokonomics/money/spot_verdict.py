@@ -9,7 +9,7 @@ from enum import StrEnum
 from pydantic import NonNegativeFloat
 
 from tokonomics.catalog.spot import NOTICE_S, Interruptions
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, percent, plural, seconds
 
 LONG_S = 300.0

@@ -38,12 +38,12 @@ from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.files import write_text
-from tokonomics.nouns import Noun
 from tokonomics.physics import attention_kernels, matrix_kernels
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve
 from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Overhead
+from tokonomics.types import Noun
 
 SCHEMA_VERSION: Final = 1
 VARIABLE = "TOKONOMICS_PROFILE"

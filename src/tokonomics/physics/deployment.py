@@ -7,8 +7,8 @@ from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import DenseMlp, GroupedAttention, LatentAttention, ModelSpec, MoeMlp
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.errors import BadInput
-from tokonomics.nouns import Noun
 from tokonomics.physics.speculation import Speculation
+from tokonomics.types import Noun
 
 _LARGEST_RANK = 512
 """vLLM's --max-lora-rank accepts up to 512."""

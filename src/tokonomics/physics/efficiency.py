@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.errors import BadInput
-from tokonomics.nouns import Badge, Noun
+from tokonomics.types import Badge, Noun
 
 
 class Efficiency(Noun):

@@ -15,10 +15,10 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, PositiveFloat
 
-from tokonomics.nouns import Badge, Noun
 from tokonomics.physics.calibration import BARE, active, using
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.origins import speed_badge
+from tokonomics.types import Badge, Noun
 
 Kind = Literal["step", "prefill", "tpot", "ttft", "throughput"]
 

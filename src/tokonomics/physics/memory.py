@@ -15,9 +15,9 @@ from pydantic import NonNegativeInt, PositiveInt
 from tokonomics.catalog.models import DenseMlp, ModelSpec, MoeMlp
 from tokonomics.catalog.precision import Precision, kv_bytes_per_element
 from tokonomics.errors import BadInput, DoesNotFit
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.sharding import adapter_bytes, kv_elements_per_token, shard
+from tokonomics.types import Noun
 from tokonomics.units import GIB, gigabytes
 
 SAMPLER_BYTES_PER_LOGIT = 40

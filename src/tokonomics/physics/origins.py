@@ -1,11 +1,11 @@
 """How a deployment's speed is known: kernels measured on its GPU, scaled from a relative, or assumed."""
 
 from tokonomics.catalog.models import LatentAttention
-from tokonomics.nouns import Badge
 from tokonomics.physics import attention_kernels
 from tokonomics.physics.calibration import active
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import curve_origin
+from tokonomics.types import Badge
 
 
 def speed_badge(deployment: Deployment) -> Badge:

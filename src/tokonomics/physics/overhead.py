@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from tokonomics.catalog.engines import Engine
-from tokonomics.nouns import Badge, Noun
+from tokonomics.types import Badge, Noun
 
 NEWEST = 2026
 LAUNCHES = ("piece_s", "layer_s", "expert_layer_s")

@@ -17,9 +17,9 @@ from tokonomics.catalog.models import (
     RecurrentMixer,
 )
 from tokonomics.catalog.precision import Precision
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import distinct_experts
+from tokonomics.types import Noun
 
 
 class Shard(Noun):

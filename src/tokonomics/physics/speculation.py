@@ -12,7 +12,7 @@ import math
 from pydantic import Field, model_validator
 
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 
 ACCEPTANCE = 0.65
 """Assumed where the user's own is not known: no table of pairs like those drafted here could be cited. Near it are 0.64

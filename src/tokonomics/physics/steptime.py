@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tokonomics.catalog.models import MoeMlp
-from tokonomics.nouns import Noun
 from tokonomics.physics.calibration import Correction, Kernels, active, engine_of, profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import FUSED, gemm_s
@@ -40,6 +39,7 @@ from tokonomics.physics.operations import (
 )
 from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
 from tokonomics.physics.sharding import step_weight_bytes
+from tokonomics.types import Noun
 
 Array = NDArray[np.float64]
 

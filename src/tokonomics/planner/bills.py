@@ -14,7 +14,6 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from tokonomics.catalog.offers import is_stale
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.money.levers.cache_tiers import TierPrice
-from tokonomics.nouns import Noun
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import UNUSED, left_gb
 from tokonomics.planner.plan import Study
@@ -23,6 +22,7 @@ from tokonomics.planner.setup import HOST_MEMORY, NotServed, Setup
 from tokonomics.planner.sizing import Sizing, Sizings
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Kept, Shares, Spread
+from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 if TYPE_CHECKING:

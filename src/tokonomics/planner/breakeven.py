@@ -31,17 +31,17 @@ from tokonomics.money.breakeven import (
     swings,
 )
 from tokonomics.money.cost import require_utilization
-from tokonomics.nouns import Noun
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.altered import highest_rate, machine_of
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import machines_for
 from tokonomics.planner.plan import Candidate, Question, Study, layout, study
 from tokonomics.planner.scenario import Scenario, load_of, question_of
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
+from tokonomics.planner.what_if import highest_rate, machine_of
 from tokonomics.traffic.prefix_reuse import reuse_within
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import PrefixBlocks, Trace
+from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pydantic import PositiveFloat
 
 from tokonomics.errors import BadInput, nearest, shorten
-from tokonomics.nouns import Noun
 from tokonomics.planner.plan import Candidate, Plan, Question, study
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.workload import Workload
+from tokonomics.types import Noun
 
 
 class Cell(Noun):

@@ -9,11 +9,11 @@ from enum import StrEnum
 
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput
-from tokonomics.nouns import Noun
 from tokonomics.planner.deploy_job import DeployJob, comment
 from tokonomics.planner.deploy_kubernetes import kubernetes_notes, kubernetes_objects
 from tokonomics.planner.deploy_skypilot import skypilot_notes, skypilot_task
 from tokonomics.planner.engine_commands import EngineCommand, engine_command, listen, shell_line
+from tokonomics.types import Noun
 
 
 class Target(StrEnum):

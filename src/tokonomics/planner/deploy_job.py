@@ -16,8 +16,8 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, shorten
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
+from tokonomics.types import Noun
 
 PORT = 8000
 FILL_IN = "FILL-IN"

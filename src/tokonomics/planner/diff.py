@@ -4,9 +4,9 @@ from pydantic import NonNegativeFloat
 
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import saving
-from tokonomics.nouns import Noun
 from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.scenario import Scenario
+from tokonomics.types import Noun
 
 
 class Change(Noun):

@@ -31,10 +31,10 @@ from tokonomics.money.fleet_program import GAP, TIME_LIMIT_S, mix_of, optimal_fl
 from tokonomics.money.fleet_replay import Replay, busiest_moment, places_of, replay, window_of, with_interruptions
 from tokonomics.money.fleet_search import divided_usd
 from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
-from tokonomics.nouns import Noun
 from tokonomics.planner.fleet_offers import MachineKind, Machines
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.traffic.promises import Promise
+from tokonomics.types import Noun
 
 _COMPARISON_S = 5.0
 """For each other way to buy: they are simpler programs."""

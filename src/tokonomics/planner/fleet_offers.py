@@ -20,7 +20,6 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
 from tokonomics.errors import BadInput
 from tokonomics.money.fleet import ADVISOR, FleetOffer, SpotMarket, aws_spot
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.fleet_layouts import (
     MEASURED,
@@ -34,6 +33,7 @@ from tokonomics.planner.fleet_layouts import (
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.machines import told_apart
 from tokonomics.traffic.promises import Promise
+from tokonomics.types import Noun
 
 READY_S = 180.0
 """From the order to an engine that loads weights: machine 1 min, container image 1 to 2, engine and its graphs half

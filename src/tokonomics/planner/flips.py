@@ -14,8 +14,6 @@ from itertools import product
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.nouns import Noun
-from tokonomics.planner.altered import highest_rate, resize, stretched
 from tokonomics.planner.candidates import Refusal, why_not
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import Hosts
@@ -23,7 +21,9 @@ from tokonomics.planner.plan import Candidate, Study, layout, prospects
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION, Kind, Sized, kind_of
 from tokonomics.planner.trials import MOST_REPLICAS, Progress, Trials
+from tokonomics.planner.what_if import highest_rate, resize, stretched
 from tokonomics.traffic.workload import Workload
+from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH
 
 RATE, PROMPTS, ANSWERS = "requests a second", "prompt tokens", "answer tokens"

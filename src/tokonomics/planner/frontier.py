@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.nouns import Noun
 from tokonomics.planner.candidates import Refusal
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import Machine, machines_for
 from tokonomics.planner.plan import Question, layout, prospects
 from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.search import late_in_the_mean
+from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 _MOST_TIMES = 8

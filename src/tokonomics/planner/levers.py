@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.money.cost import saving
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
 from tokonomics.physics.sharding import shard
@@ -19,6 +18,7 @@ from tokonomics.physics.steptime import step_model
 from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.lever_list import Lever, all_levers, moved
 from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.types import Noun
 
 CHUNK = 1000
 """Prompt tokens by which the effect on arithmetic is told."""

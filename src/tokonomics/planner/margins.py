@@ -6,11 +6,11 @@ fleet at both ends of the 80 % interval that was learned from published throughp
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.nouns import Noun
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.altered import highest_rate, machine_of, resize, slower, usd_per_month
 from tokonomics.planner.plan import Candidate, Study
 from tokonomics.planner.search import Sized
+from tokonomics.planner.what_if import highest_rate, machine_of, resize, slower, usd_per_month
+from tokonomics.types import Noun
 
 
 class Headroom(Noun):

@@ -21,7 +21,6 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import CostTree, TokenPrices, split_by_gpu_time
-from tokonomics.nouns import Badge, Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.origins import speed_badge
 from tokonomics.planner.candidates import Reason, Refusal, deployments, weight_choices, why_not
@@ -33,6 +32,7 @@ from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.workload import Workload
+from tokonomics.types import Badge, Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 KV_CHOICES = (Precision.bf16, Precision.fp8)

@@ -14,15 +14,15 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.altered import resize, usd_per_month
 from tokonomics.planner.candidates import Refusal, is_faithful, why_not
 from tokonomics.planner.machines import Hosts, Machine, machines_for
 from tokonomics.planner.plan import Study, layout
 from tokonomics.planner.screen import screen
 from tokonomics.planner.search import Kind, Sized, kind_of
+from tokonomics.planner.what_if import resize, usd_per_month
 from tokonomics.traffic.workload import Workload
+from tokonomics.types import Noun
 
 
 class InCase(Noun):

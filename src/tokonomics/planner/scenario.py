@@ -17,10 +17,8 @@ from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, UnknownName, nearest, shorten
-from tokonomics.nouns import Noun
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
-from tokonomics.planner.plan import Question
-from tokonomics.planner.wishes import (
+from tokonomics.planner.parsing import (
     amount,
     discounts_from,
     gpu_filter,
@@ -32,11 +30,13 @@ from tokonomics.planner.wishes import (
     terms_from,
     weights_for,
 )
+from tokonomics.planner.plan import Question
 from tokonomics.traffic.promises import Promise, parse_promises
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.recognise import DescribesClients
 from tokonomics.traffic.servegen import servegen_trace
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 _SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR

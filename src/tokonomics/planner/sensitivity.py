@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.nouns import Noun
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.altered import (
+from tokonomics.planner.load import Load
+from tokonomics.planner.plan import Study
+from tokonomics.planner.search import Sized
+from tokonomics.planner.what_if import (
     highest_rate,
     loosened,
     machine_of,
@@ -19,10 +21,8 @@ from tokonomics.planner.altered import (
     stretched,
     usd_per_month,
 )
-from tokonomics.planner.load import Load
-from tokonomics.planner.plan import Study
-from tokonomics.planner.search import Sized
 from tokonomics.traffic.promises import Promise
+from tokonomics.types import Noun
 
 CHANGE = 0.25
 _CLOSE_ENOUGH = 1.04

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, nearest, shorten
 from tokonomics.money.cost import saving
-from tokonomics.nouns import Noun
 from tokonomics.physics.speculation import acceptance_for
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.bills import Bills, SetupBill
@@ -30,6 +29,7 @@ from tokonomics.planner.lever_list import (
 )
 from tokonomics.planner.plan import KV_CHOICES
 from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.types import Noun
 
 ORDER = (
     "batch", "weights", "kv", "hardware", "cache", "router", "tiers", "speculation", "disaggregation", "autoscale",

@@ -6,11 +6,11 @@ a burst needs the replicas of its busiest minutes and pays for them in the quiet
 
 from dataclasses import replace
 
-from tokonomics.nouns import Noun
 from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.load import Load
 from tokonomics.planner.setup import Setup
 from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
+from tokonomics.types import Noun
 from tokonomics.units import percent
 
 LIMITS = (1, 4, 16, 64, 256, 1024)

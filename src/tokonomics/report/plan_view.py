@@ -8,9 +8,8 @@ from rich.text import Text
 
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.nouns import Badge
-from tokonomics.planner.blame import Blame
 from tokonomics.planner.candidates import Reason
+from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan import Candidate, Plan, Rejection
 from tokonomics.planner.screen import describe
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
@@ -20,6 +19,7 @@ from tokonomics.report.tables import OLD_PRICE, quoted_on, table
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.workload import Workload
+from tokonomics.types import Badge
 from tokonomics.units import count, percent, plural, seconds, usd
 
 

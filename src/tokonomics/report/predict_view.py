@@ -5,10 +5,10 @@ from collections.abc import Callable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tokonomics.nouns import Badge
 from tokonomics.physics.intervals import Interval
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.report.tables import bar, legend, pairs, table
+from tokonomics.types import Badge
 from tokonomics.units import percent, seconds, usd
 
 SPEEDS = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}

@@ -14,13 +14,13 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.nouns import Noun
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import Noun
 from tokonomics.units import percent, seconds
 
 _CLOSE_ENOUGH = 1.01

@@ -4,8 +4,8 @@ from enum import StrEnum
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from tokonomics.nouns import Noun
 from tokonomics.serving.routing import LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE, ROUND_ROBIN
+from tokonomics.types import Noun
 
 LINK_BYTES_PER_S = 50e9
 """Of one GPU to another machine: a 400 Gbit/s port for each (NVIDIA DGX H100 datasheet, 2023: eight ConnectX-7)."""

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt
 
-from tokonomics.nouns import Noun
 from tokonomics.physics.memory import max_sequences
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, TIMED_OUT, UNSERVED
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.promises import PERCENTILES, Latency, Promise
+from tokonomics.types import Noun
 
 Floats = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from tokonomics.serving.blocks import (
     units_blocks,
 )
 from tokonomics.serving.compiled import compiled, wide
-from tokonomics.serving.ends import push_end, remove_end
+from tokonomics.serving.finish_heap import push_end, remove_end
 from tokonomics.serving.state import (
     ANSWER,
     DONE,

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
+from tokonomics.memory_budget import check_room
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, require_fit, sequence_bytes
 from tokonomics.physics.steptime import StepModel, step_model
-from tokonomics.room import check_room
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.loop import run
 from tokonomics.serving.state import (

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.errors import TokonomicsError
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences, require_fit
 from tokonomics.physics.steptime import StepModel, step_model
+from tokonomics.types import Noun
 from tokonomics.units import seconds
 
 Array = NDArray[np.float64]

@@ -20,7 +20,6 @@ from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.precision import kv_bytes_per_element
 from tokonomics.errors import BadInput
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.sharding import kv_elements_per_token
@@ -29,6 +28,7 @@ from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import Fetches
 from tokonomics.traffic.prefix_reuse import reuse_within
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks
+from tokonomics.types import Noun
 
 _GRID = 512
 """Positions at which computing and fetching are compared."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokonomics.cli.asking import ask
 from tokonomics.errors import TokonomicsError
-from tokonomics.room import NoRoom
+from tokonomics.memory_budget import NoRoom
 from tokonomics.sweep.figures import figures_of, untimed
 from tokonomics.sweep.outcome import Outcome, Status
 

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.sweep.crew import Done, Event, Gone, Ready, Worker
-from tokonomics.sweep.ground import Ground, differences
+from tokonomics.sweep.fingerprint import Ground, differences
 from tokonomics.sweep.outcome import outcome_from
+from tokonomics.sweep.workers import Done, Event, Gone, Ready, Worker
 
 _LOOK_S = 2.0
 """How often the cluster is asked for its size."""
@@ -33,9 +33,9 @@ class ClusterWorker:
 
     def ready(self) -> tuple[Ground, str, int]:
         """Warmed up; what it stands on, and where it is."""
-        from tokonomics.room import limit_memory
+        from tokonomics.memory_budget import limit_memory
         from tokonomics.sweep.answering import warm_up
-        from tokonomics.sweep.ground import ground
+        from tokonomics.sweep.fingerprint import ground
 
         warm_up(self._verb)
         if self._memory_bytes is not None:

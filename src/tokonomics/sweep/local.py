@@ -14,10 +14,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
-from tokonomics.room import SHARE, available_bytes, can_limit_memory, limit_memory
-from tokonomics.sweep.crew import Done, Event, Gone, Ready, Worker
+from tokonomics.memory_budget import SHARE, available_bytes, can_limit_memory, limit_memory
 from tokonomics.sweep.environment import changed
 from tokonomics.sweep.outcome import outcome_from
+from tokonomics.sweep.workers import Done, Event, Gone, Ready, Worker
 
 _ENOUGH_BYTES = 1_000_000_000
 """For a worker: a simulation of a million requests. With less for each there are fewer of them, unless --jobs says."""

@@ -20,7 +20,7 @@ from tokonomics.errors import BadInput, shorten
 from tokonomics.physics.calibration import VARIABLE as PROFILE
 from tokonomics.physics.calibration import read_profile
 from tokonomics.sweep.environment import changed
-from tokonomics.sweep.ground import DAY, Ground, ground, ground_id, without_day
+from tokonomics.sweep.fingerprint import DAY, Ground, ground, ground_id, without_day
 from tokonomics.sweep.outcome import Status
 from tokonomics.sweep.points import Digests, Point, drawn, grid, points_of
 from tokonomics.sweep.questions import base_values, check_verb, combined, spellings, verb_for
@@ -29,8 +29,8 @@ from tokonomics.sweep.summary import Row, Summary, as_plain, summary_of
 from tokonomics.units import plural, seconds
 
 if TYPE_CHECKING:
-    from tokonomics.sweep.crew import Crew
     from tokonomics.sweep.store import Store
+    from tokonomics.sweep.workers import Crew
 
 TODAY = "TOKONOMICS_TODAY"
 _PASSED_ON = ("TOKONOMICS_CACHE", "TOKONOMICS_CATALOG", "XDG_CACHE_HOME", PROFILE)
@@ -177,9 +177,9 @@ def run_of(
     retry_failed: bool = False,
 ) -> Run:
     """Answer what is not done yet, and write the results of all."""
-    from tokonomics.sweep.crew import outcomes
     from tokonomics.sweep.progress import Clock, progress
     from tokonomics.sweep.store import write_manifest
+    from tokonomics.sweep.workers import outcomes
 
     if memory_gb is not None and not 0.1 <= memory_gb <= 1e5:
         raise BadInput(f"must be from 0.1 to 100,000 GB, got {memory_gb:g}", where="--memory")

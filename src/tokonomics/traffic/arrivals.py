@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
-from tokonomics.room import check_room
+from tokonomics.memory_budget import check_room
 from tokonomics.traffic.grammar import Phrase, parse_phrase
 
 Floats = NDArray[np.float64]

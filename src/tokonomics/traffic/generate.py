@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
-from tokonomics.room import check_room
+from tokonomics.memory_budget import check_room
 from tokonomics.traffic.arrivals import MOST_REQUESTS, Arrivals, draw_arrivals
 from tokonomics.traffic.grammar import Phrase, read_options
 from tokonomics.traffic.lengths import Lengths, draw_lengths

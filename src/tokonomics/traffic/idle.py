@@ -9,8 +9,8 @@ import math
 import numpy as np
 
 from tokonomics.errors import BadInput
-from tokonomics.nouns import Noun
 from tokonomics.traffic.tally import Bins, fold
+from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 _HOURS_FROM_S, _MINUTES_FROM_S = 2 * 86400, 600

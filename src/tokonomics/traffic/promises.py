@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 
 PERCENTILES = (50, 90, 95, 99)
 STATISTICS = (*(f"p{each}" for each in PERCENTILES), "mean")

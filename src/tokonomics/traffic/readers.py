@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
-from tokonomics.room import NoRoom, check_room
+from tokonomics.memory_budget import NoRoom, check_room
 from tokonomics.traffic import shared_prompts
 from tokonomics.traffic.cleaning import Problems, clean, set_aside
 from tokonomics.traffic.formats import COLUMNS_HELP, Layout

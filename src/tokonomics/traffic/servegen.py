@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
-from tokonomics.room import check_room
+from tokonomics.memory_budget import check_room
 from tokonomics.traffic.servegen_files import Clients, Fields, read_clients
 from tokonomics.traffic.sources import named
 from tokonomics.traffic.trace import MOST_TOKENS, Trace, make_trace

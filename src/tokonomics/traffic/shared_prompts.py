@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokonomics.room import check_room
+from tokonomics.memory_budget import check_room
 from tokonomics.units import plural
 
 if TYPE_CHECKING:

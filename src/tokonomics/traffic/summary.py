@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput
-from tokonomics.nouns import Noun
-from tokonomics.room import check_room
+from tokonomics.memory_budget import check_room
 from tokonomics.traffic.idle import Idle, idle_cost
 from tokonomics.traffic.tally import GAP_EDGES, LADDER_S, Tally, Values, Window, fold
 from tokonomics.traffic.trace import Counts, PrefixBlocks, Trace
+from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, plural
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 

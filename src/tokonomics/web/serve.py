@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokonomics.errors import BadInput
-from tokonomics.room import can_limit_memory
+from tokonomics.memory_budget import can_limit_memory
 
 if TYPE_CHECKING:
     from tokonomics.web.safety import Gate

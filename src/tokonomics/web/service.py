@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.room import SHARE, available_bytes
+from tokonomics.memory_budget import SHARE, available_bytes
 from tokonomics.web.answering import as_json
 from tokonomics.web.catalogue import prices_as_of
 from tokonomics.web.inputs import checked_inputs

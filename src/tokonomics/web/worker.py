@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from tokonomics.room import limit_memory
+from tokonomics.memory_budget import limit_memory
 
 READY, BEGUN, PROGRESS, ANSWER, REFUSED, FAILED = b"rbpaef"
 HEAD = struct.Struct(">BI")

@@ -6,7 +6,7 @@ from time import perf_counter
 
 from tokonomics.measure.bench.loads import Window
 from tokonomics.measure.bench.stopping import Stopping
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 _DRAWN_EVERY_S = 0.25

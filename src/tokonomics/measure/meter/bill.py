@@ -16,7 +16,7 @@ from tokonomics.files import whole
 from tokonomics.measure.meter.against_plan import compare
 from tokonomics.measure.meter.spans import Span, cut, cut_every, tally
 from tokonomics.measure.meter.state import Planned, Tally, Verdict
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
 _PERIODS = {"day": 24 * SECONDS_PER_HOUR, "hour": SECONDS_PER_HOUR}

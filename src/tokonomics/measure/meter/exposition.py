@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.state import GroupState, MeterState, Tally, usd_per_mtok_of
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 
 DEFAULT_LISTEN = "127.0.0.1:9464"
 """This machine alone; the port is the default of OpenTelemetry's Prometheus exporters."""

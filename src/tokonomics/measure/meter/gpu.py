@@ -14,7 +14,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError, shorten
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 
 JOULES_PER_KWH = 3.6e6
 _PER_MILLI = 1e-3

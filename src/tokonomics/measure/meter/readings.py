@@ -13,7 +13,7 @@ from typing import Protocol
 from pydantic import Field
 
 from tokonomics.errors import TokonomicsError
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 
 
 class Counted(StrEnum):

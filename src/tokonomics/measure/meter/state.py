@@ -6,7 +6,7 @@ A tally adds up spans; every figure on the screen, in JSON and on our own ``/met
 from pydantic import NonNegativeFloat, PositiveFloat, computed_field
 
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 

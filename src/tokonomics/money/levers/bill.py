@@ -1,7 +1,7 @@
 """What every lever returns: the bill of an hour before it and after it, as trees that sum."""
 
 from tokonomics.money.cost import CostTree
-from tokonomics.nouns import Noun
+from tokonomics.types import Noun
 
 
 class LeverBill(Noun):

@@ -12,9 +12,9 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from tokonomics.money.levers.tenancy import Pooling, Sharing
 from tokonomics.money.levers.tenant_latency import TenantLatency, latency_reader
-from tokonomics.nouns import Noun
 from tokonomics.serving.simulator import Simulation
 from tokonomics.traffic.tenants import busier, only, present, served_last
+from tokonomics.types import Noun
 
 
 class NoisyRow(Noun):

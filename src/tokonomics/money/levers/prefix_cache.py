@@ -19,7 +19,6 @@ from tokonomics.errors import BadInput
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.money.levers.bill import LeverBill
 from tokonomics.money.levers.cache_tiers import BreakEven, TierPrice, break_even
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
@@ -29,6 +28,7 @@ from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_tok
 from tokonomics.traffic.prefix_reuse import reuse_within
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import Noun
 from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 TTLS_S = (60.0, 300.0, 900.0, 3600.0)

@@ -24,7 +24,6 @@ from tokonomics.errors import BadInput
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.money.levers.bill import LeverBill
 from tokonomics.money.levers.cache_tiers import DRAM_USD_PER_GB_HOUR
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import NeverHolds, ReplicasNeeded, replicas_needed
 from tokonomics.serving.fleet import FleetSettings
@@ -34,6 +33,7 @@ from tokonomics.traffic.embeddings import Embedded, Vectors
 from tokonomics.traffic.promises import Latency, Promise
 from tokonomics.traffic.prompts import Prompts, tokens_of
 from tokonomics.traffic.trace import Floats, Trace
+from tokonomics.types import Noun
 from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 
 THRESHOLDS = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 0.98, 0.999)

@@ -22,7 +22,6 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.money.levers.bill import LeverBill
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
@@ -32,6 +31,7 @@ from tokonomics.serving.state import DONE, Fetches
 from tokonomics.serving.tiers import gpu_cache_bytes, kv_bytes_per_token, kv_bytes_per_token_and_gpu
 from tokonomics.traffic.prompts import Prompts, tokens_of
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
 LEAST_SHARE = 0.01

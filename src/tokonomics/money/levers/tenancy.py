@@ -19,7 +19,6 @@ from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.money.levers.bill import LeverBill
 from tokonomics.money.levers.tenant_latency import TenantLatency, apart_in_time, latency_reader, tenant_breaks
-from tokonomics.nouns import Noun
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
@@ -40,6 +39,7 @@ from tokonomics.traffic.tenants import (
     with_peaks,
 )
 from tokonomics.traffic.trace import Floats, Trace
+from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 
 Say = Callable[[str], None]

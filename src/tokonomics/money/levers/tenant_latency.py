@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from tokonomics.errors import shorten
-from tokonomics.nouns import Noun
 from tokonomics.serving.outcome import request_latencies, spread
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.tenants import by_tenant
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import Noun
 from tokonomics.units import seconds
 
 _FEW = 2_000

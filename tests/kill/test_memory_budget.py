@@ -15,9 +15,9 @@ import polars as pl
 import pytest
 from tests.kill.test_killed_writers import ROOT
 
-from tokonomics import room
+from tokonomics import memory_budget
 from tokonomics.errors import BadInput
-from tokonomics.room import (
+from tokonomics.memory_budget import (
     SHARE,
     VARIABLE,
     NoRoom,
@@ -63,7 +63,7 @@ def test_the_refusal_names_what_is_needed_what_there_is_and_the_way_out(monkeypa
 
 def test_without_a_stated_limit_a_share_of_what_is_free_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(room, "available_bytes", lambda: 10e9)
+    monkeypatch.setattr(memory_budget, "available_bytes", lambda: 10e9)
     check_room(SHARE * 10e9, "this", fix="")
     with pytest.raises(BadInput, match="8 GB"):
         check_room(SHARE * 10e9 + 1, "this", fix="")
@@ -77,7 +77,7 @@ def test_what_is_free_is_no_more_than_what_is_installed() -> None:
 def test_a_limit_on_addresses_counts() -> None:
     """As ``ulimit -v`` and the page's workers have it."""
     script = (
-        "import resource; from tokonomics.room import available_bytes as free;"
+        "import resource; from tokonomics.memory_budget import available_bytes as free;"
         "resource.setrlimit(resource.RLIMIT_AS, (2_000_000_000, 2_000_000_000)); print(free())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -89,8 +89,8 @@ def grouped(root: Path, own: str, files: dict[str, str], monkeypatch: pytest.Mon
     for name, content in {**files, "own": own}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content)
-    monkeypatch.setattr(room, "_CONTROL_GROUPS", root)
-    monkeypatch.setattr(room, "_OWN_GROUPS", root / "own")
+    monkeypatch.setattr(memory_budget, "_CONTROL_GROUPS", root)
+    monkeypatch.setattr(memory_budget, "_OWN_GROUPS", root / "own")
 
 
 def test_of_nested_control_groups_the_tightest_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_a_machine_that_tells_of_no_limit_has_none(own: str, tmp_path: Path, mon
 @ON_LINUX
 def test_a_process_limits_itself_beyond_what_it_has_taken() -> None:
     script = (
-        "from tokonomics.room import available_bytes as free, can_limit_memory, limit_memory\n"
+        "from tokonomics.memory_budget import available_bytes as free, can_limit_memory, limit_memory\n"
         "print(can_limit_memory(), limit_memory(300_000_000), free())\n"
         "try:\n    bytearray(400_000_000)\nexcept MemoryError:\n    print(len(bytearray(200_000_000)))\n"
     )
@@ -155,7 +155,7 @@ def test_where_nothing_tells_what_a_process_has_taken_no_limit_is_claimed(monkey
     def gone() -> int:
         raise FileNotFoundError
 
-    monkeypatch.setattr(room, "_taken_addresses", gone)
+    monkeypatch.setattr(memory_budget, "_taken_addresses", gone)
     assert not can_limit_memory()
     assert not limit_memory(10**12)
     assert available_bytes() > 0

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.nouns import Noun
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.machines import host_gib
@@ -18,6 +17,7 @@ from tokonomics.planner.plan import Question, Study, plan, prospects
 from tokonomics.planner.screen import describe, floors
 from tokonomics.planner.trials import MOST_REPLICAS
 from tokonomics.traffic.promises import Promise
+from tokonomics.types import Noun
 from tokonomics.units import gigabytes, plural, seconds, usd
 
 

@@ -11,10 +11,10 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms, load_offers, parse_discounts, select_offers
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.errors import BadInput, nearest, shorten
-from tokonomics.nouns import Noun
 from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.plan import KV_CHOICES, Limits
 from tokonomics.serving.fleet import Router
+from tokonomics.types import Noun
 
 _MOST_GPUS = 10**9
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}

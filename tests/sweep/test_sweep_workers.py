@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokonomics.sweep.crew import Done, Event, Gone, NoWorkers, Ready, Worker, outcomes
 from tokonomics.sweep.outcome import Outcome, Status
 from tokonomics.sweep.points import Point
 from tokonomics.sweep.progress import Clock, progress
+from tokonomics.sweep.workers import Done, Event, Gone, NoWorkers, Ready, Worker, outcomes
 
 
 class Scripted:
