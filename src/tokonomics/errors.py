@@ -1,10 +1,12 @@
 """One exception family for everything a person can get wrong.
 
-An error says what is wrong, where (file:line, field or flag) and what to do about it. The command line
-prints it as one message and exits with code 2; nothing in it is a traceback.
+An error says what is wrong, where (a file and line, or the field of a request) and what to do about it. It names inputs
+by field (``field="rate"``, ``option("rate", 5)``); each door spells them its own way: ``--rate 5`` on the command line,
+``rate=5`` in Python, the name of the input on the page.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -12,18 +14,64 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
+_BEGIN, _END = "\ue000", "\ue001"
+"""Around an input in a text. Private characters: ``shorten`` lets none through from what a user wrote."""
+_OPTION = re.compile(f"{_BEGIN}([a-z_0-9]+)(?:=([^{_END}]*))?{_END}")
+
+Spell = Callable[[str, str | None], str]
+"""How a door writes an input, by its field and, where an example is given, a value."""
+
+
+def option(field: str, value: object = None) -> str:
+    """An input within a message, such as ``option("rate", 5)``; the door decides how it is spelled."""
+    return f"{_BEGIN}{field}{_END}" if value is None else f"{_BEGIN}{field}={value}{_END}"
+
+
+def spelled(text: str, spell: Spell) -> str:
+    """A message with its inputs as one door writes them."""
+    return _OPTION.sub(lambda found: spell(found[1], found[2]), text)
+
+
+def in_python(field: str, value: str | None) -> str:
+    """``rate``, ``rate=5``, ``tokens_per_month="2B"``."""
+    if value is None:
+        return field
+    try:
+        float(value)
+    except ValueError:
+        return f'{field}="{value}"'
+    return f"{field}={value}"
+
+
 class TokonomicsError(Exception):
     """What is wrong, where, and how to put it right."""
 
-    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, where: str | None = None, field: str | None = None, fix: str | None = None
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.where = where
+        """A file and line, an address; with a field, before it."""
+        self.field = field
+        """The field of the request; several with commas."""
         self.fix = fix
 
+    def told(self, spell: Spell) -> tuple[str, str | None, str | None]:
+        """What is wrong, where, and the fix, with inputs as a door writes them."""
+        names = [spell(name.strip(), None) for name in self.field.split(",")] if self.field else []
+        place = ": ".join(part for part in (self.where, ", ".join(names)) if part) or None
+        said = [text and spelled(text, spell) for text in (place, self.fix)]
+        return spelled(self.what, spell), said[0], said[1]
+
+    def message(self, spell: Spell) -> str:
+        """All of it in one text."""
+        what, where, fix = self.told(spell)
+        line = f"{where}: {what}" if where else what
+        return f"{line}\n  {fix}" if fix else line
+
     def __str__(self) -> str:
-        message = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{message}\n  {self.fix}" if self.fix else message
+        return self.message(in_python)
 
 
 class UnknownName(TokonomicsError):

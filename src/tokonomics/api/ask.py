@@ -25,6 +25,7 @@ from tokonomics.cli.command_line import command_line, command_words
 from tokonomics.cli.main import with_only
 from tokonomics.cli.parameters import Parameter, verb_parameters
 from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.errors import in_python as by_name
 
 R = TypeVar("R", bound=Result)
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -91,9 +92,8 @@ def documented(function: Function) -> Function:
 
 def refuse(error: TokonomicsError) -> NoReturn:
     """Raise it in the words of Python, without the way it took through the command line."""
-    error.what = in_python(error.what)
-    error.where = error.where and in_python(error.where)
-    error.fix = error.fix and in_python(error.fix)
+    error.what, error.where, error.fix = (text and in_python(text) for text in error.told(by_name))  # type: ignore[assignment]
+    error.field = None
     error.args = (error.what,)
     raise error.with_traceback(None) from None
 

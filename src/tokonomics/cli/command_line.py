@@ -31,6 +31,16 @@ def command_words(verb: str, values: Mapping[str, object]) -> list[str]:
     return [verb, *placed, *flagged]
 
 
+_KEYS = {"start": "from", "end": "to", "for_": "for"}
+"""Of flags that are no names in Python."""
+
+
+def flag(field: str, value: str | None = None) -> str:
+    """An input as it is typed: ``--rate``, ``--rate 5``."""
+    written = f"--{_KEYS.get(field, field).replace('_', '-')}"
+    return written if value is None else f"{written} {value}"
+
+
 def command_line(words: Iterable[str]) -> str:
     """Words as a shell takes them."""
     return shlex.join(["tokonomics", *words])

@@ -37,6 +37,7 @@ from tokonomics.cli import (
     trace,
     validate,
 )
+from tokonomics.cli.command_line import flag
 from tokonomics.cli.scenario_file import ScenarioCommand
 from tokonomics.errors import TokonomicsError
 
@@ -129,7 +130,7 @@ def run() -> None:
         _show_example(leaving.__context__)
         raise
     except TokonomicsError as error:
-        _complain(str(error))
+        _complain(error.message(flag))
         sys.exit(2)
     except MemoryError:
         _complain("there is not enough memory for this\n  Ask for less: fewer requests, replicas or rows.")

@@ -343,10 +343,10 @@ def _blame(error: TokonomicsError, verb: str, file: ScenarioFile, values: Mappin
     """A mistake in a value of the file is said of its key there, not of the flag that nobody typed."""
     for key, value in values.items():
         parameter = parameter_for(verb, key)
-        if parameter is None or error.where is None:
+        if parameter is None or (error.where is None and error.field is None):
             return
-        if error.where == parameter.flag:
-            error.where = file.where(verb, key)
+        if error.field == parameter.name or error.where == parameter.flag:
+            error.where, error.field = file.where(verb, key), None
             return
         if parameter.kind is not Kind.PLAIN and error.where in (value, str(value).removeprefix(_TRACE_PREFIX)):
             name = Path(error.where)

@@ -19,6 +19,7 @@ from tokonomics.cli.argument_names import in_python
 from tokonomics.cli.parameters import Kind
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.errors import in_python as by_name
 from tokonomics.report.text import as_text
 from tokonomics.web.verbs import find_verb
 
@@ -72,7 +73,9 @@ def _as_taken(value: Any, kind: Kind) -> Any:
 
 def error_of(problem: TokonomicsError) -> dict[str, Any]:
     """What is wrong, where, and what to do, by the names of the inputs; within a sentence they are marked."""
-    said = {"what": problem.what, "where": problem.where, "fix": problem.fix}
+    what, _, fix = problem.told(lambda field, value: f"`{by_name(field, value)}`")
+    _, where, _ = problem.told(by_name)
+    said = {"what": what, "where": where, "fix": fix}
     return {name: text and in_python(text, mark="" if name == "where" else "`") for name, text in said.items()}
 
 
