@@ -302,14 +302,20 @@ def read_offers(path: Path) -> tuple[Offer, ...]:
 
 @lru_cache(maxsize=8)
 def _parse(path: Path, changed: int, size: int, own_gpus: str, day: dt.date) -> tuple[Offer, ...]:
-    table = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+    text = _text(path)
+    written = dt.date.fromtimestamp(path.stat().st_mtime)
+    return parse_offers(text, str(path), {"date": min(written, day), "source": path.name})
+
+
+def parse_offers(text: str, path: str, defaults: Mapping[str, object] | None = None) -> tuple[Offer, ...]:
+    """The offers of a CSV text; ``path`` is what it is called in messages."""
+    defaults = {"date": today(), "source": path} if defaults is None else defaults
+    table = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next((row for row in table if any(cell.strip() for cell in row)), None)
         if header is None:
-            raise BadInput("the file is empty", where=str(path), fix=_EXAMPLE)
+            raise BadInput("the file is empty", where=path, fix=_EXAMPLE)
         columns = _columns(header, f"{path}:{table.line_num}")
-        written = dt.date.fromtimestamp(path.stat().st_mtime)
-        defaults = {"date": min(written, day), "source": path.name}
         key = cache(gpu_key)  # A few dozen GPUs in thousands of rows: look each up once.
         offers = tuple(
             _offer(row, columns, defaults, key, f"{path}:{table.line_num}")
@@ -319,7 +325,7 @@ def _parse(path: Path, changed: int, size: int, own_gpus: str, day: dt.date) -> 
     except csv.Error as error:
         raise BadInput(f"not a CSV file: {error}", where=f"{path}:{table.line_num}", fix=_EXAMPLE) from None
     if not offers:
-        raise BadInput("there is no offer below the header", where=str(path), fix=_EXAMPLE)
+        raise BadInput("there is no offer below the header", where=path, fix=_EXAMPLE)
     return offers
 
 

@@ -9,12 +9,10 @@ the smaller counts.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat
 
-from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput
 from tokonomics.money.api_bill import HOST_TTL_S, ApiBill, LeftOut
 from tokonomics.money.breakeven import (
@@ -35,7 +33,6 @@ from tokonomics.physics.intervals import interval
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import machines_for
 from tokonomics.planner.plan import Candidate, Question, Study, layout, study
-from tokonomics.planner.scenario import Scenario, load_of, question_of
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import highest_rate, machine_of
 from tokonomics.traffic.prefix_reuse import reuse_within
@@ -80,23 +77,25 @@ class HostedKind(Noun):
 class Hosting:
     """What is asked, apart from the volume."""
 
-    scenario: Scenario
-    offers: tuple[Offer, ...]
-    today: date
+    base: Question
+    """At any volume."""
+    at_rate: Callable[[float], Load]
+    """The requests at a rate."""
+    log: Load | None = None
+    """At its own pace, where there is one."""
     shared: float = 0.0
     """Of every prompt, a head that all have in common."""
 
     def load(self, rate: float) -> Load:
-        """The requests at a rate."""
-        written = self.scenario.model_copy(update={"rate": f"{rate:.9g}", "tokens_per_month": None})
-        return with_shared_head(load_of(written), self.shared)
+        """The requests at a rate, with the head that they share."""
+        return with_shared_head(self.at_rate(rate), self.shared)
 
     def recorded(self) -> Load:
         """A log at its own pace, which decides what a cache with a clock still holds; else a trickle."""
-        return self.load(TRICKLE) if self.scenario.trace is None else load_of(self.scenario)
+        return self.load(TRICKLE) if self.log is None else self.log
 
     def question(self, rate: float) -> Question:
-        return question_of(self.scenario, self.scenario.model[0], self.load(rate), self.offers, self.today)
+        return replace(self.base, load=self.load(rate))
 
 
 class NothingFits(BadInput):

@@ -1,11 +1,12 @@
 """What a change to a scenario does: which words of it changed, what the plan becomes, what that saves."""
 
+from collections.abc import Mapping
+
 from pydantic import NonNegativeFloat
 
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import saving
 from tokonomics.planner.plan import Candidate, Plan
-from tokonomics.planner.scenario import Scenario
 from tokonomics.types import Noun
 
 
@@ -39,7 +40,11 @@ class Diff(Noun):
     """The same by the million tokens: what is left when the scenarios serve different traffic."""
 
 
-def diff(before: tuple[str, Scenario, Plan], after: tuple[str, Scenario, Plan]) -> Diff:
+Words = Mapping[str, object]
+"""What a scenario says, by key, in the order of the file format."""
+
+
+def diff(before: tuple[str, Words, Plan], after: tuple[str, Words, Plan]) -> Diff:
     """Compare the picks of two planned scenarios, each given with its name."""
     first, second = (_side(name, made) for name, _, made in (before, after))
     return Diff(
@@ -52,12 +57,9 @@ def diff(before: tuple[str, Scenario, Plan], after: tuple[str, Scenario, Plan]) 
     )
 
 
-def changes(before: Scenario, after: Scenario) -> tuple[Change, ...]:
+def changes(before: Words, after: Words) -> tuple[Change, ...]:
     """The keys that differ, in the order of the file format."""
-    pairs = [
-        (field.alias or name, getattr(before, name), getattr(after, name))
-        for name, field in Scenario.model_fields.items()
-    ]
+    pairs = [(key, before[key], after[key]) for key in before]
     return tuple(Change(key=key, before=_word(a), after=_word(b)) for key, a, b in pairs if a != b)
 
 

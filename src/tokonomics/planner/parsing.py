@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import Offer, Terms, load_offers, parse_discounts, select_offers
+from tokonomics.catalog.offers import Offer, Terms, parse_discounts, select_offers
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.errors import BadInput, nearest, shorten
 from tokonomics.planner.candidates import weight_choices
@@ -66,14 +65,13 @@ def terms_from(values: Sequence[str] | None) -> tuple[Terms, ...]:
 
 
 def offers_for(
-    path: Path | None,
+    known: Sequence[Offer],
     provider: Sequence[str] | None,
     region: Sequence[str] | None,
     gpu: Sequence[str] | None,
     discounts: Mapping[str, float],
 ) -> tuple[Offer, ...]:
     """The offers left after the user's filters, on any terms; none left names the filter to loosen."""
-    known = load_offers(path)
     filters = {
         "--gpu": ("gpu", None if gpu is None else list(gpu)),
         "--provider": ("provider", listed(provider, "--provider")),

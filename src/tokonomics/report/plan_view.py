@@ -126,15 +126,6 @@ def pick_text(row: Candidate, label: str) -> Text:
     )
 
 
-def layout_text(row: Candidate) -> str:
-    """``2 × (4×H100-SXM, TP=4, fp8, KV fp8)``."""
-    split = "".join(
-        f", {name}={degree}" for name, degree in (("TP", row.tp), ("PP", row.pp), ("EP", row.ep)) if degree > 1
-    )
-    kv = f", KV {row.kv}" if row.kv.is_below(Precision.bf16) else ""
-    return f"{row.replicas} × ({row.gpus_per_replica}×{row.gpu}{split}, {row.weights}{kv})"
-
-
 def _latency_text(row: Candidate) -> str:
     if not row.simulated:
         return (

@@ -1,19 +1,16 @@
-"""Turning the flags of traffic into requests: a log, ServeGen's clients, or made-up ones."""
+"""The requests that a ``Traffic`` describes: those of a log, of ServeGen's clients, or made-up ones."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-import typer
-
-from tokonomics.cli.output import console
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.questions.inputs import Shape, Traffic
+from tokonomics.questions.listener import Listener
+from tokonomics.questions.tables import trace_in
 from tokonomics.units import plural
 
 if TYPE_CHECKING:
-    from tokonomics.cli.groups import Traffic
     from tokonomics.traffic.arrivals import Arrivals
     from tokonomics.traffic.lengths import Lengths
     from tokonomics.traffic.readers import TraceFile
@@ -25,81 +22,80 @@ _ROUNDS = 8
 """Of finding how many conversations make a rate of requests; two or three do."""
 
 
-def traffic_from(trace: str | None, traffic: "Traffic") -> "Trace":
+def traffic_of(traffic: Traffic, listener: Listener) -> "Trace":
     """A log, ServeGen's clients or made-up requests; then the window, the sample, and the pace, in this order."""
-    made_up = {
-        "--duration": traffic.duration,
-        "--input": traffic.input,
-        "--output": traffic.output,
-        "--system-prompts": traffic.system_prompts,
-        "--sessions": traffic.sessions,
-        "--tenants": traffic.tenants,
-    }
-    requests, seed = traffic.requests, traffic.seed
-    if requests is not None and requests < 1:
-        raise BadInput(f"must be at least 1, got {requests:,}", where="--requests")
+    if traffic.requests is not None and traffic.requests < 1:
+        raise BadInput(f"must be at least 1, got {traffic.requests:,}", field="requests")
     rate = _rate(traffic)
-    window = _window(traffic.start, traffic.end)
-    of_clients = {"--servegen-model": traffic.servegen_model, "--servegen-scale": traffic.servegen_scale}
-    if trace is not None:
-        _refuse({"--arrivals": traffic.arrivals, **made_up}, "is for made-up requests, not for a log")
-        log = open_log(trace, traffic.columns, traffic.strict)
-        if log is None:
-            made = _of_clients(trace, window, traffic.servegen_model, traffic.servegen_scale, seed)
-        else:
-            _refuse(of_clients, "is for ServeGen's clients, not for a log of requests")
-            made = _of_log(log)
-            made = made.window(*window) if window else made
-        if requests is not None:
-            made = _first(made, requests)
-        made = _cut(made, traffic.speed, traffic.sample, seed)
-        return _at_rate(made, traffic, rate) if rate is not None or traffic.tokens_per_month is not None else made
+    window = window_of(traffic.start, traffic.end)
+    if traffic.trace is not None:
+        return _recorded(traffic, rate, window, listener)
     if not traffic.is_made_up:
+        shape = f"{option('rate', 2)} {option('input', 512)} {option('output', 512)}"
         raise BadInput(
-            "no traffic is given",
-            fix="Name a log or a shipped sample (azure-conv), or make requests up: --rate 2 --input 512 --output 512.",
+            "no traffic is given", fix=f"Name a log or a shipped sample (azure-conv), or make requests up: {shape}."
         )
-    of_log = {"--columns": traffic.columns, "--strict": traffic.strict or None, **of_clients}
-    _refuse(of_log, "is for a log, not for made-up requests")
-    made, rate = _made_up(traffic, rate)
-    made = made.window(*window) if window else made
-    made = _cut(made, traffic.speed, traffic.sample, seed)
+    _refuse(traffic, ("columns", "strict", *_OF_CLIENTS), "is for a log, not for made-up requests")
+    trace, rate = _made_up(traffic, rate)
+    trace = trace.window(*window) if window else trace
+    trace = _cut(trace, traffic.speed, traffic.sample, traffic.seed)
     if rate is not None:
-        _say_rate(made, traffic, rate)
-    return made
+        _say_rate(trace, traffic, rate, listener)
+    return trace
 
 
-def _rate(traffic: "Traffic") -> float | None:
+_OF_CLIENTS = ("servegen_model", "servegen_scale")
+_MADE_UP = ("arrivals", "duration", "input", "output", "system_prompts", "sessions", "tenants")
+
+
+def _recorded(traffic: Traffic, rate: float | None, window: tuple[float, float] | None, listener: Listener) -> "Trace":
+    _refuse(traffic, _MADE_UP, "is for made-up requests, not for a log")
+    if not isinstance(traffic.trace, str):
+        _refuse(traffic, _OF_CLIENTS, "is for ServeGen's clients, not for a log of requests")
+        trace = trace_in(traffic.trace, traffic.columns, traffic.strict)
+        trace = trace.window(*window) if window else trace
+    elif (log := open_log(traffic.trace, traffic.columns, traffic.strict)) is None:
+        trace = _of_clients(traffic, window)
+    else:
+        _refuse(traffic, _OF_CLIENTS, "is for ServeGen's clients, not for a log of requests")
+        trace = _of_log(log, listener)
+        trace = trace.window(*window) if window else trace
+    if traffic.requests is not None:
+        trace = _first(trace, traffic.requests)
+    trace = _cut(trace, traffic.speed, traffic.sample, traffic.seed)
+    return _at_rate(trace, traffic, rate) if rate is not None or traffic.tokens_per_month is not None else trace
+
+
+def _rate(traffic: Traffic) -> float | None:
     """Requests a second, checked; one way of saying it is enough."""
-    from tokonomics.planner.scenario import read_rate
+    from tokonomics.questions.load import read_rate
 
-    given = {"--rate": traffic.rate, "--tokens-per-month": traffic.tokens_per_month, "--speed": traffic.speed}
-    paces = [flag for flag, value in given.items() if value is not None]
+    paces = [name for name in ("rate", "tokens_per_month", "speed") if getattr(traffic, name) is not None]
     if len(paces) > 1:
-        raise BadInput(f"says how fast, as {paces[0]} does", where=paces[1], fix="Give one of the two.")
+        raise BadInput(f"says how fast, as {option(paces[0])} does", field=paces[1], fix="Give one of the two.")
     if traffic.rate is None:
         return None
     if ":" in traffic.rate:
         raise BadInput(
-            f"'{shorten(traffic.rate)}' is a range, which is for plan", where="--rate", fix="Give one rate, such as 5."
+            f"'{shorten(traffic.rate)}' is a range, which is for plan", field="rate", fix="Give one rate, such as 5."
         )
     return read_rate(traffic.rate)
 
 
-def _at_rate(trace: "Trace", traffic: "Traffic", rate: float | None) -> "Trace":
+def _at_rate(trace: "Trace", traffic: Traffic, rate: float | None) -> "Trace":
     """A log replayed at another rate."""
     from tokonomics.planner.load import load_of_log
-    from tokonomics.planner.scenario import rate_of
+    from tokonomics.questions.load import rate_of
 
     if traffic.tokens_per_month is not None:
         rate = rate_of(traffic.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
     return load_of_log(trace, rate).trace
 
 
-def _refuse(flags: Mapping[str, object], why: str) -> None:
-    for flag, value in flags.items():
-        if value is not None:
-            raise BadInput(why, where=flag)
+def _refuse(traffic: Traffic, names: Iterable[str], why: str) -> None:
+    for name in names:
+        if getattr(traffic, name) not in (None, False):
+            raise BadInput(why, field=name)
 
 
 def _first(trace: "Trace", requests: int) -> "Trace":
@@ -108,7 +104,7 @@ def _first(trace: "Trace", requests: int) -> "Trace":
     return trace.take(np.arange(min(requests, len(trace))))
 
 
-def open_log(path: str, columns: str | None, strict: bool) -> "TraceFile | None":
+def open_log(path: str, columns: str | None = None, strict: bool = False) -> "TraceFile | None":
     """The log; None for ServeGen's clients, who send requests but list none."""
     from tokonomics.traffic.readers import open_trace
     from tokonomics.traffic.recognise import DescribesClients
@@ -119,46 +115,39 @@ def open_log(path: str, columns: str | None, strict: bool) -> "TraceFile | None"
         return None
 
 
-def _of_log(file: "TraceFile") -> "Trace":
-    with rows_read(str(file.path)):
-        trace = file.read()
-    say_problems(file)
+def _of_log(file: "TraceFile", listener: Listener) -> "Trace":
+    listener.doing(f"reading {shorten(file.path.name)}")
+    trace = file.read()
+    if file.problems.count:
+        first = "\n".join(f"  {shorten(line, 160)}" for line in file.problems.first)
+        left_out = plural(file.problems.count, "row")
+        listener.note(f"{shorten(file.path.name)}: {left_out} could not be used\n{first}")
     return trace
 
 
-def _of_clients(
-    path: str, window: tuple[float, float] | None, model: str | None, scale: float | None, seed: int
-) -> "Trace":
+def _of_clients(traffic: Traffic, window: tuple[float, float] | None) -> "Trace":
     """Only the window is drawn: two weeks of a large provider would not fit in memory."""
     from tokonomics.traffic.servegen import servegen_trace
 
     start_s, end_s = window or (0.0, math.inf)
     return servegen_trace(
-        path,
-        model=model,
+        str(traffic.trace),
+        model=traffic.servegen_model,
         start_s=start_s,
         end_s=None if math.isinf(end_s) else end_s,
-        scale=1.0 if scale is None else scale,
-        seed=seed,
+        scale=1.0 if traffic.servegen_scale is None else traffic.servegen_scale,
+        seed=traffic.seed,
     )
 
 
-def say_problems(file: "TraceFile") -> None:
-    """On standard error: rows that were left out are never left out in silence."""
-    if file.problems.count:
-        first = "\n".join(f"  {shorten(line, 160)}" for line in file.problems.first)
-        left_out = plural(file.problems.count, "row")
-        typer.echo(f"{shorten(file.path.name)}: {left_out} could not be used\n{first}", err=True)
-
-
-def _made_up(traffic: "Traffic", rate: float | None) -> "tuple[Trace, float | None]":
+def _made_up(traffic: Traffic, rate: float | None) -> "tuple[Trace, float | None]":
     """The requests, and the rate that was asked for."""
     from tokonomics.planner.load import extent_of, load_of_shape
-    from tokonomics.planner.scenario import rate_of
+    from tokonomics.questions.load import rate_of
     from tokonomics.traffic.arrivals import parse_arrivals
     from tokonomics.traffic.generate import ENOUGH_REQUESTS
 
-    inputs, outputs = _lengths(traffic)
+    inputs, outputs = lengths_of(traffic)
     process = parse_arrivals("poisson:1" if traffic.arrivals is None else traffic.arrivals)
     make = _maker(traffic, inputs, outputs)
     if traffic.tokens_per_month is not None:
@@ -172,19 +161,21 @@ def _made_up(traffic: "Traffic", rate: float | None) -> "tuple[Trace, float | No
     if rate is None and traffic.requests is None and traffic.duration is None and process.at_once is None:
         rate = extent_of(process, inputs, outputs, seed=traffic.seed).rate  # arrivals without an end bring their own
     if rate is None:
-        return make(process, traffic.requests, read_time(traffic.duration, "--duration")), None
+        return make(process, traffic.requests, read_time(traffic.duration, "duration")), None
     if process.at_once is not None:
-        raise BadInput("a burst has no rate", where="--arrivals", fix="Leave out --rate, or write gamma:5,cv=3.")
+        raise BadInput(
+            "a burst has no rate", field="arrivals", fix=f"Leave out {option('rate')}, or write gamma:5,cv=3."
+        )
     return _made_at(rate, process, traffic, inputs, outputs), rate
 
 
-def _made_at(rate: float, process: "Arrivals", traffic: "Traffic", inputs: "Lengths", outputs: "Lengths") -> "Trace":
+def _made_at(rate: float, process: "Arrivals", traffic: Traffic, inputs: "Lengths", outputs: "Lengths") -> "Trace":
     """Requests of a mean rate: those that a plan for it is sized on, unless something else is asked for."""
     from tokonomics.planner.load import extent_of, load_of_shape
     from tokonomics.traffic.generate import parse_sessions
 
     asked = extent_of(process, inputs, outputs, rate=rate, seed=traffic.seed)
-    requests, duration_s = traffic.requests, read_time(traffic.duration, "--duration")
+    requests, duration_s = traffic.requests, read_time(traffic.duration, "duration")
     if requests is None and duration_s is None:
         if asked.slices > 1:
             span_s = asked.span_s or 0.0
@@ -192,9 +183,9 @@ def _made_at(rate: float, process: "Arrivals", traffic: "Traffic", inputs: "Leng
             raise BadInput(
                 f"{shorten(process.text)} at {rate:g} requests a second as a whole: "
                 f"{asked.expected:,.0f} requests, more than are made unasked",
-                where="--duration",
-                fix=f"Give --duration {days} for all of them, or --duration 1h for a part (start=11h in --arrivals "
-                "says which); tokonomics plan serves a share of the whole.",
+                field="duration",
+                fix=f"Give {option('duration', days)} for all of them, or {option('duration', '1h')} for a part "
+                f"(start=11h in {option('arrivals')} says which); tokonomics plan serves a share of the whole.",
             )
         if not _is_structured(traffic):
             return load_of_shape(rate, inputs, outputs, arrivals=process, seed=traffic.seed).trace
@@ -217,23 +208,24 @@ def _made_at(rate: float, process: "Arrivals", traffic: "Traffic", inputs: "Leng
     return made
 
 
-def _is_structured(traffic: "Traffic") -> bool:
+def _is_structured(traffic: Traffic) -> bool:
     return any(each is not None for each in (traffic.system_prompts, traffic.sessions, traffic.tenants))
 
 
-def _lengths(traffic: "Traffic") -> "tuple[Lengths, Lengths]":
+def lengths_of(traffic: Shape, least: int = 0) -> "tuple[Lengths, Lengths]":
+    """Of prompts and of answers, which may be those of the same sample."""
     from tokonomics.traffic.lengths import parse_lengths
 
     if traffic.input is None:
-        raise BadInput("is missing: how long are the prompts?", where="--input", fix="Such as --input 512.")
-    inputs = parse_lengths(traffic.input, "--input")
+        raise BadInput("is missing: how long are the prompts?", field="input", fix=f"Such as {option('input', 512)}.")
+    inputs = parse_lengths(traffic.input, "input")
     if traffic.output is None and inputs.pairs is None:
-        raise BadInput("is missing: how long are the answers?", where="--output", fix="Such as --output 256.")
-    return inputs, inputs if traffic.output is None else parse_lengths(traffic.output, "--output", least=0)
+        raise BadInput("is missing: how long are the answers?", field="output", fix=f"Such as {option('output', 256)}.")
+    return inputs, inputs if traffic.output is None else parse_lengths(traffic.output, "output", least=least)
 
 
 def _maker(
-    traffic: "Traffic", inputs: "Lengths", outputs: "Lengths"
+    traffic: Traffic, inputs: "Lengths", outputs: "Lengths"
 ) -> "Callable[[Arrivals, int | None, float | None], Trace]":
     """Makes so many requests, or those of so many seconds, of a process."""
     from tokonomics.traffic.generate import generate, parse_sessions, parse_system, parse_tenants
@@ -254,34 +246,35 @@ def _maker(
     )
 
 
-def trial_from(traffic: "Traffic") -> "Trace":
+def trial_of(traffic: Traffic, listener: Listener) -> "Trace":
     """Made-up requests for a search that sets the rate itself: of a curve, all of it."""
     from tokonomics.planner.load import extent_of
     from tokonomics.traffic.arrivals import parse_arrivals
     from tokonomics.traffic.generate import ENOUGH_REQUESTS
 
     if not traffic.is_made_up:
-        traffic = replace(traffic, arrivals="poisson:1")
+        traffic = traffic.model_copy(update={"arrivals": "poisson:1"})
     if traffic.requests is not None or traffic.duration is not None:
-        return traffic_from(None, traffic)
+        return traffic_of(traffic, listener)
     process = parse_arrivals(traffic.arrivals or "poisson:1")
     if process.is_stationary or process.at_once is not None:
-        return traffic_from(None, replace(traffic, requests=ENOUGH_REQUESTS))
+        return traffic_of(traffic.model_copy(update={"requests": ENOUGH_REQUESTS}), listener)
     rate = _rate(traffic)
-    span_s = extent_of(process, *_lengths(traffic), rate=rate, seed=traffic.seed).span_s or 1.0
-    return traffic_from(None, replace(traffic, rate=repr(ENOUGH_REQUESTS / span_s), tokens_per_month=None))
+    span_s = extent_of(process, *lengths_of(traffic), rate=rate, seed=traffic.seed).span_s or 1.0
+    whole = {"rate": repr(ENOUGH_REQUESTS / span_s), "tokens_per_month": None}
+    return traffic_of(traffic.model_copy(update=whole), listener)
 
 
-def _say_rate(made: "Trace", traffic: "Traffic", rate: float) -> None:
-    """On standard error: another rate than the one asked for is never served in silence."""
+def _say_rate(made: "Trace", traffic: Traffic, rate: float, listener: Listener) -> None:
+    """Another rate than the one asked for is never served in silence."""
     cuts = (traffic.start, traffic.end, traffic.sample)
     is_cut = any(each is not None for each in cuts)
     if not is_cut and traffic.requests is None and traffic.duration is None:
         return
-    served = _rate_of(made, None if is_cut else read_time(traffic.duration, "--duration"))
+    served = _rate_of(made, None if is_cut else read_time(traffic.duration, "duration"))
     if abs(served / rate - 1) > _AS_GOOD_AS:
         what = f"{plural(len(made), 'request')} at {served:.3g} a second, not {rate:.3g}"
-        typer.echo(f"{shorten(made.source)}: {what}, which is the mean of the whole", err=True)
+        listener.note(f"{shorten(made.source)}: {what}, which is the mean of the whole")
 
 
 def _rate_of(made: "Trace", duration_s: float | None) -> float:
@@ -289,13 +282,14 @@ def _rate_of(made: "Trace", duration_s: float | None) -> float:
     return len(made) / duration_s if duration_s else made.rate
 
 
-def _window(start: str | None, end: str | None) -> tuple[float, float] | None:
-    start_s, end_s = read_time(start, "--from"), read_time(end, "--to")
+def window_of(start: str | None, end: str | None) -> tuple[float, float] | None:
+    """Seconds from the first request; None for all of it."""
+    start_s, end_s = read_time(start, "start"), read_time(end, "end")
     if start_s is None and end_s is None:
         return None
     low, high = start_s or 0.0, math.inf if end_s is None else end_s
     if low >= high:
-        raise BadInput("must be later than --from", where="--to")
+        raise BadInput(f"must be later than {option('start')}", field="end")
     return low, high
 
 
@@ -304,14 +298,17 @@ def _cut(trace: "Trace", speed: float | None, sample: float | None, seed: int) -
         trace = trace.sampled(sample, seed)
     if speed is not None:
         if not 1e-6 <= speed <= 1e6:
-            raise BadInput(f"must be between 0.000001 and 1,000,000, got {speed:g}", where="--speed")
+            raise BadInput(f"must be between 0.000001 and 1,000,000, got {speed:g}", field="speed")
         trace = trace.faster(speed)
     if not len(trace):
-        raise BadInput("no request is left", fix="Widen --from and --to, or keep more with --sample.")
+        raise BadInput(
+            "no request is left",
+            fix=f"Widen {option('start')} and {option('end')}, or keep more with {option('sample')}.",
+        )
     return trace
 
 
-def read_time(text: str | None, flag: str) -> float | None:
+def read_time(text: str | None, field: str) -> float | None:
     """``90``, ``10m``, ``2h``, ``1d``."""
     from tokonomics.traffic.grammar import span_s
 
@@ -319,25 +316,5 @@ def read_time(text: str | None, flag: str) -> float | None:
         return None
     value = span_s(text)
     if value is None:
-        raise BadInput(f"'{shorten(text)}' is not a time", where=flag, fix="Write seconds, or such as 10m, 2h, 1d.")
+        raise BadInput(f"'{shorten(text)}' is not a time", field=field, fix="Write seconds, or such as 10m, 2h, 1d.")
     return value
-
-
-@contextmanager
-def rows_read(name: str) -> Iterator[Callable[[int], None] | None]:
-    """Shows on a terminal that a long file is being read; the function it gives takes the rows of each batch."""
-    screen = console(stderr=True)
-    if not screen.is_terminal:
-        yield None
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    told = TextColumn("reading {task.description}  {task.fields[rows]}")
-    with Progress(SpinnerColumn(), told, TimeElapsedColumn(), console=screen, transient=True) as progress:
-        task = progress.add_task(shorten(name), total=None, rows="")
-
-        def more(rows: int) -> None:
-            progress.advance(task, rows)
-            progress.update(task, rows=f"{progress.tasks[0].completed:,.0f} rows")
-
-        yield more

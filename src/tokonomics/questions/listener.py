@@ -1,0 +1,20 @@
+"""Who hears what a question does while it works: a terminal, a job of the page, or nobody."""
+
+from collections.abc import Callable
+
+
+class Listener:
+    """Hears nothing; a door overrides what it can show."""
+
+    def doing(self, what: str) -> None:
+        """What is being done now."""
+
+    def note(self, line: str) -> None:
+        """What the reader should know beside the answer, such as rows that were left out."""
+
+    def counting(self, what: str, total: int) -> Callable[[int], None] | None:
+        """A function that takes how many of ``total`` are done; None where nobody counts along."""
+        return None
+
+
+SILENT = Listener()

@@ -1,0 +1,60 @@
+"""The description of a result for people: a title, a view, charts; every door shows the same one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from tokonomics.questions.result import Result
+
+_NOTEBOOK_ROWS = 10
+"""As on the terminal."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One result and its pictures; what is expensive to draw is drawn when it is looked at."""
+
+    result: "Result"
+    view: Callable[[], object]
+    """For a terminal, to be printed by rich."""
+    title: str
+    charts: "Mapping[str, Callable[[], alt.TopLevelMixin]]" = field(default_factory=dict)
+    """By name, in the order in which they are read."""
+
+    def plain(self) -> Any:
+        """The result as JSON has it."""
+        return self.result.plain()
+
+    @property
+    def exit_code(self) -> int:
+        """1 where nothing was found that does what was asked."""
+        return 0 if self.result.is_found else 1
+
+    def text(self) -> str:
+        """What a terminal of 140 columns shows."""
+        from tokonomics.report.text import as_text
+
+        return as_text(self.view())
+
+    def html(self, notes: Sequence[str]) -> str:
+        """For a notebook: the headline over a small table."""
+        from tokonomics.questions.frames import frame_of
+        from tokonomics.report.notebook_view import table_html
+
+        found = self.result
+        rows = frame_of(noun.model_dump(mode="json") for noun in found.first_rows(_NOTEBOOK_ROWS)).to_dicts()
+        count = found.row_count()
+        shown = f"{len(rows)} of {count:,} rows; " if count > len(rows) else ""
+        others = "".join(f', to_frame("{name}")' for name in found.frames() if name != found.ROWS)
+        columns = [name for name in found.SHOWN if not rows or name in rows[0]]
+        return table_html(found.headline(), rows, columns, [f"{shown}all figures: to_frame(){others}", *notes])
+
+
+def below_each_other(views: Sequence[Any]) -> Any:
+    """Several views as one."""
+    from rich.console import Group
+
+    return Group(*views)
