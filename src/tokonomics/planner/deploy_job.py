@@ -17,6 +17,7 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, shorten
 from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.memory import max_sequences
 from tokonomics.types import Noun
 
 PORT = 8000
@@ -177,3 +178,20 @@ def _shown(character: str) -> str:
 
 def _kinds(wanted: Precision) -> str:
     return " (AWQ or GPTQ)" if wanted is Precision.int4 else ""
+
+
+_KEPT_BACK = 0.1
+"""Of the context that fits by our memory model. A choice: a start that fails costs more than a shorter context."""
+
+
+def longest_context(deployment: Deployment) -> int:
+    """The model's own context, or the longest of which one sequence fits."""
+    longest = deployment.model.max_context
+    if max_sequences(deployment, longest) >= 1:
+        return longest
+    fits, too_long = 1, longest
+    while too_long - fits > 1:
+        middle = (fits + too_long) // 2
+        fits, too_long = (middle, too_long) if max_sequences(deployment, middle) >= 1 else (fits, middle)
+    # Engines refuse to start with a context that does not fit, and our memory model is not theirs to the byte.
+    return max(1, math.floor(fits * (1 - _KEPT_BACK)))

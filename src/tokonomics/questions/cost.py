@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.errors import BadInput, option
+from tokonomics.questions.inputs import GpuPrice, Lengths, PriceList
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.request import Kind, Number, Request, Table, Text, Texts, Whole, declared
+from tokonomics.questions.request import Number, Text, Texts, Whole, declared
 from tokonomics.questions.tables import prices_in
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ _DRAWN = 100_000
 """Requests whose mean stands for a distribution's: within a percent where lengths vary threefold."""
 
 
-class CostRequest(Request):
+class CostRequest(GpuPrice, Lengths, PriceList):
     """
     Examples:
       tokonomics cost --usd-per-hour 2.21 --gpus 4 --tokens-per-second 2400 --utilization 0.7
@@ -23,12 +24,7 @@ class CostRequest(Request):
       tokonomics cost chat.toml --tokens-per-second 4800
     """
 
-    tokens_per_second: Number = declared(
-        ..., "Tokens a second of all GPUs together, at full speed.", example=2400
-    )
-    usd_per_hour: Number | None = declared(
-        None, "Price of one GPU-hour.", without="the cheapest offer, if there is one", example=2.5
-    )
+    tokens_per_second: Number = declared(..., "Tokens a second of all GPUs together, at full speed.", example=2400)
     gpu: Text | None = declared(None, "GPU whose cheapest offer is the price instead.", example="H100")
     gpus: Whole = declared(1, "Number of GPUs.", example=8)
     utilization: Number | None = declared(
@@ -39,21 +35,7 @@ class CostRequest(Request):
         "A load profile instead: HOURSxUTILIZATION,… such as 8x0.99,16x0. Repeat to compare.",
         example=["8x0.99,16x0"],
     )
-    target: Number | None = declared(
-        None, "Also: what it takes to reach this many dollars per Mtok.", example=0.2
-    )
-    input: Text | None = declared(
-        None,
-        "Prompt tokens: 512, lognormal:mean=800,p99=6000, uniform:100-900, sample:sharegpt.",
-        kind=Kind.LENGTHS,
-        example=1000,
-    )
-    output: Text | None = declared(
-        None, "Answer tokens, likewise.", without="pairs of --input's sample", kind=Kind.LENGTHS, example=300
-    )
-    offers: Table | None = declared(
-        None, "Your own price list (CSV) instead of the shipped one.", kind=Kind.FILE, example="mine.csv"
-    )
+    target: Number | None = declared(None, "Also: what it takes to reach this many dollars per Mtok.", example=0.2)
 
 
 def cost(request: CostRequest, listener: Listener = SILENT) -> "CostResult":

@@ -51,15 +51,29 @@ class Profiled(Request):
     )
 
 
-class Layout(Request):
-    """How a model lies on its GPUs, and what serves it."""
+class Parallel(Request):
+    """How a model lies on its GPUs."""
 
     tp: Whole = declared(1, "Tensor parallelism: GPUs that share each layer.")
     pp: Whole = declared(1, "Pipeline stages: groups of GPUs that share the layers.")
     ep: Whole = declared(1, "Expert parallelism: groups of GPUs that share the experts.")
+
+
+class Precisions(Request):
+    """What weights and KV cache are held in."""
+
     weights: Text | None = declared(None, "Precision of the weights.", without="the checkpoint's own", example="fp8")
     kv: Text = declared("bf16", "Precision of the KV cache: bf16 or fp8.", example="bf16")
+
+
+class OneEngine(Request):
+    """What serves it."""
+
     engine: Text = declared("vllm", "Serving engine: its rules, limits and own time.", example="vllm")
+
+
+class Layout(Parallel, Precisions, OneEngine):
+    """How a model lies on its GPUs, and what serves it."""
 
 
 class OneGpu(Request):
@@ -116,12 +130,15 @@ class Objectives(Request):
     )
 
 
-class Shape(Request):
-    """The lengths and the pace of requests that are made up, and the log that takes their place."""
+class Paced(Request):
+    """How many requests arrive."""
 
-    tokens_per_month: Text | None = declared(
-        None, "Instead of --rate: prompt and answer tokens a month, such as 2B.", example="2B"
-    )
+    rate: Text | None = declared(None, "Requests a second, on average; a log is replayed at this rate.", example=5)
+
+
+class Lengths(Request):
+    """How long prompts and answers are."""
+
     input: Text | None = declared(
         None,
         "Prompt tokens: 512, lognormal:mean=800,p99=6000, uniform:100-900, sample:sharegpt.",
@@ -131,12 +148,11 @@ class Shape(Request):
     output: Text | None = declared(
         None, "Answer tokens, likewise.", without="pairs of --input's sample", kind=Kind.LENGTHS, example=300
     )
-    arrivals: Text | None = declared(
-        None,
-        "How made-up requests arrive: gamma:2,cv=3, diurnal:5,peak=3 … (docs/traffic.md)",
-        without="poisson, at --rate",
-        example="gamma:5,cv=3",
-    )
+
+
+class Log(Request):
+    """A request log."""
+
     trace: Table | None = declared(
         None,
         "Your request log, or a sample such as azure-conv (docs/traffic.md).",
@@ -148,15 +164,33 @@ class Shape(Request):
         "Which column of the log is what: arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS.",
         example="arrival=time,input=prompt,output=answer",
     )
-    start: Text | None = declared(None, "Leave out what arrives before: 600, 10m, 2h.", key="from", example="10m")
-    end: Text | None = declared(None, "Leave out what arrives from then on.", key="to", example="2h")
+
+
+class Seeded(Request):
+    """What is random, and comes out the same."""
+
     seed: Whole = declared(0, "Of everything random: equal seeds give equal traffic.", low=0, high=2**63 - 1, example=0)
 
 
-class Traffic(Shape):
+class Shape(Lengths, Log, Seeded):
+    """The lengths and the pace of requests that are made up, and the log that takes their place."""
+
+    tokens_per_month: Text | None = declared(
+        None, "Instead of --rate: prompt and answer tokens a month, such as 2B.", example="2B"
+    )
+    arrivals: Text | None = declared(
+        None,
+        "How made-up requests arrive: gamma:2,cv=3, diurnal:5,peak=3 … (docs/traffic.md)",
+        without="poisson, at --rate",
+        example="gamma:5,cv=3",
+    )
+    start: Text | None = declared(None, "Leave out what arrives before: 600, 10m, 2h.", key="from", example="10m")
+    end: Text | None = declared(None, "Leave out what arrives from then on.", key="to", example="2h")
+
+
+class Traffic(Paced, Shape):
     """Requests that are served one by one: a log's window and pace, or made-up ones."""
 
-    rate: Text | None = declared(None, "Requests a second, on average; a log is replayed at this rate.", example=5)
     strict: Switch = declared(False, "Stop at the first row of the log that cannot be used.")
     sample: Number | None = declared(None, "Keep requests with this probability; prefix reuse falls.", example=0.5)
     speed: Number | None = declared(None, "Replay so many times as fast.", example=2)
@@ -193,7 +227,23 @@ class Load(Shape, Objectives):
     offline: Switch = declared(False, "A batch: no latency target, work is fed evenly.")
 
 
-class Market(Request):
+class GpuPrice(Request):
+    """The price of a GPU-hour, given."""
+
+    usd_per_hour: Number | None = declared(
+        None, "Price of one GPU-hour.", without="the cheapest offer, if there is one", example=2.5
+    )
+
+
+class PriceList(Request):
+    """Where prices are looked up."""
+
+    offers: Table | None = declared(
+        None, "Your own price list (CSV) instead of the shipped one.", kind=Kind.FILE, example="mine.csv"
+    )
+
+
+class Market(PriceList):
     """Whose prices count."""
 
     provider: Texts | None = declared(None, "Only these providers.", example=["aws", "gcp"])
@@ -201,17 +251,10 @@ class Market(Request):
         None, "Only these regions: us-east-1, or us for all of them.", example=["us-east-1"]
     )
     discount: Texts | None = declared(None, "Your discount at a provider: aws=0.2.", example=["aws=0.2"])
-    offers: Table | None = declared(
-        None, "Your own price list (CSV) instead of the shipped one.", kind=Kind.FILE, example="mine.csv"
-    )
 
 
-class Priced(Market):
+class Priced(GpuPrice, Market):
     """The price of a GPU-hour, given or looked up."""
-
-    usd_per_hour: Number | None = declared(
-        None, "Price of one GPU-hour.", without="the cheapest offer, if there is one", example=2.5
-    )
 
 
 class SomeGpus(Request):
@@ -225,13 +268,18 @@ class SomeGpus(Request):
     )
 
 
-class Choice(SomeGpus):
+class LowestWeights(Request):
+    """How far weights may be quantised."""
+
+    min_weights: Text | None = declared(None, "No precision of the weights below this one, such as fp8.", example="fp8")
+
+
+class Choice(SomeGpus, LowestWeights):
     """What a search may choose from."""
 
     weights: Texts | None = declared(
         None, "Only these precisions of the weights.", without="all that it can have", example="fp8"
     )
-    min_weights: Text | None = declared(None, "No precision of the weights below this one, such as fp8.", example="fp8")
     kv: Texts | None = declared(None, "Only these precisions of the KV cache.", without="bf16,fp8", example="bf16")
     engine: Texts | None = declared(None, "Serving engines, or all.", without="vllm", example="vllm")
     terms: Texts | None = declared(
@@ -243,7 +291,15 @@ class Choice(SomeGpus):
     )
 
 
-class Headroom(Request):
+class Spared(Request):
+    """What may fail."""
+
+    spare: Whole | None = declared(
+        None, "Replicas that may fail with every target still met.", low=0, high=1000, without="0", example=1
+    )
+
+
+class Headroom(Spared):
     """What is kept free."""
 
     max_utilization: Number | None = declared(
@@ -251,9 +307,6 @@ class Headroom(Request):
         "Load replicas to at most this share.",
         without="what the targets allow; 0.7 quick",
         example=0.8,
-    )
-    spare: Whole | None = declared(
-        None, "Replicas that may fail with every target still met.", low=0, high=1000, without="0", example=1
     )
 
 
@@ -265,3 +318,19 @@ class Quick(Request):
 
 TIERS = "Memories behind the GPU, GB a replica (remote: for all): dram=200,ssd=2000@0; @ is $/GB-hour."
 ANY_ROUTER = _ROUTERS
+
+
+class Shown(Request):
+    """How an answer is shown: of the command line and of scenario files, not of a question."""
+
+    chart: Text | None = declared(
+        None, "Save a chart: .svg, .png, .html or .json.", kind=Kind.FILE, writes=True, example="chart.svg"
+    )
+    html: Text | None = declared(
+        None,
+        "Save a report in one file: figures, charts, inputs; opens offline.",
+        kind=Kind.FILE,
+        writes=True,
+        example="report.html",
+    )
+    as_json: Switch = declared(False, "Print the result as JSON.", key="json", writes=True)

@@ -6,6 +6,9 @@ from collections.abc import Callable
 class Listener:
     """Hears nothing; a door overrides what it can show."""
 
+    typed: str | None = None
+    """The command line as it was typed, where there is one."""
+
     def doing(self, what: str) -> None:
         """What is being done now."""
 

@@ -21,6 +21,8 @@ class Shows(Protocol):
     @property
     def charts(self) -> Any: ...
 
+    def chart(self, name: str) -> "alt.TopLevelMixin": ...
+
     def text(self) -> str: ...
 
     def html(self, notes: Sequence[str]) -> str: ...
@@ -88,16 +90,11 @@ class Result(Noun):
 
     def chart(self, name: str = "") -> "alt.TopLevelMixin":
         """The chart that ``--chart`` saves, as Altair draws it in a notebook; by ``name``, one of several."""
-        drawn = self._shows.charts if self._shows else {}
-        if not drawn:
+        if not self._shows or not self._shows.charts:
             raise BadInput("has no chart", where=type(self).__name__, fix="Draw one from to_frame().")
-        if name and name not in drawn:
-            raise UnknownName("chart", name, drawn, listing=f"{type(self).__name__}.charts()")
-        if name or len(drawn) == 1:
-            return drawn[name or next(iter(drawn))]()
-        import altair as alt
-
-        return alt.vconcat(*(draw() for draw in drawn.values()))
+        if name and name not in self._shows.charts:
+            raise UnknownName("chart", name, self._shows.charts, listing=f"{type(self).__name__}.charts()")
+        return self._shows.chart(name)
 
     def charts(self) -> list[str]:
         """The names that ``chart`` takes."""

@@ -15,6 +15,7 @@ from tokonomics.money.levers.templates import TemplateLever, TextTemplate
 from tokonomics.money.levers.tenancy import Pooling
 from tokonomics.money.served import ServedCost
 from tokonomics.planner.breakeven import BreakEvenReport
+from tokonomics.planner.compare import Comparison
 from tokonomics.planner.deploy_files import DeployFile
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.flips import Flips
@@ -298,8 +299,6 @@ class TraceResult(Result, TraceSummary):
         )
 
 
-
-
 class PlanModels(Result):
     """Several models on the same traffic: the pick of each, cheapest first."""
 
@@ -317,7 +316,7 @@ class PlanModels(Result):
 class PlanCases(Result):
     """Low, middle and high demand: the bill of each, and the least regretful choice."""
 
-    cases: dict[str, float] = {}
+    cases: dict[str, float] | None = None
     """The cheapest bill of each case, USD a month."""
     regret: Regret | None
     blame: tuple[Blame, ...] = ()
@@ -338,6 +337,14 @@ class NothingHosts(Result):
     @property
     def is_found(self) -> bool:
         return False
+
+
+class CompareResult(Result, Comparison):
+    """Several models on several GPUs, side by side."""
+
+    @property
+    def is_found(self) -> bool:
+        return bool(self.gpus)
 
 
 class StackResult(Result, Waterfall):

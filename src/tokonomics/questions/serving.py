@@ -140,7 +140,7 @@ def _named(text: str, names: dict[str, str], field: str, fix: str) -> dict[str, 
     return made
 
 
-def timeout_from(text: str | None) -> float:
+def timeout_of(text: str | None) -> float:
     """Seconds after which clients hang up; never, unless given."""
     from tokonomics.questions.traffic import read_time
 

@@ -50,6 +50,16 @@ class Verb:
 
         return parameters_of(self.request)
 
+    @cached_property
+    def keys(self) -> "Parameters":
+        """What a scenario file can say to it: the fields of its request, and how the answer is shown."""
+        from tokonomics.questions.inputs import Shown
+        from tokonomics.questions.request import parameters_of
+
+        left_out = {"chart": not self.charts, "html": not self.reports}
+        shown = {name: output for name, output in parameters_of(Shown).items() if not left_out.get(name)}
+        return {**self.parameters, **shown}
+
     def answer(self, request: "Request", listener: "Listener") -> "Result":
         """What is found, with the profile that the request names."""
         from tokonomics.questions.profile import with_profile
@@ -62,11 +72,11 @@ class Verb:
         return import_module(f"tokonomics.questions.{self.module}")
 
 
-def _verb(name: str, group: str, summary: str, module: str | None = None, **more: bool) -> Verb:
+def _verb(name: str, group: str, summary: str, module: str = "", **more: bool) -> Verb:
     return Verb(name, group, summary, module or name.replace("-", "_"), **more)
 
 
-_CHARTED = {"charts": True, "scenario": True}
+_CHARTED: Any = {"charts": True, "scenario": True}
 _LISTED = (
     _verb("plan", BUY, "The cheapest ways to serve a model: every offer × layout × precision, sized by simulation.",
           **_CHARTED),

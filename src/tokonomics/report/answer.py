@@ -33,6 +33,14 @@ class Answer:
         """1 where nothing was found that does what was asked."""
         return 0 if self.result.is_found else 1
 
+    def chart(self, name: str = "") -> "alt.TopLevelMixin":
+        """One of the charts, or all of them below each other."""
+        if name or len(self.charts) == 1:
+            return self.charts[name or next(iter(self.charts))]()
+        from tokonomics.report.charts import stacked
+
+        return stacked([draw() for draw in self.charts.values()])
+
     def text(self) -> str:
         """What a terminal of 140 columns shows."""
         from tokonomics.report.text import as_text

@@ -1,4 +1,4 @@
-"""The JSON Schema of scenario files, from the flags of the verbs: what an editor completes, explains and underlines.
+"""The JSON Schema of scenario files, from the requests: what an editor completes, explains and underlines.
 
 Draft 4, the newest that Taplo (Even Better TOML) reads. A key at the top takes whatever any verb takes from there; in a
 table, what that verb takes. No number of a scenario may be below 0, and where flags say more, that holds.
@@ -7,8 +7,9 @@ table, what that verb takes. No number of a scenario may be below 0, and where f
 from collections.abc import Sequence
 from typing import Any
 
-from tokonomics.cli.parameters import Kind, Parameter, verb_parameters
-from tokonomics.cli.scenario_file import scenario_verbs, shared_keys, sharers_of
+from tokonomics.questions.request import Kind, Parameter
+from tokonomics.questions.scenario import shared_keys, sharers_of
+from tokonomics.questions.verbs import find_verb, scenario_verbs
 
 _TYPES = {str: ["string", "number"], int: ["integer"], float: ["number"], bool: ["boolean"]}
 
@@ -30,7 +31,7 @@ def scenario_schema() -> dict[str, Any]:
 
 
 def _table(verb: str) -> dict[str, Any]:
-    parameters = {each.key: each for each in verb_parameters(verb).values()}
+    parameters = {parameter.key: parameter for parameter in find_verb(verb).keys.values()}
     return {
         "description": f"For tokonomics {verb} alone; wins over the top.",
         "type": "object",

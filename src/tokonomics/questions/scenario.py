@@ -1,30 +1,25 @@
-"""A scenario file (TOML): the flags of every verb as keys, in one file.
+"""A scenario file (TOML): the inputs of every question as keys, in one file.
 
 ``tokonomics VERB chat.toml`` reads the file where a model is expected. Keys at the top are shared by all verbs that
-have such a flag in the same sense; a table named like a verb is for that verb alone and wins. What is typed wins over
-both, and other traffic that is typed replaces the file's. A key that no verb knows is refused with the nearest name;
-one that this verb has no flag for is said on standard error.
+have such an input in the same sense; a table named like a verb is for that verb alone and wins. What is typed wins
+over both, and other traffic that is typed replaces the file's. A key that no verb knows is refused with the nearest
+name.
 """
 
 import os
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-import typer
-from typer.core import TyperCommand
-
-from tokonomics.cli.parameters import OUTPUT, Kind, Parameter, parameter_for, verb_parameters
 from tokonomics.errors import BadInput, TokonomicsError, nearest, shorten
-
-if TYPE_CHECKING:
-    from tokonomics.planner.scenario import Scenario
+from tokonomics.questions.load import replaced_by
+from tokonomics.questions.request import Kind, Parameter, Request
+from tokonomics.questions.verbs import find_verb, scenario_verbs
 
 MAX_FILE_BYTES = 1_000_000
-AS_GIVEN = "as given"
-"""A context's ``obj`` in which names that end in .toml are names like any other."""
 _TRACE_PREFIX = "trace:"
 _OWN_SENSE = {
     "gpus": frozenset({"plan", "own-hardware", "cost"}),
@@ -34,8 +29,11 @@ _OWN_SENSE = {
 the tokens; a price that replaces a plan instead of pricing it."""
 _EITHER = {"cost": ("usd_per_hour", ("gpu", "offers"))}
 """What says the same in another way: a price, or the GPU that it is looked up for."""
-_FILE = "tokonomics.scenario"
-"""Where a context keeps the file that it was made from, and what of it is used."""
+
+
+def parameter_for(verb: str, key: str) -> Parameter | None:
+    """The input of a verb for a key of a scenario file."""
+    return next((parameter for parameter in find_verb(verb).keys.values() if parameter.key == key), None)
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class ScenarioFile:
         return {key: self._found(verb, key, value) for key, value in {**shared, **self.tables.get(verb, {})}.items()}
 
     def unused_by(self, verb: str) -> list[str]:
-        """Keys at the top that the verb has no flag for, or one in another sense."""
+        """Keys at the top that the verb has no input for, or one in another sense."""
         return [key for key in self.shared if not shares(verb, key)]
 
     def where(self, verb: str, key: str) -> str:
@@ -64,10 +62,10 @@ class ScenarioFile:
         parameter = parameter_for(verb, key)
         if parameter is None or parameter.kind is Kind.PLAIN:
             return value
-        if key in OUTPUT:
+        if parameter.writes:
             return _at_home(value) if isinstance(value, str) else value
         if isinstance(value, list):
-            return [self._beside(each, parameter) for each in value]
+            return [self._beside(part, parameter) for part in value]
         return self._beside(value, parameter)
 
     def _beside(self, value: object, parameter: Parameter) -> object:
@@ -87,17 +85,10 @@ def _at_home(name: str) -> str:
     return os.path.expanduser(name) if name.startswith("~") else name  # noqa: PTH111 - never raises
 
 
-def scenario_verbs() -> list[str]:
-    """The verbs that a scenario file is for: those that take a model, a deployment, traffic or prices."""
-    from tokonomics.cli.main import app
-
-    return [each.name for each in app.registered_commands if each.name and each.cls is ScenarioCommand]
-
-
 def known_keys(verbs: Collection[str] | None = None) -> list[str]:
     """The keys that some verb has a flag for."""
     wanted = scenario_verbs() if verbs is None else verbs
-    return list(dict.fromkeys(each.key for verb in wanted for each in verb_parameters(verb).values()))
+    return list(dict.fromkeys(parameter.key for verb in wanted for parameter in find_verb(verb).keys.values()))
 
 
 def shared_keys() -> list[str]:
@@ -105,7 +96,11 @@ def shared_keys() -> list[str]:
 
     Nor what has no sense in which verbs could share it.
     """
-    return [key for key in known_keys() if key not in OUTPUT and not _is_ambiguous(key) and sharers_of(key)]
+    return [key for key in known_keys() if not _writes(key) and not _is_ambiguous(key) and sharers_of(key)]
+
+
+def _writes(key: str) -> bool:
+    return any(parameter.writes for parameter in takers_of(key).values())
 
 
 def _is_ambiguous(key: str) -> bool:
@@ -146,9 +141,9 @@ def read_scenario_file(path: Path) -> ScenarioFile:
         if isinstance(value, dict) and key in verbs:
             tables[verbs[key]] = _table(value, verbs[key], f"{where}: [{name}]")
         elif isinstance(value, dict) and key in at_the_top:
-            raise BadInput(f"'[{key}]' is not a table", where=where, fix=f"Write {_example(key)}.")
+            raise BadInput(f"'[{key}]' is not a table", where=where, fix=f"Write {example(key)}.")
         elif isinstance(value, dict):
-            raise _unknown(f"unknown table '[{shorten(name)}]'", key, verbs, where)
+            raise unknown(f"unknown table '[{shorten(name)}]'", key, verbs, where)
         elif key in known_keys() and key not in at_the_top:
             raise _not_at_the_top(key, where)
         else:
@@ -167,23 +162,23 @@ def _not_at_the_top(key: str, where: str) -> BadInput:
 
 
 def _table(table: Mapping[str, object], verb: str, where: str) -> dict[str, object]:
-    keys = list(dict.fromkeys(each.key for each in verb_parameters(verb).values()))
+    keys = list(dict.fromkeys(parameter.key for parameter in find_verb(verb).keys.values()))
     made: dict[str, object] = {}
     for name, value in table.items():
         key = name.replace("-", "_")
         others = [other for other in takers_of(key) if other != verb]
-        if key not in keys and others and key not in OUTPUT:
+        if key not in keys and others and not _writes(key):
             fix = f"It is for {', '.join(f'[{other}]' for other in others)}."
             raise BadInput(f"unknown key '{shorten(key)}': not for {verb}", where=where, fix=fix)
         _put(made, key, value, keys, where)
     return made
 
 
-def _example(key: str, parameter: Parameter | None = None) -> str:
+def example(key: str, parameter: Parameter | None = None) -> str:
     """A line of a scenario file."""
     import json
 
-    from tokonomics.cli.scenario_text import shown
+    from tokonomics.questions.scenario_text import shown
 
     value = shown(parameter or next(iter(takers_of(key).values())))
     return f"{key} = {json.dumps(value, ensure_ascii=False)}"
@@ -191,13 +186,13 @@ def _example(key: str, parameter: Parameter | None = None) -> str:
 
 def _put(made: dict[str, object], key: str, value: object, known: Collection[str], where: str) -> None:
     if key not in known:
-        raise _unknown(f"unknown key '{shorten(key)}'", key, known, where)
+        raise unknown(f"unknown key '{shorten(key)}'", key, known, where)
     if key in made:
         raise BadInput("is given twice", where=f"{where}: {key}", fix="Once with underscores is enough.")
     made[key] = value
 
 
-def _unknown(what: str, name: str, known: Collection[str], where: str) -> BadInput:
+def unknown(what: str, name: str, known: Collection[str], where: str) -> BadInput:
     guess = nearest(name, known, 1)
     return BadInput(what, where=where, fix=f"Did you mean {guess[0]}?" if guess else None)
 
@@ -221,134 +216,42 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadInput(f"is not a TOML file: {shorten(said, 120)}", where=where) from None
 
 
-def read_values(path: Path, verb: str) -> dict[str, object]:
-    """What a scenario file says for a verb, by key."""
-    return read_scenario_file(path).values_for(verb)
+Asked = TypeVar("Asked", bound=Request)
 
 
-def as_defaults(
-    verb: str, values: Mapping[str, object], file: ScenarioFile | None = None
-) -> tuple[dict[str, Any], list[str]]:
-    """Values by key as the command line's parser takes them: defaults by argument, and what stands by position."""
-    defaults: dict[str, Any] = {}
-    placed: list[str] = []
+def read_request(path: Path, kind: type[Asked], verb: str, more: Mapping[str, object] | None = None) -> Asked:
+    """What a file asks of a verb; ``more`` wins over it, and other traffic in it replaces the file's."""
+    file = read_scenario_file(path)
+    said = {name: value for name, value in (more or {}).items() if value is not None}
+    values = without_replaced(file.values_for(verb), said)
+    kept = {key: value for key, value in values.items() if (input := parameter_for(verb, key)) and not input.writes}
+    with saying_where(verb, file, kept):
+        return kind.of({**kept, **said})
+
+
+@contextmanager
+def saying_where(verb: str, file: ScenarioFile, values: Mapping[str, object]) -> Iterator[None]:
+    """A mistake in a value of the file is said of its key there, not of an input that nobody typed."""
+    try:
+        yield
+    except TokonomicsError as error:
+        _place(error, verb, file, values)
+        raise
+
+
+def _place(error: TokonomicsError, verb: str, file: ScenarioFile, values: Mapping[str, object]) -> None:
     for key, value in values.items():
-        if value is None:
-            continue
         parameter = parameter_for(verb, key)
         if parameter is None:
-            raise _unknown(f"{verb} has no '{shorten(key)}'", key, known_keys([verb]), file.path.name if file else verb)
-        taken = parameter.taken(value, verb, file.where(verb, key) if file else parameter.flag or key)
-        if parameter.flag is None:
-            placed += taken if isinstance(taken, list) else [taken]
-        else:
-            defaults[parameter.name] = taken
-    return defaults, placed
-
-
-def read_scenario(path: Path) -> "Scenario":
-    """What a file says to the planner."""
-    from tokonomics.planner.scenario import Scenario, scenario_from
-
-    file = read_scenario_file(path)
-    words = {field.alias or name for name, field in Scenario.model_fields.items()}
-    values = {key: value for key, value in file.values_for("plan").items() if key in words}
-    return scenario_from(values, shorten(str(path), 200))
-
-
-class ScenarioCommand(TyperCommand):
-    """A verb that takes a scenario file where it takes a model, or anywhere if it takes none."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        places = [] if ctx.obj == AS_GIVEN or ctx.resilient_parsing else self._scenario_places(ctx, args)
-        if not places:
-            return super().parse_args(ctx, args)
-        if len(places) > 1:
-            raise BadInput("one scenario at a time", fix="To compare two: tokonomics diff a.toml b.toml")
-        verb, file = str(self.name), read_scenario_file(Path(args[places[0]]))
-        rest = [token for place, token in enumerate(args) if place != places[0]]
-        typed = self._typed(ctx, rest)
-        values = _priced_as_typed(verb, without_replaced(file.values_for(verb), typed), typed)
-        ctx.default_map, placed = as_defaults(verb, values, file)
-        ctx.meta[_FILE] = file, values
-        unused = file.unused_by(verb)
-        if unused:
-            typer.echo(f"{file.path}: {verb} does not use {', '.join(unused)}", err=True)
-        try:
-            return super().parse_args(ctx, [*rest, *placed])
-        except typer.BadParameter as problem:
-            key = next((each for each in values if _names(problem, parameter_for(verb, each))), None)
-            if key is not None:
-                raise BadInput(problem.message, where=file.where(verb, key)) from None
-            # MissingParameter is no public name of Typer; the class it extends is.
-            if problem.param is None or type(problem).__name__ != "MissingParameter":
-                raise
-            raise _missing(verb, str(problem.param.name), file) from None
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except TokonomicsError as error:
-            if _FILE in ctx.meta:
-                _blame(error, str(self.name), *ctx.meta[_FILE])
-            raise
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        pieces: list[str] = super().collect_usage_pieces(ctx)
-        return pieces if any(".toml" in each for each in pieces) else [*pieces, "[SCENARIO.toml]"]
-
-    def _scenario_places(self, ctx: Any, args: list[str]) -> list[int]:
-        """Where a file stands that no flag takes."""
-        return [
-            place
-            for place, token in enumerate(args)
-            if token.lower().endswith(".toml") and not token.startswith("-") and self._is_by_position(ctx, args, place)
-        ]
-
-    def _is_by_position(self, ctx: Any, args: list[str], place: int) -> bool:
-        mark = "\0scenario"
-        found, left, _ = self.make_parser(ctx).parse_args([*args[:place], mark, *args[place + 1 :]])
-        by_place = [found.get(each.name) for each in verb_parameters(str(self.name)).values() if each.flag is None]
-        return mark in left or any(mark in each if isinstance(each, tuple) else each == mark for each in by_place)
-
-    def _typed(self, ctx: Any, args: list[str]) -> set[str]:
-        """The keys of what was typed beside the file."""
-        found, _, _ = self.make_parser(ctx).parse_args(list(args))
-        return {
-            each.key for each in verb_parameters(str(self.name)).values() if found.get(each.name) not in (None, (), [])
-        }
-
-
-def _priced_as_typed(verb: str, values: Mapping[str, object], typed: Collection[str]) -> dict[str, object]:
-    """A price that is typed drops the file's GPU, and a GPU that is typed the file's price."""
-    price, lookup = _EITHER.get(verb, ("", ()))
-    dropped = {price} if set(lookup) & set(typed) else set()
-    return {key: value for key, value in _said_once(verb, values, typed).items() if key not in dropped}
-
-
-def _names(problem: typer.BadParameter, parameter: Parameter | None) -> bool:
-    return parameter is not None and problem.param is not None and problem.param.name == parameter.name
-
-
-def _missing(verb: str, name: str, file: ScenarioFile) -> BadInput:
-    parameter = verb_parameters(verb)[name]
-    return BadInput(
-        f"says no {parameter.key}, which {verb} needs",
-        where=shorten(str(file.path), 200),
-        fix=f"Write {_example(parameter.key, parameter)} there, or type {parameter.flag or 'it'}.",
-    )
-
-
-def _blame(error: TokonomicsError, verb: str, file: ScenarioFile, values: Mapping[str, object]) -> None:
-    """A mistake in a value of the file is said of its key there, not of the flag that nobody typed."""
-    for key, value in values.items():
-        parameter = parameter_for(verb, key)
-        if parameter is None or (error.where is None and error.field is None):
-            return
-        if error.field == parameter.name or error.where == parameter.flag:
+            continue
+        if error.field == parameter.name:
             error.where, error.field = file.where(verb, key), None
             return
-        if parameter.kind is not Kind.PLAIN and error.where in (value, str(value).removeprefix(_TRACE_PREFIX)):
+        if (
+            error.where is not None
+            and parameter.kind is not Kind.PLAIN
+            and error.where in (value, str(value).removeprefix(_TRACE_PREFIX))
+        ):
             name = Path(error.where)
             if not name.is_absolute() and not name.exists():
                 looked = f"Looked for in {file.path.absolute().parent} and in {Path.cwd()}."
@@ -357,9 +260,14 @@ def _blame(error: TokonomicsError, verb: str, file: ScenarioFile, values: Mappin
             return
 
 
+def priced_as_typed(verb: str, values: Mapping[str, object], typed: Collection[str]) -> dict[str, object]:
+    """A price that is typed drops the file's GPU, and a GPU that is typed the file's price."""
+    price, lookup = _EITHER.get(verb, ("", ()))
+    dropped = {price} if set(lookup) & set(typed) else set()
+    return {key: value for key, value in _said_once(verb, values, typed).items() if key not in dropped}
+
+
 def without_replaced(values: Mapping[str, object], typed: Collection[str]) -> dict[str, object]:
     """What of a file stays beside what was typed."""
-    from tokonomics.planner.scenario import replaced_by
-
     gone = replaced_by(typed)
     return {key: value for key, value in values.items() if key not in gone}
