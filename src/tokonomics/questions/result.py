@@ -1,7 +1,7 @@
 """What a question returns: a noun that holds every figure, and shows itself where a door says how."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import BaseModel, Field, PrivateAttr
@@ -41,12 +41,16 @@ class Result(Noun):
     SHOWN: ClassVar[tuple[str, ...]] = ()
     """Columns of that frame in a notebook."""
 
-    _shows: Shows | None = PrivateAttr(default=None)
+    _described: Callable[[], Shows] | None = PrivateAttr(default=None)
     _command: str = PrivateAttr(default="")
 
-    def shown(self, shows: Shows, command: str) -> None:
+    def shown(self, described: Callable[[], Shows], command: str) -> None:
         """Take the door's description of this result, and the command that gives the same figures."""
-        self._shows, self._command = shows, command
+        self._described, self._command = described, command
+
+    @property
+    def _shows(self) -> Shows | None:
+        return self._described() if self._described else None
 
     @property
     def is_found(self) -> bool:
@@ -90,32 +94,36 @@ class Result(Noun):
 
     def chart(self, name: str = "") -> "alt.TopLevelMixin":
         """The chart that ``--chart`` saves, as Altair draws it in a notebook; by ``name``, one of several."""
-        if not self._shows or not self._shows.charts:
+        shows = self._shows
+        if not shows or not shows.charts:
             raise BadInput("has no chart", where=type(self).__name__, fix="Draw one from to_frame().")
-        if name and name not in self._shows.charts:
-            raise UnknownName("chart", name, self._shows.charts, listing=f"{type(self).__name__}.charts()")
-        return self._shows.chart(name)
+        if name and name not in shows.charts:
+            raise UnknownName("chart", name, shows.charts, listing=f"{type(self).__name__}.charts()")
+        return shows.chart(name)
 
     def charts(self) -> list[str]:
         """The names that ``chart`` takes."""
-        return list(self._shows.charts) if self._shows else []
+        shows = self._shows
+        return list(shows.charts) if shows else []
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.headline()}>"
 
     def __str__(self) -> str:
         """What the terminal shows; the headline alone where the result came from a file."""
-        return self._shows.text() if self._shows else self.headline()
+        shows = self._shows
+        return shows.text() if shows else self.headline()
 
     def _repr_html_(self) -> str:
-        return self._shows.html([self._command]) if self._shows else self.headline()
+        shows = self._shows
+        return shows.html([self._command]) if shows else self.headline()
 
     def __getstate__(self) -> dict[Any, Any]:
         """Without the views and what they draw from: that is large and stays where it is."""
         state = dict(super().__getstate__())
         beside = {name for name, field in type(self).model_fields.items() if field.exclude}
         state["__dict__"] = {name: None if name in beside else value for name, value in state["__dict__"].items()}
-        state["__pydantic_private__"] = {"_shows": None, "_command": self._command}
+        state["__pydantic_private__"] = {"_described": None, "_command": self._command}
         return state
 
     def __eq__(self, other: object) -> bool:

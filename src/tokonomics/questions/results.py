@@ -83,7 +83,7 @@ class FitResult(Result):
     """Sequences of this context at once; 0 when none fits."""
     min_gpus: int | None
     """The smallest number of such GPUs on which one sequence fits; None when no split does."""
-    memory: object = beside()
+    memory: Any = beside()
 
     def headline(self) -> str:
         where = f"{self.model} {self.weights} on {self.tp * self.pp}×{self.gpu}"

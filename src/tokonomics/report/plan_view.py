@@ -7,12 +7,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan import Candidate, Plan, Rejection
 from tokonomics.planner.screen import describe
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
+from tokonomics.questions.results import layout_text as layout_text
 from tokonomics.report.cost_view import prices_text
 from tokonomics.report.predict_view import SPEEDS
 from tokonomics.report.tables import OLD_PRICE, quoted_on, table
