@@ -31,6 +31,7 @@ from tokonomics.questions.results import (
 from tokonomics.traffic.trace import Trace
 
 __version__: str
+__all__: list[str]
 
 class _Frame(Protocol):
     @property
@@ -50,7 +51,8 @@ def stub() -> str:
 
 def _function(name: str) -> str:
     called = function(name)
-    placed, flagged = [], []
+    placed: list[str] = []
+    flagged: list[str] = []
     for argument in called.arguments.values():
         default = "" if argument.required else f" = {_literal(argument.default)}"
         line = f"    {argument.name}: {annotation(argument)}{default},\n"

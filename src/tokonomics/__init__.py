@@ -21,12 +21,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'tokonomics' has no attribute '{name}'")
-    if name == "TokonomicsError":
-        from tokonomics.errors import TokonomicsError as found
-    else:
-        from tokonomics.library import function
+    from tokonomics import errors, library
 
-        found = function(name)  # type: ignore[assignment]
+    found = errors.TokonomicsError if name == "TokonomicsError" else library.function(name)
     globals()[name] = found
     return found
 

@@ -73,7 +73,6 @@ def breakeven(
     usd_per_hour: float | None = None,
     replica_gpus: int = 1,
 ) -> BreakevenResult: ...
-
 def capacity(
     model: Words | None = None,
     *,
@@ -118,7 +117,6 @@ def capacity(
     discount: Words | None = None,
     profile: Words | None = None,
 ) -> CapacityResult: ...
-
 def curve(
     model: Words,
     *,
@@ -139,7 +137,6 @@ def curve(
     profile: Words | None = None,
     context: int = 1024,
 ) -> CurveResult: ...
-
 def fit(
     model: Words,
     *,
@@ -155,7 +152,6 @@ def fit(
     profile: Words | None = None,
     context: int = 4096,
 ) -> FitResult: ...
-
 def fleet(
     model: Words | None = None,
     *,
@@ -193,14 +189,12 @@ def fleet(
     time_limit: float = 30.0,
     no_replay: bool = False,
 ) -> FleetResult: ...
-
 def gpus(
     match: Words | None = None,
     *,
     min_memory: float | None = None,
     architecture: Words | None = None,
 ) -> pl.DataFrame: ...
-
 def levers(
     model: Words,
     *,
@@ -241,14 +235,12 @@ def levers(
     profile: Words | None = None,
     utilization: bool = False,
 ) -> LeversResult: ...
-
 def models(
     match: Words | None = None,
     *,
     family: Words | None = None,
     moe: bool | None = None,
 ) -> pl.DataFrame: ...
-
 def offers(
     *,
     gpu: Words | None = None,
@@ -259,7 +251,6 @@ def offers(
     terms: Words = "on_demand",
     max_price: float | None = None,
 ) -> pl.DataFrame: ...
-
 def plan(
     model: Words,
     *,
@@ -295,7 +286,6 @@ def plan(
     router: Words | None = None,
     explain: bool = False,
 ) -> PlanResult: ...
-
 def predict(
     model: Words,
     *,
@@ -312,7 +302,6 @@ def predict(
     batch: int = 1,
     context: int = 1024,
 ) -> PredictResult: ...
-
 def read_trace(
     trace: Requests | None = None,
     *,
@@ -339,7 +328,6 @@ def read_trace(
     machine_usd_per_hour: float | None = None,
     save: Words | None = None,
 ) -> Trace: ...
-
 def simulate(
     model: Words | None = None,
     *,
@@ -390,7 +378,6 @@ def simulate(
     link: float | None = None,
     save: Words | None = None,
 ) -> SimulateResult: ...
-
 def trace(
     trace: Requests | None = None,
     *,

@@ -100,9 +100,8 @@ def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
     made = []
     if parameter.place is not Place.FLAG:
         name = parameter.name if parameter.place is Place.FIRST else f"{parameter.name}{BY_PLACE}"
-        info = typer.Argument(
-            help=parameter.help, metavar=parameter.metavar, show_default=parameter.default_text or True
-        )
+        shown = parameter.default_text or True
+        info = typer.Argument(help=parameter.help, metavar=parameter.metavar, show_default=shown)
         made.append(_made(name, Annotated[optional, info], default))
     if parameter.place is not Place.FIRST:
         help = "The model, by name." if parameter.place is Place.EITHER else parameter.help

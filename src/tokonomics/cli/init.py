@@ -56,9 +56,8 @@ def init(
     if path.suffix.lower() != ending:
         raise BadInput(f"'{shorten(path.name)}' does not end with {ending}", where="FILE")
     if path.exists() and not force:
-        raise BadInput(
-            "exists already", where=where, fix=f"Choose another name, or write over it with {option('force')}."
-        )
+        fix = f"Choose another name, or write over it with {option('force')}."
+        raise BadInput("exists already", where=where, fix=fix)
     write_text(path, text, where)
     if json:
         show_json({"file": str(path), "verbs": [] if schema else verbs})

@@ -67,8 +67,8 @@ def application(only: str | None = None, more: Mapping[str, Action] | None = Non
             from tokonomics.cli.commands import command_of
             from tokonomics.cli.scenario_command import ScenarioCommand
 
-            kind = {"cls": ScenarioCommand} if verb.scenario else {}
-            app.command(verb.name, rich_help_panel=verb.group, **kind)(command_of(verb))
+            kind = ScenarioCommand if verb.scenario else None
+            app.command(verb.name, cls=kind, rich_help_panel=verb.group)(command_of(verb))
         else:
             app.command(verb.name, rich_help_panel=verb.group, help=verb.summary)(_listed)
     for name, action in {**ACTIONS, **(more or {})}.items():

@@ -1,8 +1,6 @@
-"""One point answered, inside a worker: the verb is called as the command line calls it, and its answer is kept."""
+"""One point answered, inside a worker: the question is asked with the point's inputs, and its answer is kept."""
 
-import contextlib
 import gc
-import io
 import json
 import time
 import traceback
@@ -10,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokonomics.cli.asking import ask
 from tokonomics.errors import TokonomicsError
 from tokonomics.memory_budget import NoRoom
+from tokonomics.questions.listener import SILENT
+from tokonomics.questions.verbs import find_verb
 from tokonomics.sweep.figures import figures_of, untimed
 from tokonomics.sweep.outcome import Outcome, Status
 
@@ -28,11 +27,10 @@ def answered(verb: str, values: Mapping[str, Any]) -> Outcome:
     def ended(status: Status, error: str | None = None) -> Outcome:
         return Outcome(status, error, seconds=time.perf_counter() - began)
 
-    said = io.StringIO()
+    asked = find_verb(verb)
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            made = ask(verb, values)
-            plain = untimed(made.plain())
+        found = asked.answer(asked.request.of(values), SILENT)
+        plain = untimed(found.plain())
         text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except NoRoom as problem:  # unlike other refusals, not the same every time
         return ended(Status.FAILED, f"{problem}\n--memory gives a worker more.")
@@ -43,7 +41,7 @@ def answered(verb: str, values: Mapping[str, Any]) -> Outcome:
     except Exception as problem:
         at = traceback.extract_tb(problem.__traceback__)[-1]
         return ended(Status.FAILED, f"{type(problem).__name__}: {problem} ({Path(at.filename).name}:{at.lineno})")
-    status = Status.OK if made.exit_code == 0 else Status.NOTHING
+    status = Status.OK if found.is_found else Status.NOTHING
     error = None if status is Status.OK else "nothing does what was asked"
     return Outcome(status, error, figures_of(verb, plain), text, time.perf_counter() - began)
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import typer
 
-from tokonomics.cli.output import console
+from tokonomics.report.terminal import console
 from tokonomics.units import plural, seconds
 
 _EVERY_S = 10.0

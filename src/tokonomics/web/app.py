@@ -23,7 +23,7 @@ from tokonomics.web.problems import Refusal, of_validation, ours, problem_respon
 from tokonomics.web.safety import Gate, Sessions, allowed_hosts, is_loopback
 from tokonomics.web.service import Service, Settings
 from tokonomics.web.uploads import TooMuch, TooSlow
-from tokonomics.web.verbs import Verb, find_verb, verbs
+from tokonomics.web.verbs import PageVerb, find_verb, verbs
 
 API = "/api/v1"
 _REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -250,7 +250,7 @@ def _add_catalogue(app: FastAPI) -> None:
         return pages.accuracy()
 
 
-def _add_answers(app: FastAPI, service: Service, verb: Verb) -> None:
+def _add_answers(app: FastAPI, service: Service, verb: PageVerb) -> None:
     """One route for each verb, so that the OpenAPI document has its inputs."""
     if verb.quick_when is False:
         return
@@ -269,7 +269,7 @@ def _add_answers(app: FastAPI, service: Service, verb: Verb) -> None:
         return Response(made, media_type="application/json")
 
 
-def _given(verb: Verb, inputs: dict[str, Any]) -> dict[str, Any]:
+def _given(verb: PageVerb, inputs: dict[str, Any]) -> dict[str, Any]:
     try:
         return verb.inputs.model_validate(inputs).model_dump(mode="json", exclude_unset=True)
     except ValidationError as error:

@@ -21,7 +21,7 @@ from tokonomics.web.jobs import Job, Jobs, TooManyOfYours
 from tokonomics.web.pool import Broken, Pool, Refused, Task, worker_command
 from tokonomics.web.problems import ours
 from tokonomics.web.uploads import Limits, Upload, Uploads
-from tokonomics.web.verbs import UPLOAD, Verb
+from tokonomics.web.verbs import UPLOAD, PageVerb
 
 _CORES = os.cpu_count() or 1
 _GIB = 2**30
@@ -84,7 +84,7 @@ class Service:
         self.long.close()
         self.uploads.close()
 
-    def request_of(self, verb: Verb, given: Mapping[str, Any], charts: bool) -> dict[str, Any]:
+    def request_of(self, verb: PageVerb, given: Mapping[str, Any], charts: bool) -> dict[str, Any]:
         """What a worker is asked: inputs checked, uploads found."""
         return {
             "work": "answer",
@@ -95,7 +95,7 @@ class Service:
             "charts": charts,
         }
 
-    async def answer(self, verb: Verb, given: Mapping[str, Any], charts: bool, client: str, gone: "Gone") -> bytes:
+    async def answer(self, verb: PageVerb, given: Mapping[str, Any], charts: bool, client: str, gone: "Gone") -> bytes:
         """The answer of a closed form, from memory where it was given before."""
         request = self.request_of(verb, given, charts)
         if not verb.is_quick(given):
@@ -124,7 +124,7 @@ class Service:
             if not self._asking[client]:
                 del self._asking[client]
 
-    def start(self, verb: Verb, given: Mapping[str, Any], charts: bool, client: str) -> Job:
+    def start(self, verb: PageVerb, given: Mapping[str, Any], charts: bool, client: str) -> Job:
         """A job."""
         request = self.request_of(verb, given, charts)
         return self.jobs.start(client, request, self.settings.long_s, self)
@@ -190,7 +190,7 @@ async def _unless_gone(task: Task, gone: Gone) -> bytes:
             await left
 
 
-def _quicker(verb: Verb) -> str:
+def _quicker(verb: PageVerb) -> str:
     if isinstance(verb.quick_when, bool):
         return "."
     name, value = verb.quick_when

@@ -94,7 +94,7 @@ def _handled(request: dict[str, Any], tell: Callable[[str], None]) -> tuple[int,
 
 WARM_UPS: dict[str, dict[str, Any]] = {
     "curve": {"model": "llama-3.1-8b", "gpu": "H100"},
-    "plan": {"what": ["llama-3.1-8b"], "rate": "1", "input": "1000", "output": "300", "quick": True},
+    "plan": {"model": ["llama-3.1-8b"], "rate": "1", "input": "1000", "output": "300", "quick": True},
     "simulate": {"model": "llama-3.1-8b", "gpu": "H100", "arrivals": "poisson:1", "requests": 100,
                  "input": "100", "output": "100"},
 }  # fmt: skip
