@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.report.answer import Answer, below_each_other
@@ -9,9 +10,19 @@ from tokonomics.report.answer import Answer, below_each_other
 if TYPE_CHECKING:
     from tokonomics.questions.catalogue import ApisRequest, OffersRequest
     from tokonomics.questions.cost import CostRequest
+    from tokonomics.questions.doctor import DoctorResult
+    from tokonomics.questions.measured_results import (
+        CalibrateResult,
+        MeterReportResult,
+        PricedRunResult,
+        ProbeResult,
+        ReplayResult,
+        ValidateResult,
+    )
     from tokonomics.questions.request import Request
     from tokonomics.questions.result import Listing, Result
     from tokonomics.questions.results import CostResult, CurveResult, FitResult, PredictResult
+    from tokonomics.questions.validate import ValidateRequest
     from tokonomics.questions.verbs import Verb
 
 Charts = dict[str, Callable[[], Any]]
@@ -94,3 +105,56 @@ def apis(result: "Listing", request: "ApisRequest") -> Answer:
 
     view = partial(apis_view, result.rows, request.input, request.output, today(), request.top)
     return Answer(result, view, "Token prices")
+
+
+def bench(result: "PricedRunResult", request: "Request") -> Answer:
+    from tokonomics.report.bench_charts import bench_chart
+    from tokonomics.report.bench_view import bench_view
+
+    title = f"{result.run.model or 'A server'}, measured by {result.run.tool}"
+    charts: Charts = {"Load against price and latency": partial(bench_chart, result)}
+    return Answer(result, partial(bench_view, result), title, charts)
+
+
+import_results = bench
+
+
+def calibrate(result: "CalibrateResult", request: "Request") -> Answer:
+    from tokonomics.report.calibrate_view import calibrate_view
+
+    return Answer(result, partial(calibrate_view, result, result.saved_to), "A calibration")
+
+
+def probe(result: "ProbeResult", request: "Request") -> Answer:
+    from tokonomics.report.calibrate_view import probe_view
+
+    view = partial(probe_view, result.profile, result.saved_to)
+    return Answer(result, view, f"A probe of {result.profile.gpus[0]}")
+
+
+def validate(result: "ValidateResult | ReplayResult", request: "ValidateRequest") -> Answer:
+    from tokonomics.questions.measured_results import ReplayResult
+    from tokonomics.report.charts import validation_chart
+    from tokonomics.report.replay_view import replay_view
+    from tokonomics.report.validate_view import validate_view
+
+    name = Path(request.file).name
+    if isinstance(result, ReplayResult):
+        return Answer(result, partial(replay_view, result), f"Replay of {name}")
+    drawn = partial(validation_chart, result.predictions)
+    charts: Charts = {"Predicted over measured": drawn} if result.predictions else {}
+    return Answer(result, partial(validate_view, result), f"Predictions against {name}", charts)
+
+
+def doctor(result: "DoctorResult", request: "Request") -> Answer:
+    from tokonomics.report.doctor_view import doctor_view
+
+    return Answer(result, partial(doctor_view, result), "Doctor")
+
+
+def meter_report(result: "MeterReportResult", request: "Request") -> Answer:
+    from tokonomics.report.meter_charts import bill_over_time
+    from tokonomics.report.meter_view import bill_view
+
+    charts: Charts = {"Dollars over time": partial(bill_over_time, result.in_time, result.over)}
+    return Answer(result, partial(bill_view, result), "What the metered tokens cost", charts)
