@@ -97,10 +97,10 @@ def profiles() -> list[bytes]:
 
 
 def read_timings(path: Path) -> object:
-    from tokonomics.cli.probe import _read
     from tokonomics.measure.probe.fit_profile import profile_from
+    from tokonomics.questions.probe import read_timings as read
 
-    return profile_from(_read(path), "tokonomics probe", path.name)
+    return profile_from(read(path), "tokonomics probe", path.name)
 
 
 def probe_timings() -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.report.answer import Answer, below_each_other
@@ -12,6 +13,15 @@ if TYPE_CHECKING:
     from tokonomics.questions.catalogue import ApisRequest, OffersRequest
     from tokonomics.questions.cost import CostRequest
     from tokonomics.questions.diff import DiffRequest
+    from tokonomics.questions.doctor import DoctorResult
+    from tokonomics.questions.measured_results import (
+        CalibrateResult,
+        MeterReportResult,
+        PricedRunResult,
+        ProbeResult,
+        ReplayResult,
+        ValidateResult,
+    )
     from tokonomics.questions.plan import PlanRequest
     from tokonomics.questions.request import Request
     from tokonomics.questions.result import Listing, Result
@@ -36,6 +46,7 @@ if TYPE_CHECKING:
         TenantsResult,
         TraceResult,
     )
+    from tokonomics.questions.validate import ValidateRequest
     from tokonomics.questions.verbs import Verb
 
 Charts = dict[str, Callable[[], Any]]
@@ -358,3 +369,56 @@ def tenants(result: "TenantsResult", request: "Request") -> Answer:
     charts: Charts = {"Shared or apart": partial(tenants_chart, result, noisy, result.targets)}
     view = partial(tenants_view, result, noisy, result.lora, result.price_from)
     return Answer(result, view, "One fleet for all tenants", charts)
+
+
+def bench(result: "PricedRunResult", request: "Request") -> Answer:
+    from tokonomics.report.bench_charts import bench_chart
+    from tokonomics.report.bench_view import bench_view
+
+    title = f"{result.run.model or 'A server'}, measured by {result.run.tool}"
+    charts: Charts = {"Load against price and latency": partial(bench_chart, result)}
+    return Answer(result, partial(bench_view, result), title, charts)
+
+
+import_results = bench
+
+
+def calibrate(result: "CalibrateResult", request: "Request") -> Answer:
+    from tokonomics.report.calibrate_view import calibrate_view
+
+    return Answer(result, partial(calibrate_view, result, result.saved_to), "A calibration")
+
+
+def probe(result: "ProbeResult", request: "Request") -> Answer:
+    from tokonomics.report.calibrate_view import probe_view
+
+    view = partial(probe_view, result.profile, result.saved_to)
+    return Answer(result, view, f"A probe of {result.profile.gpus[0]}")
+
+
+def validate(result: "ValidateResult | ReplayResult", request: "ValidateRequest") -> Answer:
+    from tokonomics.questions.measured_results import ReplayResult
+    from tokonomics.report.charts import validation_chart
+    from tokonomics.report.replay_view import replay_view
+    from tokonomics.report.validate_view import validate_view
+
+    name = Path(request.file).name
+    if isinstance(result, ReplayResult):
+        return Answer(result, partial(replay_view, result), f"Replay of {name}")
+    drawn = partial(validation_chart, result.predictions)
+    charts: Charts = {"Predicted over measured": drawn} if result.predictions else {}
+    return Answer(result, partial(validate_view, result), f"Predictions against {name}", charts)
+
+
+def doctor(result: "DoctorResult", request: "Request") -> Answer:
+    from tokonomics.report.doctor_view import doctor_view
+
+    return Answer(result, partial(doctor_view, result), "Doctor")
+
+
+def meter_report(result: "MeterReportResult", request: "Request") -> Answer:
+    from tokonomics.report.meter_charts import bill_over_time
+    from tokonomics.report.meter_view import bill_view
+
+    charts: Charts = {"Dollars over time": partial(bill_over_time, result.in_time, result.over)}
+    return Answer(result, partial(bill_view, result), "What the metered tokens cost", charts)
