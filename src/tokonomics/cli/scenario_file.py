@@ -345,10 +345,11 @@ def _blame(error: TokonomicsError, verb: str, file: ScenarioFile, values: Mappin
         parameter = parameter_for(verb, key)
         if parameter is None or (error.where is None and error.field is None):
             return
-        if error.field == parameter.name or error.where == parameter.flag:
+        if error.field == parameter.name or (parameter.flag is not None and error.where == parameter.flag):
             error.where, error.field = file.where(verb, key), None
             return
-        if parameter.kind is not Kind.PLAIN and error.where in (value, str(value).removeprefix(_TRACE_PREFIX)):
+        named = (value, str(value).removeprefix(_TRACE_PREFIX))
+        if parameter.kind is not Kind.PLAIN and error.where is not None and error.where in named:
             name = Path(error.where)
             if not name.is_absolute() and not name.exists():
                 looked = f"Looked for in {file.path.absolute().parent} and in {Path.cwd()}."
