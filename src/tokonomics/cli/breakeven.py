@@ -161,7 +161,7 @@ def _own_volume(asked: Mapping[str, object], tokens_per_request: float) -> float
         raise BadInput("says the same as --rate", where="--tokens-per-month", fix="Give one of the two.")
     if rate is not None:
         return read_rate(str(rate)) * tokens_per_request * SECONDS_PER_MONTH
-    return amount(str(volume), "--tokens-per-month") if volume else None
+    return amount(str(volume), "tokens_per_month") if volume else None
 
 
 def _blamed(nothing: "NothingFits") -> Answer:
@@ -225,7 +225,7 @@ def _apis(names: list[str] | None) -> "list[ApiPrice]":
         raise BadInput(
             "which API is it compared with?", where="--api", fix="Such as --api openai:gpt-4o; see `tokonomics apis`."
         )
-    return [find_api(name) for name in dict.fromkeys(listed(names, "--api") or ())]
+    return [find_api(name) for name in dict.fromkeys(listed(names, "api") or ())]
 
 
 def extras_from(number: float | None, usd_per_month: str | None, overhead: list[str] | None) -> "tuple[Extra, ...]":
@@ -234,7 +234,7 @@ def extras_from(number: float | None, usd_per_month: str | None, overhead: list[
     from tokonomics.planner.parsing import dollars
 
     made = []
-    engineer_usd_per_month = dollars(usd_per_month, "--engineer-usd-per-month")
+    engineer_usd_per_month = dollars(usd_per_month, "engineer_usd_per_month")
     if (number is None) != (engineer_usd_per_month is None):
         missing = "--engineer-usd-per-month" if number is not None else "--engineers"
         raise BadInput("is missing", where=missing, fix="Such as --engineers 0.5 --engineer-usd-per-month 15000.")

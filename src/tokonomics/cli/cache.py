@@ -79,7 +79,7 @@ def cache(
     from tokonomics.traffic.prompts import read_prompts
 
     shown.check()
-    ttl_s = read_time(ttl, "--ttl")
+    ttl_s = read_time(ttl, "ttl")
     if ttl_s is not None and not ttl_s > 0:
         raise BadInput("must be above 0", where="--ttl")
     served = trace is not None or traffic.is_made_up

@@ -67,7 +67,7 @@ def calibrate(
     if not 0.1 <= hold_out <= 0.5:
         raise BadInput(f"must be from 0.1 to 0.5, got {hold_out:g}", where="--hold-out")
     if out:
-        check_save_path(out, "--out")
+        check_save_path(out, "out")
     if model is not None:
         find_model(model)
     check_names(gpu, weights, kv, engine)

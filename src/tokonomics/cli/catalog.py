@@ -55,7 +55,7 @@ def gpus(
     from tokonomics.report.catalog_view import gpus_view
 
     if min_memory:
-        require_positive("--min-memory", min_memory)
+        require_positive("min_memory", min_memory)
     found = find_gpus(match, min_memory, architecture)
     give(Answer([each.model_dump(mode="json") for each in found], lambda: gpus_view(found), "GPUs"), json=json)
 
@@ -86,13 +86,13 @@ def offers(
     from tokonomics.report.catalog_view import offers_view
 
     if max_price is not None:
-        require_positive("--max-price", max_price)
+        require_positive("max_price", max_price)
     wanted = parse_terms(terms)
     found = select_offers(
         load_offers(market.offers),
-        provider=listed(market.provider, "--provider"),
-        region=listed(market.region, "--region"),
-        gpu=listed(gpu, "--gpu"),
+        provider=listed(market.provider, "provider"),
+        region=listed(market.region, "region"),
+        gpu=listed(gpu, "gpu"),
         terms=wanted,
         max_usd_per_gpu_hour=max_price,
         discounts=discounts_from(market.discount),
@@ -153,7 +153,7 @@ def refresh(
     from tokonomics.planner.parsing import listed
     from tokonomics.report.catalog_view import refresh_view
 
-    result = fetch(source=source, url=CATALOG_URL if url is None else url, providers=listed(provider, "--provider"))
+    result = fetch(source=source, url=CATALOG_URL if url is None else url, providers=listed(provider, "provider"))
     show_json(result) if json else show(refresh_view(result))
     if result.path is None:
         raise typer.Exit(1)

@@ -22,8 +22,8 @@ def deployment_from(model: str, gpu: str, layout: Layout, lora_rank: int = 0, lo
         tp=layout.tp,
         pp=layout.pp,
         ep=layout.ep,
-        weights=parse_precision(layout.weights, WEIGHT_PRECISIONS, "--weights") if layout.weights is not None else None,
-        kv=parse_precision(layout.kv, KV_PRECISIONS, "--kv"),
+        weights=parse_precision(layout.weights, WEIGHT_PRECISIONS, "weights") if layout.weights is not None else None,
+        kv=parse_precision(layout.kv, KV_PRECISIONS, "kv"),
         lora_rank=lora_rank,
         lora_adapters=lora_adapters,
     )

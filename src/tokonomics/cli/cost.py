@@ -85,9 +85,9 @@ def _mean_tokens(input_text: str | None, output_text: str | None) -> tuple[float
     import numpy as np
 
     none = parse_lengths("0", least=0)
-    inputs = none if input_text is None else parse_lengths(input_text, "--input", least=0)
+    inputs = none if input_text is None else parse_lengths(input_text, "input", least=0)
     of_pairs = inputs if inputs.pairs is not None else none
-    outputs = of_pairs if output_text is None else parse_lengths(output_text, "--output", least=0)
+    outputs = of_pairs if output_text is None else parse_lengths(output_text, "output", least=0)
     prompts, replies = draw_lengths(inputs, outputs, _DRAWN, np.random.default_rng(0))
     return float(prompts.mean()), float(replies.mean())
 

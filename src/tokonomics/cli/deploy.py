@@ -24,7 +24,7 @@ def targets_from(names: Sequence[str] | None, folder: Path | None) -> list[Targe
     """The tools that files are wanted for."""
     if names is None and folder is not None:
         raise BadInput("is where --deploy saves its files", where="--deploy-to", fix="Give --deploy vllm as well.")
-    for name in (given := listed(names, "--deploy") or []):
+    for name in (given := listed(names, "deploy") or []):
         if name not in set(Target):
             guess = nearest(name, [each.value for each in Target], 1)
             hint = f" Did you mean {guess[0]}?" if guess else ""

@@ -124,16 +124,16 @@ def fleet(
     shown.check()
     promises = parse_promises(slo) if slo is not None else ()
     spec = find_model(model_from(model_name, model))
-    held = parse_precision(weights, WEIGHT_PRECISIONS, "--weights") if weights is not None else spec.served
-    cache = parse_precision(kv, KV_PRECISIONS, "--kv")
+    held = parse_precision(weights, WEIGHT_PRECISIONS, "weights") if weights is not None else spec.served
+    cache = parse_precision(kv, KV_PRECISIONS, "kv")
     bought_on = _terms(terms, no_spot, no_reserved)
     risk = _interruptions(interruptions)
-    ready_s = read_time(startup, "--startup")
+    ready_s = read_time(startup, "startup")
     target = None if availability is None else require_target(availability)
     serves = find_engine(engine)
     arrives = Traffic(rate=rate, columns=columns, input=input, output=output, seed=seed)
     traffic = _traffic(demand, trace, arrives, size_classes, hours, context=spec.max_context)
-    names, discounts = listed(gpu, "--gpu"), discounts_from(market.discount)
+    names, discounts = listed(gpu, "gpu"), discounts_from(market.discount)
     chosen = offers_for(market.offers, market.provider, market.region, names, discounts)
     say_if_compiling()
     with working() as say:
@@ -219,10 +219,10 @@ def _traffic(
         raise BadInput("is for a log", where="--columns")
     if input_text is None:
         raise BadInput("is missing: how long are the prompts?", where="--input", fix="Such as --input 512.")
-    inputs = parse_lengths(input_text, "--input")
+    inputs = parse_lengths(input_text, "input")
     if output_text is None and inputs.pairs is None:
         raise BadInput("is missing: how long are the answers?", where="--output", fix="Such as --output 256.")
-    outputs = inputs if output_text is None else parse_lengths(output_text, "--output")
+    outputs = inputs if output_text is None else parse_lengths(output_text, "output")
     return traffic_from_curve(curve, inputs, outputs, limits, arrives.seed, context)
 
 

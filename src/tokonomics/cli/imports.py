@@ -118,9 +118,9 @@ def check_names(gpu: str | None, weights: str | None, kv: str | None, engine: st
     if engine is not None:
         find_engine(engine)
     if weights is not None:
-        parse_precision(weights, WEIGHT_PRECISIONS, "--weights")
+        parse_precision(weights, WEIGHT_PRECISIONS, "weights")
     if kv is not None:
-        parse_precision(kv, KV_PRECISIONS, "--kv")
+        parse_precision(kv, KV_PRECISIONS, "kv")
 
 
 def price_from(
@@ -132,5 +132,5 @@ def price_from(
 
     if usd_per_hour is not None:
         many = machine.gpus if machine else gpus or 1
-        return Price(usd_per_hour=require_positive("--usd-per-hour", usd_per_hour) * many, price_from="as given")
+        return Price(usd_per_hour=require_positive("usd_per_hour", usd_per_hour) * many, price_from="as given")
     return rental_of(machine, model) if machine else None

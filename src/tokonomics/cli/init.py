@@ -41,7 +41,7 @@ def init(
 
     if schema and verb:
         raise BadInput("is for a scenario, not for the schema", where="--verb")
-    verbs = listed(verb, "--verb") or scenario_verbs()
+    verbs = listed(verb, "verb") or scenario_verbs()
     for name in verbs:
         if name not in scenario_verbs():
             raise UnknownName("verb", name, scenario_verbs())

@@ -92,7 +92,7 @@ def _at_price(deployment: "Deployment", offers: "tuple[Offer, ...]", usd_per_gpu
     from tokonomics.clock import today
     from tokonomics.money.cost import require_positive
 
-    price, gpu = require_positive("--usd-per-hour", usd_per_gpu_hour), deployment.gpu
+    price, gpu = require_positive("usd_per_hour", usd_per_gpu_hour), deployment.gpu
     sizes = [size for size in (1, 2, 4, 8) if size <= gpu.gpus_per_node]
     own = [
         Offer(
@@ -118,7 +118,7 @@ def choices_from(changes: Changes) -> "Choices":
     from tokonomics.planner.lever_list import KNOBS, Choices
     from tokonomics.planner.parsing import listed
 
-    names, lowest = listed(changes.without, "--without") or [], changes.min_weights
+    names, lowest = listed(changes.without, "without") or [], changes.min_weights
     for name in names:
         if name not in KNOBS:
             guess = nearest(name, KNOBS, 1)
@@ -132,7 +132,7 @@ def choices_from(changes: Changes) -> "Choices":
         draft_tokens=DRAFT_TOKENS if changes.draft_tokens is None else changes.draft_tokens,
         acceptance=changes.acceptance,
         tiers=changes.tiers,
-        min_weights=parse_precision(lowest, WEIGHT_PRECISIONS, "--min-weights") if lowest else None,
+        min_weights=parse_precision(lowest, WEIGHT_PRECISIONS, "min_weights") if lowest else None,
         without=frozenset(names),
     )
 

@@ -122,8 +122,8 @@ def watch(
     from tokonomics.measure.meter.session import Asked, meter_servers
     from tokonomics.money.cost import require_positive
 
-    every_s = _in_range("--every", duration(every, "--every"), 0.1, 3600)
-    for_s = _in_range("--for", duration(for_, "--for"), every_s, 10**9) if for_ is not None else None
+    every_s = _in_range("--every", duration(every, "every"), 0.1, 3600)
+    for_s = _in_range("--for", duration(for_, "for_"), every_s, 10**9) if for_ is not None else None
     for flag, value in (("--query", query), ("--keep-label", keep_label), ("--since", since)):
         if value and prometheus is None:
             raise BadInput("is for a Prometheus", where=flag, fix="Add --prometheus http://prometheus:9090.")
@@ -142,12 +142,12 @@ def watch(
         prometheus=prometheus,
         match=query,
         keep_labels=(*(keep_label or ()), *(each.label for each in others if each.label)),
-        since=instant(since, SystemClock().wall(), "--since") if since is not None else None,
+        since=instant(since, SystemClock().wall(), "since") if since is not None else None,
         gpus=_gpu_source(gpu_metrics, prometheus),
         listen=listen_address(listen) if listen is not None else None,
         gpus_per_server=gpus,
         price_date=price_date,
-        usd_per_kwh=require_positive("--usd-per-kwh", usd_per_kwh) if usd_per_kwh is not None else None,
+        usd_per_kwh=require_positive("usd_per_kwh", usd_per_kwh) if usd_per_kwh is not None else None,
     )
     with Ledger(path) as book, _shown(json, once) as show_state:
         last = meter_servers(asked, book, show_state, say=lambda text: typer.echo(text, err=True))
@@ -194,8 +194,8 @@ def report(
 
     check_files(chart, html)
     now = time.time()
-    first = instant(since, now, "--since")
-    last = instant(until, now, "--until") if until is not None else now
+    first = instant(since, now, "since")
+    last = instant(until, now, "until") if until is not None else now
     if first >= last:
         raise BadInput("nothing lies between --since and --until", where="--since")
     keys = tuple(key.strip() for key in by.split(",") if key.strip())
@@ -229,7 +229,7 @@ def _price(
     if len(given) > 1:
         raise BadInput(f"the price is given twice: {' and '.join(given)}", where=given[1], fix="Leave one out.")
     if usd_per_hour is not None:
-        each = require_positive("--usd-per-hour", usd_per_hour)
+        each = require_positive("usd_per_hour", usd_per_hour)
         return each * (gpus or 1), "as given", None, gpus or 1
     if offer is not None:
         rented = find_offer(offer)
@@ -272,8 +272,8 @@ def _planned(path: Path | None, usd_per_mtok: float | None, batch: float | None)
             raise BadInput("needs the planned price too", where="--planned-batch", fix="Add --planned-usd-per-mtok.")
         return None
     return Planned(
-        usd_per_mtok=require_positive("--planned-usd-per-mtok", usd_per_mtok),
-        batch=require_positive("--planned-batch", batch) if batch is not None else None,
+        usd_per_mtok=require_positive("planned_usd_per_mtok", usd_per_mtok),
+        batch=require_positive("planned_batch", batch) if batch is not None else None,
     )
 
 

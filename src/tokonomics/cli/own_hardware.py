@@ -97,11 +97,11 @@ def own_hardware(
         raise BadInput(given, where=", ".join(missing), fix=f"Such as: {_EXAMPLE}")
     spec = find_gpu(gpu)
     values = {
-        "gpus": gpus, "purchase_usd": dollars(purchase_usd, "--purchase-usd"), "years": years,
+        "gpus": gpus, "purchase_usd": dollars(purchase_usd, "purchase_usd"), "years": years,
         "residual_share": residual, "cost_of_capital": cost_of_capital, "usd_per_kwh": usd_per_kwh, "pue": pue,
         "gpu_load": gpu_load, "host_watts": host_watts, "maintenance_share": maintenance,
-        "hosting_usd_per_month": dollars(hosting_usd_per_month, "--hosting-usd-per-month"),
-        "staff_usd_per_year": dollars(staff_usd_per_year, "--staff-usd-per-year"),
+        "hosting_usd_per_month": dollars(hosting_usd_per_month, "hosting_usd_per_month"),
+        "staff_usd_per_year": dollars(staff_usd_per_year, "staff_usd_per_year"),
     }  # fmt: skip
     try:
         bought = Purchase.model_validate({name: value for name, value in values.items() if value is not None})

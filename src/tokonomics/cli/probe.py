@@ -42,7 +42,7 @@ def probe(
     from tokonomics.physics.calibration import using, write_profile
     from tokonomics.report.calibrate_view import probe_view
 
-    check_save_path(out, "--out")
+    check_save_path(out, "out")
     if gpu is not None:
         find_gpu(gpu)
     with using(None):

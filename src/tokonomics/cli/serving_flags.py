@@ -116,7 +116,7 @@ def timeout_from(text: str | None) -> float:
     """Seconds after which clients hang up; never, unless given."""
     from tokonomics.cli.traffic_flags import read_time
 
-    given = read_time(text, "--timeout")
+    given = read_time(text, "timeout")
     if given is None:
         return math.inf
     if not given > 0:
@@ -162,7 +162,7 @@ def price_of(
     from tokonomics.planner.machines import cheapest_host
 
     if usd_per_hour is not None:
-        return require_positive("--usd-per-hour", usd_per_hour) * deployment.gpus, "as given"
+        return require_positive("usd_per_hour", usd_per_hour) * deployment.gpus, "as given"
     apart = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
     together = 1 if apart else fleet.replicas + fleet.prefill_replicas
     with suppress(NoOffer):

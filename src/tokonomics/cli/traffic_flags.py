@@ -172,7 +172,7 @@ def _made_up(traffic: "Traffic", rate: float | None) -> "tuple[Trace, float | No
     if rate is None and traffic.requests is None and traffic.duration is None and process.at_once is None:
         rate = extent_of(process, inputs, outputs, seed=traffic.seed).rate  # arrivals without an end bring their own
     if rate is None:
-        return make(process, traffic.requests, read_time(traffic.duration, "--duration")), None
+        return make(process, traffic.requests, read_time(traffic.duration, "duration")), None
     if process.at_once is not None:
         raise BadInput("a burst has no rate", where="--arrivals", fix="Leave out --rate, or write gamma:5,cv=3.")
     return _made_at(rate, process, traffic, inputs, outputs), rate
@@ -184,7 +184,7 @@ def _made_at(rate: float, process: "Arrivals", traffic: "Traffic", inputs: "Leng
     from tokonomics.traffic.generate import parse_sessions
 
     asked = extent_of(process, inputs, outputs, rate=rate, seed=traffic.seed)
-    requests, duration_s = traffic.requests, read_time(traffic.duration, "--duration")
+    requests, duration_s = traffic.requests, read_time(traffic.duration, "duration")
     if requests is None and duration_s is None:
         if asked.slices > 1:
             span_s = asked.span_s or 0.0
@@ -226,10 +226,10 @@ def _lengths(traffic: "Traffic") -> "tuple[Lengths, Lengths]":
 
     if traffic.input is None:
         raise BadInput("is missing: how long are the prompts?", where="--input", fix="Such as --input 512.")
-    inputs = parse_lengths(traffic.input, "--input")
+    inputs = parse_lengths(traffic.input, "input")
     if traffic.output is None and inputs.pairs is None:
         raise BadInput("is missing: how long are the answers?", where="--output", fix="Such as --output 256.")
-    return inputs, inputs if traffic.output is None else parse_lengths(traffic.output, "--output", least=0)
+    return inputs, inputs if traffic.output is None else parse_lengths(traffic.output, "output", least=0)
 
 
 def _maker(
@@ -278,7 +278,7 @@ def _say_rate(made: "Trace", traffic: "Traffic", rate: float) -> None:
     is_cut = any(each is not None for each in cuts)
     if not is_cut and traffic.requests is None and traffic.duration is None:
         return
-    served = _rate_of(made, None if is_cut else read_time(traffic.duration, "--duration"))
+    served = _rate_of(made, None if is_cut else read_time(traffic.duration, "duration"))
     if abs(served / rate - 1) > _AS_GOOD_AS:
         what = f"{plural(len(made), 'request')} at {served:.3g} a second, not {rate:.3g}"
         typer.echo(f"{shorten(made.source)}: {what}, which is the mean of the whole", err=True)
@@ -290,7 +290,7 @@ def _rate_of(made: "Trace", duration_s: float | None) -> float:
 
 
 def _window(start: str | None, end: str | None) -> tuple[float, float] | None:
-    start_s, end_s = read_time(start, "--from"), read_time(end, "--to")
+    start_s, end_s = read_time(start, "start"), read_time(end, "end")
     if start_s is None and end_s is None:
         return None
     low, high = start_s or 0.0, math.inf if end_s is None else end_s
@@ -311,7 +311,7 @@ def _cut(trace: "Trace", speed: float | None, sample: float | None, seed: int) -
     return trace
 
 
-def read_time(text: str | None, flag: str) -> float | None:
+def read_time(text: str | None, field: str) -> float | None:
     """``90``, ``10m``, ``2h``, ``1d``."""
     from tokonomics.traffic.grammar import span_s
 
@@ -319,7 +319,7 @@ def read_time(text: str | None, flag: str) -> float | None:
         return None
     value = span_s(text)
     if value is None:
-        raise BadInput(f"'{shorten(text)}' is not a time", where=flag, fix="Write seconds, or such as 10m, 2h, 1d.")
+        raise BadInput(f"'{shorten(text)}' is not a time", field=field, fix="Write seconds, or such as 10m, 2h, 1d.")
     return value
 
 

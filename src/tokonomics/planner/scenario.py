@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
-from tokonomics.errors import BadInput, UnknownName, nearest, shorten
+from tokonomics.errors import BadInput, UnknownName, nearest, option, shorten
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.parsing import (
     amount,
@@ -101,7 +101,7 @@ class Scenario(Noun):
 
     def cases(self) -> dict[str, "Scenario"]:
         """The three cases of a scenario with ranges; itself alone without."""
-        parts = {name: _range(value, f"--{name}") for name in ("rate", "input", "output") if (value := self._get(name))}
+        parts = {name: _range(value, name) for name in ("rate", "input", "output") if (value := self._get(name))}
         if all(len(values) == 1 for values in parts.values()):
             return {"mid": self}
         return {
@@ -155,15 +155,17 @@ def scenario_from(values: Mapping[str, object], where: str | None = None) -> Sce
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         name = str(problem["loc"][0])
-        at = f"{where}: {name}" if where else f"--{name.replace('_', '-')}"
-        raise BadInput(f"{shorten(str(problem['input']))} is not usable: {problem['msg'].lower()}", where=at) from None
+        what = f"{shorten(str(problem['input']))} is not usable: {problem['msg'].lower()}"
+        if where:
+            raise BadInput(what, where=f"{where}: {name}") from None
+        raise BadInput(what, field={"from": "start", "to": "end"}.get(name, name)) from None
 
 
 def questions_of(scenario: Scenario, today: date) -> list[Question]:
     """The scenario for each of its models; the traffic is the same requests for all."""
     if not scenario.model:
         raise BadInput("no model is named", fix="Such as: tokonomics plan llama-3.1-8b --rate 5 --input 1000 …")
-    names = listed(scenario.model, "model") or []
+    names = listed(scenario.model, "model", by_position=True) or []
     for name in names:
         _check_model(name)
     load, offers = load_of(scenario), offers_of(scenario)
@@ -184,7 +186,7 @@ def question_of(scenario: Scenario, model_name: str, load: Load, offers: tuple[O
     """The scenario as the planner takes it."""
     model = find_model(model_name)
     _, most_gpus = gpu_filter(scenario.gpu, scenario.gpus)
-    engines = listed(scenario.engine, "--engine") or ["vllm"]
+    engines = listed(scenario.engine, "engine") or ["vllm"]
     names = [each.key for each in all_engines()] if engines == ["all"] else engines
     return Question(
         model=model,
@@ -218,7 +220,7 @@ def offers_of(scenario: Scenario) -> tuple[Offer, ...]:
 def promises_of(scenario: Scenario) -> tuple[Promise, ...]:
     """What is promised; nothing offline."""
     if scenario.offline and scenario.slo:
-        raise BadInput("promises nothing", where="--offline", fix="Leave out --slo or --offline.")
+        raise BadInput("promises nothing", field="offline", fix=f"Leave out {option('slo')} or {option('offline')}.")
     return parse_promises(scenario.slo) if scenario.slo is not None else ()
 
 
@@ -226,11 +228,11 @@ def load_of(scenario: Scenario) -> Load:
     """The traffic of a scenario without ranges."""
     rate = read_rate(scenario.rate) if scenario.rate is not None else None
     if rate is not None and scenario.tokens_per_month is not None:
-        raise BadInput("says the same as --rate", where="--tokens-per-month", fix="Give one of the two.")
+        raise BadInput(f"says the same as {option('rate')}", field="tokens_per_month", fix="Give one of the two.")
     if scenario.trace is not None:
         for name in sorted(_MADE_UP):
             if scenario._get(name):
-                raise BadInput("is for made-up requests, not for a log", where=f"--{name}")
+                raise BadInput("is for made-up requests, not for a log", field=name)
         trace, unusable = _log(scenario)
         if scenario.tokens_per_month is not None:
             rate = rate_of(scenario.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
@@ -238,18 +240,23 @@ def load_of(scenario: Scenario) -> Load:
         return load.evenly() if scenario.offline else load
     for name in sorted(_OF_A_LOG - {"trace"}):
         if scenario._get(name):
-            flag = {"start": "--from", "end": "--to"}.get(name, f"--{name}")
-            raise BadInput("is for a log, not for made-up requests", where=flag)
+            raise BadInput("is for a log, not for made-up requests", field=name)
     if scenario.input is None:
         raise BadInput(
             "no traffic is given",
-            fix="Say --rate 5 --input 1000 --output 300, --tokens-per-month 2B --input … --output …, or --trace FILE.",
+            fix=f"Say {option('rate', 5)} {option('input', 1000)} {option('output', 300)}, "
+            f"{option('tokens_per_month', '2B')} {option('input', '…')} {option('output', '…')}, "
+            f"or {option('trace', 'FILE')}.",
         )
     if scenario.tokens_per_month is not None:
         shape = load_of_shape(1.0, scenario.input, scenario.output, seed=scenario.seed).workload
         rate = rate_of(scenario.tokens_per_month, shape.input_tokens + shape.output_tokens)
     if rate is None and scenario.arrivals is None:
-        raise BadInput("how many requests a second?", where="--rate", fix="Such as --rate 5, or --tokens-per-month 2B.")
+        raise BadInput(
+            "how many requests a second?",
+            field="rate",
+            fix=f"Such as {option('rate', 5)}, or {option('tokens_per_month', '2B')}.",
+        )
     # A batch can be fed evenly.
     arrivals = scenario.arrivals or ("constant:1" if scenario.offline else None)
     return load_of_shape(rate, scenario.input, scenario.output, arrivals=arrivals, seed=scenario.seed)
@@ -260,14 +267,14 @@ def _log(scenario: Scenario) -> tuple[Trace, int]:
     from tokonomics.traffic.grammar import span_s
 
     window = []
-    for flag, text, default in (("--from", scenario.start, 0.0), ("--to", scenario.end, float("inf"))):
+    for field, text, default in (("start", scenario.start, 0.0), ("end", scenario.end, float("inf"))):
         moment = default if text is None else span_s(text)
         if moment is None:
-            raise BadInput(f"'{shorten(text or '')}' is not a time", where=flag, fix="Write seconds, or 10m, 2h, 1d.")
+            raise BadInput(f"'{shorten(text or '')}' is not a time", field=field, fix="Write seconds, or 10m, 2h, 1d.")
         window.append(moment)
     start_s, end_s = window
     if start_s >= end_s:
-        raise BadInput("must be later than --from", where="--to")
+        raise BadInput(f"must be later than {option('start')}", field="end")
     path = scenario.trace or ""
     try:
         file = open_trace(path, columns=scenario.columns)
@@ -277,42 +284,42 @@ def _log(scenario: Scenario) -> tuple[Trace, int]:
         return servegen_trace(path, start_s=start_s, end_s=last, seed=scenario.seed), 0
     cut = trace.window(start_s, end_s) if scenario.start or scenario.end else trace
     if not len(cut):
-        raise BadInput("no request is left", where=path, fix="Widen --from and --to.")
+        raise BadInput("no request is left", where=path, fix=f"Widen {option('start')} and {option('end')}.")
     return cut, file.problems.count
 
 
 def read_rate(text: str) -> float:
     """Requests a second, as typed."""
-    rate = _number(text, "--rate", "Such as 5.")
+    rate = _number(text, "rate", "Such as 5.")
     if not _LEAST_RATE <= rate <= _MOST_RATE:
-        raise BadInput(f"must be above 0 requests a second, and at most a billion, got {rate:g}", where="--rate")
+        raise BadInput(f"must be above 0 requests a second, and at most a billion, got {rate:g}", field="rate")
     return rate
 
 
 def rate_of(tokens_per_month: str, tokens_per_request: float) -> float:
     """Requests a second that come to so many tokens a month."""
-    rate = amount(tokens_per_month, "--tokens-per-month") / tokens_per_request / _SECONDS_PER_MONTH
+    rate = amount(tokens_per_month, "tokens_per_month") / tokens_per_request / _SECONDS_PER_MONTH
     if not _LEAST_RATE <= rate <= _MOST_RATE:
-        raise BadInput(f"comes to {rate:.3g} requests a second, which nobody serves", where="--tokens-per-month")
+        raise BadInput(f"comes to {rate:.3g} requests a second, which nobody serves", field="tokens_per_month")
     return rate
 
 
-def _range(text: str, flag: str) -> list[str]:
+def _range(text: str, field: str) -> list[str]:
     """``10:20:40`` → its three parts, rising; anything else as it is (``lognormal:mean=800`` is no range)."""
     parts = [part.strip() for part in text.split(":")]
     if not all(re.fullmatch(r"[0-9.eE+-]+", part) for part in parts) or len(parts) == 1:
         return [text]
-    numbers = [_number(part, flag) for part in parts]
+    numbers = [_number(part, field) for part in parts]
     if len(parts) != len(CASES) or numbers != sorted(numbers):
-        raise BadInput(f"'{shorten(text)}' is not low:mid:high", where=flag, fix="Write such as 10:20:40.")
+        raise BadInput(f"'{shorten(text)}' is not low:mid:high", field=field, fix="Write such as 10:20:40.")
     return parts
 
 
-def _number(text: str, flag: str, fix: str = "Such as 5, or 2.5:5:10.") -> float:
+def _number(text: str, field: str, fix: str = "Such as 5, or 2.5:5:10.") -> float:
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
     if not value > 0:
-        raise BadInput(f"must be a number above 0, got {shorten(text)}", where=flag, fix=fix)
+        raise BadInput(f"must be a number above 0, got {shorten(text)}", field=field, fix=fix)
     return value
