@@ -163,8 +163,8 @@ def _ten_tenants() -> Pooling:
     """Ten equal tenants whose day is twelve times as fast, each at two fifths of an L4 of its own."""
     trace = generate(
         parse_arrivals("diurnal:1.2,peak=2"),
-        parse_lengths("500", "--input"),
-        parse_lengths("100", "--output"),
+        parse_lengths("500", "input"),
+        parse_lengths("100", "output"),
         duration_s=86_400,
         tenants=parse_tenants("10,skew=0"),
     ).faster(12)

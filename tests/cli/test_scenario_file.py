@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.cli.asking import ask
+from tokonomics.cli.command_line import flag
 from tokonomics.cli.main import app
 from tokonomics.cli.scenario_file import (
     known_keys,
@@ -86,7 +87,7 @@ def run(*words: str) -> Result:
 def refused(*words: str) -> str:
     done = run(*words)
     assert isinstance(done.exception, TokonomicsError), done.output
-    return str(done.exception)
+    return done.exception.message(flag)
 
 
 def answer(*words: str) -> Any:

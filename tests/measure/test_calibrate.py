@@ -348,13 +348,13 @@ def test_an_engine_we_do_not_know_needs_one_that_stands_for_it(tmp_path: Path) -
     whole["stated"]["engine"] = "transformers"
     path = tmp_path / "run.json"
     path.write_text(json.dumps(whole))
-    with pytest.raises(BadInput, match="--engine"):
+    with pytest.raises(BadInput, match="with engine which"):
         read_evidence([path], Said(gpu="H200"), "test")
     assert read_evidence([path], Said(gpu="H200", engine="vllm"), "test").rows
     whole["stated"]["engine"] = "vLLM+LMCache"  # what validate takes for vLLM
     path.write_text(json.dumps(whole))
     assert read_evidence([path], Said(gpu="H200"), "test").rows
-    with pytest.raises(BadInput, match="--gpu"):
+    with pytest.raises(BadInput, match="Give gpu"):
         read_evidence([RUN], Said(), "test")
 
 

@@ -265,7 +265,7 @@ def test_prompts_take_the_share_of_the_gpu_that_a_simulation_finds() -> None:
         assert priced.usd_per_mtok.input is not None
         shares[rate] = priced.usd_per_mtok.input * 1000 * rate * 3600 / 1e6 / PRICE.usd_per_hour
         trace = generate(
-            parse_arrivals(f"poisson:{rate}"), parse_lengths("1000", "--input"), parse_lengths("250", "--output"),
+            parse_arrivals(f"poisson:{rate}"), parse_lengths("1000", "input"), parse_lengths("250", "output"),
             requests=2000, seed=1,
         )  # fmt: skip
         made = outcome(simulate(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm")), trace))

@@ -313,7 +313,7 @@ def one(job: str, times: Sequence[float], instance: str = "10.0.0.1:8000", **mor
 def test_a_server_that_two_jobs_scrape_is_refused_before_it_counts_twice() -> None:
     with pytest.raises(BadInput, match="scraped twice") as twice:
         scrapes_of([one("pods", [1, 3, 5]), one("services", [2, 4, 6])], [])
-    assert "--query 'job=\"pods\"'" in str(twice.value)
+    assert "query 'job=\"pods\"'" in str(twice.value)
 
 
 def test_a_pod_that_takes_over_anothers_address_is_no_second_scraper() -> None:

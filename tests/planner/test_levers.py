@@ -154,8 +154,8 @@ def _talks() -> Load:
     """Conversations whose load rises and falls: every lever has something to move."""
     trace = generate(
         parse_arrivals("poisson:0.3"),
-        parse_lengths("2000", "--input"),
-        parse_lengths("50", "--output", least=0),
+        parse_lengths("2000", "input"),
+        parse_lengths("50", "output", least=0),
         requests=900,
         seed=1,
         sessions=parse_sessions("4,think=20,limit=16000"),

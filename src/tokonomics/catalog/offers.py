@@ -22,7 +22,7 @@ from pydantic import Field
 
 from tokonomics.catalog.user_file import user_tables
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, UnknownName, shorten
+from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.files import make_folder, write_text
 from tokonomics.types import Noun
 
@@ -169,7 +169,8 @@ def cheapest_offer(
         size = f" in machines of {together} or more" if together > 1 else ""
         raise NoOffer(
             f"no {terms.replace('_', '-')} price is known for {key}{size}",
-            fix="Give the price yourself, add an offers file (--offers my.csv), or run `tokonomics prices refresh`.",
+            fix=f"Give the price yourself, add an offers file ({option('offers', 'my.csv')}), "
+            "or run `tokonomics prices refresh`.",
         )
     oldest = oldest_days(sold, on)
     recent = [offer for offer in sold if offer.age_days(on) <= oldest]
@@ -216,7 +217,7 @@ def parse_discounts(texts: Iterable[str]) -> dict[str, float]:
     discounts: dict[str, float] = {}
     for provider, share in map(parse_discount, texts):
         if provider in discounts:
-            raise BadInput(f"two discounts for {shorten(provider)}", where="--discount", fix="Give one a provider.")
+            raise BadInput(f"two discounts for {shorten(provider)}", field="discount", fix="Give one a provider.")
         discounts[provider] = share
     return discounts
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
-from tokonomics.errors import BadInput, TokonomicsError, shorten
+from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.evidence import Evidence
 from tokonomics.measure.measurements import Measurement, Mode, Statistic
 from tokonomics.measure.probe.fit_profile import held_out_figures, shrunken
@@ -129,7 +129,8 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
     if not fitted and not kept and evidence.kernels is None and not any(each.held_out for each in groups):
         refusals = ["; ".join([f"{each.what}: {each.refused}", *each.doubts]) for each in groups if each.refused]
         said = "; ".join(refusals) or _most_common(reasons)
-        fix = "--model, --gpu, --engine and --weights say what files do not; docs/calibrate.md says what is needed."
+        told = f"{option('model')}, {option('gpu')}, {option('engine')} and {option('weights')}"
+        fix = f"{told} say what files do not; docs/calibrate.md says what is needed."
         raise BadInput(f"nothing to calibrate on: {said}", fix=fix)
     return Calibrated(
         profile=_named(profile.model_copy(update={"corrections": (*kept, *fitted)}), name),
@@ -183,7 +184,7 @@ def _groups(rows: Sequence[Measurement], reasons: Counter[str]) -> list[list[Mea
     if len(gpus) > 1:
         raise BadInput(
             f"the files are of {len(gpus)} GPUs ({shorten(', '.join(sorted(gpus)), 80)}): a profile speaks of one",
-            fix="Give the files of one, or name it with --gpu where a table holds several.",
+            fix=f"Give the files of one, or name it with {option('gpu')} where a table holds several.",
         )
     return list(members.values())
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName, option, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
 from tokonomics.measure.importers import vllm
 from tokonomics.measure.importers.recognise import read_run
@@ -159,7 +159,7 @@ def _add_steps(found: Evidence, document: Mapping[str, Any], said: Said, where: 
     """An engine's steps; and the loads under which it logged them, where they are in the file."""
     stated, model = stated_by(document, where), said.model or document.get("model")
     if not isinstance(model, str) or not model:
-        raise BadInput("names no model", where=where, fix="Give --model.")
+        raise BadInput("names no model", where=where, fix=f"Give {option('model')}.")
     found.rows += steps_logged(document, model, _machine(stated, said, where), where)
     loads = document.get("loads")
     results = [load for load in loads if vllm.matches(load)] if isinstance(loads, list) else []
@@ -171,7 +171,7 @@ def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None
     machine = _machine(run.stated, said, where)
     if said.model or run.model is None:
         if not said.model:
-            raise BadInput("names no model", where=where, fix="Give --model.")
+            raise BadInput("names no model", where=where, fix=f"Give {option('model')}.")
         run = as_model(run, said.model)
     points = tuple(_whole_rounds(point) for point in run.points)
     changed = sum(one is not other for one, other in zip(points, run.points, strict=True))
@@ -188,11 +188,11 @@ def _machine(stated: Stated, said: Said, where: str) -> RunMachine:
         raise BadInput(
             f"the engine '{shorten(stated.engine)}' is none of ours",
             where=where,
-            fix="Say with --engine which of ours stands for it; its host's time is then fitted.",
+            fix=f"Say with {option('engine')} which of ours stands for it; its host's time is then fitted.",
         )
     machine = machine_of(stated, said.gpu, said.gpus, said.tp, said.pp, said.ep, said.engine, said.weights, said.kv)
     if machine is None:
-        raise BadInput("does not say which GPU it ran on", where=where, fix="Give --gpu.")
+        raise BadInput("does not say which GPU it ran on", where=where, fix=f"Give {option('gpu')}.")
     return machine
 
 

@@ -17,7 +17,7 @@ from pydantic import PositiveFloat, ValidationError
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offers import Offer, cheapest_offer, machines_usd_per_hour
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_validation, shorten
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_validation, option, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, MostGpus, MostStages, Stated
 from tokonomics.measure.load_curve import LoadVerdict, judge
 from tokonomics.measure.measurements import MOST_REQUESTS, Measurement, Metric, Mode, RunFacts, Statistic, figure_name
@@ -138,8 +138,8 @@ def machine_of(
     if many % (split * stages):
         raise BadInput(
             f"{plural(many, 'GPU')} cannot hold whole replicas of {split * stages}",
-            where="--gpus",
-            fix="Give --tp (and --pp) so that they divide --gpus.",
+            field="gpus",
+            fix=f"Give {option('tp')} (and {option('pp')}) so that they divide {option('gpus')}.",
         )
     try:
         return Machine(

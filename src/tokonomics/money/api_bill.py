@@ -51,7 +51,7 @@ def api_bill(
     as a head that every prompt begins with is: it is written once, and each use keeps it.
     """
     if not 0 <= cached_share <= 1:
-        raise BadInput(f"must be a share from 0 to 1, got {cached_share:g}", where="--cached-share")
+        raise BadInput(f"must be a share from 0 to 1, got {cached_share:g}", field="cached_share")
     written = 1 - cached_share if write_rest else 0.0
     inputs = trace.input_tokens.astype(np.float64)
     outputs = trace.output_tokens.astype(np.float64)

@@ -121,8 +121,8 @@ class Extra(Noun):
 
 def engineers(number: float, usd_per_month: float) -> Extra:
     """People who run it."""
-    require_positive("--engineers", number)
-    require_positive("--engineer-usd-per-month", usd_per_month)
+    require_positive("engineers", number)
+    require_positive("engineer_usd_per_month", usd_per_month)
     return Extra(name=f"{number:g} engineer{'' if number == 1 else 's'}", usd_per_month=number * usd_per_month)
 
 
@@ -353,7 +353,7 @@ SELF_HOSTED = "self-hosted"
 
 def bill_at(hosted: SelfHosted, apis: dict[str, float], tokens_per_month: float) -> BillAt:
     """The bill of each side; ``apis`` are dollars per million tokens by name."""
-    require_positive("--tokens-per-month", tokens_per_month)
+    require_positive("tokens_per_month", tokens_per_month)
     kind, tree = hosted.kind(tokens_per_month), hosted.bill(tokens_per_month)
     asked = {name: price * tokens_per_month / TOKENS_PER_MTOK for name, price in apis.items()}
     return BillAt(

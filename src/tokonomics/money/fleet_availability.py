@@ -132,7 +132,7 @@ def hold_availability(
         return best
     raise BadInput(
         f"no fleet was found that carries the demand {_nines(target)} of the time",
-        where="--availability",
+        field="availability",
         fix=f"The nearest that was found is {_nines(nearest)}.",
     )
 
@@ -158,7 +158,7 @@ def require_target(target: float) -> float:
     """Never all of the time: machines fail."""
     if not 0 < target < 1:
         fix = "Write such as 0.9999."
-        raise BadInput(f"must be above 0 and below 1, got {target:g}", where="--availability", fix=fix)
+        raise BadInput(f"must be above 0 and below 1, got {target:g}", field="availability", fix=fix)
     return target
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.offers import is_stale
+from tokonomics.errors import option
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.money.levers.cache_tiers import TierPrice
 from tokonomics.planner.load import Load
@@ -112,9 +113,13 @@ class Bills:
             left = [left_gb(setup.deployment, offer) for offer in served[1].offers]
             known = [each for each in left if each is not None]
             if len(known) < len(left):
-                return NotServed("the memory of its machine is not known", "Say how much is free: --tiers dram=200@0.")
+                return NotServed(
+                    "the memory of its machine is not known", f"Say how much is free: {option('tiers', 'dram=200@0')}."
+                )
             if (room := math.floor(min(known))) < 1:
-                return NotServed("weights and processes leave none of the host's memory", "Give --tiers ssd=1000.")
+                return NotServed(
+                    "weights and processes leave none of the host's memory", f"Give {option('tiers', 'ssd=1000')}."
+                )
             if room >= gb:
                 return self._bill(wished, *served).model_copy(update={"memory_assumed": True})
             gb = room

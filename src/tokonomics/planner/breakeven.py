@@ -246,7 +246,7 @@ def share_of_api(load: Load, asked: float | None) -> float:
     if asked is not None:
         raise BadInput(
             "the log itself says which prompts begin alike",
-            where="--cached-share",
+            field="cached_share",
             fix="Leave it out: both sides then get what the log repeats.",
         )
     return replayed_share(load.trace, HOST_TTL_S)
@@ -264,7 +264,7 @@ def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakE
 def with_shared_head(load: Load, share: float) -> Load:
     """Requests that all begin with the same words: a share of each prompt, in whole blocks."""
     if not 0 <= share <= 1:
-        raise BadInput(f"must be a share from 0 to 1, got {share:g}", where="--cached-share")
+        raise BadInput(f"must be a share from 0 to 1, got {share:g}", field="cached_share")
     if share == 0 or load.trace.prefix is not None:
         return load
     blocks = (load.trace.input_tokens * share / _BLOCK_TOKENS).astype(np.int64)

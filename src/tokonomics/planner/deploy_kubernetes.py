@@ -9,7 +9,7 @@ import re
 
 from tokonomics.catalog.gpus import Vendor
 from tokonomics.catalog.offers import Terms
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.planner.deploy_job import PORT, DeployJob
 from tokonomics.planner.engine_commands import EngineCommand, listen
 from tokonomics.planner.yaml_text import Yaml, yaml_text
@@ -40,8 +40,8 @@ def kubernetes_objects(job: DeployJob, command: EngineCommand) -> str:
     if job.nodes_per_replica > 1:
         raise BadInput(
             f"a replica spans {job.nodes_per_replica} machines, which a Deployment cannot start",
-            where="--deploy kubernetes",
-            fix="Use --deploy skypilot, or plan with a larger machine.",
+            where=option("deploy", "kubernetes"),
+            fix=f"Use {option('deploy', 'skypilot')}, or plan with a larger machine.",
         )
     objects = (_deployment(job, command), _service(job), _autoscaler(job, command))
     return "---\n".join(yaml_text(each) for each in objects)

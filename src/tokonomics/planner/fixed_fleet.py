@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tokonomics.errors import option
 from tokonomics.planner.load import Load
 from tokonomics.planner.screen import curve_for, tpot_limit
 from tokonomics.planner.setup import NotServed, Setup
@@ -37,7 +38,7 @@ beyond a p99 is then known to 2 % of itself."""
 _BELOW = (0.5, 2 / 3, 0.75)
 """Of the fewest replicas found behind a prefix-aware router: smaller fleets that are tried as well."""
 
-_FASTER = "Loosen --slo, or name more or faster GPUs (--tp, --gpu)."
+_FASTER = f"Loosen {option('slo')}, or name more or faster GPUs ({option('tp')}, {option('gpu')})."
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, in_python, spelled
 from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.planner.candidates import why_not
@@ -129,7 +129,7 @@ def measured_layouts(
         if rates:
             kept.append(Measured(layout.deployment, rates, answer_s))
     _check_held(traffic, kept, refused)
-    return Layouts(kept, {name: each.text for name, each in refused.items()})
+    return Layouts(kept, {name: spelled(each.text, in_python) for name, each in refused.items()})
 
 
 def measure(deployment: Deployment, sample: Trace, promises: Sequence[Promise], guess: float) -> tuple[float, float]:
@@ -233,7 +233,7 @@ def _check_held(traffic: FleetTraffic, kept: Sequence[Measured], refused: Mappin
             f"no machine on offer can hold the model{whom}"
             if nearest.kind == 2
             else f"no machine on offer keeps the promises{whom}",
-            where="--slo" if nearest.kind < 2 else None,
+            field="slo" if nearest.kind < 2 else None,
             fix=f"The nearest is {name}: {nearest.text}",
         )
 

@@ -18,7 +18,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms, oldest_days
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.money.fleet import ADVISOR, FleetOffer, SpotMarket, aws_spot
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.fleet_layouts import (
@@ -37,7 +37,7 @@ from tokonomics.types import Noun
 
 READY_S = 180.0
 """From the order to an engine that loads weights: machine 1 min, container image 1 to 2, engine and its graphs half
-(assumed: what public accounts of vLLM on cloud machines come to; --startup sets your own)."""
+(assumed: what public accounts of vLLM on cloud machines come to; ``startup`` sets your own)."""
 LOAD_BYTES_PER_S = 1e9
 """Weights from a network disk: the most an AWS gp3 volume gives (EBS user guide: 1,000 MiB/s)."""
 DRAIN_S = 120.0
@@ -120,7 +120,10 @@ def fleet_machines(
     sold = _recent([offer for offer in offers if cheapest_price(offer, terms) is not None], today)
     if not sold:
         wanted = ", ".join(each.replace("_", " ") for each in terms)
-        raise BadInput(f"no offer has a price on these terms ({wanted})", fix="Loosen --terms, --gpu or --region.")
+        raise BadInput(
+            f"no offer has a price on these terms ({wanted})",
+            fix=f"Loosen {option('terms')}, {option('gpu')} or {option('region')}.",
+        )
     found = measured_layouts(
         model,
         engine,

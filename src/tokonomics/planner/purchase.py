@@ -15,7 +15,7 @@ from datetime import date
 import numpy as np
 
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.money.demand import EVERY_SIZE, MOST_HOURS, Demand
 from tokonomics.money.fleet import FleetOffer, Wishes
 from tokonomics.money.fleet_program import optimal_fleet
@@ -90,7 +90,7 @@ def _on_demand(setup: Setup, sizing: Sizing) -> Bought | NotServed:
         reason = f"no on-demand machine is known for {deployment.gpus}×{deployment.gpu.key}"
         if small := [each for number, each in refused if each.kind is Reason.host_too_small]:
             reason = f"{reason}: {small[0].reason}"
-        return NotServed(reason, "Give its price: --usd-per-hour, or --offers with your own list.")
+        return NotServed(reason, f"Give its price: {option('usd_per_hour')}, or {option('offers')} with your own list.")
     usd, provider, instance, region, mean, machine = min(found, key=lambda each: (round(each[0], 6), *each[1:4]))
     number = f"{mean:.0f}" if math.isclose(mean, round(mean)) else f"{mean:.2f}"
     return Bought(

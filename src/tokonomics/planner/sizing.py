@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.catalog.gpus import Gpu, all_gpus
-from tokonomics.errors import TokonomicsError
+from tokonomics.errors import TokonomicsError, option
 from tokonomics.physics.deployment import valid_tp
 from tokonomics.planner.candidates import Reason, why_not
 from tokonomics.planner.fixed_fleet import FixedTrial, better, fewest_replicas, serve, try_fixed
@@ -125,11 +125,13 @@ def _what_fits(setup: Setup) -> str:
         return next((each.tp for each in ways if why_not(each, longest) is None), None)
 
     if tp := degree(now.gpu):
-        return f"Give --tp {tp}, a larger GPU (--gpu), or fewer bits (--weights)."
+        return f"Give {option('tp', tp)}, a larger GPU ({option('gpu')}), or fewer bits ({option('weights')})."
     sold = {each.gpu for each in setup.offers}
     larger = sorted((each for each in all_gpus() if each.key in sold), key=lambda each: (each.memory_gb, each.key))
     found = next(((gpu.key, tp) for gpu in larger if (tp := degree(gpu))), None)
-    return f"Give --gpu {found[0]} --tp {found[1]}, or fewer bits (--weights)." if found else "Choose a smaller model."
+    if found is None:
+        return "Choose a smaller model."
+    return f"Give {option('gpu', found[0])} {option('tp', found[1])}, or fewer bits ({option('weights')})."
 
 
 def _sized(setup: Setup, trial: FixedTrial | NotServed) -> Sizing | NotServed:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.money.cost import saving
 from tokonomics.physics.speculation import acceptance_for
 from tokonomics.physics.steptime import decode_step
@@ -137,7 +137,9 @@ def stack(
     if isinstance(first, NotServed):
         raise BadInput(
             f"the naive baseline cannot be served: {first.reason}",
-            fix=first.fix or "Loosen --slo, or name a GPU (--gpu, --tp) on which the 16-bit model fits.",
+            fix=first.fix
+            or f"Loosen {option('slo')}, "
+            f"or name a GPU ({option('gpu')}, {option('tp')}) on which the 16-bit model fits.",
         )
     end, left_out = optimised(naive, choices, bills)
     made = walk(naive, end, order, bills, left_out)
@@ -171,7 +173,7 @@ def order_from(text: str | None) -> tuple[str, ...]:
         if name not in ORDER or names.count(name) > 1:
             guess = nearest(name, ORDER, 1)
             hint = f" Did you mean {guess[0]}?" if guess and name not in ORDER else ""
-            raise BadInput(f"'{shorten(name)}' is not a step, or twice one", where="--order",
+            raise BadInput(f"'{shorten(name)}' is not a step, or twice one", field="order",
                            fix=f"Valid: {', '.join(ORDER)}.{hint}")  # fmt: skip
     return (*names, *(each for each in ORDER if each not in names))
 
@@ -241,7 +243,7 @@ def walk(
     waiting: tuple[str, ...] = ()
     knobs = [knob for knob in order if differs(naive, end, knob)]
     if missing := [knob for knob in ORDER if differs(naive, end, knob) and knob not in knobs]:
-        raise BadInput(f"the order leaves out: {', '.join(missing)}", where="--order")
+        raise BadInput(f"the order leaves out: {', '.join(missing)}", field="order")
     for knob in knobs:
         here, waiting = moved(here, end, knob), (*waiting, knob)
         bills.progress(_named(waiting, end))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import check_path, whole
 from tokonomics.measure.validate import Prediction
 from tokonomics.planner.machines import UNUSED
@@ -171,14 +171,14 @@ def check_chart_path(path: Path) -> None:
             where="--chart",
             fix=f"Name the file with one of: {', '.join(_FORMATS)}.",
         )
-    check_path(path, "--chart", _FORMATS)
+    check_path(path, "chart", _FORMATS)
 
 
 def save_chart(chart: "alt.TopLevelMixin", path: Path) -> None:
     """Write the chart in the format its name ends with; whole or not at all."""
     check_chart_path(path)
     suffix = path.suffix.lower()
-    with whole(path, f"--chart {shorten(path.name)}") as unfinished:
+    with whole(path, option("chart", shorten(path.name))) as unfinished:
         chart.save(unfinished, **_HOW_TO_SAVE.get(suffix, {}))
         if suffix == ".svg":
             drawn = unfinished.read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.errors import BadInput, TokonomicsError, option
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
@@ -224,7 +224,7 @@ def _broken(made: Outcome) -> str | None:
 
 def _nearest(made: Outcome) -> str:
     reached = ", ".join(f"{each.promise}={each.delivered_s:.3g}" for each in made.slo if each.delivered_s is not None)
-    return f"What it reaches: {reached}." if reached else "Choose a larger GPU or more of them (--tp)."
+    return f"What it reaches: {reached}." if reached else f"Choose a larger GPU or more of them ({option('tp')})."
 
 
 def _replicas(simulation: Simulation) -> int:

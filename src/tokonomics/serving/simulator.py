@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, require_fit, sequence_bytes
@@ -197,7 +197,8 @@ def _check_memory(requests: Requests, rules: Rules, fleet: FleetSettings) -> Non
     check_room(
         needed,
         f"to simulate {plural(len(requests.arrival_s), 'request')} on {plural(replicas, 'replica')}",
-        fix="Use fewer requests (--requests, --sample, --from, --to), replicas or sequences, or --no-prefix-cache.",
+        fix=f"Use fewer requests ({option('requests')}, {option('sample')}, {option('start')}, {option('end')}), "
+        f"replicas or sequences, or {option('no_prefix_cache')}.",
     )
 
 
@@ -255,7 +256,9 @@ def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_pri
     urgency = np.zeros(count, np.int32)
     if by_priority and trace.priority is None:
         raise BadInput(
-            "the requests have no priorities", where="--priority", fix="Name the column: --columns priority=…"
+            "the requests have no priorities",
+            field="priority",
+            fix=f"Name the column: {option('columns', 'priority=…')}",
         )
     if by_priority and trace.priority is not None:
         urgency = np.unique(trace.priority, return_inverse=True)[1].astype(np.int32)
@@ -300,7 +303,10 @@ def _units(trace: Trace, rules: Rules) -> tuple[NDArray[np.int32], NDArray[np.in
 
 def _check_outages(fleet: FleetSettings) -> None:
     if fleet.autoscale and fleet.replicas > 1:
-        raise BadInput("an autoscaled fleet has no fixed number of replicas", fix="Give --autoscale or --replicas.")
+        raise BadInput(
+            "an autoscaled fleet has no fixed number of replicas",
+            fix=f"Give {option('autoscale')} or {option('replicas')}.",
+        )
     if fleet.outages and fleet.autoscale:
         raise BadInput("an autoscaled fleet replaces what fails: give outages or autoscaling, not both")
     if fleet.prefill_replicas and (fleet.outages or fleet.autoscale):
@@ -308,7 +314,7 @@ def _check_outages(fleet: FleetSettings) -> None:
     beyond = [each.replica for each in fleet.outages if each.replica >= fleet.replicas]
     if beyond:
         raise BadInput(
-            f"there is no replica {beyond[0]}: they are numbered from 0 to {fleet.replicas - 1}", where="--outage"
+            f"there is no replica {beyond[0]}: they are numbered from 0 to {fleet.replicas - 1}", field="outage"
         )
     in_order = sorted(fleet.outages, key=lambda each: (each.replica, each.at_s))
     for before, after in pairwise(in_order):

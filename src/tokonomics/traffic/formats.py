@@ -10,15 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, nearest, option, shorten
 
 Path = tuple[str, ...]
 """Of a field: the column, or the keys that lead to it through nested objects."""
 
 FIELDS = ("arrival", "input", "output", "tenant", "priority", "patience", "prefix")
 REQUIRED = ("arrival", "input", "output")
-COLUMNS_HELP = (
-    "--columns arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,patience=…,prefix=…]"
+COLUMNS_HELP = option(
+    "columns", "arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,patience=…,prefix=…]"
 )
 KNOWN = (
     "Azure LLM, BurstGPT (CSV); Mooncake, Qwen-Bailian, OpenAI-style usage (JSON lines); "
@@ -182,25 +182,25 @@ def layout_of_objects(items: Sequence[dict[str, Any]]) -> Layout | None:
 
 
 def layout_from_option(columns: str, present: set[Path]) -> Layout:
-    """What ``--columns`` says, checked against the columns there are."""
+    """What ``columns`` says, checked against the columns there are."""
     chosen: dict[str, Any] = {}
     block_tokens: int | None = None
     for part in columns.split(","):
         field, equals, name = (piece.strip() for piece in part.partition("="))
         if not equals or not name:
-            raise BadInput(f"'{shorten(part)}' is not FIELD=COLUMN", where="--columns", fix=f"Use {COLUMNS_HELP}")
+            raise BadInput(f"'{shorten(part)}' is not FIELD=COLUMN", field="columns", fix=f"Use {COLUMNS_HELP}")
         if field == "block":
             block_tokens = block_tokens_of(name)
             if block_tokens is None:
-                raise BadInput(f"block must be tokens a block, got '{shorten(name)}'", where="--columns")
+                raise BadInput(f"block must be tokens a block, got '{shorten(name)}'", field="columns")
         elif field not in FIELDS:
             guesses = nearest(field, (*FIELDS, "block"))
             hint = f"Did you mean {' or '.join(guesses)}?" if guesses else f"Use {COLUMNS_HELP}"
-            raise BadInput(f"unknown field '{shorten(field)}'", where="--columns", fix=hint)
+            raise BadInput(f"unknown field '{shorten(field)}'", field="columns", fix=hint)
         else:
             chosen[field] = (_find(name, present),)
     if missing := [field for field in REQUIRED if field not in chosen]:
-        raise BadInput(f"does not say which column is {missing[0]}", where="--columns", fix=f"Use {COLUMNS_HELP}")
+        raise BadInput(f"does not say which column is {missing[0]}", field="columns", fix=f"Use {COLUMNS_HELP}")
     return Layout(
         "columns as told",
         **chosen,
@@ -224,7 +224,7 @@ def _find(name: str, present: set[Path]) -> Path:
     found = "Found: " + shorten(", ".join(known), 300)
     raise BadInput(
         f"no column '{shorten(name)}'",
-        where="--columns",
+        field="columns",
         fix=f"Did you mean {' or '.join(guesses)}?\n  {found}" if guesses else found,
     )
 

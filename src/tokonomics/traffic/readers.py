@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import NoRoom, check_room
 from tokonomics.traffic import shared_prompts
 from tokonomics.traffic.cleaning import Problems, clean, set_aside
@@ -176,7 +176,7 @@ def _with_blocks(file: TraceFile) -> TraceFile:
         raise BadInput(
             f"cannot tell how many tokens a block of {layout.label('prefix')} has",
             where=named(file.path),
-            fix="Say so: --columns …,block=16",
+            fix=f"Say so: {option('columns', '…,block=16')}",
         )
     return replace(file, log=replace(file.log, layout=replace(layout, block_tokens=found)))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.traffic import documents, formats, sources
 from tokonomics.traffic.formats import COLUMNS_HELP, KNOWN, OWN, SUPPORTED, Layout
 from tokonomics.traffic.samples import sample_names
@@ -187,7 +187,7 @@ _OBVIOUS = {
 
 
 def suggested_columns(names: list[str]) -> str:
-    """``--columns`` with the names that a file has, where they are obvious."""
+    """``columns`` with the names that a file has, where they are obvious."""
     by_name = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in names}
     found = {
         field: next((by_name[each] for each in obvious if each in by_name), None) for field, obvious in _OBVIOUS.items()
@@ -195,10 +195,10 @@ def suggested_columns(names: list[str]) -> str:
     if not any(found.values()):
         return COLUMNS_HELP
     blanks = {"arrival": "TIME", "input": "PROMPT_TOKENS", "output": "ANSWER_TOKENS"}
-    parts = [f"{field}={found[field] or blank}" for field, blank in blanks.items()]
+    parts = [f"{field}={shorten(found[field] or blank)}" for field, blank in blanks.items()]
     if found["tenant"]:
-        parts.append(f"tenant={found['tenant']}")
-    return f"--columns {','.join(parts)}"
+        parts.append(f"tenant={shorten(found['tenant'])}")
+    return option("columns", ",".join(parts))
 
 
 def _unknown(file: Path, what: str, names: list[str]) -> BadInput:

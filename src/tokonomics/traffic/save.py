@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokonomics.errors import shorten
+from tokonomics.errors import option, shorten
 from tokonomics.files import check_path, whole
 from tokonomics.traffic.formats import OWN
 from tokonomics.traffic.trace import PrefixBlocks, Trace
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def check_save_path(path: Path) -> None:
     """Refuse a name or folder that cannot be written, before any work is done."""
-    check_path(path, "--save", (".parquet",))
+    check_path(path, "save", (".parquet",))
 
 
 def trace_frame(trace: Trace) -> "pl.DataFrame":
@@ -44,7 +44,7 @@ def save_trace(trace: Trace, path: Path) -> None:
     """The frame of a trace; the size of a block is in the file's metadata."""
     check_save_path(path)
     metadata = {} if trace.prefix is None else {"block_tokens": str(trace.prefix.block_tokens)}
-    with whole(path, f"--save {shorten(path.name)}") as unfinished:
+    with whole(path, option("save", shorten(path.name))) as unfinished:
         trace_frame(trace).write_parquet(unfinished, metadata=metadata)
 
 

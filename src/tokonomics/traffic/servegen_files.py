@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput, UnknownName, shorten
+from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.traffic.sources import MOST_ROWS, check_rows, named, readable
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _chosen(model: str | None, known: list[str], where: str) -> str:
         return known[0]
     if model is None:
         listed = shorten(", ".join(known), 300)
-        raise BadInput("describes several models", where=where, fix=f"Choose one: --servegen-model {listed}")
+        raise BadInput("describes several models", where=where, fix=f"Choose one: {option('servegen_model')} {listed}")
     if model not in known:
         raise UnknownName("ServeGen model", model, known, fix=f"It has {shorten(', '.join(known), 300)}.")
     return model

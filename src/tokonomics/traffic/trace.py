@@ -116,7 +116,7 @@ class Trace:
     def faster(self, speed: float) -> "Trace":
         """The same requests arriving ``speed`` times as fast; clients wait as long as before."""
         if not speed > 0:
-            raise BadInput(f"must be above 0, got {speed}", where="--speed")
+            raise BadInput(f"must be above 0, got {speed}", field="speed")
         return replace(self, arrival_s=self.arrival_s / speed)
 
     def sampled(self, share: float, seed: int = 0) -> "Trace":
@@ -125,7 +125,7 @@ class Trace:
         Requests are drawn one by one, not by conversation or shared prompt, so prefixes find less to reuse.
         """
         if not 0 < share <= 1:
-            raise BadInput(f"must be above 0 and at most 1, got {share}", where="--sample")
+            raise BadInput(f"must be above 0 and at most 1, got {share}", field="sample")
         return self.take(np.flatnonzero(np.random.default_rng(seed).random(len(self)) < share))
 
     def repeated(self, times: int) -> "Trace":

@@ -42,8 +42,8 @@ def deployment() -> Deployment:
 def requests(arrivals: str, tenants: str, seed: int = 0, duration_s: float = 600) -> Trace:
     return generate(
         parse_arrivals(arrivals),
-        parse_lengths("lognormal:mean=800,p99=3000", "--input"),
-        parse_lengths("150", "--output"),
+        parse_lengths("lognormal:mean=800,p99=3000", "input"),
+        parse_lengths("150", "output"),
         duration_s=duration_s,
         seed=seed,
         tenants=parse_tenants(tenants),
@@ -167,8 +167,8 @@ def test_prompts_shared_within_a_tenant_make_the_pool_cheaper_to_fill(deployment
     """Conversations: the cache works in the pool as well, so the search may begin at one replica."""
     trace = generate(
         parse_arrivals("poisson:3"),
-        parse_lengths("400", "--input"),
-        parse_lengths("100", "--output"),
+        parse_lengths("400", "input"),
+        parse_lengths("100", "output"),
         requests=1500,
         sessions=parse_sessions("5,think=5"),
         tenants=parse_tenants("3"),
@@ -223,8 +223,8 @@ def test_c25_pooling_depends_on_when_the_peaks_fall() -> None:
     """The document: 10 tenants at 40 % pool to 85-90 %, twice as cheap. Only where the days are spread."""
     trace = generate(
         parse_arrivals("diurnal:1.2,peak=2"),
-        parse_lengths("500", "--input"),
-        parse_lengths("100", "--output"),
+        parse_lengths("500", "input"),
+        parse_lengths("100", "output"),
         duration_s=86_400,
         tenants=parse_tenants("10,skew=0"),
     ).faster(12)

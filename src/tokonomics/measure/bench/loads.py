@@ -16,7 +16,7 @@ from time import perf_counter
 
 import numpy as np
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.measure.bench.client import Client, Reply
 from tokonomics.measure.bench.stopping import Stopping
 from tokonomics.measure.benchmark_run import LoadPoint, Outside, RequestRecord, latencies, point_from_records, tpot
@@ -63,7 +63,7 @@ class Window:
         if not self.answered and self.unanswered >= HOPELESS:
             raise BadInput(
                 f"the server failed {HOPELESS} requests and answered none: {reply.error}",
-                fix="See the server's log; a smaller --concurrency or --rate may be all it takes.",
+                fix=f"See the server's log; a smaller {option('concurrency')} or {option('rate')} may be all it takes.",
             )
 
 

@@ -15,7 +15,7 @@ from itertools import islice
 from time import perf_counter, process_time
 
 from tokonomics import __version__
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.measure.bench.client import KEY_VARIABLE, Client, Reply
 from tokonomics.measure.bench.loads import Window, closed_loop, open_loop, point_of
 from tokonomics.measure.bench.progress import Drawing, Show
@@ -113,7 +113,9 @@ class _Bench:
                 "beginnings like theirs; another --seed sends new ones"
             )
         if not points:
-            raise BadInput("no load gave one answer inside its window", fix="Give it more time with --seconds.")
+            raise BadInput(
+                "no load gave one answer inside its window", fix=f"Give it more time with {option('seconds')}."
+            )
         self.result = BenchmarkRun(
             tool=NAME,
             tool_version=__version__,
@@ -142,11 +144,11 @@ class _Bench:
             raise BadInput(
                 f"the server lists no model{why}",
                 where=self.asked.target.shown,
-                fix=f"Is it up? Name the model with --model; a key is taken from {KEY_VARIABLE}.",
+                fix=f"Is it up? Name the model with {option('model')}; a key is taken from {KEY_VARIABLE}.",
             )
         if len(names) > 1:
             shown = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
-            raise BadInput(f"the server has {len(names)} models", where="--model", fix=f"Name one of: {shown}")
+            raise BadInput(f"the server has {len(names)} models", field="model", fix=f"Name one of: {shown}")
         return names[0]
 
     async def _learn(self) -> None:
@@ -183,7 +185,7 @@ class _Bench:
             guesses = nearest(wanted, known) or known[:3]
             fix = f"Its models: {', '.join(guesses)}." if guesses else "Is the path right? Such as http://host:8000/v1."
         elif reply.status in (400, 413, 422):
-            fix = "A smaller --input may be all it takes, or another --model."
+            fix = f"A smaller {option('input')} may be all it takes, or another {option('model')}."
         elif "without usage" in (reply.error or ""):
             fix = "The server ignores stream_options.include_usage: tokens cannot be counted, so it cannot be measured."
         return BadInput(f"no first answer: {reply.error}", where=self.asked.target.shown, fix=fix)

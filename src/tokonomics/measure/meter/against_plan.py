@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from tokonomics.errors import BadInput, from_validation, shorten
+from tokonomics.errors import BadInput, from_validation, option, shorten
 from tokonomics.measure.meter.state import Factor, Planned, Tally, Verdict
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, usd
 
@@ -123,7 +123,7 @@ def _said(ratio: float, largest: Factor | None, actual: Tally, planned: Planned)
 
 def read_plan(path: Path) -> Planned:
     """The pick of ``tokonomics plan … --json``, of one replica."""
-    where = f"--plan {shorten(path.name)}"
+    where = option("plan", shorten(path.name))
     try:
         document = json.loads(path.read_text())
     except OSError as error:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import whole
 from tokonomics.measure.meter.against_plan import compare
 from tokonomics.measure.meter.spans import Span, cut, cut_every, tally
@@ -94,42 +94,42 @@ def _known(by: Sequence[str], labels: set[str]) -> None:
             known = ", ".join((*_FIELDS, *_PERIODS, *sorted(labels)))
             raise BadInput(
                 f"nothing in this stretch has a '{shorten(key)}'",
-                where="--by",
+                field="by",
                 fix=f"There are: {known}. Give servers labels with: tokonomics meter … --label team=search",
             )
 
 
-def instant(text: str, now: float, flag: str) -> float:
+def instant(text: str, now: float, field: str) -> float:
     """``7d``, ``90m`` (before now), ``2026-11-08``, ``2026-11-08T12:30`` (UTC), as unix seconds."""
-    ago = duration(text, flag, may_be_date=True)
+    ago = duration(text, field, may_be_date=True)
     if ago is not None:
         return now - ago
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise BadInput(
-            f"'{shorten(text)}' is neither a time nor how long ago", where=flag, fix="Such as 7d, 90m or 2026-11-08."
+            f"'{shorten(text)}' is neither a time nor how long ago", field=field, fix="Such as 7d, 90m or 2026-11-08."
         ) from None
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
-def duration(text: str, flag: str, may_be_date: bool = False) -> float | None:
+def duration(text: str, field: str, may_be_date: bool = False) -> float | None:
     """``15``, ``15s``, ``10m``, ``7d`` as seconds; None for a date where that may be."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", text.strip())
     if match is None or (may_be_date and not match[2]):
         if may_be_date:
             return None
-        raise BadInput(f"'{shorten(text)}' is not how long", where=flag, fix="Such as 15s, 10m, 2h or 7d.")
+        raise BadInput(f"'{shorten(text)}' is not how long", field=field, fix="Such as 15s, 10m, 2h or 7d.")
     seconds = float(match[1]) * _UNITS[match[2] or "s"]
     if seconds > _LONGEST_S:
-        raise BadInput(f"'{shorten(text)}' is longer than any book", where=flag, fix="Such as 15s, 10m, 2h or 7d.")
+        raise BadInput(f"'{shorten(text)}' is longer than any book", field=field, fix="Such as 15s, 10m, 2h or 7d.")
     return seconds
 
 
 def bill_csv(made: Bill, path: Path) -> None:
     """The lines as a table for a spreadsheet; whole or not at all."""
     sums = list(Tally().model_dump())
-    with whole(path, f"--csv {shorten(path.name)}") as unfinished, unfinished.open("w", newline="") as file:
+    with whole(path, option("csv", shorten(path.name))) as unfinished, unfinished.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow([*made.by, *sums])
         for line in made.lines:

@@ -269,7 +269,7 @@ def listen_address(text: str) -> tuple[str, int]:
     host, _, port = text.strip().rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port[:9]) >= 1 << 16:
         raise BadInput(
-            f"'{shorten(text)}' is no address to listen on", where="--listen", fix=f"Write such as {DEFAULT_LISTEN}."
+            f"'{shorten(text)}' is no address to listen on", field="listen", fix=f"Write such as {DEFAULT_LISTEN}."
         )
     return host.strip("[]") or "127.0.0.1", int(port)
 
@@ -299,7 +299,7 @@ async def serve_exposition(
         except OSError as error:
             raise BadInput(
                 f"cannot listen on {host}:{port}: {error.strerror or error}",
-                where="--listen",
+                field="listen",
                 fix="Choose another port, or end what uses it.",
             ) from None
         shown = f"[{host}]" if ":" in host else host

@@ -13,7 +13,7 @@ from urllib.parse import urlunsplit
 
 import aiohttp
 
-from tokonomics.errors import BadInput, TokonomicsError, shorten
+from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.addresses import shown_address, split_address
 from tokonomics.measure.meter.readings import Missed
 
@@ -53,7 +53,7 @@ class PrometheusApi:
         parts = split_address(url)
         if parts is None:
             raise BadInput(
-                "is no address of a Prometheus", where="--prometheus", fix="Write such as http://localhost:9090."
+                "is no address of a Prometheus", field="prometheus", fix="Write such as http://localhost:9090."
             )
         # People paste the address of a page; the API lies beside it.
         path = parts.path.rstrip("/").removesuffix("/api/v1/query").removesuffix("/graph").removesuffix("/query")
@@ -148,7 +148,7 @@ class PrometheusApi:
                 raise TooManySamples(f"says: {said}", where=self.shown)
             if status >= 500 and status != 501:
                 raise PrometheusAway(f"answered status {status}: {said}", where=self.shown)
-            raise BadInput(f"refuses the query: {said}", where=self.shown, fix="Check --query.")
+            raise BadInput(f"refuses the query: {said}", where=self.shown, fix=f"Check {option('query')}.")
         if not isinstance(data.get("data"), dict) or not isinstance(data["data"].get("result"), list):
             raise self._not_prometheus("its answer has no data")
         return data

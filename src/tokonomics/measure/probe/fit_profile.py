@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput, UnknownName, from_validation, shorten
+from tokonomics.errors import BadInput, UnknownName, from_validation, option, shorten
 from tokonomics.measure.measurements import Measurement, steps_from
 from tokonomics.measure.probe.fit_law import (
     ATTENTION_SHARPNESS,
@@ -72,7 +72,7 @@ def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str 
         raise BadInput(
             f"no GPU of the catalogue is called '{shorten(device)}'",
             where=where,
-            fix="Name it with --gpu, or add it: docs/catalogue.md.",
+            fix=f"Name it with {option('gpu')}, or add it: docs/catalogue.md.",
         ) from None
     kernels = kernels_from(timings, found, where)
     try:

@@ -114,16 +114,16 @@ def parse_tiers(
         if name not in TIER_NAMES:
             guess = nearest(name, TIER_NAMES, 1)
             hint = f"Did you mean {guess[0]}? " if guess else ""
-            raise BadInput(f"'{shorten(name)}' is no tier", where="--tiers", fix=f"{hint}{TIERS_HELP}")
+            raise BadInput(f"'{shorten(name)}' is no tier", field="tiers", fix=f"{hint}{TIERS_HELP}")
         gigabytes, at, price = size.partition("@")
         try:
             gb, usd = float(gigabytes), float(price) if at else None
         except ValueError:
             gb, usd = -1.0, None
         if not 0 < gb <= 1e9 or (usd is not None and not 0 <= usd <= 1e3):
-            raise BadInput(f"'{shorten(part.strip())}' is no size above 0", where="--tiers", fix=TIERS_HELP)
+            raise BadInput(f"'{shorten(part.strip())}' is no size above 0", field="tiers", fix=TIERS_HELP)
         if name in made:
-            raise BadInput(f"{name} is given twice", where="--tiers", fix=TIERS_HELP)
+            raise BadInput(f"{name} is given twice", field="tiers", fix=TIERS_HELP)
         made[name] = _tier(name, gb, usd, deployment, ttl_s, on or today())
     return tuple(made[name] for name in TIER_NAMES if name in made)
 

@@ -81,7 +81,7 @@ def lora_lever(sharing: Sharing, pooling: Pooling) -> LoraLever:
 def lora(deployment: Deployment, batch: int, context: int, shares: Sequence[float] = ()) -> Lora:
     """Adapters of a deployment at a batch and context; ``shares`` of the requests by adapter, equal unless given."""
     if not deployment.lora_adapters:
-        raise BadInput("how many adapters, of which rank?", where="--lora-rank, --lora-adapters")
+        raise BadInput("how many adapters, of which rank?", field="lora_rank, lora_adapters")
     plain = _with(deployment, 0)
     shares = shares or [1 / deployment.lora_adapters] * deployment.lora_adapters
     mixed = distinct_adapters(shares, batch)

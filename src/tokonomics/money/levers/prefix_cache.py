@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.money.levers.bill import LeverBill
 from tokonomics.money.levers.cache_tiers import BreakEven, TierPrice, break_even
@@ -141,8 +141,8 @@ def prefix_cache_lever(
         raise BadInput(
             "does not say which blocks its prompts share",
             where=trace.source,
-            fix="Say what they share: --system-prompts 20,tokens=500. Or use a log with block hashes "
-            "(--columns …,prefix=…), or a sample: mooncake-conversation.",
+            fix=f"Say what they share: {option('system_prompts', '20,tokens=500')}. Or use a log with block hashes "
+            f"({option('columns', '…,prefix=…')}), or a sample: mooncake-conversation.",
         )
     plain: tuple[CacheSetting, ...] = (
         CacheSetting(name="no cache", prefix_cache=False),

@@ -107,7 +107,7 @@ def semantic_hits(
 ) -> SemanticHits:
     """Replay the prompts at every threshold."""
     if ttl_s is not None and prompts.arrival_s is None:
-        raise BadInput("needs prompts with times", where="--ttl", fix="Add a column arrival_s (seconds) to the file.")
+        raise BadInput("needs prompts with times", field="ttl", fix="Add a column arrival_s (seconds) to the file.")
     points, lookup_s = [], 0.0
     for threshold in thresholds:
         hits, stored, lookup_s = _replay(embedded.vectors, threshold, prompts.arrival_s, ttl_s)
@@ -263,6 +263,6 @@ def _index(width: int) -> Any:
         from usearch.index import Index as Usearch
     except ImportError:
         raise BadInput(
-            "usearch is not installed", where="--semantic", fix="In a checkout: pip install '.[semantic]'"
+            "usearch is not installed", field="semantic", fix="In a checkout: pip install '.[semantic]'"
         ) from None
     return Usearch(ndim=width, metric="cos", dtype="f32")

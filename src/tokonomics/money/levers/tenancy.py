@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, computed_field
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.money.levers.bill import LeverBill
@@ -192,7 +192,7 @@ class Sharing:
         if breaks := what_breaks(made, result):
             kept = ", ".join(f"{each.promise}={each.delivered_s:.3g}" for each in result.slo if each.delivered_s)
             reached = f"One by one they reach {kept}: loosen" if kept else "Loosen"
-            fix = f"{reached} --slo, or take a faster GPU or more of them (--tp)."
+            fix = f"{reached} {option('slo')}, or take a faster GPU or more of them ({option('tp')})."
             raise NeverHolds(f"with a replica for every request {breaks}", fix=fix)
 
     def together(self, trace: Trace) -> Together:
@@ -225,7 +225,8 @@ def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
         raise BadInput(
             f"{many} of one tenant, who has nobody to share with",
             where=trace.source,
-            fix="Take more of the log, name another column (--columns tenant=customer), or give --trace once for each.",
+            fix=f"Take more of the log, name another column ({option('columns', 'tenant=customer')}), "
+            f"or give {option('trace')} once for each.",
         )
     if len(senders) > _MOST_TENANTS:
         raise BadInput(f"has {len(senders):,} tenants; at most {_MOST_TENANTS:,} are compared", where=trace.source)
