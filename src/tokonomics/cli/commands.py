@@ -10,7 +10,7 @@ import typer
 
 from tokonomics.errors import BadInput, option
 from tokonomics.questions.command import command_line
-from tokonomics.questions.request import Kind, Parameter, Place
+from tokonomics.questions.request import Kind, Parameter, Parameters, Place, Request
 from tokonomics.questions.verbs import Verb
 from tokonomics.report.terminal import Terminal, check_files, give
 
@@ -27,18 +27,22 @@ def command_of(verb: Verb) -> Callable[..., None]:
         if code:
             raise typer.Exit(code)
 
-    parameters = [made for parameter in verb.keys.values() for made in _arguments(parameter)]
-    command.__signature__ = inspect.Signature(sorted(parameters, key=_is_option))  # type: ignore[attr-defined]
-    command.__annotations__ = {made.name: made.annotation for made in parameters}
-    command.__name__ = verb.function_name
-    command.__doc__ = help_of(verb)
+    return with_options(command, verb.keys, help_of(verb.summary, verb.request))
+
+
+def with_options(command: Callable[..., None], parameters: Parameters, help: str) -> Callable[..., None]:
+    """The function with an option for every parameter, as Typer reads it."""
+    made = sorted((one for parameter in parameters.values() for one in _arguments(parameter)), key=_is_option)
+    command.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in made}
+    command.__doc__ = help
     return command
 
 
-def help_of(verb: Verb) -> str:
+def help_of(summary: str, request: type[Request]) -> str:
     """The summary, what the request adds to it, and the examples as they are typed."""
-    more, _, examples = (inspect.getdoc(verb.request) or "").partition("Examples:")
-    about = "\n\n".join(part for part in (verb.summary, more.strip()) if part)
+    more, _, examples = (inspect.getdoc(request) or "").partition("Examples:")
+    about = "\n\n".join(part for part in (summary, more.strip()) if part)
     return f"{about}\n\n\b\nExamples:{examples}"
 
 
@@ -46,7 +50,7 @@ def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
     """Ask the question and give the answer; returns the exit code."""
     from tokonomics.report.answers import describe
 
-    values = _values(verb, given)
+    values = values_of(verb.parameters, given)
     shown = {name: _plain(given.get(name)) for name in _SHOWN}
     check_files(shown["chart"], shown["html"])
     request = verb.request.of(values)
@@ -54,13 +58,15 @@ def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
     with Terminal(typed) as terminal:
         result = verb.answer(request, terminal)
         answer = describe(verb, result, request)
+    if shown["chart"] and not answer.charts and verb.name == "validate":
+        raise BadInput("an engine's log has no chart", field="chart")
     return give(answer, typed, json=bool(shown["as_json"]), chart=shown["chart"], html=shown["html"])
 
 
-def _values(verb: Verb, given: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
     """What was typed, by field: neither what was left out nor what says the default."""
     values = {}
-    for name, parameter in verb.parameters.items():
+    for name, parameter in parameters.items():
         value = _plain(given.get(name))
         if parameter.place is Place.EITHER and (by_place := given.get(f"{name}{BY_PLACE}")) is not None:
             if value is not None:

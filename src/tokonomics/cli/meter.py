@@ -2,23 +2,33 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
+from tokonomics.cli.commands import command_of, help_of, values_of, with_options
 from tokonomics.cli.meter_files import files
-from tokonomics.cli.output import console, show, show_json
+from tokonomics.questions.inputs import Shown
 from tokonomics.questions.meter_watch import MeterWatchRequest, asked
 from tokonomics.questions.metered import ledger_of
+from tokonomics.questions.request import parameters_of
+from tokonomics.questions.verbs import RUN, Verb
+from tokonomics.report.terminal import console, say, show, show_json
 
 if TYPE_CHECKING:
     from tokonomics.measure.meter.session import Show
     from tokonomics.measure.meter.state import MeterState
 
-WATCH = "What the tokens of these servers cost now, this hour and today, until Ctrl-C."
-WATCH_JSON = "One JSON object an interval, or the last with --once."
-REPORT = "What tokens have cost, by model, server, day, hour or label, from the meter's ledger."
+_WATCH = "What the tokens of these servers cost now, this hour and today, until Ctrl-C."
+REPORT = Verb(
+    "meter-report",
+    RUN,
+    "What tokens have cost, by model, server, day, hour or label, from the meter's ledger.",
+    "meter_report",
+    charts=True,
+)
 
 
 class _UrlsOrVerb(TyperGroup):
@@ -28,6 +38,15 @@ class _UrlsOrVerb(TyperGroup):
         if args and args[0] not in {*self.commands, "-h", "--help"}:
             args = ["watch", *args]
         return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """With the options of ``watch``, which are those of ``meter URL``."""
+        own, watched = self.params, self.commands["watch"].params
+        self.params = [*watched, *own]
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.params = own
 
 
 app = typer.Typer(
@@ -47,18 +66,19 @@ app = typer.Typer(
       tokonomics meter report --since 7d --by model,day --chart week.png
     """,
 )
-app.command("files")(files)
 
 
-def watch(request: MeterWatchRequest, json: bool) -> None:
+def watch(**given: Any) -> None:
     """Meter until told to stop, showing each interval."""
     from tokonomics.measure.meter.ledger import Ledger
     from tokonomics.measure.meter.session import meter_servers
 
+    request = MeterWatchRequest.of(values_of(parameters_of(MeterWatchRequest), given))
+    json = bool(given.get("as_json"))
     checked = asked(request)
     path = ledger_of(request)
     with Ledger(path) as book, _shown(json, request.once) as show_state:
-        last = meter_servers(checked, book, show_state, say=lambda text: typer.echo(text, err=True))
+        last = meter_servers(checked, book, show_state, say=say)
     if last is None:
         return
     if request.once and json:
@@ -68,7 +88,7 @@ def watch(request: MeterWatchRequest, json: bool) -> None:
 
         show(meter_view(last)) if request.once else show(end_view(last))
         more = f" --ledger {path}" if request.ledger else ""
-        typer.echo(f"report:  tokonomics meter report --since 1d --by model,hour{more}", err=True)
+        say(f"report:  tokonomics meter report --since 1d --by model,hour{more}")
 
 
 @contextmanager
@@ -94,3 +114,10 @@ def _shown(json: bool, once: bool) -> "Iterator[Show]":
 
 def _print_json(state: "MeterState") -> None:
     typer.echo(state.model_dump_json())
+
+
+_JSON = replace(parameters_of(Shown)["as_json"], help="One JSON object an interval, or the last with --once.")
+_OPTIONS = {**parameters_of(MeterWatchRequest), "as_json": _JSON}
+app.command("watch")(with_options(watch, _OPTIONS, help_of(_WATCH, MeterWatchRequest)))
+app.command("report")(command_of(REPORT))
+app.command("files")(files)

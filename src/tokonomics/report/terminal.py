@@ -11,6 +11,7 @@ from tokonomics.errors import spelled
 from tokonomics.questions.listener import Listener
 
 if TYPE_CHECKING:
+    from tokonomics.measure.bench.progress import Progress
     from tokonomics.report.answer import Answer
 
 _LEAST_WIDTH = 118
@@ -63,7 +64,8 @@ class Terminal(Listener):
     def __init__(self, typed: str | None = None) -> None:
         self.typed = typed
         self._screen: Any = None
-        self._status: Any = None
+        self._shown: Any = None
+        """What is drawn again and again at the moment: a status, or a live view."""
 
     def __enter__(self) -> "Terminal":
         if sys.stderr.isatty():
@@ -71,23 +73,34 @@ class Terminal(Listener):
         return self
 
     def __exit__(self, *problem: object) -> None:
-        if self._status is not None:
-            self._status.stop()
+        if self._shown is not None:
+            self._shown.stop()
 
     def doing(self, what: str) -> None:
         if self._screen is None:
             return
-        if self._status is None:
-            self._status = self._screen.status(f"{what} …")
-            self._status.start()
+        if self._shown is None:
+            self._shown = self._screen.status(f"{what} …")
+            self._shown.start()
         else:
-            self._status.update(f"{what} …")
+            self._shown.update(f"{what} …")
 
     def note(self, line: str) -> None:
         if self._screen is None:
             say(line)
         else:
             self._screen.print(spelled(line, flag), markup=False)
+
+    def watching(self) -> "Callable[[Progress], None] | None":
+        if self._screen is None:
+            return None
+        from rich.live import Live
+
+        from tokonomics.report.bench_view import progress_view
+
+        live = self._shown = Live(console=self._screen, transient=True, auto_refresh=False)
+        live.start()
+        return lambda progress: live.update(progress_view(progress), refresh=True)
 
     def counting(self, what: str, total: int) -> Callable[[int], None] | None:
         if self._screen is None:

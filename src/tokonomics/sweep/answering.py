@@ -12,6 +12,7 @@ from tokonomics.errors import TokonomicsError
 from tokonomics.memory_budget import NoRoom
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.verbs import find_verb
+from tokonomics.report.terminal import flag
 from tokonomics.sweep.figures import figures_of, untimed
 from tokonomics.sweep.outcome import Outcome, Status
 
@@ -33,9 +34,9 @@ def answered(verb: str, values: Mapping[str, Any]) -> Outcome:
         plain = untimed(found.plain())
         text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except NoRoom as problem:  # unlike other refusals, not the same every time
-        return ended(Status.FAILED, f"{problem}\n--memory gives a worker more.")
+        return ended(Status.FAILED, f"{problem.message(flag)}\n--memory gives a worker more.")
     except TokonomicsError as problem:
-        return ended(Status.REFUSED, str(problem))
+        return ended(Status.REFUSED, problem.message(flag))
     except MemoryError:
         return ended(Status.FAILED, "needs more memory than a worker may take (--memory)")
     except Exception as problem:

@@ -23,8 +23,11 @@ class Job(Listener):
 
     def __init__(self, tell: Told, command: str) -> None:
         self.typed = command
-        self.doing = tell  # type: ignore[method-assign]
+        self._tell = tell
         self.notes: list[str] = []
+
+    def doing(self, what: str) -> None:
+        self._tell(what)
 
     def note(self, line: str) -> None:
         self.notes += [part for part in spelled(line, _marked).splitlines() if part.strip()]
