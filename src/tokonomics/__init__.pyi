@@ -22,6 +22,7 @@ from tokonomics.questions.results import (
 from tokonomics.traffic.trace import Trace
 
 __version__: str
+__all__: list[str]
 
 class _Frame(Protocol):
     @property
@@ -73,6 +74,7 @@ def breakeven(
     usd_per_hour: float | None = None,
     replica_gpus: int = 1,
 ) -> BreakevenResult: ...
+
 def capacity(
     model: Words | None = None,
     *,
@@ -117,6 +119,7 @@ def capacity(
     discount: Words | None = None,
     profile: Words | None = None,
 ) -> CapacityResult: ...
+
 def curve(
     model: Words,
     *,
@@ -137,6 +140,7 @@ def curve(
     profile: Words | None = None,
     context: int = 1024,
 ) -> CurveResult: ...
+
 def fit(
     model: Words,
     *,
@@ -152,6 +156,7 @@ def fit(
     profile: Words | None = None,
     context: int = 4096,
 ) -> FitResult: ...
+
 def fleet(
     model: Words | None = None,
     *,
@@ -189,12 +194,14 @@ def fleet(
     time_limit: float = 30.0,
     no_replay: bool = False,
 ) -> FleetResult: ...
+
 def gpus(
     match: Words | None = None,
     *,
     min_memory: float | None = None,
     architecture: Words | None = None,
 ) -> pl.DataFrame: ...
+
 def levers(
     model: Words,
     *,
@@ -235,12 +242,14 @@ def levers(
     profile: Words | None = None,
     utilization: bool = False,
 ) -> LeversResult: ...
+
 def models(
     match: Words | None = None,
     *,
     family: Words | None = None,
     moe: bool | None = None,
 ) -> pl.DataFrame: ...
+
 def offers(
     *,
     gpu: Words | None = None,
@@ -251,6 +260,7 @@ def offers(
     terms: Words = "on_demand",
     max_price: float | None = None,
 ) -> pl.DataFrame: ...
+
 def plan(
     model: Words,
     *,
@@ -286,6 +296,7 @@ def plan(
     router: Words | None = None,
     explain: bool = False,
 ) -> PlanResult: ...
+
 def predict(
     model: Words,
     *,
@@ -302,6 +313,7 @@ def predict(
     batch: int = 1,
     context: int = 1024,
 ) -> PredictResult: ...
+
 def read_trace(
     trace: Requests | None = None,
     *,
@@ -328,6 +340,7 @@ def read_trace(
     machine_usd_per_hour: float | None = None,
     save: Words | None = None,
 ) -> Trace: ...
+
 def simulate(
     model: Words | None = None,
     *,
@@ -378,6 +391,7 @@ def simulate(
     link: float | None = None,
     save: Words | None = None,
 ) -> SimulateResult: ...
+
 def trace(
     trace: Requests | None = None,
     *,

@@ -249,6 +249,10 @@ class SimulateResult(Result, Outcome):
     simulation: Any = beside()
     log: Any = beside()
 
+    def plain(self) -> Any:
+        found = super().plain()
+        return {"deployment": found.pop("deployment"), **found}
+
     def headline(self) -> str:
         price = "no price" if self.usd_per_mtok is None else f"{usd(self.usd_per_mtok)} per Mtok"
         times = [(name, spread.p99) for name, spread in (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))]
