@@ -18,7 +18,7 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import EVERY_SIZE, MOST_HOURS, Demand
 from tokonomics.money.fleet import FleetOffer, Wishes
-from tokonomics.money.fleet_program import optimal_fleet
+from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.fleet_offers import reserved_prices, spot_markets, startup_seconds
@@ -31,7 +31,7 @@ PLACES = 3
 """Regions for which the program is solved, the cheapest by one kind of machine alone."""
 _NEVER_S = 60.0
 """Against a program that never ends. A bill must not depend on how busy the computer is: the solver stops at its gap
-(``money.fleet_program.GAP``), which on every price list and week of hours tried took it 5 s at most (2026-11)."""
+(``money.fleet_search.GAP``), which on every price list and week of hours tried took it 5 s at most (2026-11)."""
 
 
 @dataclass(frozen=True)
