@@ -8,10 +8,11 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner import fixed_fleet, lever_list
+from tokonomics.planner import fixed_fleet
 from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.fixed_fleet import serve
-from tokonomics.planner.lever_list import NotApplicable, right_size
+from tokonomics.planner.levers import lever_list
+from tokonomics.planner.levers.lever_list import NotApplicable, right_size
 from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.setup import Setup
 from tokonomics.planner.sizing import Sizing, size

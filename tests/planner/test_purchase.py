@@ -10,9 +10,9 @@ from tests.planner.small_catalogue import PROMISES, TODAY, offer
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.money.fleet_program import GAP
+from tokonomics.money.fleet_search import GAP
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.levers import _BUYING
+from tokonomics.planner.levers.ranking import _BUYING
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.purchase import PLACES, Bought, buy
 from tokonomics.planner.setup import Setup

@@ -12,7 +12,7 @@ from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.flips import Flips
 from tokonomics.planner.infeasible import Blame
-from tokonomics.planner.levers import Ranking
+from tokonomics.planner.levers.ranking import Ranking
 from tokonomics.planner.margins import BillRange, Headroom
 from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.sensitivity import Sensitivity

@@ -11,7 +11,7 @@ from tokonomics.cli.answer import Answer
 from tokonomics.cli.groups import Layout, Market, Shown, Traffic, flat
 
 if TYPE_CHECKING:
-    from tokonomics.money.levers.semantic_cache import SemanticHits
+    from tokonomics.planner.levers.semantic_cache import SemanticHits
     from tokonomics.traffic.prompts import Prompts
 
 Ttl = Annotated[
@@ -69,10 +69,10 @@ def cache(
     from tokonomics.cli.serving_flags import model_from, prices_of, say_if_compiling
     from tokonomics.cli.traffic_flags import read_time, traffic_from
     from tokonomics.errors import BadInput
-    from tokonomics.money.levers.cache_tiers import parse_tiers
-    from tokonomics.money.levers.prefix_cache import prefix_cache_lever
-    from tokonomics.money.levers.semantic_cache import semantic_cache_lever
-    from tokonomics.money.levers.templates import template_lever, text_templates
+    from tokonomics.money.cache_tiers import parse_tiers
+    from tokonomics.planner.levers.prefix_cache import prefix_cache_lever
+    from tokonomics.planner.levers.semantic_cache import semantic_cache_lever
+    from tokonomics.planner.levers.templates import template_lever, text_templates
     from tokonomics.report.cache_charts import cache_chart
     from tokonomics.report.cache_view import cache_view
     from tokonomics.traffic.promises import parse_promises
@@ -146,7 +146,7 @@ def cache(
 def _semantic_hits(
     texts: "Prompts", with_what: str, model: str | None, threshold: float, ttl_s: float | None, pairs: Path | None
 ) -> "SemanticHits":
-    from tokonomics.money.levers.semantic_cache import THRESHOLDS, false_hits, semantic_hits
+    from tokonomics.planner.levers.semantic_cache import THRESHOLDS, false_hits, semantic_hits
     from tokonomics.traffic.embeddings import embed
     from tokonomics.traffic.prompts import read_pairs
 

@@ -11,7 +11,7 @@ from tokonomics.cli.groups import Layout, Load, Market, words
 if TYPE_CHECKING:
     from tokonomics.catalog.offers import Offer
     from tokonomics.physics.deployment import Deployment
-    from tokonomics.planner.lever_list import Choices
+    from tokonomics.planner.levers.lever_list import Choices
     from tokonomics.planner.setup import Setup
 
 Draft = Annotated[str | None, typer.Option(help="The model that drafts.", show_default="the smallest of the family")]
@@ -115,7 +115,7 @@ def choices_from(changes: Changes) -> "Choices":
     from tokonomics.catalog.precision import WEIGHT_PRECISIONS, parse_precision
     from tokonomics.errors import BadInput, nearest, shorten
     from tokonomics.physics.speculation import DRAFT_TOKENS
-    from tokonomics.planner.lever_list import KNOBS, Choices
+    from tokonomics.planner.levers.lever_list import KNOBS, Choices
     from tokonomics.planner.parsing import listed
 
     names, lowest = listed(changes.without, "--without") or [], changes.min_weights
@@ -139,7 +139,7 @@ def choices_from(changes: Changes) -> "Choices":
 
 def check_tiers(tiers: str | None, setup: "Setup") -> None:
     """Refuse memories that are none, also where no lever will ask for them."""
-    from tokonomics.money.levers.cache_tiers import parse_tiers
+    from tokonomics.money.cache_tiers import parse_tiers
 
     if tiers is not None:
         parse_tiers(tiers, setup.deployment)

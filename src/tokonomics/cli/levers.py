@@ -41,8 +41,8 @@ def levers(
     from tokonomics.cli.serving_flags import say_if_compiling
     from tokonomics.errors import BadInput
     from tokonomics.planner.bills import Bills
-    from tokonomics.planner.lever_list import all_levers
-    from tokonomics.planner.levers import rank_levers
+    from tokonomics.planner.levers.lever_list import all_levers
+    from tokonomics.planner.levers.ranking import rank_levers
     from tokonomics.planner.setup import NotServed
     from tokonomics.planner.utilization import utilization_bills
     from tokonomics.report.levers_charts import levers_chart
@@ -110,8 +110,8 @@ def stack(
     from tokonomics.cli.lever_flags import check_tiers, choices_from, say_if_long, setup_from
     from tokonomics.cli.serving_flags import say_if_compiling
     from tokonomics.planner.bills import Bills
-    from tokonomics.planner.stack import order_from
-    from tokonomics.planner.stack import stack as stacked
+    from tokonomics.planner.levers.stack import order_from
+    from tokonomics.planner.levers.stack import stack as stacked
     from tokonomics.report.levers_charts import stack_chart
     from tokonomics.report.levers_view import stack_view
 

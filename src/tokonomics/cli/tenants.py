@@ -54,9 +54,9 @@ def tenants(
     from tokonomics.cli.serving_flags import fleet_from, model_from, prices_of, say_if_compiling
     from tokonomics.cli.traffic_flags import traffic_from
     from tokonomics.errors import BadInput
-    from tokonomics.money.levers.lora import lora_lever
-    from tokonomics.money.levers.noisy_neighbour import noisy_neighbour
-    from tokonomics.money.levers.tenancy import Sharing, pool
+    from tokonomics.planner.levers.lora import lora_lever
+    from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
+    from tokonomics.planner.levers.tenancy import Sharing, pool
     from tokonomics.report.tenants_charts import tenants_chart
     from tokonomics.report.tenants_view import tenants_view
     from tokonomics.traffic.promises import parse_promises

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.offers import is_stale
+from tokonomics.money.cache_tiers import TierPrice
 from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.money.levers.cache_tiers import TierPrice
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import UNUSED, left_gb
 from tokonomics.planner.plan import Study
@@ -26,7 +26,7 @@ from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 if TYPE_CHECKING:
-    from tokonomics.planner.cheaper_gpus import Found
+    from tokonomics.planner.levers.cheaper_gpus import Found
 
 IN_VAIN = "done in vain"
 """Work done again after a preemption, or for clients that hung up."""

@@ -16,10 +16,9 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, computed_fie
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
-from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.money.levers.bill import LeverBill
-from tokonomics.money.levers.tenant_latency import TenantLatency, apart_in_time, latency_reader, tenant_breaks
+from tokonomics.money.cost import CostLine, CostTree, LeverBill
 from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.levers.tenant_latency import TenantLatency, apart_in_time, latency_reader, tenant_breaks
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome
