@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import typer
-
 from tokonomics.cli.command_line import flag
+
 from tokonomics.cli.main import app
 from tokonomics.errors import BadInput, TokonomicsError, in_python, option, shorten, spelled
 

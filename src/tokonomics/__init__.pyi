@@ -74,7 +74,6 @@ def breakeven(
     usd_per_hour: float | None = None,
     replica_gpus: int = 1,
 ) -> BreakevenResult: ...
-
 def capacity(
     model: Words | None = None,
     *,
@@ -119,7 +118,6 @@ def capacity(
     discount: Words | None = None,
     profile: Words | None = None,
 ) -> CapacityResult: ...
-
 def curve(
     model: Words,
     *,
@@ -140,7 +138,6 @@ def curve(
     profile: Words | None = None,
     context: int = 1024,
 ) -> CurveResult: ...
-
 def fit(
     model: Words,
     *,
@@ -156,7 +153,6 @@ def fit(
     profile: Words | None = None,
     context: int = 4096,
 ) -> FitResult: ...
-
 def fleet(
     model: Words | None = None,
     *,
@@ -194,14 +190,12 @@ def fleet(
     time_limit: float = 30.0,
     no_replay: bool = False,
 ) -> FleetResult: ...
-
 def gpus(
     match: Words | None = None,
     *,
     min_memory: float | None = None,
     architecture: Words | None = None,
 ) -> pl.DataFrame: ...
-
 def levers(
     model: Words,
     *,
@@ -242,14 +236,12 @@ def levers(
     profile: Words | None = None,
     utilization: bool = False,
 ) -> LeversResult: ...
-
 def models(
     match: Words | None = None,
     *,
     family: Words | None = None,
     moe: bool | None = None,
 ) -> pl.DataFrame: ...
-
 def offers(
     *,
     gpu: Words | None = None,
@@ -260,7 +252,6 @@ def offers(
     terms: Words = "on_demand",
     max_price: float | None = None,
 ) -> pl.DataFrame: ...
-
 def plan(
     model: Words,
     *,
@@ -296,7 +287,6 @@ def plan(
     router: Words | None = None,
     explain: bool = False,
 ) -> PlanResult: ...
-
 def predict(
     model: Words,
     *,
@@ -313,7 +303,6 @@ def predict(
     batch: int = 1,
     context: int = 1024,
 ) -> PredictResult: ...
-
 def read_trace(
     trace: Requests | None = None,
     *,
@@ -340,7 +329,6 @@ def read_trace(
     machine_usd_per_hour: float | None = None,
     save: Words | None = None,
 ) -> Trace: ...
-
 def simulate(
     model: Words | None = None,
     *,
@@ -391,7 +379,6 @@ def simulate(
     link: float | None = None,
     save: Words | None = None,
 ) -> SimulateResult: ...
-
 def trace(
     trace: Requests | None = None,
     *,

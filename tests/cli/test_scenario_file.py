@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner, Result
-
-from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.cli.asking import ask
 from tokonomics.cli.command_line import flag
-from tokonomics.cli.main import app
 from tokonomics.cli.scenario_file import (
     known_keys,
     read_scenario,
     read_values,
     scenario_verbs,
 )
-from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.planner.scenario import Scenario, questions_of
+from typer.testing import CliRunner, Result
+
+from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.precision import Precision
+from tokonomics.cli.main import app
+from tokonomics.errors import BadInput, TokonomicsError
 
 TODAY = date(2026, 11, 15)
 

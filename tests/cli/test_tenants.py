@@ -102,7 +102,7 @@ def test_two_sizes_of_fleet_at_two_prices_name_both_offers() -> None:
 def test_a_promise_that_no_request_keeps_is_refused_before_thousands_of_replicas_are_tried(
     tokonomics: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tokonomics.money.levers import tenancy
+    from tokonomics.planner.levers import tenancy
     from tokonomics.serving.simulator import simulate
 
     tried: list[int] = []

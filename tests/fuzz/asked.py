@@ -367,9 +367,10 @@ def prompt_files() -> list[bytes]:
 @cache
 def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
     """The small languages of the flags; the last is a path of the page's, with what it may be."""
+    from tokonomics.cli.serving_flags import _autoscale, _outage, timeout_from
+
     from tokonomics.catalog.gpus import find_gpu
     from tokonomics.catalog.offers import parse_discounts
-    from tokonomics.cli.serving_flags import _autoscale, _outage, timeout_from
     from tokonomics.measure.meter.prices import find_offer, parse_prices
     from tokonomics.measure.meter.prometheus_source import selector_of
     from tokonomics.measure.meter.scrape import address_of

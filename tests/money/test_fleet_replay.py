@@ -11,7 +11,6 @@ from tokonomics.catalog.spot import SCARCE, Interruptions
 from tokonomics.money.demand import demand_of, parse_demand
 from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, counted_share, simple_offer
 from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR
-from tokonomics.money.fleet_program import optimal_fleet
 from tokonomics.money.fleet_replay import (
     Place,
     Replay,
@@ -22,6 +21,7 @@ from tokonomics.money.fleet_replay import (
     window_of,
     with_interruptions,
 )
+from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.physics.deployment import deploy
 from tokonomics.traffic.promises import parse_promises
 from tokonomics.traffic.trace import make_trace

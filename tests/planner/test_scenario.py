@@ -3,9 +3,9 @@
 from datetime import date
 
 import pytest
+from tokonomics.planner.scenario import load_of, questions_of, scenario_from
 
 from tokonomics.errors import BadInput
-from tokonomics.planner.scenario import load_of, questions_of, scenario_from
 
 TODAY = date(2026, 11, 15)
 CHAT = {"model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300}

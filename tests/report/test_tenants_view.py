@@ -9,10 +9,10 @@ from rich.console import Console
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.money.levers.bill import LeverBill
-from tokonomics.money.levers.noisy_neighbour import NoisyNeighbour, noisy_neighbour
-from tokonomics.money.levers.tenancy import Pooling, Sharing, pool
+from tokonomics.money.cost import LeverBill
 from tokonomics.physics.deployment import deploy
+from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour, noisy_neighbour
+from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.report.tenants_charts import tenants_chart
 from tokonomics.report.tenants_view import tenants_view
 from tokonomics.traffic.arrivals import parse_arrivals

@@ -59,6 +59,13 @@ class Demand(Noun):
     def mean(self) -> float:
         return math.fsum(self.total) / self.hours
 
+    @property
+    def mix(self) -> dict[str, float]:
+        """Each class's share of all requests."""
+        sums = {name: float(np.sum(rates)) for name, rates in self.rates.items()}
+        total = sum(sums.values())
+        return {name: requests / total if total else 1 / len(sums) for name, requests in sums.items()}
+
     def scaled(self, factor: float) -> "Demand":
         """The same shape, so many times as much."""
         return Demand(rates={name: tuple(rate * factor for rate in rates) for name, rates in self.rates.items()})

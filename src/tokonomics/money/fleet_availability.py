@@ -19,7 +19,6 @@ from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import FleetOffer, FleetPlan, Purchase, Wishes, counted_share, mixed_capacity
 from tokonomics.money.fleet_load import shared_out
-from tokonomics.money.fleet_program import mix_of
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
@@ -56,7 +55,7 @@ def availability(
     zones = sorted({each.place or "" for each in plan.purchases if each.terms is Terms.spot})
     gone = [_gone(zone, plan.purchases, offers, wishes) for zone in zones]
     states = list(_states(gone, correlation))
-    mix = mix_of(demand)
+    mix = demand.mix
     seen: dict[tuple[float, ...], tuple[float, float]] = {}
     zones_hold = holds = 0.0
     for hour in range(demand.hours):
@@ -89,7 +88,7 @@ def hold_availability(
     require_target(target)
     began = time.perf_counter()
     by_name = {offer.name: offer for offer in offers}
-    mix = mix_of(demand)
+    mix = demand.mix
     nearest, usd = 0.0, math.inf
     best: tuple[FleetPlan, Wishes, Availability] | None = None
 
@@ -142,7 +141,7 @@ def _sizes(offers: Sequence[FleetOffer], demand: Demand) -> list[float]:
 
     The look: the mean demand and room for one such machine, at the best price up to that size.
     """
-    mix = mix_of(demand)
+    mix = demand.mix
     prices = {offer.name: min(offer.prices, default=math.inf) for offer in offers}
     carried = {offer.name: mixed_capacity(offer, mix) for offer in offers}
     sizes = set(carried.values())

@@ -15,7 +15,8 @@ from tokonomics.money.cost import saving
 from tokonomics.money.demand import Demand, machines_needed
 from tokonomics.money.fleet import Comparison, FleetOffer, FleetPlan, Wishes, median_base, spot_usd_per_hour
 from tokonomics.money.fleet_kinds import start_hours, stripped
-from tokonomics.money.fleet_program import GAP, TIME_LIMIT_S, optimal_fleet, starts_of
+from tokonomics.money.fleet_program import starts_of
+from tokonomics.money.fleet_search import GAP, TIME_LIMIT_S, optimal_fleet
 from tokonomics.units import HOURS_PER_MONTH
 
 

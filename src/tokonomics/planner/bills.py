@@ -13,21 +13,22 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from tokonomics.catalog.offers import is_stale
 from tokonomics.errors import option
+from tokonomics.money.cache_tiers import TierPrice
 from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.money.levers.cache_tiers import TierPrice
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import UNUSED, left_gb
+from tokonomics.planner.machines import UNUSED, gpu_hour_lines, left_gb
 from tokonomics.planner.plan import Study
 from tokonomics.planner.purchase import Bought, buy
 from tokonomics.planner.setup import HOST_MEMORY, NotServed, Setup
-from tokonomics.planner.sizing import Sizing, Sizings
+from tokonomics.planner.sizing import Sizings
+from tokonomics.planner.trials import Sized, cached_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Kept, Shares, Spread
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 if TYPE_CHECKING:
-    from tokonomics.planner.cheaper_gpus import Found
+    from tokonomics.planner.levers.cheaper_gpus import Found
 
 IN_VAIN = "done in vain"
 """Work done again after a preemption, or for clients that hung up."""
@@ -94,12 +95,12 @@ class Bills:
         served = self._served(setup)
         return served if isinstance(served, NotServed) else self._bill(setup, *served)
 
-    def _served(self, setup: Setup) -> tuple[Sizing, Bought] | NotServed:
-        sizing = self._sizings.of(setup, self.progress)
-        if isinstance(sizing, NotServed):
-            return sizing
-        bought = buy(setup, sizing)
-        return bought if isinstance(bought, NotServed) else (sizing, bought)
+    def _served(self, setup: Setup) -> tuple[Sized, Bought] | NotServed:
+        sized = self._sizings.of(setup, self.progress)
+        if isinstance(sized, NotServed):
+            return sized
+        bought = buy(setup, sized)
+        return bought if isinstance(bought, NotServed) else (sized, bought)
 
     def _in_host_memory(self, setup: Setup) -> SetupBill | NotServed:
         """With the memory that the machines it is bought on have left.
@@ -127,17 +128,18 @@ class Bills:
             served = self._served(wished)
         return served
 
-    def _bill(self, setup: Setup, sizing: Sizing, bought: Bought) -> SetupBill:
-        made, deployment, memories = sizing.outcome, setup.deployment, setup.memories()
+    def _bill(self, setup: Setup, sized: Sized, bought: Bought) -> SetupBill:
+        made, deployment, memories = sized.outcome, setup.deployment, setup.memories()
+        assert made is not None
         tiers = tuple(
             CostLine(
                 name=line.name, quantity=line.quantity * HOURS_PER_MONTH, unit=line.unit, usd_per_unit=line.usd_per_unit
             )
-            for line in (tier.line(sizing.replicas + setup.spare) for tier in memories)
+            for line in (tier.line(sized.replicas + setup.spare) for tier in memories)
         )
         price_date = min([bought.price_date, *(each.price_date for each in memories if each.price_date)])
         per_gpu_hour = bought.usd_per_month / (bought.gpus_paid * HOURS_PER_MONTH)
-        serving = sizing.mean_replicas * deployment.gpus * HOURS_PER_MONTH
+        serving = sized.mean_replicas * deployment.gpus * HOURS_PER_MONTH
         spare = setup.spare * deployment.gpus * HOURS_PER_MONTH
         hours = {
             "prefill": serving * made.shares.prefill,
@@ -147,12 +149,7 @@ class Bills:
             SPARE: spare,
             UNUSED: max(0.0, bought.gpus_paid * HOURS_PER_MONTH - serving - spare),
         }
-        lines = tuple(
-            CostLine(name=name, quantity=quantity, unit="GPU-hour", usd_per_unit=per_gpu_hour)
-            for name, quantity in hours.items()
-            if quantity > 1e-9
-        )
-        tree = CostTree(name=bought.what, lines=(*lines, *tiers))
+        tree = CostTree(name=bought.what, lines=(*gpu_hour_lines(hours, per_gpu_hour), *tiers))
         # Not the sum of its parts, whose last digit differs between equal bills.
         usd_per_month = bought.usd_per_month + math.fsum(line.usd for line in tiers)
         workload = setup.load.workload
@@ -160,11 +157,11 @@ class Bills:
         mtok_per_month = mtok * SECONDS_PER_HOUR * HOURS_PER_MONTH
         return SetupBill(
             deployment=str(deployment),
-            replicas=sizing.replicas,
-            prefill_replicas=sizing.prefill_replicas,
-            mean_replicas=sizing.mean_replicas,
-            max_sequences=sizing.max_sequences or deployment.limits.max_sequences,
-            router=sizing.router,
+            replicas=sized.replicas,
+            prefill_replicas=sized.prefill_replicas,
+            mean_replicas=sized.mean_replicas,
+            max_sequences=sized.max_sequences or deployment.limits.max_sequences,
+            router=sized.router,
             bought=bought.what,
             price_date=price_date,
             price_stale=is_stale(price_date, setup.today) or any(each.price_stale for each in memories),
@@ -174,7 +171,7 @@ class Bills:
             requests_per_s=workload.rate,
             batch=made.batch,
             load_share=made.load_share,
-            cached_share=made.cached_tokens / made.input_tokens if made.input_tokens else 0.0,
+            cached_share=cached_share(made),
             memories=memories,
             memory_assumed=False,
             ttft_s=made.ttft_s,

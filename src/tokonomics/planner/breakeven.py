@@ -34,6 +34,7 @@ from tokonomics.planner.load import Load
 from tokonomics.planner.machines import machines_for
 from tokonomics.planner.plan import Candidate, Question, Study, layout, study
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
+from tokonomics.planner.trials import cached_share
 from tokonomics.planner.what_if import highest_rate, machine_of
 from tokonomics.traffic.prefix_reuse import reuse_within
 from tokonomics.traffic.promises import Promise
@@ -199,8 +200,8 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
         known = trickle.at(alone * replicas)
         alone = highest_rate(question, sized.screened, replicas, known, close_enough=_CLOSE_ENOUGH).rate / replicas
         held.append((replicas, (alone if most is None else min(most, alone)) * tokens * SECONDS_PER_MONTH))
-    offer = machine_of(sized, row).offer
-    machines = machines_for(deployment, offer, 1)
+    machine = machine_of(sized, row)
+    offer, machines = machine.offer, machines_for(deployment, machine.offer, 1)
     speed = interval(1.0, "throughput", deployment)
     return HostedKind(
         pick=row,
@@ -208,7 +209,7 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
             name=f"{row.gpus_per_replica}×{row.gpu} {layout(deployment)} at {row.provider} {row.instance}",
             gpus_per_purchase=machines * offer.gpus,
             replicas_per_purchase=max(1, offer.gpus // deployment.gpus),
-            usd_per_purchase=machines * row.instance_usd_per_hour * HOURS_PER_MONTH,
+            usd_per_purchase=machine.usd_per_month(machines),
             holds=rising(held),
             spare=spare,
         ),
@@ -221,11 +222,8 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
 
 def _found(made: Study, row: Candidate, load: Load) -> float:
     """As simulated; the closed form assumes a cache without an end."""
-    trial = made.of(row).trial
-    if trial is None:
-        return replayed_share(load.trace)
-    served = trial.outcome
-    return served.cached_tokens / served.input_tokens if served.input_tokens else 0.0
+    served = made.of(row).outcome
+    return replayed_share(load.trace) if served is None else cached_share(served)
 
 
 def replayed_share(trace: Trace, ttl_s: float | None = None) -> float:

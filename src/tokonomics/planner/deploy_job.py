@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Self
 
+import yaml
 from pydantic import PositiveInt, model_validator
 
 from tokonomics.catalog.engines import Defaults
@@ -25,6 +26,9 @@ FILL_IN = "FILL-IN"
 """What every placeholder begins with, so that a search finds them all."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+_NOT_STRINGS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+"""What YAML 1.1 or 1.2 readers take for a boolean or nothing."""
 _LOAD_BYTES_PER_S = 100e6
 """A slow download of the weights (0.8 Gbit/s). A probe that waits longer than needed costs nothing; one that gives up
 early restarts the download."""
@@ -164,6 +168,30 @@ def catalogue_repository(model: ModelSpec) -> str | None:
 def slug(text: str) -> str:
     """Lower-case letters, digits and single dashes, at most 40 of them."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or "model"
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    """Block style, lists indented, nothing named and pointed at."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Lines as a literal block; quoted unless every reader of YAML 1.1 or 1.2 takes it for a string."""
+        plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_STRINGS
+        style = "|" if text.endswith("\n") and text[0].isalnum() else None if plain else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def yaml_text(value: object) -> str:
+    """The value as YAML in block style."""
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=math.inf))
 
 
 def comment(text: str) -> str:

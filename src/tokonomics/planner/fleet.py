@@ -27,9 +27,8 @@ from tokonomics.money.fleet import (
 )
 from tokonomics.money.fleet_availability import Availability, availability, hold_availability
 from tokonomics.money.fleet_compare import compare
-from tokonomics.money.fleet_program import GAP, TIME_LIMIT_S, mix_of, optimal_fleet
 from tokonomics.money.fleet_replay import Replay, busiest_moment, places_of, replay, window_of, with_interruptions
-from tokonomics.money.fleet_search import divided_usd
+from tokonomics.money.fleet_search import GAP, TIME_LIMIT_S, divided_usd, optimal_fleet
 from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
 from tokonomics.planner.fleet_offers import MachineKind, Machines
 from tokonomics.planner.fleet_traffic import FleetTraffic
@@ -188,7 +187,7 @@ def _cheapest(
     seed: int,
 ) -> tuple[FleetPlan, Wishes, Availability]:
     """The plan with its comparisons, the wishes that its availability took, and what it reaches."""
-    by_name, mix = {offer.name: offer for offer in offers}, mix_of(demand)
+    by_name, mix = {offer.name: offer for offer in offers}, demand.mix
     limit_s = time_limit_s if target is None else time_limit_s / 3
 
     def up_to(largest: float) -> list[FleetOffer]:
@@ -247,7 +246,7 @@ def _in_one_place(
     Those are the cheapest for machines that could be divided, which says how terms mix, and the cheapest for one kind
     alone in whole machines, which says more of a small fleet.
     """
-    demand, mix = traffic.demand, mix_of(traffic.demand)
+    demand, mix = traffic.demand, traffic.demand.mix
     places: dict[str, list[FleetOffer]] = {}
     for offer in machines.offers:
         kind = machines.kinds[offer.name]
@@ -361,8 +360,8 @@ def _verdict(machines: Machines, traffic: FleetTraffic, promises: Sequence[Promi
     markets = [market for offer in machines.offers for market in offer.spot]
     if not markets:
         return None
-    cheapest = _cheapest_per_request(machines.offers, mix_of(traffic.demand))
-    carried = mixed_capacity(cheapest, mix_of(traffic.demand)) / cheapest.replicas
+    cheapest = _cheapest_per_request(machines.offers, traffic.demand.mix)
+    carried = mixed_capacity(cheapest, traffic.demand.mix) / cheapest.replicas
     riskiest: Interruptions = max((each.interruptions for each in markets), key=lambda each: each.per_hour)
     return spot_verdict(
         answer_s=machines.e2e_p99_s,

@@ -8,7 +8,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.plan import Candidate, Study
-from tokonomics.planner.search import Sized
+from tokonomics.planner.search import Placed
 from tokonomics.planner.what_if import highest_rate, machine_of, resize, slower, usd_per_month
 from tokonomics.types import Noun
 
@@ -73,12 +73,12 @@ def bill_range(study: Study, row: Candidate) -> BillRange:
     return BillRange(fast=at_speed(study, row, sized, speed.high), mid=mid, slow=at_speed(study, row, sized, speed.low))
 
 
-def at_speed(study: Study, row: Candidate, sized: Sized, speed: float) -> AtSpeed:
+def at_speed(study: Study, row: Candidate, sized: Placed, speed: float) -> AtSpeed:
     """A ranked row sized as if its replicas had that share of the modelled speed."""
     question = study.question
     load, promises = slower(question.load, question.promises, 1 / speed)
     found = resize(question, sized.screened.hosts, load, promises)
-    if not isinstance(found, Sized):
+    if not isinstance(found, Placed):
         return AtSpeed(speed=speed, replicas=None, usd_per_month=None, refused=found.reason)
     replicas = found.replicas + question.limits.spare
     bill = usd_per_month(sized.deployment, machine_of(sized, row), replicas)

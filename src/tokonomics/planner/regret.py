@@ -19,7 +19,7 @@ from tokonomics.planner.candidates import Refusal, is_faithful, why_not
 from tokonomics.planner.machines import Hosts, Machine, machines_for
 from tokonomics.planner.plan import Study, layout
 from tokonomics.planner.screen import screen
-from tokonomics.planner.search import Kind, Sized, kind_of
+from tokonomics.planner.search import Kind, Placed, kind_of
 from tokonomics.planner.what_if import resize, usd_per_month
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun
@@ -121,7 +121,7 @@ class _Bills:
 
     studies: Sequence[Study]
     best: tuple[float, ...]
-    sized: dict[tuple[int, Deployment], Sized | None] = field(default_factory=dict)
+    sized: dict[tuple[int, Deployment], Placed | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for case, study in enumerate(self.studies):
@@ -155,11 +155,11 @@ class _Bills:
         made = [self._on(hosts, machine, counts) for machine in hosts.cheapest_of_each_size]
         return min((each for each in made if each), key=_key, default=None)
 
-    def _sized(self, case: int, hosts: Hosts) -> Sized | None:
+    def _sized(self, case: int, hosts: Hosts) -> Placed | None:
         key = case, hosts.deployment
         if key not in self.sized:
             found = resize(self.studies[case].question, hosts)
-            self.sized[key] = found if isinstance(found, Sized) else None
+            self.sized[key] = found if isinstance(found, Placed) else None
         return self.sized[key]
 
     def _on(self, hosts: Hosts, machine: Machine, counts: list[int]) -> Choice | None:

@@ -9,8 +9,9 @@ are those that simulating everything would give.
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
@@ -18,7 +19,8 @@ from tokonomics.planner.candidates import Reason, Refusal, is_faithful
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import Hosts
 from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, screen
-from tokonomics.planner.trials import MOST_REPLICAS, Progress, Trial, Trials
+from tokonomics.planner.trials import Progress, Sized, Trials
+from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.promises import Latency, Promise
 from tokonomics.units import percent, plural, seconds
 
@@ -31,20 +33,26 @@ _WITHIN_REASON = 10.0
 _SAME = 1 + 1e-12
 
 Kind = tuple[str, int, Precision]
+Prospect = TypeVar("Prospect")
 
 
-@dataclass(frozen=True)
-class Sized:
-    """A candidate with the replicas that keep the promises."""
+@dataclass(frozen=True, kw_only=True)
+class Placed(Sized):
+    """A sized candidate of a plan, with its closed form and the machines it may stand on."""
 
     screened: Screened
-    replicas: int
-    """Without spare ones."""
-    trial: Trial | None
 
-    @property
-    def deployment(self) -> Deployment:
-        return self.screened.deployment
+
+def best_first(
+    prospects: Iterable[tuple[float, Prospect]], look: Callable[[float, Prospect], tuple[float, Prospect] | None]
+) -> None:
+    """Look at the prospect with the lowest bound; what comes back with a closer one is looked at again in its turn."""
+    queue = [(bound, place, prospect) for place, (bound, prospect) in enumerate(prospects)]
+    heapq.heapify(queue)
+    while queue:
+        bound, place, prospect = heapq.heappop(queue)
+        if closer := look(bound, prospect):
+            heapq.heappush(queue, (closer[0], place, closer[1]))
 
 
 @dataclass
@@ -58,7 +66,7 @@ class Search:
     max_utilization: float | None = None
     spare: int = 0
     progress: Progress | None = None
-    sized: list[Sized] = field(default_factory=list)
+    sized: list[Placed] = field(default_factory=list)
     screened: list[Screened] = field(default_factory=list)
     refused: list[tuple[Deployment, Refusal]] = field(default_factory=list)
     _kinds: set[Kind] = field(default_factory=set)
@@ -70,29 +78,27 @@ class Search:
 
     def run(self, prospects: Iterable[Hosts]) -> None:
         """Look at every candidate that may matter."""
-        queue: list[tuple[float, int, Hosts | Screened]] = []
-        for place, hosts in enumerate(prospects):
-            bound = self._usd(hosts, fewest_by_arithmetic(hosts.deployment, self.load))
-            queue.append((bound, place, hosts))
+        entered: list[tuple[float, Hosts | Screened]] = []
+        for hosts in prospects:
+            entered.append((self._usd(hosts, fewest_by_arithmetic(hosts.deployment, self.load)), hosts))
             self._left[hosts.deployment.gpu.key] += 1
-        heapq.heapify(queue)
-        while queue:
-            bound, place, each = heapq.heappop(queue)
-            if isinstance(each, Screened):
-                self._left[each.deployment.gpu.key] -= 1
-                self._size_if_it_matters(each, bound)
-            elif not self._matters(each.deployment, bound):
-                self._left[each.deployment.gpu.key] -= 1
-                self._refuse_as_dearer(each.deployment, bound)
-            else:
-                found = screen(each.deployment, each, self.load, self.promises)
-                if isinstance(found, Refusal):
-                    self._left[each.deployment.gpu.key] -= 1
-                    self.refused.append((each.deployment, found))
-                else:
-                    self.screened.append(found)
-                    bound = self._usd(each, self._at_least(found))
-                    heapq.heappush(queue, (bound, place, found))
+        best_first(entered, self._look)
+
+    def _look(self, bound: float, prospect: Hosts | Screened) -> tuple[float, Screened] | None:
+        """The closed form's bound of a prospect that may matter; the end of one that does not, or has it."""
+        deployment = prospect.deployment
+        if isinstance(prospect, Hosts) and self._matters(deployment, bound):
+            found = screen(deployment, prospect, self.load, self.promises)
+            if isinstance(found, Screened):
+                self.screened.append(found)
+                return self._usd(prospect, self._at_least(found)), found
+            self.refused.append((deployment, found))
+        elif isinstance(prospect, Hosts):
+            self._refuse_as_dearer(deployment, bound)
+        self._left[deployment.gpu.key] -= 1
+        if isinstance(prospect, Screened):
+            self._size_if_it_matters(prospect, bound)
+        return None
 
     def _usd(self, hosts: Hosts, replicas: int) -> float:
         return hosts.usd_per_hour(replicas + self.spare)
@@ -170,7 +176,16 @@ class Search:
             reason = f"takes {trial.replicas * each.deployment.gpus} GPUs; at most {each.hosts.max_gpus} allowed"
             self.refused.append((each.deployment, Refusal(Reason.too_many_gpus, reason)))
         else:
-            self._keep(Sized(each, trial.replicas, trial))
+            self._keep(
+                Placed(
+                    screened=each,
+                    deployment=each.deployment,
+                    replicas=trial.replicas,
+                    outcome=trial.outcome,
+                    router=trial.router,
+                    max_sequences=trial.max_sequences,
+                )
+            )
 
     def _plan_for_share(self, each: Screened) -> None:
         """Closed form: replicas loaded to a share of what they hold, and whose mean first token is in time."""
@@ -182,9 +197,9 @@ class Search:
         if late:
             self.refused.append((each.deployment, Refusal(Reason.too_slow, late)))
         else:
-            self._keep(Sized(each, replicas, None))
+            self._keep(Placed(screened=each, deployment=each.deployment, replicas=replicas, outcome=None))
 
-    def _keep(self, sized: Sized) -> None:
+    def _keep(self, sized: Placed) -> None:
         self._kinds.add(kind_of(sized.deployment))
         usd, gpu = self._usd(sized.screened.hosts, sized.replicas), sized.deployment.gpu.key
         self._bills[gpu] = min(self._bills.get(gpu, math.inf), usd)

@@ -11,7 +11,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Study
-from tokonomics.planner.search import Sized
+from tokonomics.planner.search import Placed
 from tokonomics.planner.what_if import (
     highest_rate,
     loosened,
@@ -82,7 +82,7 @@ def sensitivity(study: Study) -> Sensitivity | None:
 
     def case(factor: float, changed: Circumstances) -> Case:
         found = resize(question, sized.screened.hosts, *changed)
-        if not isinstance(found, Sized):
+        if not isinstance(found, Placed):
             return Case(factor=factor, usd_per_month=None, replicas=None, used=None, refused=found.reason)
         replicas = found.replicas + question.limits.spare
         bill = usd_per_month(sized.deployment, machine_of(sized, row), replicas)
@@ -112,7 +112,7 @@ def sensitivity(study: Study) -> Sensitivity | None:
     return Sensitivity(usd_per_month=row.usd_per_month, replicas=row.replicas, used=mid_used, swings=tuple(swings))
 
 
-def _used(study: Study, sized: Sized, load: Load, promises: Sequence[Promise]) -> float:
+def _used(study: Study, sized: Placed, load: Load, promises: Sequence[Promise]) -> float:
     """The load ÷ the highest rate that the replicas hold."""
     found = highest_rate(study.question, sized.screened, sized.replicas, load, promises, _CLOSE_ENOUGH)
     return load.workload.rate / found.rate

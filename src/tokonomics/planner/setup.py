@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 
 from tokonomics.catalog.offers import Offer
-from tokonomics.money.levers.cache_tiers import TierPrice, parse_tiers
+from tokonomics.money.cache_tiers import TierPrice, parse_tiers
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import Load
 from tokonomics.serving.fleet import Router

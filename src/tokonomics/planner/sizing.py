@@ -1,6 +1,6 @@
 """The replicas that a setup takes: a fixed fleet, prompts and answers apart, or replicas that come and go.
 
-Every setup is first sized as a fixed fleet (``fixed_fleet``). Of a disaggregated one, prompts get the share of the
+Every setup is first sized as a fixed fleet (``trials``). Of a disaggregated one, prompts get the share of the
 replicas that they took of the working time, give or take one. An autoscaled one is tried with a few rules on how many
 outstanding requests call for a replica, from greedy to careful, until one keeps the promises, cold starts included.
 """
@@ -11,19 +11,27 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokonomics.catalog.gpus import Gpu, all_gpus
 from tokonomics.errors import TokonomicsError, option
 from tokonomics.physics.deployment import valid_tp
 from tokonomics.planner.candidates import Reason, why_not
-from tokonomics.planner.fixed_fleet import FixedTrial, better, fewest_replicas, serve, try_fixed
 from tokonomics.planner.fleet_offers import startup_seconds
 from tokonomics.planner.load import Load
 from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.planner.trials import (
+    FleetTrial,
+    Sized,
+    better,
+    fewest_replicas,
+    first_that_holds,
+    prefill_share,
+    serve,
+    try_fixed,
+)
 from tokonomics.serving.capacity import what_breaks
-from tokonomics.serving.fleet import Autoscale, Router
-from tokonomics.serving.outcome import Outcome, outcome
+from tokonomics.serving.fleet import Autoscale
+from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation
 
 _TARGETS = (0.8, 0.6, 0.4)
@@ -32,42 +40,23 @@ called for. From greedy to careful; a cold start needs room for what arrives mea
 _GROWTH = 2
 """Times the fixed fleet that an autoscaler may reach: a backlog that a cold start left calls for more."""
 
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Sizing:
-    """Replicas that keep the promises, and how requests fare on them."""
-
-    replicas: int
-    """At the most, those for prompts included."""
-    prefill_replicas: int
-    mean_replicas: float
-    by_time: Floats
-    """Rows of time and replicas from then on; one row where they are always as many."""
-    span_s: float
-    max_sequences: int | None
-    """Where it is not the engine's own limit."""
-    router: Router
-    outcome: Outcome
-
 
 @dataclass
 class Sizings:
     """Sizings, each made once; setups that differ in how replicas come and go share the fleet they start from."""
 
-    made: dict[object, tuple[Load, Sizing | NotServed]] = field(default_factory=dict)
-    fixed: dict[object, FixedTrial | NotServed] = field(default_factory=dict)
+    made: dict[object, tuple[Load, Sized | NotServed]] = field(default_factory=dict)
+    fixed: dict[object, FleetTrial | NotServed] = field(default_factory=dict)
     tried: dict[object, tuple[Load, bool]] = field(default_factory=dict)
 
     def holds(self, setup: Setup, replicas: int) -> bool:
         """Whether a fixed fleet of so many keeps the promises: one step of a sizing."""
         key = _fleet_as(setup), replicas
         if key not in self.tried:
-            self.tried[key] = setup.load, better(setup, replicas).breaks is None
+            self.tried[key] = setup.load, better(setup, replicas).holds
         return self.tried[key][1]
 
-    def of(self, setup: Setup, say: Callable[[str], None] = lambda what: None) -> Sizing | NotServed:
+    def of(self, setup: Setup, say: Callable[[str], None] = lambda what: None) -> Sized | NotServed:
         key = _served_as(setup)
         if key not in self.made:
             say(str(setup.deployment))
@@ -94,7 +83,7 @@ def _fleet_as(setup: Setup) -> object:
     )
 
 
-def size(setup: Setup, known: dict[object, FixedTrial | NotServed] | None = None) -> Sizing | NotServed:
+def size(setup: Setup, known: dict[object, FleetTrial | NotServed] | None = None) -> Sized | NotServed:
     """The fewest replicas that hold, or what breaks however many there are; ``known`` fleets are not searched again."""
     known = {} if known is None else known
     refusal = why_not(setup.deployment, setup.load.longest)
@@ -134,43 +123,32 @@ def _what_fits(setup: Setup) -> str:
     return f"Give {option('gpu', found[0])} {option('tp', found[1])}, or fewer bits ({option('weights')})."
 
 
-def _sized(setup: Setup, trial: FixedTrial | NotServed) -> Sizing | NotServed:
+def _sized(setup: Setup, trial: FleetTrial | NotServed) -> Sized | NotServed:
     if isinstance(trial, NotServed):
         return trial
-    return Sizing(
+    return Sized(
+        deployment=setup.deployment,
         replicas=trial.replicas,
-        prefill_replicas=trial.prefill_replicas,
-        mean_replicas=float(trial.replicas),
-        by_time=np.array([[0.0, float(trial.replicas)]]),
-        span_s=trial.simulation.end_s,
-        max_sequences=trial.max_sequences or setup.max_sequences,
-        router=trial.router,
         outcome=trial.outcome,
+        router=trial.router,
+        max_sequences=trial.max_sequences or setup.max_sequences,
+        prefill_replicas=trial.prefill_replicas,
     )
 
 
 # --- prompts and answers apart --------------------------------------------------------------------------------------
 
 
-def _disaggregated(setup: Setup, together: FixedTrial) -> FixedTrial | NotServed:
+def _disaggregated(setup: Setup, together: FleetTrial) -> FleetTrial | NotServed:
     if setup.load.share < 1:
         return NotServed("only a slice of this traffic is simulated, and prompts cannot be sent on between slices")
-    shares = together.outcome.shares
-    working = shares.prefill + shares.decode
-    share = shares.prefill / working if working else 0.5
-
+    share = prefill_share(together.outcome, otherwise=0.5)
     # Together it may hold only with fewer sequences at a time: what answers need then, they may need apart.
     limits = dict.fromkeys((None, together.max_sequences))
 
-    def best(count: int) -> FixedTrial:
-        first: FixedTrial | None = None
-        for limit, prompts in product(limits, _splits(count, share)):
-            trial = try_fixed(setup, count, limit, prefill_replicas=prompts)
-            if trial.breaks is None:
-                return trial
-            first = first or trial
-        assert first is not None
-        return first
+    def best(count: int) -> FleetTrial:
+        ways = product(limits, _splits(count, share))
+        return first_that_holds(try_fixed(setup, count, limit, prefill_replicas=prompts) for limit, prompts in ways)
 
     return fewest_replicas(setup, best, start=2)
 
@@ -184,7 +162,7 @@ def _splits(replicas: int, share: float) -> Sequence[int]:
 # --- replicas that come and go --------------------------------------------------------------------------------------
 
 
-def _autoscaled(setup: Setup, fixed: FixedTrial) -> Sizing | NotServed:
+def _autoscaled(setup: Setup, fixed: FleetTrial) -> Sized | NotServed:
     if setup.load.share < 1:
         return NotServed("only a slice of this traffic is simulated: an autoscaler would see the wrong number")
     broken = ""
@@ -195,13 +173,14 @@ def _autoscaled(setup: Setup, fixed: FixedTrial) -> Sizing | NotServed:
             broken = staying
             continue
         leaving = _scaled(setup, fixed, share, 0)
-        ways = [each for each in (leaving, staying) if isinstance(each, Sizing)]
-        return min(ways, key=lambda each: each.mean_replicas)
+        ways = [way for way in (leaving, staying) if isinstance(way, Sized)]
+        return min(ways, key=lambda way: way.mean_replicas)
     return NotServed(f"no rule tried keeps the promises through cold starts: {broken}")
 
 
-def _scaled(setup: Setup, fixed: FixedTrial, share: float, fewest: int) -> Sizing | str:
+def _scaled(setup: Setup, fixed: FleetTrial, share: float, fewest: int) -> Sized | str:
     """Under one rule; or what breaks."""
+    assert fixed.simulation is not None
     fullest = _outstanding(fixed.simulation) / fixed.replicas
     rule = Autoscale(
         min_replicas=fewest,
@@ -213,21 +192,15 @@ def _scaled(setup: Setup, fixed: FixedTrial, share: float, fewest: int) -> Sizin
     summed = outcome(made, setup.promises)
     if breaks := what_breaks(made, summed):
         return breaks
-    return Sizing(
+    return Sized(
+        deployment=setup.deployment,
         replicas=summed.peak_replicas,
-        prefill_replicas=0,
-        mean_replicas=_mean_of(made.history, made.end_s),
+        outcome=summed,
+        router=fixed.router,
+        max_sequences=fixed.max_sequences or setup.max_sequences,
         by_time=made.history,
         span_s=made.end_s,
-        max_sequences=fixed.max_sequences or setup.max_sequences,
-        router=fixed.router,
-        outcome=summed,
     )
-
-
-def _mean_of(by_time: Floats, end_s: float) -> float:
-    lasts = np.diff(np.append(by_time[:, 0], end_s))
-    return float(np.dot(by_time[:, 1], lasts) / lasts.sum())
 
 
 def _outstanding(simulation: Simulation) -> float:

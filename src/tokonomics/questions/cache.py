@@ -13,7 +13,7 @@ from tokonomics.questions.serving import deployment_of, prices_of, say_if_compil
 from tokonomics.questions.traffic import read_time, traffic_of
 
 if TYPE_CHECKING:
-    from tokonomics.money.levers.semantic_cache import SemanticHits
+    from tokonomics.planner.levers.semantic_cache import SemanticHits
     from tokonomics.questions.results import CacheResult
     from tokonomics.traffic.prompts import Prompts
 
@@ -67,7 +67,7 @@ class CacheRequest(SomeModel, SomeGpu, Layout, Traffic, Objectives, Priced, Prof
 
 def cache(request: CacheRequest, listener: Listener = SILENT) -> "CacheResult":
     """Shared prompt beginnings on the GPU and behind it, similar prompts, fixed templates."""
-    from tokonomics.money.levers.templates import text_templates
+    from tokonomics.planner.levers.templates import text_templates
     from tokonomics.questions.results import CacheResult
     from tokonomics.traffic.prompts import read_prompts
 
@@ -105,10 +105,10 @@ def _served(
     listener: Listener,
 ) -> dict[str, Any]:
     """What caches save on traffic that a deployment serves."""
-    from tokonomics.money.levers.cache_tiers import parse_tiers
-    from tokonomics.money.levers.prefix_cache import prefix_cache_lever
-    from tokonomics.money.levers.semantic_cache import semantic_cache_lever
-    from tokonomics.money.levers.templates import template_lever
+    from tokonomics.money.cache_tiers import parse_tiers
+    from tokonomics.planner.levers.prefix_cache import prefix_cache_lever
+    from tokonomics.planner.levers.semantic_cache import semantic_cache_lever
+    from tokonomics.planner.levers.templates import template_lever
 
     if request.gpu is None:
         raise BadInput("is missing: which GPU serves it?", field="gpu")
@@ -140,7 +140,7 @@ def _served(
 
 
 def _semantic_hits(request: CacheRequest, texts: "Prompts", ttl_s: float | None) -> "SemanticHits":
-    from tokonomics.money.levers.semantic_cache import THRESHOLDS, false_hits, semantic_hits
+    from tokonomics.planner.levers.semantic_cache import THRESHOLDS, false_hits, semantic_hits
     from tokonomics.traffic.embeddings import embed
     from tokonomics.traffic.prompts import read_pairs
 

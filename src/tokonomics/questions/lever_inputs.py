@@ -12,7 +12,7 @@ from tokonomics.questions.serving import deployment_of, say_left_out
 if TYPE_CHECKING:
     from tokonomics.catalog.offers import Offer
     from tokonomics.physics.deployment import Deployment
-    from tokonomics.planner.lever_list import Choices
+    from tokonomics.planner.levers.lever_list import Choices
     from tokonomics.planner.setup import Setup
 
 _TAKES_A_WHILE = 200_000
@@ -113,7 +113,7 @@ def choices_of(changes: Changes) -> "Choices":
     """What was said of the levers."""
     from tokonomics.catalog.precision import WEIGHT_PRECISIONS, parse_precision
     from tokonomics.physics.speculation import DRAFT_TOKENS
-    from tokonomics.planner.lever_list import KNOBS, Choices
+    from tokonomics.planner.levers.lever_list import KNOBS, Choices
     from tokonomics.planner.parsing import listed
 
     names, lowest = listed(changes.without, "without") or [], changes.min_weights
@@ -137,7 +137,7 @@ def choices_of(changes: Changes) -> "Choices":
 
 def _check_tiers(tiers: str | None, setup: "Setup") -> None:
     """Refuse memories that are none, also where no lever will ask for them."""
-    from tokonomics.money.levers.cache_tiers import parse_tiers
+    from tokonomics.money.cache_tiers import parse_tiers
 
     if tiers is not None:
         parse_tiers(tiers, setup.deployment)

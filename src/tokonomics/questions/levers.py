@@ -29,8 +29,8 @@ class LeversRequest(OneModel, OneGpu, Layout, BatchLimits, Runs, Profiled):
 def levers(request: LeversRequest, listener: Listener = SILENT) -> "LeversResult":
     """Every lever, the largest saving first, and all that help together."""
     from tokonomics.planner.bills import Bills
-    from tokonomics.planner.lever_list import all_levers
-    from tokonomics.planner.levers import rank_levers
+    from tokonomics.planner.levers.lever_list import all_levers
+    from tokonomics.planner.levers.ranking import rank_levers
     from tokonomics.planner.setup import NotServed
     from tokonomics.planner.utilization import utilization_bills
     from tokonomics.questions.results import LeversResult

@@ -7,12 +7,6 @@ from pydantic import BaseModel
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import Cost, LoadCost, Needed
-from tokonomics.money.levers.lora import LoraLever
-from tokonomics.money.levers.noisy_neighbour import NoisyNeighbour
-from tokonomics.money.levers.prefix_cache import PrefixCacheLever
-from tokonomics.money.levers.semantic_cache import SemanticHits, SemanticLever
-from tokonomics.money.levers.templates import TemplateLever, TextTemplate
-from tokonomics.money.levers.tenancy import Pooling
 from tokonomics.money.served import ServedCost
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.compare import Comparison
@@ -20,13 +14,19 @@ from tokonomics.planner.deploy_files import DeployFile
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.flips import Flips
 from tokonomics.planner.infeasible import Blame
-from tokonomics.planner.levers import Ranking
+from tokonomics.planner.levers.lora import LoraLever
+from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour
+from tokonomics.planner.levers.prefix_cache import PrefixCacheLever
+from tokonomics.planner.levers.ranking import Ranking
+from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
+from tokonomics.planner.levers.stack import Waterfall
+from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
+from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.planner.margins import BillRange, Headroom
 from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.sensitivity import Sensitivity
-from tokonomics.planner.stack import Waterfall
 from tokonomics.planner.utilization import Utilization
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.capacity import HighestRate, ReplicasNeeded

@@ -33,8 +33,8 @@ class StackRequest(OneModel, OneGpu, Parallel, OneEngine, Runs, Profiled):
 def stack(request: StackRequest, listener: Listener = SILENT) -> "StackResult":
     """From one request at a time to the best deployment found: each step's saving, simulated."""
     from tokonomics.planner.bills import Bills
-    from tokonomics.planner.stack import order_from
-    from tokonomics.planner.stack import stack as stacked
+    from tokonomics.planner.levers.stack import order_from
+    from tokonomics.planner.levers.stack import stack as stacked
     from tokonomics.questions.results import StackResult
 
     choices, steps = choices_of(request), order_from(request.order)

@@ -45,9 +45,9 @@ class TenantsRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Objectives, Pri
 
 def tenants(request: TenantsRequest, listener: Listener = SILENT) -> "TenantsResult":
     """One fleet for all tenants, or one for each: replicas, latency, a noisy neighbour, and who pays what."""
-    from tokonomics.money.levers.lora import lora_lever
-    from tokonomics.money.levers.noisy_neighbour import noisy_neighbour
-    from tokonomics.money.levers.tenancy import Sharing, pool
+    from tokonomics.planner.levers.lora import lora_lever
+    from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
+    from tokonomics.planner.levers.tenancy import Sharing, pool
     from tokonomics.questions.results import TenantsResult
     from tokonomics.traffic.tenants import present
 

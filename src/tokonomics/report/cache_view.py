@@ -6,10 +6,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
-from tokonomics.money.levers.cache_tiers import BreakEven, TierPrice
-from tokonomics.money.levers.prefix_cache import CacheRow, PrefixCacheLever, Slower
-from tokonomics.money.levers.semantic_cache import SemanticHits, SemanticLever
-from tokonomics.money.levers.templates import TemplateLever, TextTemplate
+from tokonomics.money.cache_tiers import BreakEven, TierPrice
+from tokonomics.planner.levers.prefix_cache import CacheRow, PrefixCacheLever, Slower
+from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
+from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
 from tokonomics.report.tables import pairs, table
 from tokonomics.units import HOURS_PER_MONTH, count, gigabytes, percent, plural, seconds, usd
 

@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.planner.bills import SetupBill
-from tokonomics.planner.levers import CHUNK, Effects, Pulled, Ranking
+from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking
+from tokonomics.planner.levers.stack import Drafted, Step, Waterfall
 from tokonomics.planner.setup import Setup
-from tokonomics.planner.stack import Drafted, Step, Waterfall
 from tokonomics.planner.utilization import Point, Utilization
 from tokonomics.report.plan_view import promises_text, workload_text
 from tokonomics.report.tables import quoted_text, table

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tokonomics.errors import BadInput
+from tokonomics.traffic.formats import OWN
 from tokonomics.units import seconds
 
 if TYPE_CHECKING:
@@ -86,9 +87,23 @@ class Trace:
 
     def to_frame(self) -> "pl.DataFrame":
         """One row a request, with the columns of a log that is read back."""
-        from tokonomics.traffic.save import trace_frame
+        import polars as pl
 
-        return trace_frame(self)
+        columns = {
+            OWN.arrival[0][0]: pl.Series(self.arrival_s),
+            OWN.input[0][0]: pl.Series(self.input_tokens),
+            OWN.output[0][0]: pl.Series(self.output_tokens),
+        }
+        if self.tenant is not None:
+            columns[OWN.tenant[0][0]] = pl.Series(self.tenants, dtype=pl.String)[self.tenant]
+        if self.priority is not None:
+            columns[OWN.priority[0][0]] = pl.Series(self.priority)
+        if self.patience_s is not None:
+            endless = np.isinf(self.patience_s)
+            columns[OWN.patience[0][0]] = pl.Series(np.where(endless, np.nan, self.patience_s)).fill_nan(None)
+        if self.prefix is not None:
+            columns[OWN.prefix[0][0]] = _lists(self.prefix)
+        return pl.DataFrame(columns)
 
     @property
     def duration_s(self) -> float:
@@ -191,3 +206,14 @@ def make_trace(
     if np.all(np.diff(made.arrival_s) >= 0):
         return made
     return made.take(np.argsort(made.arrival_s, kind="stable"))
+
+
+def _lists(prefix: PrefixBlocks) -> "pl.Series":
+    """The blocks of each request as one list; empty where it names none."""
+    import polars as pl
+
+    requests = np.arange(len(prefix.starts) - 1)
+    flat = pl.DataFrame({"request": np.repeat(requests, np.diff(prefix.starts)), "ids": prefix.ids})
+    listed = flat.with_columns(pl.col("request").set_sorted()).group_by("request", maintain_order=True).agg("ids")
+    every = pl.DataFrame({"request": requests}).join(listed, on="request", how="left", maintain_order="left")
+    return every["ids"].fill_null(pl.lit([], dtype=pl.List(pl.Int32)))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -12,14 +11,8 @@ from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.tenants import by_tenant
-from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
 from tokonomics.units import seconds
-
-_FEW = 2_000
-"""Requests that tell a p99 of their lengths: twenty lie beyond it."""
-_APART_S = 1e5
-"""Between two requests: more than a day, longer than any answer takes."""
 
 
 class TenantLatency(Noun):
@@ -60,12 +53,6 @@ def tenant_breaks(simulation: Simulation, promises: Sequence[Promise]) -> str | 
                 took = seconds(delivered) if math.isfinite(delivered) else "never"
                 return f"{promise} of {shorten(name)} is {took}, {seconds(promise.seconds)} promised"
     return None
-
-
-def apart_in_time(trace: Trace) -> Trace:
-    """The requests, or an even part of many, so far from each other that none is ever served beside another."""
-    few = trace.take(np.linspace(0, len(trace) - 1, min(len(trace), _FEW)).astype(np.intp))
-    return replace(few, arrival_s=np.arange(len(few), dtype=np.float64) * _APART_S)
 
 
 def latency_reader(simulation: Simulation, promises: Sequence[Promise]) -> Callable[[Sequence[int]], TenantLatency]:

@@ -16,7 +16,7 @@ from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.bills import Bills, SetupBill
-from tokonomics.planner.lever_list import Lever, all_levers, moved
+from tokonomics.planner.levers.lever_list import Lever, all_levers, moved
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.types import Noun
 

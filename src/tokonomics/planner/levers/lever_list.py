@@ -2,7 +2,7 @@
 
 A lever moves one knob, so levers on different knobs compose, in any order, to the same setup; those that cannot be
 simulated together refuse each other in either order, and only the search for GPUs looks at where the others are. What
-a lever saves is never written here: it is measured by simulating the changed setup (``levers``). Notes on quality are
+a lever saves is never written here: it is measured by simulating the changed setup (``ranking``). Notes on quality are
 what published evaluations found, with their source; they promise nothing about another model or task.
 """
 
@@ -17,7 +17,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import why_not_run
 from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
 from tokonomics.planner.bills import Bills, SetupBill
-from tokonomics.planner.cheaper_gpus import Found, changes, cheaper
+from tokonomics.planner.levers.cheaper_gpus import Found, changes, cheaper
 from tokonomics.planner.plan import Limits, Question, study
 from tokonomics.planner.setup import HOST_MEMORY, Setup
 from tokonomics.planner.sizing import changes_over_time

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.errors import BadInput
-from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.money.levers.bill import LeverBill
-from tokonomics.money.levers.cache_tiers import DRAM_USD_PER_GB_HOUR
+from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
+from tokonomics.money.cost import CostLine, CostTree, LeverBill
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import NeverHolds, ReplicasNeeded, replicas_needed
 from tokonomics.serving.fleet import FleetSettings

@@ -18,12 +18,12 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
-from tokonomics.money.levers.cache_tiers import DRAM_USD_PER_GB_HOUR
-from tokonomics.money.levers.semantic_cache import SemanticLever, false_hits, semantic_cache_lever, semantic_hits
-from tokonomics.money.levers.templates import template_lever, text_templates, with_less_room
+from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
+from tokonomics.planner.levers.semantic_cache import SemanticLever, false_hits, semantic_cache_lever, semantic_hits
+from tokonomics.planner.levers.templates import template_lever, text_templates, with_less_room
 from tokonomics.report.cache_view import cache_view
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from tokonomics.money.levers.tenancy import Pooling, Sharing
-from tokonomics.money.levers.tenant_latency import TenantLatency, latency_reader
+from tokonomics.planner.levers.tenancy import Pooling, Sharing
+from tokonomics.planner.levers.tenant_latency import TenantLatency, latency_reader
 from tokonomics.serving.simulator import Simulation
 from tokonomics.traffic.tenants import busier, only, present, served_last
 from tokonomics.types import Noun

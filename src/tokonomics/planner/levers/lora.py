@@ -14,13 +14,12 @@ import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.errors import BadInput
-from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.money.levers.bill import LeverBill
-from tokonomics.money.levers.tenancy import Pooling, Sharing
+from tokonomics.money.cost import CostLine, CostTree, LeverBill
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, max_sequences
 from tokonomics.physics.sharding import adapter_bytes
 from tokonomics.physics.steptime import decode_step
+from tokonomics.planner.levers.tenancy import Pooling, Sharing
 from tokonomics.traffic.tenants import tenant_numbers
 from tokonomics.types import Noun
 

@@ -16,9 +16,8 @@ import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from tokonomics.errors import BadInput, option
-from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.money.levers.bill import LeverBill
-from tokonomics.money.levers.cache_tiers import BreakEven, TierPrice, break_even
+from tokonomics.money.cache_tiers import BreakEven, TierPrice, break_even
+from tokonomics.money.cost import CostLine, CostTree, LeverBill
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router

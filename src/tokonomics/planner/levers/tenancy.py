@@ -16,11 +16,10 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, computed_fie
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
-from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.money.levers.bill import LeverBill
-from tokonomics.money.levers.tenant_latency import TenantLatency, apart_in_time, latency_reader, tenant_breaks
+from tokonomics.money.cost import CostLine, CostTree, LeverBill
 from tokonomics.physics.deployment import Deployment
-from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
+from tokonomics.planner.levers.tenant_latency import TenantLatency, latency_reader, tenant_breaks
+from tokonomics.serving.capacity import NeverHolds, apart_in_time, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for, simulate
@@ -52,8 +51,8 @@ _FULLEST = 0.9
 _SURELY_NEEDED = 0.8
 """Of the replicas that the closed form of a mean request asks for: those of unequal length may do a little better. Only
 where a search begins: if it holds there, fewer are tried."""
-_TRIES = 4
-"""Sizes of a fleet tried in vain before it is asked whether any size will do."""
+_ALONE = 2_000
+"""Requests that tell a p99 of their lengths: twenty lie beyond it."""
 _MOST_TENANTS = 2_000
 """Each takes a search of its own: about a minute for so many small ones."""
 
@@ -173,27 +172,31 @@ class Sharing:
         seen: dict[int, Simulation] = {}
 
         def on(count: int) -> Simulation:
-            if len(seen) == _TRIES:
-                self._must_hold_one_by_one(requests)
             seen[count] = self.serve(requests, count, self.own)
             return seen[count]
 
         try:
-            needed = _fewest(on, self.promises, lambda made: None, least_replicas(self.own, requests))
+            needed = replicas_needed(
+                on,
+                self.promises,
+                start=least_replicas(self.own, requests),
+                hopeless=lambda: self._must_hold_one_by_one(requests),
+            ).replicas
         except NeverHolds as error:
             name = shorten(self.trace.tenants[tenant])
             raise NeverHolds(f"{name} cannot be served even alone: {error.what}", fix=error.fix) from None
         return needed, seen[needed]
 
-    def _must_hold_one_by_one(self, requests: Trace) -> None:
-        """What a request without any other beside it breaks, no number of replicas keeps."""
-        made = self.serve(apart_in_time(requests), 1, self.own)
-        result = outcome(made, self.promises)
-        if breaks := what_breaks(made, result):
-            kept = ", ".join(f"{each.promise}={each.delivered_s:.3g}" for each in result.slo if each.delivered_s)
-            reached = f"One by one they reach {kept}: loosen" if kept else "Loosen"
-            fix = f"{reached} {option('slo')}, or take a faster GPU or more of them ({option('tp')})."
+    def _must_hold_one_by_one(self, requests: Trace) -> bool:
+        """What a request without any other beside it breaks, no number of replicas keeps: refused with what it is."""
+        alone = self.serve(apart_in_time(requests, _ALONE), 1, self.own)
+        result = outcome(alone, self.promises)
+        if breaks := what_breaks(alone, result):
+            reached = ", ".join(f"{kept.promise}={kept.delivered_s:.3g}" for kept in result.slo if kept.delivered_s)
+            start = f"One by one they reach {reached}: loosen" if reached else "Loosen"
+            fix = f"{start} {option('slo')}, or take a faster GPU or more of them ({option('tp')})."
             raise NeverHolds(f"with a replica for every request {breaks}", fix=fix)
+        return False
 
     def together(self, trace: Trace) -> Together:
         """The fewest that keep the promises for every tenant, and what happens on them."""
@@ -207,7 +210,8 @@ class Sharing:
         def of_a_tenant(made: Simulation) -> str | None:
             return tenant_breaks(made, self.promises)
 
-        of_each = over_all = _fewest(on, self.promises, of_a_tenant, least_replicas(self.shared, trace))
+        start = least_replicas(self.shared, trace)
+        of_each = over_all = replicas_needed(on, self.promises, of_a_tenant, start).replicas
         fewer = None
         if (one_less := seen.get(of_each - 1)) is not None:
             fewer = what_breaks(one_less, outcome(one_less, self.promises)) or of_a_tenant(one_less)
@@ -260,22 +264,6 @@ def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
         bill=LeverBill(before=_bill(apart), after=_bill(together)),
         shared_by_usage_usd_per_hour=by_usage,
     )
-
-
-def _fewest(
-    on: Callable[[int], Simulation],
-    promises: Sequence[Promise],
-    also_breaks: Callable[[Simulation], str | None],
-    least: int,
-) -> int:
-    """The fewest replicas that hold, searched from a guess; where the guess holds at once, those below it as well."""
-    needed = replicas_needed(on, promises, also_breaks, least=least).replicas
-    while 1 < needed <= least:
-        made = on(needed - 1)
-        if what_breaks(made, outcome(made, promises)) or also_breaks(made):
-            break
-        needed -= 1
-    return needed
 
 
 def least_replicas(deployment: Deployment, trace: Trace) -> int:

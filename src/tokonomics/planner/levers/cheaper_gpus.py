@@ -6,7 +6,6 @@ bill affords: where a promise breaks there, it is dearer; only where all hold is
 busiest minutes, which ask for more than a promise on nine requests of ten does.
 """
 
-import heapq
 import math
 from dataclasses import dataclass, replace
 
@@ -16,8 +15,9 @@ from tokonomics.planner.candidates import Refusal
 from tokonomics.planner.machines import Hosts
 from tokonomics.planner.plan import Question, prospects
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
+from tokonomics.planner.search import best_first
 from tokonomics.planner.setup import Setup
-from tokonomics.planner.trials import MOST_REPLICAS
+from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.units import HOURS_PER_MONTH
 
 _CENT = 0.005
@@ -39,51 +39,41 @@ def cheaper(setup: Setup, question: Question, bills: Bills) -> Found:
     today = bills.of(plain)
     best = today.usd_per_month if isinstance(today, SetupBill) else math.inf
     hosted, _ = prospects(question, setup.load)
-    queue: list[tuple[float, int, Hosts | Screened]] = []
-    for place, hosts in enumerate(hosted):
-        least = fewest_by_arithmetic(hosts.deployment, setup.load)
-        queue.append((_usd_per_month(hosts, least + setup.spare), place, hosts))
-    heapq.heapify(queue)
     found: list[Deployment] = []
     simulated = 0
-    while queue:
-        bound, place, each = heapq.heappop(queue)
+
+    def look(bound: float, prospect: Hosts | Screened) -> tuple[float, Screened] | None:
+        nonlocal best, simulated
         if bound > best - _CENT:
-            break
-        if isinstance(each, Hosts):
-            seen = screen(each.deployment, each, setup.load, setup.promises)
-            if not isinstance(seen, Refusal):
-                least = max(seen.fewest, setup.load.fewest_replicas) + setup.spare
-                heapq.heappush(queue, (max(bound, _usd_per_month(each, least)), place, seen))
-            continue
-        tried = plain.deployed(**changes(each.deployment))
+            return None
+        if isinstance(prospect, Hosts):
+            seen = screen(prospect.deployment, prospect, setup.load, setup.promises)
+            if isinstance(seen, Refusal):
+                return None
+            least = max(seen.fewest, setup.load.fewest_replicas) + setup.spare
+            return max(bound, prospect.usd_per_month(least)), seen
+        tried = plain.deployed(**changes(prospect.deployment))
         if tried.deployment == setup.deployment:
-            continue
+            return None
         bills.progress(str(tried.deployment))
         simulated += 1
-        affordable = _affordable(each.hosts, best) - setup.spare
+        affordable = prospect.hosts.most_replicas((best - _CENT) / HOURS_PER_MONTH, MOST_REPLICAS) - setup.spare
         if affordable < 1 or (affordable < MOST_REPLICAS and not bills.holds(tried, affordable)):
-            continue
-        made = bills.of(tried)
-        if isinstance(made, SetupBill) and made.usd_per_month < best - _CENT:
-            best = made.usd_per_month
+            return None
+        bill = bills.of(tried)
+        if isinstance(bill, SetupBill) and bill.usd_per_month < best - _CENT:
+            best = bill.usd_per_month
             found.insert(0, tried.deployment)
+        return None
+
+    entered: list[tuple[float, Hosts | Screened]] = []
+    for hosts in hosted:
+        least = fewest_by_arithmetic(hosts.deployment, setup.load) + setup.spare
+        entered.append((hosts.usd_per_month(least), hosts))
+    best_first(entered, look)
     return Found(tuple(found), len(hosted), simulated)
 
 
 def changes(pick: Deployment) -> dict[str, object]:
     """What right-sizing changes of a deployment."""
     return {name: getattr(pick, name) for name in ("gpu", "tp", "pp", "ep", "weights", "kv")}
-
-
-def _usd_per_month(hosts: Hosts, replicas: int) -> float:
-    return hosts.usd_per_hour(replicas) * HOURS_PER_MONTH
-
-
-def _affordable(hosts: Hosts, usd_per_month: float) -> int:
-    """The most replicas for less than a bill."""
-    low, high = 0, MOST_REPLICAS + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _usd_per_month(hosts, middle) < usd_per_month - _CENT else (low, middle)
-    return low

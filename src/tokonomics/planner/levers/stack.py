@@ -17,7 +17,7 @@ from tokonomics.physics.speculation import acceptance_for
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.candidates import weight_choices
-from tokonomics.planner.lever_list import (
+from tokonomics.planner.levers.lever_list import (
     Choices,
     Lever,
     NotApplicable,

@@ -13,12 +13,12 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.money.cost import saving
-from tokonomics.money.levers import tenancy
-from tokonomics.money.levers.lora import distinct_adapters, lora, lora_lever
-from tokonomics.money.levers.noisy_neighbour import noisy_neighbour
-from tokonomics.money.levers.tenancy import Sharing, pool
-from tokonomics.money.levers.tenant_latency import tenant_breaks
 from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.planner.levers import tenancy
+from tokonomics.planner.levers.lora import distinct_adapters, lora, lora_lever
+from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
+from tokonomics.planner.levers.tenancy import Sharing, pool
+from tokonomics.planner.levers.tenant_latency import tenant_breaks
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from tokonomics.errors import BadInput
-from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.money.levers.bill import LeverBill
+from tokonomics.money.cost import CostLine, CostTree, LeverBill
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
