@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tokonomics.cli.parameters import Kind, Parameter
+from tokonomics.questions.request import Kind, Parameter
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.web.inputs import checked_inputs
 from tokonomics.web.pool import Refused
