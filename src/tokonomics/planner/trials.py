@@ -276,7 +276,7 @@ def fewest_replicas(setup: Setup, tried: Callable[[int], FleetTrial], start: int
     if setup.router is Router.prefix_aware:
         below = (max(least, math.ceil(found * share)) for share in _BELOW)
         smaller = next((count for count in below if count < found and holds(count)), found)
-        failed = max((count for count in asked if count < smaller and not holds(count)), default=least - 1)
+        failed = max((count for count in asked if count < smaller and not on(count).holds), default=least - 1)
         found = halved(holds, failed, smaller)
     return on(found)
 
@@ -372,6 +372,7 @@ class Trials:
     def _serve(
         self, deployment: Deployment, load: Load, replicas: int, max_sequences: int | None, router: Router
     ) -> FleetTrial:
+        # Served, not bought: offers and the day of their prices do not matter.
         setup = Setup(deployment, load, (), date.min, self.promises, router=router)
         self.count += 1
         trial = _whole(setup, replicas, max_sequences, faster=1.0 if self.promises else _IN_HAND)
