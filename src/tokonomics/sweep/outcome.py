@@ -4,6 +4,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+OUT_OF_MEMORY = "needs more memory than a worker may take (--memory)"
+"""The error of a point whose allocation failed: its worker is replaced."""
+
 
 class Status(StrEnum):
     """How a point ended."""

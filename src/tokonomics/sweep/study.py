@@ -29,8 +29,8 @@ from tokonomics.sweep.summary import Row, Summary, as_plain, summary_of
 from tokonomics.units import plural, seconds
 
 if TYPE_CHECKING:
+    from tokonomics.sweep.crew import Crew
     from tokonomics.sweep.store import Store
-    from tokonomics.sweep.workers import Crew
 
 TODAY = "TOKONOMICS_TODAY"
 _PASSED_ON = ("TOKONOMICS_CACHE", "TOKONOMICS_CATALOG", "XDG_CACHE_HOME", PROFILE)
@@ -177,9 +177,9 @@ def run_of(
     retry_failed: bool = False,
 ) -> Run:
     """Answer what is not done yet, and write the results of all."""
+    from tokonomics.sweep.crew import outcomes
     from tokonomics.sweep.progress import Clock, progress
     from tokonomics.sweep.store import write_manifest
-    from tokonomics.sweep.workers import outcomes
 
     if memory_gb is not None and not 0.1 <= memory_gb <= 1e5:
         raise BadInput(f"must be from 0.1 to 100,000 GB, got {memory_gb:g}", where="--memory")
@@ -259,9 +259,9 @@ def _crew(
         cluster = ClusterCrew(
             ray, sweep.verb, sweep.ground, jobs=jobs, memory_bytes=memory, environment={**more, **environment}
         )
-        cluster.keep_up(todo)
-        return cluster, f"{plural(cluster.workers, 'worker')} of {plural(cluster.nodes, 'Ray node')}", cluster.workers
-    from tokonomics.sweep.local import LocalCrew, memory_share, most_workers
+        workers = min(cluster.room(), todo)
+        return cluster, f"{plural(workers, 'worker')} of {plural(cluster.nodes, 'Ray node')}", workers
+    from tokonomics.sweep.crew import LocalCrew, memory_share, most_workers
 
     workers = min(jobs or most_workers(), todo)
     local = LocalCrew(sweep.verb, workers, memory or memory_share(workers), environment)
