@@ -36,6 +36,7 @@ WARM_UP_S = 300.0
 """After which a worker that still warms up is given up."""
 _IDLE_S = 0.1
 """How long nothing must have waited before a worker warms up."""
+_TOO_MUCH, _LESS = "needs more memory than one request may take", "Ask for fewer requests or rows."
 _STILLBORN = 3
 """Workers in a row that died before they were ready: the next would as well."""
 
@@ -52,7 +53,7 @@ class WorkerDied(TaskRefused):
     """The worker died over the task; ``why`` is for the log."""
 
     def __init__(self, why: str) -> None:
-        super().__init__("the work ended early, most likely for want of memory", fix="Ask for fewer requests or rows.")
+        super().__init__("the work ended early, most likely for want of memory", fix=_LESS)
         self.why = why
 
 
@@ -91,47 +92,36 @@ class Task:
     on_start: Callable[[], None] = lambda: None
     began_at: float = 0.0
     _kill: Callable[[], None] | None = None
-    _stopped: Exception | None = None
-    _settled: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def cancel(self) -> None:
         """Stop it: a task in the queue is dropped, a running one loses its worker."""
-        self._stop(even_running=True)
+        with self._lock:
+            if self._finish(Cancelled("cancelled")) and self._kill:
+                self._kill()
 
     def drop(self) -> None:
         """Stop it only if it has not begun: a worker is worth more than the rest of a short task."""
-        self._stop(even_running=False)
-
-    def _stop(self, even_running: bool) -> None:
         with self._lock:
-            if self._settled or self._stopped or (self._kill and not even_running):
-                return
-            self._stopped = Cancelled("cancelled")
-            if self._kill:
-                self._kill()
-                return
-        self._finish(self._stopped)
+            if self._kill is None:
+                self.cancel()
 
     def _begin(self, kill: Callable[[], None]) -> bool:
         with self._lock:
-            if self._stopped or not self.done.set_running_or_notify_cancel():
+            if self.done.done() or not self.done.set_running_or_notify_cancel():
                 return False
             self._kill, self.began_at = kill, time.monotonic()
         return True
 
-    def _finish(self, answer: bytes | Exception) -> None:
-        with self._lock:
-            self._kill = None
-            if self._settled:
-                return
-            self._settled = True
-            answer = self._stopped or answer
-        with suppress(InvalidStateError):  # whoever waited for a task in the queue has gone
+    def _finish(self, answer: bytes | Exception) -> bool:
+        """Whether nobody else has ended it: the worker, the clock or whoever waits."""
+        with self._lock, suppress(InvalidStateError):
             if isinstance(answer, Exception):
                 self.done.set_exception(answer)
             else:
                 self.done.set_result(answer)
+            return True
+        return False
 
 
 class Replied(NamedTuple):
@@ -154,7 +144,7 @@ class Worker(Protocol):
     def kill(self) -> None:
         """From any thread; ``hear`` tells of it."""
 
-    def end(self) -> None:
+    def end(self) -> object:
         """Kill it and clear up after it."""
 
 
@@ -165,6 +155,8 @@ class Pool:
     start and do the requests ``warm_ups`` one after the other, of all pools that share it, and only while nothing
     waits: there is one to take the next task as soon as there can be.
     """
+
+    first_alone = True
 
     def __init__(
         self,
@@ -208,14 +200,15 @@ class Pool:
                     task.cancel()
         for worker in list(self._workers):
             worker.kill()
-        for _ in self._threads:
-            self._queue.put(None)
+        self._queue.put(None)
         for thread in self._threads:
             thread.join(10)
 
     def _mind(self) -> None:
         """The life of a thread: one worker after the other."""
-        worker, cold = self._started_in_turn(), list(self._warm_ups)
+        with self._turn:
+            worker = self._started_safely() if self._one_by_one or self._is_first() else None
+        worker, cold = worker or self._started_safely(), list(self._warm_ups)
         while not self._closed.is_set() and (task := self._next(worker, cold)):
             try:
                 if worker is None or not worker.alive():
@@ -229,6 +222,11 @@ class Pool:
                 self._end(worker)
                 worker, cold = self._started_safely(), list(self._warm_ups)
         self._end(worker)
+        with suppress(queue.Full):
+            self._queue.put_nowait(None)  # the next thread hears of the end
+
+    def _is_first(self) -> bool:
+        return self.first_alone and not self._any_ready
 
     def _next(self, worker: Worker | None, cold: list[Any]) -> Task | None:
         """The next task; the time until one comes is used to warm up."""
@@ -244,12 +242,6 @@ class Pool:
                     self._turn.release()
         return self._queue.get()
 
-    def _started_in_turn(self) -> Worker | None:
-        with self._turn:
-            if self._one_by_one or not self._any_ready:
-                return self._started_safely()
-        return self._started_safely()
-
     def _started_safely(self) -> Worker | None:
         """None where none can be started now: it is tried again for the next task, which hears why."""
         with suppress(TokonomicsError, Broken):
@@ -257,11 +249,9 @@ class Pool:
         return None
 
     def _started(self) -> Worker:
-        while True:
+        while not self._closed.is_set():
             worker = None
             try:
-                if self._closed.is_set():
-                    raise NoWorker("the pool is closed")
                 worker = self._start()
                 self._workers.add(worker)
                 if self._closed.is_set():
@@ -279,6 +269,7 @@ class Pool:
                 self._any_ready = True
                 self.on_ready()
             return worker
+        raise NoWorker("the pool is closed")
 
     def _end(self, worker: Worker | None) -> None:
         if worker:
@@ -294,8 +285,7 @@ class Pool:
             worker.ask(task.request)
             while (said := worker.hear(max(0.0, task.began_at + task.limit_s + more_s - time.monotonic()))) is not None:
                 if isinstance(said, Replied):
-                    task._finish(said.answer)
-                    return not (said.last or task._stopped)
+                    return task._finish(said.answer) and not said.last
                 task.say(said)
         except WorkerDied as died:
             task._finish(died)
@@ -306,8 +296,8 @@ class Pool:
         return False
 
 
-_LINE, _ANSWER, _LAST, _REFUSED, _EXHAUSTED, _FAILED = (bytes([kind]) for kind in b"palexf")
-"""The first byte of what a worker says; JSON or text follows."""
+_LINE, _ANSWER, _REFUSAL, _FAULT = b"l", b"a", b"r", b"f"
+"""The first byte of what a worker says; JSON or text follows. After a capital the worker is of no more use."""
 
 
 class WorkerProcess:
@@ -345,32 +335,29 @@ class WorkerProcess:
                 return None
             said = self._line.recv_bytes()
         except (EOFError, OSError):
-            raise WorkerDied(self._how_it_died()) from None
+            raise WorkerDied(self.end(0.5)) from None
         kind, content = said[:1], said[1:]
         if kind == _LINE:
             return content.decode()
-        if kind == _REFUSED:
-            return Replied(TaskRefused(**json.loads(content)))
-        if kind == _EXHAUSTED:
-            fix = "Ask for fewer requests or rows."
-            return Replied(TaskRefused("needs more memory than one request may take", fix=fix), last=True)
-        return Replied(Broken(content.decode()) if kind == _FAILED else content, last=kind == _LAST)
+        answer: bytes | Exception = content
+        if kind.lower() == _REFUSAL:
+            answer = TaskRefused(**json.loads(content))
+        elif kind == _FAULT:
+            answer = Broken(content.decode())
+        return Replied(answer, last=kind.isupper())
 
     def kill(self) -> None:
         self._process.kill()
 
-    def end(self) -> None:
+    def end(self, grace_s: float = 0.0) -> str:
+        """How it ended; a process closes its files a moment before it has."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace_s)
         self._process.kill()
-        self._process.wait()
+        code = self._process.wait()
         self._line.close()
         if self._process.stdin:
             self._process.stdin.close()
-
-    def _how_it_died(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.5)  # a process closes its files a moment before it has ended
-        self._process.kill()
-        code = self._process.wait()
         if code == -signal.SIGKILL:
             return "killed, most likely for want of memory"
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -398,13 +385,13 @@ def _answered(answer: Callable[..., Any], request: Any, tell: Callable[[str], No
     try:
         return _ANSWER + _as_json(answer(request, tell))
     except Spent as spent:
-        return _LAST + _as_json(spent.answer)
+        return _ANSWER.upper() + _as_json(spent.answer)
     except TokonomicsError as problem:
-        return _REFUSED + _as_json({"what": problem.what, "where": problem.where, "fix": problem.fix})
+        return _REFUSAL + _as_json({"what": problem.what, "where": problem.where, "fix": problem.fix})
     except MemoryError:
-        return _EXHAUSTED
+        return _REFUSAL.upper() + _as_json({"what": _TOO_MUCH, "fix": _LESS})
     except Exception:
-        return _FAILED + traceback.format_exc().encode(errors="replace")
+        return _FAULT + traceback.format_exc().encode(errors="replace")
 
 
 def _as_json(value: Any) -> bytes:

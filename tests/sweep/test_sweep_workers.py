@@ -11,18 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokonomics.sweep.crew import NoWorkers, answer, outcomes
+from tokonomics.sweep.crew import Crew, NoWorkers, answer, outcomes
 from tokonomics.sweep.outcome import Outcome, Status
 from tokonomics.sweep.points import Point
-from tokonomics.sweep.progress import Clock, progress
-from tokonomics.workers import Pool, Replied, Spent, WorkerDied
+from tokonomics.sweep.view import Clock, progress
+from tokonomics.workers import Replied, Spent, WorkerDied
 
 
-class Scripted(Pool):
+class Scripted(Crew):
     """Workers without processes: ``deaths`` says how often each point kills whoever is asked it."""
 
     tries = 2
-    lost = 0
 
     def __init__(self, deaths: dict[str, int], workers: int = 3, stillborn: int = 0) -> None:
         super().__init__(lambda: ScriptedWorker(self))

@@ -17,8 +17,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.sweep.fingerprint import Ground, differences
-from tokonomics.workers import Pool, Replied, Spent, WorkerDied
+from tokonomics.memory_budget import limit_memory
+from tokonomics.sweep.crew import Crew, begin
+from tokonomics.sweep.points import Ground, differences, ground
+from tokonomics.workers import Replied, Spent, WorkerDied
 
 _LOOK_S = 2.0
 """How often the cluster is asked for its size."""
@@ -33,10 +35,6 @@ class ClusterActor:
 
     def ready(self) -> tuple[Ground, str, int]:
         """Warmed up; what it stands on, and where it is."""
-        from tokonomics.memory_budget import limit_memory
-        from tokonomics.sweep.crew import begin
-        from tokonomics.sweep.fingerprint import ground
-
         self._answer = begin(self._verb)
         if self._memory_bytes is not None:
             limit_memory(self._memory_bytes)
@@ -92,12 +90,12 @@ class ClusterWorker:
     end = kill
 
 
-class ClusterCrew(Pool):
+class ClusterCrew(Crew):
     """Actors on the cluster at an address."""
 
     tries = 4
     """A machine that leaves takes its workers' points with it, which is no fault of theirs."""
-    lost = 0
+    first_alone = False  # what it compiles stays on its machine
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.memory_budget import SHARE, available_bytes, can_limit_memory
@@ -55,35 +55,28 @@ class NoWorkers(TokonomicsError):
     """Workers die before they are ready."""
 
 
-class Crew(Protocol):
-    """A pool of workers, wherever they are."""
+class Crew(Pool):
+    """The workers of a sweep, wherever they are."""
 
     tries: int
     """How often a point is asked before its workers' deaths are laid at its door."""
-    lost: int
+    lost = 0
     """Workers that died while they answered."""
-    on_ready: Callable[[], None]
 
     def room(self) -> int:
         """How many workers there may be now."""
-
-    def grow(self, workers: int) -> None: ...
-
-    def submit(self, task: Task) -> None: ...
-
-    def close(self) -> None: ...
+        raise NotImplementedError
 
 
-class LocalCrew(Pool):
+class LocalCrew(Crew):
     """So many processes of this machine."""
 
     tries = 2
-    lost = 0
 
     def __init__(self, verb: str, jobs: int, memory_bytes: int, environment: Mapping[str, str]) -> None:
-        self._jobs = jobs
         own = {**os.environ, **environment}
         super().__init__(partial(WorkerProcess, "tokonomics.sweep.crew:begin", [verb], memory_bytes, own))
+        self._jobs = jobs
 
     def room(self) -> int:
         return self._jobs

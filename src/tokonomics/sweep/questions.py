@@ -9,7 +9,7 @@ from tokonomics.cli.parameters import OUTPUT, Kind, Parameter, parameter_for, ve
 from tokonomics.cli.scenario_file import read_scenario_file, scenario_verbs
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.planner.scenario import replaced_by
-from tokonomics.sweep.spec import read_over
+from tokonomics.sweep.points import read_over
 
 USUAL = ("plan", "simulate", "capacity")
 """The verbs that a sweep is mostly for, in the order in which they are tried."""

@@ -66,7 +66,7 @@ def sweep(
       tokonomics sweep chat.toml --over rate=1..50 --random 500 --ray 10.0.0.1:6379
     """
     from tokonomics.sweep.crew import unlimited
-    from tokonomics.sweep.figures import check_figure
+    from tokonomics.sweep.outcome import check_figure
     from tokonomics.sweep.store import opened
     from tokonomics.sweep.study import Interrupted, prepared, run_of
     from tokonomics.sweep.view import sweep_view
@@ -95,7 +95,7 @@ def sweep(
     found = run.summary(by)
     charts = {}
     if found.ranked:
-        from tokonomics.sweep.charts import sweep_chart
+        from tokonomics.sweep.view import sweep_chart
 
         charts = {"What the swept keys change": lambda: sweep_chart(found)}
     answer = Answer(
