@@ -21,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -37,8 +37,6 @@ WARM_UP_S = 300.0
 _IDLE_S = 0.1
 """How long nothing must have waited before a worker warms up."""
 _TOO_MUCH, _LESS = "needs more memory than one request may take", "Ask for fewer requests or rows."
-_STILLBORN = 3
-"""Workers in a row that died before they were ready: the next would as well."""
 
 
 class Busy(TokonomicsError):
@@ -70,7 +68,7 @@ class Broken(Exception):
 
 
 class NoWorker(Broken):
-    """Workers die before they are ready."""
+    """The worker died before it was ready."""
 
 
 class Spent(Exception):
@@ -89,7 +87,6 @@ class Task:
     limit_s: float
     say: Callable[[str], None] = lambda line: None
     done: "Future[bytes]" = field(default_factory=Future)
-    on_start: Callable[[], None] = lambda: None
     began_at: float = 0.0
     _kill: Callable[[], None] | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -151,12 +148,9 @@ class Worker(Protocol):
 class Pool:
     """Tasks in the order they came, each for the next worker that is free.
 
-    Without a ``turn`` the first worker starts alone, since it compiles what the others then load. With one, all workers
-    start and do the requests ``warm_ups`` one after the other, of all pools that share it, and only while nothing
-    waits: there is one to take the next task as soon as there can be.
+    With a ``turn``, workers start and do the requests ``warm_ups`` one after the other, of all pools that share it, and
+    only while nothing waits: there is one to take the next task as soon as there can be.
     """
-
-    first_alone = True
 
     def __init__(
         self,
@@ -166,15 +160,14 @@ class Pool:
         turn: "threading.Lock | None" = None,
     ) -> None:
         """``waiting`` tasks at most are queued; 0: any number."""
-        self._start, self._warm_ups, self._one_by_one = start, warm_ups, turn is not None
-        self._turn = turn or threading.Lock()
+        self._start, self._warm_ups, self._turn = start, warm_ups, turn
         self._queue: queue.Queue[Task | None] = queue.Queue(waiting)
         self._closed = threading.Event()
         self._workers: set[Worker] = set()
         self._threads: list[threading.Thread] = []
-        self._any_ready, self._stillborn = False, 0
+        self.is_ready = False
+        """Whether a worker ever was."""
         self.on_ready: Callable[[], None] = lambda: None
-        """Hears of the first worker."""
 
     def grow(self, workers: int) -> None:
         """Have so many workers, if there are fewer."""
@@ -206,9 +199,8 @@ class Pool:
 
     def _mind(self) -> None:
         """The life of a thread: one worker after the other."""
-        with self._turn:
-            worker = self._started_safely() if self._one_by_one or self._is_first() else None
-        worker, cold = worker or self._started_safely(), list(self._warm_ups)
+        with self._turn or nullcontext():
+            worker, cold = self._started_safely(), list(self._warm_ups)
         while not self._closed.is_set() and (task := self._next(worker, cold)):
             try:
                 if worker is None or not worker.alive():
@@ -220,17 +212,14 @@ class Pool:
                 continue
             if not self._done(worker, task, COLD_S if cold else 0.0):
                 self._end(worker)
-                worker, cold = self._started_safely(), list(self._warm_ups)
+                worker, cold = None if self._closed.is_set() else self._started_safely(), list(self._warm_ups)
         self._end(worker)
         with suppress(queue.Full):
             self._queue.put_nowait(None)  # the next thread hears of the end
 
-    def _is_first(self) -> bool:
-        return self.first_alone and not self._any_ready
-
     def _next(self, worker: Worker | None, cold: list[Any]) -> Task | None:
         """The next task; the time until one comes is used to warm up."""
-        while worker and cold:
+        while worker and cold and self._turn:
             with suppress(queue.Empty):
                 return self._queue.get(timeout=_IDLE_S)
             if self._turn.acquire(blocking=False):
@@ -249,27 +238,20 @@ class Pool:
         return None
 
     def _started(self) -> Worker:
-        while not self._closed.is_set():
-            worker = None
-            try:
-                worker = self._start()
-                self._workers.add(worker)
-                if self._closed.is_set():
-                    worker.kill()
-                worker.hear(None)
-            except (WorkerDied, OSError) as problem:  # the system, too, may have no room for another process now
-                self._end(worker)
-                self._stillborn += 1
-                if self._stillborn >= _STILLBORN:
-                    why = problem.why if isinstance(problem, WorkerDied) else problem
-                    raise NoWorker(f"no worker could be started: {why}") from None
-                continue
-            self._stillborn = 0
-            if not self._any_ready:
-                self._any_ready = True
-                self.on_ready()
-            return worker
-        raise NoWorker("the pool is closed")
+        worker = None
+        try:
+            worker = self._start()
+            self._workers.add(worker)
+            if self._closed.is_set():
+                worker.kill()
+            worker.hear(None)
+        except (WorkerDied, OSError) as problem:  # the system, too, may have no room for another process now
+            self._end(worker)
+            raise NoWorker(f"no worker could be started: {getattr(problem, 'why', problem)}") from None
+        if not self.is_ready:
+            self.is_ready = True
+            self.on_ready()
+        return worker
 
     def _end(self, worker: Worker | None) -> None:
         if worker:
@@ -281,7 +263,7 @@ class Pool:
         if not task._begin(worker.kill):
             return True
         try:
-            task.on_start()
+            task.say("started")
             worker.ask(task.request)
             while (said := worker.hear(max(0.0, task.began_at + task.limit_s + more_s - time.monotonic()))) is not None:
                 if isinstance(said, Replied):

@@ -31,7 +31,7 @@ class Scripted(Crew):
         self.counting = threading.Lock()
 
     def room(self) -> int:
-        return self._room
+        return self._room if self.is_ready else 1
 
 
 class ScriptedWorker:

@@ -95,7 +95,6 @@ class ClusterCrew(Crew):
 
     tries = 4
     """A machine that leaves takes its workers' points with it, which is no fault of theirs."""
-    first_alone = False  # what it compiles stays on its machine
 
     def __init__(
         self,

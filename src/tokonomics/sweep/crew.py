@@ -26,6 +26,8 @@ _LEAST_BYTES = 100_000_000
 """As --memory: with less nothing is answered."""
 _AHEAD = 10_000
 """Points handed to the pool before their turn: more than there are workers, fewer than fill the memory."""
+_STILLBORN = 3
+"""Workers in a row that died before they were ready: the next would as well."""
 _LOOK_S = 2.0
 """How often a cluster is asked for its size."""
 
@@ -79,7 +81,8 @@ class LocalCrew(Crew):
         self._jobs = jobs
 
     def room(self) -> int:
-        return self._jobs
+        """The first compiles what the others then load."""
+        return self._jobs if self.is_ready else 1
 
 
 def begin(verb: str) -> Callable[..., dict[str, Any]]:
@@ -104,47 +107,55 @@ def outcomes(
     crew: Crew, points: Sequence[Point], limit_s: float, on_ready: Callable[[], None] = lambda: None
 ) -> Iterator[list[tuple[Point, Outcome]]]:
     """What became of every point, as it comes: those of one moment together. ``on_ready`` hears of the first worker."""
-    crew.on_ready = on_ready
-    settled: queue.SimpleQueue[tuple[Point, Task]] = queue.SimpleQueue()
-    waiting, asked, deaths = deque(points), 0, Counter[str]()
+    news: queue.SimpleQueue[tuple[Point, Task] | None] = queue.SimpleQueue()
+    waiting, asked, deaths, stillborn = deque(points), 0, Counter[str](), 0
+
+    def ready() -> None:
+        on_ready()
+        news.put(None)  # there may be room for more workers
+
+    def ask(point: Point) -> None:
+        task = Task(dict(point.values), limit_s)
+        task.done.add_done_callback(lambda _: news.put((point, task)))
+        crew.submit(task)
+
+    crew.on_ready = ready
     while waiting or asked:
         crew.grow(min(crew.room(), len(waiting) + asked))
         while waiting and asked < _AHEAD:
             asked += 1
-            _ask(crew, waiting.popleft(), limit_s, settled)
+            ask(waiting.popleft())
         finished = []
-        for point, task in _settled(settled):
+        for point, task in _arrived(news):
             asked -= 1
-            if isinstance(task.done.exception(), WorkerDied):
-                crew.lost += 1
-                deaths[point.id] += 1
-                if deaths[point.id] < crew.tries:
-                    waiting.appendleft(point)
-                    continue
-            finished.append((point, _outcome(task, deaths[point.id])))
+            problem = task.done.exception()
+            crew.lost += isinstance(problem, WorkerDied)
+            deaths[point.id] += isinstance(problem, WorkerDied)
+            stillborn = stillborn + 1 if isinstance(problem, NoWorker) else 0
+            if stillborn >= _STILLBORN:
+                raise NoWorkers(str(problem))
+            if isinstance(problem, NoWorker) or (isinstance(problem, WorkerDied) and deaths[point.id] < crew.tries):
+                waiting.appendleft(point)
+            else:
+                finished.append((point, _outcome(task, deaths[point.id])))
         if finished:
             yield finished
 
 
-def _ask(crew: Crew, point: Point, limit_s: float, settled: "queue.SimpleQueue[tuple[Point, Task]]") -> None:
-    task = Task(dict(point.values), limit_s)
-    task.done.add_done_callback(lambda _: settled.put((point, task)))
-    crew.submit(task)
-
-
-def _settled(settled: "queue.SimpleQueue[tuple[Point, Task]]") -> Iterator[tuple[Point, Task]]:
+def _arrived(news: "queue.SimpleQueue[tuple[Point, Task] | None]") -> Iterator[tuple[Point, Task]]:
+    """All that is there, after the first or a while."""
     with suppress(queue.Empty):
-        yield settled.get(timeout=_LOOK_S)
+        found = news.get(timeout=_LOOK_S)
         while True:
-            yield settled.get_nowait()
+            if found:
+                yield found
+            found = news.get_nowait()
 
 
 def _outcome(task: Task, deaths: int) -> Outcome:
     problem, seconds = task.done.exception(), time.monotonic() - task.began_at
     if problem is None:
         return outcome_from(json.loads(task.done.result()))
-    if isinstance(problem, NoWorker):
-        raise NoWorkers(str(problem))
     if isinstance(problem, WorkerDied):
         times = "once" if deaths == 1 else "twice" if deaths == 2 else f"{deaths} times"
         return Outcome(Status.FAILED, f"its worker died {times}: {problem.why}", seconds=seconds)

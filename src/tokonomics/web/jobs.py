@@ -138,7 +138,6 @@ class Jobs:
                     f"you have {self._per_client} jobs running or waiting", fix="Cancel one, or wait for it."
                 )
             job.tell(Event("progress", as_json({"what": "waiting for a worker", "seconds": 0.0})))
-            task.on_start = lambda: task.say("started")
             self._pool.submit(task)
             self._jobs[job.id] = job
         task.done.add_done_callback(lambda done: job.tell(_last(done, say)))
