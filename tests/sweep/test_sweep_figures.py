@@ -9,7 +9,7 @@ import pytest
 import tokonomics.__main__  # registers the verbs  # noqa: F401
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.verbs import find_verb
-from tokonomics.sweep.figures import _PATHS, figures_of
+from tokonomics.sweep.outcome import _PATHS, figures_of
 from tokonomics.traffic.save import save_trace
 from tokonomics.traffic.trace import make_trace
 
