@@ -185,7 +185,7 @@ class Pool:
             raise Busy("the server has as much work as it takes on", fix="Try again in a few seconds.") from None
 
     def close(self) -> None:
-        """Kill the workers; what runs or waits is cancelled."""
+        """Kill the workers, with what they do; what waits is cancelled."""
         self._closed.set()
         with suppress(queue.Empty):
             while True:
@@ -245,8 +245,10 @@ class Pool:
             if self._closed.is_set():
                 worker.kill()
             worker.hear(None)
-        except (WorkerDied, OSError) as problem:  # the system, too, may have no room for another process now
+        except Exception as problem:  # a dead one, no room for a process now, or one that must not work for us
             self._end(worker)
+            if isinstance(problem, TokonomicsError) and not isinstance(problem, WorkerDied):
+                raise
             raise NoWorker(f"no worker could be started: {getattr(problem, 'why', problem)}") from None
         if not self.is_ready:
             self.is_ready = True

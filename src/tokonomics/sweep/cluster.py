@@ -139,11 +139,12 @@ def _check_reachable(address: str) -> None:
         with socket.create_connection((found[1], int(found[2])), timeout=_CONNECT_S):
             return
     except OSError as error:
-        raise BadInput(
-            f"nothing answers there: {error.strerror or error}",
-            where=f"--ray {shorten(address)}",
-            fix="`ray start --head` begins a cluster and says its address, such as 10.0.0.1:6379.",
-        ) from None
+        raise _unreachable(f"nothing answers there: {error.strerror or error}", address) from None
+
+
+def _unreachable(what: str, address: str) -> BadInput:
+    fix = "`ray start --head` begins a cluster and says its address, such as 10.0.0.1:6379."
+    return BadInput(what, where=f"--ray {shorten(address)}", fix=fix)
 
 
 def _connected(address: str, environment: Mapping[str, str]) -> Any:
@@ -154,17 +155,9 @@ def _connected(address: str, environment: Mapping[str, str]) -> Any:
     except ImportError:
         raise BadInput("Ray is not installed", where="--ray", fix="In a checkout: pip install '.[ray]'") from None
     _check_reachable(address)
+    own = {"env_vars": dict(environment)}
     try:
-        ray.init(
-            address=address,
-            runtime_env={"env_vars": dict(environment)},
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
+        ray.init(address=address, runtime_env=own, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise BadInput(
-            f"cannot be reached: {shorten(str(error).strip(), 300)}",
-            where=f"--ray {shorten(address)}",
-            fix="`ray start --head` begins a cluster and says its address, such as 10.0.0.1:6379.",
-        ) from None
+        raise _unreachable(f"cannot be reached: {shorten(str(error).strip(), 300)}", address) from None
     return ray
