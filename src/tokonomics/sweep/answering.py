@@ -13,7 +13,7 @@ from tokonomics.memory_budget import NoRoom
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.verbs import find_verb
 from tokonomics.report.terminal import flag
-from tokonomics.sweep.outcome import Outcome, Status, figures_of, untimed
+from tokonomics.sweep.outcome import OUT_OF_MEMORY, Outcome, Status, figures_of, untimed
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
 """Of the environment of a worker: there is one for each core, and sums come out the same however many there are."""
@@ -37,7 +37,7 @@ def answered(verb: str, values: Mapping[str, Any]) -> Outcome:
     except TokonomicsError as problem:
         return ended(Status.REFUSED, problem.message(flag))
     except MemoryError:
-        return ended(Status.FAILED, "needs more memory than a worker may take (--memory)")
+        return ended(Status.FAILED, OUT_OF_MEMORY)
     except Exception as problem:
         at = traceback.extract_tb(problem.__traceback__)[-1]
         return ended(Status.FAILED, f"{type(problem).__name__}: {problem} ({Path(at.filename).name}:{at.lineno})")
