@@ -116,9 +116,9 @@ def test_a_point_that_took_all_memory_costs_its_worker(monkeypatch: pytest.Monke
     def ask(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("tokonomics.sweep.answering.ask", ask)
+    monkeypatch.setattr("tokonomics.questions.verbs.Verb.answer", ask)
     with pytest.raises(Spent) as spent:
-        answer("plan", {})
+        answer("plan", {"model": "llama-3.1-8b"})
     assert spent.value.answer["status"] == "failed"
     assert "--memory" in spent.value.answer["error"]
 
