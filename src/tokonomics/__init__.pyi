@@ -36,17 +36,18 @@ Prices = str | Path | _Frame | Mapping[str, Sequence[object]]
 def breakeven(
     model: Words | None = None,
     *,
+    api: Words | None = None,
+    rate: Words | None = None,
+    tokens_per_month: Words | None = None,
     input: Words | None = None,
     output: Words | None = None,
+    arrivals: Words | None = None,
     trace: Requests | None = None,
     columns: Words | None = None,
-    seed: int = 0,
-    tokens_per_month: Words | None = None,
-    arrivals: Words | None = None,
     start: Words | None = None,
     end: Words | None = None,
+    seed: int = 0,
     slo: Words | None = None,
-    rate: Words | None = None,
     offline: bool = False,
     gpu: Words | None = None,
     min_weights: Words | None = None,
@@ -64,7 +65,6 @@ def breakeven(
     max_utilization: float | None = None,
     quick: bool = False,
     profile: Words | None = None,
-    api: Words | None = None,
     cached_share: float | None = None,
     batch_api: bool = False,
     engineers: float | None = None,
@@ -74,6 +74,7 @@ def breakeven(
     usd_per_hour: float | None = None,
     replica_gpus: int = 1,
 ) -> BreakevenResult: ...
+
 def capacity(
     model: Words | None = None,
     *,
@@ -85,15 +86,15 @@ def capacity(
     kv: Words = "bf16",
     engine: Words = "vllm",
     rate: Words | None = None,
+    tokens_per_month: Words | None = None,
     input: Words | None = None,
     output: Words | None = None,
+    arrivals: Words | None = None,
     trace: Requests | None = None,
     columns: Words | None = None,
-    seed: int = 0,
-    tokens_per_month: Words | None = None,
-    arrivals: Words | None = None,
     start: Words | None = None,
     end: Words | None = None,
+    seed: int = 0,
     strict: bool = False,
     sample: float | None = None,
     speed: float | None = None,
@@ -118,10 +119,12 @@ def capacity(
     discount: Words | None = None,
     profile: Words | None = None,
 ) -> CapacityResult: ...
+
 def curve(
     model: Words,
     *,
     gpu: Words,
+    context: int = 1024,
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
@@ -136,12 +139,13 @@ def curve(
     region: Words | None = None,
     discount: Words | None = None,
     profile: Words | None = None,
-    context: int = 1024,
 ) -> CurveResult: ...
+
 def fit(
     model: Words,
     *,
     gpu: Words,
+    context: int = 4096,
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
@@ -151,11 +155,12 @@ def fit(
     lora_rank: int = 0,
     lora_adapters: int = 0,
     profile: Words | None = None,
-    context: int = 4096,
 ) -> FitResult: ...
+
 def fleet(
     model: Words | None = None,
     *,
+    demand: Words | None = None,
     rate: Words | None = None,
     input: Words | None = None,
     output: Words | None = None,
@@ -172,7 +177,6 @@ def fleet(
     engine: Words = "vllm",
     seed: int = 0,
     profile: Words | None = None,
-    demand: Words | None = None,
     size_classes: Words | None = None,
     hours: int | None = None,
     anywhere: bool = False,
@@ -190,12 +194,14 @@ def fleet(
     time_limit: float = 30.0,
     no_replay: bool = False,
 ) -> FleetResult: ...
+
 def gpus(
     match: Words | None = None,
     *,
     min_memory: float | None = None,
     architecture: Words | None = None,
 ) -> pl.DataFrame: ...
+
 def levers(
     model: Words,
     *,
@@ -208,17 +214,17 @@ def levers(
     engine: Words = "vllm",
     no_prefix_cache: bool = False,
     max_sequences: int | None = None,
+    rate: Words | None = None,
+    tokens_per_month: Words | None = None,
     input: Words | None = None,
     output: Words | None = None,
+    arrivals: Words | None = None,
     trace: Requests | None = None,
     columns: Words | None = None,
-    seed: int = 0,
-    tokens_per_month: Words | None = None,
-    arrivals: Words | None = None,
     start: Words | None = None,
     end: Words | None = None,
+    seed: int = 0,
     slo: Words | None = None,
-    rate: Words | None = None,
     offline: bool = False,
     usd_per_hour: float | None = None,
     offers: Prices | None = None,
@@ -236,12 +242,14 @@ def levers(
     profile: Words | None = None,
     utilization: bool = False,
 ) -> LeversResult: ...
+
 def models(
     match: Words | None = None,
     *,
     family: Words | None = None,
     moe: bool | None = None,
 ) -> pl.DataFrame: ...
+
 def offers(
     *,
     gpu: Words | None = None,
@@ -252,20 +260,21 @@ def offers(
     terms: Words = "on_demand",
     max_price: float | None = None,
 ) -> pl.DataFrame: ...
+
 def plan(
     model: Words,
     *,
+    rate: Words | None = None,
+    tokens_per_month: Words | None = None,
     input: Words | None = None,
     output: Words | None = None,
+    arrivals: Words | None = None,
     trace: Requests | None = None,
     columns: Words | None = None,
-    seed: int = 0,
-    tokens_per_month: Words | None = None,
-    arrivals: Words | None = None,
     start: Words | None = None,
     end: Words | None = None,
+    seed: int = 0,
     slo: Words | None = None,
-    rate: Words | None = None,
     offline: bool = False,
     gpu: Words | None = None,
     min_weights: Words | None = None,
@@ -287,10 +296,13 @@ def plan(
     router: Words | None = None,
     explain: bool = False,
 ) -> PlanResult: ...
+
 def predict(
     model: Words,
     *,
     gpu: Words,
+    batch: int = 1,
+    context: int = 1024,
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
@@ -300,21 +312,20 @@ def predict(
     lora_rank: int = 0,
     lora_adapters: int = 0,
     profile: Words | None = None,
-    batch: int = 1,
-    context: int = 1024,
 ) -> PredictResult: ...
+
 def read_trace(
     trace: Requests | None = None,
     *,
     rate: Words | None = None,
+    tokens_per_month: Words | None = None,
     input: Words | None = None,
     output: Words | None = None,
-    columns: Words | None = None,
-    seed: int = 0,
-    tokens_per_month: Words | None = None,
     arrivals: Words | None = None,
+    columns: Words | None = None,
     start: Words | None = None,
     end: Words | None = None,
+    seed: int = 0,
     strict: bool = False,
     sample: float | None = None,
     speed: float | None = None,
@@ -329,6 +340,7 @@ def read_trace(
     machine_usd_per_hour: float | None = None,
     save: Words | None = None,
 ) -> Trace: ...
+
 def simulate(
     model: Words | None = None,
     *,
@@ -340,15 +352,15 @@ def simulate(
     kv: Words = "bf16",
     engine: Words = "vllm",
     rate: Words | None = None,
+    tokens_per_month: Words | None = None,
     input: Words | None = None,
     output: Words | None = None,
+    arrivals: Words | None = None,
     trace: Requests | None = None,
     columns: Words | None = None,
-    seed: int = 0,
-    tokens_per_month: Words | None = None,
-    arrivals: Words | None = None,
     start: Words | None = None,
     end: Words | None = None,
+    seed: int = 0,
     strict: bool = False,
     sample: float | None = None,
     speed: float | None = None,
@@ -379,18 +391,19 @@ def simulate(
     link: float | None = None,
     save: Words | None = None,
 ) -> SimulateResult: ...
+
 def trace(
     trace: Requests | None = None,
     *,
     rate: Words | None = None,
+    tokens_per_month: Words | None = None,
     input: Words | None = None,
     output: Words | None = None,
-    columns: Words | None = None,
-    seed: int = 0,
-    tokens_per_month: Words | None = None,
     arrivals: Words | None = None,
+    columns: Words | None = None,
     start: Words | None = None,
     end: Words | None = None,
+    seed: int = 0,
     strict: bool = False,
     sample: float | None = None,
     speed: float | None = None,
