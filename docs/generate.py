@@ -323,8 +323,9 @@ WHOLE: dict[str, Callable[[], str]] = {
     "docs/accuracy.md": _from("document_accuracy", "accuracy_page"),
     "docs/api.md": _from("document_api", "api_page"),
     "docs/python.md": _from("document_api", "python_page"),
+    "src/tokonomics/__init__.pyi": _from("library_stub", "stub"),
 }
-"""Pages that are generated from their first line to their last."""
+"""Pages, and the library's types, that are generated from their first line to their last."""
 
 
 def _as_of() -> str:

@@ -22,7 +22,23 @@ from tokonomics.questions.results import (
 from tokonomics.traffic.trace import Trace
 
 __version__: str
-__all__: list[str]
+__all__ = [
+    "TokonomicsError",
+    "breakeven",
+    "capacity",
+    "curve",
+    "fit",
+    "fleet",
+    "gpus",
+    "levers",
+    "models",
+    "offers",
+    "plan",
+    "predict",
+    "read_trace",
+    "simulate",
+    "trace",
+]
 
 class _Frame(Protocol):
     @property
@@ -74,7 +90,6 @@ def breakeven(
     usd_per_hour: float | None = None,
     replica_gpus: int = 1,
 ) -> BreakevenResult: ...
-
 def capacity(
     model: Words | None = None,
     *,
@@ -119,7 +134,6 @@ def capacity(
     discount: Words | None = None,
     profile: Words | None = None,
 ) -> CapacityResult: ...
-
 def curve(
     model: Words,
     *,
@@ -140,7 +154,6 @@ def curve(
     discount: Words | None = None,
     profile: Words | None = None,
 ) -> CurveResult: ...
-
 def fit(
     model: Words,
     *,
@@ -156,7 +169,6 @@ def fit(
     lora_adapters: int = 0,
     profile: Words | None = None,
 ) -> FitResult: ...
-
 def fleet(
     model: Words | None = None,
     *,
@@ -194,14 +206,12 @@ def fleet(
     time_limit: float = 30.0,
     no_replay: bool = False,
 ) -> FleetResult: ...
-
 def gpus(
     match: Words | None = None,
     *,
     min_memory: float | None = None,
     architecture: Words | None = None,
 ) -> pl.DataFrame: ...
-
 def levers(
     model: Words,
     *,
@@ -242,14 +252,12 @@ def levers(
     profile: Words | None = None,
     utilization: bool = False,
 ) -> LeversResult: ...
-
 def models(
     match: Words | None = None,
     *,
     family: Words | None = None,
     moe: bool | None = None,
 ) -> pl.DataFrame: ...
-
 def offers(
     *,
     gpu: Words | None = None,
@@ -260,7 +268,6 @@ def offers(
     terms: Words = "on_demand",
     max_price: float | None = None,
 ) -> pl.DataFrame: ...
-
 def plan(
     model: Words,
     *,
@@ -296,7 +303,6 @@ def plan(
     router: Words | None = None,
     explain: bool = False,
 ) -> PlanResult: ...
-
 def predict(
     model: Words,
     *,
@@ -313,16 +319,15 @@ def predict(
     lora_adapters: int = 0,
     profile: Words | None = None,
 ) -> PredictResult: ...
-
 def read_trace(
     trace: Requests | None = None,
     *,
+    columns: Words | None = None,
     rate: Words | None = None,
     tokens_per_month: Words | None = None,
     input: Words | None = None,
     output: Words | None = None,
     arrivals: Words | None = None,
-    columns: Words | None = None,
     start: Words | None = None,
     end: Words | None = None,
     seed: int = 0,
@@ -336,11 +341,7 @@ def read_trace(
     tenants: Words | None = None,
     servegen_model: Words | None = None,
     servegen_scale: float | None = None,
-    machine_tokens_per_second: float | None = None,
-    machine_usd_per_hour: float | None = None,
-    save: Words | None = None,
 ) -> Trace: ...
-
 def simulate(
     model: Words | None = None,
     *,
@@ -391,16 +392,15 @@ def simulate(
     link: float | None = None,
     save: Words | None = None,
 ) -> SimulateResult: ...
-
 def trace(
     trace: Requests | None = None,
     *,
+    columns: Words | None = None,
     rate: Words | None = None,
     tokens_per_month: Words | None = None,
     input: Words | None = None,
     output: Words | None = None,
     arrivals: Words | None = None,
-    columns: Words | None = None,
     start: Words | None = None,
     end: Words | None = None,
     seed: int = 0,
