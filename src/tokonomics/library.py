@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokonomics.errors import BadInput, in_python, spelled
+from tokonomics.errors import BadInput, TokonomicsError, in_python, spelled
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.request import Kind, Parameter, Place, Request
@@ -79,7 +79,12 @@ class Function:
         return f"<function tokonomics.{self.__name__}>"
 
     def __call__(self, *by_place: Any, **inputs: Any) -> Any:
-        request = self.request(*by_place, **inputs)
+        try:
+            return self._answered(self.request(*by_place, **inputs))
+        except TokonomicsError as error:  # what a person got wrong is said without the way through our code
+            raise error.with_traceback(None) from None
+
+    def _answered(self, request: Request) -> Any:
         if self.__name__ == "plan":
             _refuse_several(request)
         if self.__name__ == "read_trace":
@@ -97,13 +102,10 @@ class Function:
 
     def request(self, *by_place: Any, **inputs: Any) -> Request:
         """What is asked: the arguments, or a scenario file and the arguments that win over it."""
-        named = [name for name, argument in self.arguments.items() if argument.place is not Place.FLAG]
-        if len(by_place) > len(named):
-            raise TypeError(f"{self.__name__}() takes {len(named)} positional arguments, got {len(by_place)}")
-        unknown = [name for name in inputs if name not in self.arguments]
-        if unknown:
-            raise TypeError(f"{self.__name__}() got an unexpected keyword argument '{unknown[0]}'")
-        values = {**dict(zip(named, by_place, strict=False)), **inputs}
+        try:
+            values = self.__signature__.bind_partial(*by_place, **inputs).arguments
+        except TypeError as error:
+            raise TypeError(f"{self.__name__}(): {error}") from None
         model = values.get("model")
         if self.verb.scenario and isinstance(model, str | Path) and str(model).lower().endswith(".toml"):
             from tokonomics.questions.scenario import read_request
