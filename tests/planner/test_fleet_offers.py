@@ -16,7 +16,6 @@ from tokonomics.catalog.spot import SCARCE, find_band, find_zones
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import parse_demand
 from tokonomics.money.fleet import Wishes
-from tokonomics.money.fleet_replay import window_of
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.fleet import FleetReport, plan_fleet
 from tokonomics.planner.fleet_layouts import MARGIN, measure
@@ -26,6 +25,7 @@ from tokonomics.planner.fleet_offers import (
     fleet_machines,
     zones_needed,
 )
+from tokonomics.planner.fleet_replay import window_of
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
 from tokonomics.planner.screen import tpot_limit
 from tokonomics.report.fleet_view import fleet_view

@@ -65,6 +65,12 @@ class CostTree(Noun):
         return self.lines + tuple(leaf for branch in self.branches for leaf in branch.leaves())
 
 
+def replica_hour(name: str, replicas: int, usd_per_replica_hour: float, *more: CostLine) -> CostTree:
+    """An hour of so many replicas, and what comes on top."""
+    line = CostLine(name="replicas", quantity=replicas, unit="hour", usd_per_unit=usd_per_replica_hour)
+    return CostTree(name=name, lines=(line, *more))
+
+
 class LeverBill(Noun):
     """Dollars an hour before and after a change."""
 

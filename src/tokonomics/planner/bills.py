@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import TYPE_CHECKING
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -15,20 +14,15 @@ from tokonomics.catalog.offers import is_stale
 from tokonomics.errors import option
 from tokonomics.money.cache_tiers import TierPrice
 from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.planner.load import Load
 from tokonomics.planner.machines import UNUSED, gpu_hour_lines, left_gb
-from tokonomics.planner.plan import Study
 from tokonomics.planner.purchase import Bought, buy
-from tokonomics.planner.setup import HOST_MEMORY, NotServed, Setup
-from tokonomics.planner.sizing import Sizings
-from tokonomics.planner.trials import Sized, cached_share
+from tokonomics.planner.setup import HOST_MEMORY, Memo, NotServed, Setup
+from tokonomics.planner.sizing import size
+from tokonomics.planner.trials import Sized, better, cached_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Kept, Shares, Spread
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
-
-if TYPE_CHECKING:
-    from tokonomics.planner.levers.cheaper_gpus import Found
 
 IN_VAIN = "done in vain"
 """Work done again after a preemption, or for clients that hung up."""
@@ -78,15 +72,14 @@ class Bills:
     """Makes bills; the simulations of setups that differ only in how they are bought are made once."""
 
     progress: Callable[[str], None] = lambda what: None
-    studies: dict[object, tuple[Load, Study]] = field(default_factory=dict)
-    """Plans made on the way, for whoever asks the same again."""
-    searches: "dict[object, tuple[Load, Found]]" = field(default_factory=dict)
-    """Of cheaper GPUs on long traffic, likewise."""
-    _sizings: Sizings = field(default_factory=Sizings)
+    memo: Memo = field(default_factory=Memo)
+    """Simulations and searches made on the way, for whoever asks the same again."""
 
     def holds(self, setup: Setup, replicas: int) -> bool:
         """Whether a fixed fleet of so many keeps the promises."""
-        return self._sizings.holds(setup, replicas)
+        return self.memo.once(
+            ("holds", setup.as_fixed_fleet, replicas), setup.load, lambda: better(setup, replicas).holds
+        )
 
     def of(self, setup: Setup) -> SetupBill | NotServed:
         """The bill of a setup, or why it has none."""
@@ -96,7 +89,12 @@ class Bills:
         return served if isinstance(served, NotServed) else self._bill(setup, *served)
 
     def _served(self, setup: Setup) -> tuple[Sized, Bought] | NotServed:
-        sized = self._sizings.of(setup, self.progress)
+        def made() -> Sized | NotServed:
+            self.progress(str(setup.deployment))
+            return size(setup, self.memo)
+
+        key = "sized", setup.as_fixed_fleet, setup.disaggregated, setup.autoscale
+        sized = self.memo.once(key, setup.load, made)
         if isinstance(sized, NotServed):
             return sized
         bought = buy(setup, sized)
@@ -112,7 +110,7 @@ class Bills:
         served, gb = self._served(wished), math.inf
         while not isinstance(served, NotServed):
             left = [left_gb(setup.deployment, offer) for offer in served[1].offers]
-            known = [each for each in left if each is not None]
+            known = [room for room in left if room is not None]
             if len(known) < len(left):
                 return NotServed(
                     "the memory of its machine is not known", f"Say how much is free: {option('tiers', 'dram=200@0')}."
@@ -137,7 +135,7 @@ class Bills:
             )
             for line in (tier.line(sized.replicas + setup.spare) for tier in memories)
         )
-        price_date = min([bought.price_date, *(each.price_date for each in memories if each.price_date)])
+        price_date = min([bought.price_date, *(tier.price_date for tier in memories if tier.price_date)])
         per_gpu_hour = bought.usd_per_month / (bought.gpus_paid * HOURS_PER_MONTH)
         serving = sized.mean_replicas * deployment.gpus * HOURS_PER_MONTH
         spare = setup.spare * deployment.gpus * HOURS_PER_MONTH
@@ -164,7 +162,7 @@ class Bills:
             router=sized.router,
             bought=bought.what,
             price_date=price_date,
-            price_stale=is_stale(price_date, setup.today) or any(each.price_stale for each in memories),
+            price_stale=is_stale(price_date, setup.today) or any(tier.price_stale for tier in memories),
             gpus_paid=bought.gpus_paid,
             usd_per_month=usd_per_month,
             usd_per_mtok=usd_per_month / mtok_per_month,

@@ -36,7 +36,7 @@ from tokonomics.planner.plan import Candidate, Question, Study, layout, study
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.trials import cached_share
 from tokonomics.planner.what_if import highest_rate, machine_of
-from tokonomics.traffic.prefix_reuse import reuse_within
+from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import PrefixBlocks, Trace
 from tokonomics.types import Noun
@@ -228,10 +228,7 @@ def _found(made: Study, row: Candidate, load: Load) -> float:
 
 def replayed_share(trace: Trace, ttl_s: float | None = None) -> float:
     """Of a log's prompt tokens, those that came before, and not longer ago than ``ttl_s``: an endless cache's hits."""
-    if trace.prefix is None:
-        return 0.0
-    found, _ = reuse_within(trace.prefix, trace.input_tokens, trace.arrival_s, ttl_s=ttl_s)
-    return float(found.sum(dtype=np.int64) / trace.input_tokens.sum(dtype=np.int64))
+    return found_share(trace, ttl_s=ttl_s)[0]
 
 
 def share_of_api(load: Load, asked: float | None) -> float:

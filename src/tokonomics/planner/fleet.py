@@ -27,10 +27,18 @@ from tokonomics.money.fleet import (
 )
 from tokonomics.money.fleet_availability import Availability, availability, hold_availability
 from tokonomics.money.fleet_compare import compare
-from tokonomics.money.fleet_replay import Replay, busiest_moment, places_of, replay, window_of, with_interruptions
 from tokonomics.money.fleet_search import GAP, TIME_LIMIT_S, divided_usd, optimal_fleet
 from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
 from tokonomics.planner.fleet_offers import MachineKind, Machines
+from tokonomics.planner.fleet_replay import (
+    Replay,
+    ReplayCase,
+    busiest_moment,
+    places_of,
+    replay,
+    window_of,
+    with_interruptions,
+)
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.traffic.promises import Promise
 from tokonomics.types import Noun
@@ -321,37 +329,17 @@ def replayed(
     places = places_of(plan, offers, *window)
     busiest_s = busiest_moment(plan, window)
     hit, what, often = with_interruptions(
-        places,
-        offers,
-        wishes,
-        plan,
-        busiest_s=busiest_s,
-        end_s=window[1] - window[0],
-        seed=seed,
+        places, offers, wishes, plan, busiest_s=busiest_s, end_s=window[1] - window[0], seed=seed
     )
-    whole, that_hour = (0.0, math.inf), (busiest_s - _JUDGED_S / 2, busiest_s + _JUDGED_S / 2)
-    scenarios = (
-        ("as bought", "nothing goes wrong", 0.0, places, whole),
-        ("with a loss", f"{what}; latencies of that hour", often, hit, that_hour),
+    that_hour = busiest_s - _JUDGED_S / 2, busiest_s + _JUDGED_S / 2
+    cases = (
+        ReplayCase(places, "as bought", "nothing goes wrong"),
+        ReplayCase(hit, "with a loss", f"{what}; latencies of that hour", often, that_hour),
     )
     classes, class_of = class_names(traffic.up_to_tokens), traffic.class_of(requests)
     return tuple(
-        replay(
-            each,
-            offers,
-            machines.deployments,
-            requests,
-            classes,
-            class_of,
-            promises,
-            name=name,
-            what=done,
-            expected_per_month=risk,
-            window=window,
-            judged_s=judged_s,
-            seed=seed,
-        )
-        for name, done, risk, each, judged_s in scenarios
+        replay(case, offers, machines.deployments, requests, classes, class_of, promises, window=window, seed=seed)
+        for case in cases
     )
 
 

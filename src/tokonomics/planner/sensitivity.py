@@ -9,18 +9,11 @@ from collections.abc import Callable, Sequence
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.intervals import interval
+from tokonomics.planner.candidates import Refusal
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Study
 from tokonomics.planner.search import Placed
-from tokonomics.planner.what_if import (
-    highest_rate,
-    loosened,
-    machine_of,
-    resize,
-    slower,
-    stretched,
-    usd_per_month,
-)
+from tokonomics.planner.what_if import highest_rate, loosened, resized, slower, stretched
 from tokonomics.traffic.promises import Promise
 from tokonomics.types import Noun
 
@@ -81,12 +74,11 @@ def sensitivity(study: Study) -> Sensitivity | None:
     speed = interval(1.0, "throughput", sized.deployment)
 
     def case(factor: float, changed: Circumstances) -> Case:
-        found = resize(question, sized.screened.hosts, *changed)
-        if not isinstance(found, Placed):
+        found = resized(study, row, *changed)
+        if isinstance(found, Refusal):
             return Case(factor=factor, usd_per_month=None, replicas=None, used=None, refused=found.reason)
-        replicas = found.replicas + question.limits.spare
-        bill = usd_per_month(sized.deployment, machine_of(sized, row), replicas)
-        return Case(factor=factor, usd_per_month=bill, replicas=replicas, used=_used(study, found, *changed))
+        again, replicas, bill = found
+        return Case(factor=factor, usd_per_month=bill, replicas=replicas, used=_used(study, again, *changed))
 
     def swing(name: str, change: Callable[[float], Circumstances], low: float, high: float) -> Swing:
         return Swing(assumption=name, low=case(low, change(low)), high=case(high, change(high)))

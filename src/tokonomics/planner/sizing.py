@@ -6,8 +6,8 @@ outstanding requests call for a replica, from greedy to careful, until one keeps
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -18,7 +18,7 @@ from tokonomics.physics.deployment import valid_tp
 from tokonomics.planner.candidates import Reason, why_not
 from tokonomics.planner.fleet_offers import startup_seconds
 from tokonomics.planner.load import Load
-from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.planner.setup import Memo, NotServed, Setup
 from tokonomics.planner.trials import (
     FleetTrial,
     Sized,
@@ -41,65 +41,26 @@ _GROWTH = 2
 """Times the fixed fleet that an autoscaler may reach: a backlog that a cold start left calls for more."""
 
 
-@dataclass
-class Sizings:
-    """Sizings, each made once; setups that differ in how replicas come and go share the fleet they start from."""
+def size(setup: Setup, memo: Memo | None = None) -> Sized | NotServed:
+    """The fewest replicas that hold, or what breaks however many there are.
 
-    made: dict[object, tuple[Load, Sized | NotServed]] = field(default_factory=dict)
-    fixed: dict[object, FleetTrial | NotServed] = field(default_factory=dict)
-    tried: dict[object, tuple[Load, bool]] = field(default_factory=dict)
-
-    def holds(self, setup: Setup, replicas: int) -> bool:
-        """Whether a fixed fleet of so many keeps the promises: one step of a sizing."""
-        key = _fleet_as(setup), replicas
-        if key not in self.tried:
-            self.tried[key] = setup.load, better(setup, replicas).holds
-        return self.tried[key][1]
-
-    def of(self, setup: Setup, say: Callable[[str], None] = lambda what: None) -> Sized | NotServed:
-        key = _served_as(setup)
-        if key not in self.made:
-            say(str(setup.deployment))
-            # The load is kept with it: the key names it by its place in memory.
-            self.made[key] = setup.load, size(setup, self.fixed)
-        return self.made[key][1]
-
-
-def _served_as(setup: Setup) -> object:
-    """What the simulator sees of a setup."""
-    return _fleet_as(setup), setup.disaggregated, setup.autoscale
-
-
-def _fleet_as(setup: Setup) -> object:
-    return (
-        setup.deployment,
-        id(setup.load.trace),
-        setup.load.share,
-        setup.promises,
-        setup.max_sequences,
-        setup.prefix_cache,
-        setup.router,
-        setup.tiers,
-    )
-
-
-def size(setup: Setup, known: dict[object, FleetTrial | NotServed] | None = None) -> Sized | NotServed:
-    """The fewest replicas that hold, or what breaks however many there are; ``known`` fleets are not searched again."""
-    known = {} if known is None else known
+    Setups that differ in how replicas come and go share the fleet they start from.
+    """
     refusal = why_not(setup.deployment, setup.load.longest)
     if refusal:
         return NotServed(refusal.reason, _what_fits(setup) if refusal.kind is Reason.does_not_fit else None)
+
+    def fixed_fleet() -> FleetTrial | NotServed:
+        return fewest_replicas(setup, lambda count: better(setup, count))
+
     try:
-        key = _fleet_as(setup)
-        if key not in known:
-            known[key] = fewest_replicas(setup, lambda count: better(setup, count))
-        fixed = known[key]
+        fixed = (memo or Memo()).once(("fixed", setup.as_fixed_fleet), setup.load, fixed_fleet)
         if isinstance(fixed, NotServed):
             return fixed
-        setup = replace(setup, router=fixed.router)
+        routed = replace(setup, router=fixed.router)
         if setup.disaggregated:
-            return _sized(setup, _disaggregated(setup, fixed))
-        return _autoscaled(setup, fixed) if setup.autoscale else _sized(setup, fixed)
+            return _sized(routed, _disaggregated(routed, fixed))
+        return _autoscaled(routed, fixed) if setup.autoscale else _sized(routed, fixed)
     except TokonomicsError as error:
         return NotServed(error.what, error.fix)
 
@@ -111,12 +72,12 @@ def _what_fits(setup: Setup) -> str:
     def degree(gpu: Gpu) -> int | None:
         degrees = valid_tp(now.model, gpu.gpus_per_node)
         ways = (now.model_copy(update={"gpu": gpu, "tp": tp, "pp": 1, "ep": 1}) for tp in degrees)
-        return next((each.tp for each in ways if why_not(each, longest) is None), None)
+        return next((way.tp for way in ways if why_not(way, longest) is None), None)
 
     if tp := degree(now.gpu):
         return f"Give {option('tp', tp)}, a larger GPU ({option('gpu')}), or fewer bits ({option('weights')})."
-    sold = {each.gpu for each in setup.offers}
-    larger = sorted((each for each in all_gpus() if each.key in sold), key=lambda each: (each.memory_gb, each.key))
+    sold = {offer.gpu for offer in setup.offers}
+    larger = sorted((gpu for gpu in all_gpus() if gpu.key in sold), key=lambda gpu: (gpu.memory_gb, gpu.key))
     found = next(((gpu.key, tp) for gpu in larger if (tp := degree(gpu))), None)
     if found is None:
         return "Choose a smaller model."
@@ -156,7 +117,7 @@ def _disaggregated(setup: Setup, together: FleetTrial) -> FleetTrial | NotServed
 def _splits(replicas: int, share: float) -> Sequence[int]:
     """How many compute prompts: what they took of the work, and one more or less."""
     middle = round(replicas * share)
-    return sorted({min(max(1, each), replicas - 1) for each in (middle - 1, middle, middle + 1)})
+    return sorted({min(max(1, count), replicas - 1) for count in (middle - 1, middle, middle + 1)})
 
 
 # --- replicas that come and go --------------------------------------------------------------------------------------

@@ -7,15 +7,16 @@ is simulated first: where it alone is late more often than the promise allows of
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import option
+from tokonomics.money.cache_tiers import TierPrice
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import Load
 from tokonomics.planner.screen import Screened, curve_for, tpot_limit
@@ -32,9 +33,10 @@ from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import MissesPromise, ReplicaCurve
-from tokonomics.serving.tiers import plan_fetches
+from tokonomics.serving.tiers import TierHits, plan_fetches
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.promises import Latency, Promise
+from tokonomics.traffic.trace import Trace
 
 WHOLE_AT_ONCE = 60_000
 """Requests up to which all are simulated at once; of more, first the busiest part. Three times what a p99 rests on."""
@@ -134,18 +136,29 @@ def serve(
     autoscale: Autoscale | None = None,
     load: Load | None = None,
 ) -> Simulation:
-    """Simulate a setup on so many replicas; slower memories need a first run that shows which replica gets what."""
+    """Simulate a setup on so many replicas."""
     fleet = FleetSettings(
         replicas=replicas, prefill_replicas=prefill_replicas, router=_routers(setup)[0], autoscale=autoscale
     )
     trace, limit = (load or setup.load).trace, max_sequences or setup.max_sequences
-    made = simulate(setup.deployment, trace, fleet, prefix_cache=setup.prefix_cache, max_sequences=limit)
-    if not setup.tiers:
-        return made
-    fetches, _ = plan_fetches(made, tuple(price.tier for price in setup.memories()))
-    return simulate(
-        setup.deployment, trace, fleet, prefix_cache=setup.prefix_cache, max_sequences=limit, fetches=fetches
-    )
+    return serve_with(setup.deployment, trace, fleet, setup.memories(), setup.prefix_cache, limit)[0]
+
+
+def serve_with(
+    deployment: Deployment,
+    trace: Trace,
+    fleet: FleetSettings,
+    tiers: Sequence[TierPrice] = (),
+    prefix_cache: bool = True,
+    max_sequences: int | None = None,
+) -> tuple[Simulation, tuple[TierHits, ...]]:
+    """Simulate a fleet, and what its slower memories gave: they need a first run that shows which replica gets what."""
+    run = partial(simulate, deployment, trace, fleet, prefix_cache=prefix_cache, max_sequences=max_sequences)
+    first = run()
+    if not tiers:
+        return first, ()
+    fetches, hits = plan_fetches(first, tuple(price.tier for price in tiers))
+    return run(fetches=fetches), hits
 
 
 def try_fixed(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> FleetTrial:
@@ -264,7 +277,7 @@ def fewest_replicas(setup: Setup, tried: Callable[[int], FleetTrial], start: int
     if setup.router is Router.prefix_aware:
         below = (max(least, math.ceil(found * share)) for share in _BELOW)
         smaller = next((count for count in below if count < found and holds(count)), found)
-        failed = max((count for count in asked if count < smaller and not holds(count)), default=least - 1)
+        failed = max((count for count in asked if count < smaller and not on(count).holds), default=least - 1)
         found = halved(holds, failed, smaller)
     return on(found)
 
@@ -360,6 +373,7 @@ class Trials:
     def _serve(
         self, deployment: Deployment, load: Load, replicas: int, max_sequences: int | None, router: Router
     ) -> FleetTrial:
+        # Served, not bought: offers and the day of their prices do not matter.
         setup = Setup(deployment, load, (), date.min, self.promises, router=router)
         self.count += 1
         trial = _whole(setup, replicas, max_sequences, faster=1.0 if self.promises else _IN_HAND)

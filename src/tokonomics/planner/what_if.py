@@ -15,7 +15,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.candidates import Refusal, why_not
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import Hosts, Machine, machines_for
-from tokonomics.planner.plan import Candidate, Question
+from tokonomics.planner.plan import Candidate, Question, Study
 from tokonomics.planner.screen import LEEWAY, Screened
 from tokonomics.planner.search import Placed, Search, late_in_the_mean
 from tokonomics.planner.trials import Trials
@@ -29,7 +29,7 @@ _MOST_DOUBLINGS = 10
 
 
 @dataclass(frozen=True)
-class HighestRate:
+class HeldRate:
     """How far the traffic of a fleet may grow."""
 
     rate: float
@@ -69,7 +69,7 @@ def highest_rate(
     load: Load | None = None,
     promises: Sequence[Promise] | None = None,
     close_enough: float = CLOSE_ENOUGH,
-) -> HighestRate:
+) -> HeldRate:
     """The highest rate that these replicas hold, from the load's own on, which they are known to hold.
 
     Rates are those of a grid, ``close_enough`` apart, so that a looser promise never holds less.
@@ -92,9 +92,9 @@ def highest_rate(
         # So far only the closed form may say that the upper end breaks.
         reason = reason or broken(breaks)
         if reason:
-            return HighestRate(planned * close_enough**holds, planned * close_enough**breaks, reason)
+            return HeldRate(planned * close_enough**holds, planned * close_enough**breaks, reason)
         holds, breaks = breaks, 2 * breaks
-    return HighestRate(planned * close_enough**holds, math.inf, "nothing: is there any work to do?")
+    return HeldRate(planned * close_enough**holds, math.inf, "nothing: is there any work to do?")
 
 
 def _broken(question: Question, each: Screened, replicas: int, load: Load, promises: tuple[Promise, ...]) -> str | None:
@@ -173,6 +173,18 @@ def _cut(prefix: PrefixBlocks, before: tuple[Counts, Counts], after: tuple[Count
 def usd_per_month(deployment: Deployment, machine: Machine, replicas: int) -> float:
     """Whole machines of one offer that so many replicas take, spare ones included."""
     return machine.usd_per_month(machines_for(deployment, machine.offer, replicas))
+
+
+def resized(
+    study: Study, row: Candidate, load: Load, promises: Sequence[Promise]
+) -> tuple[Placed, int, float] | Refusal:
+    """A ranked row sized for other traffic or promises: its replicas, spare ones included, and their bill."""
+    sized = study.of(row)
+    found = resize(study.question, sized.screened.hosts, load, promises)
+    if isinstance(found, Refusal):
+        return found
+    replicas = found.replicas + study.question.limits.spare
+    return found, replicas, usd_per_month(sized.deployment, machine_of(sized, row), replicas)
 
 
 def machine_of(sized: Placed, row: Candidate) -> Machine:

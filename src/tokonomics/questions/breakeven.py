@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.questions.inputs import Headroom, Profiled, Quick, SomeModel
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import Planned, load_of, offers_of, question_of, read_rate, targets_of
+from tokonomics.questions.load import Planned, load_of, offers_of, question_of, targets_of
 from tokonomics.questions.request import Number, Switch, Text, Texts, Whole, declared
 from tokonomics.questions.serving import named, say_if_compiling
+from tokonomics.questions.traffic import read_rate
 
 if TYPE_CHECKING:
     from tokonomics.catalog.apis import ApiPrice

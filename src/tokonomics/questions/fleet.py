@@ -18,10 +18,10 @@ from tokonomics.questions.inputs import (
     Traffic,
 )
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import offers_of, read_rate, targets_of
+from tokonomics.questions.load import offers_of, targets_of
 from tokonomics.questions.request import Number, Switch, Text, Texts, Whole, declared
 from tokonomics.questions.serving import named, say_if_compiling
-from tokonomics.questions.traffic import lengths_of, read_time, traffic_of
+from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
 
 if TYPE_CHECKING:
     from tokonomics.catalog.offers import Terms

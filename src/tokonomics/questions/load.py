@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.questions.inputs import Choice, Load, Market, Objectives, SomeGpus
 from tokonomics.questions.tables import prices_in, trace_in
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+from tokonomics.questions.traffic import number_above_0, open_log, rate_of, read_rate, window_of
 
 if TYPE_CHECKING:
     from tokonomics.catalog.offers import Offer
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from tokonomics.traffic.promises import Promise
     from tokonomics.traffic.trace import Trace
 
-_SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
-_LEAST_RATE, _MOST_RATE = 1e-9, 1e9
-"""Requests a second that a ``Workload`` takes."""
 CASES = ("low", "mid", "high")
 _MADE_UP = {"input", "output", "arrivals"}
 _OF_A_LOG = {"trace", "columns", "start", "end"}
@@ -194,7 +191,6 @@ def load_of(request: Load) -> "Arrives":
 
 def _log(request: Load) -> "tuple[Trace, int]":
     """The requests of the log in its window, and how many rows could not be used."""
-    from tokonomics.questions.traffic import open_log, window_of
     from tokonomics.traffic.servegen import servegen_trace
 
     window = window_of(request.start, request.end)
@@ -213,40 +209,12 @@ def _log(request: Load) -> "tuple[Trace, int]":
     return trace, unusable
 
 
-def read_rate(text: str) -> float:
-    """Requests a second, as typed."""
-    rate = _number(text, "rate", "Such as 5.")
-    if not _LEAST_RATE <= rate <= _MOST_RATE:
-        raise BadInput(f"must be above 0 requests a second, and at most a billion, got {rate:g}", field="rate")
-    return rate
-
-
-def rate_of(tokens_per_month: str, tokens_per_request: float) -> float:
-    """Requests a second that come to so many tokens a month."""
-    from tokonomics.planner.parsing import amount
-
-    rate = amount(tokens_per_month, "tokens_per_month") / tokens_per_request / _SECONDS_PER_MONTH
-    if not _LEAST_RATE <= rate <= _MOST_RATE:
-        raise BadInput(f"comes to {rate:.3g} requests a second, which nobody serves", field="tokens_per_month")
-    return rate
-
-
 def _range(text: str, field: str) -> list[str]:
     """``10:20:40`` → its three parts, rising; anything else as it is (``lognormal:mean=800`` is no range)."""
     parts = [part.strip() for part in text.split(":")]
     if not all(re.fullmatch(r"[0-9.eE+-]+", part) for part in parts) or len(parts) == 1:
         return [text]
-    numbers = [_number(part, field) for part in parts]
+    numbers = [number_above_0(part, field) for part in parts]
     if len(parts) != len(CASES) or numbers != sorted(numbers):
         raise BadInput(f"'{shorten(text)}' is not low:mid:high", field=field, fix="Write such as 10:20:40.")
     return parts
-
-
-def _number(text: str, field: str, fix: str = "Such as 5, or 2.5:5:10.") -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not value > 0:
-        raise BadInput(f"must be a number above 0, got {shorten(text)}", field=field, fix=fix)
-    return value

@@ -29,6 +29,11 @@ _OWN_SENSE = {
 the tokens; a price that replaces a plan instead of pricing it."""
 _EITHER = {"cost": ("usd_per_hour", ("gpu", "offers"))}
 """What says the same in another way: a price, or the GPU that it is looked up for."""
+WORKING: dict[str, object] = {
+    "model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300, "slo": "ttft_p99=0.5,tpot_p99=50ms",
+    "gpu": "H100",
+}  # fmt: skip
+"""A chat service that plan, simulate, levers and the others answer at once."""
 
 
 def parameter_for(verb: str, key: str) -> Parameter | None:
@@ -174,11 +179,19 @@ def _table(table: Mapping[str, object], verb: str, where: str) -> dict[str, obje
     return made
 
 
+def shown(parameter: Parameter) -> object:
+    """A value of a key: one that works, the default, or an example."""
+    if parameter.key in WORKING:
+        return WORKING[parameter.key]
+    if parameter.type is bool:
+        return True
+    example = parameter.default if parameter.example is None else parameter.example
+    return example if parameter.default in (None, 0) else parameter.default
+
+
 def example(key: str, parameter: Parameter | None = None) -> str:
     """A line of a scenario file."""
     import json
-
-    from tokonomics.questions.scenario_text import shown
 
     value = shown(parameter or next(iter(takers_of(key).values())))
     return f"{key} = {json.dumps(value, ensure_ascii=False)}"

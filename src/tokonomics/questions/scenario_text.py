@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 
 from tokonomics.questions.request import Parameter
-from tokonomics.questions.scenario import sharers_of, shares
+from tokonomics.questions.scenario import WORKING, sharers_of, shares, shown
 from tokonomics.questions.verbs import find_verb
 
 SCHEMA_FILE = "scenario.schema.json"
@@ -37,11 +37,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Keys of more than one verb."""
 
-WORKING: dict[str, object] = {
-    "model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300, "slo": "ttft_p99=0.5,tpot_p99=50ms",
-    "gpu": "H100",
-}  # fmt: skip
-"""A chat service that plan, simulate, levers and the others answer at once."""
 _SEARCHED = ["L40S", "A100-80GB", "H100", "H200"]
 _SEARCHERS = ("plan", "fleet", "breakeven", "compare")
 
@@ -87,16 +82,6 @@ def _table(verb: str, shared: set[str], searches: bool) -> list[str]:
     for key, each in own.items():
         lines += [*_comment(each.help, each), _line(key, shown(each), False)]
     return lines if own or searches else []
-
-
-def shown(parameter: Parameter) -> object:
-    """A value of a key: one that works, the default, or an example."""
-    if parameter.key in WORKING:
-        return WORKING[parameter.key]
-    if parameter.type is bool:
-        return True
-    example = parameter.default if parameter.example is None else parameter.example
-    return example if parameter.default in (None, 0) else parameter.default
 
 
 def _comment(text: str, parameter: Parameter) -> list[str]:

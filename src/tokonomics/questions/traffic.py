@@ -8,7 +8,7 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.questions.inputs import Shape, Traffic
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.tables import trace_in
-from tokonomics.units import plural
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
 
 if TYPE_CHECKING:
     from tokonomics.traffic.arrivals import Arrivals
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _AS_GOOD_AS = 0.05
 """By so much may made-up requests miss the rate asked for before it is said: 20,000 random ones miss it by 1 %."""
+_SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
+_LEAST_RATE, _MOST_RATE = 1e-9, 1e9
+"""Requests a second that a ``Workload`` takes."""
 _ROUNDS = 8
 """Of finding how many conversations make a rate of requests; two or three do."""
 
@@ -68,8 +71,6 @@ def _recorded(traffic: Traffic, rate: float | None, window: tuple[float, float] 
 
 def _rate(traffic: Traffic) -> float | None:
     """Requests a second, checked; one way of saying it is enough."""
-    from tokonomics.questions.load import read_rate
-
     paces = [name for name in ("rate", "tokens_per_month", "speed") if getattr(traffic, name) is not None]
     if len(paces) > 1:
         raise BadInput(f"says how fast, as {option(paces[0])} does", field=paces[1], fix="Give one of the two.")
@@ -85,7 +86,6 @@ def _rate(traffic: Traffic) -> float | None:
 def _at_rate(trace: "Trace", traffic: Traffic, rate: float | None) -> "Trace":
     """A log replayed at another rate."""
     from tokonomics.planner.load import load_of_log
-    from tokonomics.questions.load import rate_of
 
     if traffic.tokens_per_month is not None:
         rate = rate_of(traffic.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
@@ -143,7 +143,6 @@ def _of_clients(traffic: Traffic, window: tuple[float, float] | None) -> "Trace"
 def _made_up(traffic: Traffic, rate: float | None) -> "tuple[Trace, float | None]":
     """The requests, and the rate that was asked for."""
     from tokonomics.planner.load import extent_of, load_of_shape
-    from tokonomics.questions.load import rate_of
     from tokonomics.traffic.arrivals import parse_arrivals
     from tokonomics.traffic.generate import ENOUGH_REQUESTS
 
@@ -317,4 +316,33 @@ def read_time(text: str | None, field: str) -> float | None:
     value = span_s(text)
     if value is None:
         raise BadInput(f"'{shorten(text)}' is not a time", field=field, fix="Write seconds, or such as 10m, 2h, 1d.")
+    return value
+
+
+def read_rate(text: str) -> float:
+    """Requests a second, as typed."""
+    rate = number_above_0(text, "rate", "Such as 5.")
+    if not _LEAST_RATE <= rate <= _MOST_RATE:
+        raise BadInput(f"must be above 0 requests a second, and at most a billion, got {rate:g}", field="rate")
+    return rate
+
+
+def rate_of(tokens_per_month: str, tokens_per_request: float) -> float:
+    """Requests a second that come to so many tokens a month."""
+    from tokonomics.planner.parsing import amount
+
+    rate = amount(tokens_per_month, "tokens_per_month") / tokens_per_request / _SECONDS_PER_MONTH
+    if not _LEAST_RATE <= rate <= _MOST_RATE:
+        raise BadInput(f"comes to {rate:.3g} requests a second, which nobody serves", field="tokens_per_month")
+    return rate
+
+
+def number_above_0(text: str, field: str, fix: str = "Such as 5, or 2.5:5:10.") -> float:
+    """A number as it was typed."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not value > 0:
+        raise BadInput(f"must be a number above 0, got {shorten(text)}", field=field, fix=fix)
     return value

@@ -8,9 +8,9 @@ from rich.text import Text
 
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.money.fleet import ADVISOR, Purchase
-from tokonomics.money.fleet_replay import Replay
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.fleet_offers import ASSUMED, MachineKind
+from tokonomics.planner.fleet_replay import Replay
 from tokonomics.report.tables import OLD_PRICE, quoted_on, table
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 

@@ -13,8 +13,7 @@ from tokonomics.memory_budget import NoRoom
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.verbs import find_verb
 from tokonomics.report.terminal import flag
-from tokonomics.sweep.figures import figures_of, untimed
-from tokonomics.sweep.outcome import Outcome, Status
+from tokonomics.sweep.outcome import Outcome, Status, figures_of, untimed
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
 """Of the environment of a worker: there is one for each core, and sums come out the same however many there are."""

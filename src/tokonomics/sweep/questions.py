@@ -10,7 +10,7 @@ from tokonomics.questions.load import replaced_by
 from tokonomics.questions.request import Kind, Parameter
 from tokonomics.questions.scenario import parameter_for, read_scenario_file
 from tokonomics.questions.verbs import find_verb, scenario_verbs
-from tokonomics.sweep.spec import read_over
+from tokonomics.sweep.points import read_over
 
 USUAL = ("plan", "simulate", "capacity")
 """The verbs that a sweep is mostly for, in the order in which they are tried."""

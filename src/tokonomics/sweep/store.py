@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +60,14 @@ class Store:
             return
         name = f"part-{self._next:09}.parquet"
         rows = [
-            (key, str(each.status), each.error, each.seconds, json.dumps(each.figures), each.answer)
-            for key, each in finished
+            (key, str(outcome.status), outcome.error, outcome.seconds, json.dumps(outcome.figures), outcome.answer)
+            for key, outcome in finished
         ]
         self._write(pl.DataFrame(rows, schema=_COLUMNS, orient="row"), name)
         self._next += 1
         self._small.append(name)
-        for key, each in finished:
-            self.done[key] = Kept(_without_answer(each), name)
+        for key, outcome in finished:
+            self.done[key] = Kept(replace(outcome, answer=None), name)
         if len(self._small) >= _SMALL:
             self._merge()
 
@@ -112,10 +112,10 @@ class Store:
         """The small parts as one."""
         first, last = (_span(name) for name in (self._small[0], self._small[-1]))
         name = f"part-{first[0]:09}-{last[1]:09}.parquet"
-        rows = pl.concat([pl.read_parquet(self.folder / each, glob=False) for each in self._small])
+        rows = pl.concat([pl.read_parquet(self.folder / part, glob=False) for part in self._small])
         self._write(rows, name)
-        for each in self._small:
-            (self.folder / each).unlink()
+        for part in self._small:
+            (self.folder / part).unlink()
         self._small.clear()
         for key in rows["id"]:
             self.done[key].part = name
@@ -211,7 +211,3 @@ def _span(name: str) -> tuple[int, int]:
     found = _PART.fullmatch(name)
     assert found is not None
     return int(found[1]), int(found[2] or found[1])
-
-
-def _without_answer(each: Outcome) -> Outcome:
-    return Outcome(each.status, each.error, each.figures, None, each.seconds)

@@ -85,8 +85,8 @@ def sweep(
       tokonomics sweep chat.toml --verb capacity --over gpu=H100,H200 --over input=200..8000:log --random 100
       tokonomics sweep chat.toml --over rate=1..50 --random 500 --ray 10.0.0.1:6379
     """
-    from tokonomics.sweep.figures import check_figure
-    from tokonomics.sweep.local import unlimited
+    from tokonomics.sweep.crew import unlimited
+    from tokonomics.sweep.outcome import check_figure
     from tokonomics.sweep.store import opened
     from tokonomics.sweep.study import Interrupted, prepared, run_of
     from tokonomics.sweep.view import sweep_view
@@ -115,7 +115,7 @@ def sweep(
     found = run.summary(by)
     charts = {}
     if found.ranked:
-        from tokonomics.sweep.charts import sweep_chart
+        from tokonomics.sweep.view import sweep_chart
 
         charts = {"What the swept keys change": lambda: sweep_chart(found)}
     result = SweepResult(document=run.plain(found, top), kept=any(row.kept for row in found.rows))
@@ -127,7 +127,7 @@ def sweep(
 
 
 def _dry_run(made: "Sweep", jobs: int | None, json: bool) -> None:
-    from tokonomics.sweep.local import most_workers
+    from tokonomics.sweep.crew import most_workers
     from tokonomics.sweep.study import done_before, timed
     from tokonomics.sweep.view import points_view
     from tokonomics.units import plural, seconds

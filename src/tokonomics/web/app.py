@@ -18,12 +18,12 @@ from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.web import login, meter, pages
 from tokonomics.web.catalogue import catalogue_json, prices_as_of
 from tokonomics.web.jobs import Job, TooManyOfYours
-from tokonomics.web.pool import Busy
 from tokonomics.web.problems import Refusal, of_validation, ours, problem_response, refusal_of
 from tokonomics.web.safety import Gate, Sessions, allowed_hosts, is_loopback
 from tokonomics.web.service import Service, Settings
 from tokonomics.web.uploads import TooMuch, TooSlow
 from tokonomics.web.verbs import PageVerb, find_verb, verbs
+from tokonomics.workers import Busy
 
 API = "/api/v1"
 _REFUSALS: dict[int | str, dict[str, Any]] = {

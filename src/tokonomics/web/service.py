@@ -18,10 +18,11 @@ from tokonomics.web.answering import as_json
 from tokonomics.web.catalogue import prices_as_of
 from tokonomics.web.inputs import checked_inputs
 from tokonomics.web.jobs import Job, Jobs, TooManyOfYours
-from tokonomics.web.pool import Broken, Pool, Refused, Task, worker_command
 from tokonomics.web.problems import ours
 from tokonomics.web.uploads import Limits, Upload, Uploads
 from tokonomics.web.verbs import UPLOAD, PageVerb
+from tokonomics.web.worker import page_pool
+from tokonomics.workers import Broken, Task, TaskRefused
 
 _CORES = os.cpu_count() or 1
 _GIB = 2**30
@@ -66,11 +67,10 @@ class Service:
         self.uploads = Uploads(settings.uploads)
         warm_ups = ("plan", "simulate") if settings.warm_up else ()
         workers = settings.quick_workers + settings.long_workers
-        common = (self.uploads.empty, settings.memory_bytes or memory_of_worker(workers, available_bytes()))
-        turn = threading.Lock()
-        quick, slow = worker_command(*common, 0), worker_command(*common, 5)
-        self.quick = Pool(settings.quick_workers, settings.waiting, quick, warm_ups[:1], turn)
-        self.long = Pool(settings.long_workers, settings.waiting, slow, warm_ups, turn)
+        memory = settings.memory_bytes or memory_of_worker(workers, available_bytes())
+        common, turn = (settings.waiting, self.uploads.empty, memory), threading.Lock()
+        self.quick = page_pool(settings.quick_workers, *common, warm_ups=warm_ups[:1], turn=turn)
+        self.long = page_pool(settings.long_workers, *common, niceness=5, warm_ups=warm_ups, turn=turn)
         self.jobs = Jobs(self.long, settings.jobs_at_once)
         self._asking: Counter[str] = Counter()
         self._remembered = Remembered()
@@ -153,8 +153,8 @@ class Service:
             name: self._home.sub("~", self._where.sub("", text)) if (text := getattr(problem, name)) else text
             for name in ("what", "where", "fix")
         }
-        if isinstance(problem, Refused):
-            return Refused(texts["what"], where=texts["where"], fix=texts["fix"])
+        if isinstance(problem, TaskRefused):
+            return TaskRefused(texts["what"], where=texts["where"], fix=texts["fix"])
         return problem
 
     def _with_names(self, given: Mapping[str, Any]) -> dict[str, Any]:

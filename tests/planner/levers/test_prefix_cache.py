@@ -25,7 +25,7 @@ from tokonomics.planner.levers.prefix_cache import (
     hits_by_size,
     hits_by_ttl,
     prefix_cache_lever,
-    serve_with,
+    serve_setting,
 )
 from tokonomics.report.cache_view import cache_view
 from tokonomics.serving.fleet import FleetSettings
@@ -196,9 +196,9 @@ def test_the_price_of_memory_is_what_two_machines_differ_in() -> None:
 
 
 def test_tiers_find_more_and_cost_no_latency(deployment: Deployment, conversations: Trace) -> None:
-    plain, _ = serve_with(deployment, conversations, CacheSetting(name="GPU"), 1)
+    plain, _ = serve_setting(deployment, conversations, CacheSetting(name="GPU"), 1)
     tiers = parse_tiers("dram=400", deployment)
-    with_tier, hits = serve_with(deployment, conversations, CacheSetting(name="dram", tiers=tiers), 1)
+    with_tier, hits = serve_setting(deployment, conversations, CacheSetting(name="dram", tiers=tiers), 1)
     before, after = outcome(plain), outcome(with_tier)
     assert 0 < hits[0].tokens <= hits[0].available_tokens
     assert before.cached_tokens < after.cached_tokens <= after.input_tokens
@@ -209,7 +209,7 @@ def test_tiers_find_more_and_cost_no_latency(deployment: Deployment, conversatio
 
 
 def test_fetches_of_one_link_follow_each_other(deployment: Deployment, conversations: Trace) -> None:
-    plain, _ = serve_with(deployment, conversations, CacheSetting(name="GPU"), 1)
+    plain, _ = serve_setting(deployment, conversations, CacheSetting(name="GPU"), 1)
     tier = parse_tiers("dram=400", deployment)[0].tier
     fetches, hits = plan_fetches(plain, (tier,))
     gains = np.maximum(fetches.tokens.astype(np.int64) - plain.served.cached_tokens, 0)
@@ -225,7 +225,7 @@ def test_fetches_of_one_link_follow_each_other(deployment: Deployment, conversat
 
 
 def test_fetching_nothing_changes_nothing(deployment: Deployment, conversations: Trace) -> None:
-    plain, _ = serve_with(deployment, conversations, CacheSetting(name="GPU"), 2)
+    plain, _ = serve_setting(deployment, conversations, CacheSetting(name="GPU"), 2)
     nothing = Fetches(np.zeros(len(conversations), np.int32), np.zeros(len(conversations)))
     again = simulate(deployment, conversations, FleetSettings(replicas=2), fetches=nothing)
     for name, column in plain.served._asdict().items():
@@ -322,7 +322,7 @@ def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_
     made = prefix_cache_lever(deployment, trace, lambda count: USD)
     for row in made.rows:
         assert row.needs
-        direct = outcome(serve_with(deployment, trace, row.setting, row.needs)[0])
+        direct = outcome(serve_setting(deployment, trace, row.setting, row.needs)[0])
         assert row.replicas == row.needs
         assert row.ttft_s == direct.ttft_s
     assert made.bill

@@ -232,18 +232,14 @@ def right_size(
 
 
 def _searched(setup: Setup, question: Question, bills: Bills, asked: object) -> Found:
-    key = setup.deployment, setup.max_sequences, setup.prefix_cache, setup.router, asked
-    if key not in bills.searches:
-        bills.searches[key] = setup.load, cheaper(setup, question, bills)
-    return bills.searches[key][1]
+    key = "search", setup.deployment, setup.max_sequences, setup.prefix_cache, setup.router, asked
+    return bills.memo.once(key, setup.load, lambda: cheaper(setup, question, bills))
 
 
 def _ranked(setup: Setup, question: Question, bills: Bills, asked: object) -> Found:
     """The planner's leaders, near the cheapest of them."""
-    key = question.model.key, setup.deployment.engine.key, asked
-    if key not in bills.studies:
-        bills.studies[key] = setup.load, study(question)
-    _, made = bills.studies[key]
+    key = "study", question.model.key, setup.deployment.engine.key, asked
+    made = bills.memo.once(key, setup.load, lambda: study(question))
     near = made.plan.best.usd_per_month * _NEAR if made.plan.best else 0.0
     rows = [each for each in made.plan.leaders(_CHECKED) if each.usd_per_month <= near]
     looked_at = len(made.search.sized) + len(made.search.refused)

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.errors import BadInput
-from tokonomics.money.cost import CostLine, CostTree, LeverBill
+from tokonomics.money.cost import LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, max_sequences
 from tokonomics.physics.sharding import adapter_bytes
@@ -71,9 +71,7 @@ def lora_lever(sharing: Sharing, pooling: Pooling) -> LoraLever:
     context = float((trace.input_tokens + trace.output_tokens / 2).mean())
     made = lora(deployment, max(1, round(pooling.batch)), max(1, round(context)), [float(each) for each in shares])
     apart = pooling.apart.replicas + max(0, deployment.lora_adapters - len(pooling.tenants))
-    price = sharing.usd_per_replica_hour(apart)
-    line = CostLine(name="replicas", quantity=apart, unit="hour", usd_per_unit=price)
-    before = CostTree(name="a deployment for each", lines=(line,))
+    before = replica_hour("a deployment for each", apart, sharing.usd_per_replica_hour(apart))
     return LoraLever(lora=made, bill=LeverBill(before=before, after=pooling.bill.after))
 
 

@@ -17,14 +17,15 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from tokonomics.errors import BadInput, option
 from tokonomics.money.cache_tiers import BreakEven, TierPrice, break_even
-from tokonomics.money.cost import CostLine, CostTree, LeverBill
+from tokonomics.money.cost import CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.trials import cached_share, serve_with
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, Spread, outcome
-from tokonomics.serving.simulator import Simulation, simulate
-from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_token, plan_fetches
-from tokonomics.traffic.prefix_reuse import reuse_within
+from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_token
+from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
@@ -149,11 +150,11 @@ def prefix_cache_lever(
         CacheSetting(name="GPU cache, prefix-aware router", router=Router.prefix_aware),
     )
 
-    def needed(setting: CacheSetting) -> _Fleet:
+    def needed(setting: CacheSetting) -> _Fewest:
         say(f"the replicas it takes: {setting.name}")
-        return _fewest(lambda count: serve_with(deployment, trace, setting, count)[0], promises)
+        return _fewest(lambda count: serve_setting(deployment, trace, setting, count)[0], promises)
 
-    def row(setting: CacheSetting, fleet: _Fleet) -> CacheRow:
+    def row(setting: CacheSetting, fleet: _Fewest) -> CacheRow:
         say(f"{setting.name} on {fleet.replicas} replicas")
         return _row(deployment, trace, setting, replicas or fleet.replicas, fleet, usd_per_replica_hour, promises)
 
@@ -185,58 +186,46 @@ def prefix_cache_lever(
     )
 
 
-def serve_with(
+def serve_setting(
     deployment: Deployment, trace: Trace, setting: CacheSetting, replicas: int
 ) -> tuple[Simulation, tuple[TierHits, ...]]:
-    """Simulate a setting; slower memories need a first run that shows which replica gets what."""
+    """Simulate a setting on so many replicas."""
     fleet = FleetSettings(replicas=replicas, router=setting.router)
-    made = simulate(deployment, trace, fleet, prefix_cache=setting.prefix_cache)
-    if not setting.tiers:
-        return made, ()
-    fetches, hits = plan_fetches(made, tuple(price.tier for price in setting.tiers))
-    return simulate(deployment, trace, fleet, prefix_cache=setting.prefix_cache, fetches=fetches), hits
+    return serve_with(deployment, trace, fleet, setting.tiers, setting.prefix_cache)
 
 
 def hits_by_size(trace: Trace, bytes_per_token: int) -> tuple[SizePoint, ...]:
     """One cache for all requests, from one block to what holds everything."""
-    prefix = trace.prefix
-    if prefix is None:
+    if trace.prefix is None:
         return ()
-    block_bytes = prefix.block_tokens * bytes_per_token
-    _, most = reuse_within(prefix, trace.input_tokens, trace.arrival_s)
+    block_bytes = trace.prefix.block_tokens * bytes_per_token
+    _, most = found_share(trace)
     sizes = np.unique(np.geomspace(max(1, most // 2000), max(2, most), _SIZES).astype(np.int64))
-    total = int(trace.input_tokens.sum(dtype=np.int64))
-    made = []
-    for blocks in sizes:
-        hits, _ = reuse_within(prefix, trace.input_tokens, trace.arrival_s, int(blocks))
-        made.append(SizePoint(size_bytes=float(blocks * block_bytes), share=float(hits.sum(dtype=np.int64)) / total))
-    return tuple(made)
+    return tuple(
+        SizePoint(size_bytes=float(blocks * block_bytes), share=found_share(trace, int(blocks))[0]) for blocks in sizes
+    )
 
 
 def hits_by_ttl(trace: Trace, bytes_per_token: int, ttls_s: Sequence[float] = TTLS_S) -> tuple[TtlPoint, ...]:
     """One cache without a limit that lets go of what was not used for so long; the last point: of nothing."""
-    prefix = trace.prefix
-    if prefix is None:
+    if trace.prefix is None:
         return ()
-    block_bytes = prefix.block_tokens * bytes_per_token
-    total = int(trace.input_tokens.sum(dtype=np.int64))
-    made = []
-    for ttl_s in (*(each for each in ttls_s if each < trace.duration_s), None):
-        hits, held = reuse_within(prefix, trace.input_tokens, trace.arrival_s, ttl_s=ttl_s)
-        share = float(hits.sum(dtype=np.int64)) / total
-        made.append(TtlPoint(ttl_s=ttl_s, share=share, held_bytes=float(held * block_bytes)))
-    return tuple(made)
+    block_bytes, points = trace.prefix.block_tokens * bytes_per_token, []
+    for ttl_s in (*(ttl_s for ttl_s in ttls_s if ttl_s < trace.duration_s), None):
+        share, held = found_share(trace, ttl_s=ttl_s)
+        points.append(TtlPoint(ttl_s=ttl_s, share=share, held_bytes=float(held * block_bytes)))
+    return tuple(points)
 
 
 @dataclass(frozen=True)
-class _Fleet:
+class _Fewest:
     """The fewest replicas that hold, or that at least keep up, with the promise that breaks on any number of them."""
 
     replicas: int
     breaks: str | None = None
 
 
-def _fewest(on: Callable[[int], Simulation], promises: Sequence[Promise]) -> _Fleet:
+def _fewest(on: Callable[[int], Simulation], promises: Sequence[Promise]) -> _Fewest:
     """More replicas than requests are ever under way change nothing: there the search ends."""
     broken = ""
 
@@ -250,11 +239,11 @@ def _fewest(on: Callable[[int], Simulation], promises: Sequence[Promise]) -> _Fl
         return made
 
     try:
-        return _Fleet(replicas_needed(seen, promises).replicas)
+        return _Fewest(replicas_needed(seen, promises).replicas)
     except NeverHolds:
         if not broken:
             raise
-        return _Fleet(replicas_needed(on, ()).replicas, broken)
+        return _Fewest(replicas_needed(on, ()).replicas, broken)
 
 
 def _most_under_way(simulation: Simulation) -> int:
@@ -308,25 +297,25 @@ def _row(
     trace: Trace,
     setting: CacheSetting,
     replicas: int,
-    fleet: _Fleet,
+    fleet: _Fewest,
     usd_per_replica_hour: Callable[[int], float],
     promises: Sequence[Promise],
 ) -> CacheRow:
     needs = fleet.replicas
-    simulation, hits = serve_with(deployment, trace, setting, replicas)
+    simulation, hits = serve_setting(deployment, trace, setting, replicas)
     made = outcome(simulation, promises)
-    fewest = made if needs == replicas else outcome(serve_with(deployment, trace, setting, needs)[0], promises)
+    fewest = made if needs == replicas else outcome(serve_setting(deployment, trace, setting, needs)[0], promises)
     hours = made.duration_s / SECONDS_PER_HOUR
     bill = None
     if fleet.breaks is None:
-        line = CostLine(name="replicas", quantity=needs, unit="hour", usd_per_unit=usd_per_replica_hour(needs))
-        bill = CostTree(name=setting.name.strip(), lines=(line, *(price.line(needs) for price in setting.tiers)))
+        memories = (price.line(needs) for price in setting.tiers)
+        bill = replica_hour(setting.name.strip(), needs, usd_per_replica_hour(needs), *memories)
     tokens = made.input_tokens + made.output_tokens
     span_hours = trace.duration_s / SECONDS_PER_HOUR
     return CacheRow(
         setting=setting,
         replicas=replicas,
-        cached_share=made.cached_tokens / made.input_tokens if made.input_tokens else 0.0,
+        cached_share=cached_share(made),
         computed_tokens_per_hour=(made.input_tokens - made.cached_tokens) / hours if hours else 0.0,
         prefill_replicas=made.shares.prefill * made.mean_replicas,
         tier_hits=hits,

@@ -22,7 +22,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.errors import BadInput
 from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
-from tokonomics.money.cost import CostLine, CostTree, LeverBill
+from tokonomics.money.cost import CostLine, CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import NeverHolds, ReplicasNeeded, replicas_needed
 from tokonomics.serving.fleet import FleetSettings
@@ -191,10 +191,9 @@ def semantic_cache_lever(
         usd_per_unit=DRAM_USD_PER_GB_HOUR,
     )
 
-    def line(held: ReplicasNeeded | None) -> CostLine:
+    def hour(name: str, held: ReplicasNeeded | None, *more: CostLine) -> CostTree:
         replicas = held.replicas if held else 0
-        price = usd_per_replica_hour(max(1, replicas))
-        return CostLine(name="replicas", quantity=replicas, unit="hour", usd_per_unit=price)
+        return replica_hour(name, replicas, usd_per_replica_hour(max(1, replicas)), *more)
 
     return SemanticLever(
         hit_share=hit_share,
@@ -208,8 +207,8 @@ def semantic_cache_lever(
         bill=None
         if breaks
         else LeverBill(
-            before=CostTree(name="no answer reused", lines=(line(before),)),
-            after=CostTree(name="similar ones answered from the cache", lines=(line(after), embedding, memory)),
+            before=hour("no answer reused", before),
+            after=hour("similar ones answered from the cache", after, embedding, memory),
         ),
     )
 

@@ -16,7 +16,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, computed_fie
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
-from tokonomics.money.cost import CostLine, CostTree, LeverBill
+from tokonomics.money.cost import CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.levers.tenant_latency import TenantLatency, latency_reader, tenant_breaks
 from tokonomics.serving.capacity import NeverHolds, apart_in_time, replicas_needed, what_breaks
@@ -393,6 +393,4 @@ def _row(sharing: Sharing, name: str, replicas: int, made: Simulation) -> FleetR
 
 
 def _bill(row: FleetRow) -> CostTree:
-    price = row.usd_per_hour / row.replicas
-    line = CostLine(name="replicas", quantity=row.replicas, unit="hour", usd_per_unit=price)
-    return CostTree(name=row.name, lines=(line,))
+    return replica_hour(row.name, row.replicas, row.usd_per_hour / row.replicas)

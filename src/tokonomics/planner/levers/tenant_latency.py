@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tokonomics.errors import shorten
-from tokonomics.serving.outcome import request_latencies, spread
+from tokonomics.serving.outcome import judged, request_latencies, spread
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.promises import Promise
@@ -41,16 +41,10 @@ def tenant_breaks(simulation: Simulation, promises: Sequence[Promise]) -> str | 
         for name, at in large.items():
             asked = at[served.status[at] != REFUSED]
             values = latencies[promise.latency][asked]
-            values = np.where(served.status[asked] == DONE, values, np.inf)
-            known = values[~np.isnan(values)]
-            if not len(known):
-                continue
-            if promise.statistic == "mean":
-                delivered = float(known.mean())
-            else:
-                delivered = float(np.percentile(known, float(promise.statistic[1:])))
-            if not delivered <= promise.seconds:
-                took = seconds(delivered) if math.isfinite(delivered) else "never"
+            done = served.status[asked] == DONE
+            found = judged(promise, values[done], int(np.count_nonzero(~done)))
+            if len(asked) and not found.kept:
+                took = "never" if found.delivered_s is None else seconds(found.delivered_s)
                 return f"{promise} of {shorten(name)} is {took}, {seconds(promise.seconds)} promised"
     return None
 

@@ -11,9 +11,12 @@ from tokonomics.catalog.spot import SCARCE, Interruptions
 from tokonomics.money.demand import demand_of, parse_demand
 from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, counted_share, simple_offer
 from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR
-from tokonomics.money.fleet_replay import (
+from tokonomics.money.fleet_search import optimal_fleet
+from tokonomics.physics.deployment import deploy
+from tokonomics.planner.fleet_replay import (
     Place,
     Replay,
+    ReplayCase,
     busiest_moment,
     drawn_interruptions,
     places_of,
@@ -21,8 +24,6 @@ from tokonomics.money.fleet_replay import (
     window_of,
     with_interruptions,
 )
-from tokonomics.money.fleet_search import optimal_fleet
-from tokonomics.physics.deployment import deploy
 from tokonomics.traffic.promises import parse_promises
 from tokonomics.traffic.trace import make_trace
 
@@ -134,16 +135,13 @@ def served(offer: FleetOffer, plan: FleetPlan, places: list[Place], rate: float)
     arrival = np.sort(rng.uniform(0, 3600, round(3600 * rate)))
     traffic = make_trace(arrival, np.full(len(arrival), 700), np.full(len(arrival), 120))
     return replay(
-        places,
+        ReplayCase(places),
         {offer.name: offer},
         {offer.name: L40S},
         traffic,
         ("all",),
         np.zeros(len(traffic), np.int32),
         parse_promises("ttft_p99=1,tpot_p99=0.1"),
-        name="",
-        what="",
-        expected_per_month=0.0,
         window=(0.0, 3600.0),
     )
 
@@ -158,16 +156,13 @@ def test_a_promise_is_judged_by_the_size_class_that_waits_longest_and_refusals_a
 
     def tried(classes: tuple[str, ...], class_of: NDArray[np.int32]) -> Replay:
         return replay(
-            [Place("one", None, ())],
+            ReplayCase([Place("one", None, ())]),
             {"one": offer},
             {"one": L40S},
             traffic,
             classes,
             class_of,
             parse_promises("ttft_p95=0.5"),
-            name="",
-            what="",
-            expected_per_month=0.0,
             window=(0.0, 80_000.0),
         )
 

@@ -23,7 +23,7 @@ from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, NOTICED_S
 from tokonomics.money.fleet_load import shared_out
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.fleet import FleetSettings, Outage
-from tokonomics.serving.outcome import Kept, request_latencies
+from tokonomics.serving.outcome import Kept, judged, request_latencies
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.promises import Promise
@@ -59,6 +59,20 @@ class Place:
     offer: str
     zone: str | None
     away: tuple[Away, ...]
+
+
+@dataclass(frozen=True)
+class ReplayCase:
+    """A fleet with what is done to it, and which of its requests are judged."""
+
+    places: Sequence[Place]
+    name: str = ""
+    what: str = ""
+    """What is done to it."""
+    expected_per_month: float = 0.0
+    """How often that happens."""
+    judged_s: tuple[float, float] = (0.0, math.inf)
+    """Promises are judged on the requests that arrive between two moments: minutes of trouble drown in a day."""
 
 
 class Replay(Noun):
@@ -195,7 +209,7 @@ def drawn_interruptions(
 
 
 def replay(
-    places: Sequence[Place],
+    case: ReplayCase,
     offers: Mapping[str, FleetOffer],
     deployments: Mapping[str, Deployment],
     traffic: Trace,
@@ -203,18 +217,11 @@ def replay(
     class_of: NDArray[np.int32],
     promises: Sequence[Promise],
     *,
-    name: str,
-    what: str,
-    expected_per_month: float,
     window: tuple[float, float],
-    judged_s: tuple[float, float] = (0.0, math.inf),
     seed: int = 0,
 ) -> Replay:
-    """Serve the window's requests; ``deployments`` by offer, ``class_of`` each request's place in ``classes``.
-
-    Promises are judged on the requests that arrive between two moments: minutes of trouble drown in a day.
-    """
-    places = [Place(each.offer, each.zone, tuple(_merged(each.away))) for each in places]
+    """Serve the window's requests; ``deployments`` by offer, ``class_of`` each request's place in ``classes``."""
+    places = [Place(place.offer, place.zone, tuple(_merged(place.away))) for place in case.places]
     kinds: list[Deployment] = []
     for place in places:
         if deployments[place.offer] not in kinds:
@@ -232,25 +239,24 @@ def replay(
         served = simulate(deployment, traffic.take(chosen), _settings(own, offers), seed=seed)
         status, latencies = served.served.status, request_latencies(served)
         waited_for = status != REFUSED
-        judged = (served.trace.arrival_s >= judged_s[0]) & (served.trace.arrival_s < judged_s[1])
+        first_s, last_s = case.judged_s
+        counts = waited_for & (served.trace.arrival_s >= first_s) & (served.trace.arrival_s < last_s)
         answered += int((status == DONE).sum())
         restarts += int(served.served.restarts.sum())
-        sizes.append(class_of[chosen][waited_for & judged])
+        sizes.append(class_of[chosen][counts])
         for promise in promises:
             # Whoever is never answered waits for ever.
-            values[str(promise)].append(
-                np.where(status == DONE, latencies[promise.latency], np.inf)[waited_for & judged]
-            )
+            values[str(promise)].append(np.where(status == DONE, latencies[promise.latency], np.inf)[counts])
     size = np.concatenate([np.zeros(0, np.int32), *sizes])
     return Replay(
-        name=name,
-        what=what,
+        name=case.name,
+        what=case.what,
         start_hour=window[0] / SECONDS_PER_HOUR,
         hours=(window[1] - window[0]) / SECONDS_PER_HOUR,
         requests=len(traffic),
         answered_share=answered / len(traffic) if len(traffic) else 0.0,
         restarts=restarts,
-        expected_per_month=expected_per_month,
+        expected_per_month=case.expected_per_month,
         slo=tuple(
             _worst_class(promise, np.concatenate([np.zeros(0), *values[str(promise)]]), size) for promise in promises
         ),
@@ -379,27 +385,9 @@ def _worst_class(promise: Promise, waits: Floats, size: NDArray[np.int32]) -> Ke
     known = ~np.isnan(waits)
     waits, size = waits[known], size[known]
     large = [index for index, number in enumerate(np.bincount(size).tolist()) if number >= _ENOUGH_OF_A_CLASS]
-    each = [_kept(promise, waits), *(_kept(promise, waits[size == index]) for index in large)]
-    return max(each, key=lambda one: math.inf if one.delivered_s is None else one.delivered_s)
-
-
-def _kept(promise: Promise, waits: Floats) -> Kept:
-    if not len(waits):
-        return Kept(promise=str(promise), promised_s=promise.seconds, delivered_s=None, kept=False)
-    if promise.statistic == "mean":
-        delivered = float(waits.mean())
-    else:
-        share = float(promise.statistic[1:])
-        answered = np.isfinite(waits).all()
-        # Between a number and for ever lies nothing.
-        delivered = float(np.percentile(waits, share) if answered else np.percentile(waits, share, method="higher"))
-    known = bool(np.isfinite(delivered))
-    return Kept(
-        promise=str(promise),
-        promised_s=promise.seconds,
-        delivered_s=delivered if known else None,
-        kept=known and delivered <= promise.seconds,
-    )
+    groups = [waits, *(waits[size == index] for index in large)]
+    kept = [judged(promise, group[np.isfinite(group)], int(np.isinf(group).sum())) for group in groups]
+    return max(kept, key=lambda one: math.inf if one.delivered_s is None else one.delivered_s)
 
 
 def busiest_moment(plan: FleetPlan, window: tuple[float, float]) -> float:
