@@ -1,9 +1,9 @@
-"""Writes the types of ``import tokonomics`` from the requests: python docs/library_stub.py"""
+"""The types of ``import tokonomics``, from the requests: python docs/library_stub.py writes them, as does make outputs."""
 
 from pathlib import Path
 
 import tokonomics
-from tokonomics.library import LISTS, annotation, function
+from tokonomics.library import annotation, function
 from tokonomics.questions.request import Place
 
 STUB = Path(__file__).parents[1] / "src" / "tokonomics" / "__init__.pyi"
@@ -31,7 +31,8 @@ from tokonomics.questions.results import (
 from tokonomics.traffic.trace import Trace
 
 __version__: str
-__all__: list[str]
+__all__ = [
+{names}]
 
 class _Frame(Protocol):
     @property
@@ -46,7 +47,9 @@ Prices = str | Path | _Frame | Mapping[str, Sequence[object]]
 
 def stub() -> str:
     """The whole file."""
-    return HEAD + "".join(_function(name) for name in tokonomics.__all__ if name != "TokonomicsError")
+    names = "".join(f'    "{name}",\n' for name in tokonomics.__all__)
+    functions = (_function(name) for name in tokonomics.__all__ if name != "TokonomicsError")
+    return "\n".join([HEAD.replace("{names}", names), "".join(functions)])
 
 
 def _function(name: str) -> str:
@@ -57,9 +60,7 @@ def _function(name: str) -> str:
         default = "" if argument.required else f" = {_literal(argument.default)}"
         line = f"    {argument.name}: {annotation(argument)}{default},\n"
         (flagged if argument.place is Place.FLAG else placed).append(line)
-    result = f"{name.capitalize()}Result"
-    result = "pl.DataFrame" if name in LISTS else "Trace" if name == "read_trace" else result
-    return f"\ndef {name}(\n{''.join(placed)}    *,\n{''.join(flagged)}) -> {result}: ...\n"
+    return f"def {name}(\n{''.join(placed)}    *,\n{''.join(flagged)}) -> {called.returns}: ...\n"
 
 
 def _literal(value: object) -> str:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokonomics.errors import BadInput, in_python, spelled
+from tokonomics.errors import BadInput, TokonomicsError, in_python, spelled
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.request import Kind, Parameter, Place, Request
@@ -26,6 +26,8 @@ NAMES = ("plan", "fleet", "breakeven", "fit", "predict", "curve", "trace", "simu
 LISTS = ("models", "gpus", "offers")
 LEFT_OUT = frozenset({"top", "why", "deploy", "deploy_to"})
 """Inputs that say how a terminal shows an answer, or write files: a frame has all rows, ``to_frame("rejected")``."""
+SUMMARISED = frozenset({"machine_tokens_per_second", "machine_usd_per_hour", "save"})
+"""Inputs of ``trace`` that are about its summary, not about the requests that ``read_trace`` gives."""
 
 
 class Notes(Listener):
@@ -46,7 +48,15 @@ class Function:
     @property
     def arguments(self) -> dict[str, Parameter]:
         """What it takes, by name."""
-        return {name: input for name, input in self.verb.parameters.items() if name not in LEFT_OUT}
+        left_out = LEFT_OUT | SUMMARISED if self.__name__ == "read_trace" else LEFT_OUT
+        return {name: input for name, input in self.verb.parameters.items() if name not in left_out}
+
+    @property
+    def returns(self) -> str:
+        """The name of the type that it gives."""
+        if self.__name__ in LISTS:
+            return "pl.DataFrame"
+        return "Trace" if self.__name__ == "read_trace" else f"{self.__name__.capitalize()}Result"
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -56,18 +66,25 @@ class Function:
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_place else inspect.Parameter.KEYWORD_ONLY
             default = inspect.Parameter.empty if argument.required else argument.default
             made.append(inspect.Parameter(name, kind, default=default, annotation=annotation(argument)))
-        return inspect.Signature(sorted(made, key=lambda argument: argument.kind))
+        return inspect.Signature(sorted(made, key=lambda argument: argument.kind), return_annotation=self.returns)
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
+        about = ABOUT.get(self.__name__, "{summary}").format(summary=in_words(self.verb.summary))
+        example = EXAMPLES[self.__name__].replace("\n", "\n... ")
         lines = [f"    {name}: {in_words(argument.help)}" for name, argument in self.arguments.items()]
-        return "\n".join([in_words(self.verb.summary), "", f">>> {EXAMPLES[self.__name__]}", "", "Arguments:", *lines])
+        return "\n".join([about, "", f">>> {example}", "", "Arguments:", *lines])
 
     def __repr__(self) -> str:
         return f"<function tokonomics.{self.__name__}>"
 
     def __call__(self, *by_place: Any, **inputs: Any) -> Any:
-        request = self.request(*by_place, **inputs)
+        try:
+            return self._answered(self.request(*by_place, **inputs))
+        except TokonomicsError as error:  # what a person got wrong is said without the way through our code
+            raise error.with_traceback(None) from None
+
+    def _answered(self, request: Request) -> Any:
         if self.__name__ == "plan":
             _refuse_several(request)
         if self.__name__ == "read_trace":
@@ -85,13 +102,10 @@ class Function:
 
     def request(self, *by_place: Any, **inputs: Any) -> Request:
         """What is asked: the arguments, or a scenario file and the arguments that win over it."""
-        named = [name for name, argument in self.arguments.items() if argument.place is not Place.FLAG]
-        if len(by_place) > len(named):
-            raise TypeError(f"{self.__name__}() takes {len(named)} positional arguments, got {len(by_place)}")
-        unknown = [name for name in inputs if name not in self.arguments]
-        if unknown:
-            raise TypeError(f"{self.__name__}() got an unexpected keyword argument '{unknown[0]}'")
-        values = {**dict(zip(named, by_place, strict=False)), **inputs}
+        try:
+            values = self.__signature__.bind_partial(*by_place, **inputs).arguments
+        except TypeError as error:
+            raise TypeError(f"{self.__name__}(): {error}") from None
         model = values.get("model")
         if self.verb.scenario and isinstance(model, str | Path) and str(model).lower().endswith(".toml"):
             from tokonomics.questions.scenario import read_request
@@ -101,24 +115,35 @@ class Function:
         return self.verb.request.of(values)
 
 
+ABOUT = {
+    "plan": "{summary}\n\n``model`` may be a scenario file (``.toml``). One model at one demand: to compare several, "
+    "plan each.",
+    "models": "{summary}\n\n``key`` is what other functions take.",
+    "read_trace": "The requests themselves, of a log or made up, as columns: to look at, to alter, and to give as "
+    "``trace=``.",
+}
+"""What a function says of itself, where the summary of the verb is not enough."""
 EXAMPLES = {
     "plan": 'tk.plan("llama-3.1-8b", rate=5, input=1000, output=300, slo={"ttft_p99": 0.5}, gpu=["L4", "H100"])',
-    "fleet": 'tk.fleet("llama-3.1-8b", demand="12x20,12x2", input=1000, output=300, slo="ttft_p99=1", provider="aws", '
-    'gpu="L40S", no_replay=True)',
+    "fleet": 'tk.fleet("llama-3.1-8b", demand="12x20,12x2", input=1000, output=300, slo="ttft_p99=1", provider="aws",\n'
+    '         gpu="L40S", no_replay=True).to_frame().select("offer", "terms", "usd_per_hour")',
     "breakeven": 'tk.breakeven("llama-3.3-70b", api="openai:gpt-4o", input=1000, output=300, quick=True)',
     "fit": 'tk.fit("llama-3.1-8b", gpu="H100", context=8192)',
     "predict": 'tk.predict("llama-3.1-8b", gpu="H200", batch=64).decode_step_s',
-    "curve": 'tk.curve("llama-2-7b", gpu="H100", usd_per_hour=2.0).to_frame().select("batch", "tokens_per_s")',
+    "curve": 'tk.curve("llama-2-7b", gpu="H100", usd_per_hour=2.0).to_frame().select("batch", "tokens_per_s", '
+    '"usd_per_mtok")',
     "trace": 'tk.trace("azure-conv")',
-    "read_trace": 'tk.read_trace("azure-conv", start="10m", end="20m").rate',
+    "read_trace": 'tk.read_trace("azure-conv", speed=4)',
     "simulate": 'tk.simulate("llama-3.1-8b", gpu="H100", trace="azure-conv", speed=4, slo={"ttft_p99": 0.5}, '
     "usd_per_hour=2.0)",
-    "capacity": 'tk.capacity("llama-3.1-8b", gpu="H100", input=1000, output=300, slo={"ttft_p99": 0.5}).rate',
+    "capacity": 'tk.capacity("llama-3.1-8b", gpu="H100", input=1000, output=300, '
+    'slo="ttft_p99=0.5,tpot_p99=0.05").rate',
     "levers": 'tk.levers("llama-3.1-8b", gpu="L4", usd_per_hour=0.8, rate=30, input=500, output=200, '
-    'slo={"ttft_p99": 1}, without=["hardware", "speculation", "disaggregation"])',
+    'slo={"ttft_p99": 1},\n          without=["hardware", "speculation", "disaggregation"])',
     "models": 'tk.models("qwen3", moe=True).select("key", "parameters", "active_parameters")',
     "gpus": 'tk.gpus(min_memory=100, architecture="hopper").select("key", "memory_gb", "bandwidth_bytes_per_s")',
-    "offers": 'tk.offers(gpu="H100", provider=["aws", "gcp"]).select("provider", "region", "gpus", "usd_per_hour")',
+    "offers": 'tk.offers(gpu="H100", provider=["aws", "gcp"]).select("provider", "region", "gpus", "usd_per_hour", '
+    '"date")',
 }
 
 

@@ -10,7 +10,7 @@ import typer
 
 from tokonomics.errors import BadInput, option
 from tokonomics.questions.command import command_line
-from tokonomics.questions.request import Kind, Parameter, Parameters, Place, Request
+from tokonomics.questions.request import NO_LIMIT, Kind, Parameter, Parameters, Place, Request
 from tokonomics.questions.verbs import Verb
 from tokonomics.report.terminal import Terminal, check_files, give
 
@@ -117,7 +117,7 @@ def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
             flags,
             help=help,
             min=parameter.low if number else None,
-            max=parameter.high if number else None,
+            max=parameter.high if number and parameter.high != NO_LIMIT else None,
             show_default=parameter.default_text or True,
             metavar="<float>" if parameter.takes_text else None,
         )

@@ -30,6 +30,8 @@ class BreakevenRequest(SomeModel, Planned, Headroom, Quick, Profiled):
       tokonomics breakeven chat.toml --api openai:gpt-4o-mini
     """
 
+    FIRST = ("model", "api")
+
     api: Texts | None = declared(
         None, "host:model as in `tokonomics apis`; with commas, or repeat.", example=["openai:gpt-4o"]
     )

@@ -24,6 +24,8 @@ class CostRequest(GpuPrice, Lengths, PriceList):
       tokonomics cost chat.toml --tokens-per-second 4800
     """
 
+    FIRST = ("tokens_per_second", "usd_per_hour", "gpu", "gpus")
+
     tokens_per_second: Number = declared(..., "Tokens a second of all GPUs together, at full speed.", example=2400)
     gpu: Text | None = declared(None, "GPU whose cheapest offer is the price instead.", example="H100")
     gpus: Whole = declared(1, "Number of GPUs.", example=8)

@@ -20,6 +20,8 @@ class CurveRequest(OneModel, OneGpu, Layout, Adapters, Priced, Profiled):
       tokonomics curve chat.toml --kv fp8
     """
 
+    FIRST = ("model", "gpu", "context")
+
     context: Whole = declared(1024, "Tokens each sequence holds; for a prompt, its length.")
 
 

@@ -20,6 +20,8 @@ class FitRequest(OneModel, OneGpu, Layout, Adapters, Profiled):
       tokonomics fit chat.toml --gpu L40S
     """
 
+    FIRST = ("model", "gpu", "context")
+
     context: Whole = declared(4096, "Tokens of one sequence, prompt and answer.")
 
 

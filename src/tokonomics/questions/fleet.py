@@ -42,6 +42,8 @@ class FleetRequest(
       tokonomics fleet chat.toml --demand weekly:9,peak=2
     """
 
+    FIRST = ("model", "demand")
+
     demand: Text | None = declared(
         None,
         "Requests a second over time: 12x20,12x2 (hours × rate) or weekly:5,peak=2.",

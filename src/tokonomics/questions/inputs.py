@@ -6,7 +6,19 @@ on, several to choose from) is declared in both groups with the same words.
 
 from typing import Any
 
-from tokonomics.questions.request import Kind, Number, Place, Request, Switch, Table, Text, Texts, Whole, declared
+from tokonomics.questions.request import (
+    NO_LIMIT,
+    Kind,
+    Number,
+    Place,
+    Request,
+    Switch,
+    Table,
+    Text,
+    Texts,
+    Whole,
+    declared,
+)
 
 _MODEL = "A name (see `tokonomics models`) or a config.json; or a scenario file."
 _MODEL_PLACE: dict[str, Any] = {"kind": Kind.MODEL, "example": "llama-3.1-8b", "metavar": "MODEL | SCENARIO.toml"}
@@ -169,11 +181,13 @@ class Log(Request):
 class Seeded(Request):
     """What is random, and comes out the same."""
 
-    seed: Whole = declared(0, "Of everything random: equal seeds give equal traffic.", low=0, high=2**63 - 1, example=0)
+    seed: Whole = declared(0, "Of everything random: equal seeds give equal traffic.", low=0, high=NO_LIMIT, example=0)
 
 
 class Shape(Lengths, Log, Seeded):
     """The lengths and the pace of requests that are made up, and the log that takes their place."""
+
+    FIRST = ("tokens_per_month", "input", "output", "arrivals", "trace", "columns", "start", "end")
 
     tokens_per_month: Text | None = declared(
         None, "Instead of --rate: prompt and answer tokens a month, such as 2B.", example="2B"
@@ -216,7 +230,7 @@ class Traffic(Paced, Shape):
         return any(value is not None for value in (self.arrivals, self.rate, self.tokens_per_month))
 
 
-class Load(Shape, Objectives):
+class Load(Paced, Shape, Objectives):
     """The traffic that is planned for, and the latency targets."""
 
     rate: Text | None = declared(

@@ -23,6 +23,8 @@ class MeterReportRequest(InLedger, AgainstPlan):
       tokonomics meter report --since 1d --by hour --chart day.png
     """
 
+    FIRST = ("since", "until", "by")
+
     since: Text = declared("1d", "From: 7d, 90m ago, or 2026-11-08 (UTC).", example="7d")
     until: Text | None = declared(None, "To, likewise.", without="now", example="2026-11-08")
     by: Text = declared("model,day", "model, target, engine, day, hour or any label, with commas.")

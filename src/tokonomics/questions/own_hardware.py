@@ -30,6 +30,8 @@ class OwnHardwareRequest(PriceList):
       tokonomics own-hardware server.toml --pue 1.3 --residual 10% --cost-of-capital 8% --hosting-usd-per-month 600
     """
 
+    FIRST = ("gpu", "purchase_usd", "years", "usd_per_kwh", "host_watts", "gpus")
+
     gpu: Text | None = declared(None, "Which GPU the machine has. Needed.", example="H100")
     purchase_usd: Text | None = declared(None, "Price of the whole machine: 250000, 250k. Needed.", example="250k")
     years: Number | None = declared(None, "Over which it is written off. Needed.", example=4)

@@ -20,6 +20,8 @@ class PredictRequest(OneModel, OneGpu, Layout, Adapters, Profiled):
       tokonomics predict chat.toml --batch 16
     """
 
+    FIRST = ("model", "gpu", "batch", "context")
+
     batch: Whole = declared(1, "Sequences running at once.", low=1, high=10**6)
     context: Whole = declared(1024, "Tokens each sequence holds; for a prompt, its length.")
 

@@ -12,13 +12,16 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from tokonomics.errors import BadInput, nearest, shorten
+
+NO_LIMIT = 2**63 - 1
+"""The largest number that the machine holds: refused beyond, and not worth a word in help."""
 
 
 class Kind(StrEnum):
@@ -136,6 +139,8 @@ class Request(BaseModel):
         frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True, defer_build=True,
         arbitrary_types_allowed=True, revalidate_instances="never",
     )  # fmt: skip
+    FIRST: ClassVar[tuple[str, ...]] = ()
+    """The fields that a reader looks for: they stand before those of the groups, which stand before the own ones."""
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
@@ -213,13 +218,13 @@ Parameters = Mapping[str, Parameter]
 
 @lru_cache(maxsize=64)
 def parameters_of(request: type[Request]) -> dict[str, Parameter]:
-    """Every field of a request: those of its groups in their order, then its own."""
+    """Every field of a request: the first ones, those of its groups in their order, then its own."""
     fields = request.model_fields
     return {name: _parameter(name, fields[name]) for name in _in_order(request) if name in fields}
 
 
 def _in_order(request: type[BaseModel]) -> dict[str, None]:
-    found: dict[str, None] = {}
+    found: dict[str, None] = dict.fromkeys(vars(request).get("FIRST", ()))
     for base in request.__bases__:
         if issubclass(base, Request):
             found |= _in_order(base)

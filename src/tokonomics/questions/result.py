@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+_NOTEBOOK_ROWS = 10
+"""As on the terminal."""
+
+
 class Shows(Protocol):
     """The description of a result: see ``report.answer``."""
 
@@ -24,8 +28,6 @@ class Shows(Protocol):
     def chart(self, name: str) -> "alt.TopLevelMixin": ...
 
     def text(self) -> str: ...
-
-    def html(self, notes: Sequence[str]) -> str: ...
 
 
 def beside() -> Any:
@@ -115,8 +117,16 @@ class Result(Noun):
         return shows.text() if shows else self.headline()
 
     def _repr_html_(self) -> str:
-        shows = self._shows
-        return shows.html([self._command]) if shows else self.headline()
+        """The headline over a small table."""
+        from tokonomics.questions.notebook import table_html
+
+        rows = frame_of(noun.model_dump(mode="json") for noun in self.first_rows(_NOTEBOOK_ROWS)).to_dicts()
+        count = self.row_count()
+        shown = f"{len(rows)} of {count:,} rows; " if count > len(rows) else ""
+        others = "".join(f', to_frame("{name}")' for name in self.frames() if name != self.ROWS)
+        columns = [name for name in self.SHOWN if not rows or name in rows[0]]
+        notes = [f"{shown}all figures: to_frame(){others}", self._command]
+        return table_html(self.headline(), rows, columns, [note for note in notes if note])
 
     def __getstate__(self) -> dict[Any, Any]:
         """Without the views and what they draw from: that is large and stays where it is."""

@@ -24,6 +24,8 @@ class TraceRequest(Traffic):
       tokonomics trace chat.toml
     """
 
+    FIRST = ("trace", "columns")
+
     trace: Table | None = declared(
         None,
         "A log (CSV, JSON lines, parquet; .gz, .zst), a sample such as azure-conv, or ServeGen's clients.",

@@ -9,9 +9,6 @@ if TYPE_CHECKING:
 
     from tokonomics.questions.result import Result
 
-_NOTEBOOK_ROWS = 10
-"""As on the terminal."""
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -46,19 +43,6 @@ class Answer:
         from tokonomics.report.text import as_text
 
         return as_text(self.view())
-
-    def html(self, notes: Sequence[str]) -> str:
-        """For a notebook: the headline over a small table."""
-        from tokonomics.questions.frames import frame_of
-        from tokonomics.report.notebook_view import table_html
-
-        found = self.result
-        rows = frame_of(noun.model_dump(mode="json") for noun in found.first_rows(_NOTEBOOK_ROWS)).to_dicts()
-        count = found.row_count()
-        shown = f"{len(rows)} of {count:,} rows; " if count > len(rows) else ""
-        others = "".join(f', to_frame("{name}")' for name in found.frames() if name != found.ROWS)
-        columns = [name for name in found.SHOWN if not rows or name in rows[0]]
-        return table_html(found.headline(), rows, columns, [f"{shown}all figures: to_frame(){others}", *notes])
 
 
 def below_each_other(views: Sequence[Any]) -> Any:

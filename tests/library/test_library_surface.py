@@ -1,8 +1,8 @@
 """What ``import tokonomics`` gives: a dozen names, loaded when used, typed, with the words of the command line."""
 
-import ast
 import inspect
 import os
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 
 import tokonomics as tk
-from tokonomics.api.ask import arguments, verb_of
-from tokonomics.cli.argument_names import in_python
-from tokonomics.cli.main import app
+from tokonomics.cli.commands import BY_PLACE, command_of
+from tokonomics.errors import BadInput, in_python, option, spelled
+from tokonomics.library import function, in_words
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+
+import library_stub
 
 FUNCTIONS = [name for name in tk.__all__ if name != "TokonomicsError"]
 LEFT_OUT = {
-    "chart": "a result draws its chart", "html": "a notebook is the page", "json": "to_json()",
+    "chart": "a result draws its chart", "html": "a notebook is the page", "as_json": "to_json()",
     "top": "a frame has all rows", "why": 'to_frame("rejected")', "deploy": "writes files", "deploy_to": "writes files",
-    "model": "is taken by its place",
 }  # fmt: skip
 """Flags that are no arguments, and what stands for them."""
 HEAVY = {"altair", "fastapi", "numba", "numpy", "polars", "pydantic", "rich", "scipy", "typer"}
@@ -53,14 +56,11 @@ def test_the_names_are_about_a_dozen_and_completion_shows_them() -> None:
     assert len(tk.__all__) <= 15
     assert set(tk.__all__) <= set(dir(tk))
     with pytest.raises(AttributeError, match="no attribute 'plam'"):
-        _ = tk.plam
+        _ = tk.plam  # type: ignore[attr-defined]
 
 
-def test_type_checkers_see_the_names_that_are_given() -> None:
-    tree = ast.parse(Path(str(tk.__file__)).read_text(encoding="utf-8"))
-    guarded = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {each.name for node in guarded.body if isinstance(node, ast.ImportFrom) for each in node.names}
-    assert seen == set(tk.__all__)
+def test_type_checkers_see_the_names_that_are_given_with_the_types_of_the_requests() -> None:
+    assert library_stub.STUB.read_text(encoding="utf-8") == library_stub.stub(), "run docs/library_stub.py"
     assert Path(str(tk.__file__)).with_name("py.typed").is_file()
 
 
@@ -89,21 +89,33 @@ def test_a_users_code_is_checked_against_the_types(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_arguments_are_the_flags_of_the_verb_with_the_same_defaults(name: str) -> None:
-    function = getattr(tk, name)
-    verb = next(each.callback for each in app.registered_commands if each.name == verb_of(function))
-    assert verb is not None
-    flags = inspect.signature(verb).parameters
-    asked = inspect.signature(function).parameters
-    renamed = {"input_text": "input", "output_text": "output"}
-    by_place = {"what", "model_name", "model", "file", "match"}
-    theirs = {renamed.get(each, each): parameter.default for each, parameter in flags.items() if each not in by_place}
-    ours = {each: parameter.default for each, parameter in asked.items() if each not in by_place}
+    asked = function(name)
+    flags = inspect.signature(command_of(asked.verb)).parameters
+    theirs = {flag: made.default for flag, made in flags.items() if not flag.endswith(BY_PLACE)}
+    ours = {each: made.default for each, made in inspect.signature(asked).parameters.items()}
     ignored = {"machine_tokens_per_second", "machine_usd_per_hour", "save"} if name == "read_trace" else set()
     assert set(theirs) - set(ours) <= LEFT_OUT.keys() | ignored
-    for each, default in ours.items():
-        assert theirs[each] == default or (name, each) == ("breakeven", "api"), each
-    assert set(arguments(function)) == set(asked)
-    assert all(in_python(said.flag) == each for each, said in arguments(function).items() if said.flag)
+    assert theirs | ours == theirs
+    assert set(asked.arguments) == set(ours)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_arguments_are_the_fields_of_the_request(name: str) -> None:
+    asked = function(name)
+    declared = asked.verb.request.model_fields
+    assert {each: argument.default for each, argument in asked.arguments.items() if not argument.required} == {
+        each: declared[each].default for each in asked.arguments if not declared[each].is_required()
+    }
+    assert all(declared[each].description == argument.help for each, argument in asked.arguments.items())
+
+
+def test_what_is_no_argument_is_refused_as_python_does() -> None:
+    with pytest.raises(TypeError, match=r"^fit\(\): got an unexpected keyword argument 'gpus'"):
+        tk.fit("llama-3.1-8b", gpus="H100")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^fit\(\): too many positional arguments"):
+        tk.fit("llama-3.1-8b", "H100")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^fit\(\): multiple values for argument 'model'"):
+        tk.fit("llama-3.1-8b", model="llama-3.1-8b", gpu="H100")  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -118,26 +130,34 @@ def test_every_function_says_what_it_answers_with_an_example_and_every_argument(
     assert "--" not in said
 
 
+def test_help_shows_a_function_with_its_arguments() -> None:
+    said = pydoc.render_doc(tk.fit, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
+    assert "Does a model fit a GPU" in said
+    assert "tp: Tensor parallelism" in said
+    assert str(inspect.signature(tk.fit)).startswith("(model: 'Words', *, gpu: 'Words', context: 'int' = 4096")
+    assert inspect.signature(tk.fit).return_annotation == "FitResult"
+
+
 @pytest.mark.parametrize(
     ("typed", "written"),
     [
         ("--rate", "rate"),
-        ("Such as --rate 5, or --tokens-per-month 2B.", 'Such as rate=5, or tokens_per_month="2B".'),
+        ("Instead of --tokens-per-month: as many.", "Instead of tokens_per_month: as many."),
         ("Give --prefill-replicas as well.", "Give prefill_replicas as well."),
-        ("must be later than --from", "must be later than start"),
         ("prefill--decode is no flag, nor is a -- alone", "prefill--decode is no flag, nor is a -- alone"),
-        ("--slo ttft_p99=0.5", "slo ttft_p99=0.5"),
-        (
-            "Give --gpu; see `tokonomics fit x --gpu H100`, or --tp.",
-            "Give gpu; see `tokonomics fit x --gpu H100`, or tp.",
-        ),
     ],
 )
-def test_messages_speak_of_arguments_instead_of_flags(typed: str, written: str) -> None:
-    assert in_python(typed) == written
+def test_help_speaks_of_arguments_instead_of_flags(typed: str, written: str) -> None:
+    assert in_words(typed) == written
 
 
-def test_names_within_a_sentence_can_be_marked() -> None:
-    said = in_python("Leave out --rate, or give --from; see `tokonomics trace --rate 2`.", mark="`")
-    assert said == "Leave out `rate`, or give `start`; see `tokonomics trace --rate 2`."
-    assert in_python("Such as --rate 5.", mark="`") == "Such as `rate=5`."
+def test_messages_speak_of_arguments_instead_of_flags() -> None:
+    said = BadInput(
+        f"must be later than {option('start')}",
+        field="end",
+        fix=f"Such as {option('rate', 5)}, or {option('tokens_per_month', '2B')}; see `tokonomics fit x --gpu H100`.",
+    )
+    assert str(said) == (
+        'end: must be later than start\n  Such as rate=5, or tokens_per_month="2B"; see `tokonomics fit x --gpu H100`.'
+    )
+    assert spelled(f"{option('slo', 'ttft_p99=0.5')}", in_python) == 'slo="ttft_p99=0.5"'

@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 import tokonomics as tk
-from tokonomics.api.result import Result
 from tokonomics.errors import BadInput, DoesNotFit, TokonomicsError, UnknownName
+from tokonomics.questions.result import Result
 from tokonomics.traffic.trace import Trace, make_trace
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -272,7 +272,7 @@ def test_what_is_wrong_is_said_in_the_words_of_python(
 ) -> None:
     with pytest.raises(kind, match=message) as caught:
         ask()
-    assert "--" not in str(caught.value)
+    assert "--" not in str(caught.value).replace("vLLM bench --save-detailed", "")  # a flag of vLLM's
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
 

@@ -13,12 +13,21 @@ import polars as pl
 import pytest
 
 import tokonomics as tk
-from tokonomics.api.planning import BreakevenResult, FleetResult, LeversResult, PlanResult
-from tokonomics.api.result import Result
-from tokonomics.api.serving import CapacityResult, SimulateResult, TraceResult
-from tokonomics.api.steps import CurveResult, FitResult, PredictResult
 from tokonomics.errors import BadInput, UnknownName
-from tokonomics.report.frames import frame_of
+from tokonomics.questions.frames import frame_of
+from tokonomics.questions.result import Result
+from tokonomics.questions.results import (
+    BreakevenResult,
+    CapacityResult,
+    CurveResult,
+    FitResult,
+    FleetResult,
+    LeversResult,
+    PlanResult,
+    PredictResult,
+    SimulateResult,
+    TraceResult,
+)
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 KINDS: tuple[type[Result], ...] = (
