@@ -9,8 +9,8 @@ from tokonomics.questions.verbs import BUY, RUN
 DOORS = {
     "sweep": Action(BUY, "Ask a verb at many points of a scenario; what is done is kept, and the same command goes on "
                     "from there.", "tokonomics.sweep.sweep:sweep"),
-    "web": Action(RUN, "The page: plans, traffic, levers and live costs in the browser.",
-                  "tokonomics.web.serve:web"),
+    "web": Action(RUN, "Open the page: the same answers as here, with sliders, charts and links; on this machine "
+                  "alone.", "tokonomics.web.serve:web"),
 }  # fmt: skip
 """The other doors, opened from the command line."""
 
