@@ -150,8 +150,8 @@ def summarize(
 ) -> TraceSummary:
     """Read all of it once; a log that lists prefix blocks is read a second time for them, up to ``MOST_REPLAYED``.
 
-    With the capacity and the price of one machine also what its idle time costs. ``on_rows`` hears after every batch how
-    many rows were read so far.
+    With the capacity and the price of one machine also what its idle time costs. ``on_rows`` hears after every batch
+    how many rows were read so far.
     """
     if (tokens_per_second is None) != (usd_per_hour is None):
         missing = "machine_usd_per_hour" if usd_per_hour is None else "machine_tokens_per_second"
