@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from tokonomics.cli.command_line import flag
 
-from tokonomics.cli.main import app
+from tokonomics.cli.main import application
 from tokonomics.errors import BadInput, TokonomicsError, in_python, option, shorten, spelled
+from tokonomics.report.terminal import flag
 
 SOURCE = Path(__file__).parents[1] / "src" / "tokonomics"
 BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner", "measure")
@@ -25,8 +25,8 @@ ALLOWED = {
     },
     "planner/deploy_kubernetes.py": {"--spare"},
     "planner/fleet.py": {"--max-spot-share"},
-    "planner/lever_list.py": {"--draft"},
-    "planner/stack.py": {"--acceptance", "--draft"},
+    "planner/levers/lever_list.py": {"--draft"},
+    "planner/levers/stack.py": {"--acceptance", "--draft"},
     "measure/bench/run.py": {"--seed"},
     "measure/installation.py": {"--profile", "--semantic", "--source"},
     "measure/meter/meter.py": {"--price"},
@@ -114,15 +114,15 @@ def _commands(command: typer.core.TyperCommand | typer.core.TyperGroup) -> Itera
 def parameters() -> dict[str, set[str]]:
     """Every parameter of our command line with its flags."""
     found: dict[str, set[str]] = {}
-    for command in _commands(typer.main.get_command(app)):  # type: ignore[arg-type]
+    for command in _commands(typer.main.get_command(application(None))):  # type: ignore[arg-type]
         for each in command.params:
             names = (*each.opts, *each.secondary_opts)
             found.setdefault(str(each.name), set()).update(name for name in names if name.startswith("--"))
     return found
 
 
-def _modules() -> Iterator[tuple[str, ast.Module]]:
-    paths = [path for name in BELOW_THE_DOORS for path in sorted((SOURCE / name).rglob("*.py"))]
+def _modules(*more: str) -> Iterator[tuple[str, ast.Module]]:
+    paths = [path for name in (*BELOW_THE_DOORS, *more) for path in sorted((SOURCE / name).rglob("*.py"))]
     for path in [*paths, *sorted(SOURCE.glob("*.py"))]:
         yield path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
 
@@ -151,7 +151,7 @@ def test_no_layer_below_the_doors_names_a_flag(parameters: dict[str, set[str]]) 
 
 
 def test_every_field_that_an_error_names_is_a_parameter(parameters: dict[str, set[str]]) -> None:
-    for path, module in _modules():
+    for path, module in _modules("questions"):
         for call in (node for node in ast.walk(module) if isinstance(node, ast.Call)):
             name = getattr(call.func, "id", None)
             named = [each.value for each in call.keywords if each.arg == "field"]

@@ -111,18 +111,18 @@ output = 16.0
 
 
 def read_scenario(path: Path) -> object:
-    from tokonomics.cli.scenario_file import read_scenario
-    from tokonomics.planner.scenario import Scenario, load_of, offers_of, promises_of
+    from tokonomics.questions.load import cases_of, load_of, offers_of, targets_of
+    from tokonomics.questions.plan import PlanRequest
+    from tokonomics.questions.scenario import read_request
 
-    made = read_scenario(path)
-    for case in made.cases().values():
-        promises_of(case)
+    made = read_request(path, PlanRequest, "plan")
+    for case in cases_of(made).values():
+        targets_of(case)
         if case.trace is None:
             loads = load_of(case).workload
             assert 0 < loads.input_tokens < 1e12
             assert 0 < loads.rate < 1e12
         offers_of(case)
-    assert isinstance(made, Scenario)
     return made
 
 
@@ -367,8 +367,6 @@ def prompt_files() -> list[bytes]:
 @cache
 def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
     """The small languages of the flags; the last is a path of the page's, with what it may be."""
-    from tokonomics.cli.serving_flags import _autoscale, _outage, timeout_from
-
     from tokonomics.catalog.gpus import find_gpu
     from tokonomics.catalog.offers import parse_discounts
     from tokonomics.measure.meter.prices import find_offer, parse_prices
@@ -377,6 +375,7 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
     from tokonomics.money.cost import parse_load
     from tokonomics.money.demand import parse_demand
     from tokonomics.planner.parsing import amount, dollars, parse_terms, router_from
+    from tokonomics.questions.serving import _autoscale, _outage, timeout_of
     from tokonomics.traffic.arrivals import parse_arrivals
     from tokonomics.traffic.generate import parse_sessions, parse_system, parse_tenants
     from tokonomics.traffic.grammar import span_s
@@ -411,7 +410,7 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
         "span": (span_s, ["90", "1.5h", "250ms"]),
         "autoscale": (_autoscale, ["max=8,target=32,cold=120", "min=1,max=4,target=2,cold=0,hold=5"]),
         "outage": (_outage, ["replica=0,at=600,for=300,notice=120,spot=1", "replica=0,at=10"]),
-        "timeout": (timeout_from, ["30", "2m"]),
+        "timeout": (timeout_of, ["30", "2m"]),
         "prices": (lambda text: parse_prices([text], 1), ["gpu=L4:0.80", "http://gpu2:8000:0.80"]),
         "offer": (find_offer, ["aws:p5.48xlarge"]),
         "matchers": (lambda text: selector_of(["up"], text), ['namespace="prod",job=~"vllm.*"']),

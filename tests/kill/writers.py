@@ -368,12 +368,13 @@ def report(folder: Path) -> int:
 
 
 def write_deployment(folder: Path, turn: int) -> None:
-    from tokonomics.cli.deploy import save_files
     from tokonomics.planner.deploy_files import DeployFile
+    from tokonomics.questions.listener import SILENT
+    from tokonomics.questions.plan import save_files
 
     text = f"turn: {turn}\n" * ROWS
     files = [DeployFile(name=name, text=text, fill_in=()) for name in ("serve.sh", "serve.yaml")]
-    save_files(files, folder / "deploy")
+    save_files(files, folder / "deploy", SILENT)
 
 
 def deployment(folder: Path) -> int:

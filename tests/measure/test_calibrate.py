@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tokonomics.cli.main import app
+from tokonomics.__main__ import app
 from tokonomics.errors import BadInput
 from tokonomics.measure.calibrate import Calibrated, calibrate, errors, held_out_loads, load_of
 from tokonomics.measure.evidence import Evidence, Said, read_evidence

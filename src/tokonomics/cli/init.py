@@ -21,7 +21,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Write a scenario file to begin with: every flag of every verb as a key, explained, with values that work.
+    """Write a scenario file to begin with: every input of every verb as a key, explained, with values that work.
 
     \b
     Examples:

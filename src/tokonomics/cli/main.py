@@ -72,10 +72,13 @@ def application(only: str | None = None, more: Mapping[str, Action] | None = Non
         else:
             app.command(verb.name, rich_help_panel=verb.group, help=verb.summary)(_listed)
     for name, action in {**ACTIONS, **(more or {})}.items():
-        if only not in (None, name):
+        listed = only not in (None, name)
+        if action.several:
+            # Typer lists groups after commands: one that is only listed is a group as well.
+            group = typer.Typer(help=action.summary) if listed else action.load()
+            app.add_typer(group, name=name, rich_help_panel=action.group)
+        elif listed:
             app.command(name, rich_help_panel=action.group, help=action.summary)(_listed)
-        elif action.several:
-            app.add_typer(action.load(), name=name, rich_help_panel=action.group)
         else:
             app.command(name, rich_help_panel=action.group)(action.load())
     return app

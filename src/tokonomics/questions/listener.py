@@ -24,7 +24,7 @@ class Listener:
         return None
 
     def counting(self, what: str, total: int) -> Callable[[int], None] | None:
-        """A function that takes how many of ``total`` are done; None where nobody counts along."""
+        """A function that takes how many of ``total`` (0: nobody knows) are done; None where nobody counts along."""
         return None
 
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -87,10 +88,20 @@ def texts(value: object) -> list[str]:
     return [repr(value) if isinstance(value, float) else str(value)]
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+def _typed(value: object) -> list[str]:
+    """Like ``texts``, of text and numbers alone: anything else would only look like what was meant."""
+    several = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    given: Any = tuple(cast("Iterable[object]", value)) if several else value
+    parts = given.values() if isinstance(given, Mapping) else given if several else (given,)
+    if not all(_is_plain(part) for part in parts):
         raise ValueError("must be text")
-    return value
+    return texts(given)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, str | Path | Integral):
+        return not isinstance(value, bool)
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _number(value: object) -> object:
@@ -107,7 +118,7 @@ def _share(value: object) -> object:
     try:
         return float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
     except ValueError:
-        raise ValueError(f"'{shorten(value)}' is not a share: write 0.1 or 10%") from None
+        raise ValueError("is not a share: write 0.1 or 10%") from None
 
 
 def _table(value: object) -> object:
@@ -115,8 +126,8 @@ def _table(value: object) -> object:
     return str(value) if isinstance(value, str | Path) else value
 
 
-Text = Annotated[str, BeforeValidator(lambda value: ",".join(texts(_plain(value))))]
-Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(texts(_plain(value))))]
+Text = Annotated[str, BeforeValidator(lambda value: ",".join(_typed(value)))]
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(_typed(value)))]
 Whole = Annotated[int, BeforeValidator(_number)]
 Number = Annotated[float, BeforeValidator(_number)]
 Share = Annotated[float, BeforeValidator(_share)]

@@ -95,7 +95,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> "Simulate
         max_sequences=request.max_sequences,
         max_batched_tokens=request.max_batched_tokens,
         seed=request.seed,
-        progress=listener.counting("requests served", count) if count >= _WORTH_COUNTING else None,
+        progress=listener.counting(f"serving {count:,} requests", count) if count >= _WORTH_COUNTING else None,
     )
     found = outcome(simulation, targets)
     cost = served_cost(found, *price) if price else None

@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tokonomics.errors import shorten
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.request import Kind, Number, Place, Table, Text, declared
@@ -70,8 +71,9 @@ def trace(request: TraceRequest, listener: Listener = SILENT) -> "TraceResult":
     if isinstance(request.trace, str) and given <= _AS_IT_IS:
         log = open_log(request.trace, request.columns, request.strict)
     if log:
-        listener.doing(f"reading {request.trace}")
-        return TraceResult(**dict(summed_up(log, on_rows=listener.counting("rows read", 0))))
+        reading = f"reading {shorten(log.path.name)}"
+        listener.doing(reading)
+        return TraceResult(**dict(summed_up(log, on_rows=listener.counting(f"{reading}, rows", 0))))
     requests = traffic_of(request, listener)
     found = summed_up(requests)
     if save:

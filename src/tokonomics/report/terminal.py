@@ -105,8 +105,9 @@ class Terminal(Listener):
     def counting(self, what: str, total: int) -> Callable[[int], None] | None:
         if self._screen is None:
             return None
-        of = f" of {total:,}" if total else ""
-        return lambda done: self.doing(f"{done:,}{of} {what}")
+        from tokonomics.units import percent
+
+        return lambda done: self.doing(f"{what}: {percent(done / total) if total else f'{done:,}'}")
 
 
 def check_files(chart: str | None, html: str | None = None) -> None:

@@ -150,7 +150,8 @@ def summarize(
 ) -> TraceSummary:
     """Read all of it once; a log that lists prefix blocks is read a second time for them, up to ``MOST_REPLAYED``.
 
-    With the capacity and the price of one machine also what its idle time costs. ``on_rows`` hears of every batch.
+    With the capacity and the price of one machine also what its idle time costs. ``on_rows`` hears after every batch
+    how many rows were read so far.
     """
     if (tokens_per_second is None) != (usd_per_hour is None):
         missing = "machine_usd_per_hour" if usd_per_hour is None else "machine_tokens_per_second"
@@ -170,7 +171,7 @@ def summarize(
                 fix=f"Without them: {option('columns', 'arrival=…,input=…,output=…')}.",
             )
         if on_rows:
-            on_rows(len(rows.arrival_s))
+            on_rows(tally.requests)
     if not tally.requests:
         raise BadInput("has no requests", where=_name(source))
     tally.finish()
