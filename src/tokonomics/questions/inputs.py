@@ -4,7 +4,7 @@ A request takes a group by inheriting it. A field that some questions take once 
 on, several to choose from) is declared in both groups with the same words.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from tokonomics.questions.request import (
     NO_LIMIT,
@@ -187,7 +187,16 @@ class Seeded(Request):
 class Shape(Lengths, Log, Seeded):
     """The lengths and the pace of requests that are made up, and the log that takes their place."""
 
-    FIRST = ("tokens_per_month", "input", "output", "arrivals", "trace", "columns", "start", "end")
+    FIRST: ClassVar[tuple[str, ...]] = (
+        "tokens_per_month",
+        "input",
+        "output",
+        "arrivals",
+        "trace",
+        "columns",
+        "start",
+        "end",
+    )
 
     tokens_per_month: Text | None = declared(
         None, "Instead of --rate: prompt and answer tokens a month, such as 2B.", example="2B"
