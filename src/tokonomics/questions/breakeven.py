@@ -84,7 +84,8 @@ def hosting_of(request: BreakevenRequest, offers: "tuple[Offer, ...]") -> "Hosti
     def at_rate(rate: float) -> "Load":
         return load_of(request.model_copy(update={"rate": f"{rate:.9g}", "tokens_per_month": None}))
 
-    log = load_of(request.model_copy(update={"rate": None, "tokens_per_month": None})) if request.trace else None
+    paceless = request.model_copy(update={"rate": None, "tokens_per_month": None})
+    log = load_of(paceless) if request.trace is not None else None
     base = question_of(
         request,
         named(request.model),
@@ -152,7 +153,8 @@ def _given(request: BreakevenRequest, extras: "tuple[Extra, ...]") -> "BreakEven
     gpus = request.replica_gpus
     name = f"{plural(gpus, 'GPU')} at {usd(price)}/h, {speed:,.0f} tok/s filled to {percent(share)}"
     kind = kind_of_equation(name, price, gpus, speed, share)
-    shape = request.model_copy(update={"rate": None if request.trace else "1", "tokens_per_month": None})
+    rate = "1" if request.trace is None else None
+    shape = request.model_copy(update={"rate": rate, "tokens_per_month": None})
     load = load_of(shape)
     cached = share_of_api(load, request.cached_share)
     replayed = request.cached_share is None
@@ -173,7 +175,9 @@ def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float |
         raise BadInput(what, field="tokens_per_month", fix="Give one of the two.")
     if request.rate is not None:
         return read_rate(request.rate) * tokens_per_request * SECONDS_PER_MONTH
-    return amount(request.tokens_per_month, "tokens_per_month") if request.tokens_per_month else None
+    if request.tokens_per_month is not None:
+        return amount(request.tokens_per_month, "tokens_per_month")
+    return None
 
 
 def _apis(request: BreakevenRequest) -> "list[ApiPrice]":

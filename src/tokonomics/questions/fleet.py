@@ -112,7 +112,9 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> "FleetResult":
 
     targets = targets_of(request)
     model = find_model(named(request.model))
-    weights = parse_precision(request.weights, WEIGHT_PRECISIONS, "weights") if request.weights else model.served
+    weights = (
+        parse_precision(request.weights, WEIGHT_PRECISIONS, "weights") if request.weights is not None else model.served
+    )
     kv = parse_precision(request.kv, KV_PRECISIONS, "kv")
     terms, risk = _terms(request), _interruptions(request.interruptions)
     startup_s = read_time(request.startup, "startup")

@@ -158,7 +158,7 @@ def load_of(request: Load) -> "Arrives":
         raise BadInput(f"says the same as {option('rate')}", field="tokens_per_month", fix="Give one of the two.")
     if request.trace is not None:
         for name in sorted(_MADE_UP):
-            if getattr(request, name):
+            if getattr(request, name) is not None:
                 raise BadInput("is for made-up requests, not for a log", field=name)
         trace, unusable = _log(request)
         if request.tokens_per_month is not None:
@@ -166,7 +166,7 @@ def load_of(request: Load) -> "Arrives":
         load = load_of_log(trace, rate, unusable)
         return load.evenly() if request.offline else load
     for name in sorted(_OF_A_LOG - {"trace"}):
-        if getattr(request, name):
+        if getattr(request, name) is not None:
             raise BadInput("is for a log, not for made-up requests", field=name)
     if request.input is None:
         shape = f"{option('input', 1000)} {option('output', 300)}"
@@ -185,7 +185,7 @@ def load_of(request: Load) -> "Arrives":
             fix=f"Such as {option('rate', 5)}, or {option('tokens_per_month', '2B')}.",
         )
     # A batch can be fed evenly.
-    arrivals = request.arrivals or ("constant:1" if request.offline else None)
+    arrivals = "constant:1" if request.offline and request.arrivals is None else request.arrivals
     return load_of_shape(rate, request.input, request.output, arrivals=arrivals, seed=request.seed)
 
 

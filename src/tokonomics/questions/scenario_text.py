@@ -22,7 +22,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "sessions", "tenants", "trace", "columns", "strict", "from", "to", "sample", "speed", "servegen_model",
         "servegen_scale", "seed",
     ),
-    "The promise": ("slo", "offline"),
+    "The latency targets": ("slo", "offline"),
     "The hardware": (
         "gpu", "tp", "pp", "ep", "replicas", "spare", "max_utilization", "router", "no_prefix_cache", "tiers",
         "max_sequences", "max_batched_tokens", "priority", "timeout",

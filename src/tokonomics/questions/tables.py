@@ -19,7 +19,7 @@ def prices_in(value: Any) -> "tuple[Offer, ...]":
     from tokonomics.catalog.offers import load_offers, parse_offers
 
     if value is None or isinstance(value, str):
-        return load_offers(Path(value) if value else None)
+        return load_offers(None if value is None else Path(value))
     return parse_offers(_polars(value, "offers").write_csv(), "offers")
 
 
