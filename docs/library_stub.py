@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tokonomics
 from tokonomics.library import annotation, function
-from tokonomics.questions.request import Place
+from tokonomics.questions.request import Placement
 
 STUB = Path(__file__).parents[1] / "src" / "tokonomics" / "__init__.pyi"
 HEAD = '''"""Written by docs/library_stub.py from the requests: what type checkers and editors see."""
@@ -59,7 +59,7 @@ def _function(name: str) -> str:
     for argument in called.arguments.values():
         default = "" if argument.required else f" = {_literal(argument.default)}"
         line = f"    {argument.name}: {annotation(argument)}{default},\n"
-        (flagged if argument.place is Place.FLAG else placed).append(line)
+        (flagged if argument.place is Placement.FLAG else placed).append(line)
     return f"def {name}(\n{''.join(placed)}    *,\n{''.join(flagged)}) -> {called.returns}: ...\n"
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tokonomics.errors import BadInput, TokonomicsError, in_python, spelled
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import Listener
-from tokonomics.questions.request import Kind, Parameter, Place, Request
+from tokonomics.questions.request import Kind, Parameter, Placement, Request
 from tokonomics.questions.verbs import VERBS, Verb
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Function:
     def __signature__(self) -> inspect.Signature:
         made = []
         for name, argument in self.arguments.items():
-            by_place = argument.place is not Place.FLAG
+            by_place = argument.place is not Placement.FLAG
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_place else inspect.Parameter.KEYWORD_ONLY
             default = inspect.Parameter.empty if argument.required else argument.default
             made.append(inspect.Parameter(name, kind, default=default, annotation=annotation(argument)))

@@ -16,9 +16,16 @@ from tokonomics.cli.init import as_text
 from tokonomics.cli.scenario_command import AS_GIVEN, as_defaults
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.questions.listener import SILENT
-from tokonomics.questions.scenario import ScenarioFile, known_keys, parameter_for, read_scenario_file, shared_keys
+from tokonomics.questions.scenario import (
+    ScenarioFile,
+    known_keys,
+    parameter_for,
+    read_scenario_file,
+    shared_keys,
+    shown,
+)
 from tokonomics.questions.scenario_schema import scenario_schema
-from tokonomics.questions.scenario_text import GROUPS, scenario_text, shown
+from tokonomics.questions.scenario_text import GROUPS, scenario_text
 from tokonomics.questions.verbs import find_verb, scenario_verbs
 from tokonomics.report.terminal import flag
 

@@ -18,7 +18,7 @@ from tokonomics.measure.probe import shapes
 from tokonomics.measure.probe.fit_profile import profile_from, shrunken
 from tokonomics.measure.probe.timing_rows import check_timings
 from tokonomics.measure.probe.timings import PROBE, SECTIONS, why_not, write
-from tokonomics.measure.validate import Prediction, predict
+from tokonomics.measure.validate import ScoredPrediction, predict
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
 from tokonomics.physics.calibration import read_profile, using
 from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve, all_reduce_seconds, gemm_seconds
@@ -222,7 +222,7 @@ def test_steps_of_the_h200_are_predicted_from_its_profile(file: str, decode: flo
     with using(read_profile(PROBED)):
         for row in rows:
             said = predict(row)
-            assert isinstance(said, Prediction)
+            assert isinstance(said, ScoredPrediction)
             errors.setdefault(row.mode.value, []).append(abs(said.error))
     assert np.median(errors["decode_step"]) <= decode
     assert np.median(errors["prefill_step"]) <= 0.03

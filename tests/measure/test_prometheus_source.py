@@ -22,7 +22,7 @@ from tokonomics.measure.meter.prometheus_api import Series
 from tokonomics.measure.meter.prometheus_gpus import PrometheusGpuSource
 from tokonomics.measure.meter.prometheus_source import PrometheusSource, scrapes_of
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
-from tokonomics.measure.meter.state import MeterState, Tally
+from tokonomics.measure.meter.state import MeterState, MeterTally
 
 STARTED = 1.7e9
 ODD_JOB = r'the "new" one (1.5|2) \d+'
@@ -205,7 +205,7 @@ def test_the_meter_books_a_fleet_live_and_from_history_alike(fleet: Fleet, tmp_p
     async def live(book: Ledger) -> MeterState:
         meter = Meter([source], book, Clock(), usd_per_hour=3600.0, every_s=0.2)
         first = await meter.tick()
-        assert first.total == Tally()
+        assert first.total == MeterTally()
         for step in range(4):
             for name, counts in fleet.counts.items():
                 if step == 2 and name == "b":

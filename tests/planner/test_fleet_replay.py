@@ -14,8 +14,8 @@ from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.fleet_replay import (
+    FleetReplay,
     Place,
-    Replay,
     ReplayCase,
     busiest_moment,
     drawn_interruptions,
@@ -130,7 +130,7 @@ def test_the_zone_that_holds_most_is_the_one_taken() -> None:
     assert often == 0
 
 
-def served(offer: FleetOffer, plan: FleetPlan, places: list[Place], rate: float) -> Replay:
+def served(offer: FleetOffer, plan: FleetPlan, places: list[Place], rate: float) -> FleetReplay:
     rng = np.random.default_rng(0)
     arrival = np.sort(rng.uniform(0, 3600, round(3600 * rate)))
     traffic = make_trace(arrival, np.full(len(arrival), 700), np.full(len(arrival), 120))
@@ -154,7 +154,7 @@ def test_a_promise_is_judged_by_the_size_class_that_waits_longest_and_refusals_a
     offer = FleetOffer(name="one", requests_per_s={"small": 9, "large": 9}, replicas=1, usd_per_hour=1)
     size = (inputs > 1000).astype(np.int32)
 
-    def tried(classes: tuple[str, ...], class_of: NDArray[np.int32]) -> Replay:
+    def tried(classes: tuple[str, ...], class_of: NDArray[np.int32]) -> FleetReplay:
         return replay(
             ReplayCase([Place("one", None, ())]),
             {"one": offer},

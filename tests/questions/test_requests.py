@@ -11,7 +11,7 @@ from tokonomics.questions.breakeven import BreakevenRequest
 from tokonomics.questions.inputs import Paced, Profiled, Shown, Traffic
 from tokonomics.questions.own_hardware import OwnHardwareRequest
 from tokonomics.questions.plan import PlanRequest
-from tokonomics.questions.request import Kind, Parameter, Place, Request, Text, declared, parameters_of, texts
+from tokonomics.questions.request import Kind, Parameter, Placement, Request, Text, declared, parameters_of, texts
 from tokonomics.questions.simulate import SimulateRequest
 from tokonomics.questions.verbs import VERBS
 
@@ -131,12 +131,12 @@ def test_only_what_was_said_is_given() -> None:
 
 def test_a_request_cannot_be_changed() -> None:
     with pytest.raises(Exception, match="frozen"):
-        planned().rate = "9"  # type: ignore[misc]
+        planned().rate = "9"
 
 
 class Counted(Request):
     count: int = declared(3, "How many.", low=1, high=9, key="for", example=4)
-    name: Text = declared(..., "Which.", place=Place.FIRST, kind=Kind.FILE, metavar="NAME")
+    name: Text = declared(..., "Which.", place=Placement.FIRST, kind=Kind.FILE, metavar="NAME")
 
 
 class Both(Paced, Counted):
@@ -156,7 +156,7 @@ def test_fields_stand_in_the_order_of_their_groups_and_then_their_own() -> None:
 def test_a_parameter_says_all_that_was_declared() -> None:
     found = parameters_of(Both)
     assert found["count"] == Parameter(
-        name="count", key="for", flag="--for", off=None, place=Place.FLAG, type=int, is_list=False, required=False,
+        name="count", key="for", flag="--for", off=None, place=Placement.FLAG, type=int, is_list=False, required=False,
         default=3, help="How many.", default_text=None, low=1, high=9, example=4, kind=Kind.PLAIN, metavar=None,
         takes_text=False, writes=False,
     )  # fmt: skip
@@ -169,7 +169,11 @@ def test_a_parameter_says_all_that_was_declared() -> None:
     ("request_type", "name", "expected"),
     [
         (PlanRequest, "gpu", {"type": str, "is_list": True, "default_text": "all with offers"}),
-        (BreakevenRequest, "model", {"place": Place.EITHER, "flag": "--model", "is_list": False, "kind": Kind.MODEL}),
+        (
+            BreakevenRequest,
+            "model",
+            {"place": Placement.EITHER, "flag": "--model", "is_list": False, "kind": Kind.MODEL},
+        ),
         (PlanRequest, "spare", {"type": int, "low": 0, "high": 1000}),
         (PlanRequest, "trace", {"type": str, "kind": Kind.TRACE}),
         (OwnHardwareRequest, "residual", {"type": float, "takes_text": True}),

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokonomics.sweep.crew import Crew, NoWorkers, answer, outcomes
-from tokonomics.sweep.outcome import Outcome, Status
-from tokonomics.sweep.points import Point
-from tokonomics.sweep.view import Clock, progress
+from tokonomics.sweep.outcome import PointOutcome, Status
+from tokonomics.sweep.points import SweepPoint
+from tokonomics.sweep.view import SweepClock, progress
 from tokonomics.workers import Replied, Spent, WorkerDied
 
 
@@ -57,7 +57,7 @@ class ScriptedWorker:
         if dies:
             raise WorkerDied("killed")
         self._hangs = crew.deaths.get(point) == -1  # it never answers
-        return None if self._hangs else Replied(json.dumps(Outcome(Status.OK, answer=point).plain()).encode())
+        return None if self._hangs else Replied(json.dumps(PointOutcome(Status.OK, answer=point).plain()).encode())
 
     def kill(self) -> None: ...
 
@@ -67,9 +67,9 @@ class ScriptedWorker:
 
 def ended(
     crew: Scripted, points: int, limit_s: float = 1e6, on_ready: Callable[[], None] = lambda: None
-) -> list[tuple[str, Outcome]]:
+) -> list[tuple[str, PointOutcome]]:
     """What became of p0, p1 and so on."""
-    asked = [Point(place, f"p{place}", {}, {"id": f"p{place}"}) for place in range(points)]
+    asked = [SweepPoint(place, f"p{place}", {}, {"id": f"p{place}"}) for place in range(points)]
     with closing(crew):
         return [(point.id, outcome) for batch in outcomes(crew, asked, limit_s, on_ready) for point, outcome in batch]
 
@@ -134,7 +134,7 @@ def test_the_clock_starts_with_the_first_worker_that_is_ready() -> None:
 def test_the_start_of_workers_is_no_part_of_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     """100 s until a worker is ready, then 10 s for the first of three points: 20 s are left."""
     now = [0.0]
-    clock = Clock(lambda: now[0])
+    clock = SweepClock(lambda: now[0])
     with progress(3, 0, 1, clock) as advance:
         now[0] = 100.0
         clock.start()

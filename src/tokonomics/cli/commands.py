@@ -10,7 +10,7 @@ import typer
 
 from tokonomics.errors import BadInput, option
 from tokonomics.questions.command import command_line
-from tokonomics.questions.request import NO_LIMIT, Kind, Parameter, Parameters, Place, Request
+from tokonomics.questions.request import NO_LIMIT, Kind, Parameter, Parameters, Placement, Request
 from tokonomics.questions.verbs import Verb
 from tokonomics.report.terminal import Terminal, check_files, give
 
@@ -68,7 +68,7 @@ def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any
     values = {}
     for name, parameter in parameters.items():
         value = _plain(given.get(name))
-        if parameter.place is Place.EITHER and (by_place := given.get(f"{name}{BY_PLACE}")) is not None:
+        if parameter.place is Placement.EITHER and (by_place := given.get(f"{name}{BY_PLACE}")) is not None:
             if value is not None:
                 raise BadInput("two models are given", field=name, fix=f"Name one, such as {_such_as(parameter)}.")
             value = by_place
@@ -104,13 +104,13 @@ def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
     if parameter.takes_text and default is not None:
         default = str(default)
     made = []
-    if parameter.place is not Place.FLAG:
-        name = parameter.name if parameter.place is Place.FIRST else f"{parameter.name}{BY_PLACE}"
+    if parameter.place is not Placement.FLAG:
+        name = parameter.name if parameter.place is Placement.FIRST else f"{parameter.name}{BY_PLACE}"
         shown = parameter.default_text or True
         info = typer.Argument(help=parameter.help, metavar=parameter.metavar, show_default=shown)
         made.append(_made(name, Annotated[optional, info], default))
-    if parameter.place is not Place.FIRST:
-        help = "The model, by name." if parameter.place is Place.EITHER else parameter.help
+    if parameter.place is not Placement.FIRST:
+        help = "The model, by name." if parameter.place is Placement.EITHER else parameter.help
         flags = f"{parameter.flag}/{parameter.off}" if parameter.off else str(parameter.flag)
         number = parameter.type in (int, float) and not parameter.takes_text
         info = typer.Option(

@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from tokonomics.cli.commands import BY_PLACE
 from tokonomics.errors import BadInput, TokonomicsError, shorten
-from tokonomics.questions.request import Parameter, Place
+from tokonomics.questions.request import Parameter, Placement
 from tokonomics.questions.scenario import (
     ScenarioFile,
     example,
@@ -87,7 +87,7 @@ class ScenarioCommand(TyperCommand):
         mark = "\0scenario"
         found, left, _ = self.make_parser(ctx).parse_args([*args[:place], mark, *args[place + 1 :]])
         placed = [
-            found.get(_placed(parameter)) for parameter in self._parameters() if parameter.place is not Place.FLAG
+            found.get(_placed(parameter)) for parameter in self._parameters() if parameter.place is not Placement.FLAG
         ]
         return mark in left or any(mark in value if isinstance(value, tuple) else value == mark for value in placed)
 
@@ -105,7 +105,7 @@ class ScenarioCommand(TyperCommand):
 
 
 def _placed(parameter: Parameter) -> str:
-    return f"{parameter.name}{BY_PLACE}" if parameter.place is Place.EITHER else parameter.name
+    return f"{parameter.name}{BY_PLACE}" if parameter.place is Placement.EITHER else parameter.name
 
 
 def as_defaults(verb: str, values: Mapping[str, object], file: ScenarioFile) -> tuple[dict[str, Any], list[str]]:
@@ -119,7 +119,7 @@ def as_defaults(verb: str, values: Mapping[str, object], file: ScenarioFile) -> 
         if parameter is None:
             raise unknown(f"{verb} has no '{shorten(key)}'", key, known_keys([verb]), file.path.name)
         taken = _taken(parameter, value, verb, file.where(verb, key))
-        if parameter.place is Place.FIRST:
+        if parameter.place is Placement.FIRST:
             placed += taken if isinstance(taken, list) else [taken]
         else:
             defaults[parameter.name] = taken

@@ -30,10 +30,10 @@ from tokonomics.measure.probe.fit_profile import held_out_figures, shrunken
 from tokonomics.measure.validate import kind_of, steps_of, value_of
 from tokonomics.physics.calibration import (
     Correction,
+    ErrorSpread,
     HeldOut,
     Profile,
     Range,
-    Spread,
     engine_of,
     using,
 )
@@ -473,7 +473,7 @@ def errors(rows: Sequence[Measurement], correction: Correction | None) -> list[f
     return found
 
 
-def _spreads(rows: Sequence[Measurement], trial: Correction, steps: StepModel) -> dict[str, Spread]:
+def _spreads(rows: Sequence[Measurement], trial: Correction, steps: StepModel) -> dict[str, ErrorSpread]:
     """How far held-out figures lie from what was learned, as if some of the known size came before.
 
     Statistics of one load err together: they count as one.
@@ -481,8 +481,8 @@ def _spreads(rows: Sequence[Measurement], trial: Correction, steps: StepModel) -
     made: dict[Kind, dict[Load, list[float]]] = {}
     for row, error in zip(rows, errors(rows, trial), strict=True):
         made.setdefault(kind_of(row), {}).setdefault(load_of(row), []).append(error)
-    spreads: dict[str, Spread] = {}
+    spreads: dict[str, ErrorSpread] = {}
     for kind, loads in made.items():
         sizes = [math.sqrt(statistics.fmean(error * error for error in found)) for found in loads.values()]
-        spreads[kind] = Spread(deviation=shrunken(sizes, prior_deviation(kind, steps.deployment)), n=len(sizes))
+        spreads[kind] = ErrorSpread(deviation=shrunken(sizes, prior_deviation(kind, steps.deployment)), n=len(sizes))
     return spreads

@@ -23,13 +23,20 @@ from tokonomics.measure.importers import vllm
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.measurements import Measurement, Statistic, Unread, read_measurements, read_text, steps_from
 from tokonomics.measure.meter.loads import is_ledger, runs_of
-from tokonomics.measure.priced_run import Machine as RunMachine
-from tokonomics.measure.priced_run import as_model, machine_of, measurements_of
+from tokonomics.measure.priced_run import MeasuredMachine, as_model, machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
 from tokonomics.measure.probe.timing_rows import check_timings
 from tokonomics.measure.step_log import is_step_log, stated_by, steps_logged
 from tokonomics.measure.validate import engine_named
-from tokonomics.physics.calibration import Correction, HeldOut, Kernels, Machine, Profile, is_profile, read_profile
+from tokonomics.physics.calibration import (
+    Correction,
+    HeldOut,
+    Kernels,
+    ProbedMachine,
+    Profile,
+    is_profile,
+    read_profile,
+)
 from tokonomics.units import plural
 
 ROUNDED = 0.95
@@ -63,7 +70,7 @@ class Evidence:
     rows: list[Measurement] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
     kernels: Kernels | None = None
-    machine: Machine | None = None
+    machine: ProbedMachine | None = None
     timings: dict[str, Any] = field(default_factory=dict)
     check: tuple[HeldOut, ...] = ()
     corrections: tuple[Correction, ...] = ()
@@ -183,7 +190,7 @@ def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None
     found.rows += taught_by(run.model_copy(update={"points": points}), machine)
 
 
-def _machine(stated: Stated, said: Said, where: str) -> RunMachine:
+def _machine(stated: Stated, said: Said, where: str) -> MeasuredMachine:
     if said.engine is None and stated.engine and not _known_engine(stated.engine):
         raise BadInput(
             f"the engine '{shorten(stated.engine)}' is none of ours",
@@ -196,7 +203,7 @@ def _machine(stated: Stated, said: Said, where: str) -> RunMachine:
     return machine
 
 
-def taught_by(run: BenchmarkRun, machine: RunMachine) -> list[Measurement]:
+def taught_by(run: BenchmarkRun, machine: MeasuredMachine) -> list[Measurement]:
     """Every figure of a run that teaches or judges: all but what is one request's luck."""
     rows = measurements_of(run, machine)
     return [row for row in rows if row.statistic is not Statistic.p99 or (row.run.requests or 0) >= FEWEST_FOR_P99]

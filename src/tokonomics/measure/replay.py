@@ -37,7 +37,7 @@ class Figure(StrEnum):
     e2e_p50_s = "e2e_p50_s"
 
 
-class Comparison(Noun):
+class ReplayComparison(Noun):
     """One figure of one run."""
 
     measured: float
@@ -53,7 +53,7 @@ class ReplayedRun(Noun):
     requests: int
     fitted_on: tuple[str, ...]
     fit: StepFit
-    figures: dict[Figure, Comparison | None]
+    figures: dict[Figure, ReplayComparison | None]
     """None where no request has the figure: answers of one token have no TPOT."""
 
 
@@ -168,10 +168,10 @@ def _replayed(log: EngineLog, name: str, fitted_on: tuple[str, ...], fit: StepFi
     )
 
 
-def _comparison(measured: float | None, predicted: float | None) -> Comparison | None:
+def _comparison(measured: float | None, predicted: float | None) -> ReplayComparison | None:
     if not measured or predicted is None:
         return None
-    return Comparison(measured=measured, predicted=predicted, error=predicted / measured - 1)
+    return ReplayComparison(measured=measured, predicted=predicted, error=predicted / measured - 1)
 
 
 def _chosen(log: EngineLog, fit_on: Sequence[str] | None, where: str, *, everything: bool) -> tuple[str, ...] | None:

@@ -55,7 +55,7 @@ class TierPrice(Noun):
         return CostLine(name=self.tier.name, quantity=gigabytes, unit="GB-hour", usd_per_unit=self.usd_per_gb_hour)
 
 
-class BreakEven(Noun):
+class TierBreakEven(Noun):
     """Fetching a block against computing it."""
 
     tier: str
@@ -74,7 +74,7 @@ class BreakEven(Noun):
 
 def break_even(
     deployment: Deployment, price: TierPrice, usd_per_replica_hour: float, block_tokens: int = 16
-) -> BreakEven:
+) -> TierBreakEven:
     """Where fetching wins, and how long a block may lie there; computing is taken at a full chunk of the engine."""
     first, last = (
         float(compute_s(deployment, block_tokens, place))
@@ -86,7 +86,7 @@ def break_even(
     worth_usd = first * usd_per_replica_hour / SECONDS_PER_HOUR
     takes_s = float(fetch_s(deployment, price.tier, block_tokens))
     pays_within_s = worth_usd / held_usd_per_s if held_usd_per_s > 0 else None
-    return BreakEven(
+    return TierBreakEven(
         tier=price.tier.name,
         block_tokens=block_tokens,
         fetch_s=takes_s,

@@ -17,7 +17,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import FleetOffer, FleetPlan, Purchase, Wishes, counted_share, mixed_capacity
+from tokonomics.money.fleet import FleetOffer, FleetPlan, FleetPurchase, Wishes, counted_share, mixed_capacity
 from tokonomics.money.fleet_load import shared_out
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
@@ -166,7 +166,7 @@ def missing_share(offer: FleetOffer) -> float:
     return offer.gpus * FAILURES_PER_GPU_HOUR * (NOTICED_S + offer.startup_s) / SECONDS_PER_HOUR
 
 
-def _gone(zone: str, purchases: Sequence[Purchase], offers: Mapping[str, FleetOffer], wishes: Wishes) -> float:
+def _gone(zone: str, purchases: Sequence[FleetPurchase], offers: Mapping[str, FleetOffer], wishes: Wishes) -> float:
     """The share of time in which a zone's machines are missing; of several offers the largest."""
     return max(
         1 - counted_share(offers[each.offer], market, wishes)
@@ -195,7 +195,7 @@ def _states(gone: Sequence[float], correlation: float) -> Iterator[tuple[frozens
 
 
 def _hour(
-    purchases: Sequence[Purchase],
+    purchases: Sequence[FleetPurchase],
     counts: Sequence[int],
     rates: Mapping[str, float],
     offers: Mapping[str, FleetOffer],

@@ -18,11 +18,21 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import REGION_CORRELATION
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import FleetOffer, FleetPlan, Purchase, Wishes, mixed_capacity
+from tokonomics.money.fleet import FleetOffer, FleetPlan, FleetPurchase, Wishes, mixed_capacity
 from tokonomics.money.fleet_bill import p99_bill
 from tokonomics.money.fleet_blame import impossible
-from tokonomics.money.fleet_kinds import Kind, kinds_of, undominated
-from tokonomics.money.fleet_program import Floats, Ints, OutOfTime, Solution, Window, bill, solve, spells, starts_of
+from tokonomics.money.fleet_kinds import MachineKind, kinds_of, undominated
+from tokonomics.money.fleet_program import (
+    Floats,
+    Ints,
+    OutOfTime,
+    ProgramWindow,
+    Solution,
+    bill,
+    solve,
+    spells,
+    starts_of,
+)
 from tokonomics.units import HOURS_PER_MONTH
 
 GAP = 5e-3
@@ -66,7 +76,7 @@ def optimal_fleet(
     return FleetPlan(
         hours=demand.hours,
         purchases=tuple(
-            Purchase(
+            FleetPurchase(
                 offer=kinds[index].offer.name,
                 terms=kinds[index].terms,
                 place=kinds[index].place,
@@ -92,7 +102,7 @@ def optimal_fleet(
     )
 
 
-def _sizes(kinds: Sequence[Kind], demand: Demand) -> Floats:
+def _sizes(kinds: Sequence[MachineKind], demand: Demand) -> Floats:
     """What one of each kind counts for, in requests of the demand's mix."""
     return np.array([mixed_capacity(kind.offer, demand.mix) * kind.counted for kind in kinds])
 
@@ -115,7 +125,9 @@ def _check(offers: Sequence[FleetOffer], demand: Demand) -> None:
             )
 
 
-def search(kinds: Sequence[Kind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float) -> Solution | None:
+def search(
+    kinds: Sequence[MachineKind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float
+) -> Solution | None:
     """The counts by kind and hour with a proven bound; None where there is no fleet."""
     started = any(kind.start_usd for kind in kinds)
     different = spells(demand) if started else len(set(zip(*demand.rates.values(), strict=True)))
@@ -150,7 +162,7 @@ def divided_usd(offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes) ->
 
 
 def _taken_apart(
-    kinds: Sequence[Kind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float, started: bool
+    kinds: Sequence[MachineKind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float, started: bool
 ) -> Solution | None:
     began = time.perf_counter()
 
@@ -186,7 +198,7 @@ def _taken_apart(
 
 
 def _by_hours(
-    kinds: Sequence[Kind], demand: Demand, wishes: Wishes, near: Ints, gap: float, left: Callable[[], float]
+    kinds: Sequence[MachineKind], demand: Demand, wishes: Wishes, near: Ints, gap: float, left: Callable[[], float]
 ) -> Solution | None:
     """Each hour by itself, with the reserved machines of a fleet of divided ones, rounded; None where one has none.
 
@@ -202,7 +214,9 @@ def _by_hours(
         if rates not in done:
             one = Demand(rates={name: (rate,) for name, rate in zip(demand.rates, rates, strict=True)})
             try:
-                found = solve(kinds, one, wishes, gap, WINDOW_S, window=Window(base, base)) if left() > 0 else None
+                found = (
+                    solve(kinds, one, wishes, gap, WINDOW_S, window=ProgramWindow(base, base)) if left() > 0 else None
+                )
             except OutOfTime:
                 found = None
             if found is None:
@@ -214,7 +228,7 @@ def _by_hours(
 
 
 def _improved(
-    kinds: Sequence[Kind],
+    kinds: Sequence[MachineKind],
     demand: Demand,
     wishes: Wishes,
     counts: Ints,
@@ -239,7 +253,7 @@ def _improved(
 
 
 def _by_windows(
-    kinds: Sequence[Kind],
+    kinds: Sequence[MachineKind],
     demand: Demand,
     wishes: Wishes,
     counts: Ints,
@@ -260,7 +274,7 @@ def _by_windows(
             continue
         if left() <= 0:
             break
-        around = Window(counts[:, inside[0] - 1], counts[:, (inside[-1] + 1) % demand.hours])
+        around = ProgramWindow(counts[:, inside[0] - 1], counts[:, (inside[-1] + 1) % demand.hours])
         try:
             found = solve(kinds, Demand(rates=rates), wishes, gap, min(WINDOW_S, max(0.2, left())), window=around)
         except OutOfTime:
@@ -276,7 +290,7 @@ def _by_windows(
 
 
 def _with_those_in_use(
-    kinds: Sequence[Kind], demand: Demand, wishes: Wishes, counts: Ints, gap: float, time_limit_s: float
+    kinds: Sequence[MachineKind], demand: Demand, wishes: Wishes, counts: Ints, gap: float, time_limit_s: float
 ) -> Ints:
     """The whole horizon again with only the kinds in use: other numbers of reserved ones."""
     used = [index for index in range(len(kinds)) if counts[index].any()]

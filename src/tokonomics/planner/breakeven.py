@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.errors import BadInput
-from tokonomics.money.api_bill import HOST_TTL_S, ApiBill, LeftOut
+from tokonomics.money.api_bill import HOST_TTL_S, ApiBill, ApiLeftOut
 from tokonomics.money.breakeven import (
     FILLED,
     BillAt,
@@ -285,7 +285,7 @@ class BreakEvenReport(Noun):
     hardware: tuple[HostedKind, ...]
     """Empty where speed and price were given."""
     apis: tuple[ApiBill, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[ApiLeftOut, ...]
     found: tuple[BreakEven, ...]
     """One for each API."""
     swings: tuple[tuple[Swing, ...], ...]
@@ -304,7 +304,7 @@ def report(
     hosted: SelfHosted,
     hardware: Sequence[HostedKind],
     apis: tuple[ApiBill, ...],
-    left_out: tuple[LeftOut, ...] = (),
+    left_out: tuple[ApiLeftOut, ...] = (),
     *,
     cached_share: float = 0.0,
     promises: tuple[Promise, ...] = (),

@@ -18,7 +18,7 @@ class Change(Noun):
     after: str | None
 
 
-class Side(Noun):
+class DiffSide(Noun):
     """A scenario's pick."""
 
     name: str
@@ -30,8 +30,8 @@ class Side(Noun):
 class Diff(Noun):
     """Two scenarios side by side."""
 
-    before: Side
-    after: Side
+    before: DiffSide
+    after: DiffSide
     changes: tuple[Change, ...]
     saved_usd_per_month: float
     """Negative where the change costs more."""
@@ -71,7 +71,7 @@ def _word(value: object) -> str | None:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _side(name: str, made: Plan) -> Side:
+def _side(name: str, made: Plan) -> DiffSide:
     if made.best is None:
         raise BadInput("nothing fits this scenario", where=name, fix=f"See: tokonomics plan {name} --why")
-    return Side(name=name, model=made.model, plan=made.best, tokens_per_month=made.workload.tokens_per_month)
+    return DiffSide(name=name, model=made.model, plan=made.best, tokens_per_month=made.workload.tokens_per_month)

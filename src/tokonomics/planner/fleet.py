@@ -31,7 +31,7 @@ from tokonomics.money.fleet_search import GAP, TIME_LIMIT_S, divided_usd, optima
 from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
 from tokonomics.planner.fleet_offers import MachineKind, Machines
 from tokonomics.planner.fleet_replay import (
-    Replay,
+    FleetReplay,
     ReplayCase,
     busiest_moment,
     places_of,
@@ -85,7 +85,7 @@ class FleetReport(Noun):
     zone_correlation: float
     chosen_place: bool
     """The machines of other regions were left out for those of the cheapest."""
-    replays: tuple[Replay, ...]
+    replays: tuple[FleetReplay, ...]
     not_replayed: str = ""
     """Why not, where it was asked for."""
     counted_share: float = 1.0
@@ -148,7 +148,7 @@ def plan_fleet(
         counted = machines.counted_less(share) if turn else machines
         say("the cheapest fleet and other ways to buy" if not turn else f"the fleet again, counting on {share:.0%}")
         plan, wishes, reached = _cheapest(counted.offers, demand, first, target, gap, time_limit_s, tie, seed)
-        replays: tuple[Replay, ...] = ()
+        replays: tuple[FleetReplay, ...] = ()
         if with_replay and plan.purchases:
             say("the fleet in the simulator")
             replays = replayed(plan, counted, traffic, promises, wishes, seed)
@@ -318,7 +318,7 @@ def replayed(
     promises: Sequence[Promise],
     wishes: Wishes,
     seed: int = 0,
-) -> tuple[Replay, ...]:
+) -> tuple[FleetReplay, ...]:
     """The bought fleet with its own traffic about the busiest hour: undisturbed, then with the worst of losses."""
     offers = {offer.name: offer for offer in machines.offers}
     replicas = sum(max(each.by_hour) * offers[each.offer].replicas for each in plan.purchases)

@@ -55,7 +55,7 @@ class Refused(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class FleetLayout:
     """A way to run the model, with what a replica of it carries: in closed form, or as it is counted on."""
 
     deployment: Deployment
@@ -81,14 +81,14 @@ def measured_layouts(
     terms: Sequence[Terms],
     most: int = MEASURED,
     say: Say = lambda what: None,
-) -> tuple[list[Layout], dict[str, str]]:
+) -> tuple[list[FleetLayout], dict[str, str]]:
     """For each class at most so many of those that keep the promises when requests come one at a time, measured; and by
     name why others are out."""
     refused: dict[str, Refused] = {}
     layouts = _layouts(model, engine, sold, traffic, promises, weights, kv, refused)
     alone: dict[tuple[str, str], Refused | None] = {}
 
-    def breaks_alone(layout: Layout, size: str) -> bool:
+    def breaks_alone(layout: FleetLayout, size: str) -> bool:
         key = layout.name, size
         if key not in alone:
             alone[key] = _broken_alone(layout.deployment, traffic.samples[size], promises, layout.rates[size])
@@ -96,12 +96,12 @@ def measured_layouts(
                 refused[layout.name] = found
         return alone[key] is not None
 
-    leading: dict[str, Layout] = {}
+    leading: dict[str, FleetLayout] = {}
     for size in traffic.samples:
         in_order = _by_bill(layouts, sold, traffic, terms, size, refused)
         fit = (layout for layout in in_order if not breaks_alone(layout, size))
         leading |= {layout.name: layout for layout in islice(fit, most)}
-    kept: list[Layout] = []
+    kept: list[FleetLayout] = []
     for place, (name, layout) in enumerate(leading.items(), 1):
         say(f"capacity of {name} ({place} of {len(leading)})")
         rates: dict[str, float] = {}
@@ -116,7 +116,7 @@ def measured_layouts(
                 continue
             answer_s = max(answer_s, e2e_s)
         if rates:
-            kept.append(Layout(layout.deployment, rates, answer_s))
+            kept.append(FleetLayout(layout.deployment, rates, answer_s))
     _check_held(traffic, kept, refused)
     return kept, {name: spelled(refusal.text, in_python) for name, refusal in refused.items()}
 
@@ -151,7 +151,7 @@ def _layouts(
     weights: Precision,
     kv: Precision,
     refused: dict[str, Refused],
-) -> list[Layout]:
+) -> list[FleetLayout]:
     """Each GPU sold at each degree of tensor parallelism, with what a replica carries of each class it holds."""
     tpot_s = tpot_limit(promises)
     largest: dict[str, int] = {}
@@ -176,21 +176,21 @@ def _layouts(
                 except MissesPromise as miss:
                     refused.setdefault(layout_name(deployment), Refused(1, miss.tpot_s, miss.what))
             if rates:
-                made.append(Layout(deployment, rates))
+                made.append(FleetLayout(deployment, rates))
     return made
 
 
 def _by_bill(
-    layouts: Sequence[Layout],
+    layouts: Sequence[FleetLayout],
     sold: Sequence[Offer],
     traffic: FleetTraffic,
     terms: Sequence[Terms],
     size: str,
     refused: dict[str, Refused],
-) -> list[Layout]:
+) -> list[FleetLayout]:
     """Those that hold a class, the one whose cheapest machines would carry it for the smallest bill first."""
     demand = np.asarray(traffic.demand.rates[size])
-    bills: list[tuple[float, str, Layout]] = []
+    bills: list[tuple[float, str, FleetLayout]] = []
     for layout in layouts:
         if size not in layout.rates:
             continue
@@ -210,7 +210,7 @@ def _by_bill(
     return [layout for _, _, layout in sorted(bills, key=lambda each: each[:2])]
 
 
-def _check_held(traffic: FleetTraffic, kept: Sequence[Layout], refused: Mapping[str, Refused]) -> None:
+def _check_held(traffic: FleetTraffic, kept: Sequence[FleetLayout], refused: Mapping[str, Refused]) -> None:
     """A class that nothing sold can hold: say what stood in the way of the layout that came nearest."""
     for size in traffic.samples:
         if any(size in layout.rates for layout in kept):

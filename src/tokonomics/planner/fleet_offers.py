@@ -24,7 +24,7 @@ from tokonomics.money.fleet import ADVISOR, FleetOffer, SpotMarket, aws_spot
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.fleet_layouts import (
     MEASURED,
-    Layout,
+    FleetLayout,
     Say,
     cheapest_price,
     layout_name,
@@ -170,7 +170,7 @@ def assumed_interruptions() -> Interruptions:
     return Interruptions(per_hour=median(band.interruptions.per_hour for band in load_bands().values()))
 
 
-def _kind(offer: Offer, apart: str, layout: Layout, startup_s: float | None, today: dt.date) -> MachineKind:
+def _kind(offer: Offer, apart: str, layout: FleetLayout, startup_s: float | None, today: dt.date) -> MachineKind:
     replicas, degree = offer.gpus // layout.deployment.gpus, f"TP{layout.deployment.tp}"
     return MachineKind(
         name=f"{offer.provider} {offer.instance} {offer.region}{apart} {degree}",
@@ -191,7 +191,7 @@ def _kind(offer: Offer, apart: str, layout: Layout, startup_s: float | None, tod
 def _priced(
     kind: MachineKind,
     offer: Offer,
-    layout: Layout,
+    layout: FleetLayout,
     terms: Sequence[Terms],
     markets: Callable[[Offer], tuple[SpotMarket, ...]],
 ) -> FleetOffer:

@@ -75,7 +75,7 @@ class ReplayCase:
     """Promises are judged on the requests that arrive between two moments: minutes of trouble drown in a day."""
 
 
-class Replay(Noun):
+class FleetReplay(Noun):
     """What the bought fleet did with its own traffic."""
 
     name: str
@@ -219,7 +219,7 @@ def replay(
     *,
     window: tuple[float, float],
     seed: int = 0,
-) -> Replay:
+) -> FleetReplay:
     """Serve the window's requests; ``deployments`` by offer, ``class_of`` each request's place in ``classes``."""
     places = [Place(place.offer, place.zone, tuple(_merged(place.away))) for place in case.places]
     kinds: list[Deployment] = []
@@ -248,7 +248,7 @@ def replay(
             # Whoever is never answered waits for ever.
             values[str(promise)].append(np.where(status == DONE, latencies[promise.latency], np.inf)[counts])
     size = np.concatenate([np.zeros(0, np.int32), *sizes])
-    return Replay(
+    return FleetReplay(
         name=case.name,
         what=case.what,
         start_hour=window[0] / SECONDS_PER_HOUR,

@@ -38,7 +38,7 @@ class Case(Noun):
     """Why there is no bill."""
 
 
-class Swing(Noun):
+class BillSwing(Noun):
     """What an assumption does to the bill of the pick."""
 
     assumption: str
@@ -60,7 +60,7 @@ class Sensitivity(Noun):
     usd_per_month: PositiveFloat
     replicas: PositiveInt
     used: NonNegativeFloat
-    swings: tuple[Swing, ...]
+    swings: tuple[BillSwing, ...]
 
 
 def sensitivity(study: Study) -> Sensitivity | None:
@@ -80,8 +80,8 @@ def sensitivity(study: Study) -> Sensitivity | None:
         again, replicas, bill = found
         return Case(factor=factor, usd_per_month=bill, replicas=replicas, used=_used(study, again, *changed))
 
-    def swing(name: str, change: Callable[[float], Circumstances], low: float, high: float) -> Swing:
-        return Swing(assumption=name, low=case(low, change(low)), high=case(high, change(high)))
+    def swing(name: str, change: Callable[[float], Circumstances], low: float, high: float) -> BillSwing:
+        return BillSwing(assumption=name, low=case(low, change(low)), high=case(high, change(high)))
 
     few, many = 1 - CHANGE, 1 + CHANGE
     mid_used = _used(study, sized, load, promises)
@@ -99,7 +99,7 @@ def sensitivity(study: Study) -> Sensitivity | None:
         Case(factor=by, usd_per_month=row.usd_per_month * by, replicas=row.replicas, used=mid_used)
         for by in (few, many)
     ]
-    swings.append(Swing(assumption="price of the machine", low=at_price[0], high=at_price[1]))
+    swings.append(BillSwing(assumption="price of the machine", low=at_price[0], high=at_price[1]))
     swings.sort(key=lambda each: (-each.usd(row.usd_per_month), -_moved(each, mid_used)))
     return Sensitivity(usd_per_month=row.usd_per_month, replicas=row.replicas, used=mid_used, swings=tuple(swings))
 
@@ -110,6 +110,6 @@ def _used(study: Study, sized: Placed, load: Load, promises: Sequence[Promise]) 
     return load.workload.rate / found.rate
 
 
-def _moved(swing: Swing, mid: float) -> float:
+def _moved(swing: BillSwing, mid: float) -> float:
     shares = [each for each in (swing.low.used, mid, swing.high.used) if each is not None]
     return max(shares) - min(shares)

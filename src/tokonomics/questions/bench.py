@@ -8,10 +8,10 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.questions.inputs import Profiled, Traffic
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.measured import Rented, check_names, machine_from, price_from, priced, require_range
-from tokonomics.questions.request import Kind, Number, Place, Request, Switch, Table, Text, Whole, declared
+from tokonomics.questions.request import Kind, Number, Placement, Request, Switch, Table, Text, Whole, declared
 
 if TYPE_CHECKING:
-    from tokonomics.measure.bench.run import Asked
+    from tokonomics.measure.bench.run import BenchSettings
     from tokonomics.questions.measured_results import PricedRunResult
     from tokonomics.traffic.trace import Trace
 
@@ -22,7 +22,10 @@ class LoadTest(Request):
     """The server, the loads in turn, and when to stop."""
 
     url: Text = declared(
-        ..., "Server: http://host:8000, …/v1, or a whole endpoint.", place=Place.FIRST, example="http://localhost:8000"
+        ...,
+        "Server: http://host:8000, …/v1, or a whole endpoint.",
+        place=Placement.FIRST,
+        example="http://localhost:8000",
     )
     model: Text | None = declared(None, "Model to ask for.", without="the server's only one")
     concurrency: Text | None = declared(None, "Users at once, each load in turn: 1,4,16,64.", example=_USERS)
@@ -81,9 +84,9 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> "PricedRunResul
     return priced(run, request)
 
 
-def _asked(request: BenchRequest, listener: Listener) -> "Asked":
+def _asked(request: BenchRequest, listener: Listener) -> "BenchSettings":
     """Everything checked before the server hears from us."""
-    from tokonomics.measure.bench.run import Asked
+    from tokonomics.measure.bench.run import BenchSettings
     from tokonomics.measure.bench.stopping import Budget
     from tokonomics.measure.bench.target import target
     from tokonomics.measure.benchmark_run import Stated
@@ -101,7 +104,7 @@ def _asked(request: BenchRequest, listener: Listener) -> "Asked":
         if price is None:
             fix = f"Give {option('usd_per_hour')}, or {option('gpu')}."
             raise BadInput("needs a price", field="max_usd", fix=fix)
-    return Asked(
+    return BenchSettings(
         target(request.url),
         model=request.model,
         users=users,

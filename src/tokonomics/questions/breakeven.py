@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.questions.inputs import Headroom, Profiled, Quick, SomeModel
+from tokonomics.questions.inputs import Profiled, Quick, Reserve, SomeModel
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import Planned, load_of, offers_of, question_of, targets_of
+from tokonomics.questions.load import PlanInputs, load_of, offers_of, question_of, targets_of
 from tokonomics.questions.request import Number, Switch, Text, Texts, Whole, declared
 from tokonomics.questions.serving import named, say_if_compiling
 from tokonomics.questions.traffic import read_rate
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tokonomics.questions.results import BreakevenResult, NothingHosts
 
 
-class BreakevenRequest(SomeModel, Planned, Headroom, Quick, Profiled):
+class BreakevenRequest(SomeModel, PlanInputs, Reserve, Quick, Profiled):
     """
     Examples:
       tokonomics breakeven llama-3.3-70b --api openai:gpt-4o --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms

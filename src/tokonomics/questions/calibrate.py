@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.measured import Ran, check_names, paths_of, require_range
-from tokonomics.questions.request import Kind, Number, Place, Text, Texts, declared
+from tokonomics.questions.request import Kind, Number, Placement, Text, Texts, declared
 from tokonomics.questions.serving import say_if_compiling
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class CalibrateRequest(Ran):
     files: Texts = declared(
         ...,
         "Bench results, imported formats, logs of steps, tables, probes, ledgers.",
-        place=Place.FIRST,
+        place=Placement.FIRST,
         kind=Kind.FILE,
         metavar="FILE…",
         example=["run.json"],

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tokonomics.questions.inputs import Market, SomeGpus
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.request import Kind, Number, Place, Request, Switch, Text, Whole, declared
+from tokonomics.questions.request import Kind, Number, Placement, Request, Switch, Text, Whole, declared
 from tokonomics.questions.tables import prices_in
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class ModelsRequest(Request):
       tokonomics models path/to/config.json --json
     """
 
-    match: Text | None = declared(None, "Only names that contain this.", place=Place.FIRST, kind=Kind.MODEL)
+    match: Text | None = declared(None, "Only names that contain this.", place=Placement.FIRST, kind=Kind.MODEL)
     family: Text | None = declared(None, "Only this family, such as llama.")
     moe: Switch | None = declared(None, "Only mixtures of experts, or only dense.", off="--dense")
 
@@ -43,7 +43,7 @@ class GpusRequest(Request):
       tokonomics gpus "NVIDIA H100 80GB HBM3" --json
     """
 
-    match: Text | None = declared(None, "Only names that contain this.", place=Place.FIRST)
+    match: Text | None = declared(None, "Only names that contain this.", place=Placement.FIRST)
     min_memory: Number | None = declared(None, "At least this many GB of memory.")
     architecture: Text | None = declared(None, "Only this one, such as hopper.")
 
@@ -105,7 +105,7 @@ class ApisRequest(Request):
       tokonomics apis gemini --input 300000 --output 1000
     """
 
-    match: Text | None = declared(None, "Only models that contain this, or host:model.", place=Place.FIRST)
+    match: Text | None = declared(None, "Only models that contain this, or host:model.", place=Placement.FIRST)
     host: Text | None = declared(None, "Only this host, such as openai.")
     input: Whole = declared(1000, "Prompt tokens of a request, to price one.", low=0, high=10**8)
     output: Whole = declared(300, "Answer tokens of a request, to price one.", low=0, high=10**8)

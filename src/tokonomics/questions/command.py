@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from tokonomics.questions.request import Kind, Place, Request, texts
+from tokonomics.questions.request import Kind, Placement, Request, texts
 from tokonomics.questions.verbs import Verb
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def command_words(verb: str, parameters: "Parameters", values: Mapping[str, obje
         if parameter.kind in _TABLES and not isinstance(value, str | tuple):
             value = _TABLES[parameter.kind]
         parts = texts(value) if parameter.type is not bool else []
-        if parameter.place is not Place.FLAG:
+        if parameter.place is not Placement.FLAG:
             placed += parts
         elif parameter.type is bool:
             flagged += [str(parameter.flag)] if value else [parameter.off] if parameter.off else []

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tokonomics.errors import BadInput
 from tokonomics.questions.inputs import Profiled, SeveralModels
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import Planned, cases_of, questions_of
+from tokonomics.questions.load import PlanInputs, cases_of, questions_of
 from tokonomics.questions.request import Switch, Texts, declared
 from tokonomics.questions.serving import say_if_compiling
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tokonomics.questions.results import CompareResult
 
 
-class CompareRequest(SeveralModels, Planned, Profiled):
+class CompareRequest(SeveralModels, PlanInputs, Profiled):
     """
     Examples:
       tokonomics compare llama-3.1-8b qwen2.5-32b llama-3.3-70b --gpu L4,A100,H100 --rate 20 --input 1000 --output 300

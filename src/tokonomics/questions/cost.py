@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.errors import BadInput, option
-from tokonomics.questions.inputs import GpuPrice, Lengths, PriceList
+from tokonomics.questions.inputs import GpuPrice, LengthInputs, PriceList
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.request import Number, Text, Texts, Whole, declared
 from tokonomics.questions.tables import prices_in
@@ -15,7 +15,7 @@ _DRAWN = 100_000
 """Requests whose mean stands for a distribution's: within a percent where lengths vary threefold."""
 
 
-class CostRequest(GpuPrice, Lengths, PriceList):
+class CostRequest(GpuPrice, LengthInputs, PriceList):
     """
     Examples:
       tokonomics cost --usd-per-hour 2.21 --gpus 4 --tokens-per-second 2400 --utilization 0.7

@@ -7,7 +7,7 @@ from tokonomics.errors import BadInput
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import cases_of
 from tokonomics.questions.plan import PlanRequest, questions_in, studied
-from tokonomics.questions.request import Kind, Place, Request, Switch, Text, declared, parameters_of
+from tokonomics.questions.request import Kind, Placement, Request, Switch, Text, declared, parameters_of
 from tokonomics.questions.scenario import read_request
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ class DiffRequest(Request):
       tokonomics diff today.toml proposal.toml --markdown > comment.md
     """
 
-    before: Text = declared(..., "A scenario file (TOML).", place=Place.FIRST, kind=Kind.FILE)
-    after: Text = declared(..., "The changed one.", place=Place.FIRST, kind=Kind.FILE)
+    before: Text = declared(..., "A scenario file (TOML).", place=Placement.FIRST, kind=Kind.FILE)
+    after: Text = declared(..., "The changed one.", place=Placement.FIRST, kind=Kind.FILE)
     markdown: Switch = declared(False, "Print Markdown, for a pull request.")
 
 

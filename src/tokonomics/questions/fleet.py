@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.questions.inputs import (
-    Lengths,
-    Log,
+    LengthInputs,
+    LogInputs,
     Market,
     Objectives,
     OneEngine,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FleetRequest(
-    SomeModel, Paced, Lengths, Log, Objectives, SomeGpus, Market, Precisions, OneEngine, Seeded, Profiled
+    SomeModel, Paced, LengthInputs, LogInputs, Objectives, SomeGpus, Market, Precisions, OneEngine, Seeded, Profiled
 ):
     """
     Examples:

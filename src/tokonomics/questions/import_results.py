@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tokonomics.questions.inputs import Profiled
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.measured import Rented, check_names, paths_of, priced
-from tokonomics.questions.request import Kind, Place, Text, Texts, declared
+from tokonomics.questions.request import Kind, Placement, Text, Texts, declared
 
 if TYPE_CHECKING:
     from tokonomics.questions.measured_results import PricedRunResult
@@ -23,7 +23,7 @@ class ImportResultsRequest(Rented, Profiled):
     """
 
     files: Texts = declared(
-        ..., "Result files of one run.", place=Place.FIRST, kind=Kind.FILE, metavar="FILE…", example=["run.json"]
+        ..., "Result files of one run.", place=Placement.FIRST, kind=Kind.FILE, metavar="FILE…", example=["run.json"]
     )
     model: Text | None = declared(
         None,

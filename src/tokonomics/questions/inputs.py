@@ -10,7 +10,7 @@ from tokonomics.questions.request import (
     NO_LIMIT,
     Kind,
     Number,
-    Place,
+    Placement,
     Request,
     Switch,
     Table,
@@ -29,13 +29,13 @@ _ROUTERS = "How requests find a replica: round-robin, least-outstanding, power-o
 class OneModel(Request):
     """The model that is served."""
 
-    model: Text = declared(..., _MODEL, place=Place.FIRST, **_MODEL_PLACE)
+    model: Text = declared(..., _MODEL, place=Placement.FIRST, **_MODEL_PLACE)
 
 
 class SomeModel(Request):
     """The model that is served, by position or by name; some questions can do without."""
 
-    model: Text | None = declared(None, _MODEL, place=Place.EITHER, **_MODEL_PLACE)
+    model: Text | None = declared(None, _MODEL, place=Placement.EITHER, **_MODEL_PLACE)
 
 
 class SeveralModels(Request):
@@ -44,7 +44,7 @@ class SeveralModels(Request):
     model: Texts = declared(
         ...,
         "Names (see `tokonomics models`) or config.json files; or a scenario file.",
-        place=Place.FIRST,
+        place=Placement.FIRST,
         kind=Kind.MODEL,
         example="llama-3.1-8b",
         metavar="MODEL… | SCENARIO.toml",
@@ -148,7 +148,7 @@ class Paced(Request):
     rate: Text | None = declared(None, "Requests a second, on average; a log is replayed at this rate.", example=5)
 
 
-class Lengths(Request):
+class LengthInputs(Request):
     """How long prompts and answers are."""
 
     input: Text | None = declared(
@@ -162,7 +162,7 @@ class Lengths(Request):
     )
 
 
-class Log(Request):
+class LogInputs(Request):
     """A request log."""
 
     trace: Table | None = declared(
@@ -184,7 +184,7 @@ class Seeded(Request):
     seed: Whole = declared(0, "Of everything random: equal seeds give equal traffic.", low=0, high=NO_LIMIT, example=0)
 
 
-class Shape(Lengths, Log, Seeded):
+class TrafficShape(LengthInputs, LogInputs, Seeded):
     """The lengths and the pace of requests that are made up, and the log that takes their place."""
 
     FIRST: ClassVar[tuple[str, ...]] = (
@@ -211,7 +211,7 @@ class Shape(Lengths, Log, Seeded):
     end: Text | None = declared(None, "Leave out what arrives from then on.", key="to", example="2h")
 
 
-class Traffic(Paced, Shape):
+class Traffic(Paced, TrafficShape):
     """Requests that are served one by one: a log's window and pace, or made-up ones."""
 
     strict: Switch = declared(False, "Stop at the first row of the log that cannot be used.")
@@ -239,7 +239,7 @@ class Traffic(Paced, Shape):
         return any(value is not None for value in (self.arrivals, self.rate, self.tokens_per_month))
 
 
-class Load(Paced, Shape, Objectives):
+class PlanTraffic(Paced, TrafficShape, Objectives):
     """The traffic that is planned for, and the latency targets."""
 
     rate: Text | None = declared(
@@ -322,7 +322,7 @@ class Spared(Request):
     )
 
 
-class Headroom(Spared):
+class Reserve(Spared):
     """What is kept free."""
 
     max_utilization: Number | None = declared(

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput, nearest, option, shorten
-from tokonomics.questions.inputs import TIERS, Layout, Load, LowestWeights, Priced, Spared
+from tokonomics.questions.inputs import TIERS, Layout, LowestWeights, PlanTraffic, Priced, Spared
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.load import load_of, offers_of, targets_of
 from tokonomics.questions.request import Kind, Number, Text, Texts, Whole, declared
@@ -47,7 +47,7 @@ class Changes(Spared, LowestWeights):
     )
 
 
-class Runs(Load, Priced, Changes):
+class Runs(PlanTraffic, Priced, Changes):
     """What runs today, what it serves, and what may be changed."""
 
 

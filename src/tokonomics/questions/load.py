@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokonomics.errors import BadInput, UnknownName, option, shorten
-from tokonomics.questions.inputs import Choice, Load, Market, Objectives, SomeGpus
+from tokonomics.questions.inputs import Choice, Market, Objectives, PlanTraffic, SomeGpus
 from tokonomics.questions.tables import prices_in, trace_in
 from tokonomics.questions.traffic import number_above_0, open_log, rate_of, read_rate, window_of
 
 if TYPE_CHECKING:
     from tokonomics.catalog.offers import Offer
-    from tokonomics.planner.load import Load as Arrives
+    from tokonomics.planner.load import Load
     from tokonomics.planner.plan import Question
     from tokonomics.traffic.promises import Promise
     from tokonomics.traffic.trace import Trace
@@ -27,11 +27,11 @@ _ALSO_MADE_UP = {"duration", "system_prompts", "sessions", "tenants", "demand"}
 _ALSO_OF_A_LOG = {"from", "to", "strict", "servegen_model", "servegen_scale"}
 
 
-class Planned(Load, Choice, Market):
+class PlanInputs(PlanTraffic, Choice, Market):
     """What every plan is made from: traffic, latency targets, hardware to choose from, whose prices."""
 
 
-Asked = TypeVar("Asked", bound=Load)
+Asked = TypeVar("Asked", bound=PlanTraffic)
 
 
 def cases_of(request: Asked) -> dict[str, Asked]:
@@ -59,7 +59,7 @@ def replaced_by(given: Collection[str]) -> set[str]:
     return gone | {"rate", "tokens_per_month"} if "arrivals" in given else gone
 
 
-def questions_of(request: Planned, models: Sequence[str], **more: Any) -> "list[Question]":
+def questions_of(request: PlanInputs, models: Sequence[str], **more: Any) -> "list[Question]":
     """The request for each of its models; the traffic is the same requests for all."""
     from tokonomics.planner.parsing import listed
 
@@ -85,9 +85,9 @@ def _check_model(name: str) -> None:
 
 
 def question_of(
-    request: Planned,
+    request: PlanInputs,
     model_name: str,
-    load: "Arrives",
+    load: "Load",
     offers: "tuple[Offer, ...]",
     *,
     gpus: str | None = None,
@@ -143,13 +143,13 @@ def targets_of(request: Objectives) -> "tuple[Promise, ...]":
     """The latency targets; none offline."""
     from tokonomics.traffic.promises import parse_promises
 
-    if isinstance(request, Load) and request.offline and request.slo:
+    if isinstance(request, PlanTraffic) and request.offline and request.slo:
         fix = f"Leave out {option('slo')} or {option('offline')}."
         raise BadInput("has no latency targets", field="offline", fix=fix)
     return parse_promises(request.slo) if request.slo is not None else ()
 
 
-def load_of(request: Load) -> "Arrives":
+def load_of(request: PlanTraffic) -> "Load":
     """The traffic of a request without ranges."""
     from tokonomics.planner.load import load_of_log, load_of_shape
 
@@ -189,7 +189,7 @@ def load_of(request: Load) -> "Arrives":
     return load_of_shape(rate, request.input, request.output, arrivals=arrivals, seed=request.seed)
 
 
-def _log(request: Load) -> "tuple[Trace, int]":
+def _log(request: PlanTraffic) -> "tuple[Trace, int]":
     """The requests of the log in its window, and how many rows could not be used."""
     from tokonomics.traffic.servegen import servegen_trace
 

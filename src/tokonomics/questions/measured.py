@@ -9,7 +9,7 @@ from tokonomics.questions.request import Number, Request, Text, Whole, declared
 
 if TYPE_CHECKING:
     from tokonomics.measure.benchmark_run import BenchmarkRun, Stated
-    from tokonomics.measure.priced_run import Machine, Price
+    from tokonomics.measure.priced_run import MeasuredMachine, Price
     from tokonomics.questions.measured_results import PricedRunResult
 
 
@@ -66,7 +66,7 @@ def check_names(ran: Ran) -> None:
         parse_precision(ran.kv, KV_PRECISIONS, "kv")
 
 
-def machine_from(stated: "Stated", ran: Ran) -> "Machine | None":
+def machine_from(stated: "Stated", ran: Ran) -> "MeasuredMachine | None":
     """What the user says, completed by what the file says; None where neither names a GPU."""
     from tokonomics.measure.priced_run import machine_of
 
@@ -75,7 +75,7 @@ def machine_from(stated: "Stated", ran: Ran) -> "Machine | None":
 
 
 def price_from(
-    machine: "Machine | None", model: str | None, gpus: int | None, usd_per_hour: float | None
+    machine: "MeasuredMachine | None", model: str | None, gpus: int | None, usd_per_hour: float | None
 ) -> "Price | None":
     """As given for each GPU, or the cheapest offer of the machine; None where there is neither."""
     from tokonomics.measure.priced_run import Price, rental_of

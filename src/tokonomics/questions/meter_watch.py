@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.questions.metered import AgainstPlan, InLedger, planned_of
-from tokonomics.questions.request import Number, Place, Request, Switch, Text, Texts, Whole, declared
+from tokonomics.questions.request import Number, Placement, Request, Switch, Text, Texts, Whole, declared
 
 if TYPE_CHECKING:
     from datetime import date
 
     from tokonomics.measure.meter.readings import GpuSource
-    from tokonomics.measure.meter.session import Asked
+    from tokonomics.measure.meter.session import MeterSettings
 
 _PROMETHEUS = "http://prometheus:9090"
 
@@ -19,7 +19,11 @@ class Servers(Request):
     """Which servers, at which price, how often and how long."""
 
     urls: Texts | None = declared(
-        None, "Servers, or their metrics pages.", place=Place.FIRST, metavar="URL…", example=["http://localhost:8000"]
+        None,
+        "Servers, or their metrics pages.",
+        place=Placement.FIRST,
+        metavar="URL…",
+        example=["http://localhost:8000"],
     )
     usd_per_hour: Number | None = declared(None, "Price of one GPU-hour.", example=2.49)
     gpu: Text | None = declared(None, "Or the GPU: its cheapest offer is the price.", example="H100")
@@ -69,13 +73,13 @@ class MeterWatchRequest(Servers, InLedger, AgainstPlan):
     usd_per_kwh: Number | None = declared(None, "Price of electricity, for what the GPUs draw.", example=0.12)
 
 
-def asked(request: MeterWatchRequest) -> "Asked":
+def asked(request: MeterWatchRequest) -> "MeterSettings":
     """All that a run of the meter needs, checked before a server is asked for anything."""
     from tokonomics.measure.meter.bill import duration, instant
     from tokonomics.measure.meter.clocks import SystemClock
     from tokonomics.measure.meter.exposition import listen_address
     from tokonomics.measure.meter.prices import Prices, parse_prices
-    from tokonomics.measure.meter.session import Asked
+    from tokonomics.measure.meter.session import MeterSettings
     from tokonomics.money.cost import require_positive
 
     every_s = _in_range("every", duration(request.every, "every"), 0.1, 3600)
@@ -86,7 +90,7 @@ def asked(request: MeterWatchRequest) -> "Asked":
     server_usd, price_from, price_date, gpus = _price(request)
     others = parse_prices(request.price or (), gpus)
     kwh = request.usd_per_kwh
-    return Asked(
+    return MeterSettings(
         urls=request.urls or (),
         usd_per_hour=Prices(server_usd, others),
         price_from=price_from,

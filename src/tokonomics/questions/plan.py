@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.questions.command import command_of
-from tokonomics.questions.inputs import ANY_ROUTER, Headroom, Profiled, Quick, SeveralModels
+from tokonomics.questions.inputs import ANY_ROUTER, Profiled, Quick, Reserve, SeveralModels
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.load import Planned, cases_of, questions_of
+from tokonomics.questions.load import PlanInputs, cases_of, questions_of
 from tokonomics.questions.request import Kind, Switch, Text, Texts, Whole, declared
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.verbs import find_verb
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tokonomics.questions.results import PlanCases, PlanModels, PlanResult
 
 
-class PlanRequest(SeveralModels, Planned, Headroom, Quick, Profiled):
+class PlanRequest(SeveralModels, PlanInputs, Reserve, Quick, Profiled):
     """
     Examples:
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms

@@ -37,7 +37,7 @@ class Kind(StrEnum):
     EMBEDDER = "embedder"
 
 
-class Place(StrEnum):
+class Placement(StrEnum):
     """How the command line takes a field."""
 
     FLAG = "flag"
@@ -56,7 +56,7 @@ def declared(
     without: str | None = None,
     example: object = None,
     kind: Kind = Kind.PLAIN,
-    place: Place = Place.FLAG,
+    place: Placement = Placement.FLAG,
     key: str | None = None,
     metavar: str | None = None,
     off: str | None = None,
@@ -190,7 +190,7 @@ class Parameter:
     """None for what the command line takes by position alone."""
     off: str | None
     """The flag that says no, where there is one."""
-    place: Place
+    place: Placement
     type: type
     is_list: bool
     required: bool
@@ -248,11 +248,11 @@ def _parameter(name: str, field: FieldInfo) -> Parameter:
     plain, is_list = _TYPES[annotation]
     bounds = {type(limit).__name__: limit for limit in field.metadata}
     key = field.alias or name
-    place = Place(extra.get("place", Place.FLAG))
+    place = Placement(extra.get("place", Placement.FLAG))
     return Parameter(
         name=name,
         key=key,
-        flag=None if place is Place.FIRST else f"--{key.replace('_', '-')}",
+        flag=None if place is Placement.FIRST else f"--{key.replace('_', '-')}",
         off=extra.get("off"),
         place=place,
         type=plain,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tokonomics.errors import shorten
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.request import Kind, Number, Place, Table, Text, declared
+from tokonomics.questions.request import Kind, Number, Placement, Table, Text, declared
 from tokonomics.questions.traffic import open_log, traffic_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class TraceRequest(Traffic):
     trace: Table | None = declared(
         None,
         "A log (CSV, JSON lines, parquet; .gz, .zst), a sample such as azure-conv, or ServeGen's clients.",
-        place=Place.FIRST,
+        place=Placement.FIRST,
         kind=Kind.TRACE,
         example="azure-conv",
         metavar="FILE",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.questions.inputs import Shape, Traffic
+from tokonomics.questions.inputs import Traffic, TrafficShape
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.tables import trace_in
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
@@ -211,7 +211,7 @@ def _is_structured(traffic: Traffic) -> bool:
     return any(each is not None for each in (traffic.system_prompts, traffic.sessions, traffic.tenants))
 
 
-def lengths_of(traffic: Shape, least: int = 0) -> "tuple[Lengths, Lengths]":
+def lengths_of(traffic: TrafficShape, least: int = 0) -> "tuple[Lengths, Lengths]":
     """Of prompts and of answers, which may be those of the same sample."""
     from tokonomics.traffic.lengths import parse_lengths
 

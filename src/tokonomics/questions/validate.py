@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from tokonomics.errors import BadInput, UnknownName
 from tokonomics.questions.inputs import Profiled
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.request import Kind, Place, Text, declared
+from tokonomics.questions.request import Kind, Placement, Text, declared
 
 if TYPE_CHECKING:
     from tokonomics.questions.measured_results import ReplayResult, ValidateResult
@@ -27,7 +27,7 @@ class ValidateRequest(Profiled):
     file: Text = declared(
         ...,
         "A results table (csv, csv.gz), a JSON of step times, or an engine's log.",
-        place=Place.FIRST,
+        place=Placement.FIRST,
         kind=Kind.FILE,
         example="results.csv",
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import check_path, whole
-from tokonomics.measure.validate import Prediction
+from tokonomics.measure.validate import ScoredPrediction
 from tokonomics.planner.machines import UNUSED
 from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.predict import BatchCurve
@@ -119,7 +119,7 @@ def curve_chart(curve: BatchCurve) -> "alt.HConcatChart":
     return alt.hconcat(*(panel.properties(width=260, height=240) for panel in panels), title=title)
 
 
-def validation_chart(predictions: Sequence[Prediction]) -> "alt.FacetChart":
+def validation_chart(predictions: Sequence[ScoredPrediction]) -> "alt.FacetChart":
     """The ratio of predicted to measured for each row, by metric: on the line is right; more than five times is cut."""
     import altair as alt
 

@@ -13,19 +13,19 @@ from tokonomics.memory_budget import NoRoom
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.verbs import find_verb
 from tokonomics.report.terminal import flag
-from tokonomics.sweep.outcome import OUT_OF_MEMORY, Outcome, Status, figures_of, untimed
+from tokonomics.sweep.outcome import OUT_OF_MEMORY, PointOutcome, Status, figures_of, untimed
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
 """Of the environment of a worker: there is one for each core, and sums come out the same however many there are."""
 _SIMULATES = frozenset({"plan", "simulate", "capacity", "compare", "fleet", "breakeven", "levers", "stack", "diff"})
 
 
-def answered(verb: str, values: Mapping[str, Any]) -> Outcome:
+def answered(verb: str, values: Mapping[str, Any]) -> PointOutcome:
     """What became of the point; nothing that goes wrong gets out."""
     began = time.perf_counter()
 
-    def ended(status: Status, error: str | None = None) -> Outcome:
-        return Outcome(status, error, seconds=time.perf_counter() - began)
+    def ended(status: Status, error: str | None = None) -> PointOutcome:
+        return PointOutcome(status, error, seconds=time.perf_counter() - began)
 
     asked = find_verb(verb)
     try:
@@ -43,7 +43,7 @@ def answered(verb: str, values: Mapping[str, Any]) -> Outcome:
         return ended(Status.FAILED, f"{type(problem).__name__}: {problem} ({Path(at.filename).name}:{at.lineno})")
     status = Status.OK if found.is_found else Status.NOTHING
     error = None if status is Status.OK else "nothing does what was asked"
-    return Outcome(status, error, figures_of(verb, plain), text, time.perf_counter() - began)
+    return PointOutcome(status, error, figures_of(verb, plain), text, time.perf_counter() - began)
 
 
 def warm_up(verb: str) -> None:

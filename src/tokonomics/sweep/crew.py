@@ -16,8 +16,8 @@ from typing import Any
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.memory_budget import SHARE, available_bytes, can_limit_memory
-from tokonomics.sweep.outcome import OUT_OF_MEMORY, Outcome, Status, outcome_from
-from tokonomics.sweep.points import Point
+from tokonomics.sweep.outcome import OUT_OF_MEMORY, PointOutcome, Status, outcome_from
+from tokonomics.sweep.points import SweepPoint
 from tokonomics.workers import Broken, NoWorker, Pool, Spent, Task, TaskRefused, TaskTimeout, WorkerDied, WorkerProcess
 
 _ENOUGH_BYTES = 1_000_000_000
@@ -104,17 +104,17 @@ def answer(verb: str, values: dict[str, Any], tell: object = None) -> dict[str, 
 
 
 def outcomes(
-    crew: Crew, points: Sequence[Point], limit_s: float, on_ready: Callable[[], None] = lambda: None
-) -> Iterator[list[tuple[Point, Outcome]]]:
+    crew: Crew, points: Sequence[SweepPoint], limit_s: float, on_ready: Callable[[], None] = lambda: None
+) -> Iterator[list[tuple[SweepPoint, PointOutcome]]]:
     """What became of every point, as it comes: those of one moment together. ``on_ready`` hears of the first worker."""
-    news: queue.SimpleQueue[tuple[Point, Task] | None] = queue.SimpleQueue()
+    news: queue.SimpleQueue[tuple[SweepPoint, Task] | None] = queue.SimpleQueue()
     waiting, asked, deaths, stillborn = deque(points), 0, Counter[str](), 0
 
     def ready() -> None:
         on_ready()
         news.put(None)  # there may be room for more workers
 
-    def ask(point: Point) -> None:
+    def ask(point: SweepPoint) -> None:
         task = Task(dict(point.values), limit_s)
         task.done.add_done_callback(lambda _: news.put((point, task)))
         crew.submit(task)
@@ -142,7 +142,7 @@ def outcomes(
             yield finished
 
 
-def _arrived(news: "queue.SimpleQueue[tuple[Point, Task] | None]") -> Iterator[tuple[Point, Task]]:
+def _arrived(news: "queue.SimpleQueue[tuple[SweepPoint, Task] | None]") -> Iterator[tuple[SweepPoint, Task]]:
     """All that is there, after the first or a while."""
     with suppress(queue.Empty):
         found = news.get(timeout=_LOOK_S)
@@ -152,15 +152,15 @@ def _arrived(news: "queue.SimpleQueue[tuple[Point, Task] | None]") -> Iterator[t
             found = news.get_nowait()
 
 
-def _outcome(task: Task, deaths: int) -> Outcome:
+def _outcome(task: Task, deaths: int) -> PointOutcome:
     problem, seconds = task.done.exception(), time.monotonic() - task.began_at
     if problem is None:
         return outcome_from(json.loads(task.done.result()))
     if isinstance(problem, WorkerDied):
         times = "once" if deaths == 1 else "twice" if deaths == 2 else f"{deaths} times"
-        return Outcome(Status.FAILED, f"its worker died {times}: {problem.why}", seconds=seconds)
+        return PointOutcome(Status.FAILED, f"its worker died {times}: {problem.why}", seconds=seconds)
     if isinstance(problem, TaskTimeout):
-        return Outcome(Status.FAILED, f"took longer than {task.limit_s:g} s", seconds=seconds)
+        return PointOutcome(Status.FAILED, f"took longer than {task.limit_s:g} s", seconds=seconds)
     if isinstance(problem, TaskRefused | Broken):
-        return Outcome(Status.FAILED, str(problem), seconds=seconds)
+        return PointOutcome(Status.FAILED, str(problem), seconds=seconds)
     raise problem

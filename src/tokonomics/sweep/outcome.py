@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from tokonomics.errors import BadInput, UnknownName, nearest, shorten
-from tokonomics.sweep.points import Point
+from tokonomics.sweep.points import SweepPoint
 
 OUT_OF_MEMORY = "needs more memory than a worker may take (--memory)"
 """The error of a point whose allocation failed: its worker is replaced."""
@@ -33,7 +33,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PointOutcome:
     """One row of the results, without the point's inputs."""
 
     status: Status
@@ -47,8 +47,8 @@ class Outcome:
         return asdict(self)
 
 
-def outcome_from(plain: dict[str, Any]) -> Outcome:
-    return Outcome(**{**plain, "status": Status(plain["status"])})
+def outcome_from(plain: dict[str, Any]) -> PointOutcome:
+    return PointOutcome(**{**plain, "status": Status(plain["status"])})
 
 
 _LATENCIES = {
@@ -136,11 +136,11 @@ _MOST_VALUES = 40
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """A point and what became of it."""
 
-    point: Point
-    outcome: Outcome
+    point: SweepPoint
+    outcome: PointOutcome
 
     @property
     def kept(self) -> bool:
@@ -170,19 +170,19 @@ class OfValue:
     value: str
     points: int
     kept: int
-    best: Row | None
+    best: SweepRow | None
 
 
 @dataclass(frozen=True)
-class Summary:
+class SweepSummary:
     """What a sweep found."""
 
     verb: str
     keys: tuple[str, ...]
     by: str | None
     """The figure that ranks; None where no answer has one."""
-    rows: tuple[Row, ...]
-    ranked: tuple[Row, ...]
+    rows: tuple[SweepRow, ...]
+    ranked: tuple[SweepRow, ...]
     values: Mapping[str, tuple[OfValue, ...]]
     """By key, in the order given."""
     counts: Mapping[str, int]
@@ -192,7 +192,9 @@ class Summary:
     promised: bool
 
 
-def summary_of(verb: str, keys: Sequence[str], rows: Sequence[Row], by: str | None, promised: bool) -> Summary:
+def summary_of(
+    verb: str, keys: Sequence[str], rows: Sequence[SweepRow], by: str | None, promised: bool
+) -> SweepSummary:
     """The best first."""
     columns = list(dict.fromkeys(name for row in rows for name in row.outcome.figures))
     chosen = _chosen(by, columns, rows)
@@ -207,13 +209,13 @@ def summary_of(verb: str, keys: Sequence[str], rows: Sequence[Row], by: str | No
             values[key] = tuple(_of_value(key, value, rows, ranked) for value in seen)
     counts = Counter(str(row.outcome.status) for row in rows)
     reasons = Counter(row.outcome.error or "" for row in rows if row.outcome.status is not Status.OK)
-    return Summary(
+    return SweepSummary(
         verb, tuple(keys), chosen, tuple(rows), tuple(ranked), values,
         {str(status): counts.get(str(status), 0) for status in Status}, tuple(reasons.most_common()), promised,
     )  # fmt: skip
 
 
-def worth(row: Row, by: str | None) -> float:
+def worth(row: SweepRow, by: str | None) -> float:
     """Smaller is better."""
     value = _number(row.outcome.figures.get(by or "")) or 0.0
     return -value if more_is_better(by) else value
@@ -223,7 +225,7 @@ def more_is_better(by: str | None) -> bool:
     return bool(by) and str(by).endswith(_MORE_IS_BETTER)
 
 
-def _chosen(by: str | None, columns: Sequence[str], rows: Sequence[Row]) -> str | None:
+def _chosen(by: str | None, columns: Sequence[str], rows: Sequence[SweepRow]) -> str | None:
     if by is None:
         return next((name for name in DEFAULT_BY if name in columns), None)
     name = by.replace("-", "_")
@@ -240,7 +242,7 @@ def _unknown(by: str, columns: Sequence[str]) -> BadInput:
     return BadInput(f"no answer has a figure '{shorten(by)}'", where="--by", fix=hint)
 
 
-def _of_value(key: str, value: str, rows: Sequence[Row], ranked: Sequence[Row]) -> OfValue:
+def _of_value(key: str, value: str, rows: Sequence[SweepRow], ranked: Sequence[SweepRow]) -> OfValue:
     mine = [row for row in rows if row.point.over[key] == value]
     best = next((row for row in ranked if row.point.over[key] == value), None)
     return OfValue(value, len(mine), sum(row.kept for row in mine), best)
@@ -250,7 +252,7 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def as_plain(summary: Summary, top: int) -> dict[str, Any]:
+def as_plain(summary: SweepSummary, top: int) -> dict[str, Any]:
     """For programs."""
     return {
         "verb": summary.verb,

@@ -161,7 +161,7 @@ _DRAWS = 50
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One question: what was swept, and all inputs of the verb with it."""
 
     place: int
@@ -210,12 +210,12 @@ def drawn(over: Mapping[str, Tried], count: int, seed: int) -> Iterator[dict[str
                 break
 
 
-def points_of(over: Iterator[dict[str, str]], combine: Combine, ground: str, digests: "Digests") -> list[Point]:
+def points_of(over: Iterator[dict[str, str]], combine: Combine, ground: str, digests: "Digests") -> list[SweepPoint]:
     """The points with their ids; ``ground`` is the hash of what all of them rest on."""
     made = []
     for place, texts in enumerate(over):
         values = dict(combine(texts))
-        made.append(Point(place, point_id(ground, values, digests.of(values)), texts, values))
+        made.append(SweepPoint(place, point_id(ground, values, digests.of(values)), texts, values))
     return made
 
 

@@ -19,8 +19,8 @@ import polars as pl
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.files import whole, write_text
-from tokonomics.sweep.outcome import Outcome, Status
-from tokonomics.sweep.points import Point
+from tokonomics.sweep.outcome import PointOutcome, Status
+from tokonomics.sweep.points import SweepPoint
 
 SCHEMA = 1
 """Of the folder; another number is refused."""
@@ -37,10 +37,10 @@ _COLUMNS = {
 
 
 @dataclass
-class Kept:
+class KeptPoint:
     """A finished point, without its whole answer."""
 
-    outcome: Outcome
+    outcome: PointOutcome
     part: str
 
 
@@ -49,12 +49,12 @@ class Store:
     """An open folder; only ``opened`` makes one."""
 
     folder: Path
-    done: dict[str, Kept] = field(default_factory=dict)
+    done: dict[str, KeptPoint] = field(default_factory=dict)
     """By the point's id."""
     _next: int = 1
     _small: list[str] = field(default_factory=list)
 
-    def add(self, finished: Sequence[tuple[str, Outcome]]) -> None:
+    def add(self, finished: Sequence[tuple[str, PointOutcome]]) -> None:
         """Keep what was finished: on the disk when this returns."""
         if not finished:
             return
@@ -67,7 +67,7 @@ class Store:
         self._next += 1
         self._small.append(name)
         for key, outcome in finished:
-            self.done[key] = Kept(replace(outcome, answer=None), name)
+            self.done[key] = KeptPoint(replace(outcome, answer=None), name)
         if len(self._small) >= _SMALL:
             self._merge()
 
@@ -90,7 +90,7 @@ class Store:
         self.done.clear()
         self._small.clear()
 
-    def results(self, points: Sequence[Point], columns: Mapping[str, Sequence[Any]]) -> Path:
+    def results(self, points: Sequence[SweepPoint], columns: Mapping[str, Sequence[Any]]) -> Path:
         """One file with a row for each point, in their order: ``columns``, then the whole answers."""
         path = self.folder / RESULTS
         light = pl.DataFrame(
@@ -185,8 +185,10 @@ def _read(folder: Path) -> Store:
         if first == last:
             store._small.append(path.name)
         for row in _rows(path):
-            outcome = Outcome(Status(row["status"]), row["error"], json.loads(row["figures"]), None, row["seconds"])
-            store.done[row["id"]] = Kept(outcome, path.name)
+            outcome = PointOutcome(
+                Status(row["status"]), row["error"], json.loads(row["figures"]), None, row["seconds"]
+            )
+            store.done[row["id"]] = KeptPoint(outcome, path.name)
     store._next = reached + 1
     return store
 

@@ -19,12 +19,12 @@ from tokonomics.clock import today
 from tokonomics.errors import BadInput, shorten
 from tokonomics.physics.calibration import VARIABLE as PROFILE
 from tokonomics.physics.calibration import read_profile
-from tokonomics.sweep.outcome import Row, Status, Summary, as_plain, summary_of
+from tokonomics.sweep.outcome import Status, SweepRow, SweepSummary, as_plain, summary_of
 from tokonomics.sweep.points import (
     DAY,
     Digests,
     Ground,
-    Point,
+    SweepPoint,
     Tried,
     drawn,
     grid,
@@ -56,7 +56,7 @@ class Sweep:
 
     verb: str
     over: Mapping[str, Tried]
-    points: Sequence[Point]
+    points: Sequence[SweepPoint]
     folder: Path
     limit_s: float
     ground: Ground
@@ -71,7 +71,7 @@ class Run:
     """What came of it."""
 
     sweep: Sweep
-    rows: tuple[Row, ...]
+    rows: tuple[SweepRow, ...]
     results: Path
     before: int
     """Points an earlier run had done."""
@@ -82,7 +82,7 @@ class Run:
     lost: int
     """Workers that died on the way."""
 
-    def summary(self, by: str | None) -> Summary:
+    def summary(self, by: str | None) -> SweepSummary:
         promised = any("slo" in point.values for point in self.sweep.points)
         return summary_of(self.sweep.verb, list(self.sweep.over), self.rows, by, promised)
 
@@ -108,7 +108,7 @@ class Run:
             lines.append(f"{plural(new, 'point')} in {seconds(self.wall_s)} on {self.where}; {at_a_time}")
         return lines
 
-    def plain(self, found: Summary, top: int) -> dict[str, Any]:
+    def plain(self, found: SweepSummary, top: int) -> dict[str, Any]:
         return as_plain(found, top) | {
             "results": str(self.results),
             "day": self.sweep.ground[DAY],
@@ -203,7 +203,7 @@ def run_of(
     """Answer what is not done yet, and write the results of all."""
     from tokonomics.sweep.crew import outcomes
     from tokonomics.sweep.store import write_manifest
-    from tokonomics.sweep.view import Clock, progress
+    from tokonomics.sweep.view import SweepClock, progress
 
     if memory_gb is not None and not 0.1 <= memory_gb <= 1e5:
         raise BadInput(f"must be from 0.1 to 100,000 GB, got {memory_gb:g}", where="--memory")
@@ -217,7 +217,7 @@ def run_of(
     lost = sum(store.done[point.id].outcome.status is not Status.OK for point in sweep.points if point.id in store.done)
     began, worked_s, where, died = time.monotonic(), 0.0, "no worker", 0
     if todo:
-        clock = Clock()
+        clock = SweepClock()
         crew, where, workers = _crew(sweep, len(todo), jobs, memory_gb, ray)
         with closing(crew), _polite_end():
             try:
@@ -233,12 +233,12 @@ def run_of(
                 raise Interrupted(f"{kept}; the same command goes on from there") from None
         died = crew.lost
     wall_s = time.monotonic() - began
-    rows = tuple(Row(point, store.done[point.id].outcome) for point in sweep.points)
+    rows = tuple(SweepRow(point, store.done[point.id].outcome) for point in sweep.points)
     results = store.results(sweep.points, columns_of(list(sweep.over), rows))
     return Run(sweep, rows, results, before, wall_s, worked_s, where, died)
 
 
-def columns_of(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Any]]:
+def columns_of(keys: Sequence[str], rows: Sequence[SweepRow]) -> dict[str, list[Any]]:
     """What the results hold of each point besides its whole answer."""
     made: dict[str, list[Any]] = {f"over_{key}": _typed([row.point.over[key] for row in rows]) for key in keys}
     made["status"] = [str(row.outcome.status) for row in rows]

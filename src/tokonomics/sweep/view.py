@@ -16,8 +16,8 @@ from rich.console import Group
 from tokonomics.errors import shorten
 from tokonomics.report.tables import table
 from tokonomics.report.terminal import console
-from tokonomics.sweep.outcome import Row, Summary, more_is_better
-from tokonomics.sweep.points import Point
+from tokonomics.sweep.outcome import SweepRow, SweepSummary, more_is_better
+from tokonomics.sweep.points import SweepPoint
 from tokonomics.units import count, percent, plural, seconds, usd
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _WORDS = frozenset({"gpu", "weights"})
 _MOST_REASONS = 5
 
 
-def sweep_view(summary: Summary, top: int, said: Sequence[str]) -> Group:
+def sweep_view(summary: SweepSummary, top: int, said: Sequence[str]) -> Group:
     """``said`` are lines about the results: where they are, what they rest on."""
     parts: list[Any] = [_heading(summary)]
     if summary.ranked:
@@ -58,7 +58,7 @@ def sweep_view(summary: Summary, top: int, said: Sequence[str]) -> Group:
     return Group(*parts, "", *said)
 
 
-def points_view(points: list[Point], done: int, said: list[str], rows: int = 20) -> Group:
+def points_view(points: list[SweepPoint], done: int, said: list[str], rows: int = 20) -> Group:
     """What a sweep would ask."""
     keys = list(points[0].over) if points else []
     body = [[str(point.place), *(point.over[key] for key in keys), point.id[:12]] for point in points[:rows]]
@@ -68,7 +68,7 @@ def points_view(points: list[Point], done: int, said: list[str], rows: int = 20)
     return Group(*parts, "", *said)
 
 
-def _heading(summary: Summary) -> str:
+def _heading(summary: SweepSummary) -> str:
     counts = [f"{number:,} {_STATUSES[status]}" for status, number in summary.counts.items() if number]
     kept, answered = sum(row.kept for row in summary.rows), summary.counts["ok"]
     if summary.promised and kept < answered:
@@ -81,7 +81,7 @@ _STATUSES = {
 }  # fmt: skip
 
 
-def _shown(summary: Summary) -> list[str]:
+def _shown(summary: SweepSummary) -> list[str]:
     have = {name for row in summary.ranked for name, value in row.outcome.figures.items() if value is not None}
     names = [name for name in _COLUMNS if name in have]
     if "ttft_p99_s" in have:
@@ -89,7 +89,7 @@ def _shown(summary: Summary) -> list[str]:
     return [summary.by, *names] if summary.by and summary.by not in names else names
 
 
-def _cells(row: Row, names: list[str]) -> list[str]:
+def _cells(row: SweepRow, names: list[str]) -> list[str]:
     made = []
     for name in names:
         value = row.outcome.figures.get(name)
@@ -106,7 +106,7 @@ def _titles(names: list[str]) -> list[str]:
     return [f"{'!' if name in _WORDS else '>'}{_COLUMNS.get(name, (name, str))[0]}" for name in names]
 
 
-def _best(summary: Summary, top: int) -> Any:
+def _best(summary: SweepSummary, top: int) -> Any:
     names = _shown(summary)
     rows = [
         [str(place), *(shorten(row.point.over[key], 30) for key in summary.keys), *_cells(row, names)]
@@ -117,7 +117,7 @@ def _best(summary: Summary, top: int) -> Any:
     return table([">", *(f"!{key}" for key in summary.keys), *_titles(names)], rows, title=title)
 
 
-def _of_key(summary: Summary, key: str) -> Any:
+def _of_key(summary: SweepSummary, key: str) -> Any:
     """For each value of a key, the best of its points."""
     names = _shown(summary)
     others = [other for other in summary.keys if other != key]
@@ -147,7 +147,7 @@ _MOST_COLOURS = 8
 _INK = "#333"
 
 
-def sweep_chart(summary: Summary) -> "alt.LayerChart":
+def sweep_chart(summary: SweepSummary) -> "alt.LayerChart":
     """The ranking figure over the first two keys."""
     import altair as alt
 
@@ -189,7 +189,7 @@ def _finished(chart: Any, title: Any, height: int | None = None) -> "alt.LayerCh
     return cast("alt.LayerChart", sized.configure_view(stroke=None))
 
 
-def _marks(summary: Summary, keys: list[str]) -> list[dict[str, Any]]:
+def _marks(summary: SweepSummary, keys: list[str]) -> list[dict[str, Any]]:
     """The best point of each place in the picture."""
     best: dict[tuple[str, ...], Any] = {}
     for row in summary.ranked:  # the best first
@@ -205,7 +205,7 @@ def _marks(summary: Summary, keys: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _x(summary: Summary, key: str) -> "alt.X":
+def _x(summary: SweepSummary, key: str) -> "alt.X":
     import altair as alt
 
     if _numbers(summary, key):
@@ -213,12 +213,12 @@ def _x(summary: Summary, key: str) -> "alt.X":
     return alt.X("first:N", title=key, sort=_order(summary, key))
 
 
-def _order(summary: Summary, key: str) -> list[str]:
+def _order(summary: SweepSummary, key: str) -> list[str]:
     seen = list(dict.fromkeys(row.point.over[key] for row in summary.rows))
     return sorted(seen, key=float) if _numbers(summary, key) else seen
 
 
-def _numbers(summary: Summary, key: str) -> int:
+def _numbers(summary: SweepSummary, key: str) -> int:
     """How many different numbers a key has; none where one of its values is a word, or there is no line to draw."""
     values = {row.point.over[key] for row in summary.rows}
     try:
@@ -235,7 +235,7 @@ Advance = Callable[[int, int], None]
 """So many points are done, and of them so many without an answer."""
 
 
-class Clock:
+class SweepClock:
     """Runs from the first worker that is ready: how long they take to start says nothing of the time left."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -251,7 +251,7 @@ class Clock:
 
 
 @contextmanager
-def progress(total: int, before: int, workers: int, clock: Clock) -> Iterator[Advance]:
+def progress(total: int, before: int, workers: int, clock: SweepClock) -> Iterator[Advance]:
     """``before`` of the points were done by an earlier run: they say nothing of the time left."""
     screen = console(stderr=True)
     if screen.is_terminal:

@@ -18,7 +18,7 @@ from tokonomics.report.answers import describe
 Told = Callable[[str], None]
 
 
-class Job(Listener):
+class JobListener(Listener):
     """Hears what is being done, for the page, and keeps the notes."""
 
     def __init__(self, tell: Told, command: str) -> None:
@@ -37,7 +37,7 @@ def answer(request: dict[str, Any], tell: Told) -> dict[str, Any]:
     """The answer to ``{verb, call, inputs, command, charts}``."""
     began = time.perf_counter()
     verb = find_verb(request["verb"])
-    asked, job = verb.request.of(request["call"]), Job(tell, request["command"])
+    asked, job = verb.request.of(request["call"]), JobListener(tell, request["command"])
     made = describe(verb, verb.answer(asked, job), asked)
     drawn = made.charts if request["charts"] else {}
     charts = [{"name": name, "spec": _spec(draw)} for name, draw in drawn.items()]

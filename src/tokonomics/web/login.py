@@ -6,7 +6,7 @@ from urllib.parse import parse_qs
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from tokonomics.web.safety import COOKIE, SESSION_S, Sessions, checked_query
+from tokonomics.web.safety import COOKIE, SESSION_S, LoginSessions, checked_query
 
 STYLE = """:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
 body{max-width:26rem;margin:15vh auto;padding:0 1.25rem}
@@ -33,7 +33,7 @@ def form(query: str = "", wrong: str | None = None, status: int = 200) -> Respon
     )
 
 
-async def logged_in(request: Request, sessions: Sessions) -> Response:
+async def logged_in(request: Request, sessions: LoginSessions) -> Response:
     """A cookie for the right token; the token itself is in no address and no cookie."""
     try:
         sent = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=20)

@@ -91,7 +91,7 @@ def allowed_hosts(bind: str, extra: Iterable[str] = ()) -> frozenset[str]:
 
 
 @dataclass
-class Sessions:
+class LoginSessions:
     """The token, and who has shown it."""
 
     token: str | None
@@ -164,7 +164,7 @@ class Gate:
 
     app: ASGIApp
     hosts: frozenset[str]
-    sessions: Sessions
+    sessions: LoginSessions
     service: "Service"
     """What it stands before; for whoever runs or tests it."""
     any_ip: bool = False

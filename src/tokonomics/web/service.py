@@ -19,7 +19,7 @@ from tokonomics.web.catalogue import prices_as_of
 from tokonomics.web.inputs import checked_inputs
 from tokonomics.web.jobs import Job, Jobs, TooManyOfYours
 from tokonomics.web.problems import ours
-from tokonomics.web.uploads import Limits, Upload, Uploads
+from tokonomics.web.uploads import Upload, UploadLimits, Uploads
 from tokonomics.web.verbs import UPLOAD, PageVerb
 from tokonomics.web.worker import page_pool
 from tokonomics.workers import Broken, Task, TaskRefused
@@ -54,7 +54,7 @@ class Settings:
     """Quick requests of one client."""
     jobs_at_once: int = 4
     """Jobs of one client, running or waiting."""
-    uploads: Limits = field(default_factory=Limits)
+    uploads: UploadLimits = field(default_factory=UploadLimits)
     warm_up: bool = True
     """Whether idle workers draw a plan and simulate a little, so that the first visitor need not wait."""
 

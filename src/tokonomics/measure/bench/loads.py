@@ -33,7 +33,7 @@ Spent = Callable[[], float]
 
 
 @dataclass
-class Window:
+class LoadWindow:
     """What one load gave, while it runs and after."""
 
     started_s: float
@@ -67,7 +67,9 @@ class Window:
             )
 
 
-async def closed_loop(client: Client, users: int, ask: Ask, stopping: Stopping, spent: Spent, window: Window) -> None:
+async def closed_loop(
+    client: Client, users: int, ask: Ask, stopping: Stopping, spent: Spent, window: LoadWindow
+) -> None:
     """Fills the window; returns when every request that was sent has ended."""
     warm: set[int] = set()
     owed: set[int] = set()
@@ -102,7 +104,7 @@ async def closed_loop(client: Client, users: int, ask: Ask, stopping: Stopping, 
 
 
 async def open_loop(
-    client: Client, due: Iterable[tuple[float, bytes]], stopping: Stopping, spent: Spent, window: Window
+    client: Client, due: Iterable[tuple[float, bytes]], stopping: Stopping, spent: Spent, window: LoadWindow
 ) -> None:
     """Sends each request when it is due, until there is no more or the measurement has what it needs."""
 
@@ -132,7 +134,7 @@ async def open_loop(
         window.phase = "draining"
 
 
-def _measured(window: Window, reply: Reply, stopping: Stopping) -> None:
+def _measured(window: LoadWindow, reply: Reply, stopping: Stopping) -> None:
     window.keep(reply, inside=True)
     first_s = reply.first_s if reply.error is None else None
     stopping.add(
@@ -153,7 +155,7 @@ def outside_of(replies: Iterable[Reply]) -> Outside:
 
 
 def point_of(
-    window: Window, extra: Iterable[Reply] = (), *, concurrency: int | None = None, rate: float | None = None
+    window: LoadWindow, extra: Iterable[Reply] = (), *, concurrency: int | None = None, rate: float | None = None
 ) -> LoadPoint | None:
     """The figures of a load; None where nothing was answered. ``extra`` was sent to prepare it."""
     opened_s, closed_s = window.opened_s, window.closed_s

@@ -15,7 +15,7 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import whole
 from tokonomics.measure.meter.against_plan import compare
 from tokonomics.measure.meter.spans import Span, cut, cut_every, tally
-from tokonomics.measure.meter.state import Planned, Tally, Verdict
+from tokonomics.measure.meter.state import MeterTally, Planned, Verdict
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
@@ -32,7 +32,7 @@ class BillLine(Noun):
 
     group: tuple[str, ...]
     """A value for each of the bill's keys; "" where there is none."""
-    sums: Tally
+    sums: MeterTally
 
 
 class Bill(Noun):
@@ -42,7 +42,7 @@ class Bill(Noun):
     until: float
     by: tuple[str, ...]
     lines: tuple[BillLine, ...]
-    total: Tally
+    total: MeterTally
     planned: Planned | None = None
     against_plan: Verdict | None = None
 
@@ -51,7 +51,7 @@ def bill(spans: Iterable[Span], since: float, until: float, by: Sequence[str], p
     """Sums by group, in the order of the groups."""
     period_s = min((_PERIODS[key] for key in by if key in _PERIODS), default=None)
     batch = planned.batch if planned else None
-    groups: dict[tuple[str, ...], Tally] = defaultdict(Tally)
+    groups: dict[tuple[str, ...], MeterTally] = defaultdict(MeterTally)
     labels: set[str] = set()
     first, last = until, since
     for span in spans:
@@ -64,7 +64,7 @@ def bill(spans: Iterable[Span], since: float, until: float, by: Sequence[str], p
             key = tuple(_value(piece, _ALIASES.get(name, name)) for name in by)
             groups[key] = groups[key] + tally(piece, batch)
     _known(by, labels)
-    total = sum(groups.values(), Tally())
+    total = sum(groups.values(), MeterTally())
     return Bill(
         since=min(first, last),
         until=last,
@@ -128,7 +128,7 @@ def duration(text: str, field: str, may_be_date: bool = False) -> float | None:
 
 def bill_csv(made: Bill, path: Path) -> None:
     """The lines as a table for a spreadsheet; whole or not at all."""
-    sums = list(Tally().model_dump())
+    sums = list(MeterTally().model_dump())
     with whole(path, option("csv", shorten(path.name))) as unfinished, unfinished.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow([*made.by, *sums])

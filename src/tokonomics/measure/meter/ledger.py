@@ -19,8 +19,8 @@ from typing import IO
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.readings import Counted, Reading
-from tokonomics.measure.meter.spans import SUMS, Span, Watched
-from tokonomics.measure.meter.state import Tally
+from tokonomics.measure.meter.spans import SUMS, Span, WatchedSpan
+from tokonomics.measure.meter.state import MeterTally
 
 APPLICATION = 0x746F6B6F
 """``toko``: marks the file as ours, in SQLite's own field for it."""
@@ -68,7 +68,7 @@ class Mark:
     target: str
     until: float
     readings: Mapping[str, Reading]
-    totals: Mapping[str, Tally]
+    totals: Mapping[str, MeterTally]
     """What all spans of each model add up to."""
     usd_per_hour: float
     """As it was priced then: what an absence of the meter costs."""
@@ -147,7 +147,7 @@ class Ledger:
                     target,
                     _finite(until),
                     {each["model"]: _reading(each) for each in json.loads(readings)},
-                    {model: Tally(**sums) for model, sums in json.loads(totals).items()},
+                    {model: MeterTally(**sums) for model, sums in json.loads(totals).items()},
                     _finite(usd_per_hour),
                     bool(is_gone),
                 )
@@ -339,7 +339,7 @@ def _row(span: Span) -> tuple[object, ...]:
 def _span(row: Sequence[object]) -> Span:
     values = dict(zip(_COLUMNS, row, strict=True))
     values["labels"] = json.loads(str(values["labels"]))
-    values["watched"] = Watched(str(values["watched"]))
+    values["watched"] = WatchedSpan(str(values["watched"]))
     if not isinstance(values["labels"], dict) or not all(map(math.isfinite, row[len(_WHO) :])):  # type: ignore[arg-type]
         raise ValueError("a span that is none")
     _finite(values["usd_per_hour"])

@@ -31,7 +31,7 @@ class Series(NamedTuple):
     samples: list[tuple[float, float]]
 
 
-class Answer(NamedTuple):
+class QueryAnswer(NamedTuple):
     """Series, and what the server says may be wrong with them."""
 
     series: list[Series]
@@ -64,11 +64,11 @@ class PrometheusApi:
 
     async def raw_samples(
         self, session: aiohttp.ClientSession, selector: str, window_s: float, until_s: float
-    ) -> Answer:
+    ) -> QueryAnswer:
         """Samples of the series selected in the ``window_s`` before ``until_s``."""
         query = f"{selector}[{max(1, math.ceil(window_s * 1000))}ms]"
         result, warnings = await self._query(session, query, until_s, "matrix")
-        return Answer([Series(self._labels(each, named=True), self._samples(each)) for each in result], warnings)
+        return QueryAnswer([Series(self._labels(each, named=True), self._samples(each)) for each in result], warnings)
 
     async def living(self, session: aiohttp.ClientSession, selector: str, at_s: float) -> list[Mapping[str, str]]:
         """Labels of the series that are not stale: those of a target that is gone end with its next missed scrape."""

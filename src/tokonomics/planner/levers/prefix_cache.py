@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from tokonomics.errors import BadInput, option
-from tokonomics.money.cache_tiers import BreakEven, TierPrice, break_even
+from tokonomics.money.cache_tiers import TierBreakEven, TierPrice, break_even
 from tokonomics.money.cost import CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.trials import cached_share, serve_with
@@ -123,7 +123,7 @@ class PrefixCacheLever(Noun):
     """Cheaper still, but later."""
     sizes: tuple[SizePoint, ...]
     ttls: tuple[TtlPoint, ...]
-    break_evens: tuple[BreakEven, ...]
+    break_evens: tuple[TierBreakEven, ...]
 
 
 def prefix_cache_lever(
