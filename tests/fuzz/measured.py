@@ -305,7 +305,8 @@ def ledgers() -> list[bytes]:
         path = Path(folder) / "meter.db"
         sums = {**dict.fromkeys(SUMS, 100.0), "seconds": 300.0, "server_s": 300.0, "busy_s": 300.0, "input_cached": 0.0}
         span = Span(
-            target="http://a", model="m", engine="vllm", watched=WatchedSpan.seen, usd_per_hour=2.0, labels={"pod": "x"},
+            target="http://a", model="m", engine="vllm", watched=WatchedSpan.seen, usd_per_hour=2.0,
+            labels={"pod": "x"},
             start=1.7e9, **sums,
         )  # fmt: skip
         reading = Reading("http://a", "vllm", "m", 1.7e9, {Counted.output: {"vllm:generation_tokens_total": 7.0}})
