@@ -25,7 +25,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import Wishes
-from tokonomics.money.fleet_kinds import MachineKind
+from tokonomics.money.fleet_kinds import PurchaseKind
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -82,7 +82,7 @@ class _Rows:
 
 
 def solve(
-    kinds: Sequence[MachineKind],
+    kinds: Sequence[PurchaseKind],
     demand: Demand,
     wishes: Wishes,
     gap: float,
@@ -192,7 +192,7 @@ def _start(table: _Rows, starts: Ints, own: Ints, around: tuple[int, int] | None
     table.block(low, np.full(len(starts), np.inf))
 
 
-def bill(kinds: Sequence[MachineKind], counts: Ints) -> float:
+def bill(kinds: Sequence[PurchaseKind], counts: Ints) -> float:
     """Expected USD of these counts over their hours."""
     usd = np.array([kind.expected_usd_per_hour for kind in kinds]) @ counts.sum(axis=1)
     return float(usd + np.array([kind.start_usd for kind in kinds]) @ starts_of(counts).sum(axis=1))
@@ -225,7 +225,7 @@ def spells(demand: Demand) -> int:
     return _merged(demand, True)[0].hours
 
 
-def _columns(kinds: Sequence[MachineKind], hours: int) -> tuple[list[Ints], int]:
+def _columns(kinds: Sequence[PurchaseKind], hours: int) -> tuple[list[Ints], int]:
     """The columns of each kind: one an hour, or a single one if reserved."""
     columns, size = [], 0
     for kind in kinds:
@@ -236,7 +236,7 @@ def _columns(kinds: Sequence[MachineKind], hours: int) -> tuple[list[Ints], int]
 
 
 def _carry(
-    table: _Rows, kinds: Sequence[MachineKind], columns: Sequence[Ints], demand: Demand, wishes: Wishes, size: int
+    table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], demand: Demand, wishes: Wishes, size: int
 ) -> int:
     """Rows that make the fleet carry the demand; how many columns they add."""
     hours, endless = demand.hours, np.full(demand.hours, np.inf)
@@ -274,7 +274,7 @@ def _carry(
 
 
 def _keep_least(
-    table: _Rows, kinds: Sequence[MachineKind], columns: Sequence[Ints], hours: int, wishes: Wishes
+    table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], hours: int, wishes: Wishes
 ) -> None:
     if not wishes.min_replicas:
         return
@@ -284,7 +284,7 @@ def _keep_least(
             table.put(rows, columns[index], float(kind.offer.replicas))
 
 
-def _keep_quotas(table: _Rows, kinds: Sequence[MachineKind], columns: Sequence[Ints], hours: int) -> None:
+def _keep_quotas(table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], hours: int) -> None:
     """Reserved and on-demand machines of an offer share its quota."""
     for offer in {id(kind.offer): kind.offer for kind in kinds}.values():
         firm = [index for index, kind in enumerate(kinds) if kind.offer is offer and kind.is_firm]

@@ -21,7 +21,7 @@ from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import FleetOffer, FleetPlan, FleetPurchase, Wishes, mixed_capacity
 from tokonomics.money.fleet_bill import p99_bill
 from tokonomics.money.fleet_blame import impossible
-from tokonomics.money.fleet_kinds import MachineKind, kinds_of, undominated
+from tokonomics.money.fleet_kinds import PurchaseKind, kinds_of, undominated
 from tokonomics.money.fleet_program import (
     Floats,
     Ints,
@@ -102,7 +102,7 @@ def optimal_fleet(
     )
 
 
-def _sizes(kinds: Sequence[MachineKind], demand: Demand) -> Floats:
+def _sizes(kinds: Sequence[PurchaseKind], demand: Demand) -> Floats:
     """What one of each kind counts for, in requests of the demand's mix."""
     return np.array([mixed_capacity(kind.offer, demand.mix) * kind.counted for kind in kinds])
 
@@ -126,7 +126,7 @@ def _check(offers: Sequence[FleetOffer], demand: Demand) -> None:
 
 
 def search(
-    kinds: Sequence[MachineKind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float
+    kinds: Sequence[PurchaseKind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float
 ) -> Solution | None:
     """The counts by kind and hour with a proven bound; None where there is no fleet."""
     started = any(kind.start_usd for kind in kinds)
@@ -162,7 +162,7 @@ def divided_usd(offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes) ->
 
 
 def _taken_apart(
-    kinds: Sequence[MachineKind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float, started: bool
+    kinds: Sequence[PurchaseKind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float, started: bool
 ) -> Solution | None:
     began = time.perf_counter()
 
@@ -198,7 +198,7 @@ def _taken_apart(
 
 
 def _by_hours(
-    kinds: Sequence[MachineKind], demand: Demand, wishes: Wishes, near: Ints, gap: float, left: Callable[[], float]
+    kinds: Sequence[PurchaseKind], demand: Demand, wishes: Wishes, near: Ints, gap: float, left: Callable[[], float]
 ) -> Solution | None:
     """Each hour by itself, with the reserved machines of a fleet of divided ones, rounded; None where one has none.
 
@@ -228,7 +228,7 @@ def _by_hours(
 
 
 def _improved(
-    kinds: Sequence[MachineKind],
+    kinds: Sequence[PurchaseKind],
     demand: Demand,
     wishes: Wishes,
     counts: Ints,
@@ -253,7 +253,7 @@ def _improved(
 
 
 def _by_windows(
-    kinds: Sequence[MachineKind],
+    kinds: Sequence[PurchaseKind],
     demand: Demand,
     wishes: Wishes,
     counts: Ints,
@@ -290,7 +290,7 @@ def _by_windows(
 
 
 def _with_those_in_use(
-    kinds: Sequence[MachineKind], demand: Demand, wishes: Wishes, counts: Ints, gap: float, time_limit_s: float
+    kinds: Sequence[PurchaseKind], demand: Demand, wishes: Wishes, counts: Ints, gap: float, time_limit_s: float
 ) -> Ints:
     """The whole horizon again with only the kinds in use: other numbers of reserved ones."""
     used = [index for index in range(len(kinds)) if counts[index].any()]

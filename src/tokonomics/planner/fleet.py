@@ -8,6 +8,7 @@ machine fails). Where it breaks its promise as it is, machines are counted on fo
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from pydantic import Field
 
@@ -106,6 +107,20 @@ class FleetReport(Noun):
         return next(each for each in self.machines if each.name == name)
 
 
+@dataclass(frozen=True)
+class FleetBounds:
+    """What a fleet may risk."""
+
+    max_spot_share: float | None = None
+    """None leaves it to the verdict on spot."""
+    max_zone_share: float | None = None
+    """None leaves it to whether what a zone takes is bought again."""
+    availability: float | None = None
+    """Share of time in which what is running carries the demand."""
+    anywhere: bool = False
+    """In several regions of several providers at once."""
+
+
 def plan_fleet(
     model_name: str,
     deployed: str,
@@ -113,27 +128,22 @@ def plan_fleet(
     traffic: FleetTraffic,
     promises: Sequence[Promise],
     wishes: Wishes,
+    bounds: FleetBounds | None = None,
     *,
-    anywhere: bool = False,
-    max_spot_share: float | None = None,
-    max_zone_share: float | None = None,
-    target: float | None = None,
     gap: float = GAP,
     time_limit_s: float = TIME_LIMIT_S,
     with_replay: bool = True,
     seed: int = 0,
     say: Say = lambda what: None,
 ) -> FleetReport:
-    """Buy, compare and try, in one region of one provider unless ``anywhere``.
-
-    ``max_spot_share`` None leaves the limit to the verdict, ``max_zone_share`` None to whether what a zone takes is
-    bought again; ``target`` is an availability.
-    """
+    """Buy, compare and try, in one region of one provider unless it may be anywhere."""
+    bounds = bounds or FleetBounds()
+    max_spot_share, max_zone_share, target = bounds.max_spot_share, bounds.max_zone_share, bounds.availability
     demand, offered = traffic.demand, len(machines.offers)
     machines, zone_share = _without_sudden_loss(machines, wishes, promises)
     zone_share = zone_share if max_zone_share is None else max_zone_share
     wishes = wishes.model_copy(update={"max_zone_share": zone_share})
-    if not anywhere:
+    if not bounds.anywhere:
         say("the cheapest place")
         machines = _in_one_place(machines, traffic, promises, wishes, max_spot_share, time_limit_s)
     verdict = _verdict(machines, traffic, promises)

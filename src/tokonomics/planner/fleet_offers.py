@@ -101,26 +101,37 @@ class Machines:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class FleetMarket:
+    """How machines may be bought, and what is assumed of them."""
+
+    today: dt.date
+    terms: Sequence[Terms] = tuple(Terms)
+    startup_s: float | None = None
+    """From ordering a machine to its first answer; None estimates it."""
+    interruptions: Interruptions | None = None
+    """Of spot machines; None takes what is known of each."""
+    aws_zones: bool = True
+    most_zones: int = 4
+    anywhere: bool = False
+    """In several regions at once."""
+
+
 def fleet_machines(
     model: ModelSpec,
     engine: Engine,
     offers: Sequence[Offer],
     traffic: FleetTraffic,
     promises: Sequence[Promise],
+    market: FleetMarket,
     *,
     weights: Precision | None = None,
     kv: Precision = Precision.bf16,
-    terms: Sequence[Terms] = tuple(Terms),
-    today: dt.date,
-    startup_s: float | None = None,
-    interruptions: Interruptions | None = None,
-    aws_zones: bool = True,
-    most_zones: int = 4,
-    anywhere: bool = False,
     measured: int = MEASURED,
     say: Say = lambda what: None,
 ) -> Machines:
     """Every machine worth considering for this traffic, priced on the terms allowed."""
+    terms, today = market.terms, market.today
     sold = _recent([offer for offer in offers if cheapest_price(offer, terms) is not None], today)
     if not sold:
         wanted = ", ".join(each.replace("_", " ") for each in terms)
@@ -141,16 +152,16 @@ def fleet_machines(
         say=say,
     )
     named = list(zip(sold, told_apart(sold), strict=True))
-    risk = partial(spot_markets, interruptions=interruptions, aws_zones=aws_zones)
+    risk = partial(spot_markets, interruptions=market.interruptions, aws_zones=market.aws_zones)
     priced = [
         (_priced(kind, offer, layout, terms, risk), kind, layout.deployment)
         for layout in layouts
         for fits in [stands_on(layout.deployment)]
         for offer, apart in named
         if fits(offer)
-        for kind in [_kind(offer, apart, layout, startup_s, today)]
+        for kind in [_kind(offer, apart, layout, market.startup_s, today)]
     ]
-    chosen = _worth_a_look([machine for machine in priced if machine[0].prices], most_zones, anywhere)
+    chosen = _worth_a_look([machine for machine in priced if machine[0].prices], market.most_zones, market.anywhere)
     return Machines(
         offers=tuple(offer for offer, _, _ in chosen),
         kinds={kind.name: kind for _, kind, _ in chosen},

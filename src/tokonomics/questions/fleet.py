@@ -106,8 +106,8 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> "FleetResult":
     from tokonomics.clock import today
     from tokonomics.money.fleet import Wishes
     from tokonomics.money.fleet_availability import require_target
-    from tokonomics.planner.fleet import plan_fleet
-    from tokonomics.planner.fleet_offers import fleet_machines, zones_needed
+    from tokonomics.planner.fleet import FleetBounds, plan_fleet
+    from tokonomics.planner.fleet_offers import FleetMarket, fleet_machines, zones_needed
     from tokonomics.questions.results import FleetResult
 
     targets = targets_of(request)
@@ -122,6 +122,15 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> "FleetResult":
     engine = find_engine(request.engine)
     traffic = _traffic(request, model.max_context, listener)
     offers = offers_of(request)
+    market = FleetMarket(
+        today=today(),
+        terms=terms,
+        startup_s=startup_s,
+        interruptions=risk,
+        aws_zones=request.offers is None,
+        most_zones=zones_needed(1.0 if request.max_zone_share is None else request.max_zone_share),
+        anywhere=request.anywhere,
+    )
     say_if_compiling(listener)
     machines = fleet_machines(
         model,
@@ -129,15 +138,9 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> "FleetResult":
         offers,
         traffic,
         targets,
+        market,
         weights=weights,
         kv=kv,
-        terms=terms,
-        today=today(),
-        startup_s=startup_s,
-        interruptions=risk,
-        aws_zones=request.offers is None,
-        most_zones=zones_needed(1.0 if request.max_zone_share is None else request.max_zone_share),
-        anywhere=request.anywhere,
         say=listener.doing,
     )
     found = plan_fleet(
@@ -147,10 +150,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> "FleetResult":
         traffic,
         targets,
         Wishes(min_replicas=request.min_replicas, fallback=not request.no_fallback),
-        anywhere=request.anywhere,
-        max_spot_share=request.max_spot_share,
-        max_zone_share=request.max_zone_share,
-        target=target,
+        FleetBounds(request.max_spot_share, request.max_zone_share, target, request.anywhere),
         gap=request.gap,
         time_limit_s=request.time_limit,
         with_replay=not request.no_replay,

@@ -84,13 +84,12 @@ def simulate(
     seed: int = 0,
     progress: Progress | None = None,
     fetches: Fetches | None = None,
-    users: int | None = None,
     steps: StepModel | None = None,
 ) -> Simulation:
     """Serve a trace. Clients hang up after ``timeout_s``; priorities count only ``by_priority``.
 
-    ``fetches`` says what slower memories give to each request (``tiers``). With ``users`` it is a closed loop on one
-    replica: each of them sends the next request when their last was answered, whatever the trace's arrivals say.
+    ``fetches`` says what slower memories give to each request (``tiers``). With ``fleet.users`` it is a closed
+    loop, whatever the trace's arrivals say.
     ``steps`` are the step times of another era or server than the engine's of today.
     """
     began = time.perf_counter()
@@ -104,8 +103,8 @@ def simulate(
         raise BadInput("a disaggregated fleet has no slower memories for its KV here")
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
     requests = requests_for(trace, rules, timeout_s, by_priority)
-    if users is not None:
-        requests = _closed_loop(requests, users, fleet, timeout_s)
+    if fleet.users is not None:
+        requests = _closed_loop(requests, fleet.users, fleet, timeout_s)
     joins: NDArray[np.intp] | None = None
     if fetches is not None:
         joins = np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
@@ -121,7 +120,7 @@ def simulate(
     if joins is not None:
         served = _in_order(served, joins)
     served = _heard(served, table.answer_s, trace, timeout_s)
-    if users is not None:
+    if fleet.users is not None:
         trace = dataclasses.replace(trace, arrival_s=served.arrival_s)
     finishes = served.finish_s[np.isfinite(served.finish_s)]
     # The last step may run on after its last client has hung up.
