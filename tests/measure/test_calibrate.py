@@ -12,13 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.calibrate import Calibrated, calibrate, errors, held_out_loads, load_of
 from tokonomics.measure.evidence import Evidence, Said, read_evidence
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Statistic
 from tokonomics.measure.validate import steps_of, value_of
 from tokonomics.physics.calibration import Correction, read_profile, using
 from tokonomics.physics.intervals import prior_deviation
+from tokonomics.report.terminal import flag
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 RUN = DATA / "h200_transformers.json"
@@ -389,5 +390,5 @@ def test_calibrate_saves_a_profile_that_predict_uses_and_names(tmp_path: Path) -
 )
 def test_what_is_asked_wrongly_is_said(more: list[str], says: str) -> None:
     said = CliRunner().invoke(app, ["calibrate", str(RUN), "--gpu", "H200", *more])
-    assert isinstance(said.exception, BadInput | Exception)
-    assert says in str(said.exception)
+    assert isinstance(said.exception, TokonomicsError)
+    assert says in said.exception.message(flag)

@@ -22,6 +22,7 @@ from tokonomics.measure.validate import ScoredPrediction, predict
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
 from tokonomics.physics.calibration import read_profile, using
 from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve, all_reduce_seconds, gemm_seconds
+from tokonomics.report.terminal import flag
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PROBED = BENCHMARKS / "results" / "h200-profile.json"
@@ -243,7 +244,7 @@ def test_a_machine_without_torch_is_told_what_to_do(tmp_path: Path, monkeypatch:
     said = CliRunner().invoke(app, ["probe", "--out", str(tmp_path / "mine.json")])
     assert isinstance(said.exception, BadInput)
     assert "PyTorch is not installed" in str(said.exception)
-    assert "--from" in str(said.exception)
+    assert "--from timings.json" in said.exception.message(flag)
     assert not (tmp_path / "mine.json").exists()
 
 
