@@ -1,6 +1,7 @@
 # Everything a person needs, from a fresh machine with Python 3.11+ and make.
 #   make demo    the cheapest ways to serve a model, offline once the packages are installed
 #   make test    every check: style, types, layers, tests
+#   make explore everything that takes longer: more cases of every law, every kill, every spoilt file
 #   make docs    the guide as a site, in site/
 #   make dist    the wheel and the source archive, in dist/
 PYTHON ?= python3
@@ -48,15 +49,19 @@ lint: $(VENV)/dev
 
 test: lint pytest
 
-pytest: $(VENV)/dev
-	@$(BIN)/python -m pytest -n auto --dist worksteal
+# Bytecode is kept, whatever the surroundings say: each worker would compile all tests anew, and each of the hundreds of
+# processes that they start the whole package.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 
-# New cases for every law, twenty times as many: for a quiet hour.
+pytest: $(VENV)/dev
+	@$(PYTEST)
+
+# What is marked so, and new cases for every law, twenty times as many: for quiet hours, and every week in CI.
 explore: $(VENV)/dev
-	@EXPLORE=20 $(BIN)/python -m pytest -n auto --dist worksteal
+	@EXPLORE=20 $(PYTEST)
 
 quick: $(VENV)/dev
-	@$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow'
+	@$(PYTEST) -m 'not slow'
 
 bench: $(VENV)/run
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ TRAFFIC = {"--rate", "--tokens-per-month", "--input", "--output", "--arrivals", 
 MARKET = {"--slo", "--offers", "--provider", "--region", "--discount", "--trace"}
 
 
+@cache
 def commands() -> dict[str, Any]:
     made: Any = typer.main.get_command(app)
     found: dict[str, Any] = made.commands

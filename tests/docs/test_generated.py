@@ -1,6 +1,8 @@
 """What the README and the guide show is what the code prints."""
 
+import hashlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +15,35 @@ ROOT = Path(__file__).parents[2]
 
 sys.path.insert(0, str(ROOT / "docs"))
 
-from generate import PAGES, WHOLE, main  # noqa: E402
+from generate import PAGES, WHOLE, main, run  # noqa: E402
+
+from tokonomics.files import write_text  # noqa: E402
 
 OWN_PROCESS = {"docs/commands.md", "docs/python.md"}
 """Typer reads the width of its help when it is imported, so help is printed by an interpreter that has not; and what a
 Python session shows is shown by a new one."""
 
 
+@pytest.fixture
+def _commands_run_once(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one page shows and saves nowhere, another shows too: as printed the first time, by whichever worker."""
+    base = tmp_path_factory.getbasetemp()
+    kept = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "printed"
+    kept.mkdir(exist_ok=True)
+
+    def once(command: str) -> str:
+        if re.search(r"--(deploy-to|into) |\.json", command):  # what an earlier command of the page saved, or this one
+            return run(command)
+        file = kept / hashlib.sha256(command.encode()).hexdigest()
+        if not file.exists():
+            write_text(file, run(command), "printed")
+        return file.read_text(encoding="utf-8")
+
+    monkeypatch.setattr("generate.run", once)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("_commands_run_once")
 @pytest.mark.parametrize("page", [*WHOLE, *PAGES])
 def test_every_output_in_the_readme_and_the_guide_is_what_the_command_prints(page: str) -> None:
     if page in OWN_PROCESS:

@@ -154,6 +154,7 @@ def test_code_that_is_run_stays_however_long_ago_it_was_made(sources: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.explore
 def test_simulate_without_a_cache_says_that_it_compiles_and_answers_the_same(tokonomics_process: Call) -> None:
     with_cache, without = (
         tokonomics_process(*SIMULATE, *LENGTHS, env=env) for env in ({}, {"XDG_CACHE_HOME": "/proc/nowhere"})
