@@ -41,17 +41,20 @@ $(VENV)/docs: requirements/docs.lock $(VENV)/made
 demo: $(VENV)/run
 	@$(BIN)/tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms --top 5
 
-lint: $(VENV)/dev
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo
-
-test: lint pytest
-
 # Bytecode is kept, whatever the surroundings say: each worker would compile all tests anew, and each of the hundreds of
 # processes that they start the whole package.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
+STYLE := $(BIN)/ruff check . && $(BIN)/ruff format --check .
+TYPES := $(BIN)/mypy && $(BIN)/lint-imports --no-logo
+
+lint: $(VENV)/dev
+	@$(STYLE)
+	@$(TYPES)
+
+# Types and layers are checked beside the tests, which now and then leave a core to them.
+test: $(VENV)/dev
+	@$(STYLE)
+	@{ $(TYPES); } & checking=$$!; $(PYTEST); tested=$$?; wait $$checking && exit $$tested
 
 pytest: $(VENV)/dev
 	@$(PYTEST)

@@ -196,7 +196,7 @@ def tokonomics_process() -> Callable[..., subprocess.CompletedProcess[str]]:
             capture_output=True,
             encoding="utf-8",
             env={**os.environ, **proxies, **(env or {})},
-            timeout=120,
+            timeout=600,
             check=False,
         )
 

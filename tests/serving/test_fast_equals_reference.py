@@ -72,7 +72,7 @@ def assert_same(fast: Served, slow: Served) -> None:
 
 
 @given(worlds(), paces())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_fast_loop_gives_the_answer_of_the_plain_one(world: World, pace: Pace) -> None:
     requests, rules, fleet = world
     fast, _ = run(requests, table(pace), rules, fleet)
@@ -80,7 +80,7 @@ def test_the_fast_loop_gives_the_answer_of_the_plain_one(world: World, pace: Pac
 
 
 @given(closed_worlds(), paces())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_closed_loop_gives_the_answer_of_the_plain_one(world: World, pace: Pace) -> None:
     requests, rules, fleet = world
     fast, _ = run(requests, table(pace), rules, fleet)
