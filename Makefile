@@ -1,6 +1,7 @@
 # Everything a person needs, from a fresh machine with Python 3.11+ and make.
 #   make demo    the cheapest ways to serve a model, offline once the packages are installed
 #   make test    every check: style, types, layers, tests
+#   make explore everything that takes longer: more cases of every law, every kill, every spoilt file
 #   make docs    the guide as a site, in site/
 #   make dist    the wheel and the source archive, in dist/
 PYTHON ?= python3
@@ -40,23 +41,30 @@ $(VENV)/docs: requirements/docs.lock $(VENV)/made
 demo: $(VENV)/run
 	@$(BIN)/tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms --top 5
 
-lint: $(VENV)/dev
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo
+# Bytecode is kept, whatever the surroundings say: each worker would compile all tests anew, and each of the hundreds of
+# processes that they start the whole package.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
+STYLE := $(BIN)/ruff check . && $(BIN)/ruff format --check .
+TYPES := $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 
-test: lint pytest
+lint: $(VENV)/dev
+	@$(STYLE)
+	@$(TYPES)
+
+# Types and layers are checked beside the tests, which now and then leave a core to them.
+test: $(VENV)/dev
+	@$(STYLE)
+	@{ $(TYPES); } & checking=$$!; $(PYTEST); tested=$$?; wait $$checking && exit $$tested
 
 pytest: $(VENV)/dev
-	@$(BIN)/python -m pytest -n auto --dist worksteal
+	@$(PYTEST)
 
-# New cases for every law, twenty times as many: for a quiet hour.
+# What is marked so, and new cases for every law, twenty times as many: for quiet hours, and every week in CI.
 explore: $(VENV)/dev
-	@EXPLORE=20 $(BIN)/python -m pytest -n auto --dist worksteal
+	@EXPLORE=20 $(PYTEST)
 
 quick: $(VENV)/dev
-	@$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow'
+	@$(PYTEST) -m 'not slow'
 
 bench: $(VENV)/run
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

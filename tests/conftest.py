@@ -5,7 +5,8 @@ Only the simulator's machine code is kept from run to run, in ``.pytest_cache/xd
 what a shell sees: exit code, standard output, standard error.
 
 Laws are tried on the same cases in every run, so that a run says something about the change and not about luck, and a
-slow machine fails none of them. ``EXPLORE=20`` tries twenty times as many, new ones in every run (``make explore``).
+slow machine fails none of them. ``EXPLORE=20`` tries twenty times as many, new ones in every run (``make explore``),
+and runs what is marked ``explore``, which is left out otherwise: ``tests/explore.py``.
 """
 
 import io
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
+from tests.explore import EXPLORE
 
 COLOUR_SWITCHES = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TERMINAL_WIDTH")
 NOWHERE = "http://127.0.0.1:9"
@@ -30,18 +32,26 @@ NOWHERE = "http://127.0.0.1:9"
 # Said before a test module is imported: compiled functions ask where their code is kept when they are defined.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / ".pytest_cache" / "xdg")
 
-EXPLORE = int(os.environ.get("EXPLORE", "0"))
 settings.register_profile("tokonomics", derandomize=not EXPLORE, deadline=None)
 settings.load_profile("tokonomics")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = [item for item in items if _is_wanted(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not _is_wanted(item)])
+    items[:] = wanted
     if EXPLORE:
-        items[:] = [item for item in items if hasattr(_law(item), "hypothesis")]
-        for law in {_law(item) for item in items}:
+        for law in {_law(item) for item in items if hasattr(_law(item), "hypothesis")}:
             # Hypothesis has no public way to ask for more cases than a law asks for itself.
             asked = law._hypothesis_internal_use_settings
             law._hypothesis_internal_use_settings = settings(asked, max_examples=EXPLORE * asked.max_examples)
+
+
+def _is_wanted(item: pytest.Item) -> bool:
+    is_left_out = item.get_closest_marker("explore") is not None
+    if not EXPLORE:
+        return not is_left_out
+    return is_left_out or hasattr(_law(item), "hypothesis") or item.get_closest_marker("law") is not None
 
 
 def _law(item: pytest.Item) -> Any:
@@ -64,6 +74,24 @@ def _a_fixed_day_and_no_files_of_the_user(
         monkeypatch.delenv(switch, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "140")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _verbs_are_put_together_once() -> Iterator[None]:
+    """Typer does so at every call, which is most of one that answers quickly (55 of 58 ms)."""
+    from typer import Typer, main, testing
+
+    put_together = main.get_command
+    made: dict[tuple[int, int, int], tuple[Typer, Any]] = {}
+
+    def once(app: Typer) -> Any:
+        verbs = (id(app), len(app.registered_commands), len(app.registered_groups))
+        if verbs not in made:
+            made[verbs] = app, put_together(app)  # the app as well: no other gets its number
+        return made[verbs][1]
+
+    with patch.object(main, "get_command", once), patch.object(testing, "_get_command", once):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -120,7 +148,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def tokonomics() -> Callable[..., subprocess.CompletedProcess[str]]:
     """The installed command, entry point included, run in this process: quick enough for thousands of calls.
 
-    Typer puts all verbs together at every start, which is most of a call (55 of 58 ms); here it does so once.
+    ``env`` adds to the test's environment, ``encoding`` is that of the terminal.
     """
     from typer import main as typer_main
 
@@ -129,14 +157,17 @@ def tokonomics() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     verbs = typer_main.get_command(app)
 
-    def call(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    def call(
+        *args: str | Path, env: dict[str, str] | None = None, encoding: str = "utf-8"
+    ) -> subprocess.CompletedProcess[str]:
         command = ["tokonomics", *map(str, args)]
         # As the interpreter opens them: output is strict about what it can encode, errors are not.
-        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
-        err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="", errors="backslashreplace")
+        out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
+        err = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="", errors="backslashreplace")
         code: object = 0
         built = patch.object(typer_main, "get_command", return_value=verbs)
-        with built, patch.object(sys, "argv", command), redirect_stdout(out), redirect_stderr(err):
+        around = patch.dict(os.environ, env or {})
+        with built, around, patch.object(sys, "argv", command), redirect_stdout(out), redirect_stderr(err):
             try:
                 run()
             except SystemExit as stop:
@@ -165,7 +196,7 @@ def tokonomics_process() -> Callable[..., subprocess.CompletedProcess[str]]:
             capture_output=True,
             encoding="utf-8",
             env={**os.environ, **proxies, **(env or {})},
-            timeout=120,
+            timeout=600,
             check=False,
         )
 

@@ -448,7 +448,7 @@ def test_cost_of_any_positive_numbers_is_answered_or_refused(
     settled(tokonomics("cost", *terms, f"--gpus={gpus}", "--target=1", *["--json"] * as_json))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.floats(min_value=0, exclude_min=True, max_value=1e9),
     st.integers(1, 10**8),

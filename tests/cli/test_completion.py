@@ -50,7 +50,7 @@ def asked(shell: str, typed: str, *, light: bool = True) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", ASK],
         env={**os.environ, **protocol, completion.VARIABLE: f"complete_{shell}"},
-        capture_output=True, encoding="utf-8", timeout=60, check=False,
+        capture_output=True, encoding="utf-8", timeout=600, check=False,
     )  # fmt: skip
     said, _, loaded = done.stderr.partition("loaded")
     assert (done.returncode, said) == (0, ""), done.stderr

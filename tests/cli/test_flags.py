@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ TRAFFIC = {"--rate", "--tokens-per-month", "--input", "--output", "--arrivals", 
 MARKET = {"--slo", "--offers", "--provider", "--region", "--discount", "--trace"}
 
 
+@cache
 def commands() -> dict[str, Any]:
     made: Any = typer.main.get_command(app)
     found: dict[str, Any] = made.commands

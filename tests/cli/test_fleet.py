@@ -41,7 +41,7 @@ def test_the_document_holds_the_plan_the_verdict_and_what_was_chosen_from(tokono
     assert {each["offer"] for each in plan["purchases"]} <= {each["name"] for each in made["machines"]}
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_less_demand_or_more_spot_never_cost_more(tokonomics: Call) -> None:
     large = bill(tokonomics, "--demand=12x20,12x2", "--max-spot-share=0.5")
     assert bill(tokonomics, "--demand=12x10,12x1", "--max-spot-share=0.5") <= large

@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 import typer
+from tests.explore import some
 from typer.testing import CliRunner, Result
 
 from tokonomics.__main__ import app
@@ -77,7 +78,8 @@ def test_what_it_cannot_write_is_said(words: tuple[str, ...], says: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "verb", ["plan", "simulate", "levers", "capacity", "compare", "fit", "curve", "predict", "trace", "stack"]
+    "verb",
+    some(["plan", "simulate", "levers", "capacity", "compare", "fit", "curve", "predict", "trace", "stack"], keep=4),
 )
 def test_the_file_works_at_once(tmp_path: Path, verb: str) -> None:
     file = tmp_path / "scenario.toml"

@@ -284,7 +284,7 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
     many = str(verb._WORTH_COUNTING)
     command = [sys.executable, "-m", "tokonomics", *ON, "--arrivals=poisson:20", f"--requests={many}"]
     command += ["--input=9", "--output=2", "--usd-per-hour=3"]
-    piped = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=120)
+    piped = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=600)
     assert piped.stderr == ""
     seen: list[bytes] = []
     master, slave = pty.openpty()
@@ -297,9 +297,9 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
     listener = threading.Thread(target=listen)
     listener.start()
     monkeypatch.setenv("TERM", "xterm")
-    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, check=True, timeout=120)
+    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, check=True, timeout=600)
     os.close(slave)
-    listener.join(timeout=60)
+    listener.join(timeout=600)
     os.close(master)
     assert shown.stdout.decode() == piped.stdout
     assert b"serving 200,000 requests" in b"".join(seen)

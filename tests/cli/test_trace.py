@@ -277,7 +277,7 @@ def test_nothing_is_left_half_written(tokonomics: Call, tmp_path: Path) -> None:
 def test_progress_is_shown_on_a_terminal_only() -> None:
     """A pipe gets the answer alone; a terminal also hears that a file is being read."""
     command = [sys.executable, "-m", "tokonomics", "trace", "azure-code"]
-    piped = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=120)
+    piped = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=600)
     assert piped.stderr == ""
     seen: list[bytes] = []
     master, slave = pty.openpty()
@@ -290,9 +290,9 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
     listener = threading.Thread(target=listen)
     listener.start()
     env = {**os.environ, "TERM": "xterm"}
-    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, env=env, check=True, timeout=120)
+    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, env=env, check=True, timeout=600)
     os.close(slave)
-    listener.join(timeout=60)
+    listener.join(timeout=600)
     os.close(master)
     assert shown.stdout.decode() == piped.stdout
     assert b"azure-code" in b"".join(seen)

@@ -12,11 +12,12 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.explore import some
 from typer.testing import CliRunner
 
 import tokonomics as package
@@ -649,8 +650,7 @@ TITLES = {
 }
 
 
-@pytest.mark.parametrize("verb", TITLES)
-@pytest.mark.parametrize("suffix", STARTS)
+@pytest.mark.parametrize(("verb", "suffix"), some(product(TITLES, STARTS)))
 def test_a_chart_is_saved_and_nothing_else(tmp_path: Path, verb: str, suffix: str) -> None:
     file = tmp_path / f"chart{suffix}"
     text = answer(*OFFLINE[verb], "--chart", file, aside=f"chart saved to {file}\n")
@@ -840,7 +840,7 @@ def test_version_is_the_packages() -> None:
 # --- as a shell sees it ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["cost", "fit", "validate", "gpus", "trace", "simulate", "capacity"])
+@pytest.mark.parametrize("verb", some(["cost", "fit", "validate", "gpus", "trace", "simulate", "capacity"], keep=4))
 def test_a_process_answers_on_stdout_and_exits_with_0(tokonomics_process: Call, verb: str) -> None:
     done = tokonomics_process(*OFFLINE[verb])
     assert done.returncode == 0
@@ -894,7 +894,7 @@ def test_a_reader_that_is_gone_before_the_first_line_is_no_error(args: list[str]
     os.close(reader)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tokonomics", *args], stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60
+            [sys.executable, "-m", "tokonomics", *args], stdout=writer, stderr=subprocess.PIPE, check=False, timeout=600
         )
     finally:
         os.close(writer)
@@ -907,7 +907,7 @@ def test_a_reader_that_is_gone_before_the_first_line_is_no_error(args: list[str]
 def test_a_full_disk_is_one_message(args: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "tokonomics", *args], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+            [sys.executable, "-m", "tokonomics", *args], stdout=full, stderr=subprocess.PIPE, check=False, timeout=600
         )
     assert "Traceback" not in done.stderr.decode()
     assert "No space left" in done.stderr.decode()
@@ -915,11 +915,17 @@ def test_a_full_disk_is_one_message(args: list[str]) -> None:
 
 
 @pytest.mark.parametrize("verb", ["plan", "fit", "predict", "cost", "validate", "trace", "simulate", "capacity"])
-def test_a_terminal_that_knows_only_ascii_still_gets_an_answer(tokonomics_process: Call, verb: str) -> None:
-    done = tokonomics_process(*OFFLINE[verb], env={"PYTHONIOENCODING": "ascii"})
+def test_a_terminal_that_knows_only_ascii_still_gets_an_answer(tokonomics: Call, verb: str) -> None:
+    done = tokonomics(*OFFLINE[verb], encoding="ascii")
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
     assert done.stdout.isascii()
+
+
+def test_a_process_in_ascii_answers_as_one_whose_terminal_is(tokonomics: Call, tokonomics_process: Call) -> None:
+    done = tokonomics_process(*PREDICT, env={"PYTHONIOENCODING": "ascii"})
+    assert done.stdout.isascii()
+    assert (done.returncode, done.stdout) == (0, tokonomics(*PREDICT, encoding="ascii").stdout)
 
 
 # --- JSON and colours -----------------------------------------------------------------------------------------------
@@ -933,17 +939,22 @@ def test_json_is_nothing_but_json(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["plan", "cost", "offers", "apis", "validate", "trace", "simulate", "capacity"])
-def test_json_stays_so_where_colours_are_forced(tokonomics_process: Call, verb: str) -> None:
-    done = tokonomics_process(*OFFLINE[verb], "--json", env={"FORCE_COLOR": "1", "NO_COLOR": ""})
+def test_json_stays_so_where_colours_are_forced(tokonomics: Call, verb: str) -> None:
+    done = tokonomics(*OFFLINE[verb], "--json", env={"FORCE_COLOR": "1", "NO_COLOR": ""})
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
     json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("verb", ["plan", "fit", "predict", "cost", "trace", "simulate", "capacity"])
-def test_a_view_has_colours_where_they_are_forced(tokonomics_process: Call, verb: str) -> None:
-    done = tokonomics_process(*OFFLINE[verb], env={"FORCE_COLOR": "1", "NO_COLOR": ""})
+def test_a_view_has_colours_where_they_are_forced(tokonomics: Call, verb: str) -> None:
+    done = tokonomics(*OFFLINE[verb], env={"FORCE_COLOR": "1", "NO_COLOR": ""})
     assert ANSI.search(done.stdout)
+
+
+def test_a_process_has_the_colours_of_its_surroundings(tokonomics: Call, tokonomics_process: Call) -> None:
+    forced = {"FORCE_COLOR": "1", "NO_COLOR": ""}
+    assert tokonomics_process(*FIT, env=forced).stdout == tokonomics(*FIT, env=forced).stdout
 
 
 @pytest.mark.parametrize("verb", OFFLINE)
@@ -952,8 +963,8 @@ def test_a_view_has_no_codes_without_colour(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["plan", "fit", "simulate", "capacity"])
-def test_no_color_wins_over_a_forced_terminal(tokonomics_process: Call, verb: str) -> None:
-    done = tokonomics_process(*OFFLINE[verb], env={"FORCE_COLOR": "1", "NO_COLOR": "1"})
+def test_no_color_wins_over_a_forced_terminal(tokonomics: Call, verb: str) -> None:
+    done = tokonomics(*OFFLINE[verb], env={"FORCE_COLOR": "1", "NO_COLOR": "1"})
     assert not COLOUR.search(done.stdout)
 
 

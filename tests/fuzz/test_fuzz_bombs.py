@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.explore import some
 from tests.fuzz.parsers import PARSERS
 
 MOST_BYTES = 1_000_000_000
@@ -40,15 +41,18 @@ def bomb(path: Path, opening: bytes, unit: bytes) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "opening", "unit"),
-    [
-        ("results", b"[", b"[],"),
-        ("measurements", b"model,gpu\n", b"\0"),
-        ("engine-log", b'{"runs": [', b"[],"),
-        ("trace-json", b"[", b"[],"),
-        ("trace-json", b"[\n", b"[],\n"),
-        ("trace-csv", b"", b"\0"),
-        ("prompts", b"", b"a"),
-    ],
+    some(
+        [
+            ("results", b"[", b"[],"),
+            ("measurements", b"model,gpu\n", b"\0"),
+            ("engine-log", b'{"runs": [', b"[],"),
+            ("trace-json", b"[", b"[],"),
+            ("trace-json", b"[\n", b"[],\n"),
+            ("trace-csv", b"", b"\0"),
+            ("prompts", b"", b"a"),
+        ],
+        keep=3,
+    ),
 )
 def test_a_bomb_does_not_take_the_machine(tmp_path: Path, name: str, opening: bytes, unit: bytes) -> None:
     path = tmp_path / PARSERS[name].file

@@ -15,13 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
+from tests.explore import EXPLORE, times
 from tests.fuzz.guard import LONGEST_MESSAGE
 from tests.fuzz.mutations import spoilt
 
 from tokonomics.web.app import make_app
 from tokonomics.web.service import Settings
 
-CASES = int(os.environ.get("FUZZ_CASES", "50"))
+CASES = int(os.environ.get("FUZZ_CASES", times(30)))
 BODIES: dict[str, list[dict[str, Any]]] = {
     "/api/v1/answers/fit": [{"model": "llama-3.1-8b", "gpu": "H100", "tp": 1}],
     "/api/v1/answers/cost": [{"usd_per_hour": 2.5, "tokens_per_second": 900.0}],
@@ -50,6 +51,7 @@ def test_a_valid_body_is_answered(page: TestClient, address: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.law
 @pytest.mark.parametrize("address", BODIES)
 def test_a_spoilt_body_is_answered_or_refused(page: TestClient, address: str) -> None:
     seeds, seen = [json.dumps(body).encode() for body in BODIES[address]], Counter[int]()
@@ -58,7 +60,7 @@ def test_a_spoilt_body_is_answered_or_refused(page: TestClient, address: str) ->
     @settings(
         max_examples=CASES,
         deadline=None,
-        derandomize="FUZZ_CASES" not in os.environ,
+        derandomize=not ("FUZZ_CASES" in os.environ or EXPLORE),
         database=None,
         suppress_health_check=list(HealthCheck),
     )

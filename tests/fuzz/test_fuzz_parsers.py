@@ -1,8 +1,9 @@
 """No bytes at all make a parser fail: each gives a sane value or refuses in one message, in little time and memory.
 
-In the suite 100 spoilt files for each parser (10 for the one that fits curves), always the same; with FUZZ_CASES=20000
-that many, new ones in every run: ``FUZZ_CASES=20000 python -m pytest tests/fuzz``. Coverage-guided fuzzing of the same
-parsers: benchmarks/fuzz_atheris.py. Inputs that ever broke one lie in ``corpus`` and are read again in every run.
+In the suite 50 spoilt files for each parser (5 for the one that fits curves), always the same; ``make explore`` tries
+more, new ones in every run, as does ``FUZZ_CASES=20000 python -m pytest tests/fuzz`` with that many. Coverage-guided
+fuzzing of the same parsers: benchmarks/fuzz_atheris.py. Inputs that ever broke one lie in ``corpus`` and are read again
+in every run.
 """
 
 import gzip
@@ -16,12 +17,13 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.explore import EXPLORE, times
 from tests.fuzz.guard import judged
 from tests.fuzz.mutations import spoilt
 from tests.fuzz.parsers import PARSERS, Parser
 
 CORPUS = Path(__file__).parent / "corpus"
-CASES = int(os.environ.get("FUZZ_CASES", "100"))
+CASES = int(os.environ.get("FUZZ_CASES", times(50)))
 IS_LONG = "FUZZ_CASES" in os.environ
 
 Judge = Callable[[Parser, bytes], str]
@@ -44,6 +46,7 @@ def test_valid_files_are_read(name: str, judge: Judge) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.law
 @pytest.mark.parametrize("name", PARSERS)
 def test_a_spoilt_file_is_read_or_refused(name: str, judge: Judge, request: pytest.FixtureRequest) -> None:
     parser = PARSERS[name]
@@ -53,7 +56,7 @@ def test_a_spoilt_file_is_read_or_refused(name: str, judge: Judge, request: pyte
     @settings(
         max_examples=max(1, CASES // 10) if parser.slow else CASES,
         deadline=None,
-        derandomize=not IS_LONG,
+        derandomize=not (IS_LONG or EXPLORE),
         database=None,
         suppress_health_check=list(HealthCheck),
     )

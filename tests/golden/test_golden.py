@@ -185,7 +185,13 @@ def compare(name: str, text: str) -> None:
     assert seen == file.read_text(encoding="utf-8"), f"{file.name} differs: see this file's head"
 
 
-@pytest.mark.parametrize("name", SCREENS)
+LONGEST = {"calibrate"}
+"""More than a quarter of a minute, for a view that docs/calibrate.md shows too."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.explore] * (each in LONGEST)) for each in SCREENS]
+)
 def test_a_screen_is_as_it_was(tokonomics: Call, name: str) -> None:
     done = tokonomics(*SCREENS[name])
     assert (done.returncode, done.stderr) == (0, "")

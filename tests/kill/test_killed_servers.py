@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.explore import EXPLORE
 from tests.kill.test_killed_writers import COMPILATIONS, ROOT, SEED, UPLOADS
 
 from tokonomics.web.uploads import PREFIX, Uploads, sweep
@@ -64,6 +65,7 @@ async def keep():
 
 
 @pytest.mark.slow
+@pytest.mark.law
 def test_what_a_killed_page_had_taken_in_goes_when_the_next_one_starts(tmp_path: Path) -> None:
     chance = random.Random(f"{SEED} uploads")
     with pytest.MonkeyPatch.context() as patch:
@@ -91,12 +93,13 @@ LOAD = COMPILE + "print(entry(doubled)(21))"
 
 
 @pytest.mark.slow
+@pytest.mark.law
 def test_code_of_a_killed_compiler_is_whole_or_not_used(tmp_path: Path) -> None:
     chance = random.Random(f"{SEED} compiled")
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     env = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path)}
     with forks(COMPILE, "assert entry(doubled)(21) == 42", tmp_path) as process:
-        for round in range(COMPILATIONS):
+        for round in range(COMPILATIONS if EXPLORE else 5):
             kill_one(process, chance.uniform(0.0, 0.3))
             if round % 5 == 4:
                 done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Every example in a docstring runs."""
+"""Every example in a docstring runs: the slow ones here in ``make explore``, in ``make test`` for docs/api.md."""
 
 import doctest
 
@@ -16,7 +16,7 @@ QUICK = {"curve", "fit", "gpus", "models", "offers", "predict", "read_trace", "s
 
 @pytest.mark.parametrize(
     ("name", "source"),
-    [pytest.param(*each, marks=[] if each[0] in QUICK else [pytest.mark.slow], id=each[0]) for each in EXAMPLES],
+    [pytest.param(*each, marks=[] if each[0] in QUICK else [pytest.mark.explore], id=each[0]) for each in EXAMPLES],
 )
 def test_the_example_of_a_function_answers(name: str, source: str) -> None:
     assert eval(source, {"tk": tk}) is not None

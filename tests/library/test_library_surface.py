@@ -65,7 +65,9 @@ def test_type_checkers_see_the_names_that_are_given_with_the_types_of_the_reques
 
 
 @pytest.mark.slow
+@pytest.mark.explore
 def test_a_users_code_is_checked_against_the_types(tmp_path: Path) -> None:
+    """From outside of the project, all of it read anew; ``make lint`` reads the same in ``users_code.py``."""
     script = tmp_path / "notebook.py"
     script.write_text(
         "import tokonomics as tk\n"

@@ -67,7 +67,7 @@ class RealPrometheus:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The result of an instant query; raises what Prometheus refuses."""
-        with urlopen(f"{self.url}/api/v1/query?{urlencode({'query': expression})}", timeout=10) as answer:
+        with urlopen(f"{self.url}/api/v1/query?{urlencode({'query': expression})}", timeout=60) as answer:
             return json.load(answer)["data"]["result"]  # type: ignore[no-any-return]
 
     def wait_for(self, expression: str, count: int = 1) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ class RealPrometheus:
 
     def _ready(self) -> bool:
         try:
-            with urlopen(f"{self.url}/-/ready", timeout=10) as answer:
+            with urlopen(f"{self.url}/-/ready", timeout=60) as answer:
                 return bool(answer.status == 200)
         except (URLError, OSError):
             return False

@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,17 +87,28 @@ def numbers(found: Correction) -> set[str]:
     return {name for name in NUMBERS if getattr(found, name) != getattr(plain, name)}
 
 
+@cache
+def made_of_a_third_slower() -> Calibrated:
+    return made(server(decode=1.3, noise=0.01))
+
+
+@cache
+def made_of_one_user() -> Calibrated:
+    return made(alone(decode=1.3, noise=0.05))
+
+
 def made(rows: list[Measurement], **options: Any) -> Calibrated:
     return calibrate(Evidence(rows=rows), made=date(2026, 11, 15), command="test", name="mine", **options)
 
 
 def test_a_server_a_third_slower_on_the_gpu_is_found_within_3_percent() -> None:
-    found = made(server(decode=1.3, noise=0.01)).groups[0].correction
+    found = made_of_a_third_slower().groups[0].correction
     assert found
     assert found.decode == pytest.approx(1.3, rel=0.03)
     assert (found.step_s or 0) < 0.5e-3
 
 
+@pytest.mark.explore
 def test_a_host_of_tens_of_milliseconds_is_found_within_3_percent() -> None:
     found = made(server(step_s=0.03, sequence_s=0.3e-3, noise=0.01)).groups[0].correction
     assert found
@@ -104,6 +116,7 @@ def test_a_host_of_tens_of_milliseconds_is_found_within_3_percent() -> None:
     assert found.sequence_s == pytest.approx(0.3e-3, rel=0.1)
 
 
+@pytest.mark.explore
 def test_slow_prompts_are_found_within_10_percent() -> None:
     found = made(server(prefill=1.6, noise=0.01)).groups[0].correction
     assert found
@@ -125,6 +138,7 @@ def test_a_slow_front_end_is_found_and_nothing_else_is_blamed() -> None:
     assert numbers(found) == {"request"}
 
 
+@pytest.mark.explore
 def test_two_causes_are_told_apart() -> None:
     found = made(alone(decode=1.2, request=2.0, noise=0.01)).groups[0].correction
     assert found
@@ -136,7 +150,7 @@ def test_two_causes_are_told_apart() -> None:
 def test_what_is_saved_is_what_was_judged() -> None:
     """The held-out errors are those of the numbers in the profile, to the last digit."""
     rows = alone(decode=1.3, noise=0.05)
-    saved = made(rows).profile.corrections[0]
+    saved = made_of_one_user().profile.corrections[0]
     apart = held_out_loads((load_of(each) for each in rows), 0.5)
     for figure, metric, statistic in (("tpot", Metric.tpot_s, Statistic.mean), ("ttft p99", Metric.ttft_s, "p99")):
         judging = [row for row in rows if load_of(row) in apart and (row.metric, row.statistic) == (metric, statistic)]
@@ -144,6 +158,7 @@ def test_what_is_saved_is_what_was_judged() -> None:
         assert shown.after == statistics.median(map(abs, errors(judging, saved)))
 
 
+@pytest.mark.explore
 def test_a_term_that_pays_on_the_taught_loads_alone_is_not_kept() -> None:
     """First tokens are slow in the loads that teach, and as predicted in those that judge; decoding is slow in all."""
     rows = alone(decode=1.3)
@@ -163,7 +178,7 @@ def test_a_term_that_pays_on_the_taught_loads_alone_is_not_kept() -> None:
 
 
 def test_every_figure_is_judged_and_a_load_has_one_word_in_the_interval() -> None:
-    found = made(alone(decode=1.3)).groups[0]
+    found = made_of_one_user().groups[0]
     latencies = {f"{metric}{statistic}" for metric in ("tpot", "ttft") for statistic in ("", " p50", " p99")}
     assert {each.figure for each in found.held_out} == {*latencies, "throughput"}
     assert found.correction
@@ -172,6 +187,7 @@ def test_every_figure_is_judged_and_a_load_has_one_word_in_the_interval() -> Non
     )
 
 
+@pytest.mark.explore
 def test_held_out_errors_fall_to_the_noise() -> None:
     result = made(server(decode=1.3, step_s=0.004, noise=0.02)).groups[0]
     by_name = {each.figure: each for each in result.held_out}
@@ -181,10 +197,10 @@ def test_held_out_errors_fall_to_the_noise() -> None:
 
 
 def test_loads_that_judge_teach_nothing() -> None:
-    rows = server(decode=1.3, noise=0.02)
+    rows = server(decode=1.3, noise=0.01)
     apart = held_out_loads((load_of(each) for each in rows), 0.5)
     spoiled = [each.model_copy(update={"value": each.value * 1.1}) if load_of(each) in apart else each for each in rows]
-    one, other = made(rows).groups[0], made(spoiled).groups[0]
+    one, other = made_of_a_third_slower().groups[0], made(spoiled).groups[0]
     assert one.correction
     assert other.correction
     assert [getattr(one.correction, name) for name in NUMBERS] == [getattr(other.correction, name) for name in NUMBERS]
@@ -213,12 +229,16 @@ def test_what_makes_held_out_loads_worse_is_left_out_and_said() -> None:
     assert any("made held-out loads worse" in each for each in result.groups[0].dropped)
 
 
-def test_a_profile_keeps_what_it_saw_and_an_interval_no_narrower_than_its_data() -> None:
-    result = made(server(step_s=0.02, noise=0.05))
-    found = result.profile.corrections[0]
+def test_a_profile_keeps_what_it_saw() -> None:
+    found = made_of_a_third_slower().profile.corrections[0]
     assert (found.seen["batch"].low, found.seen["batch"].high) == (1, 256)
     assert found.seen["context"].low == 1000
     assert found.seen["context"].high == 1200
+
+
+@pytest.mark.explore
+def test_a_profile_keeps_an_interval_no_narrower_than_its_data() -> None:
+    found = made(server(step_s=0.02, noise=0.05)).profile.corrections[0]
     deployment = steps_of(row(1, Metric.tpot_s)).deployment
     prior = prior_deviation("tpot", deployment)
     # Five held-out points of 5 % beside eight of the size known before.
@@ -226,8 +246,8 @@ def test_a_profile_keeps_what_it_saw_and_an_interval_no_narrower_than_its_data()
 
 
 def test_a_correction_is_used_where_it_was_learned() -> None:
-    rows = server(decode=1.3)
-    result = made(rows)
+    rows = server(decode=1.3, noise=0.01)
+    result = made_of_a_third_slower()
     with using(result.profile):
         slow = float(steps_of(rows[0]).decode(32, 1000))
         other = float(steps_of(rows[0].model_copy(update={"model": "llama-3.2-1b"})).decode(32, 1000))
@@ -270,12 +290,12 @@ def test_bare_steps_are_calibrated_without_a_host() -> None:
 
 
 def test_a_load_that_was_not_warm_is_named() -> None:
-    rows = server(decode=1.3)
+    rows = server(decode=1.3, noise=0.01)
     cold = [
         each.model_copy(update={"value": each.value * 3}) if each.batch == 4 and each.metric is Metric.tpot_s else each
         for each in rows
     ]
-    assert made(rows).groups[0].doubts == ()
+    assert made_of_a_third_slower().groups[0].doubts == ()
     try:
         said = made(cold).groups[0].doubts[0]
     except BadInput as refused:  # one load in ten may spoil every correction: then that is what it says
@@ -283,6 +303,7 @@ def test_a_load_that_was_not_warm_is_named() -> None:
     assert "4 users" in said
 
 
+@pytest.mark.explore
 def test_loads_that_a_real_engine_met_cold_are_named() -> None:
     paths = [RUN, DATA / "h200_transformers_cold.json"]
     evidence = read_evidence(paths, Said(gpu="H200", engine="vllm"), "test")
@@ -290,6 +311,7 @@ def test_loads_that_a_real_engine_met_cold_are_named() -> None:
     assert [said.split(":")[0] for said in result.doubts] == ["4 users", "16 users"]
 
 
+@pytest.mark.explore
 def test_on_a_real_engine_half_of_the_loads_predict_the_other_half() -> None:
     evidence = read_evidence([RUN], Said(gpu="H200", engine="vllm"), "test")
     result = calibrate(evidence, made=date(2026, 11, 15), command="test", name="mine").groups[0]

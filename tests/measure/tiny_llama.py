@@ -88,7 +88,7 @@ def llama_server(folder: Path, slots: int = 4) -> Iterator[str]:
 
 def counters(address: str) -> dict[str, float]:
     """What the server says it did, by metric."""
-    with urlopen(f"{address}/metrics", timeout=10) as page:
+    with urlopen(f"{address}/metrics", timeout=60) as page:
         lines = page.read().decode().splitlines()
     pairs = (line.split() for line in lines if line and not line.startswith("#"))
     return {name.removeprefix("llamacpp:"): float(value) for name, value in pairs}

@@ -367,7 +367,7 @@ def test_a_class_that_nobody_holds_and_an_empty_list_say_so() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("startup_s", [0.0, 600.0])
+@pytest.mark.parametrize("startup_s", [0.0, pytest.param(600.0, marks=pytest.mark.explore)])
 def test_a_program_taken_apart_is_near_the_whole_one_and_its_gap_is_honest(
     startup_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,7 +62,7 @@ def test_machines_of_one_name_are_told_apart_by_their_gpus() -> None:
     assert bought <= {(1, 3.0 * 730), (8, 18.0 * 730)}
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_simulated_stairs_hold_what_the_planner_finds_to_hold() -> None:
     single = tuple(each for each in OFFERS if each.gpu == "H100-SXM" and each.gpus == 1)
     asked = hosting(offers=single, gpu=("H100",))

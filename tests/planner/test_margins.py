@@ -71,6 +71,7 @@ def test_the_traffic_may_grow_to_the_headroom_and_no_further() -> None:
     assert room.share == pytest.approx(room.rate / 5 - 1)
 
 
+@pytest.mark.explore
 def test_a_looser_promise_never_leaves_less_room_on_the_same_replicas() -> None:
     rooms = [headroom(simulated(f"ttft_p99={seconds},tpot_p99=0.05")) for seconds in (0.5, 0.8, 2)]
     replicas = {room.replicas for room in rooms if room}

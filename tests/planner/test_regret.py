@@ -44,7 +44,7 @@ def largest_regrets_by_hand(studies: tuple[Study, ...]) -> list[float]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("simulate", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("simulate", [False, pytest.param(True, marks=pytest.mark.explore)])
 def test_the_least_regret_is_that_of_trying_every_choice(simulate: bool) -> None:
     studies, found = made(simulate)
     assert found.least is not None

@@ -68,7 +68,7 @@ def guarded(script: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", GUARDED + script],
         input=typed,
-        capture_output=True, encoding="utf-8", timeout=120, check=False, env=dict(os.environ),
+        capture_output=True, encoding="utf-8", timeout=600, check=False, env=dict(os.environ),
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def build(target: str, source: Path, into: Path) -> Path:
     before = set(into.iterdir()) if into.exists() else set()
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(into)],
-        cwd=source, check=True, capture_output=True, timeout=120,
+        cwd=source, check=True, capture_output=True, timeout=600,
     )  # fmt: skip
     (made,) = set(into.iterdir()) - before
     return made

@@ -5,10 +5,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+EXPLORING = WORKFLOW.with_name("explore.yml")
 
 
 def jobs() -> dict[str, Any]:
@@ -54,9 +56,18 @@ def test_it_runs_on_every_python_of_the_classifiers_and_on_three_kinds_of_machin
     assert any("arm" in name for name in matrix["machine"])
 
 
-def test_it_may_only_read_and_every_action_is_pinned_to_a_version() -> None:
-    whole = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("workflow", [WORKFLOW, EXPLORING], ids=lambda path: path.stem)
+def test_it_may_only_read_and_every_action_is_pinned_to_a_version(workflow: Path) -> None:
+    whole = yaml.safe_load(workflow.read_text(encoding="utf-8"))
     assert whole["permissions"] == {"contents": "read"}
-    used = [step["uses"] for job in jobs().values() for step in job["steps"] if "uses" in step]
+    used = [step["uses"] for job in whole["jobs"].values() for step in job["steps"] if "uses" in step]
     assert used
     assert all(re.fullmatch(r"actions/[\w-]+@v\d+\.\d+\.\d+", each) for each in used), used
+
+
+def test_what_takes_longer_runs_every_week() -> None:
+    whole = yaml.safe_load(EXPLORING.read_text(encoding="utf-8"))
+    (when,) = whole[True]["schedule"]  # YAML reads "on" as a truth
+    assert re.fullmatch(r"\d+ \d+ \* \* [0-6]", when["cron"])
+    assert "explore" in commands(EXPLORING.read_text(encoding="utf-8"))
+    assert re.search(r"^explore: .*\n\t@EXPLORE=20 ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)

@@ -19,7 +19,7 @@ import polars as pl
 import pytest
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.explore,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra [ray] is not installed"),
 ]
 

@@ -228,7 +228,7 @@ def test_a_chart_is_drawn_for_one_key_two_and_three(tokonomics: Call, chat: Path
     ):
         flags = [part for text in over for part in ("--over", text)]
         chart = tmp_path / f"{number}.json"
-        done = tokonomics("sweep", chat, *flags, "--chart", chart)
+        done = tokonomics("sweep", chat, *flags, "--chart", chart, "--jobs", 1)
         assert done.returncode == 0, done.stderr
         spec = plain(chart.read_text())
         (marks,) = spec["datasets"].values()
@@ -248,7 +248,7 @@ def begun(path: Path, *flags: str) -> "subprocess.Popen[str]":
     raise AssertionError("".join(said))
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_simulate_sweep_that_is_ended_goes_on_where_it_was(tokonomics: Call, tmp_path: Path, how: int) -> None:
     path = tmp_path / "long.toml"
@@ -270,7 +270,7 @@ def test_a_simulate_sweep_that_is_ended_goes_on_where_it_was(tokonomics: Call, t
     assert rows(tmp_path / "long.sweep").drop("seconds").equals(rows(tmp_path / "whole.sweep").drop("seconds"))
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_a_killed_worker_of_a_simulate_sweep_loses_nothing(
     tokonomics: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ LEDGER = Path(__file__).parents[1] / "measure" / "pages" / "week.db"
 VIEWS = ("plan", "rightsize", "batching", "traffic", "levers", "own", "fleet", "meter", "accuracy")
 QUICK = "?view=batching"
 """The view that answers fastest: what is tested of every view is tested there."""
-PATIENCE_MS = 120_000
+PATIENCE_MS = 600_000
 """A worker's first answer compiles and loads; on a busy machine that takes a while."""
 
 expect.set_options(timeout=PATIENCE_MS)

@@ -15,6 +15,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 from starlette.testclient import TestClient
+from tests.explore import EXPLORE, times
 
 from tokonomics.web.safety import Gate
 from tokonomics.web.verbs import verbs
@@ -45,12 +46,19 @@ def described(gate: Gate) -> OpenApiSchema:
     return schemathesis.openapi.from_asgi("/api/v1/openapi.json", gate, headers=HOST)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_any_request_gets_a_reply_that_is_described(described: OpenApiSchema, method: str, path: str) -> None:
     made_up = [described[path][method].as_strategy(generation_mode=mode) for mode in GenerationMode]
 
     @given(case=one_of(*made_up))
-    @settings(max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=times(12),
+        deadline=None,
+        derandomize=not EXPLORE,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     def holds(case: Any) -> None:
         case.call_and_validate(headers=HOST, checks=CHECKS)
 

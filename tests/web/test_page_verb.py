@@ -87,7 +87,7 @@ def test_where_memory_cannot_be_limited_that_is_said(monkeypatch: pytest.MonkeyP
 def test_it_answers_on_loopback_and_leaves_nothing_behind(start: Callable[..., Page]) -> None:
     page = start("--port", "0")
     assert page.address.startswith("http://127.0.0.1:")
-    with urllib.request.urlopen(page.address + "api/v1/verbs", timeout=60) as reply:
+    with urllib.request.urlopen(page.address + "api/v1/verbs", timeout=600) as reply:
         assert reply.status == 200
     code, said = page.ended()
     assert "Traceback" not in said
@@ -111,7 +111,7 @@ def is_gone(pid: int) -> bool:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
 def test_however_it_ends_its_workers_end_with_it(start: Callable[..., Page], how: signal.Signals) -> None:
     page = start("--port", "0")
-    with urllib.request.urlopen(page.address + "api/v1/verbs", timeout=60) as reply:
+    with urllib.request.urlopen(page.address + "api/v1/verbs", timeout=600) as reply:
         assert reply.status == 200
     workers = children(page.process.pid)
     assert workers
@@ -134,8 +134,8 @@ def test_silent_connections_shut_nobody_out(start: Callable[..., Page]) -> None:
     port = int(page.address.rstrip("/").rpartition(":")[2])
     with ExitStack() as open_ones:
         for _ in range(450):
-            open_ones.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
-        with urllib.request.urlopen(page.address + "api/v1/verbs", timeout=60) as reply:
+            open_ones.enter_context(socket.create_connection(("127.0.0.1", port), timeout=600))
+        with urllib.request.urlopen(page.address + "api/v1/verbs", timeout=600) as reply:
             assert reply.status == 200
 
 
@@ -171,7 +171,7 @@ def test_a_token_with_a_line_end_can_be_given(start: Callable[..., Page]) -> Non
     asked = urllib.request.Request(
         page.address + "api/v1/verbs", headers={"authorization": "Bearer a-token-of-some-length"}
     )
-    with urllib.request.urlopen(asked, timeout=60) as reply:
+    with urllib.request.urlopen(asked, timeout=600) as reply:
         assert reply.status == 200
 
 
@@ -179,7 +179,7 @@ def test_elsewhere_it_demands_a_token_and_says_so(start: Callable[..., Page]) ->
     page = start("--port", "0", "--host", "0.0.0.0")
     port = page.address.rstrip("/").rpartition(":")[2]
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/verbs", timeout=60)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/verbs", timeout=600)
     assert refused.value.code == 401
     refused.value.close()
     _, said = page.ended()
