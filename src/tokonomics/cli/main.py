@@ -43,7 +43,7 @@ class Action:
 
 
 ACTIONS: dict[str, Action] = {
-    "init": Action(BUY, "Write a scenario file to begin with: every flag of every verb as a key, explained, with "
+    "init": Action(BUY, "Write a scenario file to begin with: every input of every verb as a key, explained, with "
                    "values that work.", "tokonomics.cli.init:init"),
     "meter": Action(RUN, "What the tokens of live servers cost, from the counters that they expose; idle time "
                     "included.", "tokonomics.cli.meter:app", several=True),
