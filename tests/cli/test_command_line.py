@@ -55,7 +55,7 @@ def test_files_of_a_plan_that_a_sweep_asks_for_name_the_plan() -> None:
     values = {"model": "llama-3.1-8b", "gpu": "L4", "rate": 1, "input": 100, "output": 100, "quick": True}
     verb = find_verb("plan")
     made = verb.answer(verb.request.of({**values, "deploy": ["vllm"]}), SILENT)
-    line = "tokonomics plan llama-3.1-8b --input 100 --output 100 --rate 1 --gpu L4 --quick --deploy vllm"
+    line = "tokonomics plan llama-3.1-8b --rate 1 --input 100 --output 100 --gpu L4 --quick --deploy vllm"
     assert f"Made by `{line}`" in made.plain()["deploy"][0]["text"]
 
 
