@@ -445,7 +445,7 @@ def finish_points(folder: Path, turn: int) -> None:
     if folder not in _sweeps:
         opened = store.opened(folder / "sweep")
         _sweeps[folder] = opened.__enter__(), opened
-    done = outcome.Outcome(outcome.Status.OK, None, {"turn": float(turn)}, "an answer" * 500, 0.1)
+    done = outcome.PointOutcome(outcome.Status.OK, None, {"turn": float(turn)}, "an answer" * 500, 0.1)
     _sweeps[folder][0].add([(f"{turn}-{place}", done) for place in range(4)])
     store.write_manifest(folder / "sweep", {"turn": turn})
 

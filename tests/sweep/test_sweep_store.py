@@ -164,11 +164,11 @@ WRITER = """
 import sys
 from pathlib import Path
 from tokonomics.sweep import store as folders
-from tokonomics.sweep.outcome import Outcome, Status
+from tokonomics.sweep.outcome import PointOutcome, Status
 folders._SMALL = 7
 with folders.opened(Path(sys.argv[1])) as store:
     for place in range(len(store.done), 100_000):
-        store.add([(f"id{place}", Outcome(Status.OK, None, {"n": place}, str(place)))])
+        store.add([(f"id{place}", PointOutcome(Status.OK, None, {"n": place}, str(place)))])
         print(place, flush=True)
 """
 
