@@ -209,6 +209,7 @@ def test_levers_wait_for_the_reader_to_ask(window: Visit) -> None:
     assert "panel=stack" in page.url
 
 
+@pytest.mark.explore
 def test_the_lever_that_saves_most_is_the_one_to_start_with(window: Visit) -> None:
     page = window.answered("?view=levers&run=1&rate=2&input=300&output=100")
     rows = page.locator(".part", has_text="Each lever alone").locator("tbody tr")
@@ -220,6 +221,7 @@ def test_the_lever_that_saves_most_is_the_one_to_start_with(window: Visit) -> No
     settled(page)
 
 
+@pytest.mark.explore
 def test_a_fleet_is_cheaper_than_machines_for_the_peak(window: Visit) -> None:
     page = window.answered("?view=fleet&run=1")
     bill = float(headline(page).split()[0].strip("$").replace(",", ""))
