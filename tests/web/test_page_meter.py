@@ -37,7 +37,7 @@ def ledger(tmp_path: Path) -> Path:
         "input_total": 400_000.0,
         "output": 600_000.0,
     }
-    who = {"target": "a:8000", "model": "m", "engine": "vllm", "labels": {}, "watched": spans.Watched.seen}
+    who = {"target": "a:8000", "model": "m", "engine": "vllm", "labels": {}, "watched": spans.WatchedSpan.seen}
     span = spans.Span(**who, usd_per_hour=3.6, start=time.time() - 600, **{**zeros, **filled})
     with books.Ledger(file) as book:
         assert book.record([span], []) is None
