@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tokonomics.clock import today
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Unread, read_measurements
-from tokonomics.measure.validate import Prediction, Summary, summary, validate
+from tokonomics.measure.validate import ErrorSummary, ScoredPrediction, summary, validate
 from tokonomics.report.validate_view import figures
 
 HERE = Path(__file__).parent
@@ -93,17 +93,17 @@ def main() -> None:
         file.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _decode(scored: list[Prediction]) -> list[Prediction]:
+def _decode(scored: list[ScoredPrediction]) -> list[ScoredPrediction]:
     return [each for each in scored if each.measurement.mode is Mode.decode_step]
 
 
-def _prefill(scored: list[Prediction]) -> list[Prediction]:
+def _prefill(scored: list[ScoredPrediction]) -> list[ScoredPrediction]:
     prompts = [each for each in scored if each.measurement.mode is Mode.prefill_step]
     return [each for each in prompts if each.measurement.input_tokens >= SHORTEST_PREFILL]
 
 
-def _row(name: str, group: list[Prediction]) -> dict[str, object]:
-    made: Summary = summary(group)
+def _row(name: str, group: list[ScoredPrediction]) -> dict[str, object]:
+    made: ErrorSummary = summary(group)
     return made.model_dump() | {"target": TARGETS[name]}
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 from tokonomics.measure.bench.client import Client
-from tokonomics.measure.bench.loads import Window, closed_loop, point_of
-from tokonomics.measure.bench.prompts import Prompts
+from tokonomics.measure.bench.loads import LoadWindow, closed_loop, point_of
+from tokonomics.measure.bench.prompts import BenchPrompts
 from tokonomics.measure.bench.stopping import Budget, Stopping
 from tokonomics.measure.bench.target import target
 
@@ -86,10 +86,10 @@ async def serve(tokens: int, apart: bool) -> None:
 async def measure(port: int, tokens: int, apart: bool) -> dict[str, float]:
     """As ``bench`` does it: closed loop, every request timed, recorded and judged."""
     where = target(f"http://127.0.0.1:{port}")
-    prompts = Prompts(where, "m", 0)
+    prompts = BenchPrompts(where, "m", 0)
     users = 8 * USERS if apart else USERS
     stopping = Stopping(Budget(precision=1e-9, requests=REQUESTS // 3 if apart else REQUESTS), users)
-    window = Window(perf_counter())
+    window = LoadWindow(perf_counter())
     async with Client(where, 60, 0) as client:
         cpu_s = process_time()
         await closed_loop(client, users, lambda: prompts.of_words(PROMPT_WORDS, tokens), stopping, lambda: 0.0, window)

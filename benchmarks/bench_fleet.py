@@ -11,7 +11,7 @@ import numpy as np
 from tokonomics.catalog.spot import Interruptions, hourly_rate
 from tokonomics.money.demand import parse_demand
 from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes, simple_offer
-from tokonomics.money.fleet_program import optimal_fleet
+from tokonomics.money.fleet_search import optimal_fleet
 
 OFFERS = 30
 PROMISED_S = 30

@@ -24,7 +24,7 @@ from tokonomics.measure.calibrate import GroupResult, calibrate, errors, held_ou
 from tokonomics.measure.evidence import Said, read_evidence
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
-from tokonomics.measure.priced_run import Machine, measurements_of
+from tokonomics.measure.priced_run import MeasuredMachine, measurements_of
 from tokonomics.measure.validate import predict
 from tokonomics.physics.calibration import Profile, read_profile, using
 
@@ -113,7 +113,7 @@ def as_counted(paths: Sequence[Path], group: GroupResult) -> dict[str, float] | 
     """Held-out throughput as the run's window counted it, not by Little's law."""
     if group.correction is None:
         return None
-    machine = Machine(gpu="H200", gpus=1, tp=1)
+    machine = MeasuredMachine(gpu="H200", gpus=1, tp=1)
     rows = [row for path in paths for row in measurements_of(read_run(path), machine)]
     apart = held_out_loads((load_of(row) for row in rows), 0.5)
     judging = [row for row in rows if load_of(row) in apart and row.metric is Metric.output_tok_s]

@@ -15,7 +15,7 @@ import platform
 import sys
 from pathlib import Path
 
-from tokonomics.money.levers.semantic_cache import false_hits, semantic_hits
+from tokonomics.planner.levers.semantic_cache import false_hits, semantic_hits
 from tokonomics.traffic.embeddings import HASHED, embed
 from tokonomics.traffic.prompts import Prompts, read_pairs
 

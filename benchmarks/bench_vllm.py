@@ -24,7 +24,7 @@ from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint,
 from tokonomics.measure.calibrate import calibrate, errors, held_out_loads, load_of
 from tokonomics.measure.evidence import Evidence, taught_by
 from tokonomics.measure.measurements import Measurement, Metric, Statistic
-from tokonomics.measure.priced_run import Machine
+from tokonomics.measure.priced_run import MeasuredMachine
 from tokonomics.measure.validate import steps_of, value_of
 
 HERE = Path(__file__).parent
@@ -156,7 +156,7 @@ def _rows(name: str, session: dict[str, Any], load: dict[str, Any]) -> list[Meas
         tpot_s=_latencies(load, "tpot"),
         records=records,
     )
-    machine = Machine(gpu="H200", gpus=1, tp=1, engine="vllm", weights=session["quant"] or "bf16")
+    machine = MeasuredMachine(gpu="H200", gpus=1, tp=1, engine="vllm", weights=session["quant"] or "bf16")
     limits = {"max_sequences": 256, "max_batched_tokens": BUDGETS.get(name)}
     return [
         row.model_copy(update={"source": name, "run": row.run.model_copy(update=limits)})

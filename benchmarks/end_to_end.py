@@ -17,7 +17,7 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
-from tokonomics.measure.bench.run import Asked, run_bench
+from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.bench.save import save_run
 from tokonomics.measure.bench.stopping import Budget
 from tokonomics.measure.bench.target import target
@@ -61,7 +61,7 @@ def main() -> None:
     name = given.name or given.model
     server = started(given.model, given.port, given.out / f"{name}-server.txt", extra)
     try:
-        asked = Asked(
+        asked = BenchSettings(
             target(f"http://127.0.0.1:{given.port}"),
             users=[int(each) for each in given.users.split(",") if each],
             rates=[float(each) for each in given.rates.split(",") if each],

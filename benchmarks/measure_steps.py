@@ -25,28 +25,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tokonomics.measure.probe.clock import Clock
-from tokonomics.measure.probe.shapes import Shape
+from tokonomics.measure.probe.clock import GpuClock
+from tokonomics.measure.probe.shapes import KernelShape
 from tokonomics.measure.probe.transformer import Model
 
 MODELS = {
-    "qwen2.5-7b": Shape(28, 3584, 28, 4, 18944, 152064, bias=True),
-    "llama-2-7b": Shape(
+    "qwen2.5-7b": KernelShape(28, 3584, 28, 4, 18944, 152064, bias=True),
+    "llama-2-7b": KernelShape(
         32, 4096, 32, 32, 11008, 32000, contexts=(512, 2048, 4096), prompts=((1, 512), (1, 2048), (1, 4096), (4, 1024))
     ),
-    "llama-3.2-3b": Shape(28, 3072, 24, 8, 8192, 128256, tied=True),
-    "mistral-nemo": Shape(40, 5120, 32, 8, 14336, 131072),
-    "mixtral-8x7b": Shape(32, 4096, 32, 8, 14336, 32000, experts=8, active=2, batches=(1, 8, 64, 256)),
-    "qwen2.5-14b": Shape(48, 5120, 40, 8, 13824, 152064, bias=True, batches=(1, 32, 128)),
+    "llama-3.2-3b": KernelShape(28, 3072, 24, 8, 8192, 128256, tied=True),
+    "mistral-nemo": KernelShape(40, 5120, 32, 8, 14336, 131072),
+    "mixtral-8x7b": KernelShape(32, 4096, 32, 8, 14336, 32000, experts=8, active=2, batches=(1, 8, 64, 256)),
+    "qwen2.5-14b": KernelShape(48, 5120, 40, 8, 13824, 152064, bias=True, batches=(1, 32, 128)),
 }
 ANCHORS = {
-    "llama-3.1-8b": Shape(
+    "llama-3.1-8b": KernelShape(
         32, 4096, 32, 8, 14336, 128256, batches=(1, 64), contexts=(512, 2048, 8192), prompts=((1, 512), (1, 2048))
     )
 }
 TINY = {
-    "tiny": Shape(2, 64, 4, 2, 96, 128, 16, bias=True, batches=(1, 3), contexts=(8, 16), prompts=((1, 8), (2, 8))),
-    "tiny-moe": Shape(
+    "tiny": KernelShape(
+        2, 64, 4, 2, 96, 128, 16, bias=True, batches=(1, 3), contexts=(8, 16), prompts=((1, 8), (2, 8))
+    ),
+    "tiny-moe": KernelShape(
         2, 64, 4, 2, 96, 128, 16, experts=4, active=2, batches=(3,), contexts=(8,), prompts=((1, 8), (2, 8))
     ),
 }
@@ -91,11 +93,11 @@ class Record:
         self.path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
 
-def measure(name: str, shape: Shape, device: str, record: Record, into: str) -> None:
+def measure(name: str, shape: KernelShape, device: str, record: Record, into: str) -> None:
     """Every load of one model."""
     import torch
 
-    model, clock = Model(shape, device), Clock(device)
+    model, clock = Model(shape, device), GpuClock(device)
     for batch in dict.fromkeys(batch for batch, _ in shape.loads):
         for context in (context for each, context in shape.loads if each == batch):
             if record.late:
@@ -117,7 +119,7 @@ def measure(name: str, shape: Shape, device: str, record: Record, into: str) -> 
         record.add(into, row("prefill", name, shape, prompts, length, milliseconds))
 
 
-def row(kind: str, name: str, shape: Shape, batch: int, context: int, milliseconds: float) -> dict[str, Any]:
+def row(kind: str, name: str, shape: KernelShape, batch: int, context: int, milliseconds: float) -> dict[str, Any]:
     tokens = batch * (context if kind == "prefill" else 1)
     return {
         "kind": kind,
@@ -131,7 +133,7 @@ def row(kind: str, name: str, shape: Shape, batch: int, context: int, millisecon
     }
 
 
-def attention_kernels(shape: Shape, batch: int, context: int) -> list[str]:
+def attention_kernels(shape: KernelShape, batch: int, context: int) -> list[str]:
     """What SDPA runs for a decode step, by the profiler."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -154,7 +156,7 @@ def ceilings() -> dict[str, float]:
     """What a copy and a large matrix product reach: is this GPU like the one measured before?"""
     import torch
 
-    clock = Clock("cuda")
+    clock = GpuClock("cuda")
     one, other = (torch.empty(1 << 32, dtype=torch.uint8, device="cuda").random_() for _ in range(2))
     left, right = (torch.empty(8192, 8192, dtype=torch.bfloat16, device="cuda").normal_() for _ in range(2))
     for _ in range(3):
@@ -215,7 +217,7 @@ def main() -> int:
     return min(failed, 1)
 
 
-def chosen(tiny: bool, names: list[str] | None) -> Iterator[tuple[str, Shape, str]]:
+def chosen(tiny: bool, names: list[str] | None) -> Iterator[tuple[str, KernelShape, str]]:
     """The shapes to time, and under which name of the file."""
     known = TINY if tiny else ANCHORS | MODELS
     for name in names or known:

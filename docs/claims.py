@@ -26,15 +26,15 @@ from tokonomics.money.cost import (
     monthly_fleet,
     saving,
 )
-from tokonomics.money.levers.lora import lora
-from tokonomics.money.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.naive import naive_decode_tokens_per_s
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.bills import Bills, SetupBill
+from tokonomics.planner.levers.lora import lora
+from tokonomics.planner.levers.stack import stack
+from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.setup import Setup
-from tokonomics.planner.stack import stack
 from tokonomics.planner.utilization import arrival_patterns, arriving
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.arrivals import parse_arrivals
@@ -163,8 +163,8 @@ def _ten_tenants() -> Pooling:
     """Ten equal tenants whose day is twelve times as fast, each at two fifths of an L4 of its own."""
     trace = generate(
         parse_arrivals("diurnal:1.2,peak=2"),
-        parse_lengths("500", "--input"),
-        parse_lengths("100", "--output"),
+        parse_lengths("500", "input"),
+        parse_lengths("100", "output"),
         duration_s=86_400,
         tenants=parse_tenants("10,skew=0"),
     ).faster(12)

@@ -5,7 +5,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from tokonomics.measure.validate import Summary
+from tokonomics.measure.validate import ErrorSummary
 from tokonomics.report.validate_view import figures
 
 RESULT = Path(__file__).parent.parent / "benchmarks" / "results" / "accuracy.json"
@@ -209,5 +209,5 @@ def _accuracy() -> dict[str, Any]:
 
 
 def _figures(group: dict[str, Any]) -> str:
-    fields = {name: group[name] for name in Summary.model_fields}
-    return " | ".join(figures(Summary.model_validate(fields)))
+    fields = {name: group[name] for name in ErrorSummary.model_fields}
+    return " | ".join(figures(ErrorSummary.model_validate(fields)))

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import tokonomics as tk
-from tokonomics.api.ask import arguments, verb_of
-from tokonomics.api.result import Result
-from tokonomics.cli.argument_names import in_python
+from tokonomics.library import Function, annotation, function, in_words
+from tokonomics.questions import results
+from tokonomics.questions.request import Parameter
+from tokonomics.questions.result import Result
 from tokonomics.types import Noun
 
 GUIDE = Path(__file__).with_name("python.md")
@@ -28,6 +29,7 @@ QUESTIONS = {
     "Does it fit, how long is a step": ("fit", "predict", "curve"),
     "What exists": ("models", "gpus", "offers"),
 }
+WAYS = ("command", "headline", "to_frame", "frames", "chart", "charts", "to_json")
 HEAD = """# Python reference
 
 `import tokonomics as tk` gives these names, and loads what one needs when it is first used. Arguments are the flags of
@@ -37,9 +39,8 @@ the verb of the same name ([commands](commands.md)), figures are those of its `-
 KINDS = {
     "Requests": "a request log, a shipped sample's name, what `read_trace` gives, a frame (polars, pandas), or columns by name",
     "Prices": "a CSV file, a frame (polars, pandas), or columns by name",
-    "Slo": 'promises as text, `"ttft_p99=0.5,tpot_p99=50ms"`, or `{"ttft_p99": 0.5, "tpot_p99": "50ms"}`',
-    "Words": "one name, several with commas, or a list",
-    "Discount": '`"aws=0.2"` or `{"aws": 0.2}`',
+    "Words": "what one would type after the flag, as text or as a number; several with commas, or as a list; names with "
+    'values as a dict too: `"ttft_p99=0.5,tpot_p99=50ms"` or `{"ttft_p99": 0.5, "tpot_p99": "50ms"}`',
 }
 
 
@@ -66,7 +67,7 @@ def api_page() -> str:
     parts += [f"- `{name}`: {_first(each)}" for name, each in _ways()]
     for names in QUESTIONS.values():
         for name in names:
-            parts += ["", *_function(getattr(tk, name))]
+            parts += ["", *_function(function(name))]
     parts += ["", "## What results are made of", "", "Nouns inside the results above, by name."]
     for name, noun in sorted(_nouns().items()):
         parts += [
@@ -92,11 +93,10 @@ def python_page() -> str:
 
 
 def _ways() -> Iterator[tuple[str, Any]]:
-    for name, each in vars(Result).items():
-        if isinstance(each, property) and not name.startswith(("_", "model_")):
-            yield name, each
-        elif inspect.isfunction(each) and not name.startswith(("_", "model_")):
-            yield f"{name}{_call(each)}", each
+    """What a reader does with a result: its doors' own are left out."""
+    for name in WAYS:
+        way = vars(Result)[name]
+        yield name if isinstance(way, property) else f"{name}{_call(way)}", way
 
 
 def _call(function: Callable[..., object]) -> str:
@@ -113,37 +113,29 @@ def _plain(text: str) -> str:
     return text.replace("``", "`")
 
 
-def _function(function: Callable[..., object]) -> list[str]:
-    tree = _tree(function)
-    assert isinstance(tree, ast.FunctionDef)
-    said = inspect.getdoc(function) or ""
-    written = said.split("\n>>>")[0].strip()
-    about = _plain(written)
-    returned = str(ast.unparse(tree.returns)).strip("'") if tree.returns else ""
-    lines = [f"## {function.__name__}", "", f"`tk.{function.__name__}(…) -> {returned}`", "", about, ""]
-    examples = textwrap.dedent(said[len(written) :].split("\nArguments:")[0]).strip()
+def _function(asked: Function) -> list[str]:
+    said = inspect.getdoc(asked) or ""
+    about = said.split("\n>>>")[0].strip()
+    lines = [f"## {asked.__name__}", "", f"`tk.{asked.__name__}(…) -> {asked.returns}`", "", _plain(about), ""]
+    examples = said[len(about) :].split("\nArguments:")[0].strip()
     lines += ["```python", _run(examples, {}).rstrip("\n"), "```", ""]
-    lines += [
-        f"On the command line: `tokonomics {verb_of(function)}`.",
-        "",
-        "| argument | type | default | |",
-        "|---|---|---|---|",
-    ]
-    types = {each.arg: each.annotation for each in (*tree.args.args, *tree.args.kwonlyargs)}
-    for name, argument in arguments(function).items():
-        default = inspect.signature(function).parameters[name].default
-        shown = (
-            "required"
-            if default is inspect.Parameter.empty
-            else in_python(argument.default_text or "") or _shown(default)
-        )
-        annotation = types[name]
-        kind = "" if annotation is None else ast.unparse(annotation).removesuffix(" | None").replace("|", "\\|")
-        lines.append(f"| `{name}` | `{kind}` | {shown} | {_cell(argument.help)} |")
-    kind_of_result = inspect.get_annotations(function, eval_str=False).get("return")
-    if isinstance(kind_of_result, type) and issubclass(kind_of_result, Result):
-        lines += ["", f"`{returned}`: {_first(kind_of_result)}", "", *_table(kind_of_result)]
+    lines += [f"On the command line: `tokonomics {asked.verb.name}`.", ""]
+    lines += ["| argument | type | default | |", "|---|---|---|---|", *map(_argument, asked.arguments.values())]
+    found = _result(asked)
+    if found:
+        lines += ["", f"`{asked.returns}`: {_first(found)}", "", *_table(found)]
     return lines
+
+
+def _argument(argument: Parameter) -> str:
+    kind = annotation(argument).removesuffix(" | None").replace("|", "\\|")
+    default = "required" if argument.required else in_words(argument.default_text or "") or _shown(argument.default)
+    return f"| `{argument.name}` | `{kind}` | {default} | {_cell(in_words(argument.help))} |"
+
+
+def _result(asked: Function) -> type[Result] | None:
+    """What it gives, where that is a noun of ours."""
+    return getattr(results, asked.returns, None)
 
 
 def _table(noun: type[Noun]) -> list[str]:
@@ -154,15 +146,14 @@ def _table(noun: type[Noun]) -> list[str]:
 def _nouns() -> dict[str, type[Noun]]:
     """Every noun that a result holds, at any depth."""
     found: dict[str, type[Noun]] = {}
-    names = [name for names in QUESTIONS.values() for name in names]
-    queue: list[Any] = [inspect.get_annotations(getattr(tk, name)).get("return") for name in names]
+    queue: list[Any] = [_result(function(name)) for names in QUESTIONS.values() for name in names]
     while queue:
         each = queue.pop()
         queue += get_args(each)
         if isinstance(each, type) and issubclass(each, Noun) and each.__name__ not in found:
             if not issubclass(each, Result):
                 found[each.__name__] = each
-            queue += [field.annotation for field in each.model_fields.values()]
+            queue += [field.annotation for field in each.model_fields.values() if not field.exclude]
     return found
 
 
@@ -186,8 +177,9 @@ def _figures(kind: type[Noun]) -> Iterator[tuple[str, str, str]]:
                 is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
                 meaning = str(after.value.value) if is_text else ""
                 written[node.target.id] = ast.unparse(node.annotation).replace("|", "\\|"), meaning
-    for name in kind.model_fields:
-        yield name, *written[name]
+    for name, field in kind.model_fields.items():
+        if not field.exclude:
+            yield name, *written[name]
 
 
 def _tree(thing: Any) -> Any:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.spans import Span, Watched
+from tokonomics.measure.meter.spans import Span, WatchedSpan
 
 LEDGER = Path(__file__).parent / "examples" / "gpt-oss-week.db"
 MONDAY = datetime(2026, 11, 9, tzinfo=UTC).timestamp()
@@ -39,7 +39,7 @@ def _hour(place: int, hour: int) -> Span:
         target="http://gpu1:8000",
         model="gpt-oss-120b",
         engine="vllm",
-        watched=Watched.seen,
+        watched=WatchedSpan.seen,
         labels={"team": "assistant"},
         start=MONDAY + place * 3600,
         seconds=3600,

@@ -128,9 +128,11 @@ def _claims() -> str:
 
 def run(command: str) -> str:
     """What a command prints."""
-    from tokonomics.__main__ import app
+    from tokonomics.__main__ import DOORS
+    from tokonomics.cli.main import application
 
     printed, words = io.StringIO(), shlex.split(command)
+    app = application(words[0], DOORS)
     sys.argv = ["tokonomics", *words]  # deploy files say which command made them
     with contextlib.chdir(ROOT), contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         app(words, prog_name="tokonomics", standalone_mode=False)
@@ -321,8 +323,9 @@ WHOLE: dict[str, Callable[[], str]] = {
     "docs/accuracy.md": _from("document_accuracy", "accuracy_page"),
     "docs/api.md": _from("document_api", "api_page"),
     "docs/python.md": _from("document_api", "python_page"),
+    "src/tokonomics/__init__.pyi": _from("library_stub", "stub"),
 }
-"""Pages that are generated from their first line to their last."""
+"""Pages, and the library's types, that are generated from their first line to their last."""
 
 
 def _as_of() -> str:

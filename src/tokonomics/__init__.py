@@ -4,18 +4,11 @@
 
     tk.plan("llama-3.1-8b", rate=5, input=1000, output=300, slo="ttft_p99=0.5")
 
-A name is loaded when it is first used, so that importing this package costs nothing and reaches nowhere.
+A name is loaded when it is first used, so that importing this package costs nothing and reaches nowhere. The types of
+all arguments stand in ``__init__.pyi``, which ``docs/library_stub.py`` writes from the requests.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tokonomics.api.catalogue import gpus, models, offers
-    from tokonomics.api.planning import breakeven, fleet, levers, plan
-    from tokonomics.api.serving import capacity, read_trace, simulate, trace
-    from tokonomics.api.steps import curve, fit, predict
-    from tokonomics.errors import TokonomicsError
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -24,22 +17,15 @@ __all__ = [
     "predict", "read_trace", "simulate", "trace",
 ]  # fmt: skip
 
-_HOMES = {
-    "tokonomics.api.planning": ("plan", "fleet", "levers", "breakeven"),
-    "tokonomics.api.serving": ("simulate", "capacity", "trace", "read_trace"),
-    "tokonomics.api.steps": ("fit", "predict", "curve"),
-    "tokonomics.api.catalogue": ("models", "gpus", "offers"),
-    "tokonomics.errors": ("TokonomicsError",),
-}
-
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            found = getattr(import_module(home), name)
-            globals()[name] = found
-            return found
-    raise AttributeError(f"module 'tokonomics' has no attribute '{name}'")
+    if name not in __all__:
+        raise AttributeError(f"module 'tokonomics' has no attribute '{name}'")
+    from tokonomics import errors, library
+
+    found = errors.TokonomicsError if name == "TokonomicsError" else library.function(name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
 
 ABANDONED_S = 3600.0
 """A hidden file that nobody has written to for so long is a killed writer's: the next writer of the name removes it."""
@@ -23,7 +23,7 @@ ABANDONED_S = 3600.0
 
 @contextmanager
 def whole(path: Path, where: str) -> Iterator[Path]:
-    """Where to write what shall be ``path`` if the block ends well; ``where`` names the flag or file in the refusal."""
+    """Where to write what shall be ``path`` if the block ends well; ``where`` names it in the refusal."""
     try:
         with _aside(path) as unfinished:
             yield unfinished
@@ -59,19 +59,19 @@ def make_folder(folder: Path, where: str) -> None:
         raise BadInput(f"cannot be written: {error.strerror or error}", where=where) from None
 
 
-def check_path(path: Path, flag: str, endings: Sequence[str]) -> None:
+def check_path(path: Path, field: str, endings: Sequence[str]) -> None:
     """Refuse a name or folder that cannot be written to, before any work is done."""
     if path.suffix.lower() not in endings:
-        raise BadInput(f"'{shorten(path.name)}' does not end with {' or '.join(endings)}", where=flag)
+        raise BadInput(f"'{shorten(path.name)}' does not end with {' or '.join(endings)}", field=field)
     try:
         there, taken = path.parent.is_dir(), path.is_dir()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BadInput(f"cannot be written: {reason}", where=f"{flag} {shorten(path.name)}") from None
+        raise BadInput(f"cannot be written: {reason}", where=option(field, shorten(path.name))) from None
     if not there:
-        raise BadInput(f"the folder {shorten(str(path.parent), 200)} does not exist", where=flag)
+        raise BadInput(f"the folder {shorten(str(path.parent), 200)} does not exist", field=field)
     if taken:
-        raise BadInput(f"{shorten(str(path), 200)} is a folder", where=flag)
+        raise BadInput(f"{shorten(str(path), 200)} is a folder", field=field)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ class NoRoom(BadInput):
     """What was asked for does not fit the memory that may be used."""
 
 
-def check_room(needed_bytes: float, what: str, *, where: str | None = None, fix: str) -> None:
+def check_room(needed_bytes: float, what: str, *, where: str | None = None, field: str | None = None, fix: str) -> None:
     """Refuse ``what`` where it needs more memory than may be used; ``fix`` says how to ask for less."""
     stated = os.environ.get(VARIABLE)
     if needed_bytes <= NEVER_REFUSED and not stated:
@@ -41,6 +41,7 @@ def check_room(needed_bytes: float, what: str, *, where: str | None = None, fix:
         raise NoRoom(
             f"{what} would take about {gigabytes(needed_bytes)} of memory; {said} {gigabytes(room)}",
             where=where,
+            field=field,
             fix=f"{fix} {ALLOW_MORE}",
         )
 

@@ -303,7 +303,7 @@ def test_gpus_left_over_on_a_machine_are_paid_for() -> None:
 
 
 def test_a_gpu_nobody_sells_on_those_terms_says_what_to_do() -> None:
-    with pytest.raises(BadInput, match="--offers"):
+    with pytest.raises(BadInput, match=r'offers="my\.csv"'):
         cheapest_offer("H100", terms=Terms.spot, offers=[offer()])
     with pytest.raises(UnknownName):
         cheapest_offer("H1000")

@@ -6,18 +6,21 @@ from typing import Any
 import pytest
 import typer
 
-from tokonomics.cli.answer import Answer
-from tokonomics.cli.asking import ask
-from tokonomics.cli.command_line import command_line, command_words
-from tokonomics.cli.main import app
-from tokonomics.cli.parameters import functions, verb_parameters
+from tokonomics.__main__ import app
 from tokonomics.errors import BadInput
+from tokonomics.questions.command import command_line, command_words
+from tokonomics.questions.listener import SILENT
+from tokonomics.questions.verbs import VERBS, find_verb
+
+
+def words_of(verb: str, values: Mapping[str, object]) -> list[str]:
+    return command_words(verb, find_verb(verb).parameters, values)
 
 
 @pytest.mark.parametrize(
     ("verb", "values", "line"),
     [
-        ("plan", {"rate": 5, "what": ["a", "b"], "seed": 0, "slo": None}, "plan a b --rate 5"),
+        ("plan", {"rate": 5, "model": ["a", "b"], "seed": 0, "slo": None}, "plan a b --rate 5"),
         ("plan", {"gpu": ["L4", "H100"], "quick": True, "why": False}, "plan --gpu L4 --gpu H100 --quick"),
         ("plan", {"slo": {"ttft_p99": 0.5, "tpot_p99": "50ms"}}, "plan --slo ttft_p99=0.5,tpot_p99=50ms"),
         ("plan", {"discount": {"aws": 0.2, "gcp": 0.1}}, "plan --discount aws=0.2 --discount gcp=0.1"),
@@ -25,37 +28,37 @@ from tokonomics.errors import BadInput
         ("fleet", {"size_classes": [1000, 8000]}, "fleet --size-classes 1000,8000"),
         ("models", {"moe": False}, "models --dense"),
         ("models", {"match": "qwen3", "moe": True}, "models qwen3 --moe"),
-        ("plan", {"what": ["-odd"], "rate": "-1"}, "plan --rate=-1 -- -odd"),
-        ("trace", {"file": "a log.csv"}, "trace 'a log.csv'"),
+        ("plan", {"model": ["-odd"], "rate": "-1"}, "plan --rate=-1 -- -odd"),
+        ("trace", {"trace": "a log.csv"}, "trace 'a log.csv'"),
     ],
 )
 def test_a_command_says_what_differs_from_the_default(verb: str, values: Mapping[str, object], line: str) -> None:
-    assert command_line(command_words(verb, values)) == f"tokonomics {line}"
+    assert command_line(words_of(verb, values)) == f"tokonomics {line}"
 
 
-@pytest.mark.parametrize("values", [{"rate": "-1", "what": ["-odd"]}, {"gpu": ["-a", "b"], "what": ["m"]}])
+@pytest.mark.parametrize("values", [{"rate": "-1", "model": ["-odd"]}, {"gpu": ["-a", "b"], "model": ["m"]}])
 def test_what_begins_with_a_dash_is_parsed_as_it_was_given(values: Mapping[str, object]) -> None:
     made: Any = typer.main.get_command(app)
-    context = made.commands["plan"].make_context("plan", command_words("plan", values)[1:], resilient_parsing=True)
+    context = made.commands["plan"].make_context("plan", words_of("plan", values)[1:], resilient_parsing=True)
     assert {name: context.params[name] for name in values} == values
 
 
 def test_every_flag_that_says_no_is_known() -> None:
     made: Any = typer.main.get_command(app)
-    for verb in functions():
+    for verb, known in VERBS.items():
         for each in made.commands[verb].params:
-            if each.name in verb_parameters(verb):
-                assert ([verb_parameters(verb)[each.name].off] if each.secondary_opts else []) == each.secondary_opts
+            if each.name in known.keys:
+                assert ([known.keys[each.name].off] if each.secondary_opts else []) == each.secondary_opts
 
 
 def test_files_of_a_plan_that_a_sweep_asks_for_name_the_plan() -> None:
     values = {"model": "llama-3.1-8b", "gpu": "L4", "rate": 1, "input": 100, "output": 100, "quick": True}
-    made: Answer = ask("plan", {**values, "deploy": ["vllm"]})
-    line = "tokonomics plan llama-3.1-8b --gpu L4 --rate 1 --input 100 --output 100 --quick --deploy vllm"
+    verb = find_verb("plan")
+    made = verb.answer(verb.request.of({**values, "deploy": ["vllm"]}), SILENT)
+    line = "tokonomics plan llama-3.1-8b --rate 1 --input 100 --output 100 --gpu L4 --quick --deploy vllm"
     assert f"Made by `{line}`" in made.plain()["deploy"][0]["text"]
 
 
 def test_a_missing_model_is_called_as_in_a_scenario() -> None:
-    """Not by the name of the function's argument."""
-    with pytest.raises(BadInput, match=r"^plan: model is missing$"):
-        ask("plan", {"rate": 1})
+    with pytest.raises(BadInput, match=r"^model: is missing$"):
+        find_verb("plan").request.of({"rate": 1})

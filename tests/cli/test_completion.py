@@ -18,7 +18,7 @@ from tokonomics.catalog.gpus import find_gpus
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offers import load_offers
 from tokonomics.cli import completion
-from tokonomics.cli.scenario_file import scenario_verbs
+from tokonomics.questions.verbs import scenario_verbs
 from tokonomics.sweep.questions import USUAL, spellings
 from tokonomics.traffic.samples import length_sample_names, sample_names
 

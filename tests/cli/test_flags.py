@@ -1,19 +1,20 @@
 """A flag is the same flag on every verb: one type, one set of words; and every help has examples that can be typed."""
 
-import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from tokonomics.cli import flags
-from tokonomics.cli.main import app
-from tokonomics.cli.parameters import Parameter, functions, verb_parameters
-from tokonomics.cli.scenario_file import AS_GIVEN, scenario_verbs
+from tokonomics.__main__ import app
+from tokonomics.cli.scenario_command import AS_GIVEN
+from tokonomics.questions import inputs
+from tokonomics.questions.meter_report import MeterReportRequest
+from tokonomics.questions.meter_watch import MeterWatchRequest
+from tokonomics.questions.request import Parameter, Request
+from tokonomics.questions.verbs import VERBS, find_verb, scenario_verbs
 
 NAMES = [
     *["--gpu", "--tp", "--weights", "--kv", "--engine", "--input", "--output", "--rate", "--slo", "--offers"],
@@ -48,9 +49,9 @@ def commands() -> dict[str, Any]:
 
 
 def of_flag(name: str) -> Iterator[tuple[str, Parameter]]:
-    for verb in functions():
-        for each in verb_parameters(verb).values():
-            if each.flag == name and (verb, name) not in OTHERWISE and verb not in (*MEASURED, "web"):
+    for verb in VERBS:
+        for each in find_verb(verb).keys.values():
+            if each.flag == name and (verb, name) not in OTHERWISE and verb not in MEASURED:
                 yield verb, each
 
 
@@ -67,7 +68,7 @@ def test_a_flag_has_one_type_and_one_explanation_wherever_it_is_taken(name: str)
 
 
 def flags_of(verb: str) -> set[str | None]:
-    return {each.flag for each in verb_parameters(verb).values()}
+    return {each.flag for each in find_verb(verb).keys.values()}
 
 
 def test_a_verb_that_could_take_a_flag_takes_it() -> None:
@@ -81,10 +82,12 @@ def test_a_verb_that_could_take_a_flag_takes_it() -> None:
     assert TRAFFIC - flags_of("trace") == set()
 
 
-def test_no_shared_flag_is_declared_and_not_taken() -> None:
-    declared = {name for name, value in vars(flags).items() if hasattr(value, "__metadata__")}
-    text = "".join(path.read_text() for path in Path(str(flags.__file__)).parent.glob("*.py"))
-    assert {name for name in declared if not re.search(rf"flags\.{name}\b|import .*\b{name}\b", text)} == set()
+def test_no_group_of_inputs_is_declared_and_not_taken() -> None:
+    """Some request inherits it; how an answer is shown is the command line's and no request's."""
+    groups = {value for value in vars(inputs).values() if isinstance(value, type) and issubclass(value, Request)}
+    requests = [verb.request for verb in VERBS.values()] + [MeterReportRequest, MeterWatchRequest]
+    taken = {group for request in requests for group in request.__mro__}
+    assert groups - taken == {inputs.Shown}
 
 
 def examples(verb: str) -> list[str]:
@@ -92,7 +95,7 @@ def examples(verb: str) -> list[str]:
     return [each.strip() for each in after.strip().splitlines() if each.strip()]
 
 
-@pytest.mark.parametrize("verb", [name for name in functions() if name != "web"])
+@pytest.mark.parametrize("verb", [*VERBS, "sweep"])
 def test_every_help_has_examples_that_can_be_typed(verb: str) -> None:
     found = examples(verb)
     assert any(line.startswith(f"tokonomics {verb}") for line in found)

@@ -12,22 +12,23 @@ import typer
 from tests.explore import some
 from typer.testing import CliRunner, Result
 
-from tokonomics.cli.asking import ask
+from tokonomics.__main__ import app
 from tokonomics.cli.init import as_text
-from tokonomics.cli.main import app
-from tokonomics.cli.parameters import OUTPUT, parameter_for, verb_parameters
-from tokonomics.cli.scenario_file import (
-    AS_GIVEN,
-    as_defaults,
-    known_keys,
-    read_scenario_file,
-    read_values,
-    scenario_verbs,
-    shared_keys,
-)
-from tokonomics.cli.scenario_schema import scenario_schema
-from tokonomics.cli.scenario_text import EXAMPLES, GROUPS, scenario_text, shown
+from tokonomics.cli.scenario_command import AS_GIVEN, as_defaults
 from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.questions.listener import SILENT
+from tokonomics.questions.scenario import (
+    ScenarioFile,
+    known_keys,
+    parameter_for,
+    read_scenario_file,
+    shared_keys,
+    shown,
+)
+from tokonomics.questions.scenario_schema import scenario_schema
+from tokonomics.questions.scenario_text import GROUPS, scenario_text
+from tokonomics.questions.verbs import find_verb, scenario_verbs
+from tokonomics.report.terminal import flag
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMENTED = re.compile(r"^#(?=\[?[a-z_-]+(\]$| = ))", re.M)
@@ -37,15 +38,26 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
 
 
+def refused(*words: str) -> str:
+    done = run(*words)
+    assert isinstance(done.exception, TokonomicsError), done.output
+    return done.exception.message(flag)
+
+
+def ask(name: str, values: dict[str, object]) -> None:
+    verb = find_verb(name)
+    verb.answer(verb.request.of(values), SILENT)
+
+
 def test_it_writes_a_file_once(tmp_path: Path) -> None:
     file = tmp_path / "chat.toml"
     assert run("init", str(file)).exit_code == 0
     first = file.read_text()
     assert first.startswith("#:schema ./")
     file.write_text("# mine\n")
-    refused = run("init", str(file))
-    assert "exists already" in str(refused.exception)
-    assert "--force" in str(refused.exception)
+    told = refused("init", str(file))
+    assert "exists already" in told
+    assert "--force" in told
     assert file.read_text() == "# mine\n"
     assert run("init", str(file), "--force").exit_code == 0
     assert file.read_text() == first
@@ -61,9 +73,7 @@ def test_it_writes_a_file_once(tmp_path: Path) -> None:
     ],
 )
 def test_what_it_cannot_write_is_said(words: tuple[str, ...], says: str) -> None:
-    done = run(*words)
-    assert isinstance(done.exception, TokonomicsError)
-    assert says in str(done.exception)
+    assert says in refused(*words)
 
 
 @pytest.mark.slow
@@ -100,21 +110,21 @@ def test_a_key_of_several_verbs_is_said_once_and_belongs_to_a_group() -> None:
     assert len(grouped) == len(set(grouped))
     takers = {key: [verb for verb in scenario_verbs() if key in known_keys([verb])] for key in known_keys()}
     assert {key for key, verbs in takers.items() if len(verbs) > 1} & set(shared_keys()) == set(grouped)
-    assert set(known_keys()) - set(shared_keys()) == {*OUTPUT, "utilization", "gpus"}
-    assert set(EXAMPLES) <= set(known_keys())
+    written = {"save", "deploy_to", "chart", "html", "json"}
+    assert set(known_keys()) - set(shared_keys()) == {*written, "utilization", "gpus"}
 
 
 @pytest.mark.parametrize("verb", scenario_verbs())
 def test_every_value_that_is_commented_out_is_one_that_the_verb_takes(verb: str) -> None:
     made: Any = typer.main.get_command(app)
     command = made.commands[verb]
-    placed = [each.key for each in verb_parameters(verb).values() if each.flag is None]
-    for each in verb_parameters(verb).values():
+    placed = [each.key for each in find_verb(verb).keys.values() if each.flag is None]
+    for each in find_verb(verb).keys.values():
         if each.name == "profile":  # a file that is read while parsing
             continue
         values = {each.key: shown(each)}
-        needed = {one.key: shown(one) for one in verb_parameters(verb).values() if one.required}
-        defaults, by_place = as_defaults(verb, {**needed, **values})
+        needed = {one.key: shown(one) for one in find_verb(verb).keys.values() if one.required}
+        defaults, by_place = as_defaults(verb, {**needed, **values}, ScenarioFile(Path("x.toml"), {}, {}))
         with command.make_context(verb, by_place, obj=AS_GIVEN, default_map=defaults) as context:
             assert each.key in placed or context.params[each.name] not in (None, [], ())
 
@@ -125,9 +135,9 @@ def test_the_file_uncommented_is_read_and_fits_the_schema(tmp_path: Path, verb: 
     text = re.sub(rf"(?m)^{verb} = .*$", "", COMMENTED.sub("", scenario_text([verb])))
     file = tmp_path / "scenario.toml"
     file.write_text(text)
-    keys = {each.key for each in verb_parameters(verb).values()}
+    keys = {each.key for each in find_verb(verb).keys.values()}
     said_once = {"gpu", "offers"} if verb == "cost" else set()  # its price is given
-    assert set(read_values(file, verb)) == keys - {"json", verb} - said_once
+    assert set(read_scenario_file(file).values_for(verb)) == keys - {"json", verb} - said_once
     jsonschema.Draft4Validator(scenario_schema()).validate(tomllib.loads(text))
 
 
@@ -157,7 +167,7 @@ def test_no_number_of_a_scenario_may_be_negative_in_the_schema_nor_to_the_verb()
     """The schema says so of every number: a verb that took one would be cut off from it in editors."""
     working = {"model": "llama-3.1-8b", "gpu": "H100", "context": 100, "batch": 1}
     for verb in ("fit", "predict", "curve"):
-        for each in verb_parameters(verb).values():
+        for each in find_verb(verb).keys.values():
             if each.type in (int, float):
                 values = {key: value for key, value in working.items() if parameter_for(verb, key)}
                 with pytest.raises(BadInput):
@@ -182,9 +192,9 @@ def test_every_shipped_example_fits_the_schema(file: Path) -> None:
 def test_a_folder_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: tuple[str, ...]) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in (".", str(tmp_path)):
-        refused = str(run("init", folder, *force).exception)
-        assert "is a folder" in refused
-        assert "--force" not in refused
+        told = refused("init", folder, *force)
+        assert "is a folder" in told
+        assert "--force" not in told
 
 
 @pytest.mark.parametrize(
@@ -195,7 +205,7 @@ def test_a_name_that_no_verb_would_take_for_a_scenario_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert says in str(run("init", *words).exception)
+    assert says in refused("init", *words)
     assert list(tmp_path.iterdir()) == []
 
 

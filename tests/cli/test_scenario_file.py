@@ -1,7 +1,6 @@
 """A scenario file says to every verb what its flags would say; slips are named with the nearest key."""
 
 import json
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +8,29 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from tokonomics.__main__ import app
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.cli.asking import ask
-from tokonomics.cli.main import app
-from tokonomics.cli.scenario_file import (
-    known_keys,
-    read_scenario,
-    read_values,
-    scenario_verbs,
-)
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.planner.scenario import Scenario, questions_of
+from tokonomics.questions.listener import SILENT
+from tokonomics.questions.plan import PlanRequest, questions_in
+from tokonomics.questions.result import Result as Found
+from tokonomics.questions.scenario import known_keys, read_request, read_scenario_file
+from tokonomics.questions.verbs import find_verb, scenario_verbs
+from tokonomics.report.terminal import flag
 
-TODAY = date(2026, 11, 15)
+
+def read_scenario(path: Path) -> PlanRequest:
+    return read_request(path, PlanRequest, "plan")
+
+
+def read_values(path: Path, verb: str) -> dict[str, object]:
+    return read_scenario_file(path).values_for(verb)
+
+
+def ask(name: str, values: dict[str, object]) -> Found:
+    verb = find_verb(name)
+    return verb.answer(verb.request.of(values), SILENT)
 
 
 def saved(folder: Path, text: str) -> Path:
@@ -48,8 +56,8 @@ def test_a_file_says_what_the_flags_say(tmp_path: Path) -> None:
         "spare": 1,
         "max_price": 3.5,
     }
-    assert read_scenario(file) == Scenario().over(flags)
-    first, second = questions_of(read_scenario(file), TODAY)
+    assert read_scenario(file) == PlanRequest.of(flags)
+    first, second = questions_in(read_scenario(file))
     assert (first.model.key, second.model.key) == ("llama-3.1-8b", "qwen3-8b")
     assert first.terms == (Terms.spot, Terms.on_demand)
     assert first.kv == (Precision.fp8,)
@@ -61,7 +69,7 @@ def test_a_file_says_what_the_flags_say(tmp_path: Path) -> None:
 def test_files_named_in_a_scenario_are_found_beside_it(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("provider,instance,gpu,gpus,usd_per_hour\nours,r,H100,8,18.4\n")
     file = saved(tmp_path, 'model = "llama-3.1-8b"\nrate = 1\ninput = 10\noutput = 10\noffers = "mine.csv"\n')
-    (question,) = questions_of(read_scenario(file), TODAY)
+    (question,) = questions_in(read_scenario(file))
     assert [offer.instance for offer in question.offers] == ["r"]
 
 
@@ -86,7 +94,7 @@ def run(*words: str) -> Result:
 def refused(*words: str) -> str:
     done = run(*words)
     assert isinstance(done.exception, TokonomicsError), done.output
-    return str(done.exception)
+    return done.exception.message(flag)
 
 
 def answer(*words: str) -> Any:
@@ -223,17 +231,17 @@ def test_two_files_are_too_many_and_a_flags_file_is_none(tmp_path: Path) -> None
 
 def test_asking_in_this_process_answers_what_the_command_line_prints(tmp_path: Path) -> None:
     file = saved(tmp_path, SMALL + "[curve]\nchart = 'no/such/folder/a.svg'\nusd_per_hour = 2\n")
-    asked = ask("curve", read_values(file, "curve"))
+    asked = ask("curve", {key: value for key, value in read_values(file, "curve").items() if key != "chart"})
     assert asked.plain() == answer("curve", "llama-3.1-8b", "--gpu", "H100", "--usd-per-hour", "2")
 
 
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"gpu": "H100"}, "missing"),
-        ({"model": "llama-3.1-8b"}, "--gpu"),
-        ({"model": "llama-3.1-8b", "gpu": ["H100", "L4"]}, "takes one gpu"),
-        ({"model": "llama-3.1-8b", "gpu": "H100", "tp": "two"}, "--tp"),
+        ({"gpu": "H100"}, "model: is missing"),
+        ({"model": "llama-3.1-8b"}, "gpu: is missing"),
+        ({"model": "llama-3.1-8b", "gpu": ["H100", "L4"]}, "one GPU at a time, got 2"),
+        ({"model": "llama-3.1-8b", "gpu": "H100", "tp": "two"}, "tp: "),
         ({"model": "llama-3.1-8b", "gpu": "H100", "tpp": 2}, "Did you mean tp?"),
         ({"model": "other.toml", "gpu": "H100"}, "unknown model"),
     ],

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tokonomics.cli import simulate as verb
+from tokonomics.questions import simulate as verb
 from tokonomics.traffic.readers import open_trace
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
@@ -281,7 +281,7 @@ def test_a_refused_simulation_keeps_the_file_that_was_there(tokonomics: Call, tm
 
 def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe gets the answer alone; a terminal also hears how far a long simulation is."""
-    many = str(verb._WORTH_SHOWING)
+    many = str(verb._WORTH_COUNTING)
     command = [sys.executable, "-m", "tokonomics", *ON, "--arrivals=poisson:20", f"--requests={many}"]
     command += ["--input=9", "--output=2", "--usd-per-hour=3"]
     piped = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=600)

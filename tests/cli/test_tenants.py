@@ -92,17 +92,17 @@ def test_one_log_given_twice_is_two_tenants(tokonomics: Call, tmp_path: Path) ->
 
 
 def test_two_sizes_of_fleet_at_two_prices_name_both_offers() -> None:
-    from tokonomics.cli.tenants import _price_text
+    from tokonomics.questions.tenants import price_text
 
-    assert _price_text((2.0, "one"), (2.0, "one")) == "one"
-    both = _price_text((1.9, "one"), (2.0, "two"))
+    assert price_text((2.0, "one"), (2.0, "one")) == "one"
+    both = price_text((1.9, "one"), (2.0, "two"))
     assert both.startswith("$1.90 apart (one), $2.00 together (two): ")
 
 
 def test_a_promise_that_no_request_keeps_is_refused_before_thousands_of_replicas_are_tried(
     tokonomics: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tokonomics.money.levers import tenancy
+    from tokonomics.planner.levers import tenancy
     from tokonomics.serving.simulator import simulate
 
     tried: list[int] = []

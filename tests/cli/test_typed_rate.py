@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from tokonomics.cli.groups import Traffic
-from tokonomics.cli.main import app
-from tokonomics.cli.traffic_flags import traffic_from
+from tokonomics.__main__ import app
 from tokonomics.errors import BadInput
-from tokonomics.planner.scenario import load_of, scenario_from
+from tokonomics.questions.inputs import Traffic
+from tokonomics.questions.listener import SILENT
+from tokonomics.questions.load import load_of
+from tokonomics.questions.plan import PlanRequest
+from tokonomics.questions.traffic import traffic_of, trial_of
+from tokonomics.report.terminal import Terminal, flag
 
 SHAPE: dict[str, Any] = {"input": "100", "output": "10"}
 
@@ -34,9 +37,9 @@ def ask(*args: str) -> Result:
     ],
 )
 def test_made_up_requests_are_those_of_a_plan_and_have_its_rate(arrivals: str | None) -> None:
-    made = traffic_from(None, Traffic(rate="2", arrivals=arrivals, **SHAPE))
+    made = traffic_of(Traffic(rate="2", arrivals=arrivals, **SHAPE), SILENT)
     said = {"model": "m", "rate": "2", "arrivals": arrivals, **SHAPE}
-    planned = load_of(scenario_from({key: value for key, value in said.items() if value is not None}))
+    planned = load_of(PlanRequest.of(said))
     assert planned.workload.rate == pytest.approx(2)
     assert np.array_equal(made.arrival_s, planned.trace.arrival_s)
     assert np.array_equal(made.input_tokens, planned.trace.input_tokens)
@@ -45,7 +48,7 @@ def test_made_up_requests_are_those_of_a_plan_and_have_its_rate(arrivals: str | 
 
 
 def test_a_fast_onoff_has_enough_periods_to_show_its_silence() -> None:
-    made = traffic_from(None, Traffic(rate="200", arrivals="onoff:10,on=60,off=300", **SHAPE))
+    made = traffic_of(Traffic(rate="200", arrivals="onoff:10,on=60,off=300", **SHAPE), SILENT)
     assert made.rate == pytest.approx(200, rel=0.05)
 
 
@@ -54,8 +57,8 @@ def test_a_day_of_too_many_requests_is_refused_and_not_served_at_night_alone(ver
     on = () if verb == "trace" else ("--model=llama-3.1-8b", "--gpu=H100")
     told = ask(verb, *on, "--rate=500", "--arrivals=diurnal:5,peak=3", "--input=100", "--output=10")
     assert isinstance(told.exception, BadInput)
-    assert "43,200,000 requests" in str(told.exception)
-    assert "--duration 1h" in (told.exception.fix or "")
+    assert "43,200,000 requests" in told.exception.message(flag)
+    assert "--duration 1h" in (told.exception.message(flag))
 
 
 def test_a_part_of_a_day_says_which_rate_it_has() -> None:
@@ -68,11 +71,11 @@ def test_a_part_of_a_day_says_which_rate_it_has() -> None:
     whole = ask("trace", "--rate=2", "--arrivals=diurnal:5,peak=3", "--input=100", "--output=10", "--json")
     assert whole.stderr == ""
     noon = Traffic(rate="500", arrivals="diurnal:5,peak=3,start=11.5h", duration="1h", **SHAPE)
-    assert traffic_from(None, noon).rate == pytest.approx(1500, rel=0.05)
+    assert traffic_of(noon, SILENT).rate == pytest.approx(1500, rel=0.05)
 
 
 def test_a_sample_and_a_window_say_their_rate_too(capsys: pytest.CaptureFixture[str]) -> None:
-    made = traffic_from(None, Traffic(rate="5", sample=0.5, **SHAPE))
+    made = traffic_of(Traffic(rate="5", sample=0.5, **SHAPE), Terminal())
     assert f"at {made.rate:.3g} a second, not 5" in capsys.readouterr().err
 
 
@@ -81,7 +84,7 @@ def test_a_sample_and_a_window_say_their_rate_too(capsys: pytest.CaptureFixture[
     "end", [{}, {"requests": 3000}, {"duration": "2h"}, {"arrivals": "diurnal:1", "duration": "1d"}], ids=str
 )
 def test_a_rate_of_conversations_counts_their_requests(sessions: str, end: dict[str, Any]) -> None:
-    made = traffic_from(None, Traffic(rate="3", sessions=sessions, **end, **SHAPE))
+    made = traffic_of(Traffic(rate="3", sessions=sessions, **end, **SHAPE), SILENT)
     assert made.rate == pytest.approx(3, rel=0.03)
 
 
@@ -89,15 +92,13 @@ def test_tokens_a_month_count_shared_prompts_and_earlier_turns() -> None:
     month_s = 730 * 3600
     structures: tuple[dict[str, Any], ...] = ({"system_prompts": "5,tokens=1000"}, {"sessions": "5,think=5"})
     for structure in structures:
-        made = traffic_from(None, Traffic(tokens_per_month="2B", **structure, **SHAPE))
+        made = traffic_of(Traffic(tokens_per_month="2B", **structure, **SHAPE), SILENT)
         tokens = float((made.input_tokens + made.output_tokens).sum()) / made.duration_s * month_s
         assert tokens == pytest.approx(2e9, rel=0.05)
 
 
 def test_capacity_is_tried_on_the_whole_of_a_curve() -> None:
-    from tokonomics.cli.traffic_flags import trial_from
-
-    tried = trial_from(Traffic(arrivals="diurnal:5,peak=3", **SHAPE))
+    tried = trial_of(Traffic(arrivals="diurnal:5,peak=3", **SHAPE), SILENT)
     in_hours = np.histogram(tried.arrival_s / tried.duration_s * 24, bins=24)[0]
     assert 18_000 < len(tried) < 22_000
     assert in_hours.max() / in_hours.mean() == pytest.approx(3, rel=0.1)
@@ -106,4 +107,4 @@ def test_capacity_is_tried_on_the_whole_of_a_curve() -> None:
 
 def test_a_burst_has_no_rate() -> None:
     with pytest.raises(BadInput, match="a burst has no rate"):
-        traffic_from(None, Traffic(rate="5", arrivals="burst:100", **SHAPE))
+        traffic_of(Traffic(rate="5", arrivals="burst:100", **SHAPE), SILENT)

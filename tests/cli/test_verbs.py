@@ -21,8 +21,8 @@ from tests.explore import some
 from typer.testing import CliRunner
 
 import tokonomics as package
+from tokonomics.__main__ import app
 from tokonomics.catalog.offers import SNAPSHOT
-from tokonomics.cli.main import app
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 

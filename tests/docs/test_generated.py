@@ -9,6 +9,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from tokonomics.__main__ import DOORS
+from tokonomics.cli.main import application
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,3 +107,13 @@ def test_a_page_that_shows_a_verb_again_is_what_the_commands_print(page: str) ->
 def test_the_claims_page_has_all_38_claims() -> None:
     page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
     assert [f"| C{number:02} |" in page for number in range(1, 39)] == [True] * 38
+
+
+def test_the_list_of_verbs_says_of_each_what_its_own_help_says() -> None:
+    """Only the verb that is typed is loaded; the others are listed by what the tables say of them."""
+    listed, loaded = (get_command(application(only, DOORS)) for only in ("", None))
+    assert isinstance(listed, TyperGroup)
+    assert isinstance(loaded, TyperGroup)
+    assert listed.commands.keys() == loaded.commands.keys()
+    for name, command in listed.commands.items():
+        assert command.get_short_help_str(500) == loaded.commands[name].get_short_help_str(500)

@@ -111,18 +111,18 @@ output = 16.0
 
 
 def read_scenario(path: Path) -> object:
-    from tokonomics.cli.scenario_file import read_scenario
-    from tokonomics.planner.scenario import Scenario, load_of, offers_of, promises_of
+    from tokonomics.questions.load import cases_of, load_of, offers_of, targets_of
+    from tokonomics.questions.plan import PlanRequest
+    from tokonomics.questions.scenario import read_request
 
-    made = read_scenario(path)
-    for case in made.cases().values():
-        promises_of(case)
+    made = read_request(path, PlanRequest, "plan")
+    for case in cases_of(made).values():
+        targets_of(case)
         if case.trace is None:
             loads = load_of(case).workload
             assert 0 < loads.input_tokens < 1e12
             assert 0 < loads.rate < 1e12
         offers_of(case)
-    assert isinstance(made, Scenario)
     return made
 
 
@@ -369,13 +369,13 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
     """The small languages of the flags; the last is a path of the page's, with what it may be."""
     from tokonomics.catalog.gpus import find_gpu
     from tokonomics.catalog.offers import parse_discounts
-    from tokonomics.cli.serving_flags import _autoscale, _outage, timeout_from
     from tokonomics.measure.meter.prices import find_offer, parse_prices
     from tokonomics.measure.meter.prometheus_source import selector_of
     from tokonomics.measure.meter.scrape import address_of
     from tokonomics.money.cost import parse_load
     from tokonomics.money.demand import parse_demand
     from tokonomics.planner.parsing import amount, dollars, parse_terms, router_from
+    from tokonomics.questions.serving import _autoscale, _outage, timeout_of
     from tokonomics.traffic.arrivals import parse_arrivals
     from tokonomics.traffic.generate import parse_sessions, parse_system, parse_tenants
     from tokonomics.traffic.grammar import span_s
@@ -405,12 +405,12 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
         "terms": (parse_terms, ["spot", "on_demand", "reserved"]),
         "discounts": (lambda text: parse_discounts(text.split(",")), ["aws=0.2,gcp=0.1"]),
         "router": (router_from, ["round-robin"]),
-        "amount": (lambda text: amount(text, "--x"), ["500M", "1.5e3k", "2000000000"]),
-        "dollars": (lambda text: dollars(text, "--x"), ["$250,000", "1.2M", "0"]),
+        "amount": (lambda text: amount(text, "x"), ["500M", "1.5e3k", "2000000000"]),
+        "dollars": (lambda text: dollars(text, "x"), ["$250,000", "1.2M", "0"]),
         "span": (span_s, ["90", "1.5h", "250ms"]),
         "autoscale": (_autoscale, ["max=8,target=32,cold=120", "min=1,max=4,target=2,cold=0,hold=5"]),
         "outage": (_outage, ["replica=0,at=600,for=300,notice=120,spot=1", "replica=0,at=10"]),
-        "timeout": (timeout_from, ["30", "2m"]),
+        "timeout": (timeout_of, ["30", "2m"]),
         "prices": (lambda text: parse_prices([text], 1), ["gpu=L4:0.80", "http://gpu2:8000:0.80"]),
         "offer": (find_offer, ["aws:p5.48xlarge"]),
         "matchers": (lambda text: selector_of(["up"], text), ['namespace="prod",job=~"vllm.*"']),

@@ -97,10 +97,10 @@ def profiles() -> list[bytes]:
 
 
 def read_timings(path: Path) -> object:
-    from tokonomics.cli.probe import _read
     from tokonomics.measure.probe.fit_profile import profile_from
+    from tokonomics.questions.probe import read_timings as read
 
-    return profile_from(_read(path), "tokonomics probe", path.name)
+    return profile_from(read(path), "tokonomics probe", path.name)
 
 
 def probe_timings() -> list[bytes]:
@@ -298,19 +298,20 @@ def ledgers() -> list[bytes]:
 
     from tokonomics.measure.meter.ledger import Ledger, Mark
     from tokonomics.measure.meter.readings import Counted, Reading
-    from tokonomics.measure.meter.spans import SUMS, Span, Watched
-    from tokonomics.measure.meter.state import Tally
+    from tokonomics.measure.meter.spans import SUMS, Span, WatchedSpan
+    from tokonomics.measure.meter.state import MeterTally
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "meter.db"
         sums = {**dict.fromkeys(SUMS, 100.0), "seconds": 300.0, "server_s": 300.0, "busy_s": 300.0, "input_cached": 0.0}
         span = Span(
-            target="http://a", model="m", engine="vllm", watched=Watched.seen, usd_per_hour=2.0, labels={"pod": "x"},
+            target="http://a", model="m", engine="vllm", watched=WatchedSpan.seen, usd_per_hour=2.0,
+            labels={"pod": "x"},
             start=1.7e9, **sums,
         )  # fmt: skip
         reading = Reading("http://a", "vllm", "m", 1.7e9, {Counted.output: {"vllm:generation_tokens_total": 7.0}})
         with Ledger(path) as book:
-            assert book.record([span], [Mark("http://a", 1.7e9, {"m": reading}, {"m": Tally()}, 2.0)]) is None
+            assert book.record([span], [Mark("http://a", 1.7e9, {"m": reading}, {"m": MeterTally()}, 2.0)]) is None
             book._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             book._db.execute("PRAGMA journal_mode = DELETE")
             book._db.execute("VACUUM")

@@ -270,7 +270,7 @@ def test_running_out_of_memory_is_one_message(tokonomics: Call, monkeypatch: pyt
     def run_out(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("tokonomics.cli.answer.show", run_out)
+    monkeypatch.setattr("tokonomics.report.terminal.show", run_out)
     done = tokonomics("fit", "llama-3.1-8b", "--gpu=H100")
     assert done.returncode == 1
     assert "not enough memory" in done.stderr

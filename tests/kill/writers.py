@@ -70,7 +70,7 @@ def booked(folder: Path) -> int:
     """Every second and token up to the mark is in the book once, and what the mark says of them is their sum."""
     from tokonomics.measure.meter.ledger import Ledger
     from tokonomics.measure.meter.spans import tally
-    from tokonomics.measure.meter.state import Tally
+    from tokonomics.measure.meter.state import MeterTally
 
     path = folder / "meter.db"
     if not path.exists():
@@ -83,12 +83,12 @@ def booked(folder: Path) -> int:
         return 0
     (mark,) = marks.values()
     turn = round((mark.until - BEGIN) / TICK_S)
-    total = sum(map(tally, spans), Tally())
+    total = sum(map(tally, spans), MeterTally())
     counted = 5.0 * (turn - 1)  # the first tick only learns where the counters stand
     assert (total.output, total.input_total) == (counted, 2 * counted)
     assert abs(total.seconds - TICK_S * (turn - 1)) < 1e-6
     assert abs(total.usd - total.seconds * 0.001) < 1e-9
-    said = sum(mark.totals.values(), Tally())
+    said = sum(mark.totals.values(), MeterTally())
     assert (said.output, said.input_total) == (total.output, total.input_total)
     assert abs(said.usd - total.usd) < 1e-9
     return turn
@@ -277,10 +277,10 @@ def probed(folder: Path) -> int:
 
 def write_bill(folder: Path, turn: int) -> None:
     from tokonomics.measure.meter.bill import Bill, BillLine, bill_csv
-    from tokonomics.measure.meter.state import Tally
+    from tokonomics.measure.meter.state import MeterTally
 
-    line = BillLine(group=("m",), sums=Tally(output=float(turn)))
-    made = Bill(since=0.0, until=1.0, by=("model",), lines=(line,) * 1_000, total=Tally())
+    line = BillLine(group=("m",), sums=MeterTally(output=float(turn)))
+    made = Bill(since=0.0, until=1.0, by=("model",), lines=(line,) * 1_000, total=MeterTally())
     bill_csv(made, folder / "bill.csv")
 
 
@@ -368,12 +368,13 @@ def report(folder: Path) -> int:
 
 
 def write_deployment(folder: Path, turn: int) -> None:
-    from tokonomics.cli.deploy import save_files
     from tokonomics.planner.deploy_files import DeployFile
+    from tokonomics.questions.listener import SILENT
+    from tokonomics.questions.plan import save_files
 
     text = f"turn: {turn}\n" * ROWS
     files = [DeployFile(name=name, text=text, fill_in=()) for name in ("serve.sh", "serve.yaml")]
-    save_files(files, folder / "deploy")
+    save_files(files, folder / "deploy", SILENT)
 
 
 def deployment(folder: Path) -> int:
@@ -444,7 +445,7 @@ def finish_points(folder: Path, turn: int) -> None:
     if folder not in _sweeps:
         opened = store.opened(folder / "sweep")
         _sweeps[folder] = opened.__enter__(), opened
-    done = outcome.Outcome(outcome.Status.OK, None, {"turn": float(turn)}, "an answer" * 500, 0.1)
+    done = outcome.PointOutcome(outcome.Status.OK, None, {"turn": float(turn)}, "an answer" * 500, 0.1)
     _sweeps[folder][0].add([(f"{turn}-{place}", done) for place in range(4)])
     store.write_manifest(folder / "sweep", {"turn": turn})
 

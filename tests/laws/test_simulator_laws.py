@@ -357,7 +357,8 @@ def test_more_users_never_finish_less(place: tuple[str, str, str], inputs: int, 
         # Of different lengths, so that they do not move in waves; between the first fifth and the last round.
         count, rng = max(30 * users, 200), np.random.default_rng(5)
         lengths = (rng.integers(mean // 2, 3 * mean // 2 + 1, count) for mean in (inputs, outputs))
-        served = simulate(on(*place), make_trace(np.zeros(count), *lengths), users=users, prefix_cache=False).served
+        trace = make_trace(np.zeros(count), *lengths)
+        served = simulate(on(*place), trace, FleetSettings(users=users), prefix_cache=False).served
         ends = np.sort(served.finish_s)
         first, last = count // 5, count - users
         rates.append((last - first) / float(ends[last - 1] - ends[first - 1]))

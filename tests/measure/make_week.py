@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.spans import Span, Watched
+from tokonomics.measure.meter.spans import Span, WatchedSpan
 
 PAGES = Path(__file__).parent / "pages"
 _TEXT = {"target", "model", "engine", "watched", "team"}
@@ -28,7 +28,7 @@ def _span(row: dict[str, str]) -> Span:
         target=row["target"],
         model=row["model"],
         engine=row["engine"],
-        watched=Watched(row["watched"]),
+        watched=WatchedSpan(row["watched"]),
         labels={"team": row["team"]},
         server_s=figures["seconds"],
         failed_s=figures["busy_s"] * figures["failed"] / ended if ended else 0.0,

@@ -3,9 +3,9 @@
 from typing import Any
 
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import GroupState, MeterState, Planned, Tally
+from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, Planned
 
-HOUR = Tally(
+HOUR = MeterTally(
     seconds=3600, busy_s=1800, idle_s=1200, gap_s=500, away_s=100,
     usd=7.2, busy_usd=3.6, idle_usd=2.4, gap_usd=1.0, away_usd=0.2, failed_usd=0.36,
     input_total=3_000_000, input_cached=1_000_000, output=1_000_000,
@@ -53,7 +53,9 @@ def gpu(**changed: Any) -> GpuReading:
 
 
 def state(*groups: GroupState, **changed: Any) -> MeterState:
-    sums = {name: sum((getattr(each, name) for each in groups), Tally()) for name in ("now", "hour", "today", "total")}
+    sums = {
+        name: sum((getattr(each, name) for each in groups), MeterTally()) for name in ("now", "hour", "today", "total")
+    }
     known: dict[str, Any] = {
         "at": 1_794_700_000.0,
         "every_s": 15.0,

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 from tests.measure.tiny_llama import counters, llama_server
 
-from tokonomics.measure.bench.run import Asked, run_bench
+from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.bench.stopping import Budget
 from tokonomics.measure.bench.target import target
 from tokonomics.measure.benchmark_run import BenchmarkRun
@@ -37,7 +38,9 @@ def served(run: BenchmarkRun) -> tuple[int, int]:
 @pytest.mark.parametrize("load", [{"users": [1, 3, 9]}, {"rates": [20.0]}], ids=["users", "rate"])
 def test_tokens_agree_exactly_with_the_servers_own_counters(server: str, load: dict[str, list[int]]) -> None:
     """llama.cpp counts computed prompt tokens and cached ones apart; usage counts both as the prompt."""
-    asked = Asked(target(server), input_tokens=120, output_tokens=24, budget=Budget(requests=30, seconds=30), **load)  # type: ignore[arg-type]
+    loads: Any = load
+    budget = Budget(requests=30, seconds=30)
+    asked = BenchSettings(target(server), input_tokens=120, output_tokens=24, budget=budget, **loads)
     run = run_bench(asked)
     said = counters(server)
     tokens_in, tokens_out = served(run)
@@ -49,7 +52,7 @@ def test_tokens_agree_exactly_with_the_servers_own_counters(server: str, load: d
 def test_prompts_and_answers_have_the_length_asked_for(server: str) -> None:
     """The tokenizer makes a token of each byte, so words differ in tokens: the mean is met within 10 %."""
     point = run_bench(
-        Asked(target(server), users=[2], input_tokens=400, output_tokens=16, budget=Budget(requests=30))
+        BenchSettings(target(server), users=[2], input_tokens=400, output_tokens=16, budget=Budget(requests=30))
     ).points[0]
     assert point.mean_output_tokens == 16
     assert point.mean_input_tokens == pytest.approx(400, rel=0.1)

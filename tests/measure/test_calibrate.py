@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tokonomics.cli.main import app
-from tokonomics.errors import BadInput
+from tokonomics.__main__ import app
+from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.calibrate import Calibrated, calibrate, errors, held_out_loads, load_of
 from tokonomics.measure.evidence import Evidence, Said, read_evidence
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Statistic
 from tokonomics.measure.validate import steps_of, value_of
 from tokonomics.physics.calibration import Correction, read_profile, using
 from tokonomics.physics.intervals import prior_deviation
+from tokonomics.report.terminal import flag
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 RUN = DATA / "h200_transformers.json"
@@ -370,13 +371,13 @@ def test_an_engine_we_do_not_know_needs_one_that_stands_for_it(tmp_path: Path) -
     whole["stated"]["engine"] = "transformers"
     path = tmp_path / "run.json"
     path.write_text(json.dumps(whole))
-    with pytest.raises(BadInput, match="--engine"):
+    with pytest.raises(BadInput, match="with engine which"):
         read_evidence([path], Said(gpu="H200"), "test")
     assert read_evidence([path], Said(gpu="H200", engine="vllm"), "test").rows
     whole["stated"]["engine"] = "vLLM+LMCache"  # what validate takes for vLLM
     path.write_text(json.dumps(whole))
     assert read_evidence([path], Said(gpu="H200"), "test").rows
-    with pytest.raises(BadInput, match="--gpu"):
+    with pytest.raises(BadInput, match="Give gpu"):
         read_evidence([RUN], Said(), "test")
 
 
@@ -411,5 +412,5 @@ def test_calibrate_saves_a_profile_that_predict_uses_and_names(tmp_path: Path) -
 )
 def test_what_is_asked_wrongly_is_said(more: list[str], says: str) -> None:
     said = CliRunner().invoke(app, ["calibrate", str(RUN), "--gpu", "H200", *more])
-    assert isinstance(said.exception, BadInput | Exception)
-    assert says in str(said.exception)
+    assert isinstance(said.exception, TokonomicsError)
+    assert says in said.exception.message(flag)

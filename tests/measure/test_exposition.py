@@ -27,7 +27,7 @@ from tokonomics.measure.meter.exposition import (
     serve_exposition,
 )
 from tokonomics.measure.meter.ready_files import NAMES, text_of, write_files
-from tokonomics.measure.meter.state import MeterState, Tally
+from tokonomics.measure.meter.state import MeterState, MeterTally
 
 DOC = Path(__file__).parents[2] / "docs" / "meter-fleet.md"
 TOLD = Told(gpus_per_target=2, price_date=date(2026, 11, 1), usd_per_kwh=0.15)
@@ -74,7 +74,7 @@ def test_dollars_per_million_tokens_by_basis_and_kind() -> None:
 
 def test_busy_dollars_are_over_the_tokens_of_each_kind_that_were_seen() -> None:
     """$8 busy; 6 million prompt tokens, of which a gap had 4, and 4 million of output, all seen."""
-    tally = Tally(busy_usd=8.0, usd=9.0, input_total=6e6, output=4e6, unseen_tokens=4e6)
+    tally = MeterTally(busy_usd=8.0, usd=9.0, input_total=6e6, output=4e6, unseen_tokens=4e6)
     prices = cost_per_mtok(tally)
     assert prices["usage", "input"] == pytest.approx(8 / 2)
     assert prices["usage", "output"] == pytest.approx(8 / 4)
@@ -101,7 +101,7 @@ def test_a_server_with_two_models_has_its_price_once() -> None:
 
 
 def test_what_is_not_known_is_left_out_and_not_shown_as_zero() -> None:
-    quiet = state(group(now=Tally(), running=None, waiting=None, kv_share=None, busy=None), planned=None, gpus=())
+    quiet = state(group(now=MeterTally(), running=None, waiting=None, kv_share=None, busy=None), planned=None, gpus=())
     names = {name for name, _ in samples(quiet, Told())}
     assert names.isdisjoint(
         {"llm_cost_per_million_tokens", "llm_requests_running", "llm_kv_cache_usage_ratio", "llm_target_busy",
@@ -284,7 +284,7 @@ def test_panels_do_not_overlap_and_fit_the_grid() -> None:
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealPrometheus]:
     """A Prometheus that has scraped the page twice, with counters moving in between."""
-    more = Tally(**{name: getattr(HOUR, name) * 1.5 for name in Tally.model_fields})
+    more = MeterTally(**{name: getattr(HOUR, name) * 1.5 for name in MeterTally.model_fields})
     shown = [ALL]
     with (
         RealPrometheus(tmp_path_factory.mktemp("prometheus")).running() as server,

@@ -17,7 +17,7 @@ from tokonomics.measure.benchmark_run import LoadPoint, RequestRecord, point_fro
 from tokonomics.measure.importers.aiperf import read_records
 from tokonomics.measure.importers.recognise import FORMATS, read_run, read_runs
 from tokonomics.measure.measurements import RunFacts
-from tokonomics.measure.priced_run import Machine, measurements_of, price_run
+from tokonomics.measure.priced_run import MeasuredMachine, measurements_of, price_run
 from tokonomics.measure.validate import predict
 
 RESULTS = Path(__file__).parent / "results"
@@ -101,7 +101,7 @@ def test_vllm_requests_without_their_gaps_are_kept_beside_the_summary(tmp_path: 
 
 def test_a_file_with_arrivals_is_predicted_with_those_arrivals(tmp_path: Path) -> None:
     (tmp_path / "v.json").write_text(json.dumps(detailed()))
-    rows = measurements_of(read_run(tmp_path / "v.json"), Machine(gpu="H100", gpus=1, tp=1))
+    rows = measurements_of(read_run(tmp_path / "v.json"), MeasuredMachine(gpu="H100", gpus=1, tp=1))
     times = {f"{metric}{statistic}" for metric in ("tpot_s", "ttft_s") for statistic in ("", " p50", " p99")}
     assert {row.figure for row in rows} == {*times, "output_tok_s"}
     (facts,) = {row.run for row in rows}
@@ -514,7 +514,7 @@ def test_no_damage_to_a_file_goes_unsaid_or_ends_in_a_crash(
     except TokonomicsError:
         return
     named = run.model_copy(update={"model": "llama-3.1-8b"})
-    assert measurements_of(named, Machine(gpu="H100", gpus=1, tp=1))
+    assert measurements_of(named, MeasuredMachine(gpu="H100", gpus=1, tp=1))
     for point in run.points:
         figures = (point.requests_per_s, point.input_tokens_per_s, point.output_tokens_per_s)
         assert all(math.isfinite(each) and each > 0 for each in figures)

@@ -17,8 +17,8 @@ from tests.measure.loopback import Loopback, chunk, loopback
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.bench import client, stream
-from tokonomics.measure.bench.loads import Window, closed_loop, point_of
-from tokonomics.measure.bench.run import Asked, run_bench
+from tokonomics.measure.bench.loads import LoadWindow, closed_loop, point_of
+from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.bench.stopping import Budget, Stopping, half_width
 from tokonomics.measure.bench.stream import AnswerStream, BadAnswer
 from tokonomics.measure.bench.target import target
@@ -37,7 +37,7 @@ def server() -> Iterator[Loopback]:
 
 def bench(server: Loopback, behaviour: str, **asked: object) -> BenchmarkRun:
     settings = {"users": [2], "budget": SHORT, "input_tokens": 50, "output_tokens": 6} | asked
-    return run_bench(Asked(target(server.url(behaviour)), **settings))  # type: ignore[arg-type]
+    return run_bench(BenchSettings(target(server.url(behaviour)), **settings))  # type: ignore[arg-type]
 
 
 def counted(run: BenchmarkRun) -> dict[str, int]:
@@ -91,7 +91,9 @@ def test_equal_seeds_send_equal_prompts(server: Loopback) -> None:
 
 def test_plain_completions_are_asked_by_their_address(server: Loopback) -> None:
     server.bodies.clear()
-    run = run_bench(Asked(target(server.url("good") + "/completions"), users=[1], budget=SHORT, output_tokens=3))
+    run = run_bench(
+        BenchSettings(target(server.url("good") + "/completions"), users=[1], budget=SHORT, output_tokens=3)
+    )
     assert run.points[0].mean_output_tokens == 3
     assert all("prompt" in body and "messages" not in body for body in server.bodies)
 
@@ -131,7 +133,7 @@ def test_a_request_that_is_due_after_the_end_is_not_waited_for(server: Loopback)
 @pytest.mark.parametrize(("held_back", "said"), [(6, True), (4, False)])
 def test_answers_that_come_in_one_piece_are_said_to_tell_no_time_per_token(held_back: int, said: bool) -> None:
     """Ten answers of five tokens within a second each, of which a proxy held so many back to their end."""
-    window = Window(0.0, opened_s=0.0, closed_s=10.0)
+    window = LoadWindow(0.0, opened_s=0.0, closed_s=10.0)
     for place in range(10):
         gaps = [] if place < held_back else [0.2] * 4
         reply = client.Reply(0.0, 0.0, 1.0 - sum(gaps), 1.0, 1.0, input_tokens=3, output_tokens=5)
@@ -212,9 +214,9 @@ def test_several_models_ask_for_a_choice(server: Loopback) -> None:
 
 def test_nobody_there_is_one_message() -> None:
     with pytest.raises(BadInput, match="lists no model"):
-        run_bench(Asked(target("http://127.0.0.1:9")))
+        run_bench(BenchSettings(target("http://127.0.0.1:9")))
     with pytest.raises(BadInput, match="no first answer"):
-        run_bench(Asked(target("http://127.0.0.1:9"), model="m", retries=0))
+        run_bench(BenchSettings(target("http://127.0.0.1:9"), model="m", retries=0))
 
 
 def test_a_sweep_doubles_until_the_promise_breaks_and_looks_between() -> None:
@@ -342,7 +344,7 @@ def test_what_is_no_address_is_said(address: str) -> None:
 
 def test_a_password_in_the_address_is_not_kept(server: Loopback) -> None:
     with_password = server.url("good").replace("http://", "http://me:hunter2@")
-    run = run_bench(Asked(target(with_password), users=[1], budget=SHORT, output_tokens=2))
+    run = run_bench(BenchSettings(target(with_password), users=[1], budget=SHORT, output_tokens=2))
     assert "hunter2" not in json.dumps(run.model_dump(mode="json"))
 
 
@@ -362,7 +364,7 @@ def test_an_interrupted_test_keeps_the_loads_it_finished() -> None:
     from tokonomics.measure.bench import run as whole
 
     async def interrupted(server: Loopback) -> BenchmarkRun | None:
-        asked = Asked(
+        asked = BenchSettings(
             target(server.url("slow")), users=[1, 2], input_tokens=50, output_tokens=6, budget=Budget(requests=5)
         )
         made = whole._Bench(asked, None)
@@ -410,7 +412,7 @@ class _Rounds:
 @pytest.mark.parametrize("seconds", [1.0, 22.0, 30.0, 95.0])
 def test_answers_that_come_in_rounds_are_counted_in_whole_rounds(seconds: float) -> None:
     """By Little's law, 8 users with answers of ten seconds get 0.8 a second, wherever the window happens to end."""
-    window = Window(started_s=0.0)
+    window = LoadWindow(started_s=0.0)
 
     async def load() -> None:
         async with asyncio.timeout(5):

@@ -15,7 +15,7 @@ from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import LATE_S, Meter
 from tokonomics.measure.meter.pages import samples_of
 from tokonomics.measure.meter.readings import Missed, Reading, Source
-from tokonomics.measure.meter.spans import Span, Watched
+from tokonomics.measure.meter.spans import Span, WatchedSpan
 from tokonomics.measure.meter.state import GroupState, MeterState
 from tokonomics.measure.meter.watch import LONG_S, STRANGERS_BELIEVED
 
@@ -91,7 +91,7 @@ def test_what_was_produced_while_the_meter_was_away_is_an_absence_of_its_own(ben
     group = bench.only()
     assert group.total.away_s == pytest.approx(1000)
     assert group.total.unseen_tokens == 150
-    assert [each.watched for each in bench.spans()] == [Watched.seen, Watched.away]
+    assert [each.watched for each in bench.spans()] == [WatchedSpan.seen, WatchedSpan.away]
 
 
 def test_from_now_leaves_the_absence_out(bench: Bench) -> None:

@@ -16,7 +16,7 @@ from tokonomics.measure.meter import scrape
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.scrape import EngineSource
-from tokonomics.measure.meter.state import MeterState, Tally
+from tokonomics.measure.meter.state import MeterState, MeterTally
 
 EVERY_S, USD_PER_HOUR = 15.0, 36.0
 FAULTS = [fault for fault in Fault if fault is not Fault.none]
@@ -48,7 +48,7 @@ class Rig:
             return await self.meter.tick()
 
 
-def metered(folder: Path, scenario: Scenario) -> Tally:
+def metered(folder: Path, scenario: Scenario) -> MeterTally:
     """Play the scenario and read the book: what it holds is what counts."""
     clock = HandClock()
     process = Process(clock, engines=2)
@@ -71,7 +71,7 @@ def metered(folder: Path, scenario: Scenario) -> Tally:
         assert (state.total.input_total, state.total.output) == (process.true_input, process.true_output)
         assert state.total.input_cached == process.true_cached
         (mark,) = book.marks().values()
-        written = sum(mark.totals.values(), Tally())
+        written = sum(mark.totals.values(), MeterTally())
         assert written == state.total, "the book has it all"
         return state.total
 

@@ -19,16 +19,16 @@ from tokonomics.errors import BadInput
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.prices import PriceOf, Prices
-from tokonomics.measure.meter.prometheus_api import Answer, Series
+from tokonomics.measure.meter.prometheus_api import QueryAnswer, Series
 from tokonomics.measure.meter.prometheus_source import PrometheusSource
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.session import Asked, _fleet, _past_from, _refuse
-from tokonomics.measure.meter.spans import Watched
+from tokonomics.measure.meter.session import MeterSettings, _fleet, _past_from, _refuse
+from tokonomics.measure.meter.spans import WatchedSpan
 from tokonomics.measure.meter.state import MeterState
 
 HOUR, STEP = 3600.0, 15.0
 COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:iteration_tokens_total_count")
-ASKED = Asked((), 3600.0, "as given", prometheus="http://prometheus:9090")
+ASKED = MeterSettings((), 3600.0, "as given", prometheus="http://prometheus:9090")
 
 
 class Store:
@@ -67,13 +67,13 @@ class Store:
             for labels, samples in self.series
         ]
 
-    async def raw_samples(self, session: Any, selector: str, window_s: float, until_s: float) -> Answer:
+    async def raw_samples(self, session: Any, selector: str, window_s: float, until_s: float) -> QueryAnswer:
         found = []
         for labels, samples in self._named(selector):
             inside = [(at, value) for at, value in samples if until_s - window_s < at <= until_s and value is not None]
             if inside:
                 found.append(Series(labels, inside))
-        return Answer(found, [])
+        return QueryAnswer(found, [])
 
     async def living(self, session: Any, selector: str, at_s: float) -> list[Mapping[str, str]]:
         there = []
@@ -207,7 +207,9 @@ def test_an_hour_in_which_prometheus_was_down_is_a_gap_that_is_paid(runs: Runs) 
             run.backfill()
         paid = sum(run.paid().values())
         assert paid == pytest.approx(2 * HOUR, abs=2 * STEP)
-        assert sum(span.usd for span in run.book.spans() if span.watched is Watched.gap) == pytest.approx(3600, abs=15)
+        assert sum(span.usd for span in run.book.spans() if span.watched is WatchedSpan.gap) == pytest.approx(
+            3600, abs=15
+        )
 
 
 def test_two_engines_in_one_pod_are_two_servers(runs: Runs) -> None:
@@ -304,7 +306,7 @@ def test_scrapes_every_three_minutes_are_watching(runs: Runs) -> None:
     ]
     run = runs(store)
     run.until(2 * HOUR)
-    seen = sum(span.usd for span in run.book.spans() if span.watched is Watched.seen)
+    seen = sum(span.usd for span in run.book.spans() if span.watched is WatchedSpan.seen)
     assert seen >= 2 * HOUR - 5 * 180
 
 

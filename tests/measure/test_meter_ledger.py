@@ -20,8 +20,8 @@ from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import APPLICATION, SCHEMA, Ledger, default_ledger
 from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.readings import Counted, Reading
-from tokonomics.measure.meter.spans import Span, Watched, cut, spans_between, tally
-from tokonomics.measure.meter.state import Tally
+from tokonomics.measure.meter.spans import Span, WatchedSpan, cut, spans_between, tally
+from tokonomics.measure.meter.state import MeterTally
 
 
 def tick(meter: Meter, clock: HandClock, seconds: float = 15.0) -> Any:
@@ -29,9 +29,9 @@ def tick(meter: Meter, clock: HandClock, seconds: float = 15.0) -> Any:
     return asyncio.run(meter.tick())
 
 
-def booked(path: Path) -> Tally:
+def booked(path: Path) -> MeterTally:
     with Ledger(path, read_only=True) as book:
-        return sum((tally(each) for each in book.spans()), Tally())
+        return sum((tally(each) for each in book.spans()), MeterTally())
 
 
 class Killed(BaseException):
@@ -91,14 +91,14 @@ def failing(start: float, answered: float, failed: float) -> Span:
     """Fifteen busy seconds at a tenth of a cent each."""
     counters = ({Counted.answered: {"x": n * answered}, Counted.failed: {"x": n * failed}} for n in (0, 1))
     before, now = (Reading("t", "vllm", "m", start, each, running=1.0) for each in counters)
-    (made,) = spans_between({"m": before}, [now], start, 15.0, Watched.seen, 3.6)
+    (made,) = spans_between({"m": before}, [now], start, 15.0, WatchedSpan.seen, 3.6)
     return made
 
 
 def test_a_report_has_the_failed_dollars_that_the_screen_had(tmp_path: Path) -> None:
     """One of one, then one of ten: all of the first cent and a half, and a tenth of the second; cut where you like."""
     spans = [failing(BEGIN, 0, 1), failing(BEGIN + 15, 9, 1)]
-    on_screen = sum((tally(each) for each in spans), Tally()).failed_usd
+    on_screen = sum((tally(each) for each in spans), MeterTally()).failed_usd
     assert on_screen == pytest.approx(0.015 * 1.1)
     with Ledger(tmp_path / "meter.db") as book:
         assert book.record(spans, []) is None
@@ -183,7 +183,7 @@ def test_spans_that_follow_each_other_are_one_row_of_at_most_five_minutes(tmp_pa
 
 
 def test_a_change_of_price_or_state_starts_a_row(tmp_path: Path) -> None:
-    changes = [span(), span(BEGIN + 15, usd_per_hour=9.9), span(BEGIN + 30, watched=Watched.gap), span(BEGIN + 100)]
+    changes = [span(), span(BEGIN + 15, usd_per_hour=9.9), span(BEGIN + 30, watched=WatchedSpan.gap), span(BEGIN + 100)]
     with Ledger(tmp_path / "meter.db") as book:
         for each in changes:
             book.record([each], [])

@@ -15,14 +15,13 @@ from tests.explore import EXPLORE
 from tests.measure.metrics_server import metrics_server
 from tests.measure.tiny_llama import counters, llama_server
 
-from tokonomics.measure.bench.run import Asked as BenchAsked
-from tokonomics.measure.bench.run import run_bench
+from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.bench.stopping import Budget
 from tokonomics.measure.bench.target import target
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.session import Asked, meter_servers
+from tokonomics.measure.meter.session import MeterSettings, meter_servers
 from tokonomics.measure.meter.spans import tally
-from tokonomics.measure.meter.state import MeterState, Tally
+from tokonomics.measure.meter.state import MeterState, MeterTally
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def once(address: str, path: Path) -> MeterState:
     with Ledger(path) as book:
-        last = meter_servers(Asked([address], 2.49, "as given", every_s=0.1, beats=1), book, lambda state: None)
+        last = meter_servers(MeterSettings([address], 2.49, "as given", every_s=0.1, beats=1), book, lambda state: None)
     assert last is not None
     return last
 
@@ -41,7 +40,7 @@ def once(address: str, path: Path) -> MeterState:
 def test_the_bench_the_meter_and_the_server_agree_on_every_token(llama: str, tmp_path: Path) -> None:
     before = counters(llama)
     once(llama, tmp_path / "meter.db")
-    load = BenchAsked(
+    load = BenchSettings(
         target(llama), users=[3], input_tokens=60, output_tokens=20, budget=Budget(requests=12, seconds=30)
     )
     run = run_bench(load)
@@ -116,7 +115,7 @@ def test_killed_at_random_moments_the_ledger_still_has_every_token_once(tmp_path
         process = server.process
     with Ledger(tmp_path / "meter.db", read_only=True) as book:
         spans = list(book.spans())
-    made = sum((tally(each) for each in spans), Tally())
+    made = sum((tally(each) for each in spans), MeterTally())
     assert made.output == process.true_output
     assert made.input_total == process.true_input
     assert made.input_cached == process.true_cached

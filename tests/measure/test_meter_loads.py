@@ -9,13 +9,13 @@ from tokonomics.measure.evidence import Said, read_evidence
 from tokonomics.measure.measurements import Metric
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.loads import is_ledger, runs_of
-from tokonomics.measure.meter.spans import Span, Watched
+from tokonomics.measure.meter.spans import Span, WatchedSpan
 
 
 def span(start: float, running: float, output: float, **other: object) -> Span:
     """Five busy minutes of 50 requests, 100 of whose 400 prompt tokens are cached."""
     given = {
-        "target": "http://gpu:8000", "model": "llama-3.1-8b", "engine": "vllm", "watched": Watched.seen,
+        "target": "http://gpu:8000", "model": "llama-3.1-8b", "engine": "vllm", "watched": WatchedSpan.seen,
         "seconds": 300.0, "server_s": 300.0, "usd_per_hour": 2.0, "usd": 300 * 2 / 3600, "busy_s": 300.0,
         "input_total": 20_000.0,
         "input_cached": 5_000.0, "answered": 50.0, "running_s": running * 300, "running_seen_s": 300.0,
@@ -36,7 +36,7 @@ def test_busy_stretches_of_like_batch_are_one_load(tmp_path: Path) -> None:
         span(600, 4, 11_000),
         span(1200, 16, 30_000),
         span(1800, 16, 90_000, busy_s=150.0),  # half of it idle: it would pass for a slow server
-        span(2400, 16, 90_000, watched=Watched.gap),
+        span(2400, 16, 90_000, watched=WatchedSpan.gap),
         span(3000, 64, 90_000, answered=3.0),  # too few
         span(3600, 64, 90_000, server_s=150.0, busy_s=150.0),  # another model had half of the server
     ]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.against_plan import compare, read_plan
-from tokonomics.measure.meter.state import Planned, Tally
+from tokonomics.measure.meter.state import MeterTally, Planned
 
 some = st.floats(0.01, 1e4)
 share = st.floats(0.01, 1)
@@ -47,7 +47,7 @@ def test_the_factors_multiply_to_the_ratio(
     unseen: float,
 ) -> None:
     seconds = hours * 3600
-    actual = Tally(
+    actual = MeterTally(
         seconds=seconds + gap,
         busy_s=busy * seconds,
         idle_s=(1 - busy) * seconds,
@@ -81,12 +81,12 @@ def planned() -> Planned:
 
 def served(
     *, usd_per_hour: float = 3.60, busy: float = 1.0, batch: float = 48, each: float = 20, hits: float = 0
-) -> Tally:
+) -> MeterTally:
     """An hour in which each running request computes so many tokens a second, prompts and answers by half."""
     computed = 3600 * busy * batch * each
     # Computed tokens are the answers, and the prompts without their cached share.
     answers = computed / (1 + (1 - hits))
-    return Tally(
+    return MeterTally(
         seconds=3600,
         busy_s=3600 * busy,
         idle_s=3600 * (1 - busy),
@@ -108,7 +108,7 @@ def served(
         (served(each=10), "speed", 2.0),
     ],
 )
-def test_one_thing_that_differs_is_the_one_that_is_named(actual: Tally, name: str, times: float) -> None:
+def test_one_thing_that_differs_is_the_one_that_is_named(actual: MeterTally, name: str, times: float) -> None:
     verdict = compare(actual, planned())
     assert verdict is not None
     assert verdict.ratio == pytest.approx(times)
@@ -156,7 +156,7 @@ def test_a_plan_that_is_kept_is_said_so() -> None:
 
 
 def test_without_tokens_there_is_nothing_to_compare() -> None:
-    assert compare(Tally(seconds=60, usd=1.0), planned()) is None
+    assert compare(MeterTally(seconds=60, usd=1.0), planned()) is None
 
 
 def plan_file(path: Path, **best: object) -> Path:
@@ -186,7 +186,9 @@ def test_time_that_nobody_watched_is_not_called_idle() -> None:
     """An hour at full work, and an hour in which the meter was away and as many tokens were served: all as planned."""
     hour = served()
     tokens = hour.billed_tokens
-    away = Tally(seconds=3600, away_s=3600, usd=3.60, input_total=tokens / 2, output=tokens / 2, unseen_tokens=tokens)
+    away = MeterTally(
+        seconds=3600, away_s=3600, usd=3.60, input_total=tokens / 2, output=tokens / 2, unseen_tokens=tokens
+    )
     verdict = compare(hour + away, planned())
     assert verdict is not None
     assert (verdict.said, verdict.largest) == ("you pay what was planned", None)
@@ -196,7 +198,7 @@ def test_time_that_nobody_watched_is_not_called_idle() -> None:
 
 
 def test_a_gap_without_tokens_is_named_as_such() -> None:
-    gap = Tally(seconds=3600, gap_s=3600, usd=3.60)
+    gap = MeterTally(seconds=3600, gap_s=3600, usd=3.60)
     verdict = compare(served() + gap, planned())
     assert verdict is not None
     assert verdict.largest is not None

@@ -15,8 +15,8 @@ from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.engines import FINDER, readings_of
 from tokonomics.measure.meter.pages import samples_of
 from tokonomics.measure.meter.readings import Counted, Reading
-from tokonomics.measure.meter.spans import Span, Watched, cut, cut_every, empty_spans, spans_between, tally
-from tokonomics.measure.meter.state import Tally
+from tokonomics.measure.meter.spans import Span, WatchedSpan, cut, cut_every, empty_spans, spans_between, tally
+from tokonomics.measure.meter.state import MeterTally
 
 
 def span(start: float = BEGIN, seconds: float = 15.0, **given: object) -> Span:
@@ -24,7 +24,7 @@ def span(start: float = BEGIN, seconds: float = 15.0, **given: object) -> Span:
         "target": "t",
         "model": "m",
         "engine": "vllm",
-        "watched": Watched.seen,
+        "watched": WatchedSpan.seen,
         "usd_per_hour": 3.6,
         "usd": seconds * 0.001,
         "server_s": seconds,
@@ -35,7 +35,7 @@ def span(start: float = BEGIN, seconds: float = 15.0, **given: object) -> Span:
     return Span(start=start, seconds=seconds, **(usual | given))  # type: ignore[arg-type]
 
 
-def between(before: Reading, now: Reading, seconds: float = 15.0, watched: Watched = Watched.seen) -> Span:
+def between(before: Reading, now: Reading, seconds: float = 15.0, watched: WatchedSpan = WatchedSpan.seen) -> Span:
     (made,) = spans_between({before.model: before}, [now], BEGIN, seconds, watched, 3.6)
     return made
 
@@ -121,7 +121,7 @@ def test_a_gap_has_its_tokens_as_unseen_ones_and_no_busy_time() -> None:
     process = Process(HandClock())
     before = read(process)
     process.work(10, 5)
-    made = tally(between(before, read(process), watched=Watched.gap))
+    made = tally(between(before, read(process), watched=WatchedSpan.gap))
     assert (made.unseen_tokens, made.gap_s, made.busy_s, made.idle_s) == (15, 15.0, 0.0, 0.0)
     assert made.usd == made.gap_usd
     assert made.usd_per_mtok_usage is None
@@ -149,11 +149,11 @@ def test_models_of_one_server_share_its_price_by_their_tokens() -> None:
     now = [
         replace(readings[name], counters={Counted.output: {"x": out}}) for name, out in (("a", 30), ("b", 10), ("c", 0))
     ]
-    spans = spans_between(readings, now, BEGIN, 3600, Watched.seen, 4.0)
+    spans = spans_between(readings, now, BEGIN, 3600, WatchedSpan.seen, 4.0)
     assert [each.usd for each in spans] == pytest.approx([3.0, 1.0, 0.0])
-    idle = spans_between(readings, list(readings.values()), BEGIN, 3600, Watched.seen, 4.0)
+    idle = spans_between(readings, list(readings.values()), BEGIN, 3600, WatchedSpan.seen, 4.0)
     assert [each.usd for each in idle] == pytest.approx([4 / 3] * 3)
-    gap = empty_spans(now, BEGIN, 3600, Watched.gap, 4.0)
+    gap = empty_spans(now, BEGIN, 3600, WatchedSpan.gap, 4.0)
     assert math.fsum(each.usd for each in gap) == pytest.approx(4.0)
     # The server's hour is an hour, however many models were on it.
     for hour in (spans, idle, gap):
@@ -165,19 +165,19 @@ def test_models_of_one_server_share_its_price_by_their_tokens() -> None:
 def test_the_batches_of_models_on_one_server_add_up_to_the_servers() -> None:
     readings = {name: Reading("t", "vllm", name, 0.0, {Counted.output: {"x": 0.0}}, running=3.0) for name in ("a", "b")}
     now = [replace(each, counters={Counted.output: {"x": 10.0}}) for each in readings.values()]
-    both = sum(map(tally, spans_between(readings, now, BEGIN, 60, Watched.seen, 4.0)), Tally())
+    both = sum(map(tally, spans_between(readings, now, BEGIN, 60, WatchedSpan.seen, 4.0)), MeterTally())
     assert both.batch == pytest.approx(3 + 3)
 
 
 @given(
     seconds=st.floats(0, 1e5),
     offset=st.floats(0, 1e5),
-    watched=st.sampled_from(list(Watched)),
+    watched=st.sampled_from(list(WatchedSpan)),
     share=st.floats(0, 1),
     period=st.sampled_from([300.0, 3600.0, 86_400.0]),
 )
 def test_pieces_of_a_span_add_up_to_it(
-    seconds: float, offset: float, watched: Watched, share: float, period: float
+    seconds: float, offset: float, watched: WatchedSpan, share: float, period: float
 ) -> None:
     whole = span(BEGIN + offset, seconds, watched=watched, busy_s=seconds * share)
     pieces = cut_every(whole, period)
@@ -199,13 +199,13 @@ def test_tokens_stay_where_they_were_seen() -> None:
 
 
 tallied = st.lists(
-    st.tuples(st.floats(0.1, 5000), st.integers(0, 10**6), st.sampled_from(list(Watched))), min_size=1, max_size=20
+    st.tuples(st.floats(0.1, 5000), st.integers(0, 10**6), st.sampled_from(list(WatchedSpan))), min_size=1, max_size=20
 )
 
 
 @given(stretches=tallied, edges=st.lists(st.floats(-10, 1e5), max_size=5))
 def test_a_bill_is_the_sum_of_the_bills_of_its_parts(
-    stretches: list[tuple[float, int, Watched]], edges: list[float]
+    stretches: list[tuple[float, int, WatchedSpan]], edges: list[float]
 ) -> None:
     """However the window is split: tokens exactly, dollars as close as floating point adds."""
     spans, at = [], BEGIN
@@ -215,7 +215,7 @@ def test_a_bill_is_the_sum_of_the_bills_of_its_parts(
     bounds = [BEGIN - 1, *sorted(BEGIN + edge for edge in edges if 0 < edge < at - BEGIN), at + 1]
     whole = bill(spans, bounds[0], bounds[-1], ("day",)).total
     parts = [bill(spans, start, end, ("hour",)).total for start, end in pairwise(bounds)]
-    together = sum(parts, Tally())
+    together = sum(parts, MeterTally())
     assert together.output == whole.output == sum(tokens for _, tokens, _ in stretches)
     assert together.usd == pytest.approx(whole.usd)
     assert together.gap_usd == pytest.approx(whole.gap_usd)
@@ -223,8 +223,8 @@ def test_a_bill_is_the_sum_of_the_bills_of_its_parts(
 
 
 def test_every_dollar_is_busy_idle_gap_or_away() -> None:
-    spans = [span(watched=watched, busy_s=busy) for watched in Watched for busy in (0.0, 4.0, 15.0)]
-    made = sum((tally(each) for each in spans), Tally())
+    spans = [span(watched=watched, busy_s=busy) for watched in WatchedSpan for busy in (0.0, 4.0, 15.0)]
+    made = sum((tally(each) for each in spans), MeterTally())
     assert made.busy_usd + made.idle_usd + made.gap_usd + made.away_usd == pytest.approx(made.usd)
     assert made.busy_s + made.idle_s + made.gap_s + made.away_s == pytest.approx(made.seconds)
 
@@ -234,7 +234,7 @@ def test_doubling_the_price_doubles_what_a_token_costs() -> None:
     before = read(process)
     process.work(10, 5)
     costs = [
-        tally(spans_between({"tiny": before}, [read(process)], BEGIN, 60, Watched.seen, price)[0]).usd_per_mtok
+        tally(spans_between({"tiny": before}, [read(process)], BEGIN, 60, WatchedSpan.seen, price)[0]).usd_per_mtok
         for price in (1.5, 3.0)
     ]
     assert costs[0] is not None

@@ -5,7 +5,7 @@ from rich.console import Console
 from tests.measure.meter_states import HOUR, group
 
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import MeterState, Tally
+from tokonomics.measure.meter.state import MeterState, MeterTally
 from tokonomics.report.meter_view import end_view, meter_line, meter_view
 
 WIDTH = 120
@@ -60,7 +60,7 @@ def test_a_hundred_servers_are_twenty_rows_and_their_sum() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 15.0])
 def test_before_there_is_a_price_none_is_made_up(seconds: float) -> None:
-    nothing = Tally(seconds=seconds, idle_s=seconds, usd=seconds * 0.001, idle_usd=seconds * 0.001)
+    nothing = MeterTally(seconds=seconds, idle_s=seconds, usd=seconds * 0.001, idle_usd=seconds * 0.001)
     quiet = group(now=nothing, hour=nothing, today=nothing, total=nothing, running=None, waiting=None, kv_share=None)
     unknown = state(groups=(quiet,), now=nothing, hour=nothing, today=nothing, total=nothing)
     said = drawn(meter_view(unknown))

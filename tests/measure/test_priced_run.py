@@ -20,13 +20,21 @@ from tokonomics.measure.benchmark_run import (
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.load_curve import judge
 from tokonomics.measure.measurements import Metric, RunFacts
-from tokonomics.measure.priced_run import Machine, Price, as_model, machine_of, measurements_of, price_run, rental_of
+from tokonomics.measure.priced_run import (
+    MeasuredMachine,
+    Price,
+    as_model,
+    machine_of,
+    measurements_of,
+    price_run,
+    rental_of,
+)
 from tokonomics.measure.validate import predict
 from tokonomics.traffic.promises import parse_promises
 
 RESULTS = Path(__file__).parent / "results"
 PRICE = Price(usd_per_hour=7.2, price_from="as given")
-H100 = Machine(gpu="H100", gpus=1, tp=1)
+H100 = MeasuredMachine(gpu="H100", gpus=1, tp=1)
 
 
 def point(users: int, tokens_per_s: float, tpot_s: float = 0.01, failed: int = 0) -> LoadPoint:
@@ -63,7 +71,7 @@ def test_a_host_that_cannot_hold_the_model_is_not_what_it_ran_on() -> None:
     thin, enough = offer("H100-SXM", 1, 1.0, memory_gb=8), offer("H100-SXM", 1, 2.0, memory_gb=24)
     prices = [rental_of(H100, model, [thin, enough]) for model in ("llama-3.1-8b", None, "a model of ours")]
     assert [price.usd_per_hour for price in prices if price] == [2.0, 1.0, 1.0]
-    assert rental_of(Machine(gpu="a GPU of ours", gpus=1, tp=1), None) is None
+    assert rental_of(MeasuredMachine(gpu="a GPU of ours", gpus=1, tp=1), None) is None
 
 
 def test_prompts_and_answers_together_pay_the_bill() -> None:
@@ -121,7 +129,7 @@ def test_a_run_is_predicted_with_its_own_requests() -> None:
     assert facts == RunFacts(
         requests=3, arrival_s=(0.0, 1.0, 4.0), input_tokens=(10, 20, 30), output_tokens=(30, 30, 30)
     )
-    halved = measurements_of(run(made), Machine(gpu="H100", gpus=2, tp=1))[0].run
+    halved = measurements_of(run(made), MeasuredMachine(gpu="H100", gpus=2, tp=1))[0].run
     assert (halved.requests, halved.arrival_s, halved.input_tokens) == (2, (0.0, 4.0), (10, 30))
     out = price_run(run(made), H100, None).points[0].scored[-1]
     assert out.metric is Metric.output_tok_s
@@ -138,7 +146,7 @@ def test_two_replicas_are_predicted_as_half_the_load_each() -> None:
     """Twice the users on twice the GPUs: the same latency, and twice the tokens."""
     alone = price_run(run(point(16, 1500)), H100, None).points[0]
     both = point(32, 3000).model_copy(update={"completed": 200})
-    double = price_run(run(both), Machine(gpu="H100", gpus=2, tp=1), None).points[0]
+    double = price_run(run(both), MeasuredMachine(gpu="H100", gpus=2, tp=1), None).points[0]
     for one, two in zip(alone.scored, double.scored, strict=True):
         times = 2 if one.metric is Metric.output_tok_s else 1
         assert two.predicted.mid == pytest.approx(times * one.predicted.mid)
@@ -166,9 +174,9 @@ def test_what_cannot_be_predicted_says_why() -> None:
 
 def test_the_user_knows_better_than_the_file() -> None:
     stated = Stated(gpu="h200", gpus=8, tp=8, engine="sglang", weights="fp8")
-    assert machine_of(stated, *[None] * 8) == Machine(gpu="H200", gpus=8, tp=8, engine="sglang", weights="fp8")
+    assert machine_of(stated, *[None] * 8) == MeasuredMachine(gpu="H200", gpus=8, tp=8, engine="sglang", weights="fp8")
     machine = machine_of(stated, "H100", 4, 2, None, None, "vllm", None, None)
-    assert machine == Machine(gpu="H100-SXM", gpus=4, tp=2, engine="vllm", weights="fp8")
+    assert machine == MeasuredMachine(gpu="H100-SXM", gpus=4, tp=2, engine="vllm", weights="fp8")
     assert machine is not None
     assert machine.replicas == 2
     assert machine_of(Stated(), None, 2, None, None, None, None, None, None) is None
@@ -265,7 +273,7 @@ def test_prompts_take_the_share_of_the_gpu_that_a_simulation_finds() -> None:
         assert priced.usd_per_mtok.input is not None
         shares[rate] = priced.usd_per_mtok.input * 1000 * rate * 3600 / 1e6 / PRICE.usd_per_hour
         trace = generate(
-            parse_arrivals(f"poisson:{rate}"), parse_lengths("1000", "--input"), parse_lengths("250", "--output"),
+            parse_arrivals(f"poisson:{rate}"), parse_lengths("1000", "input"), parse_lengths("250", "output"),
             requests=2000, seed=1,
         )  # fmt: skip
         made = outcome(simulate(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm")), trace))

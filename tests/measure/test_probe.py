@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tokonomics.__main__ import app
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.precision import Precision
-from tokonomics.cli.main import app
 from tokonomics.errors import BadInput
 from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.probe import shapes
 from tokonomics.measure.probe.fit_profile import profile_from, shrunken
 from tokonomics.measure.probe.timing_rows import check_timings
 from tokonomics.measure.probe.timings import PROBE, SECTIONS, why_not, write
-from tokonomics.measure.validate import Prediction, predict
+from tokonomics.measure.validate import ScoredPrediction, predict
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
 from tokonomics.physics.calibration import read_profile, using
 from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve, all_reduce_seconds, gemm_seconds
+from tokonomics.report.terminal import flag
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PROBED = BENCHMARKS / "results" / "h200-profile.json"
@@ -222,7 +223,7 @@ def test_steps_of_the_h200_are_predicted_from_its_profile(file: str, decode: flo
     with using(read_profile(PROBED)):
         for row in rows:
             said = predict(row)
-            assert isinstance(said, Prediction)
+            assert isinstance(said, ScoredPrediction)
             errors.setdefault(row.mode.value, []).append(abs(said.error))
     assert np.median(errors["decode_step"]) <= decode
     assert np.median(errors["prefill_step"]) <= 0.03
@@ -243,7 +244,7 @@ def test_a_machine_without_torch_is_told_what_to_do(tmp_path: Path, monkeypatch:
     said = CliRunner().invoke(app, ["probe", "--out", str(tmp_path / "mine.json")])
     assert isinstance(said.exception, BadInput)
     assert "PyTorch is not installed" in str(said.exception)
-    assert "--from" in str(said.exception)
+    assert "--from timings.json" in said.exception.message(flag)
     assert not (tmp_path / "mine.json").exists()
 
 

@@ -22,7 +22,7 @@ from tokonomics.measure.meter.prometheus_api import Series
 from tokonomics.measure.meter.prometheus_gpus import PrometheusGpuSource
 from tokonomics.measure.meter.prometheus_source import PrometheusSource, scrapes_of
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
-from tokonomics.measure.meter.state import MeterState, Tally
+from tokonomics.measure.meter.state import MeterState, MeterTally
 
 STARTED = 1.7e9
 ODD_JOB = r'the "new" one (1.5|2) \d+'
@@ -205,7 +205,7 @@ def test_the_meter_books_a_fleet_live_and_from_history_alike(fleet: Fleet, tmp_p
     async def live(book: Ledger) -> MeterState:
         meter = Meter([source], book, Clock(), usd_per_hour=3600.0, every_s=0.2)
         first = await meter.tick()
-        assert first.total == Tally()
+        assert first.total == MeterTally()
         for step in range(4):
             for name, counts in fleet.counts.items():
                 if step == 2 and name == "b":
@@ -313,7 +313,7 @@ def one(job: str, times: Sequence[float], instance: str = "10.0.0.1:8000", **mor
 def test_a_server_that_two_jobs_scrape_is_refused_before_it_counts_twice() -> None:
     with pytest.raises(BadInput, match="scraped twice") as twice:
         scrapes_of([one("pods", [1, 3, 5]), one("services", [2, 4, 6])], [])
-    assert "--query 'job=\"pods\"'" in str(twice.value)
+    assert "query 'job=\"pods\"'" in str(twice.value)
 
 
 def test_a_pod_that_takes_over_anothers_address_is_no_second_scraper() -> None:

@@ -26,7 +26,7 @@ from tokonomics.measure.measurements import (
     read_measurements,
 )
 from tokonomics.measure.simulated_run import simulated
-from tokonomics.measure.validate import Prediction, predict, spearman, steps_of, summary, validate, value_of
+from tokonomics.measure.validate import ScoredPrediction, predict, spearman, steps_of, summary, validate, value_of
 from tokonomics.physics.intervals import Interval
 from tokonomics.report.validate_view import validate_view
 from tokonomics.serving.steady import ReplicaCurve, static_batch_s
@@ -56,9 +56,9 @@ def measurement(**changes: Any) -> Measurement:
     return Measurement.model_validate(row | changes)
 
 
-def predicted(row: Measurement) -> Prediction:
+def predicted(row: Measurement) -> ScoredPrediction:
     found = predict(row)
-    assert isinstance(found, Prediction), found
+    assert isinstance(found, ScoredPrediction), found
     return found
 
 
@@ -88,9 +88,11 @@ BARE = [row for row in read_measurements(STEPS) if isinstance(row, Measurement)]
 # --- the four figures -----------------------------------------------------------------------------------------------
 
 
-def scored(error: float, low: float = 0.5, high: float = 2.0) -> Prediction:
+def scored(error: float, low: float = 0.5, high: float = 2.0) -> ScoredPrediction:
     """A prediction that is off by this logarithm, in an interval from ``low`` to ``high`` times itself."""
-    return Prediction(measurement=measurement(value=math.exp(-error)), interval=Interval(low=low, mid=1.0, high=high))
+    return ScoredPrediction(
+        measurement=measurement(value=math.exp(-error)), interval=Interval(low=low, mid=1.0, high=high)
+    )
 
 
 def test_the_figures_of_a_small_group_by_hand() -> None:
@@ -572,7 +574,7 @@ def test_a_rate_is_never_compared_with_a_time(mode: Mode, metric: Metric) -> Non
         return  # the time to the first token of a lone prompt is its step
     row = measurement(mode=mode, metric=metric, value=3000.0)
     outcome = predict(row)
-    if isinstance(outcome, Prediction):
+    if isinstance(outcome, ScoredPrediction):
         assert metric is not Metric.ttft_s
         assert outcome.interval.mid > 1
 

@@ -10,14 +10,14 @@ from tokonomics.money.demand import Demand, demand_of
 from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, mixed_capacity, simple_offer
 from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, _nines, availability, hold_availability
 from tokonomics.money.fleet_load import shared_out
-from tokonomics.money.fleet_program import mix_of, optimal_fleet
+from tokonomics.money.fleet_search import optimal_fleet
 
 DEMAND = demand_of([4.0, 4.0])
 
 
 def solver(offers: list[FleetOffer], demand: Demand = DEMAND):  # type: ignore[no-untyped-def]
     def solve(wishes: Wishes, largest: float) -> FleetPlan:
-        left = [offer for offer in offers if mixed_capacity(offer, mix_of(demand)) <= largest * 1.000001]
+        left = [offer for offer in offers if mixed_capacity(offer, demand.mix) <= largest * 1.000001]
         return optimal_fleet(left, demand, wishes, gap=0.0)
 
     return solve

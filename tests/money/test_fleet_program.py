@@ -21,8 +21,8 @@ from tokonomics.money.fleet_bill import spot_bills
 from tokonomics.money.fleet_blame import NoFleet
 from tokonomics.money.fleet_compare import compare, median_rule_usd
 from tokonomics.money.fleet_kinds import kinds_of
-from tokonomics.money.fleet_program import OutOfTime, Solution, optimal_fleet, solve
-from tokonomics.money.fleet_search import divided_usd, search
+from tokonomics.money.fleet_program import OutOfTime, Solution, solve
+from tokonomics.money.fleet_search import divided_usd, optimal_fleet, search
 
 CALM = Interruptions(per_hour=hourly_rate(0.10), outage_hours=2.0)
 ALWAYS = Interruptions(per_hour=0.0)

@@ -19,9 +19,9 @@ from tokonomics.errors import BadInput
 from tokonomics.physics.calibration import (
     VARIABLE,
     Correction,
+    ErrorSpread,
     Profile,
     Range,
-    Spread,
     active,
     outside,
     read_profile,
@@ -154,7 +154,9 @@ def test_under_no_correction_do_prompts_multiply_faster_than_the_datasheet_allow
 
 
 def test_a_checked_server_has_the_interval_of_its_held_out_loads_and_is_measured() -> None:
-    checked = correcting(decode=1.1).corrections[0].model_copy(update={"spreads": {"tpot": Spread(deviation=0.1, n=4)}})
+    checked = (
+        correcting(decode=1.1).corrections[0].model_copy(update={"spreads": {"tpot": ErrorSpread(deviation=0.1, n=4)}})
+    )
     profile = correcting().model_copy(update={"corrections": (checked,)})
     with using(profile):
         around = interval(1.0, "tpot", on())
@@ -253,7 +255,7 @@ def test_first_tokens_that_are_told_well_say_nothing_of_prompts(held_out: float)
     with using(None):
         unchecked = interval(1.0, "prefill", on())
     checked = correcting(prefill=1.3).corrections[0]
-    checked = checked.model_copy(update={"spreads": {"ttft": Spread(deviation=held_out, n=4)}})
+    checked = checked.model_copy(update={"spreads": {"ttft": ErrorSpread(deviation=held_out, n=4)}})
     with using(correcting().model_copy(update={"corrections": (checked,)})):
         assert interval(1.0, "prefill", on()) == unchecked
         first_token = interval(1.0, "ttft", on())
@@ -262,7 +264,7 @@ def test_first_tokens_that_are_told_well_say_nothing_of_prompts(held_out: float)
 
 def test_prompts_that_were_held_out_have_their_own_interval() -> None:
     checked = correcting(prefill=1.3).corrections[0]
-    spreads = {"ttft": Spread(deviation=0.5, n=4), "prefill": Spread(deviation=0.05, n=4)}
+    spreads = {"ttft": ErrorSpread(deviation=0.5, n=4), "prefill": ErrorSpread(deviation=0.05, n=4)}
     checked = checked.model_copy(update={"spreads": spreads})
     with using(correcting().model_copy(update={"corrections": (checked,)})):
         around = interval(1.0, "prefill", on())

@@ -16,7 +16,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.measure.measurements import Measurement, read_measurements
-from tokonomics.measure.validate import Prediction as Scored
+from tokonomics.measure.validate import ScoredPrediction as Scored
 from tokonomics.measure.validate import predict, summary
 from tokonomics.physics.deployment import Deployment, deploy, valid_tp
 from tokonomics.physics.efficiency import efficiency

@@ -26,12 +26,11 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, deploy, why_not_run
 from tokonomics.planner.deploy_files import Target, deploy_file, provenance
-from tokonomics.planner.deploy_job import DeployJob, catalogue_repository, comment
+from tokonomics.planner.deploy_job import DeployJob, catalogue_repository, comment, yaml_text
 from tokonomics.planner.deploy_skypilot import CLOUDS
 from tokonomics.planner.engine_commands import engine_command
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
-from tokonomics.planner.yaml_text import Script, Yaml, yaml_text
 
 HERE = Path(__file__).parent
 ACCEPTED = json.loads((HERE / "engine_flags.json").read_text(encoding="utf-8"))
@@ -322,7 +321,7 @@ def test_words_that_yaml_reads_as_something_else_are_quoted(word: str) -> None:
 
 
 def test_yaml_is_block_style() -> None:
-    value: Yaml = {"a": [{"b": 1, "c": ["d", True]}, []], "e": {}, "f": Script("x\n  y\n")}
+    value = {"a": [{"b": 1, "c": ["d", True]}, []], "e": {}, "f": "x\n  y\n"}
     expected = "a:\n  - b: 1\n    c:\n      - d\n      - true\n  - []\ne: {}\nf: |\n  x\n    y\n"
     assert yaml_text(value) == expected
 

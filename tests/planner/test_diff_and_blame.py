@@ -12,15 +12,17 @@ from tokonomics.planner.diff import changes, diff
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Limits, plan, study
-from tokonomics.planner.scenario import scenario_from
+from tokonomics.questions.diff import _words
+from tokonomics.questions.plan import PlanRequest
 from tokonomics.report.diff_view import diff_markdown, verdict
 from tokonomics.traffic.promises import parse_promises
 
-TODAY_FILE = scenario_from({"model": "llama-3.1-8b", "rate": 5, "weights": "bf16", "gpu": ["H100", "L4"]})
+SAID = {"model": "llama-3.1-8b", "rate": 5, "weights": "bf16", "gpu": ["H100", "L4"]}
+TODAY_FILE = _words(PlanRequest.of(SAID))
 
 
 def test_only_what_differs_is_listed() -> None:
-    proposal = TODAY_FILE.over({"rate": "7", "gpu": ("H100",), "spare": 1})
+    proposal = _words(PlanRequest.of({**SAID, "rate": "7", "gpu": ("H100",), "spare": 1}))
     assert [(each.key, each.before, each.after) for each in changes(TODAY_FILE, proposal)] == [
         ("rate", "5", "7"),
         ("gpu", "H100, L4", "H100"),

@@ -16,16 +16,17 @@ from tokonomics.catalog.spot import SCARCE, find_band, find_zones
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import parse_demand
 from tokonomics.money.fleet import Wishes
-from tokonomics.money.fleet_replay import window_of
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.fleet import FleetReport, plan_fleet
+from tokonomics.planner.fleet import FleetBounds, FleetReport, plan_fleet
 from tokonomics.planner.fleet_layouts import MARGIN, measure
 from tokonomics.planner.fleet_offers import (
+    FleetMarket,
     Machines,
     assumed_interruptions,
     fleet_machines,
     zones_needed,
 )
+from tokonomics.planner.fleet_replay import window_of
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
 from tokonomics.planner.screen import tpot_limit
 from tokonomics.report.fleet_view import fleet_view
@@ -53,7 +54,8 @@ def curve(demand: str = "12x12,12x3", inputs: str = "700", sizes: tuple[int, ...
 
 
 def machines(*offers: Offer, traffic: FleetTraffic | None = None, **more: object) -> Machines:
-    return fleet_machines(MODEL, ENGINE, offers, traffic or curve(), PROMISES, today=TODAY, **more)  # type: ignore[arg-type]
+    market = FleetMarket(today=TODAY, **more)  # type: ignore[arg-type]
+    return fleet_machines(MODEL, ENGINE, offers, traffic or curve(), PROMISES, market)
 
 
 def test_a_machine_of_eight_runs_eight_replicas_at_its_whole_price() -> None:
@@ -80,7 +82,7 @@ def test_a_layout_that_breaks_the_promise_alone_takes_no_better_ones_place() -> 
     """One layout is measured: an L4 looks cheapest by its hour, and takes 0.2 s for a prompt of 700 by itself."""
     both = offer("cheap", "L4", 1, 0.1), offer("quick", "H100-SXM", 1, 3.0)
     slo = parse_promises("ttft_p99=0.1")
-    made = fleet_machines(MODEL, ENGINE, both, curve("24x2"), slo, today=TODAY, measured=1)
+    made = fleet_machines(MODEL, ENGINE, both, curve("24x2"), slo, FleetMarket(today=TODAY), measured=1)
     assert [each.gpu for each in made.kinds.values()] == ["H100-SXM"]
     assert "one request at a time" in made.refused["1×L4 bf16"]
 
@@ -96,7 +98,7 @@ def test_a_median_promise_refuses_no_layout_by_its_mean() -> None:
     slo = parse_promises("tpot_p50=0.004")
     assert tpot_limit(slo) is None
     with pytest.raises(BadInput, match="keeps the promises") as caught:
-        fleet_machines(MODEL, ENGINE, [offer("one", "L4", 1, 1.0)], curve(), slo, today=TODAY)
+        fleet_machines(MODEL, ENGINE, [offer("one", "L4", 1, 1.0)], curve(), slo, FleetMarket(today=TODAY))
     assert "even for one request at a time" in str(caught.value)
 
 
@@ -164,7 +166,7 @@ def test_long_requests_need_the_larger_machine() -> None:
     long_ones = curve("24x2", "lognormal:mean=9000,p99=60000,max=100000", (20_000,))
     assert len(long_ones.samples) == 2
     sold = [offer("small", "L4", 1, 0.5), offer("large", "H100-SXM", 1, 3.0)]
-    made = fleet_machines(MODEL, ENGINE, sold, long_ones, parse_promises("tpot_p99=0.2"), today=TODAY)
+    made = fleet_machines(MODEL, ENGINE, sold, long_ones, parse_promises("tpot_p99=0.2"), FleetMarket(today=TODAY))
     held = {made.kinds[each.name].gpu: set(each.requests_per_s) for each in made.offers}
     assert held["H100-SXM"] == set(long_ones.samples)
     assert "> 20 K tokens" not in held.get("L4", set())
@@ -173,12 +175,17 @@ def test_long_requests_need_the_larger_machine() -> None:
 def test_what_cannot_be_held_names_the_nearest() -> None:
     with pytest.raises(BadInput, match="can hold the model") as caught:
         fleet_machines(
-            find_model("llama-3.1-70b"), ENGINE, [offer("one", "L4", 1, 1.0)], curve(), PROMISES, today=TODAY
+            find_model("llama-3.1-70b"),
+            ENGINE,
+            [offer("one", "L4", 1, 1.0)],
+            curve(),
+            PROMISES,
+            FleetMarket(today=TODAY),
         )
     assert "needs 8 GPUs" in str(caught.value)
     slow = parse_promises("tpot_p99=0.001")
     with pytest.raises(BadInput, match="keeps the promises") as caught:
-        fleet_machines(MODEL, ENGINE, [offer("one", "L4", 1, 1.0)], curve(), slow, today=TODAY)
+        fleet_machines(MODEL, ENGINE, [offer("one", "L4", 1, 1.0)], curve(), slow, FleetMarket(today=TODAY))
     assert "for a single request" in str(caught.value)
     with pytest.raises(BadInput, match="no offer has a price"):
         machines(offer("one", "L4", 1, 1.0), terms=[Terms.spot])
@@ -217,7 +224,7 @@ def test_a_fleet_stays_in_one_region_unless_told() -> None:
             curve(),
             PROMISES,
             Wishes(),
-            anywhere=anywhere,
+            FleetBounds(anywhere=anywhere),
             with_replay=False,
         )
         for anywhere in (False, True)
@@ -262,7 +269,7 @@ def test_spot_that_is_not_bought_again_is_not_counted_on_where_a_promise_is_made
     made = machines(sold, terms=terms)
     wishes = Wishes(fallback=False)
 
-    def bought(promises: Sequence[Promise], **more: object) -> FleetReport:
+    def bought(promises: Sequence[Promise], max_zone_share: float | None = None) -> FleetReport:
         return plan_fleet(
             "m",
             "",
@@ -270,9 +277,8 @@ def test_spot_that_is_not_bought_again_is_not_counted_on_where_a_promise_is_made
             curve(),
             promises,
             wishes,
-            max_spot_share=1.0,
+            FleetBounds(max_spot_share=1.0, max_zone_share=max_zone_share),
             with_replay=False,
-            **more,  # type: ignore[arg-type]
         )
 
     promised = bought(PROMISES)

@@ -8,7 +8,7 @@ import pytest
 from tests.planner.small_catalogue import CHAT, OFFERS, PROMISES, asked, offer
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.planner.frontier import Frontier, Point, frontier
+from tokonomics.planner.frontier import Frontier, FrontierPoint, frontier
 from tokonomics.planner.plan import Limits, plan, prospects
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.promises import parse_promises
@@ -46,7 +46,7 @@ def test_the_front_is_what_none_of_all_fleets_beats(latency: str) -> None:
         for usd, seconds in fleets
         if not any(a <= usd and b <= seconds and (a, b) != (usd, seconds) for a, b in fleets)
     }
-    front: tuple[Point, ...] = made().tpot if place == 1 else made().ttft
+    front: tuple[FrontierPoint, ...] = made().tpot if place == 1 else made().ttft
     assert {(round(point.usd_per_month, 6), getattr(point, latency)) for point in front} == unbeaten
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.planner.small_catalogue import OFFERS, TODAY, offer
+from tests.planner.small_catalogue import OFFERS, offer
 
+from tokonomics.catalog.offers import Offer
 from tokonomics.money.breakeven import break_even
 from tokonomics.planner import breakeven
 from tokonomics.planner.breakeven import (
@@ -21,12 +22,12 @@ from tokonomics.planner.breakeven import (
 )
 from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.plan import study
-from tokonomics.planner.scenario import Scenario
+from tokonomics.questions.breakeven import BreakevenRequest, hosting_of
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.trace import PrefixBlocks, make_trace
 
 ASKED = {
-    "model": ("llama-3.1-8b",),
+    "model": "llama-3.1-8b",
     "input": "1000",
     "output": "300",
     "slo": "ttft_p99=1,tpot_p99=0.05",
@@ -34,8 +35,8 @@ ASKED = {
 }
 
 
-def hosting(share: float = 0.0, **more: object) -> Hosting:
-    return Hosting(Scenario().over(ASKED | more), OFFERS, TODAY, share)
+def hosting(share: float = 0.0, offers: tuple[Offer, ...] = OFFERS, **more: object) -> Hosting:
+    return hosting_of(BreakevenRequest.of({**ASKED, "cached_share": share, **more}), offers)
 
 
 def test_the_stairs_are_what_the_planner_would_pay() -> None:
@@ -55,7 +56,7 @@ def test_the_stairs_are_what_the_planner_would_pay() -> None:
 def test_machines_of_one_name_are_told_apart_by_their_gpus() -> None:
     """A list of one's own may call every machine by one name: one GPU at $3, eight at $18."""
     same = tuple(offer("H100-SXM", gpus, usd, instance="box") for gpus, usd in ((8, 18.0), (1, 3.0)))
-    _, kinds = self_hosted(replace(hosting(quick=True), offers=same), [1.0])
+    _, kinds = self_hosted(hosting(offers=same, quick=True), [1.0])
     assert kinds
     bought = {(each.kind.gpus_per_purchase, each.kind.usd_per_purchase) for each in kinds}
     assert bought <= {(1, 3.0 * 730), (8, 18.0 * 730)}
@@ -63,8 +64,8 @@ def test_machines_of_one_name_are_told_apart_by_their_gpus() -> None:
 
 @pytest.mark.explore
 def test_simulated_stairs_hold_what_the_planner_finds_to_hold() -> None:
-    asked = hosting(gpu=("H100",))
-    asked = Hosting(asked.scenario, tuple(each for each in OFFERS if each.gpu == "H100-SXM" and each.gpus == 1), TODAY)
+    single = tuple(each for each in OFFERS if each.gpu == "H100-SXM" and each.gpus == 1)
+    asked = hosting(offers=single, gpu=("H100",))
     hosted, kinds = self_hosted(asked, [0.5])
     tokens = tokens_per_request(asked.load(1.0))
     for rate in (5.0, 40.0):
@@ -131,6 +132,6 @@ def test_an_own_offer_is_planned_with(tmp_path: Path) -> None:
 
     bought = Purchase(gpus=8, purchase_usd=250_000, years=4, usd_per_kwh=0.12, host_watts=4600)
     write_offers(tmp_path / "mine.csv", [own_offer(bought, find_gpu("H100"), date(2026, 11, 15))])
-    asked = Hosting(Scenario().over(ASKED | {"quick": True}), load_offers(tmp_path / "mine.csv"), TODAY)
+    asked = hosting(offers=load_offers(tmp_path / "mine.csv"), quick=True)
     hosted, _ = self_hosted(asked, [1.0])
     assert all("own" in each.name for each in hosted.kinds)

@@ -20,12 +20,12 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
-from tokonomics.money.levers.cache_tiers import DRAM_PRICE_DATE
+from tokonomics.money.cache_tiers import DRAM_PRICE_DATE
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import decode_step
-from tokonomics.planner import lever_list
 from tokonomics.planner.bills import Bills, SetupBill
-from tokonomics.planner.lever_list import (
+from tokonomics.planner.levers import lever_list
+from tokonomics.planner.levers.lever_list import (
     KNOBS,
     Choices,
     Lever,
@@ -35,10 +35,10 @@ from tokonomics.planner.lever_list import (
     moved,
     smallest_relative,
 )
-from tokonomics.planner.levers import Ranked, effects_of, rank_levers
+from tokonomics.planner.levers.ranking import Ranked, effects_of, rank_levers
+from tokonomics.planner.levers.stack import ORDER, Stacked, naive_setup, order_from, stack, walk
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.planner.stack import ORDER, Stacked, naive_setup, order_from, stack, walk
 from tokonomics.report.levers_view import levers_view, stack_view
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
@@ -154,8 +154,8 @@ def _talks() -> Load:
     """Conversations whose load rises and falls: every lever has something to move."""
     trace = generate(
         parse_arrivals("poisson:0.3"),
-        parse_lengths("2000", "--input"),
-        parse_lengths("50", "--output", least=0),
+        parse_lengths("2000", "input"),
+        parse_lengths("50", "output", least=0),
         requests=900,
         seed=1,
         sessions=parse_sessions("4,think=20,limit=16000"),

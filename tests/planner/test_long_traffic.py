@@ -8,13 +8,14 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner import fixed_fleet, lever_list
+from tokonomics.planner import trials
 from tokonomics.planner.bills import Bills, SetupBill
-from tokonomics.planner.fixed_fleet import serve
-from tokonomics.planner.lever_list import NotApplicable, right_size
+from tokonomics.planner.levers import lever_list
+from tokonomics.planner.levers.lever_list import NotApplicable, right_size
 from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.setup import Setup
-from tokonomics.planner.sizing import Sizing, size
+from tokonomics.planner.sizing import size
+from tokonomics.planner.trials import Sized, serve
 from tokonomics.serving.outcome import request_latencies
 from tokonomics.serving.simulator import Simulation
 from tokonomics.traffic.promises import parse_promises
@@ -38,13 +39,13 @@ def test_the_busiest_part_decides_nothing_that_the_whole_would_not(monkeypatch: 
         lengths.append(len(made.trace))
         return made
 
-    monkeypatch.setattr(fixed_fleet, "serve", counted)
+    monkeypatch.setattr(trials, "serve", counted)
     found, whole = [], []
     for long in (10**9, 30_000):
-        monkeypatch.setattr(fixed_fleet, "WHOLE_AT_ONCE", long)
+        monkeypatch.setattr(trials, "WHOLE_AT_ONCE", long)
         lengths.clear()
         made = size(DAY)
-        assert isinstance(made, Sizing)
+        assert isinstance(made, Sized)
         found.append((made.replicas, made.router, made.outcome))
         whole.append(sum(each == len(DAY.load.trace) for each in lengths))
     assert found[0] == found[1]

@@ -119,7 +119,7 @@ def test_the_slow_end_of_a_bill_is_the_fleet_that_slow_steps_need(monkeypatch: p
     row = made.plan.best
     assert row is not None
     sized = made.of(row)
-    found = at_speed(made, row, sized, 0.5)
+    found = at_speed(made, row, 0.5)
     make_steps_slow(monkeypatch, 2.0)
     needed = next(count for count in range(1, 25) if breaks(sized.deployment, CHAT, count) is None)
     assert found.replicas == needed

@@ -10,13 +10,14 @@ from tests.planner.small_catalogue import PROMISES, TODAY, offer
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.money.fleet_program import GAP
+from tokonomics.money.fleet_search import GAP
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.levers import _BUYING
+from tokonomics.planner.levers.ranking import _BUYING
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.purchase import PLACES, Bought, buy
 from tokonomics.planner.setup import Setup
-from tokonomics.planner.sizing import Sizing, size
+from tokonomics.planner.sizing import size
+from tokonomics.planner.trials import Sized
 
 A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
 OFFERS = (
@@ -27,13 +28,13 @@ HERE = Setup(A100, load_of_shape(5, "1000", "100"), OFFERS, TODAY, PROMISES, com
 HOURS = 24
 
 
-def by_day() -> Sizing:
+def by_day() -> Sized:
     """Two replicas at night and ten in twelve busy hours."""
     made = size(replace(HERE, commit=False))
-    assert isinstance(made, Sizing)
+    assert isinstance(made, Sized)
     counts = np.where(np.arange(HOURS) < 12, 2.0, 10.0)
     rows = np.stack([np.arange(HOURS) * 3600.0, counts], axis=1)
-    return replace(made, replicas=10, mean_replicas=6.0, by_time=rows, span_s=HOURS * 3600.0)
+    return replace(made, replicas=10, by_time=rows, span_s=HOURS * 3600.0)
 
 
 def test_the_bill_is_within_its_gap_of_the_least_by_hand() -> None:

@@ -9,7 +9,7 @@ from tests.planner.small_catalogue import BF16, OFFERS, PROMISES, asked
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Study, prospects, study
 from tokonomics.planner.regret import Regret, least_regret
-from tokonomics.planner.search import Sized
+from tokonomics.planner.search import Placed
 from tokonomics.planner.what_if import resize
 from tokonomics.traffic.promises import parse_promises
 
@@ -33,7 +33,7 @@ def largest_regrets_by_hand(studies: tuple[Study, ...]) -> list[float]:
     found = []
     for hosts in prospects(studies[0].question, studies[0].question.load)[0]:
         sized = [resize(each.question, hosts) for each in studies]
-        counts = [each.replicas for each in sized if isinstance(each, Sized)]
+        counts = [each.replicas for each in sized if isinstance(each, Placed)]
         if len(counts) < len(studies):
             continue
         for each in OFFERS:

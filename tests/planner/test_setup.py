@@ -18,7 +18,7 @@ from tokonomics.catalog.offers import Offer
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.breakeven import with_shared_head
-from tokonomics.planner.levers import Ranked, rank_levers
+from tokonomics.planner.levers.ranking import Ranked, rank_levers
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import plan
 from tokonomics.planner.setup import NotServed, Setup

@@ -10,11 +10,11 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner import fixed_fleet, sizing
-from tokonomics.planner.fixed_fleet import FixedTrial, fewest_replicas, serve, try_fixed
+from tokonomics.planner import sizing, trials
 from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.planner.sizing import Sizing, size
+from tokonomics.planner.sizing import size
+from tokonomics.planner.trials import FleetTrial, Sized, fewest_replicas, serve, try_fixed
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import outcome
@@ -45,7 +45,7 @@ def test_what_any_fleet_serves_from_its_cache_is_not_refused() -> None:
     promised = replace(here, promises=parse_promises("ttft_p99=0.4"))
     served = [serve(promised, count) for count in (2, 8, 16)]
     assert any(what_breaks(each, outcome(each, promised.promises)) is None for each in served)
-    assert isinstance(size(promised), Sizing)
+    assert isinstance(size(promised), Sized)
     # Without the cache the longest prompts take longer than that, on any fleet.
     assert isinstance(size(replace(promised, prefix_cache=False)), NotServed)
 
@@ -54,15 +54,15 @@ def test_behind_a_prefix_aware_router_a_smaller_fleet_that_holds_is_found(monkey
     """60 to 64 hold, more do not up to 120, as was seen of 48, 64, 96, 128: a search that starts at 96 looks back."""
     made = serve(NOW, 1)
     summed = outcome(made, NOW.promises)
-    monkeypatch.setattr(fixed_fleet, "_guess", lambda setup: 96)
-    monkeypatch.setattr(fixed_fleet, "_alone", lambda setup: None)
+    monkeypatch.setattr(trials, "_guess", lambda setup: 96)
+    monkeypatch.setattr(trials, "_alone", lambda setup: None)
 
-    def tried(count: int) -> FixedTrial:
+    def tried(count: int) -> FleetTrial:
         breaks = None if 60 <= count <= 64 or count > 120 else "late"
-        return FixedTrial(count, 0, None, Router.prefix_aware, breaks, summed, made)
+        return FleetTrial(count, 0, None, Router.prefix_aware, breaks, summed, made)
 
     found = [fewest_replicas(replace(NOW, router=each), tried) for each in (Router.prefix_aware, Router.round_robin)]
-    assert [each.replicas for each in found if isinstance(each, FixedTrial)] == [60, 121]
+    assert [each.replicas for each in found if isinstance(each, FleetTrial)] == [60, 121]
 
 
 def test_apart_too_fewer_sequences_at_a_time_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_apart_too_fewer_sequences_at_a_time_are_tried(monkeypatch: pytest.Monke
     limits: list[int | None] = []
     asked = try_fixed
 
-    def seen(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> FixedTrial:
+    def seen(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> FleetTrial:
         limits.append(max_sequences)
         trial = asked(setup, replicas, max_sequences, prefill_replicas)
         return trial if max_sequences else replace(trial, breaks="late")
@@ -78,17 +78,17 @@ def test_apart_too_fewer_sequences_at_a_time_are_tried(monkeypatch: pytest.Monke
     together = replace(asked(NOW, 1, None), max_sequences=16)
     monkeypatch.setattr(sizing, "try_fixed", seen)
     made = sizing._disaggregated(NOW, together)
-    assert isinstance(made, FixedTrial)
+    assert isinstance(made, FleetTrial)
     assert made.max_sequences == 16
     assert {None, 16} == set(limits)
 
 
 def test_a_latency_of_the_busiest_hours_is_not_called_the_days(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed_fleet, "WHOLE_AT_ONCE", 25_000)
+    monkeypatch.setattr(trials, "WHOLE_AT_ONCE", 25_000)
     rng = np.random.default_rng(0)
     arrival = np.sort(np.concatenate([rng.uniform(0, 40_000, 10_000), rng.uniform(20_000, 20_500, 20_000)]))
     load = load_of_log(make_trace(arrival, np.full(30_000, 1000), np.full(30_000, 100)))
-    late = fixed_fleet._hopeless(replace(NOW, load=load), 1, None, 0)
+    late = trials._hopeless(replace(NOW, load=load), 1, None, 0)
     assert late is not None
     assert late.breaks is not None
     assert late.breaks.startswith("in its busiest hours ttft_p99 is ")

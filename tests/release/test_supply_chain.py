@@ -36,11 +36,11 @@ for module in pkgutil.walk_packages(tokonomics.__path__, "tokonomics."):
 print(len([name for name in sys.modules if name.startswith("tokonomics.")]))
 """
 RUN = """
-from tokonomics.cli.main import run
+from tokonomics.__main__ import main
 for line in sys.stdin.read().splitlines():
     sys.argv = ["tokonomics", *line.split()]
     try:
-        run()
+        main()
     except SystemExit as left:
         if left.code:
             sys.exit(f"{line}: {left.code}")
@@ -98,7 +98,7 @@ def test_all_shipped_data_is_named_in_notice() -> None:
         for path in PACKAGE.rglob("*")
         if path.is_file()
         and "__pycache__" not in path.parts
-        and path.suffix not in (".py", ".md")
+        and path.suffix not in (".py", ".pyi", ".md")
         and path.name != "py.typed"
     ]
     pages = [path for path in shipped if "page" in path.parts]

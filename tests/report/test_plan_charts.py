@@ -10,7 +10,7 @@ from tokonomics.planner.frontier import frontier
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import study
 from tokonomics.planner.regret import least_regret
-from tokonomics.planner.sensitivity import Case, Sensitivity, Swing
+from tokonomics.planner.sensitivity import BillSwing, Case, Sensitivity
 from tokonomics.report.charts import save_chart
 from tokonomics.report.plan_charts import frontier_chart, regret_chart, sensitivity_chart
 
@@ -23,12 +23,12 @@ def layers(spec: dict[str, Any], panel: dict[str, Any] | None = None) -> list[li
     return [rows for layer in chart["layer"] for rows in layers(spec, {"data": chart.get("data")} | layer)]
 
 
-def swing(name: str, low: float | None, high: float | None, factor: float = 0.25) -> Swing:
+def swing(name: str, low: float | None, high: float | None, factor: float = 0.25) -> BillSwing:
     def case(by: float, usd: float | None) -> Case:
         replicas, used = (1, 0.5 * by) if usd else (None, None)
         return Case(factor=by, usd_per_month=usd, replicas=replicas, used=used, refused=None if usd else "too slow")
 
-    return Swing(assumption=name, low=case(1 - factor, low), high=case(1 + factor, high))
+    return BillSwing(assumption=name, low=case(1 - factor, low), high=case(1 + factor, high))
 
 
 def test_the_frontier_shows_every_point_the_promise_and_the_pick() -> None:

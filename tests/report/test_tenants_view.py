@@ -9,10 +9,10 @@ from rich.console import Console
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.money.levers.bill import LeverBill
-from tokonomics.money.levers.noisy_neighbour import NoisyNeighbour, noisy_neighbour
-from tokonomics.money.levers.tenancy import Pooling, Sharing, pool
+from tokonomics.money.cost import LeverBill
 from tokonomics.physics.deployment import deploy
+from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour, noisy_neighbour
+from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.report.tenants_charts import tenants_chart
 from tokonomics.report.tenants_view import tenants_view
 from tokonomics.traffic.arrivals import parse_arrivals
@@ -24,8 +24,8 @@ from tokonomics.traffic.promises import parse_promises
 def studied(promised: str | None) -> tuple[Pooling, NoisyNeighbour]:
     trace = generate(
         parse_arrivals("gamma:8,cv=2"),
-        parse_lengths("500", "--input"),
-        parse_lengths("60", "--output"),
+        parse_lengths("500", "input"),
+        parse_lengths("60", "output"),
         duration_s=120,
         seed=0,
         tenants=parse_tenants("2,skew=1"),

@@ -5,13 +5,25 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import TokonomicsError
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.serving.capacity import BEHIND, HighestRate, NeverHolds, highest_rate, replicas_needed, what_breaks
+from tokonomics.serving.capacity import (
+    BEHIND,
+    MOST_REPLICAS,
+    HighestRate,
+    NeverHolds,
+    apart_in_time,
+    fewest_that_hold,
+    highest_rate,
+    replicas_needed,
+    what_breaks,
+)
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation, simulate
@@ -108,6 +120,46 @@ def test_one_replica_fewer_breaks_the_promise(text: str) -> None:
     assert outcome(serve_on(needed.replicas), promises).slo_kept
     assert not outcome(serve_on(needed.replicas - 1), promises).slo_kept
     assert needed.outcome.slo_kept
+
+
+COUNTS = st.integers(1, MOST_REPLICAS)
+
+
+@given(COUNTS, COUNTS, COUNTS, st.integers(1, 3))
+def test_the_fewest_are_found_from_wherever_the_search_begins(needed: int, start: int, step: int, sink: int) -> None:
+    assert fewest_that_hold(lambda count: count >= needed, start, step=step, sink=sink) == needed
+
+
+@given(COUNTS, COUNTS)
+def test_no_more_replicas_are_tried_than_allowed(start: int, most: int) -> None:
+    tried: set[int] = set()
+
+    def holds(count: int) -> bool:
+        tried.add(count)
+        return False
+
+    assert fewest_that_hold(holds, min(start, most), most=most) is None
+    assert max(tried) == most
+
+
+def test_a_search_without_hope_ends_after_its_patience() -> None:
+    tried: list[int] = []
+
+    def holds(count: int) -> bool:
+        tried.append(count)
+        return False
+
+    assert fewest_that_hold(holds, 3, hopeless=lambda: True, patience=3) is None
+    assert sorted(set(tried)) == [3, 4, 6]
+
+
+def test_requests_apart_in_time_are_all_of_few_and_an_even_part_of_many() -> None:
+    few = apart_in_time(traffic(600), 1000)
+    assert few.input_tokens.tolist() == traffic(600).input_tokens.tolist()
+    assert np.diff(few.arrival_s).min() > 86_400
+    many = apart_in_time(traffic(600), 100)
+    assert len(many) == 100
+    assert many.input_tokens[[0, -1]].tolist() == traffic(600).input_tokens[[0, -1]].tolist()
 
 
 def test_light_traffic_needs_one_replica() -> None:

@@ -13,6 +13,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
+from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.loop import run
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import Fleet, Requests, Rules, Served
@@ -218,7 +219,9 @@ def test_who_finds_the_front_end_idle_is_taken_at_once_and_who_does_not_waits_fo
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "tgi"])
 def test_a_lone_user_sends_the_next_request_on_hearing_the_last_token(engine: str) -> None:
     outputs = [1, 20, 3, 0, 7]
-    simulation = simulate(on(engine=engine), make_trace(np.zeros(5), [300, 2000, 10, 600, 9000], outputs), users=1)
+    simulation = simulate(
+        on(engine=engine), make_trace(np.zeros(5), [300, 2000, 10, 600, 9000], outputs), FleetSettings(users=1)
+    )
     served = simulation.served
     assert served.arrival_s[0] == 0.0
     assert served.arrival_s[1:] == pytest.approx(served.finish_s[:-1], rel=1e-12)
@@ -236,7 +239,7 @@ def test_users_are_throughput_times_the_time_a_request_takes(engine: str, users:
     count = 150 * users
     rng = np.random.default_rng(users)
     trace = make_trace(np.zeros(count), rng.integers(1, 1500, count), rng.integers(1, 60, count))
-    served = simulate(on(engine=engine), trace, users=users).served
+    served = simulate(on(engine=engine), trace, FleetSettings(users=users)).served
     throughput = count / float(served.finish_s.max())
     stay_s = float((served.finish_s - served.arrival_s).mean())
     assert throughput * stay_s == pytest.approx(users, rel=0.02)

@@ -16,6 +16,7 @@ from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import decode_step, step_model
+from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesPromise, ReplicaCurve, prompt_stall_s, static_batch_s
 from tokonomics.traffic.trace import make_trace
@@ -131,7 +132,9 @@ def test_a_closed_loop_of_short_prompts_finishes_about_what_the_simulator_does(
     # Nearly every step holds a prompt, so launches follow on launches: the host, not the GPU, sets the pace.
     deployment, count, rng = on(model), 30 * users, np.random.default_rng(5)
     lengths = (rng.integers(mean // 2, 3 * mean // 2 + 1, count) for mean in (inputs, outputs))
-    ends = np.sort(simulate(deployment, make_trace(np.zeros(count), *lengths), users=users).served.finish_s)
+    ends = np.sort(
+        simulate(deployment, make_trace(np.zeros(count), *lengths), FleetSettings(users=users)).served.finish_s
+    )
     first, last = count // 5, count - users
     rate = (last - first) / float(ends[last - 1] - ends[first - 1])
     assert ReplicaCurve(deployment, inputs, outputs).at_concurrency(users).rate == pytest.approx(rate, rel=0.2)
@@ -165,7 +168,9 @@ def test_a_tiny_model_is_held_back_by_the_host_of_todays_vllm(gpu: str, users: i
     assert host_s <= steady.tpot_s < 1.1 * host_s
     # So says the simulator, but for the 5 ms or so of a prompt's launches, once in a thousand tokens or more.
     count = 4 * users
-    served = simulate(deployment, make_trace(np.zeros(count), [128] * count, [1024] * count), users=users).served
+    served = simulate(
+        deployment, make_trace(np.zeros(count), [128] * count, [1024] * count), FleetSettings(users=users)
+    ).served
     tpot_s = float((served.finish_s - served.first_token_s).mean()) / 1023
     assert tpot_s == pytest.approx(host_s, rel=0.01)
 
@@ -305,7 +310,9 @@ def test_nobody_waits_less_in_company(engine: str, gpu: str, shape: tuple[int, i
 def first_tokens_of_a_loop(deployment: Deployment, users: int, inputs: int, outputs: list[int]) -> float:
     """By simulation: each user asks again when answered, and the mean wait once all have begun."""
     count = len(outputs)
-    served = simulate(deployment, make_trace(np.zeros(count), [inputs] * count, outputs), users=users).served
+    served = simulate(
+        deployment, make_trace(np.zeros(count), [inputs] * count, outputs), FleetSettings(users=users)
+    ).served
     return float((served.first_token_s - served.arrival_s)[users:].mean())
 
 

@@ -5,51 +5,36 @@ error and the sweep waits for a line on standard input: what dies in between has
 """
 
 import sys
+import threading
 from typing import Any
 
 from tokonomics.__main__ import app
-from tokonomics.sweep.cluster import ClusterCrew
-from tokonomics.sweep.workers import Event, Ready, Worker
+from tokonomics.sweep.cluster import ClusterWorker
 
 WORKERS = 2
-held: list[Event] = []
-pids: dict[str, int] = {}
-asked: set[Worker] = set()
-_ask, _wait, _told = ClusterCrew.ask, ClusterCrew.wait, ClusterCrew._told
+pids: list[int | None] = []
+_ask = ClusterWorker.ask
 
 
-def told(crew: ClusterCrew, reference: Any) -> Event:
-    name = crew._begun[reference]
-    starting = name in crew._starting
-    event = _told(crew, reference)
-    if starting and isinstance(event, Ready):
-        pids[name] = crew._ray.get(reference)[2]
-    return event
+def stop() -> None:
+    print("busy", *pids, file=sys.stderr, flush=True)  # noqa: T201
+    sys.stdin.readline()
 
 
-def wait(crew: ClusterCrew, timeout_s: float | None) -> list[Event]:
-    events = _wait(crew, timeout_s)
-    if len(pids) >= WORKERS and not held:
-        return events
-    held.extend(events)
-    if len(pids) < WORKERS:
-        return []
-    events = list(held)
-    held.clear()
-    return events
+both_are_ready, both_are_asked = threading.Barrier(WORKERS), threading.Barrier(WORKERS, action=stop)
 
 
-def ask(crew: ClusterCrew, worker: Worker, values: dict[str, Any]) -> None:
-    _ask(crew, worker, values)
-    asked.add(worker)
-    if len(asked) == WORKERS and worker in pids:
-        asked.add("both")
-        print("busy", *pids.values(), file=sys.stderr, flush=True)  # noqa: T201
-        sys.stdin.readline()
+def ask(worker: ClusterWorker, request: dict[str, Any]) -> None:
+    waits = len(pids) < WORKERS
+    if waits:
+        pids.append(worker.pid)
+        both_are_ready.wait()
+    _ask(worker, request)
+    if waits:
+        both_are_asked.wait()
 
 
-for name, made in {"_told": told, "wait": wait, "ask": ask}.items():
-    setattr(ClusterCrew, name, made)
+setattr(ClusterWorker, "ask", ask)  # noqa: B010 - mypy
 
 if __name__ == "__main__":
     app(sys.argv[1:], prog_name="tokonomics")

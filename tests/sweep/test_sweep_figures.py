@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import tokonomics.__main__  # registers the verbs  # noqa: F401
-from tokonomics.cli.asking import ask
-from tokonomics.sweep.figures import _PATHS, figures_of
+from tokonomics.questions.listener import SILENT
+from tokonomics.questions.verbs import find_verb
+from tokonomics.sweep.outcome import _PATHS, figures_of
 from tokonomics.traffic.save import save_trace
 from tokonomics.traffic.trace import make_trace
 
@@ -27,7 +28,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     @cache
     def answer(verb: str) -> Any:
-        return ask(verb, ASKED[verb] | ({"trace": str(log)} if verb == "capacity" else {})).plain()
+        asked = find_verb(verb)
+        values = ASKED[verb] | ({"trace": str(log)} if verb == "capacity" else {})
+        return asked.answer(asked.request.of(values), SILENT).plain()
 
     return answer
 

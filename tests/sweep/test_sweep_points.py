@@ -9,9 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokonomics.errors import BadInput
-from tokonomics.sweep.points import MOST_POINTS, Digests, drawn, grid, point_id, points_of
+from tokonomics.sweep.points import (
+    MOST_POINTS,
+    Digests,
+    Listed,
+    Ranged,
+    Tried,
+    drawn,
+    grid,
+    point_id,
+    points_of,
+    read_over,
+)
 from tokonomics.sweep.questions import base_values, combined, spellings, verb_for
-from tokonomics.sweep.spec import Listed, Ranged, Tried, read_over
 
 KEYS = {key: key for key in ("gpu", "tp", "rate", "slo", "input", "arrivals", "max_price")}
 WORDS = st.text("abcdefghijklmnop0123456789.", min_size=1, max_size=6).filter(lambda text: ".." not in text)

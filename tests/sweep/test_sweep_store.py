@@ -13,22 +13,22 @@ import pytest
 
 from tokonomics.errors import BadInput
 from tokonomics.sweep import store as folders
-from tokonomics.sweep.outcome import Outcome, Status
-from tokonomics.sweep.points import Point
+from tokonomics.sweep.outcome import PointOutcome, Status
+from tokonomics.sweep.points import SweepPoint
 from tokonomics.sweep.store import opened, read_manifest, write_manifest
 
 
-def answered(number: int) -> Outcome:
-    return Outcome(Status.OK, None, {"usd_per_mtok": number / 7}, json.dumps({"is": number}), 0.5)
+def answered(number: int) -> PointOutcome:
+    return PointOutcome(Status.OK, None, {"usd_per_mtok": number / 7}, json.dumps({"is": number}), 0.5)
 
 
-def points(count: int) -> list[Point]:
-    return [Point(place, f"id{place}", {"rate": str(place)}, {}) for place in range(count)]
+def points(count: int) -> list[SweepPoint]:
+    return [SweepPoint(place, f"id{place}", {"rate": str(place)}, {}) for place in range(count)]
 
 
 def test_what_is_added_is_there_when_the_folder_is_opened_again(tmp_path: Path) -> None:
     with opened(tmp_path / "a.sweep") as store:
-        store.add([("id0", answered(0)), ("id1", Outcome(Status.REFUSED, "does not fit"))])
+        store.add([("id0", answered(0)), ("id1", PointOutcome(Status.REFUSED, "does not fit"))])
     with opened(tmp_path / "a.sweep") as store:
         assert {key: kept.outcome.status for key, kept in store.done.items()} == {
             "id0": Status.OK,
@@ -117,7 +117,7 @@ def test_a_folder_with_brackets_in_its_name_is_a_folder(tmp_path: Path, monkeypa
         with opened(folder) as store:
             store.add([(f"id{place}", answered(place))])
     with opened(folder) as store:
-        store.add([("id3", Outcome(Status.FAILED, "took longer"))])
+        store.add([("id3", PointOutcome(Status.FAILED, "took longer"))])
         assert store.forget_failed() == 1
         path = store.results(points(3), {"over_rate": [0, 1, 2]})
     assert [json.loads(text)["is"] for text in pl.read_parquet(path, glob=False)["answer"]] == [0, 1, 2]
@@ -125,8 +125,8 @@ def test_a_folder_with_brackets_in_its_name_is_a_folder(tmp_path: Path, monkeypa
 
 def test_failed_points_are_forgotten_and_nothing_else(tmp_path: Path) -> None:
     with opened(tmp_path / "a.sweep") as store:
-        store.add([("id0", answered(0)), ("id1", Outcome(Status.FAILED, "took longer"))])
-        store.add([("id2", Outcome(Status.REFUSED, "unknown GPU"))])
+        store.add([("id0", answered(0)), ("id1", PointOutcome(Status.FAILED, "took longer"))])
+        store.add([("id2", PointOutcome(Status.REFUSED, "unknown GPU"))])
         assert store.forget_failed() == 1
     with opened(tmp_path / "a.sweep") as store:
         assert sorted(store.done) == ["id0", "id2"]
@@ -164,11 +164,11 @@ WRITER = """
 import sys
 from pathlib import Path
 from tokonomics.sweep import store as folders
-from tokonomics.sweep.outcome import Outcome, Status
+from tokonomics.sweep.outcome import PointOutcome, Status
 folders._SMALL = 7
 with folders.opened(Path(sys.argv[1])) as store:
     for place in range(len(store.done), 100_000):
-        store.add([(f"id{place}", Outcome(Status.OK, None, {"n": place}, str(place)))])
+        store.add([(f"id{place}", PointOutcome(Status.OK, None, {"n": place}, str(place)))])
         print(place, flush=True)
 """
 

@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 
 import tokonomics.__main__  # registers the verb  # noqa: F401
-from tokonomics.sweep import local
-from tokonomics.sweep.local import LocalCrew
+from tokonomics.sweep import crew
 from tokonomics.sweep.store import MANIFEST
 from tokonomics.sweep.study import prepared
+from tokonomics.workers import WorkerProcess
 
 Call = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -133,20 +133,20 @@ def test_a_manifest_without_its_ground_is_refused(tokonomics: Call, chat: Path, 
 
 def test_workers_share_what_is_free_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """10 GB are free, four fifths of it may be used: 4 GB for each of two; sixteen would not get a gigabyte each."""
-    monkeypatch.setattr(local, "available_bytes", lambda: 10e9)
-    assert local.memory_share(2) == 4_000_000_000
-    assert 16 * local.memory_share(16) <= 8e9
-    monkeypatch.setattr(local, "cores", lambda: 16)
-    assert local.most_workers() == 8
-    monkeypatch.setattr(local, "cores", lambda: 2)
-    assert local.most_workers() == 2
-    monkeypatch.setattr(local, "available_bytes", lambda: 0.0)
-    assert local.most_workers() == 1
+    monkeypatch.setattr(crew, "available_bytes", lambda: 10e9)
+    assert crew.memory_share(2) == 4_000_000_000
+    assert 16 * crew.memory_share(16) <= 8e9
+    monkeypatch.setattr(crew, "cores", lambda: 16)
+    assert crew.most_workers() == 8
+    monkeypatch.setattr(crew, "cores", lambda: 2)
+    assert crew.most_workers() == 2
+    monkeypatch.setattr(crew, "available_bytes", lambda: 0.0)
+    assert crew.most_workers() == 1
 
 
 def test_where_no_limit_can_be_set_it_is_said(tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on macOS."""
-    monkeypatch.setattr(local, "can_limit_memory", lambda: False)
+    monkeypatch.setattr(crew, "can_limit_memory", lambda: False)
     done = tokonomics("sweep", chat, "--verb", "predict", "--over", "gpu=H100", "--over", "tp=1")
     assert "--memory does nothing" in done.stderr
 
@@ -276,18 +276,18 @@ def test_a_killed_worker_of_a_simulate_sweep_loses_nothing(
 ) -> None:
     path = tmp_path / "long.toml"
     path.write_text(LONG)
-    asked = LocalCrew.ask
-    kills: list[int | None] = []
+    asked = WorkerProcess.ask
+    kills: list[int] = []
 
-    def ask_and_kill_the_first(crew: LocalCrew, worker: Any, values: dict[str, Any]) -> None:
-        asked(crew, worker, values)
-        if not kills:
-            kills.append(crew._processes[worker].pid)
-            os.kill(crew._processes[worker].pid or 0, signal.SIGKILL)
+    def ask_and_kill_the_first(worker: WorkerProcess, request: Any) -> None:
+        asked(worker, request)
+        if not kills and isinstance(request, dict):  # a point, not how to begin
+            kills.append(worker.pid)
+            os.kill(worker.pid, signal.SIGKILL)
 
     flags = ["--verb", "simulate", "--over", "rate=2,4,6", "--jobs", 2, "--json"]
     whole = tokonomics("sweep", path, *flags, "--into", tmp_path / "whole.sweep")
-    monkeypatch.setattr(LocalCrew, "ask", ask_and_kill_the_first)
+    monkeypatch.setattr(WorkerProcess, "ask", ask_and_kill_the_first)
     found = plain(tokonomics("sweep", path, *flags).stdout)
     assert (found["workers_lost"], plain(whole.stdout)["workers_lost"]) == (1, 0)
     assert found["counts"]["ok"] == 3

@@ -205,5 +205,5 @@ def test_a_wrong_text_is_explained(parse: Callable[[str], object], text: str) ->
 
 
 def test_a_seed_is_a_whole_number_from_zero() -> None:
-    with pytest.raises(BadInput, match="--seed"):
+    with pytest.raises(BadInput, match="seed: must be"):
         made(seed=-1)

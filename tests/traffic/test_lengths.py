@@ -79,9 +79,9 @@ def test_lengths_come_from_a_log(tmp_path: Path) -> None:
 
 
 def test_an_answer_may_be_empty_but_no_prompt() -> None:
-    assert parse_lengths("0", "--output", least=0)
+    assert parse_lengths("0", "output", least=0)
     with pytest.raises(TokonomicsError, match="from 1"):
-        parse_lengths("0", "--input")
+        parse_lengths("0", "input")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.traffic.formats import COLUMNS_HELP
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.recognise import suggested_columns
@@ -138,7 +138,7 @@ def test_an_unknown_table_says_how_to_name_its_columns(tmp_path: Path) -> None:
     path.write_text("a,b,c\n1,2,3\n")
     with pytest.raises(BadInput) as caught:
         open_trace(path)
-    assert "--columns arrival=" in str(caught.value.fix)
+    assert 'columns="arrival=' in str(caught.value)
     assert "BurstGPT" in str(caught.value.fix)
 
 
@@ -255,9 +255,10 @@ def test_a_broken_line_does_not_change_how_the_others_are_read(tmp_path: Path, r
 
 def test_the_error_fills_in_the_columns_that_are_obvious() -> None:
     names = ["Timestamp", "customer_id", "prompt_tokens", "completion_tokens"]
-    written = "--columns arrival=Timestamp,input=prompt_tokens,output=completion_tokens,tenant=customer_id"
-    assert suggested_columns(names) == written
-    assert suggested_columns(["time", "words"]) == "--columns arrival=time,input=PROMPT_TOKENS,output=ANSWER_TOKENS"
+    written = "arrival=Timestamp,input=prompt_tokens,output=completion_tokens,tenant=customer_id"
+    assert suggested_columns(names) == option("columns", written)
+    some = "arrival=time,input=PROMPT_TOKENS,output=ANSWER_TOKENS"
+    assert suggested_columns(["time", "words"]) == option("columns", some)
     assert suggested_columns(["a", "b"]) == COLUMNS_HELP
 
 

@@ -113,7 +113,7 @@ def test_models_are_chosen_by_name(tmp_path: Path) -> None:
     assert len(servegen_trace(path, model="m-small")) == 1200
     with pytest.raises(BadInput, match="several models") as caught:
         servegen_trace(path)
-    assert "--servegen-model m-large, m-small" in str(caught.value.fix)
+    assert "servegen_model m-large, m-small" in str(caught.value)
     with pytest.raises(UnknownName):
         servegen_trace(path, model="m-larg")
 

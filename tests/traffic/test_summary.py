@@ -258,7 +258,7 @@ def test_idle_time_is_priced() -> None:
 
 
 def test_idle_time_needs_a_capacity_and_a_price(trace: Trace) -> None:
-    with pytest.raises(BadInput, match="--machine-usd-per-hour"):
+    with pytest.raises(BadInput, match="machine_usd_per_hour: is missing"):
         summarize(trace, tokens_per_second=5)
     for capacity, price in ((0.0, 1.0), (1.0, -1.0), (math.inf, 1.0), (math.nan, 1.0)):
         with pytest.raises(BadInput, match="must be between"):

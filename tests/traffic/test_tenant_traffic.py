@@ -26,8 +26,8 @@ from tokonomics.traffic.trace import Trace, make_trace
 def day(arrivals: str = "diurnal:0.5,peak=2", tenants: str = "4,skew=0", sessions: str | None = None) -> Trace:
     return generate(
         parse_arrivals(arrivals),
-        parse_lengths("300", "--input"),
-        parse_lengths("50", "--output"),
+        parse_lengths("300", "input"),
+        parse_lengths("50", "output"),
         duration_s=86_400,
         tenants=parse_tenants(tenants),
         sessions=parse_sessions(sessions) if sessions else None,

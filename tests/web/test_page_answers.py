@@ -172,7 +172,7 @@ def test_the_catalogue_has_what_the_command_line_lists(page: TestClient, tokonom
 @pytest.mark.parametrize("place", range(5))
 def test_every_preset_is_a_scenario_that_has_an_answer(page: TestClient, place: int) -> None:
     preset = page.get("/api/v1/catalog").json()["presets"][place]
-    inputs = {("what" if name == "model" else name): value for name, value in preset["inputs"].items()}
+    inputs = dict(preset["inputs"])
     assert asked(page, "plan", {**inputs, "quick": True}, charts=False)["found"], preset["name"]
 
 
@@ -195,15 +195,15 @@ def test_a_command_uses_the_flags_that_the_command_line_knows(name: str) -> None
     """Such as --input, whatever the function behind it calls its parameter."""
     import typer.main
 
-    from tokonomics.cli.main import app
+    from tokonomics.cli.main import application
 
-    made: Any = typer.main.get_command(app)
+    made: Any = typer.main.get_command(application(name))
     taken = {flag for each in made.commands[name].params for flag in (*each.opts, *each.secondary_opts)}
     assert {each.flag for each in verbs()[name].parameters.values() if each.flag} <= taken
 
 
 def test_what_fleet_is_asked_is_written_with_its_own_flags() -> None:
-    inputs = {"model_name": "llama-3.1-8b", "demand": "12x20,12x2", "input": "1000", "output": "300"}
+    inputs = {"model": "llama-3.1-8b", "demand": "12x20,12x2", "input": "1000", "output": "300"}
     written = verbs()["fleet"].command(inputs)
     assert written == "tokonomics fleet llama-3.1-8b --demand 12x20,12x2 --input 1000 --output 300"
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tokonomics.cli.parameters import Kind, Parameter
 from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.questions.request import Kind, Parameter
 from tokonomics.web.inputs import checked_inputs
-from tokonomics.web.pool import Refused
 from tokonomics.web.safety import Gate
 from tokonomics.web.service import Service, Settings
 from tokonomics.web.verbs import verbs
+from tokonomics.workers import TaskRefused
 
 PATHS = [
     "/etc/passwd",
@@ -244,7 +244,7 @@ def test_a_home_that_is_the_root_of_the_disk_mangles_no_error(monkeypatch: pytes
     monkeypatch.setenv("HOME", "/")
     service = Service(Settings(quick_workers=0, long_workers=0))
     try:
-        problem = service.said_of(Refused("9/10 rows", where="a/b", fix="See /usr/share."))
+        problem = service.said_of(TaskRefused("9/10 rows", where="a/b", fix="See /usr/share."))
         assert isinstance(problem, TokonomicsError)
         assert (problem.what, problem.where, problem.fix) == ("9/10 rows", "a/b", "See /usr/share.")
     finally:

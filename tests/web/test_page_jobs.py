@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,30 +18,13 @@ from tests.web.page_events import events_of
 
 from tokonomics.memory_budget import can_limit_memory
 from tokonomics.web.jobs import Jobs, TooManyOfYours
-from tokonomics.web.pool import Broken, Busy, Cancelled, OutOfTime, Pool, Refused, Task, worker_command
 from tokonomics.web.safety import Gate
 from tokonomics.web.service import memory_of_worker
+from tokonomics.web.worker import page_pool
+from tokonomics.workers import Broken, Busy, Cancelled, NoWorker, Pool, Task, TaskRefused, TaskTimeout, WorkerProcess
 
-FAKE = """
-import json, os, sys, threading
-from tokonomics.web import worker
-source, out = sys.stdin.buffer, sys.stdout.buffer
-worker.write_frame(out, worker.READY, b"{}")
-while (frame := worker.read_frame(source)) is not None:
-    what = json.loads(frame[1])["what"]
-    worker.write_frame(out, worker.BEGUN, b"")
-    worker.write_frame(out, worker.PROGRESS, f"{what} in {os.getpid()}".encode())
-    if what == "hang":
-        threading.Event().wait()
-    elif what == "die":
-        os._exit(9)
-    elif what == "refuse":
-        worker.write_frame(out, worker.REFUSED, json.dumps({"what": "no", "where": "--x", "fix": "yes"}).encode())
-    elif what == "break":
-        worker.write_frame(out, worker.FAILED, b"Traceback: inside")
-    else:
-        worker.write_frame(out, worker.ANSWER, json.dumps({"pid": os.getpid()}).encode())
-"""
+TOLD, BADLY = "tests.web.told_worker:begin", "tests.web.told_worker:begin_badly"
+ROOM = 10**9
 LONG_ENOUGH_S = 60
 ENDLESS = {"model": "llama-3.1-8b", "gpu": "H100", "arrivals": "poisson:50", "requests": 20_000_000,
            "input": "lognormal:mean=500,cv=1", "output": "lognormal:mean=200,cv=1"}  # fmt: skip
@@ -48,8 +33,7 @@ ENDLESS = {"model": "llama-3.1-8b", "gpu": "H100", "arrivals": "poisson:50", "re
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
     """One worker that does as it is told, and room for two tasks."""
-    (tmp_path / "fake.py").write_text(FAKE)
-    made = Pool(1, 2, [sys.executable, str(tmp_path / "fake.py")])
+    made = page_pool(1, 2, tmp_path, ROOM, begin=TOLD)
     yield made
     made.close()
 
@@ -118,14 +102,14 @@ def test_who_leaves_does_not_cost_a_worker_that_has_begun(pool: Pool) -> None:
 def test_what_takes_too_long_is_stopped(pool: Pool) -> None:
     task = Asked("hang", limit_s=0.1)
     pool.submit(task)
-    assert isinstance(task.done.exception(LONG_ENOUGH_S), OutOfTime)
+    assert isinstance(task.done.exception(LONG_ENOUGH_S), TaskTimeout)
     assert pid_of(pool)
 
 
 def test_a_worker_that_dies_is_a_refusal_and_the_next_task_is_answered(pool: Pool) -> None:
     task = Asked("die")
     pool.submit(task)
-    assert isinstance(task.done.exception(LONG_ENOUGH_S), Refused)
+    assert isinstance(task.done.exception(LONG_ENOUGH_S), TaskRefused)
     assert pid_of(pool)
 
 
@@ -134,9 +118,38 @@ def test_a_refusal_keeps_its_words_and_a_fault_is_no_refusal(pool: Pool) -> None
     pool.submit(refused)
     pool.submit(broken)
     problem = refused.done.exception(LONG_ENOUGH_S)
-    assert isinstance(problem, Refused)
+    assert isinstance(problem, TaskRefused)
     assert (problem.what, problem.where, problem.fix) == ("no", "--x", "yes")
     assert isinstance(broken.done.exception(LONG_ENOUGH_S), Broken)
+
+
+def test_a_worker_whose_allocation_failed_answers_and_is_replaced(pool: Pool) -> None:
+    before = pid_of(pool)
+    task = Asked("exhaust")
+    pool.submit(task)
+    problem = task.done.exception(LONG_ENOUGH_S)
+    assert isinstance(problem, TaskRefused)
+    assert "memory" in problem.what
+    assert pid_of(pool) != before
+
+
+def test_where_no_worker_starts_the_task_hears_why(tmp_path: Path) -> None:
+    pool = page_pool(1, 1, tmp_path, ROOM, begin=BADLY)
+    task = Asked("answer")
+    pool.submit(task)
+    problem = task.done.exception(LONG_ENOUGH_S)
+    pool.close()
+    assert isinstance(problem, NoWorker)
+    assert "ended with code 3" in str(problem)
+
+
+def test_a_worker_that_died_while_idle_costs_no_task(pool: Pool) -> None:
+    before = pid_of(pool)
+    os.kill(before, signal.SIGKILL)
+    for worker in list(pool._workers):
+        while worker.alive():
+            continue
+    assert pid_of(pool) != before
 
 
 def test_a_full_queue_refuses_at_once(pool: Pool) -> None:
@@ -223,7 +236,7 @@ def test_a_task_settles_once_whoever_comes_first() -> None:
     answered = Task({}, LONG_ENOUGH_S, done=SeenTooEarly())
     answered._finish(b"x")
     answered.cancel()
-    answered._finish(error=OutOfTime("too late"))
+    answered._finish(TaskTimeout("too late"))
     assert answered.done.result() == b"x"
 
 
@@ -250,29 +263,30 @@ def test_who_went_away_while_waiting_costs_nothing(pool: Pool) -> None:
 
 def test_a_task_goes_to_a_worker_that_is_not_warming_up(tmp_path: Path) -> None:
     """Two workers, and a warm-up without end: it holds up one of them alone, and tasks go to the other."""
-    (tmp_path / "fake.py").write_text(FAKE.replace('["what"]', '.get("what", "hang")'))
-    pool = Pool(2, 2, [sys.executable, str(tmp_path / "fake.py")], warm_ups=["plan"])
+    pool = page_pool(2, 2, tmp_path, ROOM, begin=TOLD, warm_ups=["plan"])
     try:
         first = pid_of(pool)
-        assert {pid_of(pool) for _ in range(5)} <= {first, *(each.pid for each in pool._running)}
+        assert {pid_of(pool) for _ in range(5)} <= {
+            first,
+            *(worker.pid for worker in pool._workers if isinstance(worker, WorkerProcess)),
+        }
     finally:
         pool.close()
 
 
 def test_workers_do_not_know_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKONOMICS_TOKEN", "a-token-of-some-length")
-    (tmp_path / "fake.py").write_text(FAKE.replace('"pid": os.getpid()', '"token": os.environ.get("TOKONOMICS_TOKEN")'))
-    pool = Pool(1, 1, [sys.executable, str(tmp_path / "fake.py")])
+    pool = page_pool(1, 1, tmp_path, ROOM, begin=TOLD)
     task = Asked("answer")
     pool.submit(task)
-    assert json.loads(task.done.result(LONG_ENOUGH_S)) == {"token": None}
+    assert json.loads(task.done.result(LONG_ENOUGH_S))["token"] is None
     pool.close()
 
 
 def test_a_worker_ends_in_the_middle_of_its_work_when_the_server_is_gone(tmp_path: Path) -> None:
     """By its line alone, as on systems that tell no process of its parent's end."""
-    busy = "import os, sys, threading\nfrom tokonomics.web.worker import end_with_the_server\n"
-    busy += "sys.platform = 'other'\nend_with_the_server(0)\nos.write(1, b'x')\nthreading.Event().wait()\n"
+    busy = "import os, sys, threading\nfrom tokonomics.workers import end_with_the_parent\n"
+    busy += "sys.platform = 'other'\nend_with_the_parent(0)\nos.write(1, b'x')\nthreading.Event().wait()\n"
     with subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin
         assert process.stdout
@@ -290,13 +304,13 @@ def test_workers_share_the_machines_memory(workers: int, whole_gib: float, each_
 
 @pytest.mark.skipif(not can_limit_memory(), reason="this system limits no process's memory")
 def test_a_real_worker_stops_at_its_memory_limit(tmp_path: Path) -> None:
-    pool = Pool(1, 1, worker_command(tmp_path, 150_000_000))
+    pool = page_pool(1, 1, tmp_path, 150_000_000)
     call = {**ENDLESS, "requests": 100_000_000}
     task = Task({"work": "answer", "verb": "simulate", "call": call, "inputs": {}, "command": "", "charts": False}, 120)
     pool.submit(task)
     problem = task.done.exception(LONG_ENOUGH_S)
     pool.close()
-    assert isinstance(problem, Refused)
+    assert isinstance(problem, TaskRefused)
     assert "memory" in problem.what
 
 

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from tokonomics.errors import BadInput
 from tokonomics.web import meter
-from tokonomics.web.pool import Busy
+from tokonomics.workers import Busy
 
 
 def test_without_a_ledger_the_page_says_how_to_get_one(page: TestClient) -> None:

@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tokonomics.web.app import make_app
-from tokonomics.web.safety import COOKIE, Gate, Sessions, allowed_hosts, is_loopback
+from tokonomics.web.safety import COOKIE, Gate, LoginSessions, allowed_hosts, is_loopback
 from tokonomics.web.service import Settings
 
 TOKEN = "a-token-of-some-length"
@@ -138,7 +138,7 @@ def test_the_address_it_listens_on_is_its_own(host: str) -> None:
 def test_a_session_ends_with_the_logout() -> None:
     from starlette.datastructures import Headers
 
-    sessions = Sessions(TOKEN)
+    sessions = LoginSessions(TOKEN)
     headers = Headers({"cookie": f"{COOKIE}={sessions.login(TOKEN)}"})
     assert sessions.admits(headers)
     sessions.logout(headers)

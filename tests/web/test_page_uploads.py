@@ -18,7 +18,7 @@ from tokonomics.errors import BadInput
 from tokonomics.traffic.prompts import read_prompts
 from tokonomics.traffic.sources import MOST_ROWS, TooManyRows
 from tokonomics.web.safety import Gate
-from tokonomics.web.uploads import Limits, TooMuch, TooSlow, Upload, Uploads, safe_name, sweep
+from tokonomics.web.uploads import TooMuch, TooSlow, Upload, UploadLimits, Uploads, safe_name, sweep
 
 LOG = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:{minute:02d}:00.0000000,{100 + minute},{20 + minute}\n" for minute in range(60)
@@ -211,7 +211,7 @@ def test_an_empty_file_is_refused(page: TestClient) -> None:
 
 
 def test_files_that_arrive_together_do_not_pass_the_limit_together() -> None:
-    uploads = Uploads(Limits(file_bytes=100, all_bytes=200))
+    uploads = Uploads(UploadLimits(file_bytes=100, all_bytes=200))
 
     async def all_at_once() -> list[Any]:
         begun = asyncio.Barrier(5)
@@ -270,7 +270,7 @@ def keep(uploads: Uploads, *parts: bytes, said: int | None = None) -> str:
 
 
 def test_files_are_limited_in_size_lines_and_all_together_and_the_oldest_makes_room() -> None:
-    uploads = Uploads(Limits(file_bytes=100, all_bytes=150, files=3, rows=10))
+    uploads = Uploads(UploadLimits(file_bytes=100, all_bytes=150, files=3, rows=10))
     try:
         with pytest.raises(TooMuch):
             keep(uploads, b"x" * 60, b"x" * 60)
@@ -292,7 +292,7 @@ def test_files_are_limited_in_size_lines_and_all_together_and_the_oldest_makes_r
 
 
 def test_old_files_are_not_found() -> None:
-    uploads = Uploads(Limits(age_s=0.0))
+    uploads = Uploads(UploadLimits(age_s=0.0))
     try:
         id = keep(uploads, b"x")
         with pytest.raises(BadInput):
@@ -302,7 +302,7 @@ def test_old_files_are_not_found() -> None:
 
 
 def test_old_files_go_without_anybody_asking() -> None:
-    uploads = Uploads(Limits(age_s=0.0))
+    uploads = Uploads(UploadLimits(age_s=0.0))
     try:
         begun = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
         id = keep(uploads, b"x")
@@ -338,7 +338,7 @@ def test_a_silent_sender_is_cut_off() -> None:
         yield b"x"
         await asyncio.Event().wait()
 
-    uploads = Uploads(Limits(silence_s=0.01))
+    uploads = Uploads(UploadLimits(silence_s=0.01))
     try:
         with pytest.raises(TooSlow):
             asyncio.run(uploads.keep("x", silent(), 2))
@@ -348,7 +348,7 @@ def test_a_silent_sender_is_cut_off() -> None:
 
 
 def test_a_slow_sender_is_cut_off() -> None:
-    uploads = Uploads(Limits(seconds=0.0))
+    uploads = Uploads(UploadLimits(seconds=0.0))
     try:
         with pytest.raises(TooMuch):
             keep(uploads, b"x", b"y")

@@ -33,7 +33,7 @@ USER_FIELDS = ("name", "family", "aliases", "config", "extra_parameters", "sourc
 
 
 @dataclass(frozen=True)
-class Row:
+class ModelRow:
     """A catalogue entry before its config is read."""
 
     key: str
@@ -107,7 +107,7 @@ def _is_path(text: str) -> bool:
     return there and ("/" in text or "\\" in text or not any(spelling(text) in spellings(row) for row in _rows()))
 
 
-def _rows() -> tuple[Row, ...]:
+def _rows() -> tuple[ModelRow, ...]:
     """The user's entries and ours; an entry of theirs with a key of ours replaces it."""
     mine = tuple(_user_row(key, table) for key, table in user_tables("models").items())
     replaced = {spelling(row.key) for row in mine}
@@ -116,11 +116,11 @@ def _rows() -> tuple[Row, ...]:
 
 
 @lru_cache(maxsize=1)
-def _our_rows() -> tuple[Row, ...]:
+def _our_rows() -> tuple[ModelRow, ...]:
     file = resources.files("tokonomics.catalog") / "data" / "models.toml"
     text = file.read_text("utf-8")
     return tuple(
-        Row(key, table["name"], (*table.get("aliases", ()), table["hf"]), table, f"models.toml [{key}]", True)
+        ModelRow(key, table["name"], (*table.get("aliases", ()), table["hf"]), table, f"models.toml [{key}]", True)
         for key, table in tomllib.loads(text).items()
     )
 
@@ -158,7 +158,7 @@ def _with_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _user_row(key: str, table: Mapping[str, Any]) -> Row:
+def _user_row(key: str, table: Mapping[str, Any]) -> ModelRow:
     """An entry of the user's catalogue, its own fields checked."""
     where = f"{user_path()} [models.{shorten(key)}]"
     for field in table:
@@ -175,10 +175,10 @@ def _user_row(key: str, table: Mapping[str, Any]) -> Row:
     aliases = table.get("aliases", [])
     if not isinstance(aliases, list) or not all(isinstance(each, str) for each in aliases):
         raise BadInput("field 'aliases' needs a list of strings", where=where)
-    return Row(key, table.get("name", key), tuple(aliases), table, where, False)
+    return ModelRow(key, table.get("name", key), tuple(aliases), table, where, False)
 
 
-def _user_spec(row: Row) -> ModelSpec:
+def _user_spec(row: ModelRow) -> ModelSpec:
     """The model of a user's entry; a config given by path is found from the catalogue's own directory."""
     table, config = row.table, row.table["config"]
     extra = table.get("extra_parameters")

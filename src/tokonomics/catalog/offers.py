@@ -22,7 +22,7 @@ from pydantic import Field
 
 from tokonomics.catalog.user_file import user_tables
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, UnknownName, shorten
+from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.files import make_folder, write_text
 from tokonomics.types import Noun
 
@@ -169,7 +169,8 @@ def cheapest_offer(
         size = f" in machines of {together} or more" if together > 1 else ""
         raise NoOffer(
             f"no {terms.replace('_', '-')} price is known for {key}{size}",
-            fix="Give the price yourself, add an offers file (--offers my.csv), or run `tokonomics prices refresh`.",
+            fix=f"Give the price yourself, add an offers file ({option('offers', 'my.csv')}), "
+            "or run `tokonomics prices refresh`.",
         )
     oldest = oldest_days(sold, on)
     recent = [offer for offer in sold if offer.age_days(on) <= oldest]
@@ -216,7 +217,7 @@ def parse_discounts(texts: Iterable[str]) -> dict[str, float]:
     discounts: dict[str, float] = {}
     for provider, share in map(parse_discount, texts):
         if provider in discounts:
-            raise BadInput(f"two discounts for {shorten(provider)}", where="--discount", fix="Give one a provider.")
+            raise BadInput(f"two discounts for {shorten(provider)}", field="discount", fix="Give one a provider.")
         discounts[provider] = share
     return discounts
 
@@ -302,14 +303,20 @@ def read_offers(path: Path) -> tuple[Offer, ...]:
 
 @lru_cache(maxsize=8)
 def _parse(path: Path, changed: int, size: int, own_gpus: str, day: dt.date) -> tuple[Offer, ...]:
-    table = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+    text = _text(path)
+    written = dt.date.fromtimestamp(path.stat().st_mtime)
+    return parse_offers(text, str(path), {"date": min(written, day), "source": path.name})
+
+
+def parse_offers(text: str, path: str, defaults: Mapping[str, object] | None = None) -> tuple[Offer, ...]:
+    """The offers of a CSV text; ``path`` is what it is called in messages."""
+    defaults = {"date": today(), "source": path} if defaults is None else defaults
+    table = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next((row for row in table if any(cell.strip() for cell in row)), None)
         if header is None:
-            raise BadInput("the file is empty", where=str(path), fix=_EXAMPLE)
+            raise BadInput("the file is empty", where=path, fix=_EXAMPLE)
         columns = _columns(header, f"{path}:{table.line_num}")
-        written = dt.date.fromtimestamp(path.stat().st_mtime)
-        defaults = {"date": min(written, day), "source": path.name}
         key = cache(gpu_key)  # A few dozen GPUs in thousands of rows: look each up once.
         offers = tuple(
             _offer(row, columns, defaults, key, f"{path}:{table.line_num}")
@@ -319,7 +326,7 @@ def _parse(path: Path, changed: int, size: int, own_gpus: str, day: dt.date) -> 
     except csv.Error as error:
         raise BadInput(f"not a CSV file: {error}", where=f"{path}:{table.line_num}", fix=_EXAMPLE) from None
     if not offers:
-        raise BadInput("there is no offer below the header", where=str(path), fix=_EXAMPLE)
+        raise BadInput("there is no offer below the header", where=path, fix=_EXAMPLE)
     return offers
 
 

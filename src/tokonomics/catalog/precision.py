@@ -71,10 +71,10 @@ def kv_bytes_per_element(kv: Precision) -> float:
     return 1.0 if kv is Precision.fp8 else kv.bytes_per_weight
 
 
-def parse_precision(text: str, allowed: Sequence[Precision], where: str) -> Precision:
+def parse_precision(text: str, allowed: Sequence[Precision], field: str) -> Precision:
     """A precision by its name; 16-bit formats count as bf16, AWQ and GPTQ as int4."""
     name = text.strip().lower()
     name = _OTHER_NAMES.get(name, name)
     if name not in {each.value for each in allowed}:
-        raise BadInput(f"'{shorten(text)}' is not a precision here", where=where, fix=f"Valid: {', '.join(allowed)}.")
+        raise BadInput(f"'{shorten(text)}' is not a precision here", field=field, fix=f"Valid: {', '.join(allowed)}.")
     return Precision(name)

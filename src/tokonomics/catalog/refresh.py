@@ -88,9 +88,7 @@ def refresh(
     """Fetch, reduce and write the offers; what could not be fetched is kept from before and named in the answer."""
     fetch: Callable[[str], Fetched]
     if not url.startswith(("https://", "http://")):
-        raise BadInput(
-            f"'{shorten(url)}' is not a web address", where="--url", fix="It starts with https:// or http://."
-        )
+        raise BadInput(f"'{shorten(url)}' is not a web address", field="url", fix="It starts with https:// or http://.")
     known = PROVIDERS if source == "skypilot" else tuple(GPUHUNT_PROVIDERS.values())
     for name in providers or ():
         if name not in known:

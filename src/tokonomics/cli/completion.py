@@ -86,7 +86,7 @@ def lengths() -> list[Value]:
 
 def verbs() -> list[Value]:
     """Those that take a scenario."""
-    from tokonomics.cli.scenario_file import scenario_verbs
+    from tokonomics.questions.verbs import scenario_verbs
 
     return [(name, "") for name in scenario_verbs()]
 
@@ -105,7 +105,7 @@ def api_hosts() -> list[Value]:
 
 
 BY_PARAMETER: dict[str, Callable[[], list[Value]]] = {
-    **dict.fromkeys(["model", "model_name", "models", "what", "draft"], models),
+    **dict.fromkeys(["model", "model_by_place", "draft"], models),
     **dict.fromkeys(["weights", "min_weights"], weights),
     **dict.fromkeys(["input", "output"], lengths),
     "api": apis,
@@ -126,7 +126,6 @@ BY_VERB: dict[tuple[str, str], Callable[[], list[Value]]] = {
     ("init", "verb"): verbs,
     ("models", "match"): models,
     ("sweep", "verb"): verbs,
-    ("trace", "file"): samples,
 }
 """Where a name means different things in different verbs."""
 SWEPT_UNASKED = ("plan", "simulate", "capacity")
@@ -187,12 +186,13 @@ def _swept(context: typer.Context, incomplete: str) -> list[Value]:
     if begun:
         values = BY_PARAMETER.get(key.replace("-", "_"))
         return [(f"{key}={name}", what) for name, what in _matching(values, written)] if values else []
-    from tokonomics.cli.parameters import OUTPUT
-    from tokonomics.cli.scenario_file import known_keys
+    from tokonomics.questions.verbs import find_verb
 
     named = context.params.get("verb")
-    keys = known_keys([named] if named in dict(verbs()) else SWEPT_UNASKED)
-    return [(f"{each}=", "") for each in keys if each.startswith(incomplete) and each not in {*OUTPUT, "profile"}]
+    asked = [named] if named in dict(verbs()) else SWEPT_UNASKED
+    inputs = [parameter for verb in asked for parameter in find_verb(verb).parameters.values()]
+    keys = dict.fromkeys(parameter.key for parameter in inputs if not parameter.writes and parameter.key != "profile")
+    return [(f"{key}=", "") for key in keys if key.startswith(incomplete)]
 
 
 def _matching(values: Callable[[], list[Value]], incomplete: str) -> list[Value]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tokonomics.cli.output import Json
+from tokonomics.report.terminal import say, show_json
 
 
 def init(
@@ -19,9 +19,9 @@ def init(
         bool, typer.Option("--schema", help="Write the JSON Schema of scenario files instead: scenario.schema.json.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
-    json: Json = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Write a scenario file to begin with: every flag of every verb as a key, explained, with values that work.
+    """Write a scenario file to begin with: every input of every verb as a key, explained, with values that work.
 
     \b
     Examples:
@@ -31,17 +31,16 @@ def init(
       tokonomics plan chat.toml
       tokonomics simulate chat.toml --gpu H200 --slo ttft_p99=1
     """
-    from tokonomics.cli.output import show_json
-    from tokonomics.cli.scenario_file import scenario_verbs
-    from tokonomics.cli.scenario_schema import scenario_schema
-    from tokonomics.cli.scenario_text import SCHEMA_FILE, scenario_text
-    from tokonomics.errors import BadInput, UnknownName, shorten
+    from tokonomics.errors import BadInput, UnknownName, option, shorten
     from tokonomics.files import write_text
     from tokonomics.planner.parsing import listed
+    from tokonomics.questions.scenario_schema import scenario_schema
+    from tokonomics.questions.scenario_text import SCHEMA_FILE, scenario_text
+    from tokonomics.questions.verbs import scenario_verbs
 
     if schema and verb:
-        raise BadInput("is for a scenario, not for the schema", where="--verb")
-    verbs = listed(verb, "--verb") or scenario_verbs()
+        raise BadInput("is for a scenario, not for the schema", field="verb")
+    verbs = listed(verb, "verb") or scenario_verbs()
     for name in verbs:
         if name not in scenario_verbs():
             raise UnknownName("verb", name, scenario_verbs())
@@ -57,15 +56,16 @@ def init(
     if path.suffix.lower() != ending:
         raise BadInput(f"'{shorten(path.name)}' does not end with {ending}", where="FILE")
     if path.exists() and not force:
-        raise BadInput("exists already", where=where, fix="Choose another name, or write over it with --force.")
+        fix = f"Choose another name, or write over it with {option('force')}."
+        raise BadInput("exists already", where=where, fix=fix)
     write_text(path, text, where)
     if json:
         show_json({"file": str(path), "verbs": [] if schema else verbs})
     elif schema:
-        typer.echo(f"{path} saved: editors find it by the first line of a scenario, #:schema ./{path.name}", err=True)
+        say(f"{path} saved: editors find it by the first line of a scenario, #:schema ./{path.name}")
     else:
-        typer.echo(f"{path} saved. Next:  tokonomics {verbs[0]} {path}", err=True)
-        typer.echo(f"For completion in your editor:  tokonomics init --schema {path.parent / SCHEMA_FILE}", err=True)
+        say(f"{path} saved. Next:  tokonomics {verbs[0]} {path}")
+        say(f"For completion in your editor:  tokonomics init --schema {path.parent / SCHEMA_FILE}")
 
 
 def as_text(schema: object) -> str:

@@ -1,89 +1,91 @@
-"""The command line: verbs, and the one place where an error becomes a message and an exit code."""
+"""The command line: verbs by group, and the one place where an error becomes a message and an exit code.
 
-import copy
+Only the verb that is typed is built; the others are listed by their summaries, so that help is quick.
+"""
+
 import gc
 import io
 import itertools
 import os
 import signal
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import typer
 
 from tokonomics import __version__
-from tokonomics.cli import (
-    bench,
-    breakeven,
-    cache,
-    calibrate,
-    catalog,
-    compare,
-    completion,
-    cost,
-    diff,
-    doctor,
-    fit,
-    fleet,
-    imports,
-    init,
-    levers,
-    meter,
-    own_hardware,
-    plan,
-    predict,
-    probe,
-    simulate,
-    tenants,
-    trace,
-    validate,
-)
-from tokonomics.cli.command_line import flag
-from tokonomics.cli.scenario_file import ScenarioCommand
 from tokonomics.errors import TokonomicsError
-
-app = typer.Typer(
-    name="tokonomics",
-    help="What every million LLM tokens costs: before you buy GPUs, while you run them, and what to change.",
-    epilog="Start with:  tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-app.command("plan", cls=ScenarioCommand)(plan.plan)
-app.command("diff")(diff.diff)
-app.command("init")(init.init)
-app.command("fleet", cls=ScenarioCommand)(fleet.fleet)
-app.command("fit", cls=ScenarioCommand)(fit.fit)
-app.command("predict", cls=ScenarioCommand)(predict.predict)
-app.command("curve", cls=ScenarioCommand)(predict.curve)
-app.command("trace", cls=ScenarioCommand)(trace.trace)
-app.command("simulate", cls=ScenarioCommand)(simulate.simulate)
-app.command("capacity", cls=ScenarioCommand)(simulate.capacity)
-app.command("cache", cls=ScenarioCommand)(cache.cache)
-app.command("tenants", cls=ScenarioCommand)(tenants.tenants)
-app.command("levers", cls=ScenarioCommand)(levers.levers)
-app.command("stack", cls=ScenarioCommand)(levers.stack)
-app.command("breakeven", cls=ScenarioCommand)(breakeven.breakeven)
-app.command("own-hardware", cls=ScenarioCommand)(own_hardware.own_hardware)
-app.command("compare", cls=ScenarioCommand)(compare.compare)
-app.command("cost", cls=ScenarioCommand)(cost.cost)
-app.command("bench")(bench.bench)
-app.command("import")(imports.import_results)
-app.command("probe")(probe.probe)
-app.command("calibrate")(calibrate.calibrate)
-app.command("models")(catalog.models)
-app.command("gpus")(catalog.gpus)
-app.command("offers", cls=ScenarioCommand)(catalog.offers)
-app.command("apis")(catalog.apis)
-app.command("validate")(validate.validate)
-app.command("doctor")(doctor.doctor)
-app.add_typer(meter.app, name="meter")
-app.add_typer(catalog.prices, name="prices")
-
+from tokonomics.questions.verbs import BUY, KNOWN, RUN, VERBS
+from tokonomics.report.terminal import flag
 
 _INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
+_COMPLETION = "_TOKONOMICS_COMPLETE"
+"""Set by the scripts that ``tokonomics --install-completion`` installs."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """A command that does something instead of answering a question."""
+
+    group: str
+    summary: str
+    home: str
+    """``module:attribute``: a function, or a Typer application of several."""
+    several: bool = False
+
+    def load(self) -> Any:
+        module, _, name = self.home.partition(":")
+        return getattr(import_module(module), name)
+
+
+ACTIONS: dict[str, Action] = {
+    "init": Action(BUY, "Write a scenario file to begin with: every input of every verb as a key, explained, with "
+                   "values that work.", "tokonomics.cli.init:init"),
+    "meter": Action(RUN, "What the tokens of live servers cost, from the counters that they expose; idle time "
+                    "included.", "tokonomics.cli.meter:app", several=True),
+    "prices": Action(KNOWN, "Keep the shipped GPU prices up to date.", "tokonomics.cli.prices:app", several=True),
+}  # fmt: skip
+
+
+def application(only: str | None = None, more: Mapping[str, Action] | None = None) -> typer.Typer:
+    """The application with one verb whole and the others by name; whole in every verb where ``only`` is None."""
+    app = typer.Typer(
+        name="tokonomics",
+        help="What every million LLM tokens costs: before you buy GPUs, while you run them, and what to change.",
+        epilog="Start with:  tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for verb in VERBS.values():
+        if only in (None, verb.name):
+            from tokonomics.cli.commands import command_of
+            from tokonomics.cli.scenario_command import ScenarioCommand
+
+            kind = ScenarioCommand if verb.scenario else None
+            app.command(verb.name, cls=kind, rich_help_panel=verb.group)(command_of(verb))
+        else:
+            app.command(verb.name, rich_help_panel=verb.group, help=verb.summary)(_listed)
+    for name, action in {**ACTIONS, **(more or {})}.items():
+        listed = only not in (None, name)
+        if action.several:
+            # Typer lists groups after commands: one that is only listed is a group as well.
+            group = typer.Typer(help=action.summary) if listed else action.load()
+            app.add_typer(group, name=name, rich_help_panel=action.group)
+        elif listed:
+            app.command(name, rich_help_panel=action.group, help=action.summary)(_listed)
+        else:
+            app.command(name, rich_help_panel=action.group)(action.load())
+    return app
+
+
+def _listed() -> None:
+    """Stands for a verb that was not typed."""
 
 
 def _version(asked: bool) -> None:
@@ -92,36 +94,27 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version, is_eager=True),
 ) -> None:
     pass
 
 
-def with_only(verb: str) -> typer.Typer:
-    """The app as one verb needs it: building them all takes as long as importing Typer. All of it for other words."""
-    commands = [each for each in app.registered_commands if each.name == verb]
-    groups = [each for each in app.registered_groups if each.name == verb]
-    if not commands and not groups:
-        return app
-    made = copy.copy(app)
-    made.registered_commands, made.registered_groups = commands, groups
-    return made
-
-
-def run() -> None:
+def run(more: Mapping[str, Action] | None = None) -> None:
     """Run a verb; what a person got wrong becomes one message and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × or ≤ shows ? instead of failing
-    asked = with_only(sys.argv[1] if len(sys.argv) > 1 else "")
-    if completion.VARIABLE in os.environ:
+    if _COMPLETION in os.environ:
+        from tokonomics.cli import completion
+
+        app = application(None, more)
         completion.hook(app)
-        asked = app
+    else:
+        app = application(sys.argv[1] if len(sys.argv) > 1 else "", more)
     try:
         try:
-            asked(prog_name="tokonomics")  # not "python -m tokonomics": completion is made for that name
+            app(prog_name="tokonomics")  # not "python -m tokonomics": completion is made for that name
         finally:
             sys.stdout.flush()
     except SystemExit as leaving:
@@ -141,13 +134,13 @@ def run() -> None:
         sys.exit(1)
 
 
-def main() -> None:
+def main(more: Mapping[str, Action] | None = None) -> None:
     """Entry point of the ``tokonomics`` command: a reader that leaves (head, less) ends it quietly."""
     # Imports make a million objects that stay: looking through them for garbage takes a tenth of the start.
     gc.set_threshold(100_000, 20, 20)
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    run()
+    run(more)
 
 
 def _show_example(mistake: BaseException | None) -> None:

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from tokonomics.cli.output import Json, show_json
+from tokonomics.report.terminal import say, show_json
 
 
 def files(
     directory: Annotated[Path, typer.Argument(help="Where to write them; made if it is not there.", metavar="DIR")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that were changed.")] = False,
-    json: Json = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """A Grafana dashboard, Prometheus rules with alerts, and a scrape configuration, for `meter --listen`.
 
@@ -28,4 +28,4 @@ def files(
         return
     for path in written:
         typer.echo(f"{path} saved")
-    typer.echo("Import the dashboard in Grafana, and load the rules with rule_files in prometheus.yml.", err=True)
+    say("Import the dashboard in Grafana, and load the rules with rule_files in prometheus.yml.")

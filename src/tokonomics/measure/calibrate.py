@@ -23,17 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
-from tokonomics.errors import BadInput, TokonomicsError, shorten
+from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.evidence import Evidence
 from tokonomics.measure.measurements import Measurement, Mode, Statistic
 from tokonomics.measure.probe.fit_profile import held_out_figures, shrunken
 from tokonomics.measure.validate import kind_of, steps_of, value_of
 from tokonomics.physics.calibration import (
     Correction,
+    ErrorSpread,
     HeldOut,
     Profile,
     Range,
-    Spread,
     engine_of,
     using,
 )
@@ -129,7 +129,8 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
     if not fitted and not kept and evidence.kernels is None and not any(each.held_out for each in groups):
         refusals = ["; ".join([f"{each.what}: {each.refused}", *each.doubts]) for each in groups if each.refused]
         said = "; ".join(refusals) or _most_common(reasons)
-        fix = "--model, --gpu, --engine and --weights say what files do not; docs/calibrate.md says what is needed."
+        told = f"{option('model')}, {option('gpu')}, {option('engine')} and {option('weights')}"
+        fix = f"{told} say what files do not; docs/calibrate.md says what is needed."
         raise BadInput(f"nothing to calibrate on: {said}", fix=fix)
     return Calibrated(
         profile=_named(profile.model_copy(update={"corrections": (*kept, *fitted)}), name),
@@ -183,7 +184,7 @@ def _groups(rows: Sequence[Measurement], reasons: Counter[str]) -> list[list[Mea
     if len(gpus) > 1:
         raise BadInput(
             f"the files are of {len(gpus)} GPUs ({shorten(', '.join(sorted(gpus)), 80)}): a profile speaks of one",
-            fix="Give the files of one, or name it with --gpu where a table holds several.",
+            fix=f"Give the files of one, or name it with {option('gpu')} where a table holds several.",
         )
     return list(members.values())
 
@@ -472,7 +473,7 @@ def errors(rows: Sequence[Measurement], correction: Correction | None) -> list[f
     return found
 
 
-def _spreads(rows: Sequence[Measurement], trial: Correction, steps: StepModel) -> dict[str, Spread]:
+def _spreads(rows: Sequence[Measurement], trial: Correction, steps: StepModel) -> dict[str, ErrorSpread]:
     """How far held-out figures lie from what was learned, as if some of the known size came before.
 
     Statistics of one load err together: they count as one.
@@ -480,8 +481,8 @@ def _spreads(rows: Sequence[Measurement], trial: Correction, steps: StepModel) -
     made: dict[Kind, dict[Load, list[float]]] = {}
     for row, error in zip(rows, errors(rows, trial), strict=True):
         made.setdefault(kind_of(row), {}).setdefault(load_of(row), []).append(error)
-    spreads: dict[str, Spread] = {}
+    spreads: dict[str, ErrorSpread] = {}
     for kind, loads in made.items():
         sizes = [math.sqrt(statistics.fmean(error * error for error in found)) for found in loads.values()]
-        spreads[kind] = Spread(deviation=shrunken(sizes, prior_deviation(kind, steps.deployment)), n=len(sizes))
+        spreads[kind] = ErrorSpread(deviation=shrunken(sizes, prior_deviation(kind, steps.deployment)), n=len(sizes))
     return spreads

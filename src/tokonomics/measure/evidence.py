@@ -17,19 +17,26 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName, option, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
 from tokonomics.measure.importers import vllm
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.measurements import Measurement, Statistic, Unread, read_measurements, read_text, steps_from
 from tokonomics.measure.meter.loads import is_ledger, runs_of
-from tokonomics.measure.priced_run import Machine as RunMachine
-from tokonomics.measure.priced_run import as_model, machine_of, measurements_of
+from tokonomics.measure.priced_run import MeasuredMachine, as_model, machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
 from tokonomics.measure.probe.timing_rows import check_timings
 from tokonomics.measure.step_log import is_step_log, stated_by, steps_logged
 from tokonomics.measure.validate import engine_named
-from tokonomics.physics.calibration import Correction, HeldOut, Kernels, Machine, Profile, is_profile, read_profile
+from tokonomics.physics.calibration import (
+    Correction,
+    HeldOut,
+    Kernels,
+    ProbedMachine,
+    Profile,
+    is_profile,
+    read_profile,
+)
 from tokonomics.units import plural
 
 ROUNDED = 0.95
@@ -63,7 +70,7 @@ class Evidence:
     rows: list[Measurement] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
     kernels: Kernels | None = None
-    machine: Machine | None = None
+    machine: ProbedMachine | None = None
     timings: dict[str, Any] = field(default_factory=dict)
     check: tuple[HeldOut, ...] = ()
     corrections: tuple[Correction, ...] = ()
@@ -159,7 +166,7 @@ def _add_steps(found: Evidence, document: Mapping[str, Any], said: Said, where: 
     """An engine's steps; and the loads under which it logged them, where they are in the file."""
     stated, model = stated_by(document, where), said.model or document.get("model")
     if not isinstance(model, str) or not model:
-        raise BadInput("names no model", where=where, fix="Give --model.")
+        raise BadInput("names no model", where=where, fix=f"Give {option('model')}.")
     found.rows += steps_logged(document, model, _machine(stated, said, where), where)
     loads = document.get("loads")
     results = [load for load in loads if vllm.matches(load)] if isinstance(loads, list) else []
@@ -171,7 +178,7 @@ def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None
     machine = _machine(run.stated, said, where)
     if said.model or run.model is None:
         if not said.model:
-            raise BadInput("names no model", where=where, fix="Give --model.")
+            raise BadInput("names no model", where=where, fix=f"Give {option('model')}.")
         run = as_model(run, said.model)
     points = tuple(_whole_rounds(point) for point in run.points)
     changed = sum(one is not other for one, other in zip(points, run.points, strict=True))
@@ -183,20 +190,20 @@ def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None
     found.rows += taught_by(run.model_copy(update={"points": points}), machine)
 
 
-def _machine(stated: Stated, said: Said, where: str) -> RunMachine:
+def _machine(stated: Stated, said: Said, where: str) -> MeasuredMachine:
     if said.engine is None and stated.engine and not _known_engine(stated.engine):
         raise BadInput(
             f"the engine '{shorten(stated.engine)}' is none of ours",
             where=where,
-            fix="Say with --engine which of ours stands for it; its host's time is then fitted.",
+            fix=f"Say with {option('engine')} which of ours stands for it; its host's time is then fitted.",
         )
     machine = machine_of(stated, said.gpu, said.gpus, said.tp, said.pp, said.ep, said.engine, said.weights, said.kv)
     if machine is None:
-        raise BadInput("does not say which GPU it ran on", where=where, fix="Give --gpu.")
+        raise BadInput("does not say which GPU it ran on", where=where, fix=f"Give {option('gpu')}.")
     return machine
 
 
-def taught_by(run: BenchmarkRun, machine: RunMachine) -> list[Measurement]:
+def taught_by(run: BenchmarkRun, machine: MeasuredMachine) -> list[Measurement]:
     """Every figure of a run that teaches or judges: all but what is one request's luck."""
     rows = measurements_of(run, machine)
     return [row for row in rows if row.statistic is not Statistic.p99 or (row.run.requests or 0) >= FEWEST_FOR_P99]

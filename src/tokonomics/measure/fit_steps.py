@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.measure.engine_log import Array, EngineLog, prompts_of_steps
 from tokonomics.serving.step_table import StepTable, context_points, prompt_axes
 from tokonomics.types import Noun
@@ -119,7 +119,7 @@ def fit_steps(log: EngineLog, names: Sequence[str], where: str) -> StepFit:
         raise BadInput(
             f"{len(alone.seconds)} steps without prompts and {len(mixed.seconds)} with: too few to fit step times on",
             where=where,
-            fix="Name more runs with --fit-on, or a log that has them with --steps-from.",
+            fix=f"Name more runs with {option('fit_on')}, or a log that has them with {option('steps_from')}.",
         )
     decode_step_s, row_s, kv_token_s = _fit_decode(alone)
     sequence_s = row_s[1]

@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import Field
 
 from tokonomics import __version__
-from tokonomics.errors import BadInput, TokonomicsError, shorten
+from tokonomics.errors import BadInput, TokonomicsError, in_python, shorten
 from tokonomics.memory_budget import VARIABLE, available_bytes, given_bytes, stated_bytes
 from tokonomics.types import Noun
 from tokonomics.units import gigabytes, plural
@@ -77,7 +77,8 @@ def _guarded(look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
     try:
         yield from look()
     except TokonomicsError as error:
-        yield Check(name=name, state="broken", seen=error.what, fix=error.fix, facts={"where": error.where})
+        what, where, fix = error.told(in_python)
+        yield Check(name=name, state="broken", seen=what, fix=fix, facts={"where": where})
     except Exception as error:  # whatever it is, the other checks are still worth having
         yield Check(name=name, state="broken", seen=shorten(f"{type(error).__name__}: {error}", 200))
 

@@ -18,7 +18,7 @@ MOST_APART = 1.25
 """Between mean lengths of loads that count as equal: means of a few drawn lengths differ by chance."""
 
 
-class Kept(Noun):
+class KeptLoad(Noun):
     """A promise at one load."""
 
     promise: str
@@ -48,14 +48,14 @@ class LoadVerdict(Noun):
     best: int | None
     """As in ``groups``, where there is one; None where lengths differ."""
     groups: tuple[EqualLengths, ...]
-    promises: tuple[tuple[Kept, ...], ...] = ()
+    promises: tuple[tuple[KeptLoad, ...], ...] = ()
     """Of each load."""
 
 
-def keeps(point: LoadPoint, promises: Sequence[Promise]) -> tuple[Kept, ...]:
+def keeps(point: LoadPoint, promises: Sequence[Promise]) -> tuple[KeptLoad, ...]:
     """Each promise against what was measured."""
     return tuple(
-        Kept(promise=str(promise), promised_s=promise.seconds, measured_s=_measured(point, promise))
+        KeptLoad(promise=str(promise), promised_s=promise.seconds, measured_s=_measured(point, promise))
         for promise in promises
     )
 

@@ -17,7 +17,7 @@ from pydantic import PositiveFloat, ValidationError
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offers import Offer, cheapest_offer, machines_usd_per_hour
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_validation, shorten
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_validation, option, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, MostGpus, MostStages, Stated
 from tokonomics.measure.load_curve import LoadVerdict, judge
 from tokonomics.measure.measurements import MOST_REQUESTS, Measurement, Metric, Mode, RunFacts, Statistic, figure_name
@@ -39,7 +39,7 @@ from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
 
 
-class Machine(Noun):
+class MeasuredMachine(Noun):
     """What served the run: given by the user, or else stated by the file."""
 
     gpu: str
@@ -104,7 +104,7 @@ class PricedRun(Noun):
     """A benchmark with what it costs and how far predictions were off."""
 
     run: BenchmarkRun
-    machine: Machine | None
+    machine: MeasuredMachine | None
     price: Price | None
     points: tuple[PricedPoint, ...]
     verdict: LoadVerdict
@@ -124,7 +124,7 @@ def machine_of(
     engine: str | None,
     weights: str | None,
     kv: str | None,
-) -> Machine | None:
+) -> MeasuredMachine | None:
     """What the user says, completed by what the file says; None where neither names a GPU."""
     name = gpu or stated.gpu
     if name is None:
@@ -138,11 +138,11 @@ def machine_of(
     if many % (split * stages):
         raise BadInput(
             f"{plural(many, 'GPU')} cannot hold whole replicas of {split * stages}",
-            where="--gpus",
-            fix="Give --tp (and --pp) so that they divide --gpus.",
+            field="gpus",
+            fix=f"Give {option('tp')} (and {option('pp')}) so that they divide {option('gpus')}.",
         )
     try:
-        return Machine(
+        return MeasuredMachine(
             gpu=name,
             gpus=many,
             tp=split,
@@ -164,7 +164,7 @@ def as_model(run: BenchmarkRun, model: str) -> BenchmarkRun:
     return run.model_copy(update={"model": model, "stated": stated})
 
 
-def rental_of(machine: Machine, model: str | None, offers: Iterable[Offer] | None = None) -> Price | None:
+def rental_of(machine: MeasuredMachine, model: str | None, offers: Iterable[Offer] | None = None) -> Price | None:
     """Its cheapest offer: of those whose host holds the model, where we know it. None for what nobody sells."""
     deployment = None
     with suppress(TokonomicsError):
@@ -183,7 +183,7 @@ def rental_of(machine: Machine, model: str | None, offers: Iterable[Offer] | Non
 
 
 def price_run(
-    run: BenchmarkRun, machine: Machine | None, price: Price | None, promises: Sequence[Promise] = ()
+    run: BenchmarkRun, machine: MeasuredMachine | None, price: Price | None, promises: Sequence[Promise] = ()
 ) -> PricedRun:
     """Dollars and errors of every load."""
     points = tuple(_priced(run, point, machine, price) for point in run.points)
@@ -206,12 +206,12 @@ def price_run(
     )
 
 
-def measurements_of(run: BenchmarkRun, machine: Machine) -> list[Measurement]:
+def measurements_of(run: BenchmarkRun, machine: MeasuredMachine) -> list[Measurement]:
     """Every figure of a run that can be predicted, a row each; of one replica."""
     return [row for point in run.points for row in _rows(run, point, machine)]
 
 
-def _priced(run: BenchmarkRun, point: LoadPoint, machine: Machine | None, price: Price | None) -> PricedPoint:
+def _priced(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine | None, price: Price | None) -> PricedPoint:
     rows = _rows(run, point, machine) if machine else []
     scored, reason = [], None
     with_median = {row.metric for row in rows if row.statistic is Statistic.p50}
@@ -260,7 +260,7 @@ def _dollars(point: LoadPoint, price: Price, prefill_share: float | None) -> Poi
     )
 
 
-def _rows(run: BenchmarkRun, point: LoadPoint, machine: Machine) -> list[Measurement]:
+def _rows(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine) -> list[Measurement]:
     if run.model is None:
         return []
     replicas = machine.replicas

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from tokonomics.errors import BadInput, UnknownName, shorten
+from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.measure.engine_log import Array, EngineLog, EngineRun
 from tokonomics.measure.fit_steps import StepFit, fit_steps, fitted_table
 from tokonomics.serving.loop import run as serve
@@ -37,7 +37,7 @@ class Figure(StrEnum):
     e2e_p50_s = "e2e_p50_s"
 
 
-class Comparison(Noun):
+class ReplayComparison(Noun):
     """One figure of one run."""
 
     measured: float
@@ -53,7 +53,7 @@ class ReplayedRun(Noun):
     requests: int
     fitted_on: tuple[str, ...]
     fit: StepFit
-    figures: dict[Figure, Comparison | None]
+    figures: dict[Figure, ReplayComparison | None]
     """None where no request has the figure: answers of one token have no TPOT."""
 
 
@@ -80,7 +80,7 @@ def replay(
     else:
         wanted = [name for name in log.runs if name not in chosen]
     if not wanted:
-        raise BadInput("there is no run left to predict", where=where, fix="Name fewer runs with --fit-on.")
+        raise BadInput("there is no run left to predict", where=where, fix=f"Name fewer runs with {option('fit_on')}.")
     fitting = [name for name, run in log.runs.items() if run.steps] if chosen is None else chosen
     plans = [(name, _others(log.runs[name], steps, fitting)) for name in wanted]
     for name, fitted in plans:
@@ -88,7 +88,8 @@ def replay(
             raise BadInput(
                 "there is no other run to fit step times on",
                 where=f"{where}: run {shorten(name)}",
-                fix="Name others with --fit-on, or a log of other runs of the same engine with --steps-from.",
+                fix=f"Name others with {option('fit_on')}, or a log of other runs of the same engine with "
+                f"{option('steps_from')}.",
             )
     fits = {fitted: fit_steps(steps, fitted, of) for fitted in dict.fromkeys(fitted for _, fitted in plans)}
     return Replay(
@@ -167,10 +168,10 @@ def _replayed(log: EngineLog, name: str, fitted_on: tuple[str, ...], fit: StepFi
     )
 
 
-def _comparison(measured: float | None, predicted: float | None) -> Comparison | None:
+def _comparison(measured: float | None, predicted: float | None) -> ReplayComparison | None:
     if not measured or predicted is None:
         return None
-    return Comparison(measured=measured, predicted=predicted, error=predicted / measured - 1)
+    return ReplayComparison(measured=measured, predicted=predicted, error=predicted / measured - 1)
 
 
 def _chosen(log: EngineLog, fit_on: Sequence[str] | None, where: str, *, everything: bool) -> tuple[str, ...] | None:

@@ -14,6 +14,7 @@ from tokonomics.errors import TokonomicsError
 from tokonomics.measure.measurements import Metric, RunFacts, Statistic
 from tokonomics.physics.memory import require_fit
 from tokonomics.physics.steptime import StepModel
+from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, Served
 from tokonomics.traffic.trace import Trace, make_trace
@@ -121,9 +122,9 @@ def _serve(steps: StepModel, trace: Trace, users: int | None, facts: RunFacts) -
     served = simulate(
         deployment.model_copy(update={"model": deployment.model.model_copy(update=reach)}),
         trace,
+        FleetSettings(users=users),
         max_sequences=facts.max_sequences or most,
         max_batched_tokens=facts.max_batched_tokens,
-        users=users,
         steps=steps,
     ).served
     if not (served.status == DONE).all():

@@ -28,7 +28,7 @@ from tokonomics.clock import today
 from tokonomics.errors import BadInput, from_validation
 from tokonomics.measure.benchmark_run import Stated
 from tokonomics.measure.measurements import Measurement, Metric, Mode
-from tokonomics.measure.priced_run import Machine
+from tokonomics.measure.priced_run import MeasuredMachine
 from tokonomics.units import plural
 
 COLUMNS = ("begun", "done", "decode", "prompts", "prefill_tokens", "context")
@@ -61,7 +61,7 @@ def stated_by(document: Mapping[str, Any], where: str) -> Stated:
         raise from_validation(error, where) from None
 
 
-def steps_logged(document: Mapping[str, Any], model: str, machine: Machine, where: str) -> list[Measurement]:
+def steps_logged(document: Mapping[str, Any], model: str, machine: MeasuredMachine, where: str) -> list[Measurement]:
     """The figures of a log, each of steps that are alike."""
     begun, done, decode, prompts, tokens, context = _columns(document, where)
     before = np.concatenate([[-np.inf], done[:-1]])

@@ -33,7 +33,7 @@ TAUGHT = "calibrate"
 """Split of the published rows on which engines' overheads and the intervals were fitted."""
 
 
-class Prediction(Noun):
+class ScoredPrediction(Noun):
     """One measurement with what we would have said."""
 
     measurement: Measurement
@@ -48,7 +48,7 @@ class Prediction(Noun):
         return self.interval.low <= self.measurement.value <= self.interval.high
 
 
-class Summary(Noun):
+class ErrorSummary(Noun):
     """How well a group of rows was predicted."""
 
     n: int
@@ -58,7 +58,7 @@ class Summary(Noun):
     inside_interval: float
 
 
-class Ranking(Noun):
+class RankingScore(Noun):
     """How well the order of GPUs (and numbers of them) came out within one source, model and load."""
 
     groups: int
@@ -76,17 +76,17 @@ class Validation(Noun):
     """Rows without a prediction, by reason."""
     splits: dict[str, int]
     """Rows with one, by the split that their table names; ``calibrate`` taught the model, others did not."""
-    overall: Summary | None
-    groups: dict[str, dict[str, Summary]]
+    overall: ErrorSummary | None
+    groups: dict[str, dict[str, ErrorSummary]]
     """By metric, GPU, engine, kind of model, source."""
-    ranking: Ranking
+    ranking: RankingScore
 
 
-def validate(rows: Sequence[Measurement | Unread]) -> tuple[Validation, list[Prediction]]:
+def validate(rows: Sequence[Measurement | Unread]) -> tuple[Validation, list[ScoredPrediction]]:
     """Predict every row that can be predicted and sum up the errors."""
     for section in ("models", "gpus"):
         user_tables(section)  # a broken catalogue is the user's to mend, not a reason of each row
-    predictions: list[Prediction] = []
+    predictions: list[ScoredPrediction] = []
     reasons: Counter[str] = Counter()
     for row in rows:
         outcome = predict(row) if isinstance(row, Measurement) else row.reason
@@ -108,14 +108,14 @@ def validate(rows: Sequence[Measurement | Unread]) -> tuple[Validation, list[Pre
     )
 
 
-def predict(row: Measurement) -> Prediction | str:
+def predict(row: Measurement) -> ScoredPrediction | str:
     """What we would have said, or why we cannot."""
     try:
         steps = steps_of(row)
         mid = value_of(row, steps)
     except TokonomicsError as error:
         return shorten(error.what, 200)
-    return Prediction(measurement=row, interval=interval(mid, kind_of(row), steps.deployment))
+    return ScoredPrediction(measurement=row, interval=interval(mid, kind_of(row), steps.deployment))
 
 
 def kind_of(row: Measurement) -> Kind:
@@ -130,11 +130,11 @@ def steps_of(row: Measurement) -> StepModel:
     return _step_model(row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, era, profile_key())
 
 
-def summary(predictions: Sequence[Prediction]) -> Summary:
+def summary(predictions: Sequence[ScoredPrediction]) -> ErrorSummary:
     """The four figures of a group."""
     errors = [each.error for each in predictions]
     sizes = sorted(abs(error) for error in errors)
-    return Summary(
+    return ErrorSummary(
         n=len(errors),
         median_abs_log_error=statistics.median(sizes),
         p90_abs_log_error=sizes[math.ceil(0.9 * len(sizes)) - 1],
@@ -374,7 +374,7 @@ def _of(metric: Metric, steady: Steady) -> float:
     }[metric]
 
 
-_GROUPS: dict[str, Callable[[Prediction], str]] = {
+_GROUPS: dict[str, Callable[[ScoredPrediction], str]] = {
     "metric": lambda each: each.measurement.figure if each.measurement.engine else f"{each.measurement.mode}",
     "gpu": lambda each: find_gpu(each.measurement.gpu).key,
     "engine": lambda each: f"{each.measurement.engine or 'bare'} {each.measurement.year}",
@@ -383,16 +383,18 @@ _GROUPS: dict[str, Callable[[Prediction], str]] = {
 }
 
 
-def _grouped(predictions: Iterable[Prediction], key: Callable[[Prediction], str]) -> dict[str, Summary]:
-    members: dict[str, list[Prediction]] = defaultdict(list)
+def _grouped(
+    predictions: Iterable[ScoredPrediction], key: Callable[[ScoredPrediction], str]
+) -> dict[str, ErrorSummary]:
+    members: dict[str, list[ScoredPrediction]] = defaultdict(list)
     for each in predictions:
         members[key(each)].append(each)
     return {name: summary(group) for name, group in sorted(members.items())}
 
 
-def _ranking(predictions: Iterable[Prediction]) -> Ranking:
+def _ranking(predictions: Iterable[ScoredPrediction]) -> RankingScore:
     """Spearman's rank correlation of predicted and measured, within what differs only in its GPUs."""
-    alike: dict[tuple[object, ...], list[Prediction]] = defaultdict(list)
+    alike: dict[tuple[object, ...], list[ScoredPrediction]] = defaultdict(list)
     for each in predictions:
         row = each.measurement
         if row.metric is not Metric.ttft_s:  # in a closed loop the wait for the others' prompts, not the GPU's speed
@@ -407,7 +409,7 @@ def _ranking(predictions: Iterable[Prediction]) -> Ranking:
             correlations.append(
                 spearman([each.interval.mid for each in group], [each.measurement.value for each in group])
             )
-    return Ranking(
+    return RankingScore(
         groups=len(correlations), pairs=members, spearman=statistics.fmean(correlations) if correlations else None
     )
 

@@ -51,7 +51,7 @@ def api_bill(
     as a head that every prompt begins with is: it is written once, and each use keeps it.
     """
     if not 0 <= cached_share <= 1:
-        raise BadInput(f"must be a share from 0 to 1, got {cached_share:g}", where="--cached-share")
+        raise BadInput(f"must be a share from 0 to 1, got {cached_share:g}", field="cached_share")
     written = 1 - cached_share if write_rest else 0.0
     inputs = trace.input_tokens.astype(np.float64)
     outputs = trace.output_tokens.astype(np.float64)
@@ -86,7 +86,7 @@ def api_bill(
     )
 
 
-class LeftOut(Noun):
+class ApiLeftOut(Noun):
     """A price that could not be had, and why."""
 
     name: str
@@ -95,14 +95,14 @@ class LeftOut(Noun):
 
 def api_bills(
     apis: list[ApiPrice], trace: Trace, cached_share: float = 0.0, batch: bool = False, replayed: bool = False
-) -> tuple[tuple[ApiBill, ...], tuple[LeftOut, ...]]:
+) -> tuple[tuple[ApiBill, ...], tuple[ApiLeftOut, ...]]:
     """Each API at its standard prices and, where asked for, at its batch prices; those without a quote are left out.
 
     Where the cached share was ``replayed`` and not asked for, a host that quotes no cached price takes the list price,
     and one whose cache would cost more than it saves is used without.
     """
     made: list[ApiBill] = []
-    missing: list[tuple[LeftOut, BadInput]] = []
+    missing: list[tuple[ApiLeftOut, BadInput]] = []
     for api in apis:
         for at_batch in (False, True) if batch else (False,):
             try:
@@ -112,7 +112,7 @@ def api_bills(
                     made.append(api_bill(api, trace, cached_share, at_batch))
             except BadInput as error:
                 name = f"{api.key} (batch)" if at_batch else api.key
-                missing.append((LeftOut(name=name, why=error.what), error))
+                missing.append((ApiLeftOut(name=name, why=error.what), error))
     if not made:
         raise missing[0][1]
     return tuple(made), tuple(each for each, _ in missing)

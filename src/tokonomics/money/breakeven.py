@@ -121,8 +121,8 @@ class Extra(Noun):
 
 def engineers(number: float, usd_per_month: float) -> Extra:
     """People who run it."""
-    require_positive("--engineers", number)
-    require_positive("--engineer-usd-per-month", usd_per_month)
+    require_positive("engineers", number)
+    require_positive("engineer_usd_per_month", usd_per_month)
     return Extra(name=f"{number:g} engineer{'' if number == 1 else 's'}", usd_per_month=number * usd_per_month)
 
 
@@ -195,7 +195,7 @@ class SelfHosted(Noun):
 MACHINES = "machines"
 
 
-class Window(Noun):
+class VolumeWindow(Noun):
     """Volumes at which self-hosting is cheaper; without an end from the last one."""
 
     tokens_per_month: PositiveFloat
@@ -213,7 +213,7 @@ class BreakEven(Noun):
     """The volume at which self-hosting first is cheaper."""
     stays_tokens_per_month: PositiveFloat | None
     """The volume from which on it stays cheaper, whatever the stair."""
-    windows: tuple[Window, ...]
+    windows: tuple[VolumeWindow, ...]
     """Where it is cheaper; of very many only the first ones and the last."""
     never: str | None
     """Why there is none."""
@@ -283,7 +283,7 @@ def _safe_from(hosted: SelfHosted, usd_per_mtok: float) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _windows(ends: Floats, bills: Floats, usd_per_token: float) -> list[Window]:
+def _windows(ends: Floats, bills: Floats, usd_per_token: float) -> list[VolumeWindow]:
     """Stretches in which the line is above the stairs; the last has no end."""
     starts = np.concatenate([[0.0], ends[:-1]])
     meets = bills / usd_per_token
@@ -295,7 +295,7 @@ def _windows(ends: Floats, bills: Floats, usd_per_token: float) -> list[Window]:
             merged[-1][1] = ends_at
         else:
             merged.append([begins, ends_at])
-    made = [Window(tokens_per_month=a, until_tokens_per_month=b) for a, b in merged]
+    made = [VolumeWindow(tokens_per_month=a, until_tokens_per_month=b) for a, b in merged]
     return [*made[:-1], made[-1].model_copy(update={"until_tokens_per_month": None})]
 
 
@@ -353,7 +353,7 @@ SELF_HOSTED = "self-hosted"
 
 def bill_at(hosted: SelfHosted, apis: dict[str, float], tokens_per_month: float) -> BillAt:
     """The bill of each side; ``apis`` are dollars per million tokens by name."""
-    require_positive("--tokens-per-month", tokens_per_month)
+    require_positive("tokens_per_month", tokens_per_month)
     kind, tree = hosted.kind(tokens_per_month), hosted.bill(tokens_per_month)
     asked = {name: price * tokens_per_month / TOKENS_PER_MTOK for name, price in apis.items()}
     return BillAt(

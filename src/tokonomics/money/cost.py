@@ -65,6 +65,28 @@ class CostTree(Noun):
         return self.lines + tuple(leaf for branch in self.branches for leaf in branch.leaves())
 
 
+def replica_hour(name: str, replicas: int, usd_per_replica_hour: float, *more: CostLine) -> CostTree:
+    """An hour of so many replicas, and what comes on top."""
+    line = CostLine(name="replicas", quantity=replicas, unit="hour", usd_per_unit=usd_per_replica_hour)
+    return CostTree(name=name, lines=(line, *more))
+
+
+class LeverBill(Noun):
+    """Dollars an hour before and after a change."""
+
+    before: CostTree
+    after: CostTree
+
+    @property
+    def saved_usd(self) -> float:
+        """An hour; below zero where the change costs more than it saves."""
+        return self.before.usd - self.after.usd
+
+    @property
+    def saved_share(self) -> float:
+        return self.saved_usd / self.before.usd if self.before.usd else 0.0
+
+
 WORKING = "working"
 IDLE = "idle"
 
@@ -78,8 +100,8 @@ class LoadStep(Noun):
 
 def cost(usd_per_hour: float, tokens_per_second: float, utilization: float = 1.0, gpus: int = 1) -> Cost:
     """Solve the cost equation for ``gpus`` GPUs at ``usd_per_hour`` each."""
-    require_positive("usd-per-hour", usd_per_hour)
-    require_positive("tokens-per-second", tokens_per_second)
+    require_positive("usd_per_hour", usd_per_hour)
+    require_positive("tokens_per_second", tokens_per_second)
     require_positive("gpus", gpus)
     require_utilization(utilization)
     fleet_usd_per_hour = usd_per_hour * gpus
@@ -115,7 +137,7 @@ def parse_load(text: str) -> list[LoadStep]:
         except ValueError:
             raise BadInput(
                 f"'{shorten(part)}' is not HOURSxUTILIZATION",
-                where="--load",
+                field="load",
                 fix="Write such as 8x0.99,16x0: eight hours at 99 %, sixteen idle.",
             ) from None
     return steps
@@ -126,7 +148,7 @@ def mean_utilization(profile: Sequence[LoadStep]) -> float:
     hours = math.fsum(step.hours for step in profile)
     busy = math.fsum(step.hours * step.utilization for step in profile)
     if not profile or busy <= 0:
-        raise BadInput("the load profile never does any work: no tokens to divide the bill by", where="--load")
+        raise BadInput("the load profile never does any work: no tokens to divide the bill by", field="load")
     return busy / hours
 
 
@@ -192,7 +214,7 @@ def needed_for(
     usd_per_mtok: float, usd_per_hour: float, tokens_per_second: float, utilization: float = 1.0, gpus: int = 1
 ) -> Needed:
     """The cost equation solved backwards, for each of its terms."""
-    require_positive("the target", usd_per_mtok)
+    require_positive("target", usd_per_mtok)
     now = cost(usd_per_hour, tokens_per_second, utilization, gpus)
     factor = now.usd_per_mtok / usd_per_mtok
     return Needed(
@@ -260,14 +282,17 @@ def monthly_fleet(shares: Sequence[FleetShare]) -> CostTree:
 
 def saving(before: float, after: float) -> float:
     """The share of the old bill that the new one saves; negative when it is dearer."""
-    return 1 - after / require_positive("the bill compared with", before)
+    if not _TINIEST <= before <= _ABSURD:
+        raise BadInput(f"the bill compared with must be a positive number, got {before}")
+    return 1 - after / before
 
 
-def require_positive(name: str, value: float) -> float:
+def require_positive(field: str, value: float) -> float:
+    """An input that is above 0, and not beyond any machine."""
     if value > _ABSURD:
-        raise BadInput(f"{name} is beyond any machine: the largest accepted is {_ABSURD:.0e}")
+        raise BadInput(f"is beyond any machine: the largest accepted is {_ABSURD:.0e}", field=field)
     if not value >= _TINIEST:
-        raise BadInput(f"{name} must be a positive number, got {value}")
+        raise BadInput(f"must be a positive number, got {value}", field=field)
     return value
 
 

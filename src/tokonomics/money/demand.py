@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
@@ -59,6 +59,13 @@ class Demand(Noun):
     def mean(self) -> float:
         return math.fsum(self.total) / self.hours
 
+    @property
+    def mix(self) -> dict[str, float]:
+        """Each class's share of all requests."""
+        sums = {name: float(np.sum(rates)) for name, rates in self.rates.items()}
+        total = sum(sums.values())
+        return {name: requests / total if total else 1 / len(sums) for name, requests in sums.items()}
+
     def scaled(self, factor: float) -> "Demand":
         """The same shape, so many times as much."""
         return Demand(rates={name: tuple(rate * factor for rate in rates) for name, rates in self.rates.items()})
@@ -74,7 +81,7 @@ def demand_of(rates: Sequence[float], name: str = EVERY_SIZE) -> Demand:
     return Demand(rates={name: tuple(float(rate) for rate in rates)})
 
 
-def parse_demand(text: str, hours: int | None = None, where: str = "--demand") -> Demand:
+def parse_demand(text: str, hours: int | None = None, field: str = "demand") -> Demand:
     """``12x20,12x2`` (twelve hours at 20 a second, twelve at 2, repeated), or a curve such as ``diurnal:5,peak=3``.
 
     Over a week unless told, or over all the hours that were written where they are more.
@@ -82,12 +89,12 @@ def parse_demand(text: str, hours: int | None = None, where: str = "--demand") -
     _require_hours(HOURS_PER_WEEK if hours is None else hours)
     head = text.split(",", 1)[0].partition(":")[0].strip()
     if head.isalpha():
-        return _from_curve(text, HOURS_PER_WEEK if hours is None else hours, where)
-    steps = [_step(part, where) for part in text.split(",")]
+        return _from_curve(text, HOURS_PER_WEEK if hours is None else hours, field)
+    steps = [_step(part, field) for part in text.split(",")]
     written = sum(length for length, _ in steps)
     if hours is None and written > MOST_HOURS:
-        fix = f"Write at most {MOST_HOURS}: they repeat. Or give --hours, for the first of them."
-        raise BadInput(f"has {written:,} hours", where=where, fix=fix)
+        fix = f"Write at most {MOST_HOURS}: they repeat. Or give {option('hours')}, for the first of them."
+        raise BadInput(f"has {written:,} hours", field=field, fix=fix)
     pattern = np.repeat([rate for _, rate in steps], [length for length, _ in steps])
     return demand_of(np.resize(pattern, max(HOURS_PER_WEEK, written) if hours is None else hours).tolist())
 
@@ -140,19 +147,19 @@ def machines_needed(demand: Demand, requests_per_s: float | Mapping[str, float])
 
 def _require_hours(hours: int) -> None:
     if not 1 <= hours <= MOST_HOURS:
-        fix = "It repeats: --hours 168 stands for every week of the year." if hours > MOST_HOURS else None
-        raise BadInput(f"a horizon has 1 to {MOST_HOURS:,} hours, got {hours}", where="--hours", fix=fix)
+        fix = f"It repeats: {option('hours', 168)} stands for every week of the year." if hours > MOST_HOURS else None
+        raise BadInput(f"a horizon has 1 to {MOST_HOURS:,} hours, got {hours}", field="hours", fix=fix)
 
 
-def _from_curve(text: str, hours: int, where: str) -> Demand:
-    arrivals = parse_arrivals(text, where)
+def _from_curve(text: str, hours: int, field: str) -> Demand:
+    arrivals = parse_arrivals(text, field)
     if arrivals.at_once is not None:
-        raise BadInput("a burst has no rate", where=where, fix="Write such as diurnal:5,peak=3 or 12x20,12x2.")
+        raise BadInput("a burst has no rate", field=field, fix="Write such as diurnal:5,peak=3 or 12x20,12x2.")
     expected = [arrivals.curve.by(arrivals.start_s + hour * SECONDS_PER_HOUR) for hour in range(hours + 1)]
     return demand_of((np.diff(expected) / SECONDS_PER_HOUR).tolist())
 
 
-def _step(part: str, where: str) -> tuple[int, float]:
+def _step(part: str, field: str) -> tuple[int, float]:
     hours, _, rate = part.strip().lower().partition("x")
     try:
         step = int(hours), float(rate)
@@ -161,7 +168,7 @@ def _step(part: str, where: str) -> tuple[int, float]:
     if not (1 <= step[0] <= MOST_HOURS and 0 <= step[1] <= _MOST_RATE):
         raise BadInput(
             f"'{shorten(part)}' is not HOURSxRATE",
-            where=where,
+            field=field,
             fix="Write such as 12x20,12x2: twelve whole hours at 20 requests a second, twelve at 2.",
         )
     return step

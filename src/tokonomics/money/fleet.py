@@ -94,7 +94,7 @@ class Wishes(Noun):
     """Buy on demand what an interruption takes, until spot is back; otherwise that capacity is missing."""
 
 
-class Purchase(Noun):
+class FleetPurchase(Noun):
     """Machines of one offer on one set of terms."""
 
     offer: str
@@ -113,7 +113,7 @@ class Purchase(Noun):
     """Of spot: who says how often it is taken back."""
 
 
-class Comparison(Noun):
+class FleetComparison(Noun):
     """Another way to buy for the same demand."""
 
     name: str
@@ -128,7 +128,7 @@ class FleetPlan(Noun):
     """The cheapest fleet found, and how sure it is the cheapest."""
 
     hours: PositiveInt
-    purchases: tuple[Purchase, ...]
+    purchases: tuple[FleetPurchase, ...]
     demand: tuple[float, ...]
     """Requests a second, by hour."""
     firm_capacity: tuple[float, ...]
@@ -146,7 +146,7 @@ class FleetPlan(Noun):
     """(Bill − proven lower bound) ÷ bill: no fleet is cheaper by more than this share."""
     solve_s: NonNegativeFloat
     variables: NonNegativeInt
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[FleetComparison, ...] = ()
 
     @property
     def committed_usd(self) -> float:

@@ -17,9 +17,8 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import FleetOffer, FleetPlan, Purchase, Wishes, counted_share, mixed_capacity
+from tokonomics.money.fleet import FleetOffer, FleetPlan, FleetPurchase, Wishes, counted_share, mixed_capacity
 from tokonomics.money.fleet_load import shared_out
-from tokonomics.money.fleet_program import mix_of
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
@@ -56,7 +55,7 @@ def availability(
     zones = sorted({each.place or "" for each in plan.purchases if each.terms is Terms.spot})
     gone = [_gone(zone, plan.purchases, offers, wishes) for zone in zones]
     states = list(_states(gone, correlation))
-    mix = mix_of(demand)
+    mix = demand.mix
     seen: dict[tuple[float, ...], tuple[float, float]] = {}
     zones_hold = holds = 0.0
     for hour in range(demand.hours):
@@ -89,7 +88,7 @@ def hold_availability(
     require_target(target)
     began = time.perf_counter()
     by_name = {offer.name: offer for offer in offers}
-    mix = mix_of(demand)
+    mix = demand.mix
     nearest, usd = 0.0, math.inf
     best: tuple[FleetPlan, Wishes, Availability] | None = None
 
@@ -132,7 +131,7 @@ def hold_availability(
         return best
     raise BadInput(
         f"no fleet was found that carries the demand {_nines(target)} of the time",
-        where="--availability",
+        field="availability",
         fix=f"The nearest that was found is {_nines(nearest)}.",
     )
 
@@ -142,7 +141,7 @@ def _sizes(offers: Sequence[FleetOffer], demand: Demand) -> list[float]:
 
     The look: the mean demand and room for one such machine, at the best price up to that size.
     """
-    mix = mix_of(demand)
+    mix = demand.mix
     prices = {offer.name: min(offer.prices, default=math.inf) for offer in offers}
     carried = {offer.name: mixed_capacity(offer, mix) for offer in offers}
     sizes = set(carried.values())
@@ -158,7 +157,7 @@ def require_target(target: float) -> float:
     """Never all of the time: machines fail."""
     if not 0 < target < 1:
         fix = "Write such as 0.9999."
-        raise BadInput(f"must be above 0 and below 1, got {target:g}", where="--availability", fix=fix)
+        raise BadInput(f"must be above 0 and below 1, got {target:g}", field="availability", fix=fix)
     return target
 
 
@@ -167,7 +166,7 @@ def missing_share(offer: FleetOffer) -> float:
     return offer.gpus * FAILURES_PER_GPU_HOUR * (NOTICED_S + offer.startup_s) / SECONDS_PER_HOUR
 
 
-def _gone(zone: str, purchases: Sequence[Purchase], offers: Mapping[str, FleetOffer], wishes: Wishes) -> float:
+def _gone(zone: str, purchases: Sequence[FleetPurchase], offers: Mapping[str, FleetOffer], wishes: Wishes) -> float:
     """The share of time in which a zone's machines are missing; of several offers the largest."""
     return max(
         1 - counted_share(offers[each.offer], market, wishes)
@@ -196,7 +195,7 @@ def _states(gone: Sequence[float], correlation: float) -> Iterator[tuple[frozens
 
 
 def _hour(
-    purchases: Sequence[Purchase],
+    purchases: Sequence[FleetPurchase],
     counts: Sequence[int],
     rates: Mapping[str, float],
     offers: Mapping[str, FleetOffer],

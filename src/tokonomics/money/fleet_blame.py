@@ -7,7 +7,7 @@ one wish loosened at a time; a wish whose loosening helps is to blame, and bisec
 import math
 from collections.abc import Callable, Sequence
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import FleetOffer, Wishes
 from tokonomics.money.fleet_kinds import kinds_of
@@ -67,11 +67,13 @@ def _repairs(offers: Sequence[FleetOffer], one: Demand, wishes: Wishes) -> dict[
         repairs["min_replicas"] = f"Ask for at least {most} firm replicas instead of {wishes.min_replicas}."
     if wishes.max_spot_share < 1 and loosened(max_spot_share=1.0):
         least = _least(lambda share: loosened(max_spot_share=share), wishes.max_spot_share)
-        repairs["max_spot_share"] = f"Let spot carry {_percent(least, up=True)} of an hour's demand (--max-spot-share)."
+        repairs["max_spot_share"] = (
+            f"Let spot carry {_percent(least, up=True)} of an hour's demand ({option('max_spot_share')})."
+        )
     if wishes.max_zone_share < 1 and loosened(max_zone_share=1.0):
         least = _least(lambda share: loosened(max_zone_share=share), wishes.max_zone_share)
         repairs["max_zone_share"] = (
-            f"Let one zone hold {_percent(least, up=True)} of an hour's demand (--max-zone-share)."
+            f"Let one zone hold {_percent(least, up=True)} of an hour's demand ({option('max_zone_share')})."
         )
     if wishes.spare and loosened(spare={}):
         repairs["availability"] = "Ask for a lower availability: there is no room for what fails."

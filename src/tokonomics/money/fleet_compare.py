@@ -13,9 +13,10 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import saving
 from tokonomics.money.demand import Demand, machines_needed
-from tokonomics.money.fleet import Comparison, FleetOffer, FleetPlan, Wishes, median_base, spot_usd_per_hour
+from tokonomics.money.fleet import FleetComparison, FleetOffer, FleetPlan, Wishes, median_base, spot_usd_per_hour
 from tokonomics.money.fleet_kinds import start_hours, stripped
-from tokonomics.money.fleet_program import GAP, TIME_LIMIT_S, optimal_fleet, starts_of
+from tokonomics.money.fleet_program import starts_of
+from tokonomics.money.fleet_search import GAP, TIME_LIMIT_S, optimal_fleet
 from tokonomics.units import HOURS_PER_MONTH
 
 
@@ -63,7 +64,7 @@ def compare(
     return plan.model_copy(
         update={
             "comparisons": tuple(
-                Comparison(
+                FleetComparison(
                     name=title,
                     usd_per_month=usd or None,
                     saved_share=saving(usd, plan.usd_per_month) if usd else None,

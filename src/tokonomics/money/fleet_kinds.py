@@ -13,7 +13,7 @@ from tokonomics.units import SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True)
-class Kind:
+class PurchaseKind:
     """Something that can be bought: a column of the program for each hour, or one for all hours if reserved."""
 
     offer: FleetOffer
@@ -39,19 +39,22 @@ class Kind:
         return self.offer.requests_per_s.get(name, 0.0) * self.counted
 
 
-def kinds_of(offers: Sequence[FleetOffer], wishes: Wishes) -> list[Kind]:
+def kinds_of(offers: Sequence[FleetOffer], wishes: Wishes) -> list[PurchaseKind]:
     """Everything the offers sell: each commitment, on demand, each zone of spot."""
-    kinds: list[Kind] = []
+    kinds: list[PurchaseKind] = []
     for offer in offers:
         quota = float("inf") if offer.max_machines is None else float(offer.max_machines)
         paid_hours = start_hours(offer)
         kinds += [
-            Kind(offer, Terms.reserved, term, price, price, 1.0, 0.0, quota) for term, price in offer.reserved.items()
+            PurchaseKind(offer, Terms.reserved, term, price, price, 1.0, 0.0, quota)
+            for term, price in offer.reserved.items()
         ]
         if (price_now := offer.usd_per_hour) is not None:
-            kinds.append(Kind(offer, Terms.on_demand, None, price_now, price_now, 1.0, price_now * paid_hours, quota))
+            kinds.append(
+                PurchaseKind(offer, Terms.on_demand, None, price_now, price_now, 1.0, price_now * paid_hours, quota)
+            )
         kinds += [
-            Kind(
+            PurchaseKind(
                 offer,
                 Terms.spot,
                 market.zone,
@@ -72,9 +75,9 @@ def start_hours(offer: FleetOffer) -> float:
     return (offer.startup_s + offer.drain_s) / SECONDS_PER_HOUR
 
 
-def undominated(kinds: Sequence[Kind], wishes: Wishes) -> list[Kind]:
+def undominated(kinds: Sequence[PurchaseKind], wishes: Wishes) -> list[PurchaseKind]:
     """Without what another kind on the same terms does as well for no more money: exact, and far fewer columns."""
-    kept: list[Kind] = []
+    kept: list[PurchaseKind] = []
     # Cheapest first, so that what could rule a kind out was seen before it.
     for kind in sorted(kinds, key=lambda each: (each.expected_usd_per_hour, each.start_usd, -sum_capacity(each))):
         if not any(_replaces(other, kind, wishes) for other in kept):
@@ -82,11 +85,11 @@ def undominated(kinds: Sequence[Kind], wishes: Wishes) -> list[Kind]:
     return [kind for kind in kinds if any(kind is each for each in kept)]
 
 
-def sum_capacity(kind: Kind) -> float:
+def sum_capacity(kind: PurchaseKind) -> float:
     return kind.counted * sum(kind.offer.requests_per_s.values())
 
 
-def _replaces(other: Kind, kind: Kind, wishes: Wishes) -> bool:
+def _replaces(other: PurchaseKind, kind: PurchaseKind, wishes: Wishes) -> bool:
     if other.terms is not kind.terms or other.limit != float("inf"):
         return False
     if other.expected_usd_per_hour > kind.expected_usd_per_hour or other.start_usd > kind.start_usd:

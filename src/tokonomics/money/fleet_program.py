@@ -22,27 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.spot import REGION_CORRELATION
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import (
-    FleetOffer,
-    FleetPlan,
-    Purchase,
-    Wishes,
-    mixed_capacity,
-)
-from tokonomics.money.fleet_bill import p99_bill
-from tokonomics.money.fleet_kinds import Kind, kinds_of, undominated
-from tokonomics.units import HOURS_PER_MONTH
+from tokonomics.money.fleet import Wishes
+from tokonomics.money.fleet_kinds import PurchaseKind
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-GAP = 5e-3
-"""Stop when no fleet can be cheaper by more than this share: half a percent is far below what prices move."""
-TIME_LIMIT_S = 30.0
-"""What is left of the gap by then is mostly a bound not proven, and is printed (benchmarks/bench_fleet.py)."""
 ROUNDING = 1e-9
 """Relative slack on the demand, so that ten machines of a tenth carry one."""
 
@@ -57,71 +44,8 @@ class Solution:
     variables: int
 
 
-def optimal_fleet(
-    offers: Sequence[FleetOffer],
-    demand: Demand,
-    wishes: Wishes | None = None,
-    *,
-    gap: float = GAP,
-    time_limit_s: float = TIME_LIMIT_S,
-    correlation: float = REGION_CORRELATION,
-    seed: int = 0,
-) -> FleetPlan:
-    """The cheapest fleet for a demand; ``correlation`` is that of interruptions between zones, for the p99 bill."""
-    from tokonomics.money.fleet_search import search  # It solves programs of this module.
-
-    wishes = wishes or Wishes()
-    _check(offers, demand)
-    kinds = undominated(kinds_of(offers, wishes), wishes)
-    solution = search(kinds, demand, wishes, gap, time_limit_s)
-    if solution is None:
-        from tokonomics.money.fleet_blame import impossible
-
-        raise impossible(offers, demand, wishes)
-    starts = starts_of(solution.counts)
-    usd = np.array([kind.expected_usd_per_hour for kind in kinds]) * solution.counts.sum(axis=1)
-    start_usd = np.array([kind.start_usd for kind in kinds]) * starts.sum(axis=1)
-    bought = [index for index in range(len(kinds)) if solution.counts[index].any()]
-    expected = float(usd.sum() + start_usd.sum())
-    held = [(kinds[i].offer, market, solution.counts[i]) for i in bought if (market := kinds[i].market)]
-    sizes = _sizes(kinds, demand)
-    is_firm = np.array([kind.is_firm for kind in kinds])
-    firm, spot = (size.tolist() for size in ((sizes * is_firm) @ solution.counts, (sizes * ~is_firm) @ solution.counts))
-    usd_per_month = expected * HOURS_PER_MONTH / demand.hours
-    return FleetPlan(
-        hours=demand.hours,
-        purchases=tuple(
-            Purchase(
-                offer=kinds[index].offer.name,
-                terms=kinds[index].terms,
-                place=kinds[index].place,
-                by_hour=tuple(solution.counts[index].tolist()),
-                usd_per_hour=kinds[index].usd_per_hour,
-                requests_per_s=float(sizes[index]),
-                usd=float(usd[index] + start_usd[index]),
-                usd_per_month=float(usd[index] + start_usd[index]) * HOURS_PER_MONTH / demand.hours,
-                interruptions_by=market.interruptions_by if (market := kinds[index].market) else None,
-            )
-            for index in bought
-        ),
-        demand=demand.total,
-        firm_capacity=tuple(firm),
-        spot_capacity=tuple(spot),
-        expected_usd=expected,
-        usd_per_month=usd_per_month,
-        p99_usd_per_month=p99_bill(held, usd_per_month, wishes, correlation, seed),
-        startup_usd=float(start_usd.sum()),
-        gap=max(0.0, 1 - solution.lower_bound / expected) if expected > 0 else 0.0,
-        solve_s=solution.solve_s,
-        variables=solution.variables,
-    )
-
-
-# --- the program ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class Window:
+class ProgramWindow:
     """Some hours of a longer horizon: counts by kind just before and just after; reserved ones stay as they are."""
 
     before: Ints
@@ -158,14 +82,14 @@ class _Rows:
 
 
 def solve(
-    kinds: Sequence[Kind],
+    kinds: Sequence[PurchaseKind],
     demand: Demand,
     wishes: Wishes,
     gap: float,
     time_limit_s: float,
     *,
     relaxed: bool = False,
-    window: Window | None = None,
+    window: ProgramWindow | None = None,
 ) -> Solution | None:
     """The counts by kind and hour; None where there is no fleet. ``relaxed`` lets machines be divided."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # Half a second: only for those who solve.
@@ -268,7 +192,7 @@ def _start(table: _Rows, starts: Ints, own: Ints, around: tuple[int, int] | None
     table.block(low, np.full(len(starts), np.inf))
 
 
-def bill(kinds: Sequence[Kind], counts: Ints) -> float:
+def bill(kinds: Sequence[PurchaseKind], counts: Ints) -> float:
     """Expected USD of these counts over their hours."""
     usd = np.array([kind.expected_usd_per_hour for kind in kinds]) @ counts.sum(axis=1)
     return float(usd + np.array([kind.start_usd for kind in kinds]) @ starts_of(counts).sum(axis=1))
@@ -301,7 +225,7 @@ def spells(demand: Demand) -> int:
     return _merged(demand, True)[0].hours
 
 
-def _columns(kinds: Sequence[Kind], hours: int) -> tuple[list[Ints], int]:
+def _columns(kinds: Sequence[PurchaseKind], hours: int) -> tuple[list[Ints], int]:
     """The columns of each kind: one an hour, or a single one if reserved."""
     columns, size = [], 0
     for kind in kinds:
@@ -312,7 +236,7 @@ def _columns(kinds: Sequence[Kind], hours: int) -> tuple[list[Ints], int]:
 
 
 def _carry(
-    table: _Rows, kinds: Sequence[Kind], columns: Sequence[Ints], demand: Demand, wishes: Wishes, size: int
+    table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], demand: Demand, wishes: Wishes, size: int
 ) -> int:
     """Rows that make the fleet carry the demand; how many columns they add."""
     hours, endless = demand.hours, np.full(demand.hours, np.inf)
@@ -349,7 +273,9 @@ def _carry(
     return extra
 
 
-def _keep_least(table: _Rows, kinds: Sequence[Kind], columns: Sequence[Ints], hours: int, wishes: Wishes) -> None:
+def _keep_least(
+    table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], hours: int, wishes: Wishes
+) -> None:
     if not wishes.min_replicas:
         return
     rows = table.block(np.full(hours, float(wishes.min_replicas)), np.full(hours, np.inf))
@@ -358,7 +284,7 @@ def _keep_least(table: _Rows, kinds: Sequence[Kind], columns: Sequence[Ints], ho
             table.put(rows, columns[index], float(kind.offer.replicas))
 
 
-def _keep_quotas(table: _Rows, kinds: Sequence[Kind], columns: Sequence[Ints], hours: int) -> None:
+def _keep_quotas(table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], hours: int) -> None:
     """Reserved and on-demand machines of an offer share its quota."""
     for offer in {id(kind.offer): kind.offer for kind in kinds}.values():
         firm = [index for index, kind in enumerate(kinds) if kind.offer is offer and kind.is_firm]
@@ -367,34 +293,3 @@ def _keep_quotas(table: _Rows, kinds: Sequence[Kind], columns: Sequence[Ints], h
         rows = table.block(np.full(hours, -np.inf), np.full(hours, float(offer.max_machines)))
         for index in firm:
             table.put(rows, columns[index], 1.0)
-
-
-def mix_of(demand: Demand) -> dict[str, float]:
-    """Each class's share of all requests."""
-    sums = {name: float(np.sum(rates)) for name, rates in demand.rates.items()}
-    total = sum(sums.values())
-    return {name: each / total if total else 1 / len(sums) for name, each in sums.items()}
-
-
-def _sizes(kinds: Sequence[Kind], demand: Demand) -> Floats:
-    """What one of each kind counts for, in requests of the demand's mix."""
-    mix = mix_of(demand)
-    return np.array([mixed_capacity(kind.offer, mix) * kind.counted for kind in kinds])
-
-
-def _check(offers: Sequence[FleetOffer], demand: Demand) -> None:
-    if not offers:
-        raise BadInput("there is no offer to buy from", fix="Loosen the filters, or add offers.")
-    names = [offer.name for offer in offers]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise BadInput(f"two offers are called '{twice}'")
-    unpriced = next((offer for offer in offers if not offer.prices), None)
-    if unpriced is not None:
-        raise BadInput(f"'{unpriced.name}' has no price on any terms")
-    for name, rates in demand.rates.items():
-        if max(rates) > 0 and not any(name in offer.requests_per_s for offer in offers):
-            raise BadInput(
-                f"no offer holds requests of the class '{name}'",
-                fix="Add an offer with more memory, or leave these requests out.",
-            )

@@ -1,9 +1,10 @@
-"""A program too large to solve at once: solved for divided machines, made whole hour by hour, then improved.
+"""The cheapest fleet for a demand: the program of ``fleet_program`` solved, at once or part by part.
 
-The bill of divided machines is a proven bound. It also says how many to reserve; with those kept, and no start-ups,
-each hour is a small program of its own. The fleet found is improved by solving the whole with only the kinds in use,
-and a window of hours at a time with start-ups and all else kept, until the gap is closed, nothing improves, or time is
-up; what time is left goes into a better bound.
+A program too large to solve at once is solved for divided machines, made whole hour by hour, then improved. The bill of
+divided machines is a proven bound. It also says how many to reserve; with those kept, and no start-ups, each hour is a
+small program of its own. The fleet found is improved by solving the whole with only the kinds in use, and a window of
+hours at a time with start-ups and all else kept, until the gap is closed, nothing improves, or time is up; what time is
+left goes into a better bound.
 """
 
 import time
@@ -14,11 +15,30 @@ from dataclasses import replace
 import numpy as np
 
 from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.spot import REGION_CORRELATION
+from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import FleetOffer, Wishes
-from tokonomics.money.fleet_kinds import Kind, kinds_of, undominated
-from tokonomics.money.fleet_program import Ints, OutOfTime, Solution, Window, bill, solve, spells
+from tokonomics.money.fleet import FleetOffer, FleetPlan, FleetPurchase, Wishes, mixed_capacity
+from tokonomics.money.fleet_bill import p99_bill
+from tokonomics.money.fleet_blame import impossible
+from tokonomics.money.fleet_kinds import PurchaseKind, kinds_of, undominated
+from tokonomics.money.fleet_program import (
+    Floats,
+    Ints,
+    OutOfTime,
+    ProgramWindow,
+    Solution,
+    bill,
+    solve,
+    spells,
+    starts_of,
+)
+from tokonomics.units import HOURS_PER_MONTH
 
+GAP = 5e-3
+"""Stop when no fleet can be cheaper by more than this share: half a percent is far below what prices move."""
+TIME_LIMIT_S = 30.0
+"""What is left of the gap by then is mostly a bound not proven, and is printed (benchmarks/bench_fleet.py)."""
 AT_ONCE = 600
 """Columns that HiGHS solves by itself within seconds (benchmarks/bench_fleet.py)."""
 WINDOW_HOURS = 12
@@ -26,7 +46,88 @@ WINDOW_S = 2.0
 ROUNDS = 6
 
 
-def search(kinds: Sequence[Kind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float) -> Solution | None:
+def optimal_fleet(
+    offers: Sequence[FleetOffer],
+    demand: Demand,
+    wishes: Wishes | None = None,
+    *,
+    gap: float = GAP,
+    time_limit_s: float = TIME_LIMIT_S,
+    correlation: float = REGION_CORRELATION,
+    seed: int = 0,
+) -> FleetPlan:
+    """The cheapest fleet for a demand; ``correlation`` is that of interruptions between zones, for the p99 bill."""
+    wishes = wishes or Wishes()
+    _check(offers, demand)
+    kinds = undominated(kinds_of(offers, wishes), wishes)
+    solution = search(kinds, demand, wishes, gap, time_limit_s)
+    if solution is None:
+        raise impossible(offers, demand, wishes)
+    starts = starts_of(solution.counts)
+    usd = np.array([kind.expected_usd_per_hour for kind in kinds]) * solution.counts.sum(axis=1)
+    start_usd = np.array([kind.start_usd for kind in kinds]) * starts.sum(axis=1)
+    bought = [index for index in range(len(kinds)) if solution.counts[index].any()]
+    expected = float(usd.sum() + start_usd.sum())
+    held = [(kinds[i].offer, market, solution.counts[i]) for i in bought if (market := kinds[i].market)]
+    sizes = _sizes(kinds, demand)
+    is_firm = np.array([kind.is_firm for kind in kinds])
+    firm, spot = (size.tolist() for size in ((sizes * is_firm) @ solution.counts, (sizes * ~is_firm) @ solution.counts))
+    usd_per_month = expected * HOURS_PER_MONTH / demand.hours
+    return FleetPlan(
+        hours=demand.hours,
+        purchases=tuple(
+            FleetPurchase(
+                offer=kinds[index].offer.name,
+                terms=kinds[index].terms,
+                place=kinds[index].place,
+                by_hour=tuple(solution.counts[index].tolist()),
+                usd_per_hour=kinds[index].usd_per_hour,
+                requests_per_s=float(sizes[index]),
+                usd=float(usd[index] + start_usd[index]),
+                usd_per_month=float(usd[index] + start_usd[index]) * HOURS_PER_MONTH / demand.hours,
+                interruptions_by=market.interruptions_by if (market := kinds[index].market) else None,
+            )
+            for index in bought
+        ),
+        demand=demand.total,
+        firm_capacity=tuple(firm),
+        spot_capacity=tuple(spot),
+        expected_usd=expected,
+        usd_per_month=usd_per_month,
+        p99_usd_per_month=p99_bill(held, usd_per_month, wishes, correlation, seed),
+        startup_usd=float(start_usd.sum()),
+        gap=max(0.0, 1 - solution.lower_bound / expected) if expected > 0 else 0.0,
+        solve_s=solution.solve_s,
+        variables=solution.variables,
+    )
+
+
+def _sizes(kinds: Sequence[PurchaseKind], demand: Demand) -> Floats:
+    """What one of each kind counts for, in requests of the demand's mix."""
+    return np.array([mixed_capacity(kind.offer, demand.mix) * kind.counted for kind in kinds])
+
+
+def _check(offers: Sequence[FleetOffer], demand: Demand) -> None:
+    if not offers:
+        raise BadInput("there is no offer to buy from", fix="Loosen the filters, or add offers.")
+    names = [offer.name for offer in offers]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInput(f"two offers are called '{twice}'")
+    unpriced = next((offer for offer in offers if not offer.prices), None)
+    if unpriced is not None:
+        raise BadInput(f"'{unpriced.name}' has no price on any terms")
+    for name, rates in demand.rates.items():
+        if max(rates) > 0 and not any(name in offer.requests_per_s for offer in offers):
+            raise BadInput(
+                f"no offer holds requests of the class '{name}'",
+                fix="Add an offer with more memory, or leave these requests out.",
+            )
+
+
+def search(
+    kinds: Sequence[PurchaseKind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float
+) -> Solution | None:
     """The counts by kind and hour with a proven bound; None where there is no fleet."""
     started = any(kind.start_usd for kind in kinds)
     different = spells(demand) if started else len(set(zip(*demand.rates.values(), strict=True)))
@@ -61,7 +162,7 @@ def divided_usd(offers: Sequence[FleetOffer], demand: Demand, wishes: Wishes) ->
 
 
 def _taken_apart(
-    kinds: Sequence[Kind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float, started: bool
+    kinds: Sequence[PurchaseKind], demand: Demand, wishes: Wishes, gap: float, time_limit_s: float, started: bool
 ) -> Solution | None:
     began = time.perf_counter()
 
@@ -97,7 +198,7 @@ def _taken_apart(
 
 
 def _by_hours(
-    kinds: Sequence[Kind], demand: Demand, wishes: Wishes, near: Ints, gap: float, left: Callable[[], float]
+    kinds: Sequence[PurchaseKind], demand: Demand, wishes: Wishes, near: Ints, gap: float, left: Callable[[], float]
 ) -> Solution | None:
     """Each hour by itself, with the reserved machines of a fleet of divided ones, rounded; None where one has none.
 
@@ -113,7 +214,9 @@ def _by_hours(
         if rates not in done:
             one = Demand(rates={name: (rate,) for name, rate in zip(demand.rates, rates, strict=True)})
             try:
-                found = solve(kinds, one, wishes, gap, WINDOW_S, window=Window(base, base)) if left() > 0 else None
+                found = (
+                    solve(kinds, one, wishes, gap, WINDOW_S, window=ProgramWindow(base, base)) if left() > 0 else None
+                )
             except OutOfTime:
                 found = None
             if found is None:
@@ -125,7 +228,7 @@ def _by_hours(
 
 
 def _improved(
-    kinds: Sequence[Kind],
+    kinds: Sequence[PurchaseKind],
     demand: Demand,
     wishes: Wishes,
     counts: Ints,
@@ -150,7 +253,7 @@ def _improved(
 
 
 def _by_windows(
-    kinds: Sequence[Kind],
+    kinds: Sequence[PurchaseKind],
     demand: Demand,
     wishes: Wishes,
     counts: Ints,
@@ -171,7 +274,7 @@ def _by_windows(
             continue
         if left() <= 0:
             break
-        around = Window(counts[:, inside[0] - 1], counts[:, (inside[-1] + 1) % demand.hours])
+        around = ProgramWindow(counts[:, inside[0] - 1], counts[:, (inside[-1] + 1) % demand.hours])
         try:
             found = solve(kinds, Demand(rates=rates), wishes, gap, min(WINDOW_S, max(0.2, left())), window=around)
         except OutOfTime:
@@ -187,7 +290,7 @@ def _by_windows(
 
 
 def _with_those_in_use(
-    kinds: Sequence[Kind], demand: Demand, wishes: Wishes, counts: Ints, gap: float, time_limit_s: float
+    kinds: Sequence[PurchaseKind], demand: Demand, wishes: Wishes, counts: Ints, gap: float, time_limit_s: float
 ) -> Ints:
     """The whole horizon again with only the kinds in use: other numbers of reserved ones."""
     used = [index for index in range(len(kinds)) if counts[index].any()]

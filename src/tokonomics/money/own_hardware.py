@@ -100,7 +100,7 @@ def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
 
 
 def own_offer(purchase: Purchase, gpu: Gpu, on: dt.date, memory_gb: float | None = None) -> Offer:
-    """The machine as an offer that every verb takes with ``--offers``."""
+    """The machine as an offer that every verb takes among its offers."""
     return Offer(
         provider="own",
         region="own",

@@ -26,7 +26,7 @@ class Suitability(StrEnum):
     none = "none of it"
 
 
-class Reason(Noun):
+class SpotReason(Noun):
     """One pattern and which way it points."""
 
     speaks_for: bool
@@ -37,7 +37,7 @@ class SpotVerdict(Noun):
     """How much of the fleet belongs on spot, and why."""
 
     suitability: Suitability
-    reasons: tuple[Reason, ...]
+    reasons: tuple[SpotReason, ...]
     max_spot_share: NonNegativeFloat
     """What to wish for in a fleet: of an hour's demand."""
     cut_off_share: NonNegativeFloat
@@ -57,22 +57,22 @@ def spot_verdict(
     """Judge a workload: ``answer_s`` is the time of a long answer (p99), ``replicas`` what the mean hour needs."""
     cut_off = min(1.0, interruptions.per_hour * max(0.0, answer_s - notice_s) / SECONDS_PER_HOUR)
     reasons = [
-        Reason(speaks_for=batch, text="a batch can be done again" if batch else "clients wait for the answers"),
+        SpotReason(speaks_for=batch, text="a batch can be done again" if batch else "clients wait for the answers"),
         _either(answer_s < LONG_S, f"answers take up to {seconds(answer_s)}", f"{seconds(LONG_S)}"),
         _either(cold_start_s <= LONG_S, f"a replacement serves after {seconds(cold_start_s)}", f"{seconds(LONG_S)}"),
-        Reason(
+        SpotReason(
             speaks_for=replicas > 1,
             text=f"{plural(replicas, 'replica')}: "
             + ("the others carry on when one goes" if replicas > 1 else "nothing is left when it goes"),
         ),
-        Reason(
+        SpotReason(
             speaks_for=cut_off < LOST_SHARE,
             text=f"{percent(cut_off)} of answers are cut off ({interruptions.per_hour:.2g} interruptions an hour, "
             f"{seconds(notice_s)} notice)",
         ),
     ]
     if strict_p99:
-        reasons.append(Reason(speaks_for=False, text="a strict p99 leaves no room for a replica that goes"))
+        reasons.append(SpotReason(speaks_for=False, text="a strict p99 leaves no room for a replica that goes"))
     against = sum(not reason.speaks_for for reason in reasons[1:])
     suitability = _judge(batch, replicas, cold_start_s, strict_p99, cut_off, against)
     share = {Suitability.all: 1.0, Suitability.overflow: 0.5, Suitability.none: 0.0}[suitability]
@@ -89,5 +89,5 @@ def _judge(
     return Suitability.overflow
 
 
-def _either(good: bool, what: str, limit: str) -> Reason:
-    return Reason(speaks_for=good, text=f"{what}, {'within' if good else 'above'} {limit}")
+def _either(good: bool, what: str, limit: str) -> SpotReason:
+    return SpotReason(speaks_for=good, text=f"{what}, {'within' if good else 'above'} {limit}")

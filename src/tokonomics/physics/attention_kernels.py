@@ -108,7 +108,7 @@ class Work(NamedTuple):
     """Of one query head and one key it sees."""
 
 
-class Origin(NamedTuple):
+class AttentionOrigin(NamedTuple):
     """Which timings a curve comes from."""
 
     basis: Basis
@@ -236,11 +236,11 @@ def mla_prefill_s(
     return core + many * unpack * before
 
 
-def curve_origin(gpu: Gpu, op: Op, kv: Precision, backend: str = "vllm") -> Origin:
+def curve_origin(gpu: Gpu, op: Op, kv: Precision, backend: str = "vllm") -> AttentionOrigin:
     """Where the curves come from that an operation uses on a GPU."""
     source = _source(gpu, op, backend)
     backends = _backends(op, source, backend)
-    return Origin(basis(gpu, source), source, backends, _format(_tables()[op][source], backends[0], kv))
+    return AttentionOrigin(basis(gpu, source), source, backends, _format(_tables()[op][source], backends[0], kv))
 
 
 def decode_time(curve: DecodeCurve, bandwidth: float, peak: float, batch: Array, seen: Array, work: Work) -> Array:

@@ -18,7 +18,7 @@ LENDERS = ("A100-80GB", "L40S")
 """Whose curves any other architecture borrows; the L40S' Triton kernels where the A100 has none (latent attention)."""
 
 
-class Shares(Protocol):
+class BorrowedShares(Protocol):
     """What every curve has that is a share of the datasheet."""
 
     @property
@@ -28,7 +28,7 @@ class Shares(Protocol):
     def _replace(self, *, memory: float, compute: float) -> Self: ...
 
 
-Curve = TypeVar("Curve", bound=Shares)
+Curve = TypeVar("Curve", bound=BorrowedShares)
 
 
 @cache

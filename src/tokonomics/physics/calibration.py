@@ -93,7 +93,7 @@ class Kernels(Noun):
     """NCCL's, by number of GPUs: used where ours were not timed on this GPU."""
     layer_s: NonNegativeFloat | None = None
     """What lies between the kernels of a layer."""
-    spreads: dict[str, "Spread"] = Field(default_factory=dict)
+    spreads: dict[str, "ErrorSpread"] = Field(default_factory=dict)
     """Of whole steps against the sum of these curves, by kind."""
 
     @model_validator(mode="after")
@@ -133,7 +133,7 @@ class Kernels(Noun):
         return None if timed or gpus not in self.all_reduce else LinkCurve(*self.all_reduce[gpus].curve)
 
 
-class Spread(Noun):
+class ErrorSpread(Noun):
     """Standard deviation of log(measured ÷ predicted) on held-out points, pulled towards that without a profile."""
 
     deviation: PositiveFloat
@@ -183,7 +183,7 @@ class Correction(Noun):
     loads: PositiveInt
     rows: PositiveInt
     held_out: tuple[HeldOut, ...] = ()
-    spreads: dict[str, Spread] = Field(default_factory=dict)
+    spreads: dict[str, ErrorSpread] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def of_engine(self, engine: Overhead) -> Overhead:
@@ -227,7 +227,7 @@ def _nearest(fits: Mapping[str, Fitted], mode: attention_kernels.Mode, head_dim:
     return widths[min(widths, key=lambda each: abs(math.log(each / head_dim)))] if widths else None
 
 
-class Machine(Noun):
+class ProbedMachine(Noun):
     """Where the kernels were timed."""
 
     device: str
@@ -245,7 +245,7 @@ class Profile(Noun):
     name: str
     made: date
     command: str
-    machine: Machine | None = None
+    machine: ProbedMachine | None = None
     kernels: Kernels | None = None
     corrections: tuple[Correction, ...] = ()
     check: tuple[HeldOut, ...] = ()

@@ -6,7 +6,7 @@ from tokonomics.catalog.engines import Defaults, Engine, all_engines
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import DenseMlp, GroupedAttention, LatentAttention, ModelSpec, MoeMlp
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.physics.speculation import Speculation
 from tokonomics.types import Noun
 
@@ -72,32 +72,32 @@ def deploy(
     """A checked deployment; the weights default to the precision the checkpoint is published in."""
     valid = valid_tp(model)
     if tp < 1:
-        raise BadInput(f"must be at least 1, got {tp}", where="--tp", fix=f"Valid: {', '.join(map(str, valid))}.")
+        raise BadInput(f"must be at least 1, got {tp}", field="tp", fix=f"Valid: {', '.join(map(str, valid))}.")
     if tp not in valid:
         raise BadInput(
             f"tensor parallelism of {tp} cannot split {model.name}: {_what_does_not_divide(model, tp)}",
-            where="--tp",
+            field="tp",
             fix=f"Valid degrees: {', '.join(map(str, valid))}.",
         )
     if tp > gpu.gpus_per_node:
         raise BadInput(
             f"tensor parallelism of {tp} spans nodes: a node of {gpu.key} has {gpu.gpus_per_node} GPUs",
-            where="--tp",
-            fix=f"Use --tp {gpu.gpus_per_node} at most, and --pp for more GPUs.",
+            field="tp",
+            fix=f"Use {option('tp', gpu.gpus_per_node)} at most, and {option('pp')} for more GPUs.",
         )
     if not 1 <= pp <= model.layers:
-        raise BadInput(f"pipeline parallelism of {pp} needs 1 to {model.layers} stages (layers)", where="--pp")
+        raise BadInput(f"pipeline parallelism of {pp} needs 1 to {model.layers} stages (layers)", field="pp")
     if ep < 1 or tp % ep:
-        raise BadInput(f"expert parallelism of {ep} must divide the {tp} tensor ranks", where="--ep")
+        raise BadInput(f"expert parallelism of {ep} must divide the {tp} tensor ranks", field="ep")
     if ep > 1 and not model.is_moe:
-        raise BadInput(f"{model.name} has no experts to share out", where="--ep", fix="Leave --ep out.")
+        raise BadInput(f"{model.name} has no experts to share out", field="ep", fix=f"Leave {option('ep')} out.")
     if (lora_rank > 0) != (lora_adapters > 0) or not 0 <= lora_rank <= _LARGEST_RANK or not 0 <= lora_adapters <= 10**6:
         raise BadInput(
             f"needs both a rank (1 to {_LARGEST_RANK}) and a number of adapters, got {lora_rank} and {lora_adapters}",
-            where="--lora-rank, --lora-adapters",
+            field="lora_rank, lora_adapters",
         )
     if kv not in KV_PRECISIONS:
-        raise BadInput(f"no engine keeps its KV cache in {kv}", where="--kv", fix=f"Valid: {', '.join(KV_PRECISIONS)}.")
+        raise BadInput(f"no engine keeps its KV cache in {kv}", field="kv", fix=f"Valid: {', '.join(KV_PRECISIONS)}.")
     weights = weights or model.served
     reason = why_not_run(engine, gpu, weights, kv)
     if reason:

@@ -186,9 +186,9 @@ def _shortfall(deployment: Deployment) -> str:
 def check_context(model: ModelSpec, context: int) -> None:
     """Refuse a length that is none, or beyond what the model accepts."""
     if not 1 <= context <= _LARGEST_CONTEXT:
-        raise BadInput(f"must be between 1 and {_LARGEST_CONTEXT:,} tokens, got {context}", where="--context")
+        raise BadInput(f"must be between 1 and {_LARGEST_CONTEXT:,} tokens, got {context}", field="context")
     if context > model.max_context:
         raise BadInput(
             f"{model.name} accepts {model.max_context:,} tokens of context at most, got {context:,}",
-            where="--context",
+            field="context",
         )

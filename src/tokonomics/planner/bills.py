@@ -7,26 +7,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import TYPE_CHECKING
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.offers import is_stale
+from tokonomics.errors import option
+from tokonomics.money.cache_tiers import TierPrice
 from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.money.levers.cache_tiers import TierPrice
-from tokonomics.planner.load import Load
-from tokonomics.planner.machines import UNUSED, left_gb
-from tokonomics.planner.plan import Study
+from tokonomics.planner.machines import UNUSED, gpu_hour_lines, left_gb
 from tokonomics.planner.purchase import Bought, buy
-from tokonomics.planner.setup import HOST_MEMORY, NotServed, Setup
-from tokonomics.planner.sizing import Sizing, Sizings
+from tokonomics.planner.setup import HOST_MEMORY, Memo, NotServed, Setup
+from tokonomics.planner.sizing import size
+from tokonomics.planner.trials import Sized, better, cached_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Kept, Shares, Spread
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
-
-if TYPE_CHECKING:
-    from tokonomics.planner.cheaper_gpus import Found
 
 IN_VAIN = "done in vain"
 """Work done again after a preemption, or for clients that hung up."""
@@ -76,15 +72,14 @@ class Bills:
     """Makes bills; the simulations of setups that differ only in how they are bought are made once."""
 
     progress: Callable[[str], None] = lambda what: None
-    studies: dict[object, tuple[Load, Study]] = field(default_factory=dict)
-    """Plans made on the way, for whoever asks the same again."""
-    searches: "dict[object, tuple[Load, Found]]" = field(default_factory=dict)
-    """Of cheaper GPUs on long traffic, likewise."""
-    _sizings: Sizings = field(default_factory=Sizings)
+    memo: Memo = field(default_factory=Memo)
+    """Simulations and searches made on the way, for whoever asks the same again."""
 
     def holds(self, setup: Setup, replicas: int) -> bool:
         """Whether a fixed fleet of so many keeps the promises."""
-        return self._sizings.holds(setup, replicas)
+        return self.memo.once(
+            ("holds", setup.as_fixed_fleet, replicas), setup.load, lambda: better(setup, replicas).holds
+        )
 
     def of(self, setup: Setup) -> SetupBill | NotServed:
         """The bill of a setup, or why it has none."""
@@ -93,12 +88,17 @@ class Bills:
         served = self._served(setup)
         return served if isinstance(served, NotServed) else self._bill(setup, *served)
 
-    def _served(self, setup: Setup) -> tuple[Sizing, Bought] | NotServed:
-        sizing = self._sizings.of(setup, self.progress)
-        if isinstance(sizing, NotServed):
-            return sizing
-        bought = buy(setup, sizing)
-        return bought if isinstance(bought, NotServed) else (sizing, bought)
+    def _served(self, setup: Setup) -> tuple[Sized, Bought] | NotServed:
+        def made() -> Sized | NotServed:
+            self.progress(str(setup.deployment))
+            return size(setup, self.memo)
+
+        key = "sized", setup.as_fixed_fleet, setup.disaggregated, setup.autoscale
+        sized = self.memo.once(key, setup.load, made)
+        if isinstance(sized, NotServed):
+            return sized
+        bought = buy(setup, sized)
+        return bought if isinstance(bought, NotServed) else (sized, bought)
 
     def _in_host_memory(self, setup: Setup) -> SetupBill | NotServed:
         """With the memory that the machines it is bought on have left.
@@ -110,11 +110,15 @@ class Bills:
         served, gb = self._served(wished), math.inf
         while not isinstance(served, NotServed):
             left = [left_gb(setup.deployment, offer) for offer in served[1].offers]
-            known = [each for each in left if each is not None]
+            known = [room for room in left if room is not None]
             if len(known) < len(left):
-                return NotServed("the memory of its machine is not known", "Say how much is free: --tiers dram=200@0.")
+                return NotServed(
+                    "the memory of its machine is not known", f"Say how much is free: {option('tiers', 'dram=200@0')}."
+                )
             if (room := math.floor(min(known))) < 1:
-                return NotServed("weights and processes leave none of the host's memory", "Give --tiers ssd=1000.")
+                return NotServed(
+                    "weights and processes leave none of the host's memory", f"Give {option('tiers', 'ssd=1000')}."
+                )
             if room >= gb:
                 return self._bill(wished, *served).model_copy(update={"memory_assumed": True})
             gb = room
@@ -122,17 +126,18 @@ class Bills:
             served = self._served(wished)
         return served
 
-    def _bill(self, setup: Setup, sizing: Sizing, bought: Bought) -> SetupBill:
-        made, deployment, memories = sizing.outcome, setup.deployment, setup.memories()
+    def _bill(self, setup: Setup, sized: Sized, bought: Bought) -> SetupBill:
+        made, deployment, memories = sized.outcome, setup.deployment, setup.memories()
+        assert made is not None
         tiers = tuple(
             CostLine(
                 name=line.name, quantity=line.quantity * HOURS_PER_MONTH, unit=line.unit, usd_per_unit=line.usd_per_unit
             )
-            for line in (tier.line(sizing.replicas + setup.spare) for tier in memories)
+            for line in (tier.line(sized.replicas + setup.spare) for tier in memories)
         )
-        price_date = min([bought.price_date, *(each.price_date for each in memories if each.price_date)])
+        price_date = min([bought.price_date, *(tier.price_date for tier in memories if tier.price_date)])
         per_gpu_hour = bought.usd_per_month / (bought.gpus_paid * HOURS_PER_MONTH)
-        serving = sizing.mean_replicas * deployment.gpus * HOURS_PER_MONTH
+        serving = sized.mean_replicas * deployment.gpus * HOURS_PER_MONTH
         spare = setup.spare * deployment.gpus * HOURS_PER_MONTH
         hours = {
             "prefill": serving * made.shares.prefill,
@@ -142,12 +147,7 @@ class Bills:
             SPARE: spare,
             UNUSED: max(0.0, bought.gpus_paid * HOURS_PER_MONTH - serving - spare),
         }
-        lines = tuple(
-            CostLine(name=name, quantity=quantity, unit="GPU-hour", usd_per_unit=per_gpu_hour)
-            for name, quantity in hours.items()
-            if quantity > 1e-9
-        )
-        tree = CostTree(name=bought.what, lines=(*lines, *tiers))
+        tree = CostTree(name=bought.what, lines=(*gpu_hour_lines(hours, per_gpu_hour), *tiers))
         # Not the sum of its parts, whose last digit differs between equal bills.
         usd_per_month = bought.usd_per_month + math.fsum(line.usd for line in tiers)
         workload = setup.load.workload
@@ -155,21 +155,21 @@ class Bills:
         mtok_per_month = mtok * SECONDS_PER_HOUR * HOURS_PER_MONTH
         return SetupBill(
             deployment=str(deployment),
-            replicas=sizing.replicas,
-            prefill_replicas=sizing.prefill_replicas,
-            mean_replicas=sizing.mean_replicas,
-            max_sequences=sizing.max_sequences or deployment.limits.max_sequences,
-            router=sizing.router,
+            replicas=sized.replicas,
+            prefill_replicas=sized.prefill_replicas,
+            mean_replicas=sized.mean_replicas,
+            max_sequences=sized.max_sequences or deployment.limits.max_sequences,
+            router=sized.router,
             bought=bought.what,
             price_date=price_date,
-            price_stale=is_stale(price_date, setup.today) or any(each.price_stale for each in memories),
+            price_stale=is_stale(price_date, setup.today) or any(tier.price_stale for tier in memories),
             gpus_paid=bought.gpus_paid,
             usd_per_month=usd_per_month,
             usd_per_mtok=usd_per_month / mtok_per_month,
             requests_per_s=workload.rate,
             batch=made.batch,
             load_share=made.load_share,
-            cached_share=made.cached_tokens / made.input_tokens if made.input_tokens else 0.0,
+            cached_share=cached_share(made),
             memories=memories,
             memory_assumed=False,
             ttft_s=made.ttft_s,

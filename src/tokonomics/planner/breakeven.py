@@ -9,14 +9,12 @@ the smaller counts.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat
 
-from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput
-from tokonomics.money.api_bill import HOST_TTL_S, ApiBill, LeftOut
+from tokonomics.money.api_bill import HOST_TTL_S, ApiBill, ApiLeftOut
 from tokonomics.money.breakeven import (
     FILLED,
     BillAt,
@@ -35,10 +33,10 @@ from tokonomics.physics.intervals import interval
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import machines_for
 from tokonomics.planner.plan import Candidate, Question, Study, layout, study
-from tokonomics.planner.scenario import Scenario, load_of, question_of
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
+from tokonomics.planner.trials import cached_share
 from tokonomics.planner.what_if import highest_rate, machine_of
-from tokonomics.traffic.prefix_reuse import reuse_within
+from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import PrefixBlocks, Trace
 from tokonomics.types import Noun
@@ -80,23 +78,25 @@ class HostedKind(Noun):
 class Hosting:
     """What is asked, apart from the volume."""
 
-    scenario: Scenario
-    offers: tuple[Offer, ...]
-    today: date
+    base: Question
+    """At any volume."""
+    at_rate: Callable[[float], Load]
+    """The requests at a rate."""
+    log: Load | None = None
+    """At its own pace, where there is one."""
     shared: float = 0.0
     """Of every prompt, a head that all have in common."""
 
     def load(self, rate: float) -> Load:
-        """The requests at a rate."""
-        written = self.scenario.model_copy(update={"rate": f"{rate:.9g}", "tokens_per_month": None})
-        return with_shared_head(load_of(written), self.shared)
+        """The requests at a rate, with the head that they share."""
+        return with_shared_head(self.at_rate(rate), self.shared)
 
     def recorded(self) -> Load:
         """A log at its own pace, which decides what a cache with a clock still holds; else a trickle."""
-        return self.load(TRICKLE) if self.scenario.trace is None else load_of(self.scenario)
+        return self.load(TRICKLE) if self.log is None else self.log
 
     def question(self, rate: float) -> Question:
-        return question_of(self.scenario, self.scenario.model[0], self.load(rate), self.offers, self.today)
+        return replace(self.base, load=self.load(rate))
 
 
 class NothingFits(BadInput):
@@ -200,8 +200,8 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
         known = trickle.at(alone * replicas)
         alone = highest_rate(question, sized.screened, replicas, known, close_enough=_CLOSE_ENOUGH).rate / replicas
         held.append((replicas, (alone if most is None else min(most, alone)) * tokens * SECONDS_PER_MONTH))
-    offer = machine_of(sized, row).offer
-    machines = machines_for(deployment, offer, 1)
+    machine = machine_of(sized, row)
+    offer, machines = machine.offer, machines_for(deployment, machine.offer, 1)
     speed = interval(1.0, "throughput", deployment)
     return HostedKind(
         pick=row,
@@ -209,7 +209,7 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
             name=f"{row.gpus_per_replica}×{row.gpu} {layout(deployment)} at {row.provider} {row.instance}",
             gpus_per_purchase=machines * offer.gpus,
             replicas_per_purchase=max(1, offer.gpus // deployment.gpus),
-            usd_per_purchase=machines * row.instance_usd_per_hour * HOURS_PER_MONTH,
+            usd_per_purchase=machine.usd_per_month(machines),
             holds=rising(held),
             spare=spare,
         ),
@@ -222,19 +222,13 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
 
 def _found(made: Study, row: Candidate, load: Load) -> float:
     """As simulated; the closed form assumes a cache without an end."""
-    trial = made.of(row).trial
-    if trial is None:
-        return replayed_share(load.trace)
-    served = trial.outcome
-    return served.cached_tokens / served.input_tokens if served.input_tokens else 0.0
+    served = made.of(row).outcome
+    return replayed_share(load.trace) if served is None else cached_share(served)
 
 
 def replayed_share(trace: Trace, ttl_s: float | None = None) -> float:
     """Of a log's prompt tokens, those that came before, and not longer ago than ``ttl_s``: an endless cache's hits."""
-    if trace.prefix is None:
-        return 0.0
-    found, _ = reuse_within(trace.prefix, trace.input_tokens, trace.arrival_s, ttl_s=ttl_s)
-    return float(found.sum(dtype=np.int64) / trace.input_tokens.sum(dtype=np.int64))
+    return found_share(trace, ttl_s=ttl_s)[0]
 
 
 def share_of_api(load: Load, asked: float | None) -> float:
@@ -247,7 +241,7 @@ def share_of_api(load: Load, asked: float | None) -> float:
     if asked is not None:
         raise BadInput(
             "the log itself says which prompts begin alike",
-            where="--cached-share",
+            field="cached_share",
             fix="Leave it out: both sides then get what the log repeats.",
         )
     return replayed_share(load.trace, HOST_TTL_S)
@@ -265,7 +259,7 @@ def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakE
 def with_shared_head(load: Load, share: float) -> Load:
     """Requests that all begin with the same words: a share of each prompt, in whole blocks."""
     if not 0 <= share <= 1:
-        raise BadInput(f"must be a share from 0 to 1, got {share:g}", where="--cached-share")
+        raise BadInput(f"must be a share from 0 to 1, got {share:g}", field="cached_share")
     if share == 0 or load.trace.prefix is not None:
         return load
     blocks = (load.trace.input_tokens * share / _BLOCK_TOKENS).astype(np.int64)
@@ -291,7 +285,7 @@ class BreakEvenReport(Noun):
     hardware: tuple[HostedKind, ...]
     """Empty where speed and price were given."""
     apis: tuple[ApiBill, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[ApiLeftOut, ...]
     found: tuple[BreakEven, ...]
     """One for each API."""
     swings: tuple[tuple[Swing, ...], ...]
@@ -310,7 +304,7 @@ def report(
     hosted: SelfHosted,
     hardware: Sequence[HostedKind],
     apis: tuple[ApiBill, ...],
-    left_out: tuple[LeftOut, ...] = (),
+    left_out: tuple[ApiLeftOut, ...] = (),
     *,
     cached_share: float = 0.0,
     promises: tuple[Promise, ...] = (),

@@ -131,7 +131,7 @@ def parse_quality(texts: Sequence[str], models: Sequence[str]) -> dict[str, floa
         if name not in models:
             guess = nearest(name, models, 1)
             hint = f"Did you mean {guess[0]}?" if guess else f"Compared are: {', '.join(models)}."
-            raise BadInput(f"'{shorten(name)}' is not among the models compared", where="--quality", fix=hint)
+            raise BadInput(f"'{shorten(name)}' is not among the models compared", field="quality", fix=hint)
         try:
             score = float(value)
         except ValueError:
@@ -139,7 +139,7 @@ def parse_quality(texts: Sequence[str], models: Sequence[str]) -> dict[str, floa
         if not 0 < score < 1e9:
             raise BadInput(
                 f"'{shorten(part)}' has no score above 0",
-                where="--quality",
+                field="quality",
                 fix="Write llama-3.1-8b=0.66: any scale, higher is better.",
             )
         made[name] = score

@@ -8,7 +8,7 @@ from datetime import date
 from enum import StrEnum
 
 from tokonomics.catalog.offers import Offer
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.planner.deploy_job import DeployJob, comment
 from tokonomics.planner.deploy_kubernetes import kubernetes_notes, kubernetes_objects
 from tokonomics.planner.deploy_skypilot import skypilot_notes, skypilot_task
@@ -84,8 +84,8 @@ def _engine_line(target: Target, job: DeployJob, command: EngineCommand) -> str:
     if job.nodes_per_replica > 1:
         raise BadInput(
             f"a replica spans {job.nodes_per_replica} machines, which no single command starts",
-            where=f"--deploy {target}",
-            fix="Use --deploy skypilot.",
+            where=option("deploy", target),
+            fix=f"Use {option('deploy', 'skypilot')}.",
         )
     return shell_line((*command.program, *command.arguments, *listen())) + "\n"
 
@@ -95,6 +95,6 @@ def _same_engine(target: Target, job: DeployJob) -> None:
     if target in (Target.vllm, Target.sglang) and engine.key != target:
         raise BadInput(
             f"the plan is for {engine.name}, whose speed and memory differ",
-            where=f"--deploy {target}",
-            fix=f"Plan with --engine {target}.",
+            where=option("deploy", target),
+            fix=f"Plan with {option('engine', target)}.",
         )

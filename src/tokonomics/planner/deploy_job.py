@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Self
 
+import yaml
 from pydantic import PositiveInt, model_validator
 
 from tokonomics.catalog.engines import Defaults
@@ -17,6 +18,7 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, shorten
 from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.memory import max_sequences
 from tokonomics.types import Noun
 
 PORT = 8000
@@ -24,6 +26,9 @@ FILL_IN = "FILL-IN"
 """What every placeholder begins with, so that a search finds them all."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+_NOT_STRINGS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+"""What YAML 1.1 or 1.2 readers take for a boolean or nothing."""
 _LOAD_BYTES_PER_S = 100e6
 """A slow download of the weights (0.8 Gbit/s). A probe that waits longer than needed costs nothing; one that gives up
 early restarts the download."""
@@ -165,6 +170,30 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or "model"
 
 
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    """Block style, lists indented, nothing named and pointed at."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Lines as a literal block; quoted unless every reader of YAML 1.1 or 1.2 takes it for a string."""
+        plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_STRINGS
+        style = "|" if text.endswith("\n") and text[0].isalnum() else None if plain else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def yaml_text(value: object) -> str:
+    """The value as YAML in block style."""
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=math.inf))
+
+
 def comment(text: str) -> str:
     """Text as ``#`` lines; what could end a line early in a shell or in YAML is shown instead of obeyed."""
     lines = text.strip().splitlines() or [""]
@@ -177,3 +206,20 @@ def _shown(character: str) -> str:
 
 def _kinds(wanted: Precision) -> str:
     return " (AWQ or GPTQ)" if wanted is Precision.int4 else ""
+
+
+_KEPT_BACK = 0.1
+"""Of the context that fits by our memory model. A choice: a start that fails costs more than a shorter context."""
+
+
+def longest_context(deployment: Deployment) -> int:
+    """The model's own context, or the longest of which one sequence fits."""
+    longest = deployment.model.max_context
+    if max_sequences(deployment, longest) >= 1:
+        return longest
+    fits, too_long = 1, longest
+    while too_long - fits > 1:
+        middle = (fits + too_long) // 2
+        fits, too_long = (middle, too_long) if max_sequences(deployment, middle) >= 1 else (fits, middle)
+    # Engines refuse to start with a context that does not fit, and our memory model is not theirs to the byte.
+    return max(1, math.floor(fits * (1 - _KEPT_BACK)))

@@ -6,13 +6,13 @@ waiting requests does, so the autoscaler (``autoscaling/v2``) adds replicas when
 """
 
 import re
+from typing import Any
 
 from tokonomics.catalog.gpus import Vendor
 from tokonomics.catalog.offers import Terms
-from tokonomics.errors import BadInput
-from tokonomics.planner.deploy_job import PORT, DeployJob
+from tokonomics.errors import BadInput, option
+from tokonomics.planner.deploy_job import PORT, DeployJob, yaml_text
 from tokonomics.planner.engine_commands import EngineCommand, listen
-from tokonomics.planner.yaml_text import Yaml, yaml_text
 
 _WEIGHTS_FOLDER = "/models"
 """Where a pod keeps downloaded weights (HF_HOME), whoever it runs as."""
@@ -40,8 +40,8 @@ def kubernetes_objects(job: DeployJob, command: EngineCommand) -> str:
     if job.nodes_per_replica > 1:
         raise BadInput(
             f"a replica spans {job.nodes_per_replica} machines, which a Deployment cannot start",
-            where="--deploy kubernetes",
-            fix="Use --deploy skypilot, or plan with a larger machine.",
+            where=option("deploy", "kubernetes"),
+            fix=f"Use {option('deploy', 'skypilot')}, or plan with a larger machine.",
         )
     objects = (_deployment(job, command), _service(job), _autoscaler(job, command))
     return "---\n".join(yaml_text(each) for each in objects)
@@ -70,14 +70,14 @@ def kubernetes_notes(job: DeployJob, command: EngineCommand) -> list[str]:
     return notes
 
 
-def _deployment(job: DeployJob, command: EngineCommand) -> dict[str, Yaml]:
-    labels: dict[str, Yaml] = {"app.kubernetes.io/name": job.service_name}
-    scrape: dict[str, Yaml] = {
+def _deployment(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
+    labels: dict[str, Any] = {"app.kubernetes.io/name": job.service_name}
+    scrape: dict[str, Any] = {
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(PORT),
         "prometheus.io/path": "/metrics",
     }
-    pod: dict[str, Yaml] = {
+    pod: dict[str, Any] = {
         "containers": [_container(job, command)],
         "volumes": [
             {"name": "model-cache", "emptyDir": {}},
@@ -88,7 +88,7 @@ def _deployment(job: DeployJob, command: EngineCommand) -> dict[str, Yaml]:
     if selector := _selector(job):
         pod["nodeSelector"] = selector
     resource = _RESOURCES[job.deployment.gpu.vendor]
-    tolerations: list[Yaml] = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
+    tolerations: list[dict[str, str]] = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
     if job.terms is Terms.spot and job.offer and job.offer.provider == "azure":
         key, value = _SPOT_LABELS["azure"]
         tolerations.append({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"})
@@ -107,8 +107,8 @@ def _deployment(job: DeployJob, command: EngineCommand) -> dict[str, Yaml]:
     }
 
 
-def _container(job: DeployJob, command: EngineCommand) -> dict[str, Yaml]:
-    health: dict[str, Yaml] = {"path": "/health", "port": "http"}
+def _container(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
+    health: dict[str, Any] = {"path": "/health", "port": "http"}
     return {
         "name": job.deployment.engine.key,
         "image": command.image,
@@ -141,12 +141,12 @@ def _container(job: DeployJob, command: EngineCommand) -> dict[str, Yaml]:
     }
 
 
-def _selector(job: DeployJob) -> dict[str, Yaml]:
+def _selector(job: DeployJob) -> dict[str, Any]:
     """The machine of the plan, by the labels that managed clusters set; nothing where we do not know them."""
     offer = job.offer
     if offer is None or offer.provider not in _SPOT_LABELS:
         return {}
-    wanted: dict[str, Yaml] = {}
+    wanted: dict[str, Any] = {}
     labels = {"node.kubernetes.io/instance-type": offer.instance, "topology.kubernetes.io/region": offer.region}
     wanted.update({key: value for key, value in labels.items() if _LABEL.fullmatch(value)})
     if job.terms is Terms.spot:
@@ -155,8 +155,8 @@ def _selector(job: DeployJob) -> dict[str, Yaml]:
     return wanted
 
 
-def _service(job: DeployJob) -> dict[str, Yaml]:
-    labels: dict[str, Yaml] = {"app.kubernetes.io/name": job.service_name}
+def _service(job: DeployJob) -> dict[str, Any]:
+    labels: dict[str, Any] = {"app.kubernetes.io/name": job.service_name}
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -165,7 +165,7 @@ def _service(job: DeployJob) -> dict[str, Yaml]:
     }
 
 
-def _autoscaler(job: DeployJob, command: EngineCommand) -> dict[str, Yaml]:
+def _autoscaler(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",

@@ -5,8 +5,10 @@ The plan's offer comes from SkyPilot's own catalogue, so its instance is asked f
 by data parallelism, or, where the engine cannot do that, have a port each and no service.
 """
 
+from typing import Any
+
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
-from tokonomics.planner.deploy_job import PORT, DeployJob
+from tokonomics.planner.deploy_job import PORT, DeployJob, yaml_text
 from tokonomics.planner.engine_commands import (
     EngineCommand,
     Shell,
@@ -15,7 +17,6 @@ from tokonomics.planner.engine_commands import (
     over_nodes,
     shell_line,
 )
-from tokonomics.planner.yaml_text import Script, Yaml, yaml_text
 from tokonomics.units import BYTES_PER_GB
 
 CLOUDS = frozenset((
@@ -45,7 +46,7 @@ def skypilot_task(job: DeployJob, command: EngineCommand) -> str:
     """The task's YAML, without its heading."""
     copies = copies_in_one_server(job)
     several_ports = copies is None
-    task: dict[str, Yaml] = {"name": job.service_name, "resources": _resources(job, several_ports)}
+    task: dict[str, Any] = {"name": job.service_name, "resources": _resources(job, several_ports)}
     if several_ports:
         task["num_nodes"] = job.nodes
     else:
@@ -57,8 +58,9 @@ def skypilot_task(job: DeployJob, command: EngineCommand) -> str:
         }
     # Empty unless `--secret HF_TOKEN` hands over the one of your shell.
     task["secrets"] = {"HF_TOKEN": ""}
-    task["setup"] = Script(f"pip install {command.package}")
-    task["run"] = Script(_a_server_per_port(job, command) if copies is None else _one_server(job, command, copies))
+    task["setup"] = f"pip install {command.package}\n"
+    server = _a_server_per_port(job, command) if copies is None else _one_server(job, command, copies)
+    task["run"] = f"{server}\n"
     return yaml_text(task)
 
 
@@ -80,9 +82,9 @@ def skypilot_notes(job: DeployJob) -> list[str]:
     return notes
 
 
-def _resources(job: DeployJob, several_ports: bool) -> dict[str, Yaml]:
+def _resources(job: DeployJob, several_ports: bool) -> dict[str, Any]:
     offer = job.offer
-    resources: dict[str, Yaml] = {}
+    resources: dict[str, Any] = {}
     if offer and offer.provider in CLOUDS:
         named = offer.region != UNSPECIFIED and "/" not in offer.region
         resources["infra"] = f"{offer.provider}/{offer.region}" if named else offer.provider

@@ -1,11 +1,12 @@
 """What a change to a scenario does: which words of it changed, what the plan becomes, what that saves."""
 
+from collections.abc import Mapping
+
 from pydantic import NonNegativeFloat
 
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import saving
 from tokonomics.planner.plan import Candidate, Plan
-from tokonomics.planner.scenario import Scenario
 from tokonomics.types import Noun
 
 
@@ -17,7 +18,7 @@ class Change(Noun):
     after: str | None
 
 
-class Side(Noun):
+class DiffSide(Noun):
     """A scenario's pick."""
 
     name: str
@@ -29,8 +30,8 @@ class Side(Noun):
 class Diff(Noun):
     """Two scenarios side by side."""
 
-    before: Side
-    after: Side
+    before: DiffSide
+    after: DiffSide
     changes: tuple[Change, ...]
     saved_usd_per_month: float
     """Negative where the change costs more."""
@@ -39,7 +40,11 @@ class Diff(Noun):
     """The same by the million tokens: what is left when the scenarios serve different traffic."""
 
 
-def diff(before: tuple[str, Scenario, Plan], after: tuple[str, Scenario, Plan]) -> Diff:
+Words = Mapping[str, object]
+"""What a scenario says, by key, in the order of the file format."""
+
+
+def diff(before: tuple[str, Words, Plan], after: tuple[str, Words, Plan]) -> Diff:
     """Compare the picks of two planned scenarios, each given with its name."""
     first, second = (_side(name, made) for name, _, made in (before, after))
     return Diff(
@@ -52,12 +57,9 @@ def diff(before: tuple[str, Scenario, Plan], after: tuple[str, Scenario, Plan]) 
     )
 
 
-def changes(before: Scenario, after: Scenario) -> tuple[Change, ...]:
+def changes(before: Words, after: Words) -> tuple[Change, ...]:
     """The keys that differ, in the order of the file format."""
-    pairs = [
-        (field.alias or name, getattr(before, name), getattr(after, name))
-        for name, field in Scenario.model_fields.items()
-    ]
+    pairs = [(key, before[key], after[key]) for key in before]
     return tuple(Change(key=key, before=_word(a), after=_word(b)) for key, a, b in pairs if a != b)
 
 
@@ -69,7 +71,7 @@ def _word(value: object) -> str | None:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _side(name: str, made: Plan) -> Side:
+def _side(name: str, made: Plan) -> DiffSide:
     if made.best is None:
         raise BadInput("nothing fits this scenario", where=name, fix=f"See: tokonomics plan {name} --why")
-    return Side(name=name, model=made.model, plan=made.best, tokens_per_month=made.workload.tokens_per_month)
+    return DiffSide(name=name, model=made.model, plan=made.best, tokens_per_month=made.workload.tokens_per_month)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tokonomics.catalog.engines import MemoryRule
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.planner.deploy_job import PORT, DeployJob, weights_for
 
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -40,8 +40,8 @@ def engine_command(job: DeployJob) -> EngineCommand:
     if write is None:
         raise BadInput(
             f"no deploy file can be written for {engine.name}",
-            where="--deploy",
-            fix=f"Plan with --engine {' or --engine '.join(_WRITERS)}.",
+            field="deploy",
+            fix=f"Plan with {' or '.join(option('engine', name) for name in _WRITERS)}.",
         )
     return write(job)
 
@@ -98,8 +98,8 @@ def _vllm(job: DeployJob) -> EngineCommand:
         if deployment.ep != deployment.tp:
             raise BadInput(
                 f"vLLM shares experts over all {deployment.tp} tensor ranks, not over {deployment.ep} groups",
-                where="--ep",
-                fix=f"Use --ep 1 or --ep {deployment.tp}, or --engine sglang.",
+                field="ep",
+                fix=f"Use {option('ep', 1)} or {option('ep', deployment.tp)}, or {option('engine', 'sglang')}.",
             )
         arguments.append("--enable-expert-parallel")
     if weights.convert_to:

@@ -8,6 +8,7 @@ machine fails). Where it breaks its promise as it is, machines are counted on fo
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from pydantic import Field
 
@@ -27,11 +28,18 @@ from tokonomics.money.fleet import (
 )
 from tokonomics.money.fleet_availability import Availability, availability, hold_availability
 from tokonomics.money.fleet_compare import compare
-from tokonomics.money.fleet_program import GAP, TIME_LIMIT_S, mix_of, optimal_fleet
-from tokonomics.money.fleet_replay import Replay, busiest_moment, places_of, replay, window_of, with_interruptions
-from tokonomics.money.fleet_search import divided_usd
+from tokonomics.money.fleet_search import GAP, TIME_LIMIT_S, divided_usd, optimal_fleet
 from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
 from tokonomics.planner.fleet_offers import MachineKind, Machines
+from tokonomics.planner.fleet_replay import (
+    FleetReplay,
+    ReplayCase,
+    busiest_moment,
+    places_of,
+    replay,
+    window_of,
+    with_interruptions,
+)
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.traffic.promises import Promise
 from tokonomics.types import Noun
@@ -78,7 +86,7 @@ class FleetReport(Noun):
     zone_correlation: float
     chosen_place: bool
     """The machines of other regions were left out for those of the cheapest."""
-    replays: tuple[Replay, ...]
+    replays: tuple[FleetReplay, ...]
     not_replayed: str = ""
     """Why not, where it was asked for."""
     counted_share: float = 1.0
@@ -99,6 +107,20 @@ class FleetReport(Noun):
         return next(each for each in self.machines if each.name == name)
 
 
+@dataclass(frozen=True)
+class FleetBounds:
+    """What a fleet may risk."""
+
+    max_spot_share: float | None = None
+    """None leaves it to the verdict on spot."""
+    max_zone_share: float | None = None
+    """None leaves it to whether what a zone takes is bought again."""
+    availability: float | None = None
+    """Share of time in which what is running carries the demand."""
+    anywhere: bool = False
+    """In several regions of several providers at once."""
+
+
 def plan_fleet(
     model_name: str,
     deployed: str,
@@ -106,27 +128,22 @@ def plan_fleet(
     traffic: FleetTraffic,
     promises: Sequence[Promise],
     wishes: Wishes,
+    bounds: FleetBounds | None = None,
     *,
-    anywhere: bool = False,
-    max_spot_share: float | None = None,
-    max_zone_share: float | None = None,
-    target: float | None = None,
     gap: float = GAP,
     time_limit_s: float = TIME_LIMIT_S,
     with_replay: bool = True,
     seed: int = 0,
     say: Say = lambda what: None,
 ) -> FleetReport:
-    """Buy, compare and try, in one region of one provider unless ``anywhere``.
-
-    ``max_spot_share`` None leaves the limit to the verdict, ``max_zone_share`` None to whether what a zone takes is
-    bought again; ``target`` is an availability.
-    """
+    """Buy, compare and try, in one region of one provider unless it may be anywhere."""
+    bounds = bounds or FleetBounds()
+    max_spot_share, max_zone_share, target = bounds.max_spot_share, bounds.max_zone_share, bounds.availability
     demand, offered = traffic.demand, len(machines.offers)
     machines, zone_share = _without_sudden_loss(machines, wishes, promises)
     zone_share = zone_share if max_zone_share is None else max_zone_share
     wishes = wishes.model_copy(update={"max_zone_share": zone_share})
-    if not anywhere:
+    if not bounds.anywhere:
         say("the cheapest place")
         machines = _in_one_place(machines, traffic, promises, wishes, max_spot_share, time_limit_s)
     verdict = _verdict(machines, traffic, promises)
@@ -141,7 +158,7 @@ def plan_fleet(
         counted = machines.counted_less(share) if turn else machines
         say("the cheapest fleet and other ways to buy" if not turn else f"the fleet again, counting on {share:.0%}")
         plan, wishes, reached = _cheapest(counted.offers, demand, first, target, gap, time_limit_s, tie, seed)
-        replays: tuple[Replay, ...] = ()
+        replays: tuple[FleetReplay, ...] = ()
         if with_replay and plan.purchases:
             say("the fleet in the simulator")
             replays = replayed(plan, counted, traffic, promises, wishes, seed)
@@ -188,7 +205,7 @@ def _cheapest(
     seed: int,
 ) -> tuple[FleetPlan, Wishes, Availability]:
     """The plan with its comparisons, the wishes that its availability took, and what it reaches."""
-    by_name, mix = {offer.name: offer for offer in offers}, mix_of(demand)
+    by_name, mix = {offer.name: offer for offer in offers}, demand.mix
     limit_s = time_limit_s if target is None else time_limit_s / 3
 
     def up_to(largest: float) -> list[FleetOffer]:
@@ -247,7 +264,7 @@ def _in_one_place(
     Those are the cheapest for machines that could be divided, which says how terms mix, and the cheapest for one kind
     alone in whole machines, which says more of a small fleet.
     """
-    demand, mix = traffic.demand, mix_of(traffic.demand)
+    demand, mix = traffic.demand, traffic.demand.mix
     places: dict[str, list[FleetOffer]] = {}
     for offer in machines.offers:
         kind = machines.kinds[offer.name]
@@ -311,7 +328,7 @@ def replayed(
     promises: Sequence[Promise],
     wishes: Wishes,
     seed: int = 0,
-) -> tuple[Replay, ...]:
+) -> tuple[FleetReplay, ...]:
     """The bought fleet with its own traffic about the busiest hour: undisturbed, then with the worst of losses."""
     offers = {offer.name: offer for offer in machines.offers}
     replicas = sum(max(each.by_hour) * offers[each.offer].replicas for each in plan.purchases)
@@ -322,37 +339,17 @@ def replayed(
     places = places_of(plan, offers, *window)
     busiest_s = busiest_moment(plan, window)
     hit, what, often = with_interruptions(
-        places,
-        offers,
-        wishes,
-        plan,
-        busiest_s=busiest_s,
-        end_s=window[1] - window[0],
-        seed=seed,
+        places, offers, wishes, plan, busiest_s=busiest_s, end_s=window[1] - window[0], seed=seed
     )
-    whole, that_hour = (0.0, math.inf), (busiest_s - _JUDGED_S / 2, busiest_s + _JUDGED_S / 2)
-    scenarios = (
-        ("as bought", "nothing goes wrong", 0.0, places, whole),
-        ("with a loss", f"{what}; latencies of that hour", often, hit, that_hour),
+    that_hour = busiest_s - _JUDGED_S / 2, busiest_s + _JUDGED_S / 2
+    cases = (
+        ReplayCase(places, "as bought", "nothing goes wrong"),
+        ReplayCase(hit, "with a loss", f"{what}; latencies of that hour", often, that_hour),
     )
     classes, class_of = class_names(traffic.up_to_tokens), traffic.class_of(requests)
     return tuple(
-        replay(
-            each,
-            offers,
-            machines.deployments,
-            requests,
-            classes,
-            class_of,
-            promises,
-            name=name,
-            what=done,
-            expected_per_month=risk,
-            window=window,
-            judged_s=judged_s,
-            seed=seed,
-        )
-        for name, done, risk, each, judged_s in scenarios
+        replay(case, offers, machines.deployments, requests, classes, class_of, promises, window=window, seed=seed)
+        for case in cases
     )
 
 
@@ -361,8 +358,8 @@ def _verdict(machines: Machines, traffic: FleetTraffic, promises: Sequence[Promi
     markets = [market for offer in machines.offers for market in offer.spot]
     if not markets:
         return None
-    cheapest = _cheapest_per_request(machines.offers, mix_of(traffic.demand))
-    carried = mixed_capacity(cheapest, mix_of(traffic.demand)) / cheapest.replicas
+    cheapest = _cheapest_per_request(machines.offers, traffic.demand.mix)
+    carried = mixed_capacity(cheapest, traffic.demand.mix) / cheapest.replicas
     riskiest: Interruptions = max((each.interruptions for each in markets), key=lambda each: each.per_hour)
     return spot_verdict(
         answer_s=machines.e2e_p99_s,

@@ -16,7 +16,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, in_python, spelled
 from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.planner.candidates import why_not
@@ -55,29 +55,18 @@ class Refused(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Layout:
-    deployment: Deployment
-    rates: dict[str, float]
-    """Of one replica, by class, in closed form."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A layout with what a replica of it is counted on for."""
+class FleetLayout:
+    """A way to run the model, with what a replica of it carries: in closed form, or as it is counted on."""
 
     deployment: Deployment
     rates: dict[str, float]
     """Requests a second, by class."""
-    answer_s: float
-    """A long answer (p99) at these rates, of the slowest class."""
+    answer_s: float = 0.0
+    """A long answer (p99) at these rates, of the slowest class, once it is measured."""
 
-
-@dataclass(frozen=True)
-class Layouts:
-    """Those that lead and hold, and by name why others do not."""
-
-    measured: list[Measured]
-    refused: dict[str, str]
+    @property
+    def name(self) -> str:
+        return layout_name(self.deployment)
 
 
 def measured_layouts(
@@ -92,27 +81,27 @@ def measured_layouts(
     terms: Sequence[Terms],
     most: int = MEASURED,
     say: Say = lambda what: None,
-) -> Layouts:
-    """For each class at most so many of those that keep the promises when requests come one at a time."""
+) -> tuple[list[FleetLayout], dict[str, str]]:
+    """For each class at most so many of those that keep the promises when requests come one at a time, measured; and by
+    name why others are out."""
     refused: dict[str, Refused] = {}
     layouts = _layouts(model, engine, sold, traffic, promises, weights, kv, refused)
     alone: dict[tuple[str, str], Refused | None] = {}
 
-    def breaks_alone(layout: _Layout, size: str) -> bool:
-        name = layout_name(layout.deployment)
-        if (name, size) not in alone:
-            found = _broken_alone(layout.deployment, traffic.samples[size], promises, layout.rates[size])
-            alone[name, size] = found
-            if found:
-                refused[name] = found
-        return alone[name, size] is not None
+    def breaks_alone(layout: FleetLayout, size: str) -> bool:
+        key = layout.name, size
+        if key not in alone:
+            alone[key] = _broken_alone(layout.deployment, traffic.samples[size], promises, layout.rates[size])
+            if found := alone[key]:
+                refused[layout.name] = found
+        return alone[key] is not None
 
-    leading: dict[str, _Layout] = {}
+    leading: dict[str, FleetLayout] = {}
     for size in traffic.samples:
         in_order = _by_bill(layouts, sold, traffic, terms, size, refused)
         fit = (layout for layout in in_order if not breaks_alone(layout, size))
-        leading |= {layout_name(layout.deployment): layout for layout in islice(fit, most)}
-    kept: list[Measured] = []
+        leading |= {layout.name: layout for layout in islice(fit, most)}
+    kept: list[FleetLayout] = []
     for place, (name, layout) in enumerate(leading.items(), 1):
         say(f"capacity of {name} ({place} of {len(leading)})")
         rates: dict[str, float] = {}
@@ -127,9 +116,9 @@ def measured_layouts(
                 continue
             answer_s = max(answer_s, e2e_s)
         if rates:
-            kept.append(Measured(layout.deployment, rates, answer_s))
+            kept.append(FleetLayout(layout.deployment, rates, answer_s))
     _check_held(traffic, kept, refused)
-    return Layouts(kept, {name: each.text for name, each in refused.items()})
+    return kept, {name: spelled(refusal.text, in_python) for name, refusal in refused.items()}
 
 
 def measure(deployment: Deployment, sample: Trace, promises: Sequence[Promise], guess: float) -> tuple[float, float]:
@@ -162,7 +151,7 @@ def _layouts(
     weights: Precision,
     kv: Precision,
     refused: dict[str, Refused],
-) -> list[_Layout]:
+) -> list[FleetLayout]:
     """Each GPU sold at each degree of tensor parallelism, with what a replica carries of each class it holds."""
     tpot_s = tpot_limit(promises)
     largest: dict[str, int] = {}
@@ -187,45 +176,44 @@ def _layouts(
                 except MissesPromise as miss:
                     refused.setdefault(layout_name(deployment), Refused(1, miss.tpot_s, miss.what))
             if rates:
-                made.append(_Layout(deployment, rates))
+                made.append(FleetLayout(deployment, rates))
     return made
 
 
 def _by_bill(
-    layouts: Sequence[_Layout],
+    layouts: Sequence[FleetLayout],
     sold: Sequence[Offer],
     traffic: FleetTraffic,
     terms: Sequence[Terms],
     size: str,
     refused: dict[str, Refused],
-) -> list[_Layout]:
+) -> list[FleetLayout]:
     """Those that hold a class, the one whose cheapest machines would carry it for the smallest bill first."""
     demand = np.asarray(traffic.demand.rates[size])
-    bills: list[tuple[float, str, _Layout]] = []
+    bills: list[tuple[float, str, FleetLayout]] = []
     for layout in layouts:
         if size not in layout.rates:
             continue
-        name = layout_name(layout.deployment)
         hosts = {
             (offer.gpus // layout.deployment.gpus, price)
             for offer in filter(stands_on(layout.deployment), sold)
             if (price := cheapest_price(offer, terms)) is not None
         }
         if not hosts:
-            refused.setdefault(name, Refused(2, -layout.deployment.gpus, _THIN))
+            refused.setdefault(layout.name, Refused(2, -layout.deployment.gpus, _THIN))
             continue
         # Whole machines only.
         bill = min(
             float(np.ceil(demand / (replicas * layout.rates[size]) - 1e-9).sum()) * price for replicas, price in hosts
         )
-        bills.append((bill, name, layout))
+        bills.append((bill, layout.name, layout))
     return [layout for _, _, layout in sorted(bills, key=lambda each: each[:2])]
 
 
-def _check_held(traffic: FleetTraffic, kept: Sequence[Measured], refused: Mapping[str, Refused]) -> None:
+def _check_held(traffic: FleetTraffic, kept: Sequence[FleetLayout], refused: Mapping[str, Refused]) -> None:
     """A class that nothing sold can hold: say what stood in the way of the layout that came nearest."""
     for size in traffic.samples:
-        if any(size in each.rates for each in kept):
+        if any(size in layout.rates for layout in kept):
             continue
         name, nearest = min(refused.items(), key=lambda each: each[1])
         whom = "" if size == EVERY_SIZE else f" for requests of {size}"
@@ -233,7 +221,7 @@ def _check_held(traffic: FleetTraffic, kept: Sequence[Measured], refused: Mappin
             f"no machine on offer can hold the model{whom}"
             if nearest.kind == 2
             else f"no machine on offer keeps the promises{whom}",
-            where="--slo" if nearest.kind < 2 else None,
+            field="slo" if nearest.kind < 2 else None,
             fix=f"The nearest is {name}: {nearest.text}",
         )
 

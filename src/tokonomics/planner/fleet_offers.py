@@ -9,6 +9,7 @@ import datetime as dt
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 
 from pydantic import NonNegativeFloat, PositiveFloat
@@ -18,12 +19,12 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms, oldest_days
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.money.fleet import ADVISOR, FleetOffer, SpotMarket, aws_spot
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.fleet_layouts import (
     MEASURED,
-    Measured,
+    FleetLayout,
     Say,
     cheapest_price,
     layout_name,
@@ -37,7 +38,7 @@ from tokonomics.types import Noun
 
 READY_S = 180.0
 """From the order to an engine that loads weights: machine 1 min, container image 1 to 2, engine and its graphs half
-(assumed: what public accounts of vLLM on cloud machines come to; --startup sets your own)."""
+(assumed: what public accounts of vLLM on cloud machines come to; ``startup`` sets your own)."""
 LOAD_BYTES_PER_S = 1e9
 """Weights from a network disk: the most an AWS gp3 volume gives (EBS user guide: 1,000 MiB/s)."""
 DRAIN_S = 120.0
@@ -62,6 +63,9 @@ class MachineKind(Noun):
     startup_s: NonNegativeFloat
     price_date: dt.date
     price_stale: bool
+
+
+_Priced = tuple[FleetOffer, MachineKind, Deployment]
 
 
 @dataclass(frozen=True)
@@ -97,31 +101,45 @@ class Machines:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class FleetMarket:
+    """How machines may be bought, and what is assumed of them."""
+
+    today: dt.date
+    terms: Sequence[Terms] = tuple(Terms)
+    startup_s: float | None = None
+    """From ordering a machine to its first answer; None estimates it."""
+    interruptions: Interruptions | None = None
+    """Of spot machines; None takes what is known of each."""
+    aws_zones: bool = True
+    most_zones: int = 4
+    anywhere: bool = False
+    """In several regions at once."""
+
+
 def fleet_machines(
     model: ModelSpec,
     engine: Engine,
     offers: Sequence[Offer],
     traffic: FleetTraffic,
     promises: Sequence[Promise],
+    market: FleetMarket,
     *,
     weights: Precision | None = None,
     kv: Precision = Precision.bf16,
-    terms: Sequence[Terms] = tuple(Terms),
-    today: dt.date,
-    startup_s: float | None = None,
-    interruptions: Interruptions | None = None,
-    aws_zones: bool = True,
-    most_zones: int = 4,
-    anywhere: bool = False,
     measured: int = MEASURED,
     say: Say = lambda what: None,
 ) -> Machines:
     """Every machine worth considering for this traffic, priced on the terms allowed."""
+    terms, today = market.terms, market.today
     sold = _recent([offer for offer in offers if cheapest_price(offer, terms) is not None], today)
     if not sold:
         wanted = ", ".join(each.replace("_", " ") for each in terms)
-        raise BadInput(f"no offer has a price on these terms ({wanted})", fix="Loosen --terms, --gpu or --region.")
-    found = measured_layouts(
+        raise BadInput(
+            f"no offer has a price on these terms ({wanted})",
+            fix=f"Loosen {option('terms')}, {option('gpu')} or {option('region')}.",
+        )
+    layouts, refused = measured_layouts(
         model,
         engine,
         sold,
@@ -134,21 +152,22 @@ def fleet_machines(
         say=say,
     )
     named = list(zip(sold, told_apart(sold), strict=True))
-    made = [
-        _machine(offer, apart, layout, startup_s)
-        for layout in found.measured
+    risk = partial(spot_markets, interruptions=market.interruptions, aws_zones=market.aws_zones)
+    priced = [
+        (_priced(kind, offer, layout, terms, risk), kind, layout.deployment)
+        for layout in layouts
         for fits in [stands_on(layout.deployment)]
         for offer, apart in named
         if fits(offer)
+        for kind in [_kind(offer, apart, layout, market.startup_s, today)]
     ]
-    priced = [(_priced(each, terms, interruptions, aws_zones), each) for each in made]
-    chosen = _worth_a_look([each for each in priced if each[0].prices], most_zones, anywhere)
+    chosen = _worth_a_look([machine for machine in priced if machine[0].prices], market.most_zones, market.anywhere)
     return Machines(
-        offers=tuple(offer for offer, _ in chosen),
-        kinds={each.name: _described(each, today) for _, each in chosen},
-        deployments={each.name: each.deployment for _, each in chosen},
-        e2e_p99_s=max(layout.answer_s for layout in found.measured),
-        refused=found.refused,
+        offers=tuple(offer for offer, _, _ in chosen),
+        kinds={kind.name: kind for _, kind, _ in chosen},
+        deployments={kind.name: deployment for _, kind, deployment in chosen},
+        e2e_p99_s=max(layout.answer_s for layout in layouts),
+        refused=refused,
     )
 
 
@@ -162,47 +181,43 @@ def assumed_interruptions() -> Interruptions:
     return Interruptions(per_hour=median(band.interruptions.per_hour for band in load_bands().values()))
 
 
-@dataclass(frozen=True)
-class _Machine:
-    name: str
-    offer: Offer
-    deployment: Deployment
-    requests_per_s: dict[str, float]
-    replicas: int
-    startup_s: float
-    answer_s: float
-
-
-def _machine(offer: Offer, apart: str, layout: Measured, startup_s: float | None) -> _Machine:
-    deployment = layout.deployment
-    replicas = offer.gpus // deployment.gpus
-    return _Machine(
-        name=f"{offer.provider} {offer.instance} {offer.region}{apart} {_degree(deployment)}",
-        offer=offer,
-        deployment=deployment,
-        requests_per_s={size: rate * replicas for size, rate in layout.rates.items()},
+def _kind(offer: Offer, apart: str, layout: FleetLayout, startup_s: float | None, today: dt.date) -> MachineKind:
+    replicas, degree = offer.gpus // layout.deployment.gpus, f"TP{layout.deployment.tp}"
+    return MachineKind(
+        name=f"{offer.provider} {offer.instance} {offer.region}{apart} {degree}",
+        provider=offer.provider,
+        region=offer.region,
+        instance=offer.instance,
+        gpu=offer.gpu,
+        gpus=offer.gpus,
+        layout=degree,
         replicas=replicas,
-        startup_s=startup_seconds(deployment) if startup_s is None else startup_s,
-        answer_s=layout.answer_s,
+        requests_per_s={size: rate * replicas for size, rate in layout.rates.items()},
+        startup_s=startup_seconds(layout.deployment) if startup_s is None else startup_s,
+        price_date=offer.date,
+        price_stale=offer.is_stale(today),
     )
 
 
 def _priced(
-    machine: _Machine, terms: Sequence[Terms], interruptions: Interruptions | None, aws_zones: bool
+    kind: MachineKind,
+    offer: Offer,
+    layout: FleetLayout,
+    terms: Sequence[Terms],
+    markets: Callable[[Offer], tuple[SpotMarket, ...]],
 ) -> FleetOffer:
-    offer = machine.offer
     return FleetOffer(
-        name=machine.name,
-        requests_per_s=machine.requests_per_s,
-        replicas=machine.replicas,
+        name=kind.name,
+        requests_per_s=kind.requests_per_s,
+        replicas=kind.replicas,
         gpus=offer.gpus,
         usd_per_hour=offer.usd_per_hour if Terms.on_demand in terms else None,
         list_usd_per_hour=offer.usd_per_hour,
         reserved=reserved_prices(offer) if Terms.reserved in terms else {},
-        spot=spot_markets(offer, interruptions, aws_zones) if Terms.spot in terms else (),
-        startup_s=machine.startup_s,
+        spot=markets(offer) if Terms.spot in terms else (),
+        startup_s=kind.startup_s,
         drain_s=DRAIN_S,
-        answer_s=machine.answer_s,
+        answer_s=layout.answer_s,
     )
 
 
@@ -234,73 +249,46 @@ def spot_markets(
     return (SpotMarket(zone=zone, usd_per_hour=offer.spot_usd_per_hour, interruptions=taken, interruptions_by=said_by),)
 
 
-def _worth_a_look(
-    priced: Sequence[tuple[FleetOffer, _Machine]], most_zones: int, anywhere: bool
-) -> list[tuple[FleetOffer, _Machine]]:
+def _worth_a_look(priced: Sequence[_Priced], most_zones: int, anywhere: bool) -> list[_Priced]:
     """Of machines of a place that carry the same, the cheapest on each terms: others are in no cheaper fleet."""
-    groups: dict[tuple[str, int, str], list[tuple[FleetOffer, _Machine]]] = {}
-    for each in priced:
-        sold_as = each[1].offer
-        place = "" if anywhere else f"{sold_as.provider} {sold_as.region}"
-        groups.setdefault((layout_name(each[1].deployment), sold_as.gpus, place), []).append(each)
-    kept: dict[str, tuple[FleetOffer, _Machine]] = {}
+    groups: dict[tuple[str, int, str], list[_Priced]] = {}
+    for machine in priced:
+        _, kind, deployment = machine
+        place = "" if anywhere else f"{kind.provider} {kind.region}"
+        groups.setdefault((layout_name(deployment), kind.gpus, place), []).append(machine)
+    kept: dict[str, _Priced] = {}
+    firm: list[Callable[[FleetOffer], float | None]] = [
+        lambda offer: offer.usd_per_hour,
+        lambda offer: offer.reserved.get("1 year"),
+        lambda offer: offer.reserved.get("3 years"),
+    ]
     for group in groups.values():
-        firm: list[Callable[[FleetOffer], float | None]] = [
-            lambda offer: offer.usd_per_hour,
-            lambda offer: offer.reserved.get("1 year"),
-            lambda offer: offer.reserved.get("3 years"),
-        ]
         for price in firm:
-            sold = [each for each in group if price(each[0]) is not None]
+            sold = [machine for machine in group if price(machine[0]) is not None]
             if sold:
-                best = min(sold, key=lambda each: (price(each[0]), each[0].name))
+                best = min(sold, key=lambda machine: (price(machine[0]), machine[0].name))
                 kept[best[0].name] = best
-        markets = sorted(
-            (
-                (market.usd_per_hour, market.p90_to_median, each[0].name, market.zone, each)
-                for each in group
-                for market in each[0].spot
-            ),
-            key=lambda each: each[:4],
-        )
+        markets = [
+            (market.usd_per_hour, market.p90_to_median, machine[0].name, market.zone, machine)
+            for machine in group
+            for market in machine[0].spot
+        ]
         spot_zones: dict[str, set[str]] = {}
-        for *_, name, zone, each in markets[:most_zones]:
-            kept.setdefault(name, each)
+        for *_, name, zone, machine in sorted(markets, key=lambda market: market[:4])[:most_zones]:
+            kept.setdefault(name, machine)
             spot_zones.setdefault(name, set()).add(zone)
-        for offer, machine in group:
+        for offer, kind, deployment in group:
             if offer.name in kept:
                 zones = spot_zones.get(offer.name, set())
                 left = tuple(market for market in offer.spot if market.zone in zones)
-                kept[offer.name] = (offer.model_copy(update={"spot": left}), machine)
+                kept[offer.name] = offer.model_copy(update={"spot": left}), kind, deployment
     return list(kept.values())
-
-
-def _described(machine: _Machine, today: dt.date) -> MachineKind:
-    offer = machine.offer
-    return MachineKind(
-        name=machine.name,
-        provider=offer.provider,
-        region=offer.region,
-        instance=offer.instance,
-        gpu=offer.gpu,
-        gpus=offer.gpus,
-        layout=_degree(machine.deployment),
-        replicas=machine.replicas,
-        requests_per_s=machine.requests_per_s,
-        startup_s=machine.startup_s,
-        price_date=offer.date,
-        price_stale=offer.is_stale(today),
-    )
 
 
 def _recent(offers: Sequence[Offer], today: dt.date) -> list[Offer]:
     """Without prices over a year old; or, if all are older, a year older than the newest."""
     oldest = oldest_days(offers, today)
     return [offer for offer in offers if offer.age_days(today) <= oldest]
-
-
-def _degree(deployment: Deployment) -> str:
-    return f"TP{deployment.tp}"
 
 
 def zones_needed(max_zone_share: float) -> int:

@@ -19,9 +19,10 @@ from tokonomics.planner.load import Load
 from tokonomics.planner.machines import Hosts
 from tokonomics.planner.plan import Candidate, Study, layout, prospects
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
-from tokonomics.planner.search import CLOSED_FORM_UTILIZATION, Kind, Sized, kind_of
-from tokonomics.planner.trials import MOST_REPLICAS, Progress, Trials
+from tokonomics.planner.search import CLOSED_FORM_UTILIZATION, Kind, Placed, kind_of
+from tokonomics.planner.trials import Progress, Trials
 from tokonomics.planner.what_if import highest_rate, resize, stretched
+from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH
@@ -173,7 +174,7 @@ class _Walk:
     axis: Axis
     ratios: dict[Kind, float]
     """Simulated ÷ closed-form capacity, by kind of hardware."""
-    sized: dict[tuple[str, float], Sized | None] = field(default_factory=dict)
+    sized: dict[tuple[str, float], Placed | None] = field(default_factory=dict)
     loads: dict[float, Load] = field(default_factory=dict)
     trials: dict[float, Trials] = field(default_factory=dict)
     orders: dict[tuple[int, Workload], list[tuple[float, int, Hosts]]] = field(default_factory=dict)
@@ -339,9 +340,9 @@ class _Walk:
         sized = self._sized(hosts, factor)
         return hosts.usd_per_hour(sized.replicas + self.study.question.limits.spare) if sized else math.inf
 
-    def _sized(self, hosts: Hosts, factor: float) -> Sized | None:
+    def _sized(self, hosts: Hosts, factor: float) -> Placed | None:
         key = f"{hosts.deployment} {hosts.deployment.engine.key} {hosts.deployment.kv}", factor
         if key not in self.sized:
             found = resize(self.study.question, hosts, self._load(factor))
-            self.sized[key] = found if isinstance(found, Sized) else None
+            self.sized[key] = found if isinstance(found, Placed) else None
         return self.sized[key]

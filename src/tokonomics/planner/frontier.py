@@ -27,7 +27,7 @@ _STEPS = 6
 """Numbers of replicas between the fewest and eight times as many: half a doubling apart."""
 
 
-class Point(Noun):
+class FrontierPoint(Noun):
     """One way to serve the traffic: a price and how quick it is, in the mean."""
 
     gpu: str
@@ -50,19 +50,19 @@ class Point(Noun):
 class Frontier(Noun):
     """What no other candidate beats."""
 
-    tpot: tuple[Point, ...]
+    tpot: tuple[FrontierPoint, ...]
     """None is cheaper and has a shorter time per token: the quickest first."""
-    ttft: tuple[Point, ...]
-    by_gpu_tpot: tuple[Point, ...]
+    ttft: tuple[FrontierPoint, ...]
+    by_gpu_tpot: tuple[FrontierPoint, ...]
     """The front of every GPU on its own."""
-    by_gpu_ttft: tuple[Point, ...]
+    by_gpu_ttft: tuple[FrontierPoint, ...]
     deployments: NonNegativeInt
     """Looked at."""
     fleets: NonNegativeInt
 
 
 @dataclass(frozen=True)
-class _Fleet:
+class _FrontierFleet:
     each: Screened
     replicas: int
     usd_per_hour: float
@@ -79,14 +79,14 @@ def frontier(question: Question) -> Frontier:
         if not isinstance(found := screen(hosts.deployment, hosts, load, ()), Refusal)
     ]
     fleets = [fleet for each in screened for fleet in _fleets(each, load, question.limits.spare)]
-    by_gpu: dict[str, list[_Fleet]] = defaultdict(list)
+    by_gpu: dict[str, list[_FrontierFleet]] = defaultdict(list)
     for fleet in fleets:
         by_gpu[fleet.each.deployment.gpu.key].append(fleet)
 
-    def points(kept: Iterable[_Fleet]) -> tuple[Point, ...]:
+    def points(kept: Iterable[_FrontierFleet]) -> tuple[FrontierPoint, ...]:
         return tuple(_point(question, load, fleet) for fleet in kept)
 
-    def fronts(quick: Callable[[_Fleet], float]) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
+    def fronts(quick: Callable[[_FrontierFleet], float]) -> tuple[tuple[FrontierPoint, ...], tuple[FrontierPoint, ...]]:
         own = [fleet for group in by_gpu.values() for fleet in front(group, quick)]
         return points(front(own, quick)), points(own)
 
@@ -102,22 +102,22 @@ def frontier(question: Question) -> Frontier:
     )
 
 
-def front(fleets: Iterable[_Fleet], quick: Callable[[_Fleet], float]) -> list[_Fleet]:
+def front(fleets: Iterable[_FrontierFleet], quick: Callable[[_FrontierFleet], float]) -> list[_FrontierFleet]:
     """Those that none beats in both; of equals, the one that keeps most of the checkpoint."""
     in_order = sorted(fleets, key=lambda each: (quick(each), each.usd_per_hour, -_bits(each)))
-    kept: list[_Fleet] = []
+    kept: list[_FrontierFleet] = []
     for fleet in in_order:
         if not kept or fleet.usd_per_hour < kept[-1].usd_per_hour:
             kept.append(fleet)
     return kept
 
 
-def _bits(fleet: _Fleet) -> int:
+def _bits(fleet: _FrontierFleet) -> int:
     deployment = fleet.each.deployment
     return deployment.weights.bits * 100 + deployment.kv.bits
 
 
-def _fleets(each: Screened, load: Load, spare: int) -> Iterable[_Fleet]:
+def _fleets(each: Screened, load: Load, spare: int) -> Iterable[_FrontierFleet]:
     """From the fewest replicas to eight times as many."""
     rate = load.workload.rate
     fewest = max(1, math.ceil(rate / each.capacity.rate - 1e-9))
@@ -125,10 +125,10 @@ def _fleets(each: Screened, load: Load, spare: int) -> Iterable[_Fleet]:
         usd = each.hosts.usd_per_hour(replicas + spare)
         if math.isfinite(usd):
             steady = each.steady(rate / replicas)
-            yield _Fleet(each, replicas, usd, steady.tpot_s, steady.ttft_s)
+            yield _FrontierFleet(each, replicas, usd, steady.tpot_s, steady.ttft_s)
 
 
-def _point(question: Question, load: Load, fleet: _Fleet) -> Point:
+def _point(question: Question, load: Load, fleet: _FrontierFleet) -> FrontierPoint:
     deployment, workload = fleet.each.deployment, load.workload
     replicas = fleet.replicas + question.limits.spare
 
@@ -139,7 +139,7 @@ def _point(question: Question, load: Load, fleet: _Fleet) -> Point:
         return too_many, number * machine.usd_per_hour
 
     offer = min(fleet.each.hosts.machines, key=bill).offer
-    return Point(
+    return FrontierPoint(
         gpu=deployment.gpu.key,
         layout=layout(deployment),
         weights=deployment.weights,

@@ -15,7 +15,7 @@ from tokonomics.planner.candidates import Reason
 from tokonomics.planner.machines import host_gib
 from tokonomics.planner.plan import Question, Study, plan, prospects
 from tokonomics.planner.screen import describe, floors
-from tokonomics.planner.trials import MOST_REPLICAS
+from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.promises import Promise
 from tokonomics.types import Noun
 from tokonomics.units import gigabytes, plural, seconds, usd

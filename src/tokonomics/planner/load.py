@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
 from tokonomics.traffic.generate import ENOUGH_REQUESTS, generate
 from tokonomics.traffic.lengths import Lengths, parse_lengths
@@ -153,7 +153,9 @@ def load_of_log(trace: Trace, rate: float | None = None, bad_rows: int = 0) -> L
     """A log, at its own rate or replayed at another."""
     if trace.rate <= 0:
         raise BadInput(
-            "all requests arrive at once: there is no rate", where=trace.source, fix="Give the mean rate with --rate."
+            "all requests arrive at once: there is no rate",
+            where=trace.source,
+            fix=f"Give the mean rate with {option('rate')}.",
         )
     if rate is not None:
         trace = trace.faster(rate / trace.rate)
@@ -169,16 +171,19 @@ def load_of_shape(
     seed: int = 0,
 ) -> Load:
     """Made-up requests: Poisson arrivals unless told, at the arrivals' own rate unless told."""
-    inputs = parse_lengths(inputs, "--input") if isinstance(inputs, str) else inputs
+    inputs = parse_lengths(inputs, "input") if isinstance(inputs, str) else inputs
     if outputs is None and inputs.pairs is None:
-        raise BadInput("is missing: how long are the answers?", where="--output", fix="Such as --output 256.")
+        raise BadInput("is missing: how long are the answers?", field="output", fix=f"Such as {option('output', 256)}.")
     outputs = inputs if outputs is None else outputs
-    outputs = parse_lengths(outputs, "--output") if isinstance(outputs, str) else outputs
+    outputs = parse_lengths(outputs, "output") if isinstance(outputs, str) else outputs
     process = parse_arrivals(arrivals) if isinstance(arrivals, str) else arrivals or parse_arrivals("poisson:1")
     if process.at_once is not None:
-        raise BadInput("a burst has no rate to plan for", where="--arrivals", fix="Such as gamma:5,cv=3.")
+        raise BadInput("a burst has no rate to plan for", field="arrivals", fix="Such as gamma:5,cv=3.")
     if rate is None and arrivals is None:
-        raise BadInput("no traffic is given", fix="Give --rate and --input and --output, or --trace.")
+        raise BadInput(
+            "no traffic is given",
+            fix=f"Give {option('rate')} and {option('input')} and {option('output')}, or {option('trace')}.",
+        )
     asked = extent_of(process, inputs, outputs, rate=rate, seed=seed)
     if asked.span_s is None:
         trace = generate(asked.process, inputs, outputs, requests=round(asked.expected), seed=seed)

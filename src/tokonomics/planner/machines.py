@@ -5,8 +5,9 @@ every GPU.
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache, cached_property, partial
@@ -49,6 +50,10 @@ class Machine:
         if self.terms is not Terms.reserved:
             return None
         return 3 if self.offer.reserved_3yr_usd_per_hour is not None else 1
+
+    def usd_per_month(self, machines: float) -> float:
+        """What so many of them cost a month."""
+        return machines * self.usd_per_hour * HOURS_PER_MONTH
 
 
 def usable(
@@ -223,14 +228,13 @@ class Hosts:
         ]
         return min(bills, default=math.inf)
 
+    def usd_per_month(self, replicas: int) -> float:
+        return self.usd_per_hour(replicas) * HOURS_PER_MONTH
+
     def most_replicas(self, usd_per_hour: float, ceiling: int) -> int:
         """The most replicas, up to the ceiling, that cost no more than that."""
-        few, many = 0, ceiling + 1
-        while many - few > 1:
-            middle = (few + many) // 2
-            affordable = self.usd_per_hour(middle) <= usd_per_hour * (1 + 1e-12)
-            few, many = (middle, many) if affordable else (few, middle)
-        return few
+        limit = usd_per_hour * (1 + 1e-12)
+        return bisect_left(range(1, ceiling + 1), True, key=lambda count: self.usd_per_hour(count) > limit)
 
 
 def monthly_bill(
@@ -251,11 +255,14 @@ def monthly_bill(
         "idle": serving - working,
         UNUSED: gpu_hours - serving,
     }
-    return CostTree(
-        name=f"{machines}× {offer.provider} {offer.instance}",
-        lines=tuple(
-            CostLine(name=name, quantity=hours, unit="GPU-hour", usd_per_unit=machine.usd_per_hour / offer.gpus)
-            for name, hours in shares.items()
-            if hours > 0
-        ),
+    lines = gpu_hour_lines(shares, machine.usd_per_hour / offer.gpus)
+    return CostTree(name=f"{machines}× {offer.provider} {offer.instance}", lines=lines)
+
+
+def gpu_hour_lines(hours: Mapping[str, float], usd_per_gpu_hour: float) -> tuple[CostLine, ...]:
+    """A line of a bill for each use of the GPUs that took any time."""
+    return tuple(
+        CostLine(name=name, quantity=quantity, unit="GPU-hour", usd_per_unit=usd_per_gpu_hour)
+        for name, quantity in hours.items()
+        if quantity > 1e-9
     )

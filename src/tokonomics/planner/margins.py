@@ -7,9 +7,9 @@ fleet at both ends of the 80 % interval that was learned from published throughp
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.intervals import interval
+from tokonomics.planner.candidates import Refusal
 from tokonomics.planner.plan import Candidate, Study
-from tokonomics.planner.search import Sized
-from tokonomics.planner.what_if import highest_rate, machine_of, resize, slower, usd_per_month
+from tokonomics.planner.what_if import highest_rate, resized, slower
 from tokonomics.types import Noun
 
 
@@ -67,19 +67,14 @@ def headroom(study: Study) -> Headroom | None:
 
 def bill_range(study: Study, row: Candidate) -> BillRange:
     """The bill of a ranked row over the 80 % interval of its speed."""
-    sized = study.of(row)
-    speed = interval(1.0, "throughput", sized.deployment)
+    speed = interval(1.0, "throughput", study.of(row).deployment)
     mid = AtSpeed(speed=1.0, replicas=row.replicas, usd_per_month=row.usd_per_month)
-    return BillRange(fast=at_speed(study, row, sized, speed.high), mid=mid, slow=at_speed(study, row, sized, speed.low))
+    return BillRange(fast=at_speed(study, row, speed.high), mid=mid, slow=at_speed(study, row, speed.low))
 
 
-def at_speed(study: Study, row: Candidate, sized: Sized, speed: float) -> AtSpeed:
+def at_speed(study: Study, row: Candidate, speed: float) -> AtSpeed:
     """A ranked row sized as if its replicas had that share of the modelled speed."""
-    question = study.question
-    load, promises = slower(question.load, question.promises, 1 / speed)
-    found = resize(question, sized.screened.hosts, load, promises)
-    if not isinstance(found, Sized):
+    found = resized(study, row, *slower(study.question.load, study.question.promises, 1 / speed))
+    if isinstance(found, Refusal):
         return AtSpeed(speed=speed, replicas=None, usd_per_month=None, refused=found.reason)
-    replicas = found.replicas + question.limits.spare
-    bill = usd_per_month(sized.deployment, machine_of(sized, row), replicas)
-    return AtSpeed(speed=speed, replicas=replicas, usd_per_month=bill)
+    return AtSpeed(speed=speed, replicas=found[1], usd_per_month=found[2])

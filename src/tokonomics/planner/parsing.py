@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import Offer, Terms, load_offers, parse_discounts, select_offers
+from tokonomics.catalog.offers import Offer, Terms, parse_discounts, select_offers
 from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.plan import KV_CHOICES, Limits
 from tokonomics.serving.fleet import Router
@@ -20,27 +19,32 @@ _MOST_GPUS = 10**9
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
-def listed(values: Sequence[str] | None, flag: str) -> list[str] | None:
-    """``["a,b", "c"]`` → ``["a", "b", "c"]``; None stays None, an empty list is a slip."""
+def listed(values: Sequence[str] | None, field: str, *, by_position: bool = False) -> list[str] | None:
+    """``["a,b", "c"]`` → ``["a", "b", "c"]``; None stays None, an empty list is a slip.
+
+    What a verb takes by position has no flag: an error only says what it is.
+    """
     if values is None:
         return None
     names = [name.strip() for value in values for name in value.split(",")]
     if not all(names):
-        raise BadInput("is empty", where=flag, fix="Name one or more, with commas between; or leave the flag out.")
+        fix = "Name one or more, with commas between; or leave the flag out."
+        where, named = (field, None) if by_position else (None, field)
+        raise BadInput("is empty", where=where, field=named, fix=fix)
     return names
 
 
 def gpu_filter(gpu: Sequence[str] | None, gpus: str | None) -> tuple[list[str] | None, int | None]:
-    """GPU names to keep and the most GPUs to pay for; ``--gpus`` may give either."""
-    names = listed(gpu, "--gpu")
+    """GPU names to keep and the most GPUs to pay for; ``gpus`` may give either."""
+    names = listed(gpu, "gpu")
     if gpus is None:
         return names, None
     if re.fullmatch(r"[+-]?[0-9]+", gpus.strip()):
         most = int(gpus) if len(gpus) < 20 else _MOST_GPUS + 1
         if not 1 <= most <= _MOST_GPUS:
-            raise BadInput(f"must be between 1 and {_MOST_GPUS:,}, got {shorten(gpus.strip(), 20)}", where="--gpus")
+            raise BadInput(f"must be between 1 and {_MOST_GPUS:,}, got {shorten(gpus.strip(), 20)}", field="gpus")
         return names, most
-    return [*(names or []), *(listed([gpus], "--gpus") or [])], None
+    return [*(names or []), *(listed([gpus], "gpus") or [])], None
 
 
 def parse_terms(text: str) -> Terms:
@@ -50,14 +54,14 @@ def parse_terms(text: str) -> Terms:
         guess = nearest(name, [term.value for term in Terms], 1)
         hint = f" Did you mean {guess[0]}?" if guess else ""
         raise BadInput(
-            f"'{shorten(text)}' is not a way to buy", where="--terms", fix=f"Valid: {', '.join(Terms)}, all.{hint}"
+            f"'{shorten(text)}' is not a way to buy", field="terms", fix=f"Valid: {', '.join(Terms)}, all.{hint}"
         )
     return Terms(name)
 
 
 def terms_from(values: Sequence[str] | None) -> tuple[Terms, ...]:
     """Several ways to buy; on demand unless told."""
-    names = listed(values, "--terms")
+    names = listed(values, "terms")
     if names is None:
         return (Terms.on_demand,)
     if [name.lower() for name in names] == ["all"]:
@@ -66,35 +70,35 @@ def terms_from(values: Sequence[str] | None) -> tuple[Terms, ...]:
 
 
 def offers_for(
-    path: Path | None,
+    known: Sequence[Offer],
     provider: Sequence[str] | None,
     region: Sequence[str] | None,
     gpu: Sequence[str] | None,
     discounts: Mapping[str, float],
 ) -> tuple[Offer, ...]:
     """The offers left after the user's filters, on any terms; none left names the filter to loosen."""
-    known = load_offers(path)
     filters = {
-        "--gpu": ("gpu", None if gpu is None else list(gpu)),
-        "--provider": ("provider", listed(provider, "--provider")),
-        "--region": ("region", listed(region, "--region")),
+        "gpu": None if gpu is None else list(gpu),
+        "provider": listed(provider, "provider"),
+        "region": listed(region, "region"),
     }
 
     def left(without: str | None = None) -> tuple[Offer, ...]:
-        kept = {field: names for flag, (field, names) in filters.items() if flag != without}
+        kept = {field: names for field, names in filters.items() if field != without}
         return select_offers(known, terms=None, discounts=discounts, **kept)  # type: ignore[arg-type]
 
     found = left()
     if found:
         return found
-    wanted = ", ".join(name for _, names in filters.values() for name in names or ())
+    wanted = ", ".join(name for names in filters.values() for name in names or ())
     loosened = []
-    for flag, (_, names) in filters.items():
-        if names and (more := len(left(flag))):
-            loosened.append(f"without {flag} there {'is 1' if more == 1 else f'are {more:,}'}")
+    for field, names in filters.items():
+        if names and (more := len(left(field))):
+            loosened.append(f"without {option(field)} there {'is 1' if more == 1 else f'are {more:,}'}")
     hint = f"{'; '.join(loosened).capitalize()}. " if loosened else ""
     raise BadInput(
-        f"no offer is left for {shorten(wanted)}", fix=f"{hint}Or give a price list of your own with --offers my.csv."
+        f"no offer is left for {shorten(wanted)}",
+        fix=f"{hint}Or give a price list of your own with {option('offers', 'my.csv')}.",
     )
 
 
@@ -105,18 +109,18 @@ def discounts_from(texts: Sequence[str] | None) -> dict[str, float]:
 
 def weights_for(model: ModelSpec, weights: Sequence[str] | None, min_weights: str | None) -> tuple[Precision, ...]:
     """The precisions to try: those named, or the common ones, none below the floor."""
-    named = listed(weights, "--weights")
+    named = listed(weights, "weights")
     choices = (
-        [parse_precision(name, WEIGHT_PRECISIONS, "--weights") for name in named] if named else weight_choices(model)
+        [parse_precision(name, WEIGHT_PRECISIONS, "weights") for name in named] if named else weight_choices(model)
     )
     if min_weights is None:
         return tuple(choices)
-    floor = parse_precision(min_weights, WEIGHT_PRECISIONS, "--min-weights")
+    floor = parse_precision(min_weights, WEIGHT_PRECISIONS, "min_weights")
     kept = [each for each in choices if not each.is_below(floor)]
     if not kept:
         raise BadInput(
             f"none of {', '.join(choices)} is at or above {floor}",
-            where="--min-weights",
+            field="min_weights",
             fix=f"{model.name} is published in {model.checkpoint}.",
         )
     return tuple(kept)
@@ -124,8 +128,8 @@ def weights_for(model: ModelSpec, weights: Sequence[str] | None, min_weights: st
 
 def kv_for(values: Sequence[str] | None) -> tuple[Precision, ...]:
     """The precisions of the KV cache to try: 16 bits and fp8 unless told."""
-    named = listed(values, "--kv")
-    return tuple(parse_precision(name, KV_PRECISIONS, "--kv") for name in named) if named else KV_CHOICES
+    named = listed(values, "kv")
+    return tuple(parse_precision(name, KV_PRECISIONS, "kv") for name in named) if named else KV_CHOICES
 
 
 def router_from(text: str) -> Router:
@@ -133,7 +137,7 @@ def router_from(text: str) -> Router:
     if text not in set(Router):
         guess = nearest(text, [each.value for each in Router], 1)
         hint = f" Did you mean {guess[0]}?" if guess else ""
-        raise BadInput(f"'{shorten(text)}' is no router", where="--router", fix=f"Valid: {', '.join(Router)}.{hint}")
+        raise BadInput(f"'{shorten(text)}' is no router", field="router", fix=f"Valid: {', '.join(Router)}.{hint}")
     return Router(text)
 
 
@@ -142,31 +146,31 @@ def limits_from(**given: object) -> Limits:
     return checked(Limits, **{name: value for name, value in given.items() if value is not None})
 
 
-def amount(text: str, flag: str, such_as: str = "500M, 2B or 2000000000") -> float:
+def amount(text: str, field: str, such_as: str = "500M, 2B or 2000000000") -> float:
     """``2000000``, ``2M``, ``1.5B``."""
     found = re.fullmatch(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,2})?)\s*([kKmMbBgGtT]?)", text.strip())
     if not found or not float(found[1]) > 0:
-        raise BadInput(f"'{shorten(text)}' is not an amount above 0", where=flag, fix=f"Write such as {such_as}.")
+        raise BadInput(f"'{shorten(text)}' is not an amount above 0", field=field, fix=f"Write such as {such_as}.")
     return float(found[1]) * _SCALES[found[2].lower()]
 
 
-def dollars(text: str | None, flag: str) -> float | None:
+def dollars(text: str | None, field: str) -> float | None:
     """``250000``, ``250,000``, ``$250k``, ``1.2M``."""
     if text is None:
         return None
     plain = text.strip().removeprefix("$").replace(",", "").replace("_", "")
-    return 0.0 if plain == "0" else amount(plain, flag, "15000, 250k or 1.2M")
+    return 0.0 if plain == "0" else amount(plain, field, "15000, 250k or 1.2M")
 
 
-_FLAGS = {
-    "rate": ("--rate", "above 0 requests a second, and at most a billion"),
-    "input_tokens": ("--input", "from 1 to 100,000,000 tokens"),
-    "output_tokens": ("--output", "from 1 to 100,000,000 tokens"),
-    "max_utilization": ("--max-utilization", "from 0.01 to 1"),
-    "max_usd_per_gpu_hour": ("--max-price", "above 0 dollars"),
-    "max_gpus": ("--gpus", "at least 1"),
-    "max_age_days": ("--max-age", "at least 0 days"),
-    "spare": ("--spare", "from 0 to 1,000 replicas"),
+_RANGES = {
+    "rate": ("rate", "above 0 requests a second, and at most a billion"),
+    "input_tokens": ("input", "from 1 to 100,000,000 tokens"),
+    "output_tokens": ("output", "from 1 to 100,000,000 tokens"),
+    "max_utilization": ("max_utilization", "from 0.01 to 1"),
+    "max_usd_per_gpu_hour": ("max_price", "above 0 dollars"),
+    "max_gpus": ("gpus", "at least 1"),
+    "max_age_days": ("max_age", "at least 0 days"),
+    "spare": ("spare", "from 0 to 1,000 replicas"),
 }
 
 Checked = TypeVar("Checked", bound=Noun)
@@ -178,5 +182,5 @@ def checked(noun: type[Checked], **values: object) -> Checked:
         return noun.model_validate(values)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        flag, range_text = _FLAGS[str(problem["loc"][0])]
-        raise BadInput(f"must be {range_text}, got {shorten(str(problem['input']))}", where=flag) from None
+        field, range_text = _RANGES[str(problem["loc"][0])]
+        raise BadInput(f"must be {range_text}, got {shorten(str(problem['input']))}", field=field) from None

@@ -26,14 +26,14 @@ from tokonomics.physics.origins import speed_badge
 from tokonomics.planner.candidates import Reason, Refusal, deployments, weight_choices, why_not
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import Hosts, Machine, hosts_of, machines_for, monthly_bill, usable
-from tokonomics.planner.search import Kind, Search, Sized
-from tokonomics.planner.trials import Progress, Trials
+from tokonomics.planner.search import Kind, Placed, Search
+from tokonomics.planner.trials import Progress, Trials, prefill_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Badge, Noun
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+from tokonomics.units import SECONDS_PER_HOUR
 
 KV_CHOICES = (Precision.bf16, Precision.fp8)
 
@@ -181,7 +181,7 @@ class Study:
     plan: Plan
     search: Search
 
-    def of(self, row: Candidate) -> Sized:
+    def of(self, row: Candidate) -> Placed:
         """What a ranked row was sized as."""
         return next(each for each in self.search.sized if _same(each.deployment, row))
 
@@ -257,7 +257,7 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _rows(sized: Sized, load: Load, limits: Limits, today: date) -> Iterator[Candidate]:
+def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Candidate]:
     """The candidate on each of the machines it can stand on, within the GPUs allowed."""
     deployment, most = sized.deployment, limits.max_gpus or math.inf
     same = _served(sized, load) | {"speed": speed_badge(deployment)}
@@ -267,19 +267,19 @@ def _rows(sized: Sized, load: Load, limits: Limits, today: date) -> Iterator[Can
             yield _row(sized, machine, load, limits, today, same)
 
 
-def _row(sized: Sized, machine: Machine, load: Load, limits: Limits, today: date, same: Mapping[str, Any]) -> Candidate:
+def _row(
+    sized: Placed, machine: Machine, load: Load, limits: Limits, today: date, same: Mapping[str, Any]
+) -> Candidate:
     """A fleet of whole machines of one offer that carries the load; ``same`` on every offer is how it serves."""
     deployment, offer, workload = sized.deployment, machine.offer, load.workload
     each, capacity = sized.screened, sized.screened.capacity
     replicas = sized.replicas + limits.spare
     instances = machines_for(deployment, offer, replicas)
     utilization = workload.rate / (replicas * capacity.rate)
-    prefill_share = _prefill_share(sized)
-    bill = monthly_bill(deployment, machine, replicas, utilization, prefill_share)
+    prompts = prefill_share(sized.outcome) if sized.outcome else capacity.prefill_share
+    bill = monthly_bill(deployment, machine, replicas, utilization, prompts)
     usd_per_second = instances * machine.usd_per_hour / SECONDS_PER_HOUR
-    prices = split_by_gpu_time(
-        usd_per_second, workload.rate, workload.input_tokens, workload.output_tokens, prefill_share
-    )
+    prices = split_by_gpu_time(usd_per_second, workload.rate, workload.input_tokens, workload.output_tokens, prompts)
     used = replicas * deployment.gpus / (instances * offer.gpus) * min(1.0, utilization)
     return Candidate(
         model=deployment.model.key,
@@ -291,8 +291,8 @@ def _row(sized: Sized, machine: Machine, load: Load, limits: Limits, today: date
         weights=deployment.weights,
         kv=deployment.kv,
         engine=deployment.engine.key,
-        max_sequences=(sized.trial and sized.trial.max_sequences) or deployment.limits.max_sequences,
-        router=sized.trial.router if sized.trial else Router.round_robin,
+        max_sequences=sized.max_sequences or deployment.limits.max_sequences,
+        router=sized.router,
         provider=offer.provider,
         region=offer.region,
         instance=offer.instance,
@@ -309,7 +309,7 @@ def _row(sized: Sized, machine: Machine, load: Load, limits: Limits, today: date
         capacity_requests_per_s=capacity.rate,
         limited_by=capacity.limited_by,
         # Not the sum of its parts, whose last digit differs between equal bills.
-        usd_per_month=instances * machine.usd_per_hour * HOURS_PER_MONTH,
+        usd_per_month=machine.usd_per_month(instances),
         usd_per_mtok=prices,
         usd_per_mtok_usage=prices.blended * used,
         below_checkpoint=not each.is_faithful,
@@ -317,10 +317,9 @@ def _row(sized: Sized, machine: Machine, load: Load, limits: Limits, today: date
     )
 
 
-def _served(sized: Sized, load: Load) -> dict[str, object]:
+def _served(sized: Placed, load: Load) -> dict[str, object]:
     """How requests fare: simulated, or the closed form's means."""
-    if sized.trial:
-        made = sized.trial.outcome
+    if made := sized.outcome:
         return {
             "simulated": True,
             "batch": made.batch,
@@ -341,15 +340,6 @@ def _served(sized: Sized, load: Load) -> dict[str, object]:
 
 def _mean_only(mean_s: float) -> Spread:
     return Spread(p50=None, p90=None, p95=None, p99=None, mean=mean_s)
-
-
-def _prefill_share(sized: Sized) -> float:
-    """Prompts' share of the working time."""
-    if sized.trial:
-        shares = sized.trial.outcome.shares
-        working = shares.prefill + shares.decode
-        return shares.prefill / working if working else 0.0
-    return sized.screened.capacity.prefill_share
 
 
 def _cheapest_then_most_faithful(row: Candidate) -> tuple[float, int, int, float, float, str, str, str]:

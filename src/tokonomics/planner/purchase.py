@@ -11,27 +11,28 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 
 import numpy as np
 
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.money.demand import EVERY_SIZE, MOST_HOURS, Demand
 from tokonomics.money.fleet import FleetOffer, Wishes
-from tokonomics.money.fleet_program import optimal_fleet
+from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.fleet_offers import reserved_prices, spot_markets, startup_seconds
 from tokonomics.planner.machines import hosts_of, machines_for, told_apart, usable
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.planner.sizing import Sizing
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+from tokonomics.planner.trials import Sized
+from tokonomics.units import SECONDS_PER_HOUR
 
 PLACES = 3
 """Regions for which the program is solved, the cheapest by one kind of machine alone."""
 _NEVER_S = 60.0
 """Against a program that never ends. A bill must not depend on how busy the computer is: the solver stops at its gap
-(``money.fleet_program.GAP``), which on every price list and week of hours tried took it 5 s at most (2026-11)."""
+(``money.fleet_search.GAP``), which on every price list and week of hours tried took it 5 s at most (2026-11)."""
 
 
 @dataclass(frozen=True)
@@ -50,47 +51,47 @@ class Bought:
     """Of the bill: no other purchase in the regions looked at is cheaper by a larger share."""
 
 
-def buy(setup: Setup, sizing: Sizing) -> Bought | NotServed:
+def buy(setup: Setup, sized: Sized) -> Bought | NotServed:
     """The cheapest way to host the replicas on the terms allowed."""
-    firm = _on_demand(setup, sizing)
+    firm = _on_demand(setup, sized)
     if not (setup.commit or setup.spot):
         return firm
-    share = (verdict.max_spot_share if (verdict := verdict_on(setup, sizing)) else 0.0) if setup.spot else 0.0
-    mixed = _mixed(setup, sizing, share)
+    share = (verdict.max_spot_share if (verdict := verdict_on(setup, sized)) else 0.0) if setup.spot else 0.0
+    mixed = _mixed(setup, sized, share)
     ways = [each for each in (firm, mixed) if isinstance(each, Bought)]
     return min(ways, key=lambda each: each.usd_per_month) if ways else firm
 
 
-def verdict_on(setup: Setup, sizing: Sizing) -> SpotVerdict | None:
+def verdict_on(setup: Setup, sized: Sized) -> SpotVerdict | None:
     """How much of it belongs on spot; None where nobody sells it so."""
     markets = [market for offer in _offers(setup) for market in spot_markets(offer)]
     if not markets:
         return None
     return spot_verdict(
-        answer_s=sizing.outcome.e2e_s.p99 or 0.0,
+        answer_s=(sized.outcome and sized.outcome.e2e_s.p99) or 0.0,
         cold_start_s=startup_seconds(setup.deployment),
-        replicas=sizing.replicas,
+        replicas=sized.replicas,
         interruptions=max((each.interruptions for each in markets), key=lambda each: each.per_hour),
         strict_p99=any(each.statistic == "p99" for each in setup.promises),
         batch=setup.offline,
     )
 
 
-def _on_demand(setup: Setup, sizing: Sizing) -> Bought | NotServed:
+def _on_demand(setup: Setup, sized: Sized) -> Bought | NotServed:
     deployment = setup.deployment
     offers = [offer for offer in setup.offers if offer.gpu == deployment.gpu.key]
     machines, _ = usable(offers, (Terms.on_demand,), None, None, setup.today)
     hosts, refused = hosts_of(deployment, machines)
     found = []
     for machine in hosts.machines:
-        mean = _mean_machines(setup, sizing, machine.offer)
-        usd = mean * machine.usd_per_hour * HOURS_PER_MONTH
+        mean = sized.mean_over_time(partial(_machines, setup, machine.offer))
+        usd = machine.usd_per_month(mean)
         found.append((usd, machine.offer.provider, machine.offer.instance, machine.offer.region, mean, machine))
     if not found:
         reason = f"no on-demand machine is known for {deployment.gpus}×{deployment.gpu.key}"
         if small := [each for number, each in refused if each.kind is Reason.host_too_small]:
             reason = f"{reason}: {small[0].reason}"
-        return NotServed(reason, "Give its price: --usd-per-hour, or --offers with your own list.")
+        return NotServed(reason, f"Give its price: {option('usd_per_hour')}, or {option('offers')} with your own list.")
     usd, provider, instance, region, mean, machine = min(found, key=lambda each: (round(each[0], 6), *each[1:4]))
     number = f"{mean:.0f}" if math.isclose(mean, round(mean)) else f"{mean:.2f}"
     return Bought(
@@ -102,17 +103,12 @@ def _on_demand(setup: Setup, sizing: Sizing) -> Bought | NotServed:
     )
 
 
-def _mean_machines(setup: Setup, sizing: Sizing, offer: Offer) -> float:
-    """Machines paid for, in the mean over time."""
-    needed = [machines_for(setup.deployment, offer, int(count) + setup.spare) for count in sizing.by_time[:, 1]]
-    if len(needed) == 1:
-        return float(needed[0])
-    lasts = np.diff(np.append(sizing.by_time[:, 0], sizing.span_s))
-    return float(np.dot(needed, lasts) / lasts.sum())
+def _machines(setup: Setup, offer: Offer, replicas: int) -> int:
+    return machines_for(setup.deployment, offer, replicas + setup.spare)
 
 
-def _mixed(setup: Setup, sizing: Sizing, spot_share: float) -> Bought | NotServed:
-    by_hour = _by_hour(sizing)
+def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
+    by_hour = _by_hour(sized)
     if len(by_hour) > MOST_HOURS:
         return NotServed(f"these terms are worked out for at most {MOST_HOURS} hours, the traffic has {len(by_hour):,}")
     demand = Demand(rates={EVERY_SIZE: tuple(float(each + setup.spare) for each in by_hour)})
@@ -147,12 +143,12 @@ def _mixed(setup: Setup, sizing: Sizing, spot_share: float) -> Bought | NotServe
     return Bought("; ".join(parts), plan.usd_per_month, paid, min(each.date for each in bought), bought, plan.gap)
 
 
-def _by_hour(sizing: Sizing) -> list[int]:
+def _by_hour(sized: Sized) -> list[int]:
     """Replicas to have in each hour: the most that it asks for at any time."""
-    if len(sizing.by_time) == 1:
-        return [sizing.replicas]
-    hours = max(1, math.ceil(sizing.span_s / SECONDS_PER_HOUR))
-    times, counts = sizing.by_time[:, 0], sizing.by_time[:, 1]
+    if sized.by_time is None or len(sized.by_time) == 1:
+        return [sized.replicas]
+    hours = max(1, math.ceil(sized.span_s / SECONDS_PER_HOUR))
+    times, counts = sized.by_time[:, 0], sized.by_time[:, 1]
     made = []
     for hour in range(hours):
         start, end = hour * SECONDS_PER_HOUR, (hour + 1) * SECONDS_PER_HOUR

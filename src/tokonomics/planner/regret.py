@@ -19,7 +19,7 @@ from tokonomics.planner.candidates import Refusal, is_faithful, why_not
 from tokonomics.planner.machines import Hosts, Machine, machines_for
 from tokonomics.planner.plan import Study, layout
 from tokonomics.planner.screen import screen
-from tokonomics.planner.search import Kind, Sized, kind_of
+from tokonomics.planner.search import Kind, Placed, kind_of
 from tokonomics.planner.what_if import resize, usd_per_month
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun
@@ -35,7 +35,7 @@ class InCase(Noun):
     """Bill ÷ the best bill of this case - 1."""
 
 
-class Choice(Noun):
+class RegretChoice(Noun):
     """One kind of hardware on one offer, whatever the demand."""
 
     gpu: str
@@ -60,12 +60,12 @@ class Regret(Noun):
     demands: tuple[Workload, ...]
     best_usd_per_month: tuple[PositiveFloat, ...]
     """Of each case, by whatever choice is best for it."""
-    choices: tuple[Choice, ...]
+    choices: tuple[RegretChoice, ...]
     not_everywhere: int
     """Choices left out because they break a promise in some case, or take more GPUs than allowed."""
 
     @property
-    def least(self) -> Choice | None:
+    def least(self) -> RegretChoice | None:
         return self.choices[0] if self.choices else None
 
 
@@ -80,7 +80,7 @@ def least_regret(studies: Sequence[Study], rows: int = 10) -> Regret | None:
     bills = _Bills(studies, tuple(best.usd_per_month for best in bests if best))
     candidates = _candidates(studies)
     hopes = sorted((bills.hope(hosts), place) for place, hosts in enumerate(candidates))
-    found: dict[Kind, Choice] = {}
+    found: dict[Kind, RegretChoice] = {}
     not_everywhere = 0
     for hope, place in hopes:
         enough = sorted(each.largest_regret for each in found.values())[:rows]
@@ -100,7 +100,7 @@ def least_regret(studies: Sequence[Study], rows: int = 10) -> Regret | None:
     )
 
 
-def _key(choice: Choice) -> tuple[float, float, int, int]:
+def _key(choice: RegretChoice) -> tuple[float, float, int, int]:
     """At the same regret, the smaller sum; then more bits."""
     total = sum(case.regret for case in choice.cases)
     return round(choice.largest_regret, 9), round(total, 9), -choice.weights.bits, choice.layout.count("KV")
@@ -121,7 +121,7 @@ class _Bills:
 
     studies: Sequence[Study]
     best: tuple[float, ...]
-    sized: dict[tuple[int, Deployment], Sized | None] = field(default_factory=dict)
+    sized: dict[tuple[int, Deployment], Placed | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for case, study in enumerate(self.studies):
@@ -144,7 +144,7 @@ class _Bills:
             worst = max(worst, least / best - 1)
         return worst
 
-    def choice(self, hosts: Hosts) -> Choice | None:
+    def choice(self, hosts: Hosts) -> RegretChoice | None:
         """Its best machine over all cases; None where it does not hold in one."""
         counts: list[int] = []
         for case, study in enumerate(self.studies):
@@ -155,14 +155,14 @@ class _Bills:
         made = [self._on(hosts, machine, counts) for machine in hosts.cheapest_of_each_size]
         return min((each for each in made if each), key=_key, default=None)
 
-    def _sized(self, case: int, hosts: Hosts) -> Sized | None:
+    def _sized(self, case: int, hosts: Hosts) -> Placed | None:
         key = case, hosts.deployment
         if key not in self.sized:
             found = resize(self.studies[case].question, hosts)
-            self.sized[key] = found if isinstance(found, Sized) else None
+            self.sized[key] = found if isinstance(found, Placed) else None
         return self.sized[key]
 
-    def _on(self, hosts: Hosts, machine: Machine, counts: list[int]) -> Choice | None:
+    def _on(self, hosts: Hosts, machine: Machine, counts: list[int]) -> RegretChoice | None:
         deployment, offer = hosts.deployment, machine.offer
         if machines_for(deployment, offer, max(counts)) * offer.gpus > (hosts.max_gpus or math.inf):
             return None
@@ -172,7 +172,7 @@ class _Bills:
             InCase(replicas=count, usd_per_month=usd, regret=max(0.0, usd / best - 1))
             for count, usd, best in zip(counts, dollars, self.best, strict=True)
         )
-        return Choice(
+        return RegretChoice(
             gpu=deployment.gpu.key,
             layout=layout(deployment),
             weights=deployment.weights,

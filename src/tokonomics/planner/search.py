@@ -9,8 +9,9 @@ are those that simulating everything would give.
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
@@ -18,7 +19,8 @@ from tokonomics.planner.candidates import Reason, Refusal, is_faithful
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import Hosts
 from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, screen
-from tokonomics.planner.trials import MOST_REPLICAS, Progress, Trial, Trials
+from tokonomics.planner.trials import FleetTrial, Progress, Sized, Trials
+from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.promises import Latency, Promise
 from tokonomics.units import percent, plural, seconds
 
@@ -31,20 +33,26 @@ _WITHIN_REASON = 10.0
 _SAME = 1 + 1e-12
 
 Kind = tuple[str, int, Precision]
+Prospect = TypeVar("Prospect")
 
 
-@dataclass(frozen=True)
-class Sized:
-    """A candidate with the replicas that keep the promises."""
+@dataclass(frozen=True, kw_only=True)
+class Placed(Sized):
+    """A sized candidate of a plan, with its closed form and the machines it may stand on."""
 
     screened: Screened
-    replicas: int
-    """Without spare ones."""
-    trial: Trial | None
 
-    @property
-    def deployment(self) -> Deployment:
-        return self.screened.deployment
+
+def best_first(
+    prospects: Iterable[tuple[float, Prospect]], look: Callable[[float, Prospect], tuple[float, Prospect] | None]
+) -> None:
+    """Look at the prospect with the lowest bound; what comes back with a closer one is looked at again in its turn."""
+    queue = [(bound, place, prospect) for place, (bound, prospect) in enumerate(prospects)]
+    heapq.heapify(queue)
+    while queue:
+        bound, place, prospect = heapq.heappop(queue)
+        if closer := look(bound, prospect):
+            heapq.heappush(queue, (closer[0], place, closer[1]))
 
 
 @dataclass
@@ -58,7 +66,7 @@ class Search:
     max_utilization: float | None = None
     spare: int = 0
     progress: Progress | None = None
-    sized: list[Sized] = field(default_factory=list)
+    sized: list[Placed] = field(default_factory=list)
     screened: list[Screened] = field(default_factory=list)
     refused: list[tuple[Deployment, Refusal]] = field(default_factory=list)
     _kinds: set[Kind] = field(default_factory=set)
@@ -70,50 +78,52 @@ class Search:
 
     def run(self, prospects: Iterable[Hosts]) -> None:
         """Look at every candidate that may matter."""
-        queue: list[tuple[float, int, Hosts | Screened]] = []
-        for place, hosts in enumerate(prospects):
-            bound = self._usd(hosts, fewest_by_arithmetic(hosts.deployment, self.load))
-            queue.append((bound, place, hosts))
+        entered: list[tuple[float, Hosts | Screened]] = []
+        for hosts in prospects:
+            entered.append((self._usd(hosts, fewest_by_arithmetic(hosts.deployment, self.load)), hosts))
             self._left[hosts.deployment.gpu.key] += 1
-        heapq.heapify(queue)
-        while queue:
-            bound, place, each = heapq.heappop(queue)
-            if isinstance(each, Screened):
-                self._left[each.deployment.gpu.key] -= 1
-                self._size_if_it_matters(each, bound)
-            elif not self._matters(each.deployment, bound):
-                self._left[each.deployment.gpu.key] -= 1
-                self._refuse_as_dearer(each.deployment, bound)
-            else:
-                found = screen(each.deployment, each, self.load, self.promises)
-                if isinstance(found, Refusal):
-                    self._left[each.deployment.gpu.key] -= 1
-                    self.refused.append((each.deployment, found))
-                else:
-                    self.screened.append(found)
-                    bound = self._usd(each, self._at_least(found))
-                    heapq.heappush(queue, (bound, place, found))
+        best_first(entered, self._look)
+
+    def _look(self, bound: float, prospect: Hosts | Screened) -> tuple[float, Screened] | None:
+        """The closed form's bound of a prospect that may matter; the end of one that does not, or has it."""
+        deployment = prospect.deployment
+        if isinstance(prospect, Hosts) and self._matters(deployment, bound):
+            found = screen(deployment, prospect, self.load, self.promises)
+            if isinstance(found, Screened):
+                self.screened.append(found)
+                return self._usd(prospect, self._at_least(found)), found
+            self.refused.append((deployment, found))
+        elif isinstance(prospect, Hosts):
+            self._refuse_as_dearer(deployment, bound)
+        self._left[deployment.gpu.key] -= 1
+        if isinstance(prospect, Screened):
+            self._size_if_it_matters(prospect, bound)
+        return None
 
     def _usd(self, hosts: Hosts, replicas: int) -> float:
         return hosts.usd_per_hour(replicas + self.spare)
 
-    def _at_least(self, each: Screened) -> int:
+    def _at_least(self, candidate: Screened) -> int:
         """Replicas that it cannot do with fewer of, by the closed form or by the user's wish."""
-        return max(each.fewest, self._wished(each))
+        return max(candidate.fewest, self._wished(candidate))
 
-    def _wished(self, each: Screened) -> int:
+    def _wished(self, candidate: Screened) -> int:
         """Replicas below which the user's share of the capacity, or the simulated share of the load, does not allow."""
         share = self.max_utilization if self.simulate else self.max_utilization or CLOSED_FORM_UTILIZATION
         if share is None:
             return self.load.fewest_replicas
         # The last digit of a division must not cost a replica.
-        needed = math.ceil(self.load.workload.rate / (each.capacity.rate * share) - 1e-9)
+        needed = math.ceil(self.load.workload.rate / (candidate.capacity.rate * share) - 1e-9)
         return max(needed, self.load.fewest_replicas)
+
+    def _is_leader(self, deployment: Deployment) -> bool:
+        """A table would show it, whatever it costs, within reason."""
+        return kind_of(deployment) not in self._kinds and len(self._kinds) < _LEADERS
 
     def _matters(self, deployment: Deployment, bound: float) -> bool:
         """It could be the pick or the runner-up, or a table would show it."""
-        is_leader = kind_of(deployment) not in self._kinds and len(self._kinds) < _LEADERS
-        return math.isfinite(bound) and (is_leader or bound <= self._threshold(deployment) * _SAME)
+        could_win = self._is_leader(deployment) or bound <= self._threshold(deployment) * _SAME
+        return math.isfinite(bound) and could_win
 
     def _threshold(self, deployment: Deployment) -> float:
         """The bill it must come down to: the runner-up's, or the lowest of those that serve the model as published."""
@@ -124,73 +134,77 @@ class Search:
         runner_up = bills[1] if len(bills) > 1 else math.inf
         return max(self._published, runner_up) if is_faithful(deployment) else runner_up
 
+    def _refuse(self, deployment: Deployment, kind: Reason, reason: str) -> None:
+        self.refused.append((deployment, Refusal(kind, reason)))
+
     def _refuse_as_dearer(self, deployment: Deployment, bound: float) -> None:
         if math.isinf(bound):
-            self.refused.append((deployment, Refusal(Reason.too_many_gpus, "takes more GPUs than allowed")))
-            return
-        reason = f"dearer by {percent(bound / min(self._bills.values()) - 1)} at least"
-        self.refused.append((deployment, Refusal(Reason.dearer, reason)))
+            self._refuse(deployment, Reason.too_many_gpus, "takes more GPUs than allowed")
+        else:
+            above = percent(bound / min(self._bills.values()) - 1)
+            self._refuse(deployment, Reason.dearer, f"dearer by {above} at least")
 
-    def _size_if_it_matters(self, each: Screened, bound: float) -> None:
-        if not self._matters(each.deployment, bound):
-            self._refuse_as_dearer(each.deployment, bound)
-            return
-        is_leader = kind_of(each.deployment) not in self._kinds and len(self._kinds) < _LEADERS
-        # A leader is shown whatever it costs, within reason.
-        ceiling = _WITHIN_REASON * min(self._bills.values(), default=math.inf)
-        threshold = ceiling if is_leader else self._threshold(each.deployment)
-        if not self.simulate:
-            self._plan_for_share(each)
-            return
-        most = MOST_REPLICAS
-        if self._at_least(each) > most:
-            reason = f"takes {self._at_least(each):,} replicas at least; at most {most:,} are looked at"
-            self.refused.append((each.deployment, Refusal(Reason.too_many_gpus, reason)))
-            return
-        if math.isfinite(threshold):
-            most = max(self._at_least(each), each.hosts.most_replicas(threshold, MOST_REPLICAS) - self.spare)
-        self._size(each, most, is_leader)
+    def _size_if_it_matters(self, candidate: Screened, bound: float) -> None:
+        deployment, least, most = candidate.deployment, self._at_least(candidate), MOST_REPLICAS
+        if not self._matters(deployment, bound):
+            self._refuse_as_dearer(deployment, bound)
+        elif not self.simulate:
+            self._plan_for_share(candidate)
+        elif least > most:
+            reason = f"takes {least:,} replicas at least; at most {most:,} are looked at"
+            self._refuse(deployment, Reason.too_many_gpus, reason)
+        else:
+            is_leader = self._is_leader(deployment)
+            ceiling = _WITHIN_REASON * min(self._bills.values(), default=math.inf)
+            threshold = ceiling if is_leader else self._threshold(deployment)
+            if math.isfinite(threshold):
+                most = max(least, candidate.hosts.most_replicas(threshold, MOST_REPLICAS) - self.spare)
+            self._size(candidate, most, is_leader)
 
-    def _size(self, each: Screened, most: int, is_leader: bool) -> None:
+    def _size(self, candidate: Screened, most: int, is_leader: bool) -> None:
         """Size it if ``most`` replicas hold; a bill above the threshold is not worth more simulations."""
+        deployment = candidate.deployment
         if self.progress:
-            self.progress(str(each.deployment))
+            self.progress(str(deployment))
         if not is_leader and most < MOST_REPLICAS:
-            trial = self.trials.on(each, most)
+            trial = self.trials.on(candidate, most)
             if not trial.holds:
                 reason = f"dearer: on the {plural(most, 'replica')} that could compete, {trial.breaks}"
-                self.refused.append((each.deployment, Refusal(Reason.dearer, reason)))
+                self._refuse(deployment, Reason.dearer, reason)
                 return
-        trial = self.trials.fewest(each, most, self._wished(each))
+        trial = self.trials.fewest(candidate, most, self._wished(candidate))
         if not trial.holds:
             number = "a lone request" if trial.replicas <= 1 else plural(trial.replicas, "replica")
-            reason = f"misses the promise even with {number}: {trial.breaks}"
-            self.refused.append((each.deployment, Refusal(Reason.too_slow, reason)))
-        elif math.isinf(self._usd(each.hosts, trial.replicas)):
-            reason = f"takes {trial.replicas * each.deployment.gpus} GPUs; at most {each.hosts.max_gpus} allowed"
-            self.refused.append((each.deployment, Refusal(Reason.too_many_gpus, reason)))
+            self._refuse(deployment, Reason.too_slow, f"misses the promise even with {number}: {trial.breaks}")
+        elif math.isinf(self._usd(candidate.hosts, trial.replicas)):
+            reason = f"takes {trial.replicas * deployment.gpus} GPUs; at most {candidate.hosts.max_gpus} allowed"
+            self._refuse(deployment, Reason.too_many_gpus, reason)
         else:
-            self._keep(Sized(each, trial.replicas, trial))
+            self._keep(candidate, trial.replicas, trial)
 
-    def _plan_for_share(self, each: Screened) -> None:
+    def _plan_for_share(self, candidate: Screened) -> None:
         """Closed form: replicas loaded to a share of what they hold, and whose mean first token is in time."""
-        rate, replicas = self.load.workload.rate, self._at_least(each)
-        late = late_in_the_mean(each, rate / replicas, self.promises)
-        while late and replicas < 4 * each.fewest + 4:
+        rate, replicas = self.load.workload.rate, self._at_least(candidate)
+        late = late_in_the_mean(candidate, rate / replicas, self.promises)
+        while late and replicas < 4 * candidate.fewest + 4:
             replicas += 1
-            late = late_in_the_mean(each, rate / replicas, self.promises)
+            late = late_in_the_mean(candidate, rate / replicas, self.promises)
         if late:
-            self.refused.append((each.deployment, Refusal(Reason.too_slow, late)))
+            self._refuse(candidate.deployment, Reason.too_slow, late)
         else:
-            self._keep(Sized(each, replicas, None))
+            self._keep(candidate, replicas)
 
-    def _keep(self, sized: Sized) -> None:
-        self._kinds.add(kind_of(sized.deployment))
-        usd, gpu = self._usd(sized.screened.hosts, sized.replicas), sized.deployment.gpu.key
+    def _keep(self, candidate: Screened, replicas: int, trial: FleetTrial | None = None) -> None:
+        deployment = candidate.deployment
+        self._kinds.add(kind_of(deployment))
+        usd, gpu = self._usd(candidate.hosts, replicas), deployment.gpu.key
         self._bills[gpu] = min(self._bills.get(gpu, math.inf), usd)
-        if sized.screened.is_faithful:
+        if candidate.is_faithful:
             self._published = min(self._published, usd)
-        self.sized.append(sized)
+        placed = Placed(screened=candidate, deployment=deployment, replicas=replicas, outcome=None)
+        if trial:
+            placed = replace(placed, outcome=trial.outcome, router=trial.router, max_sequences=trial.max_sequences)
+        self.sized.append(placed)
 
 
 def kind_of(deployment: Deployment) -> Kind:
@@ -198,10 +212,10 @@ def kind_of(deployment: Deployment) -> Kind:
     return deployment.gpu.key, deployment.gpus, deployment.weights
 
 
-def late_in_the_mean(each: Screened, rate: float, promises: Sequence[Promise]) -> str | None:
+def late_in_the_mean(candidate: Screened, rate: float, promises: Sequence[Promise]) -> str | None:
     """The promise that even the closed form's mean breaks at a rate; None when all may hold."""
-    steady = each.steady(rate)
-    e2e_s = steady.ttft_s + each.curve.output_tokens * steady.tpot_s
+    steady = candidate.steady(rate)
+    e2e_s = steady.ttft_s + candidate.curve.output_tokens * steady.tpot_s
     means = {Latency.ttft: steady.ttft_s, Latency.tpot: steady.tpot_s, Latency.e2e: e2e_s}
     for promise in promises:
         if promise.statistic != "p50" and means[promise.latency] > promise.seconds:

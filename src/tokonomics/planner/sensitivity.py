@@ -9,18 +9,11 @@ from collections.abc import Callable, Sequence
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.intervals import interval
+from tokonomics.planner.candidates import Refusal
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Study
-from tokonomics.planner.search import Sized
-from tokonomics.planner.what_if import (
-    highest_rate,
-    loosened,
-    machine_of,
-    resize,
-    slower,
-    stretched,
-    usd_per_month,
-)
+from tokonomics.planner.search import Placed
+from tokonomics.planner.what_if import highest_rate, loosened, resized, slower, stretched
 from tokonomics.traffic.promises import Promise
 from tokonomics.types import Noun
 
@@ -45,7 +38,7 @@ class Case(Noun):
     """Why there is no bill."""
 
 
-class Swing(Noun):
+class BillSwing(Noun):
     """What an assumption does to the bill of the pick."""
 
     assumption: str
@@ -67,7 +60,7 @@ class Sensitivity(Noun):
     usd_per_month: PositiveFloat
     replicas: PositiveInt
     used: NonNegativeFloat
-    swings: tuple[Swing, ...]
+    swings: tuple[BillSwing, ...]
 
 
 def sensitivity(study: Study) -> Sensitivity | None:
@@ -81,15 +74,14 @@ def sensitivity(study: Study) -> Sensitivity | None:
     speed = interval(1.0, "throughput", sized.deployment)
 
     def case(factor: float, changed: Circumstances) -> Case:
-        found = resize(question, sized.screened.hosts, *changed)
-        if not isinstance(found, Sized):
+        found = resized(study, row, *changed)
+        if isinstance(found, Refusal):
             return Case(factor=factor, usd_per_month=None, replicas=None, used=None, refused=found.reason)
-        replicas = found.replicas + question.limits.spare
-        bill = usd_per_month(sized.deployment, machine_of(sized, row), replicas)
-        return Case(factor=factor, usd_per_month=bill, replicas=replicas, used=_used(study, found, *changed))
+        again, replicas, bill = found
+        return Case(factor=factor, usd_per_month=bill, replicas=replicas, used=_used(study, again, *changed))
 
-    def swing(name: str, change: Callable[[float], Circumstances], low: float, high: float) -> Swing:
-        return Swing(assumption=name, low=case(low, change(low)), high=case(high, change(high)))
+    def swing(name: str, change: Callable[[float], Circumstances], low: float, high: float) -> BillSwing:
+        return BillSwing(assumption=name, low=case(low, change(low)), high=case(high, change(high)))
 
     few, many = 1 - CHANGE, 1 + CHANGE
     mid_used = _used(study, sized, load, promises)
@@ -107,17 +99,17 @@ def sensitivity(study: Study) -> Sensitivity | None:
         Case(factor=by, usd_per_month=row.usd_per_month * by, replicas=row.replicas, used=mid_used)
         for by in (few, many)
     ]
-    swings.append(Swing(assumption="price of the machine", low=at_price[0], high=at_price[1]))
+    swings.append(BillSwing(assumption="price of the machine", low=at_price[0], high=at_price[1]))
     swings.sort(key=lambda each: (-each.usd(row.usd_per_month), -_moved(each, mid_used)))
     return Sensitivity(usd_per_month=row.usd_per_month, replicas=row.replicas, used=mid_used, swings=tuple(swings))
 
 
-def _used(study: Study, sized: Sized, load: Load, promises: Sequence[Promise]) -> float:
+def _used(study: Study, sized: Placed, load: Load, promises: Sequence[Promise]) -> float:
     """The load ÷ the highest rate that the replicas hold."""
     found = highest_rate(study.question, sized.screened, sized.replicas, load, promises, _CLOSE_ENOUGH)
     return load.workload.rate / found.rate
 
 
-def _moved(swing: Swing, mid: float) -> float:
+def _moved(swing: BillSwing, mid: float) -> float:
     shares = [each for each in (swing.low.used, mid, swing.high.used) if each is not None]
     return max(shares) - min(shares)

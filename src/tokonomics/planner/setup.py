@@ -5,16 +5,19 @@ bought on the terms it allows (``purchase``), and that is its bill (``bills``). 
 they came about.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from datetime import date
+from typing import Any, TypeVar
 
 from tokonomics.catalog.offers import Offer
-from tokonomics.money.levers.cache_tiers import TierPrice, parse_tiers
+from tokonomics.money.cache_tiers import TierPrice, parse_tiers
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import Load
 from tokonomics.serving.fleet import Router
 from tokonomics.traffic.promises import Promise
 
+Made = TypeVar("Made")
 HOST_MEMORY = "host"
 """The wish for KV in what the bought machine's memory has left; how much that is, its bill says."""
 
@@ -56,6 +59,26 @@ class Setup:
     def deployed(self, **changes: object) -> "Setup":
         """With another deployment."""
         return replace(self, deployment=self.deployment.model_copy(update=changes))
+
+    @property
+    def as_fixed_fleet(self) -> object:
+        """What the simulator sees of it while replicas are always as many; the load by its place in memory."""
+        served = self.max_sequences, self.prefix_cache, self.router, self.tiers
+        return self.deployment, id(self.load.trace), self.load.share, self.promises, *served
+
+
+@dataclass
+class Memo:
+    """What was made for setups, each made once."""
+
+    _made: dict[object, tuple[Load, Any]] = field(default_factory=dict)
+
+    def once(self, key: object, load: Load, make: Callable[[], Made]) -> Made:
+        """What is made under a key, now or before. The load is kept with it: keys name it by its place in memory."""
+        if key not in self._made:
+            self._made[key] = load, make()
+        made: Made = self._made[key][1]
+        return made
 
 
 @dataclass(frozen=True)

@@ -1,53 +1,311 @@
-"""How many replicas the load really takes: the simulator serves it on more and more of them until every promise holds.
+"""A setup on a number of replicas, always as many: simulated, and searched for the fewest that keep its promises.
 
-The number is the smallest that holds, found by doubling steps from the closed form's bound and halving. The same
-replicas are tried behind several routers: taking turns keeps prompts apart, while the least loaded replica gets whole
-bursts of them; requests of very unequal length want the opposite. Where the time per token is what breaks, no more
-sequences at a time are let in than the closed form allows under the promise.
+The same replicas are tried behind several routers: taking turns keeps prompts apart, while the least loaded replica
+gets whole bursts of them; requests of very unequal length want the opposite. Where the time per token is what breaks,
+no more sequences at a time are let in than the closed form allows under the promise. Of long traffic the busiest part
+is simulated first: where it alone is late more often than the promise allows of the whole, the rest need not be.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import cache, partial
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tokonomics.errors import option
+from tokonomics.money.cache_tiers import TierPrice
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import Load
-from tokonomics.planner.screen import Screened
-from tokonomics.serving.capacity import BEHIND, what_breaks
-from tokonomics.serving.fleet import FleetSettings, Router
-from tokonomics.serving.outcome import Outcome, outcome
-from tokonomics.serving.simulator import simulate
+from tokonomics.planner.screen import Screened, curve_for, tpot_limit
+from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.serving.capacity import (
+    BEHIND,
+    MOST_REPLICAS,
+    apart_in_time,
+    fewest_that_hold,
+    halved,
+    what_breaks,
+)
+from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
+from tokonomics.serving.outcome import Outcome, outcome, request_latencies
+from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.serving.steady import MissesPromise, ReplicaCurve
+from tokonomics.serving.tiers import TierHits, plan_fetches
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.promises import Latency, Promise
+from tokonomics.traffic.trace import Trace
 
-MOST_REPLICAS = 4096
-"""More than anyone runs of one kind; a search that goes further has not understood the traffic."""
-
+WHOLE_AT_ONCE = 60_000
+"""Requests up to which all are simulated at once; of more, first the busiest part. Three times what a p99 rests on."""
+_BUSIEST = 1 / 8
+"""Of long traffic: three hours of a day."""
+_ALONE = 200_000
+"""Requests served one by one to tell what no fleet betters: all of nearly any log. Of more, every so manieth: the share
+beyond a p99 is then known to 2 % of itself."""
+_BELOW = (0.5, 2 / 3, 0.75)
+"""Of the fewest replicas found behind a prefix-aware router: smaller fleets that are tried as well."""
 _IN_HAND = 1.03
-"""Where nothing is promised, replicas must finish so much more than arrives: the simulator takes what is 3 % behind for
-keeping up (``serving.capacity``), and a month of that is a day."""
-APART_S = 1e5
-"""More than a day between two requests: longer than any answer takes."""
+"""Where nothing is promised, a plan's replicas must finish so much more than arrives: the simulator takes what is 3 %
+behind for keeping up (``serving.capacity``), and a month of that is a day."""
+_FASTER = f"Loosen {option('slo')}, or name more or faster GPUs ({option('tp')}, {option('gpu')})."
 
+Floats = NDArray[np.float64]
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One simulation of the load on a number of replicas."""
+class FleetTrial:
+    """One simulation of a setup on a number of replicas."""
 
     replicas: int
+    """Those for prompts included."""
+    prefill_replicas: int
     max_sequences: int | None
     """At a time, where fewer than the engine's own limit."""
     router: Router
     breaks: str | None
     """What gives way; None when it holds."""
     outcome: Outcome
+    simulation: Simulation | None
 
     @property
     def holds(self) -> bool:
         return self.breaks is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sized:
+    """A deployment on the replicas that keep the promises, and how requests fare on them."""
+
+    deployment: Deployment
+    replicas: int
+    """At the most, those for prompts included; without spare ones."""
+    outcome: Outcome | None
+    """None: by the closed form."""
+    router: Router = Router.round_robin
+    max_sequences: int | None = None
+    """Where it is not the engine's own limit."""
+    prefill_replicas: int = 0
+    by_time: Floats | None = None
+    """Rows of time and replicas from then on; None where they are always as many."""
+    span_s: float = 0.0
+
+    @property
+    def mean_replicas(self) -> float:
+        return self.mean_over_time(lambda replicas: replicas)
+
+    def mean_over_time(self, counted: Callable[[int], float]) -> float:
+        """The mean of what goes with each number of replicas, such as the machines they take."""
+        if self.by_time is None or len(self.by_time) == 1:
+            return float(counted(self.replicas))
+        lasts = np.diff(np.append(self.by_time[:, 0], self.span_s))
+        return float(np.dot([counted(int(count)) for count in self.by_time[:, 1]], lasts) / lasts.sum())
+
+
+def prefill_share(served: Outcome, otherwise: float = 0.0) -> float:
+    """Prompts' share of the working time; ``otherwise`` where none worked."""
+    working = served.shares.prefill + served.shares.decode
+    return served.shares.prefill / working if working else otherwise
+
+
+def cached_share(served: Outcome) -> float:
+    """Of the prompt tokens, found in a cache."""
+    return served.cached_tokens / served.input_tokens if served.input_tokens else 0.0
+
+
+def first_that_holds(trials: Iterable[FleetTrial]) -> FleetTrial:
+    """The first that holds; the first of all where none does."""
+    first: FleetTrial | None = None
+    for trial in trials:
+        if trial.holds:
+            return trial
+        first = first or trial
+    assert first is not None
+    return first
+
+
+def serve(
+    setup: Setup,
+    replicas: int,
+    *,
+    prefill_replicas: int = 0,
+    max_sequences: int | None = None,
+    autoscale: Autoscale | None = None,
+    load: Load | None = None,
+) -> Simulation:
+    """Simulate a setup on so many replicas."""
+    fleet = FleetSettings(
+        replicas=replicas, prefill_replicas=prefill_replicas, router=_routers(setup)[0], autoscale=autoscale
+    )
+    trace, limit = (load or setup.load).trace, max_sequences or setup.max_sequences
+    return serve_with(setup.deployment, trace, fleet, setup.memories(), setup.prefix_cache, limit)[0]
+
+
+def serve_with(
+    deployment: Deployment,
+    trace: Trace,
+    fleet: FleetSettings,
+    tiers: Sequence[TierPrice] = (),
+    prefix_cache: bool = True,
+    max_sequences: int | None = None,
+) -> tuple[Simulation, tuple[TierHits, ...]]:
+    """Simulate a fleet, and what its slower memories gave: they need a first run that shows which replica gets what."""
+    run = partial(simulate, deployment, trace, fleet, prefix_cache=prefix_cache, max_sequences=max_sequences)
+    first = run()
+    if not tiers:
+        return first, ()
+    fetches, hits = plan_fetches(first, tuple(price.tier for price in tiers))
+    return run(fetches=fetches), hits
+
+
+def try_fixed(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> FleetTrial:
+    hopeless = _hopeless(setup, replicas, max_sequences, prefill_replicas)
+    return hopeless or _whole(setup, replicas, max_sequences, prefill_replicas)
+
+
+def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int) -> FleetTrial | None:
+    """The busiest part alone, where in it more requests are late than the promise allows of all of them.
+
+    It begins with idle replicas, which the whole does not, so it is late no more often. With a prefix cache it begins
+    cold, which proves nothing.
+    """
+    load, busiest = setup.load, _busiest(setup)
+    if busiest is load or load.trace.prefix is not None:
+        return None
+    part = _whole(replace(setup, load=busiest), replicas, max_sequences, prefill_replicas)
+    if part.breaks is None or part.simulation is None:
+        return None
+    latencies = request_latencies(part.simulation)
+    unserved = np.isnan(latencies[Latency.e2e])
+    for promise in setup.promises:
+        if promise.statistic == "mean":
+            continue
+        late = np.count_nonzero(unserved | (latencies[promise.latency] > promise.seconds))
+        if late > (1 - float(promise.statistic[1:]) / 100) * len(load.trace) + 1:
+            # Its latencies are those of the part.
+            return part if part.breaks == BEHIND else replace(part, breaks=f"in its busiest hours {part.breaks}")
+    return None
+
+
+def _busiest(setup: Setup) -> Load:
+    """The part of long traffic that decides whether promises are kept; all of it where it is short or even."""
+    load = setup.load
+    if load.is_stationary or len(load.trace) <= WHOLE_AT_ONCE or not setup.promises:
+        return load
+    return load.busiest(max(ENOUGH_REQUESTS, round(len(load.trace) * _BUSIEST)))
+
+
+def _whole(
+    setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0, faster: float = 1.0
+) -> FleetTrial:
+    if prefill_replicas:
+        made = serve(setup, replicas - prefill_replicas, prefill_replicas=prefill_replicas, max_sequences=max_sequences)
+    else:
+        # A replica that serves one at a time evens nothing out: a part of the fleet would ask for more than the whole.
+        whole = setup.max_sequences == 1 and setup.load.is_stationary
+        trace, served_by = (setup.load.trace, replicas) if whole else setup.load.on(replicas)
+        trace = trace.faster(faster) if faster != 1 else trace
+        made = serve(setup, served_by, max_sequences=max_sequences, load=replace(setup.load, trace=trace))
+    summed = outcome(made, setup.promises)
+    breaks = what_breaks(made, summed)
+    return FleetTrial(replicas, prefill_replicas, max_sequences, _routers(setup)[0], breaks, summed, made)
+
+
+def _routers(setup: Setup) -> tuple[Router, ...]:
+    """To be tried, as the planner does; where a replica serves one at a time, first whoever is free."""
+    if setup.router is not None:
+        return (setup.router,)
+    both = Router.round_robin, Router.least_outstanding
+    return both[::-1] if setup.max_sequences == 1 else both
+
+
+def better(setup: Setup, replicas: int) -> FleetTrial:
+    """The first router with which it holds; what the first of them breaks, where none does."""
+
+    def trials() -> Iterator[FleetTrial]:
+        for router in _routers(setup)[: 1 if replicas == 1 else None]:
+            trial = _limited(replace(setup, router=router), replicas)
+            yield trial
+            if trial.breaks == BEHIND:
+                # Too much work for so many replicas, whoever gets it.
+                return
+
+    return first_that_holds(trials())
+
+
+def _limited(setup: Setup, replicas: int) -> FleetTrial:
+    """With the engine's limit on sequences, or, where tokens are late, with the closed form's."""
+    first = try_fixed(setup, replicas, None)
+    if not _tokens_are_late(first) or setup.max_sequences is not None:
+        return first
+    try:
+        batch = curve_for(setup.deployment, setup.load).capacity(tpot_limit(setup.promises)).batch
+    except MissesPromise:
+        return first
+    if batch >= setup.deployment.limits.max_sequences:
+        return first
+    second = try_fixed(setup, replicas, batch)
+    return second if second.holds else first
+
+
+def _tokens_are_late(trial: FleetTrial) -> bool:
+    slo = trial.outcome.slo
+    return not trial.holds and any(not kept.kept and kept.promise.startswith(Latency.tpot) for kept in slo)
+
+
+def fewest_replicas(setup: Setup, tried: Callable[[int], FleetTrial], start: int = 1) -> FleetTrial | NotServed:
+    """The fewest that hold, from the closed form's guess up or down; behind a prefix-aware router, which spreads what
+    is cached, a few smaller numbers are tried as well."""
+    # Of a slice, no fewer than one replica can be simulated.
+    least = max(start, setup.load.fewest_replicas)
+    on, alone = cache(tried), cache(lambda: _alone(setup))
+    asked: set[int] = set()
+
+    def holds(count: int) -> bool:
+        asked.add(count)
+        return on(count).holds
+
+    guess = min(max(least, _guess(setup)), MOST_REPLICAS)
+    found = fewest_that_hold(holds, guess, least=least, sink=2, hopeless=lambda: alone() is not None)
+    if found is None:
+        if MOST_REPLICAS in asked:
+            return NotServed(f"on {MOST_REPLICAS:,} replicas {on(MOST_REPLICAS).breaks}", _FASTER)
+        return NotServed(f"even a request that is alone on a replica: {alone()}", _FASTER)
+    if setup.router is Router.prefix_aware:
+        below = (max(least, math.ceil(found * share)) for share in _BELOW)
+        smaller = next((count for count in below if count < found and holds(count)), found)
+        failed = max((count for count in asked if count < smaller and not on(count).holds), default=least - 1)
+        found = halved(holds, failed, smaller)
+    return on(found)
+
+
+def _guess(setup: Setup) -> int:
+    """Replicas by the closed form: where to begin, whatever comes out."""
+    workload = _busiest(setup).workload
+    curve = ReplicaCurve(
+        setup.deployment,
+        max(1, round(workload.input_tokens)),
+        max(1, round(workload.output_tokens)),
+        most_sequences=setup.max_sequences,
+        context_tokens=setup.load.context_mean,
+    )
+    return max(1, math.ceil(workload.rate / float(curve.rates.max())))
+
+
+def _alone(setup: Setup) -> str | None:
+    """What breaks for requests that never meet, and find in a cache whatever any of those before them left.
+
+    No fleet does better: an endless cache holds what the memory and the slower ones behind it can only hold a part of.
+    """
+    trace = setup.load.trace
+    computed = setup.load.computed_tokens if setup.prefix_cache else trace.input_tokens
+    prompts = np.ceil(computed).astype(trace.input_tokens.dtype)
+    few = apart_in_time(replace(trace, input_tokens=prompts, prefix=None), _ALONE)
+    made = serve(replace(setup, tiers=None), 1, load=replace(setup.load, trace=few))
+    return what_breaks(made, outcome(made, setup.promises))
 
 
 @dataclass
@@ -55,67 +313,54 @@ class Trials:
     """The simulations of one plan, each made once."""
 
     load: Load
-    promises: Sequence[Promise]
+    promises: tuple[Promise, ...]
     router: Router | None = None
     """None: round robin, then the least outstanding requests, and first of all prefix-aware where prompts share."""
-    made: dict[tuple[str, int], Trial] = field(default_factory=dict)
+    made: dict[tuple[str, int], FleetTrial] = field(default_factory=dict)
     count: int = 0
 
-    def on(self, candidate: Screened, replicas: int) -> Trial:
-        """The load on so many replicas, with the batch limit that serves it better."""
+    def on(self, candidate: Screened, replicas: int) -> FleetTrial:
+        """The load on so many replicas: the first settings that hold, or what the first of them break."""
         key = (candidate.name, replicas)
         if key not in self.made:
-            self.made[key] = self._better(candidate, replicas)
+            self.made[key] = first_that_holds(self._settings(candidate, replicas))
         return self.made[key]
 
-    def fewest(self, candidate: Screened, most: int = MOST_REPLICAS, at_least: int = 1) -> Trial:
+    def fewest(self, candidate: Screened, most: int = MOST_REPLICAS, at_least: int = 1) -> FleetTrial:
         """The fewest replicas that hold; or what breaks on ``most``, or for requests that are alone on a replica."""
-        low, high = at_least - 1, max(candidate.fewest, at_least)
-        most, step = max(most, high), 1
-        if self.on(candidate, high).holds:
-            # The bound is one for the closed form; whoever does better than it is not held to it.
-            while high - 1 > low and self.on(candidate, high - 1).holds:
-                high -= 1
-            return self.on(candidate, high)
-        while not self.on(candidate, high).holds:
-            if high == most:
-                return self.on(candidate, high)
-            if step > 1 and not (alone := self._alone(candidate)).holds:
-                return alone
-            low, high, step = high, min(high + step, most), step * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.on(candidate, middle).holds else (middle, high)
-        return self.on(candidate, high)
+        # The bound is one for the closed form; whoever does better than it is not held to it.
+        start = max(candidate.fewest, at_least)
+        most = max(most, start)
+        found = fewest_that_hold(
+            lambda count: self.on(candidate, count).holds,
+            start,
+            least=at_least,
+            most=most,
+            hopeless=lambda: not self._alone(candidate).holds,
+        )
+        alone = self.made.get((candidate.name, 0))
+        return alone if found is None and alone and not alone.holds else self.on(candidate, found or most)
 
-    def _alone(self, candidate: Screened) -> Trial:
-        """The same requests, so far apart that none meets another: what no number of replicas can better."""
+    def _alone(self, candidate: Screened) -> FleetTrial:
+        """The first requests, so far apart that none meets another: what no number of replicas can better."""
         key = (candidate.name, 0)
         if key not in self.made:
             few = self.load.trace.take(np.arange(min(len(self.load.trace), ENOUGH_REQUESTS)))
-            apart = replace(few, arrival_s=np.arange(len(few), dtype=np.float64) * APART_S)
-            load = replace(self.load, trace=apart, share=1.0, is_stationary=False)
-            self.made[key] = Trials(load, self.promises)._serve(candidate.deployment, 1, None)
-            self.count += 1
+            apart = replace(self.load, trace=apart_in_time(few, len(few)), share=1.0, is_stationary=False)
+            self.made[key] = self._serve(candidate.deployment, apart, 1, None, Router.round_robin)
         return self.made[key]
 
-    def _better(self, candidate: Screened, replicas: int) -> Trial:
-        """The first of the settings that holds; what the first of them breaks, where none does."""
-        first: Trial | None = None
+    def _settings(self, candidate: Screened, replicas: int) -> Iterator[FleetTrial]:
+        batch = candidate.capacity.batch
         for router in self._routers(replicas):
-            for limit in (None, candidate.capacity.batch):
-                trial = self._serve(candidate.deployment, replicas, limit, router)
-                if trial.holds:
-                    return trial
-                first = first or trial
-                late_tokens = any(not each.kept and each.promise.startswith(Latency.tpot) for each in trial.outcome.slo)
+            for limit in (None, batch):
+                trial = self._serve(candidate.deployment, self.load, replicas, limit, router)
+                yield trial
                 if trial.breaks == BEHIND:
                     # Too much work for so many replicas, whoever gets it.
-                    return first
-                if not late_tokens or candidate.capacity.batch >= candidate.deployment.limits.max_sequences:
+                    return
+                if not _tokens_are_late(trial) or batch >= candidate.deployment.limits.max_sequences:
                     break
-        assert first is not None
-        return first
 
     def _routers(self, replicas: int) -> tuple[Router, ...]:
         if replicas == 1:
@@ -126,14 +371,11 @@ class Trials:
         return (*shared, Router.round_robin, Router.least_outstanding)
 
     def _serve(
-        self, deployment: Deployment, replicas: int, max_sequences: int | None, router: Router = Router.round_robin
-    ) -> Trial:
-        trace, served_by = self.load.on(replicas)
-        if not self.promises:
-            trace = trace.faster(_IN_HAND)
-        simulation = simulate(
-            deployment, trace, FleetSettings(replicas=served_by, router=router), max_sequences=max_sequences
-        )
+        self, deployment: Deployment, load: Load, replicas: int, max_sequences: int | None, router: Router
+    ) -> FleetTrial:
+        # Served, not bought: offers and the day of their prices do not matter.
+        setup = Setup(deployment, load, (), date.min, self.promises, router=router)
         self.count += 1
-        made = outcome(simulation, self.promises)
-        return Trial(replicas, max_sequences, router, what_breaks(simulation, made), made)
+        trial = _whole(setup, replicas, max_sequences, faster=1.0 if self.promises else _IN_HAND)
+        # Of hundreds of simulations only what came out is kept.
+        return replace(trial, simulation=None)

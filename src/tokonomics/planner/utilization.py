@@ -22,7 +22,7 @@ _ROUNDS = 4
 """Bursts in the time simulated: each long enough that no queue can hold it."""
 
 
-class Point(Noun):
+class UtilizationPoint(Noun):
     """One setting."""
 
     name: str
@@ -33,9 +33,9 @@ class Point(Noun):
 class Utilization(Noun):
     """Three ways to waste capacity, or not to."""
 
-    by_batch: tuple[Point, ...]
-    by_load: tuple[Point, ...]
-    by_burst: tuple[Point, ...]
+    by_batch: tuple[UtilizationPoint, ...]
+    by_load: tuple[UtilizationPoint, ...]
+    by_burst: tuple[UtilizationPoint, ...]
     """At equal mean rate, calmest first."""
 
 
@@ -80,9 +80,9 @@ def arriving(load: Load, arrivals: str | None) -> Load:
     return replace(load, trace=trace.faster(load.workload.rate * load.share / trace.rate))
 
 
-def _point(name: str, setup: Setup, bills: Bills) -> Point:
+def _point(name: str, setup: Setup, bills: Bills) -> UtilizationPoint:
     bills.progress(name)
     made = bills.of(setup)
     if isinstance(made, SetupBill):
-        return Point(name=name, bill=made, reason=None)
-    return Point(name=name, bill=None, reason=made.reason)
+        return UtilizationPoint(name=name, bill=made, reason=None)
+    return UtilizationPoint(name=name, bill=None, reason=made.reason)

@@ -15,14 +15,13 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.candidates import Refusal, why_not
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import Hosts, Machine, machines_for
-from tokonomics.planner.plan import Candidate, Question
+from tokonomics.planner.plan import Candidate, Question, Study
 from tokonomics.planner.screen import LEEWAY, Screened
-from tokonomics.planner.search import Search, Sized, late_in_the_mean
+from tokonomics.planner.search import Placed, Search, late_in_the_mean
 from tokonomics.planner.trials import Trials
 from tokonomics.serving.capacity import BEHIND
 from tokonomics.traffic.promises import Promise
 from tokonomics.traffic.trace import Counts, PrefixBlocks
-from tokonomics.units import HOURS_PER_MONTH
 
 CLOSE_ENOUGH = 1.01
 """Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
@@ -30,7 +29,7 @@ _MOST_DOUBLINGS = 10
 
 
 @dataclass(frozen=True)
-class HighestRate:
+class HeldRate:
     """How far the traffic of a fleet may grow."""
 
     rate: float
@@ -43,7 +42,7 @@ class HighestRate:
 
 def resize(
     question: Question, hosts: Hosts, load: Load | None = None, promises: Sequence[Promise] | None = None
-) -> Sized | Refusal:
+) -> Placed | Refusal:
     """The replicas that one candidate takes for other traffic or other promises, found as the plan finds them."""
     load = load or question.load
     refusal = why_not(hosts.deployment, load.longest)
@@ -70,7 +69,7 @@ def highest_rate(
     load: Load | None = None,
     promises: Sequence[Promise] | None = None,
     close_enough: float = CLOSE_ENOUGH,
-) -> HighestRate:
+) -> HeldRate:
     """The highest rate that these replicas hold, from the load's own on, which they are known to hold.
 
     Rates are those of a grid, ``close_enough`` apart, so that a looser promise never holds less.
@@ -93,12 +92,12 @@ def highest_rate(
         # So far only the closed form may say that the upper end breaks.
         reason = reason or broken(breaks)
         if reason:
-            return HighestRate(planned * close_enough**holds, planned * close_enough**breaks, reason)
+            return HeldRate(planned * close_enough**holds, planned * close_enough**breaks, reason)
         holds, breaks = breaks, 2 * breaks
-    return HighestRate(planned * close_enough**holds, math.inf, "nothing: is there any work to do?")
+    return HeldRate(planned * close_enough**holds, math.inf, "nothing: is there any work to do?")
 
 
-def _broken(question: Question, each: Screened, replicas: int, load: Load, promises: Sequence[Promise]) -> str | None:
+def _broken(question: Question, each: Screened, replicas: int, load: Load, promises: tuple[Promise, ...]) -> str | None:
     if question.simulate:
         return Trials(load, promises, question.router).on(each, replicas).breaks
     rate = load.workload.rate / replicas
@@ -173,10 +172,22 @@ def _cut(prefix: PrefixBlocks, before: tuple[Counts, Counts], after: tuple[Count
 
 def usd_per_month(deployment: Deployment, machine: Machine, replicas: int) -> float:
     """Whole machines of one offer that so many replicas take, spare ones included."""
-    return machines_for(deployment, machine.offer, replicas) * machine.usd_per_hour * HOURS_PER_MONTH
+    return machine.usd_per_month(machines_for(deployment, machine.offer, replicas))
 
 
-def machine_of(sized: Sized, row: Candidate) -> Machine:
+def resized(
+    study: Study, row: Candidate, load: Load, promises: Sequence[Promise]
+) -> tuple[Placed, int, float] | Refusal:
+    """A ranked row sized for other traffic or promises: its replicas, spare ones included, and their bill."""
+    sized = study.of(row)
+    found = resize(study.question, sized.screened.hosts, load, promises)
+    if isinstance(found, Refusal):
+        return found
+    replicas = found.replicas + study.question.limits.spare
+    return found, replicas, usd_per_month(sized.deployment, machine_of(sized, row), replicas)
+
+
+def machine_of(sized: Placed, row: Candidate) -> Machine:
     """The machine that a ranked row stands on."""
     wanted = row.provider, row.region, row.instance, row.gpu, row.terms
     return next(

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, cast
 
 from tokonomics.errors import BadInput
-from tokonomics.money.levers.prefix_cache import PrefixCacheLever
-from tokonomics.money.levers.semantic_cache import SemanticHits
+from tokonomics.planner.levers.prefix_cache import PrefixCacheLever
+from tokonomics.planner.levers.semantic_cache import SemanticHits
 from tokonomics.units import usd
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
-from tokonomics.money.levers.cache_tiers import BreakEven, TierPrice
-from tokonomics.money.levers.prefix_cache import CacheRow, PrefixCacheLever, Slower
-from tokonomics.money.levers.semantic_cache import SemanticHits, SemanticLever
-from tokonomics.money.levers.templates import TemplateLever, TextTemplate
+from tokonomics.money.cache_tiers import TierBreakEven, TierPrice
+from tokonomics.planner.levers.prefix_cache import CacheRow, PrefixCacheLever, Slower
+from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
+from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
 from tokonomics.report.tables import pairs, table
 from tokonomics.units import HOURS_PER_MONTH, count, gigabytes, percent, plural, seconds, usd
 
@@ -157,7 +157,7 @@ def _break_evens(lever: PrefixCacheLever) -> RenderableType:
     return table(heads, rows)
 
 
-def _pays(each: BreakEven) -> str:
+def _pays(each: TierBreakEven) -> str:
     if each.pays_within_s is None:
         return "always: it costs nothing"
     if each.pays_within_s == 0:
@@ -165,7 +165,7 @@ def _pays(each: BreakEven) -> str:
     return f"read again within {_span(each.pays_within_s)}"
 
 
-def _where(each: BreakEven) -> str:
+def _where(each: TierBreakEven) -> str:
     if each.position is None:
         return "nowhere"
     return "everywhere" if each.position == 0 else f"from token {each.position:,} on"

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import check_path, whole
-from tokonomics.measure.validate import Prediction
+from tokonomics.measure.validate import ScoredPrediction
 from tokonomics.planner.machines import UNUSED
 from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.predict import BatchCurve
@@ -119,7 +119,7 @@ def curve_chart(curve: BatchCurve) -> "alt.HConcatChart":
     return alt.hconcat(*(panel.properties(width=260, height=240) for panel in panels), title=title)
 
 
-def validation_chart(predictions: Sequence[Prediction]) -> "alt.FacetChart":
+def validation_chart(predictions: Sequence[ScoredPrediction]) -> "alt.FacetChart":
     """The ratio of predicted to measured for each row, by metric: on the line is right; more than five times is cut."""
     import altair as alt
 
@@ -171,14 +171,14 @@ def check_chart_path(path: Path) -> None:
             where="--chart",
             fix=f"Name the file with one of: {', '.join(_FORMATS)}.",
         )
-    check_path(path, "--chart", _FORMATS)
+    check_path(path, "chart", _FORMATS)
 
 
 def save_chart(chart: "alt.TopLevelMixin", path: Path) -> None:
     """Write the chart in the format its name ends with; whole or not at all."""
     check_chart_path(path)
     suffix = path.suffix.lower()
-    with whole(path, f"--chart {shorten(path.name)}") as unfinished:
+    with whole(path, option("chart", shorten(path.name))) as unfinished:
         chart.save(unfinished, **_HOW_TO_SAVE.get(suffix, {}))
         if suffix == ".svg":
             drawn = unfinished.read_text(encoding="utf-8")

@@ -7,10 +7,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
-from tokonomics.money.fleet import ADVISOR, Purchase
-from tokonomics.money.fleet_replay import Replay
+from tokonomics.money.fleet import ADVISOR, FleetPurchase
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.fleet_offers import ASSUMED, MachineKind
+from tokonomics.planner.fleet_replay import FleetReplay
 from tokonomics.report.tables import OLD_PRICE, quoted_on, table
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
@@ -36,12 +36,12 @@ def fleet_view(report: FleetReport) -> RenderableType:
     return Group(*body)
 
 
-def in_order(purchases: Sequence[Purchase]) -> list[Purchase]:
+def in_order(purchases: Sequence[FleetPurchase]) -> list[FleetPurchase]:
     """Commitments first, spot last; within the same terms the larger bill first."""
     return sorted(purchases, key=lambda each: (ORDER.index(each.terms), -each.usd))
 
 
-def what_is_bought(purchase: Purchase, kind: MachineKind) -> str:
+def what_is_bought(purchase: FleetPurchase, kind: MachineKind) -> str:
     """``p5.4xlarge, reserved 3 years``."""
     place = f" {purchase.place}" if purchase.place else ""
     return f"{kind.instance}, {TERMS[purchase.terms]}{place}"
@@ -163,7 +163,7 @@ def _saved(share: float) -> str:
     return percent(share) if share >= 0 else f"−{percent(-share)}"
 
 
-def _replays(replays: Sequence[Replay]) -> RenderableType:
+def _replays(replays: Sequence[FleetReplay]) -> RenderableType:
     promised = [each.promise for each in replays[0].slo]
     rows = []
     for each in replays:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokonomics import __version__
 from tokonomics.clock import today
-from tokonomics.errors import shorten
+from tokonomics.errors import option, shorten
 from tokonomics.files import check_path, write_text
 from tokonomics.report.text import as_text
 
@@ -73,14 +73,14 @@ def _library() -> str:
 
 def check_html_path(path: Path) -> None:
     """Refuse a name that a report cannot be saved to, before any work is done."""
-    check_path(path, "--html", (".html", ".htm"))
+    check_path(path, "html", (".html", ".htm"))
 
 
 def save_report(
     path: Path, title: str, view: object, charts: "Mapping[str, alt.TopLevelMixin]", result: Any, command: str
 ) -> None:
     """Write the report; whole or not at all."""
-    write_text(path, report_page(title, view, charts, result, command), f"--html {shorten(path.name)}")
+    write_text(path, report_page(title, view, charts, result, command), option("html", shorten(path.name)))
 
 
 def _inside_script(value: Any) -> str:

@@ -4,9 +4,9 @@ import math
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, cast
 
-from tokonomics.planner.levers import Ranking
+from tokonomics.planner.levers.ranking import Ranking
+from tokonomics.planner.levers.stack import Waterfall
 from tokonomics.planner.setup import Setup
-from tokonomics.planner.stack import Waterfall
 from tokonomics.report.levers_view import asked
 from tokonomics.units import percent, usd
 

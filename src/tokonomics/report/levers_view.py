@@ -6,10 +6,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.planner.bills import SetupBill
-from tokonomics.planner.levers import CHUNK, Effects, Pulled, Ranking
+from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking
+from tokonomics.planner.levers.stack import Drafted, Step, Waterfall
 from tokonomics.planner.setup import Setup
-from tokonomics.planner.stack import Drafted, Step, Waterfall
-from tokonomics.planner.utilization import Point, Utilization
+from tokonomics.planner.utilization import Utilization, UtilizationPoint
 from tokonomics.report.plan_view import promises_text, workload_text
 from tokonomics.report.tables import quoted_text, table
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
@@ -268,7 +268,7 @@ def utilization_view(made: Utilization) -> RenderableType:
     return Group(*parts[:-1])
 
 
-def _points(title: str, points: Sequence[Point]) -> RenderableType:
+def _points(title: str, points: Sequence[UtilizationPoint]) -> RenderableType:
     heads = ["!", ">$/month", ">$/Mtok", ">replicas", ">full", ">TTFT p99", ">TPOT p99"]
     rows = [[each.name, *(_figures(each.bill) if each.bill else [each.reason or "–", *[""] * 5])] for each in points]
     return table(heads, rows, title=title)

@@ -9,7 +9,7 @@ from rich.text import Text
 from tokonomics.measure.meter.bill import Bill
 from tokonomics.measure.meter.gpu import JOULES_PER_KWH
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import GroupState, MeterState, Tally, Verdict
+from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, Verdict
 from tokonomics.report.tables import bar, legend, pairs, table
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
@@ -140,15 +140,15 @@ def _server(group: GroupState) -> list[str | Text]:
     ]
 
 
-def _prices(*windows: Tally) -> list[str]:
+def _prices(*windows: MeterTally) -> list[str]:
     return [_usd(each.usd_per_mtok) for each in windows]
 
 
-def _day_cells(today: Tally) -> list[str]:
+def _day_cells(today: MeterTally) -> list[str]:
     return [_share(today.idle_share), _share(today.cache_share), usd(today.usd)]
 
 
-_BILL: dict[str, Callable[[Tally], str]] = {
+_BILL: dict[str, Callable[[MeterTally], str]] = {
     "paid": lambda sums: usd(sums.usd),
     "idle": lambda sums: usd(sums.idle_usd),
     "gap": lambda sums: usd(sums.gap_usd) if sums.gap_usd else "–",
@@ -164,13 +164,13 @@ _BILL: dict[str, Callable[[Tally], str]] = {
 }
 
 
-def _bill_columns(total: Tally) -> list[str]:
+def _bill_columns(total: MeterTally) -> list[str]:
     """Columns that would be empty are left out."""
     empty = {"gap": not total.gap_s, "away": not total.away_s, "req": not total.answered, "batch": not total.batch}
     return [name for name in _BILL if not empty.get(name)]
 
 
-def _bill_cells(sums: Tally, columns: Sequence[str]) -> list[str]:
+def _bill_cells(sums: MeterTally, columns: Sequence[str]) -> list[str]:
     return [_BILL[name](sums) for name in columns]
 
 
@@ -178,7 +178,7 @@ def _short(name: str) -> str:
     return name.removeprefix("http://") or "–"
 
 
-def _dollars(sums: Tally, whose: str) -> list[RenderableType]:
+def _dollars(sums: MeterTally, whose: str) -> list[RenderableType]:
     parts = [
         ("busy", sums.busy_usd, "green"),
         ("idle", sums.idle_usd, "yellow"),
@@ -198,7 +198,7 @@ def _dollars(sums: Tally, whose: str) -> list[RenderableType]:
     return lines
 
 
-def _figures(sums: Tally) -> list[tuple[str, str | Text, str]]:
+def _figures(sums: MeterTally) -> list[tuple[str, str | Text, str]]:
     return [
         ("per output token", f"{_usd(sums.usd_per_mtok_output)}/Mtok", "the whole bill over the answers alone"),
         ("while busy", f"{_usd(sums.usd_per_mtok_usage)}/Mtok", "usage basis: busy time only"),
@@ -236,7 +236,7 @@ def _basis(state: MeterState) -> str:
     )
 
 
-def _bill_notes(total: Tally) -> list[str]:
+def _bill_notes(total: MeterTally) -> list[str]:
     notes = [
         "$/Mtok: every paid hour, idle too, over input and output tokens; of output: over answers alone;",
         "while busy: busy time alone. Idle: nothing moved between two readings. Gap: the server did not answer;",

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from tokonomics.planner.frontier import Frontier, Point
+from tokonomics.planner.frontier import Frontier, FrontierPoint
 from tokonomics.planner.plan import Candidate, Plan
-from tokonomics.planner.regret import Choice, Regret
-from tokonomics.planner.sensitivity import Case, Sensitivity, Swing
+from tokonomics.planner.regret import Regret, RegretChoice
+from tokonomics.planner.sensitivity import BillSwing, Case, Sensitivity
 from tokonomics.traffic.promises import Latency, Promise
 from tokonomics.units import count, percent, plural, seconds, usd
 
@@ -195,8 +195,8 @@ def _shown_gpus(frontier: Frontier, best: Candidate | None) -> list[str]:
 
 
 def _front(
-    front: Sequence[Point],
-    every: Iterable[Point],
+    front: Sequence[FrontierPoint],
+    every: Iterable[FrontierPoint],
     names: list[str],
     plan: Plan,
     latency: Latency,
@@ -249,7 +249,7 @@ def _front(
     return cast("alt.LayerChart", panel)
 
 
-def _dot(point: Point, field: str, names: list[str]) -> Row:
+def _dot(point: FrontierPoint, field: str, names: list[str]) -> Row:
     return {
         "seconds": getattr(point, field),
         "usd": point.usd_per_mtok,
@@ -310,7 +310,7 @@ def _ticks(low: float, high: float) -> list[float]:
 # --- bars -----------------------------------------------------------------------------------------------------------
 
 
-def _changed(swing: Swing) -> str:
+def _changed(swing: BillSwing) -> str:
     """``requests a second ±25 %``."""
     low, high = swing.low.factor - 1, swing.high.factor - 1
     change = f"±{percent(high)}" if math.isclose(-low, high) else f"−{percent(-low)} to +{percent(high)}"
@@ -331,13 +331,13 @@ def _bar(name: str, case: Case, mid: float, beyond: float) -> Row:
     }
 
 
-def _in_use(swing: Swing) -> str:
+def _in_use(swing: BillSwing) -> str:
     """Where the bill stands still: what the change does to the room."""
     shares = [percent(each.used) for each in (swing.low, swing.high) if each.used is not None]
     return f"no change; {' to '.join(dict.fromkeys(shares))} in use"
 
 
-def _choice(choice: Choice) -> str:
+def _choice(choice: RegretChoice) -> str:
     return f"{choice.gpu} {choice.layout.removeprefix('TP=1 ')}, {choice.provider}"
 
 

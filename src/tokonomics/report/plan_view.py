@@ -7,12 +7,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan import Candidate, Plan, Rejection
 from tokonomics.planner.screen import describe
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
+from tokonomics.questions.results import layout_text as layout_text
 from tokonomics.report.cost_view import prices_text
 from tokonomics.report.predict_view import SPEEDS
 from tokonomics.report.tables import OLD_PRICE, quoted_on, table
@@ -124,15 +124,6 @@ def pick_text(row: Candidate, label: str) -> Text:
         f"  {_unused(row)}{_SPEED_NOTES[row.speed]}{_terms(row)}, "
         f"price of {row.price_date}{' (old)' if row.price_stale else ''}\n",
     )
-
-
-def layout_text(row: Candidate) -> str:
-    """``2 × (4×H100-SXM, TP=4, fp8, KV fp8)``."""
-    split = "".join(
-        f", {name}={degree}" for name, degree in (("TP", row.tp), ("PP", row.pp), ("EP", row.ep)) if degree > 1
-    )
-    kv = f", KV {row.kv}" if row.kv.is_below(Precision.bf16) else ""
-    return f"{row.replicas} × ({row.gpus_per_replica}×{row.gpu}{split}, {row.weights}{kv})"
 
 
 def _latency_text(row: Candidate) -> str:

@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tokonomics.measure.replay import Comparison, Figure, Replay, ReplayedRun
+from tokonomics.measure.replay import Figure, Replay, ReplayComparison, ReplayedRun
 from tokonomics.report.tables import table
 from tokonomics.units import percent, plural, seconds
 
@@ -34,7 +34,7 @@ def replay_view(result: Replay) -> RenderableType:
     return Group(*body)
 
 
-def figures(figure: Figure, pair: Comparison) -> tuple[str, str, str]:
+def figures(figure: Figure, pair: ReplayComparison) -> tuple[str, str, str]:
     """Measured, predicted, error."""
     shown = [
         f"{value:,.0f}" if figure is Figure.output_tok_s else seconds(value)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from tokonomics.money.levers.noisy_neighbour import NoisyNeighbour
-from tokonomics.money.levers.tenancy import Pooling
+from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour
+from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.report.tenants_view import SHOWN
 from tokonomics.traffic.promises import Latency, Promise
 from tokonomics.units import percent, plural, usd

@@ -3,9 +3,9 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tokonomics.money.levers.lora import LoraLever
-from tokonomics.money.levers.noisy_neighbour import NoisyNeighbour, NoisyRow
-from tokonomics.money.levers.tenancy import FleetRow, Pooling, TenantRow
+from tokonomics.planner.levers.lora import LoraLever
+from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour, NoisyRow
+from tokonomics.planner.levers.tenancy import FleetRow, Pooling, TenantRow
 from tokonomics.report.tables import pairs, table
 from tokonomics.units import HOURS_PER_MONTH, gigabytes, percent, plural, seconds, usd
 

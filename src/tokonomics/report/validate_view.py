@@ -5,7 +5,7 @@ import math
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tokonomics.measure.validate import TAUGHT, Summary, Validation
+from tokonomics.measure.validate import TAUGHT, ErrorSummary, Validation
 from tokonomics.report.tables import table
 from tokonomics.units import percent, plural
 
@@ -27,7 +27,7 @@ def validate_view(result: Validation) -> RenderableType:
     return Group(*body)
 
 
-def figures(group: Summary) -> tuple[str, str, str, str, str]:
+def figures(group: ErrorSummary) -> tuple[str, str, str, str, str]:
     """n, median and p90 error, bias, coverage; an error of x is a factor of 1 + x, up or down."""
     return (
         f"{group.n:,}",

@@ -2,18 +2,21 @@
 
 The same requests, repeated until there are enough of them, arrive faster and faster until a promise breaks or the
 replica falls behind; between the last rate that held and the first that did not, the search halves the gap until it
-is 1 %. A replica keeps up when, after the first fifth of the time, it finishes as many requests as arrive (97 % of
-them: with 20,000 requests, chance alone makes less than 1 % of difference), and when no backlog grows: at the end no
-more than 1 % of all requests wait for a place, or 2 % where some wait half of the time anyway.
+is 1 %. Numbers of replicas are searched likewise, from a guess (``fewest_that_hold``).
+
+A replica keeps up when, after the first fifth of the time, it finishes as many requests as arrive (97 % of them: with
+20,000 requests, chance alone makes less than 1 % of difference), and when no backlog grows: at the end no more than 1 %
+of all requests wait for a place, or 2 % where some wait half of the time anyway.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.errors import BadInput, TokonomicsError, option
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
@@ -40,13 +43,20 @@ _MOMENTS = 400
 """At which the waiting are counted: forty in the last tenth."""
 _LOWEST, _HIGHEST = 2.0**-20, 2.0**20
 """Of the guess: a search that goes further has not understood the traffic."""
-_MOST_REPLICAS = 4096
+MOST_REPLICAS = 4096
+"""More than anyone runs of one kind; a search that goes further has not understood the traffic."""
+_APART_S = 1e5
+"""More than a day between two requests: longer than any answer takes."""
+
+_PATIENCE = 4
+"""Sizes of a fleet tried in vain before it is asked whether any will do."""
 
 BEHIND = "it falls behind: more requests arrive than it finishes"
 
 Serve = Callable[[Trace], Simulation]
 ServeOn = Callable[[int], Simulation]
 Breaks = Callable[[Simulation], str | None]
+Holds = Callable[[int], bool]
 
 
 class Trial(Noun):
@@ -133,32 +143,76 @@ def replicas_needed(
     serve_on: ServeOn,
     promises: Sequence[Promise],
     also_breaks: Breaks = lambda simulation: None,
-    least: int = 1,
+    start: int = 1,
+    hopeless: Callable[[], bool] = lambda: False,
 ) -> ReplicasNeeded:
-    """Search the number of replicas; ``serve_on`` simulates the trace on so many.
+    """Search the number of replicas from ``start``; ``serve_on`` simulates the trace on so many.
 
-    ``also_breaks`` asks for more than the promises; fewer than ``least`` are known to be too few.
+    ``also_breaks`` asks for more than the promises; ``hopeless`` tells, after a few failures, whether any will do.
     """
     trials: dict[int, Trial] = {}
 
     def holds(replicas: int) -> bool:
-        simulation = serve_on(replicas)
-        made = outcome(simulation, promises)
-        breaks = what_breaks(simulation, made) or also_breaks(simulation)
-        trials[replicas] = Trial(rate=simulation.trace.rate, replicas=replicas, breaks=breaks, outcome=made)
-        return breaks is None
+        if replicas not in trials:
+            simulation = serve_on(replicas)
+            result = outcome(simulation, promises)
+            breaks = what_breaks(simulation, result) or also_breaks(simulation)
+            trials[replicas] = Trial(rate=simulation.trace.rate, replicas=replicas, breaks=breaks, outcome=result)
+        return trials[replicas].holds
 
-    few, many = least - 1, least
-    while not holds(many):
-        few, many = many, many * 2
-        if many > _MOST_REPLICAS:
-            last = trials[many // 2]
-            raise NeverHolds(f"not even {many // 2:,} replicas keep it: {last.breaks}", fix=_nearest(last.outcome))
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (few, middle) if holds(middle) else (middle, many)
+    found = fewest_that_hold(holds, start, step=start, hopeless=hopeless, patience=_PATIENCE)
     in_order = tuple(trials[replicas] for replicas in sorted(trials))
-    return ReplicasNeeded(replicas=many, outcome=trials[many].outcome, trials=in_order)
+    if found is None:
+        last = in_order[-1]
+        raise NeverHolds(f"not even {last.replicas:,} replicas keep it: {last.breaks}", fix=_nearest(last.outcome))
+    return ReplicasNeeded(replicas=found, outcome=trials[found].outcome, trials=in_order)
+
+
+def fewest_that_hold(
+    holds: Holds,
+    start: int,
+    *,
+    least: int = 1,
+    most: int = MOST_REPLICAS,
+    step: int = 1,
+    sink: int = 1,
+    hopeless: Callable[[], bool] = lambda: False,
+    patience: int = 2,
+) -> int | None:
+    """The fewest replicas from ``least`` to ``most`` that hold; None where ``most`` do not, or none can.
+
+    Up from ``start`` in steps that double, or down in steps that grow ``sink`` times; then halving. It takes more for
+    better: where that is not so, what it finds holds and one fewer does not, but a still smaller number might. Once
+    ``patience`` numbers have failed, ``hopeless`` is asked whether all will. ``holds`` must remember what it was asked.
+    """
+    low, high, down, failures = least - 1, start, 1, 0
+    if holds(high):
+        while high > least and holds(max(least, high - down)):
+            high, down = max(least, high - down), down * sink
+        low = max(low, high - down)
+    while not holds(high):
+        failures += 1
+        if high >= most or (failures >= patience and hopeless()):
+            return None
+        low, high, step = high, min(high + step, most), step * 2
+    return halved(holds, low, high)
+
+
+def halved(holds: Holds, low: int, high: int) -> int:
+    """The fewest above ``low``, which does not hold, up to ``high``, which does."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def apart_in_time(trace: Trace, most: int) -> Trace:
+    """The requests, or an even part of more than ``most``, so far apart that none is served beside another.
+
+    What breaks for these, no number of replicas keeps.
+    """
+    few = trace.take(np.linspace(0, len(trace) - 1, min(len(trace), most)).astype(np.intp))
+    return replace(few, arrival_s=np.arange(len(few), dtype=np.float64) * _APART_S)
 
 
 def what_breaks(simulation: Simulation, made: Outcome) -> str | None:
@@ -211,20 +265,20 @@ def _backlog_grows(simulation: Simulation) -> bool:
 
 
 def _broken(made: Outcome) -> str | None:
-    missed = [each for each in made.slo if not each.kept]
+    missed = [kept for kept in made.slo if not kept.kept]
     if missed:
-        given_up = [each for each in missed if each.delivered_s is None]
+        given_up = [kept for kept in missed if kept.delivered_s is None]
         if given_up:
             lost = percent((made.timed_out + made.unserved) / made.requests)
             return f"{given_up[0].promise} cannot be kept: {lost} of the requests are never answered"
-        worst = max(missed, key=lambda each: (each.delivered_s or 0.0) / each.promised_s)
+        worst = max(missed, key=lambda kept: (kept.delivered_s or 0.0) / kept.promised_s)
         return f"{worst.promise} is {seconds(worst.delivered_s or 0.0)}, {seconds(worst.promised_s)} promised"
     return None
 
 
 def _nearest(made: Outcome) -> str:
-    reached = ", ".join(f"{each.promise}={each.delivered_s:.3g}" for each in made.slo if each.delivered_s is not None)
-    return f"What it reaches: {reached}." if reached else "Choose a larger GPU or more of them (--tp)."
+    reached = ", ".join(f"{kept.promise}={kept.delivered_s:.3g}" for kept in made.slo if kept.delivered_s is not None)
+    return f"What it reaches: {reached}." if reached else f"Choose a larger GPU or more of them ({option('tp')})."
 
 
 def _replicas(simulation: Simulation) -> int:

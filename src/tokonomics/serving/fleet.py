@@ -74,3 +74,5 @@ class FleetSettings(Noun):
     """Replicas that compute prompts only and send the KV on; 0: every replica does both."""
     link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S
     """From one GPU of a prefill replica to one of a decode replica."""
+    users: int | None = None
+    """A closed loop on one replica: each user sends the next request when their last was answered."""

@@ -128,7 +128,7 @@ def outcome(simulation: Simulation, promises: Sequence[Promise] = ()) -> Outcome
     latencies = request_latencies(simulation)
     spreads = {name: spread(values[done]) for name, values in latencies.items()}
     unanswered = int(((served.status == TIMED_OUT) | (served.status == UNSERVED)).sum())
-    kept = [_kept(promise, latencies[promise.latency][done], unanswered) for promise in promises]
+    kept = [judged(promise, latencies[promise.latency][done], unanswered) for promise in promises]
     within = done.copy()
     for promise in promises:
         # An answer of one token has no time per token: it breaks no promise.
@@ -259,7 +259,7 @@ def _time_before(times: Floats, edge: float) -> float:
     return count * edge - float(times[:count].sum())
 
 
-def _kept(promise: Promise, answered: Floats, unanswered: int) -> Kept:
+def judged(promise: Promise, answered: Floats, unanswered: int) -> Kept:
     """What was delivered; a request that was accepted and never answered took for ever.
 
     Answers of one token have no time per token and break no promise; no answers at all break every one.

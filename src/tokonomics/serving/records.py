@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokonomics.errors import shorten
+from tokonomics.errors import option, shorten
 from tokonomics.files import whole
 from tokonomics.serving.outcome import request_latencies
 from tokonomics.serving.simulator import Simulation
@@ -46,5 +46,5 @@ def records(simulation: Simulation) -> "pl.DataFrame":
 
 def save_records(simulation: Simulation, path: Path) -> None:
     """Write the table as parquet: whole, or not at all."""
-    with whole(path, f"--save {shorten(str(path), 200)}") as unfinished:
+    with whole(path, option("save", shorten(str(path), 200))) as unfinished:
         records(simulation).write_parquet(unfinished)

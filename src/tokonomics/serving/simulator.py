@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, require_fit, sequence_bytes
@@ -84,13 +84,12 @@ def simulate(
     seed: int = 0,
     progress: Progress | None = None,
     fetches: Fetches | None = None,
-    users: int | None = None,
     steps: StepModel | None = None,
 ) -> Simulation:
     """Serve a trace. Clients hang up after ``timeout_s``; priorities count only ``by_priority``.
 
-    ``fetches`` says what slower memories give to each request (``tiers``). With ``users`` it is a closed loop on one
-    replica: each of them sends the next request when their last was answered, whatever the trace's arrivals say.
+    ``fetches`` says what slower memories give to each request (``tiers``). With ``fleet.users`` it is a closed
+    loop, whatever the trace's arrivals say.
     ``steps`` are the step times of another era or server than the engine's of today.
     """
     began = time.perf_counter()
@@ -104,8 +103,8 @@ def simulate(
         raise BadInput("a disaggregated fleet has no slower memories for its KV here")
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
     requests = requests_for(trace, rules, timeout_s, by_priority)
-    if users is not None:
-        requests = _closed_loop(requests, users, fleet, timeout_s)
+    if fleet.users is not None:
+        requests = _closed_loop(requests, fleet.users, fleet, timeout_s)
     joins: NDArray[np.intp] | None = None
     if fetches is not None:
         joins = np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
@@ -121,7 +120,7 @@ def simulate(
     if joins is not None:
         served = _in_order(served, joins)
     served = _heard(served, table.answer_s, trace, timeout_s)
-    if users is not None:
+    if fleet.users is not None:
         trace = dataclasses.replace(trace, arrival_s=served.arrival_s)
     finishes = served.finish_s[np.isfinite(served.finish_s)]
     # The last step may run on after its last client has hung up.
@@ -197,7 +196,8 @@ def _check_memory(requests: Requests, rules: Rules, fleet: FleetSettings) -> Non
     check_room(
         needed,
         f"to simulate {plural(len(requests.arrival_s), 'request')} on {plural(replicas, 'replica')}",
-        fix="Use fewer requests (--requests, --sample, --from, --to), replicas or sequences, or --no-prefix-cache.",
+        fix=f"Use fewer requests ({option('requests')}, {option('sample')}, {option('start')}, {option('end')}), "
+        f"replicas or sequences, or {option('no_prefix_cache')}.",
     )
 
 
@@ -255,7 +255,9 @@ def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_pri
     urgency = np.zeros(count, np.int32)
     if by_priority and trace.priority is None:
         raise BadInput(
-            "the requests have no priorities", where="--priority", fix="Name the column: --columns priority=…"
+            "the requests have no priorities",
+            field="priority",
+            fix=f"Name the column: {option('columns', 'priority=…')}",
         )
     if by_priority and trace.priority is not None:
         urgency = np.unique(trace.priority, return_inverse=True)[1].astype(np.int32)
@@ -300,7 +302,10 @@ def _units(trace: Trace, rules: Rules) -> tuple[NDArray[np.int32], NDArray[np.in
 
 def _check_outages(fleet: FleetSettings) -> None:
     if fleet.autoscale and fleet.replicas > 1:
-        raise BadInput("an autoscaled fleet has no fixed number of replicas", fix="Give --autoscale or --replicas.")
+        raise BadInput(
+            "an autoscaled fleet has no fixed number of replicas",
+            fix=f"Give {option('autoscale')} or {option('replicas')}.",
+        )
     if fleet.outages and fleet.autoscale:
         raise BadInput("an autoscaled fleet replaces what fails: give outages or autoscaling, not both")
     if fleet.prefill_replicas and (fleet.outages or fleet.autoscale):
@@ -308,7 +313,7 @@ def _check_outages(fleet: FleetSettings) -> None:
     beyond = [each.replica for each in fleet.outages if each.replica >= fleet.replicas]
     if beyond:
         raise BadInput(
-            f"there is no replica {beyond[0]}: they are numbered from 0 to {fleet.replicas - 1}", where="--outage"
+            f"there is no replica {beyond[0]}: they are numbered from 0 to {fleet.replicas - 1}", field="outage"
         )
     in_order = sorted(fleet.outages, key=lambda each: (each.replica, each.at_s))
     for before, after in pairwise(in_order):

@@ -1,8 +1,6 @@
-"""One point answered, inside a worker: the verb is called as the command line calls it, and its answer is kept."""
+"""One point answered, inside a worker: the question is asked with the point's inputs, and its answer is kept."""
 
-import contextlib
 import gc
-import io
 import json
 import time
 import traceback
@@ -10,42 +8,42 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokonomics.cli.asking import ask
 from tokonomics.errors import TokonomicsError
 from tokonomics.memory_budget import NoRoom
-from tokonomics.sweep.figures import figures_of, untimed
-from tokonomics.sweep.outcome import Outcome, Status
+from tokonomics.questions.listener import SILENT
+from tokonomics.questions.verbs import find_verb
+from tokonomics.report.terminal import flag
+from tokonomics.sweep.outcome import OUT_OF_MEMORY, PointOutcome, Status, figures_of, untimed
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
 """Of the environment of a worker: there is one for each core, and sums come out the same however many there are."""
 _SIMULATES = frozenset({"plan", "simulate", "capacity", "compare", "fleet", "breakeven", "levers", "stack", "diff"})
 
 
-def answered(verb: str, values: Mapping[str, Any]) -> Outcome:
+def answered(verb: str, values: Mapping[str, Any]) -> PointOutcome:
     """What became of the point; nothing that goes wrong gets out."""
     began = time.perf_counter()
 
-    def ended(status: Status, error: str | None = None) -> Outcome:
-        return Outcome(status, error, seconds=time.perf_counter() - began)
+    def ended(status: Status, error: str | None = None) -> PointOutcome:
+        return PointOutcome(status, error, seconds=time.perf_counter() - began)
 
-    said = io.StringIO()
+    asked = find_verb(verb)
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            made = ask(verb, values)
-            plain = untimed(made.plain())
+        found = asked.answer(asked.request.of(values), SILENT)
+        plain = untimed(found.plain())
         text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except NoRoom as problem:  # unlike other refusals, not the same every time
-        return ended(Status.FAILED, f"{problem}\n--memory gives a worker more.")
+        return ended(Status.FAILED, f"{problem.message(flag)}\n--memory gives a worker more.")
     except TokonomicsError as problem:
-        return ended(Status.REFUSED, str(problem))
+        return ended(Status.REFUSED, problem.message(flag))
     except MemoryError:
-        return ended(Status.FAILED, "needs more memory than a worker may take (--memory)")
+        return ended(Status.FAILED, OUT_OF_MEMORY)
     except Exception as problem:
         at = traceback.extract_tb(problem.__traceback__)[-1]
         return ended(Status.FAILED, f"{type(problem).__name__}: {problem} ({Path(at.filename).name}:{at.lineno})")
-    status = Status.OK if made.exit_code == 0 else Status.NOTHING
+    status = Status.OK if found.is_found else Status.NOTHING
     error = None if status is Status.OK else "nothing does what was asked"
-    return Outcome(status, error, figures_of(verb, plain), text, time.perf_counter() - began)
+    return PointOutcome(status, error, figures_of(verb, plain), text, time.perf_counter() - began)
 
 
 def warm_up(verb: str) -> None:

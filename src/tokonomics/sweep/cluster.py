@@ -2,11 +2,12 @@
 
 Points, retries, time limits and the store stay with the sweep on this machine; Ray finds the machines, starts the
 workers there and says when one has died. Machines may come and go: actors follow the CPUs that the cluster has. Each
-must have the same tokonomics, packages and prices, and find the files of the scenario under the same paths; the first
-is checked before it is asked anything. Ray is imported here and nowhere else.
+must have the same tokonomics, packages and prices, and find the files of the scenario under the same paths; each is
+checked before it is asked anything. Ray is imported here and nowhere else.
 """
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -16,44 +17,84 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.sweep.fingerprint import Ground, differences
-from tokonomics.sweep.outcome import outcome_from
-from tokonomics.sweep.workers import Done, Event, Gone, Ready, Worker
+from tokonomics.memory_budget import limit_memory
+from tokonomics.sweep.crew import Crew, begin
+from tokonomics.sweep.points import Ground, differences, ground
+from tokonomics.workers import Replied, Spent, WorkerDied
 
 _LOOK_S = 2.0
 """How often the cluster is asked for its size."""
 _CONNECT_S = 10.0
 
 
-class ClusterWorker:
-    """The actor: answers one point at a time in a process of its own."""
+class ClusterActor:
+    """On a machine of the cluster: answers one point at a time in a process of its own."""
 
     def __init__(self, verb: str, memory_bytes: int | None) -> None:
         self._verb, self._memory_bytes = verb, memory_bytes
 
     def ready(self) -> tuple[Ground, str, int]:
         """Warmed up; what it stands on, and where it is."""
-        from tokonomics.memory_budget import limit_memory
-        from tokonomics.sweep.answering import warm_up
-        from tokonomics.sweep.fingerprint import ground
-
-        warm_up(self._verb)
+        self._answer = begin(self._verb)
         if self._memory_bytes is not None:
             limit_memory(self._memory_bytes)
         return ground(), socket.gethostname(), os.getpid()
 
-    def answer(self, values: dict[str, Any]) -> dict[str, Any]:
-        from tokonomics.sweep.answering import answered
+    def answer(self, values: dict[str, Any]) -> tuple[bytes, bool]:
+        """The outcome as JSON, and whether it is the last one."""
+        try:
+            return json.dumps(self._answer(values)).encode(), False
+        except Spent as spent:
+            return json.dumps(spent.answer).encode(), True
 
-        return answered(self._verb, values).plain()
+
+class ClusterWorker:
+    """An actor as the pool sees it from here."""
+
+    def __init__(self, ray: Any, here: Ground, verb: str, memory_bytes: int | None) -> None:
+        self._ray, self._here = ray, here
+        actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(ClusterActor)
+        self._actor = actor.remote(verb, memory_bytes)
+        self._reference = self._actor.ready.remote()
+        self.pid: int | None = None
+
+    def alive(self) -> bool:
+        return True  # as far as is known: one that is not costs its point a try
+
+    def ask(self, request: dict[str, Any]) -> None:
+        self._reference = self._actor.answer.remote(request)
+
+    def hear(self, timeout_s: float | None) -> Replied | None:
+        try:
+            if not self._ray.wait([self._reference], timeout=timeout_s)[0]:
+                return None
+            said = self._ray.get(self._reference)
+        except self._ray.exceptions.RayError as error:
+            why = str(error).strip().splitlines() or ["died"]
+            raise WorkerDied(shorten(why[-1], 200)) from None
+        if self.pid is not None:
+            return Replied(*said)
+        there, host, self.pid = said
+        if other := differences(self._here, there):
+            raise BadInput(
+                f"does not stand on the same ground: {'; '.join(other)}",
+                where=f"--ray, machine {host}",
+                fix="Install the same tokonomics and packages there, and share the price list and the profile.",
+            )
+        return Replied(b"")
+
+    def kill(self) -> None:
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.kill(self._actor)
+
+    end = kill
 
 
-class ClusterCrew:
+class ClusterCrew(Crew):
     """Actors on the cluster at an address."""
 
     tries = 4
     """A machine that leaves takes its workers' points with it, which is no fault of theirs."""
-    lost = 0
 
     def __init__(
         self,
@@ -72,76 +113,21 @@ class ClusterCrew:
         except BaseException:
             self._to_stderr.__exit__(None, None, None)
             raise
-        self._verb, self._here, self._jobs, self._memory_bytes = verb, here, jobs, memory_bytes
-        self._actors: dict[str, Any] = {}
-        self._begun: dict[Any, str] = {}
-        """What is under way, and whose it is."""
-        self._starting: set[str] = set()
-        self._made = 0
-        self._cpus, self._looked = 0, float("-inf")
+        super().__init__(lambda: ClusterWorker(self._ray, here, verb, memory_bytes))
+        self._jobs, self._cpus, self._looked = jobs, 0, float("-inf")
         self.nodes = 0
 
-    def keep_up(self, wanted: int) -> None:
+    def room(self) -> int:
         if time.monotonic() - self._looked >= _LOOK_S:
             self._looked = time.monotonic()
             self._cpus = int(self._ray.cluster_resources().get("CPU", 0))
             self.nodes = sum(1 for node in self._ray.nodes() if node["Alive"])
-        while len(self._actors) < min(self._cpus if self._jobs is None else self._jobs, wanted):
-            self._made += 1
-            name = f"worker {self._made}"
-            actor = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(ClusterWorker)
-            self._actors[name] = actor.remote(self._verb, self._memory_bytes)
-            self._starting.add(name)
-            self._begun[self._actors[name].ready.remote()] = name
-
-    @property
-    def workers(self) -> int:
-        return len(self._actors)
-
-    def ask(self, worker: Worker, values: dict[str, Any]) -> None:
-        name = str(worker)
-        self._begun[self._actors[name].answer.remote(values)] = name
-
-    def wait(self, timeout_s: float | None) -> list[Event]:
-        if not self._begun:
-            time.sleep(_LOOK_S)  # a cluster without a CPU: one may join
-            return []
-        timeout_s = _LOOK_S if timeout_s is None else min(timeout_s, _LOOK_S)
-        found, _ = self._ray.wait(list(self._begun), num_returns=1, timeout=timeout_s)
-        if found:
-            found, _ = self._ray.wait(list(self._begun), num_returns=len(self._begun), timeout=0)
-        return [self._told(reference) for reference in found]
-
-    def dismiss(self, worker: Worker) -> None:
-        name = str(worker)
-        for reference in [reference for reference, whose in self._begun.items() if whose == name]:
-            del self._begun[reference]
-        self._starting.discard(name)
-        with contextlib.suppress(self._ray.exceptions.RayError):
-            self._ray.kill(self._actors.pop(name))
+        return self._cpus if self._jobs is None else self._jobs
 
     def close(self) -> None:
+        super().close()
         self._ray.shutdown()
         self._to_stderr.__exit__(None, None, None)
-
-    def _told(self, reference: Any) -> Event:
-        name = self._begun.pop(reference)
-        try:
-            said = self._ray.get(reference)
-        except self._ray.exceptions.RayError as error:
-            self.dismiss(name)
-            return Gone(name, shorten(str(error).strip().splitlines()[-1], 200) if str(error).strip() else "died")
-        if name not in self._starting:
-            return Done(name, outcome_from(said))
-        self._starting.discard(name)
-        there, host, _ = said
-        if other := differences(self._here, there):
-            raise BadInput(
-                f"does not stand on the same ground: {'; '.join(other)}",
-                where=f"--ray, machine {host}",
-                fix="Install the same tokonomics and packages there, and share the price list and the profile.",
-            )
-        return Ready(name)
 
 
 def _check_reachable(address: str) -> None:
@@ -153,11 +139,12 @@ def _check_reachable(address: str) -> None:
         with socket.create_connection((found[1], int(found[2])), timeout=_CONNECT_S):
             return
     except OSError as error:
-        raise BadInput(
-            f"nothing answers there: {error.strerror or error}",
-            where=f"--ray {shorten(address)}",
-            fix="`ray start --head` begins a cluster and says its address, such as 10.0.0.1:6379.",
-        ) from None
+        raise _unreachable(f"nothing answers there: {error.strerror or error}", address) from None
+
+
+def _unreachable(what: str, address: str) -> BadInput:
+    fix = "`ray start --head` begins a cluster and says its address, such as 10.0.0.1:6379."
+    return BadInput(what, where=f"--ray {shorten(address)}", fix=fix)
 
 
 def _connected(address: str, environment: Mapping[str, str]) -> Any:
@@ -168,17 +155,9 @@ def _connected(address: str, environment: Mapping[str, str]) -> Any:
     except ImportError:
         raise BadInput("Ray is not installed", where="--ray", fix="In a checkout: pip install '.[ray]'") from None
     _check_reachable(address)
+    own = {"env_vars": dict(environment)}
     try:
-        ray.init(
-            address=address,
-            runtime_env={"env_vars": dict(environment)},
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
+        ray.init(address=address, runtime_env=own, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise BadInput(
-            f"cannot be reached: {shorten(str(error).strip(), 300)}",
-            where=f"--ray {shorten(address)}",
-            fix="`ray start --head` begins a cluster and says its address, such as 10.0.0.1:6379.",
-        ) from None
+        raise _unreachable(f"cannot be reached: {shorten(str(error).strip(), 300)}", address) from None
     return ray

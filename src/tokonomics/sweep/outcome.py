@@ -1,8 +1,23 @@
-"""What became of one point: an answer, a refusal, or a failure; made by a worker, kept by the store."""
+"""What became of the points: an answer, a refusal or a failure each, as a worker gave it; and what a sweep found.
 
+The few figures of an answer that become columns of the results have the same name and unit whatever verb they come
+from; the whole answer lies beside them. A verb without a list of its own gives what stands at the top of its answer:
+numbers, names, and the middle of an interval. A point counts when it was answered and, where a promise was made, keeps
+it. Lower is better, except for rates and attainments.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from tokonomics.errors import BadInput, UnknownName, nearest, shorten
+from tokonomics.sweep.points import SweepPoint
+
+OUT_OF_MEMORY = "needs more memory than a worker may take (--memory)"
+"""The error of a point whose allocation failed: its worker is replaced."""
 
 
 class Status(StrEnum):
@@ -18,7 +33,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PointOutcome:
     """One row of the results, without the point's inputs."""
 
     status: Status
@@ -32,5 +47,232 @@ class Outcome:
         return asdict(self)
 
 
-def outcome_from(plain: dict[str, Any]) -> Outcome:
-    return Outcome(**{**plain, "status": Status(plain["status"])})
+def outcome_from(plain: dict[str, Any]) -> PointOutcome:
+    return PointOutcome(**{**plain, "status": Status(plain["status"])})
+
+
+_LATENCIES = {
+    f"{name}_{statistic}_s": f"{name}_s.{statistic}"
+    for name in ("ttft", "tpot", "e2e")
+    for statistic in ("p50", "p99", "mean")
+}
+_CANDIDATE = {
+    "usd_per_month": "usd_per_month", "usd_per_mtok": "usd_per_mtok.blended",
+    "usd_per_mtok_output": "usd_per_mtok.output", "replicas": "replicas", "gpu": "gpu",
+    "gpus_per_replica": "gpus_per_replica", "gpus_paid": "gpus_paid", "tp": "tp", "pp": "pp", "ep": "ep",
+    "weights": "weights", "kv": "kv", "engine": "engine", "provider": "provider", "region": "region",
+    "instance": "instance", "terms": "terms", "utilization": "utilization", **_LATENCIES,
+    "capacity_requests_per_s": "capacity_requests_per_s",
+}  # fmt: skip
+_SERVED = {
+    "slo_kept": "slo_kept", "slo_attainment": "slo_attainment", "requests_per_s": "requests_per_s",
+    "output_tokens_per_s": "output_tokens_per_s", "goodput_per_s": "goodput_per_s", "utilization": "utilization",
+    "load_share": "load_share", "batch": "batch", "kv_peak_share": "kv_peak_share", "preemptions": "preemptions",
+    "failed_requests": "failed", "replicas": "peak_replicas", **_LATENCIES,
+}  # fmt: skip
+_COST = {
+    "usd_per_mtok": "cost.usd_per_mtok", "usd_per_mtok_output": "cost.usd_per_mtok_output",
+    "usd_per_replica_hour": "cost.usd_per_replica_hour",
+}  # fmt: skip
+_PATHS: dict[str, dict[str, str]] = {
+    "plan": {name: f"best.{path}" for name, path in _CANDIDATE.items()} | {"holds_requests_per_s": "headroom.rate"},
+    "simulate": {"deployment": "deployment", **_COST, **_SERVED},
+    "capacity": {
+        "deployment": "deployment",
+        "holds_requests_per_s": "rate",
+        "replicas": "replicas",
+        **_COST,
+        **{name: f"highest_rate.outcome.{path}" for name, path in _SERVED.items() if name != "replicas"},
+    },
+}
+TIMINGS = frozenset({"wall_s", "simulated_requests_per_s", "solve_s"})
+"""How long the answer took: not part of what it says, and another number every time."""
+
+
+def check_figure(verb: str, name: str) -> None:
+    """Refuse a figure that no answer of the verb can have, before any is asked for."""
+    if verb in _PATHS and name not in _PATHS[verb]:
+        raise UnknownName("figure", name, _PATHS[verb])
+
+
+def figures_of(verb: str, answer: Any) -> dict[str, Any]:
+    """Columns by name; what the answer does not have is left out."""
+    if not isinstance(answer, Mapping):
+        return {}
+    if verb == "plan" and isinstance(answer.get("models"), list):
+        answer = {"best": answer["models"][0]} if answer["models"] else {}
+    if verb not in _PATHS:
+        return _top(answer)
+    found = {name: _at(answer, path) for name, path in _PATHS[verb].items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def untimed(answer: Any) -> Any:
+    """The answer without the time it took."""
+    if isinstance(answer, Mapping):
+        return {name: untimed(value) for name, value in answer.items() if name not in TIMINGS}
+    return [untimed(part) for part in answer] if isinstance(answer, list | tuple) else answer
+
+
+def _at(answer: Any, path: str) -> Any:
+    for name in path.split("."):
+        answer = answer.get(name) if isinstance(answer, Mapping) else None
+    return answer if isinstance(answer, str | int | float | bool) else None
+
+
+def _top(answer: Mapping[str, Any]) -> dict[str, Any]:
+    made = {}
+    for name, value in answer.items():
+        middle = value.get("mid") if isinstance(value, Mapping) and {"low", "mid", "high"} <= value.keys() else value
+        if isinstance(middle, str | int | float | bool):
+            made[name] = middle
+    return made
+
+
+DEFAULT_BY = ("usd_per_mtok", "usd_per_month", "holds_requests_per_s")
+_MORE_IS_BETTER = ("requests_per_s", "tokens_per_s", "goodput_per_s", "slo_attainment", "max_sequences")
+_MOST_VALUES = 40
+"""Of a key in the table of its values: a drawn one has as many as there are points."""
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """A point and what became of it."""
+
+    point: SweepPoint
+    outcome: PointOutcome
+
+    @property
+    def kept(self) -> bool:
+        return self.outcome.status is Status.OK and self.outcome.figures.get("slo_kept") is not False
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "point": self.point.place,
+            "id": self.point.id,
+            **{f"over_{key}": as_number(value) for key, value in self.point.over.items()},
+            **self.outcome.figures,
+        }
+
+
+def as_number(text: str) -> int | float | str:
+    """A number where it is one."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+@dataclass(frozen=True)
+class OfValue:
+    """One value of one key: how many of its points keep the promise, and the best of them."""
+
+    value: str
+    points: int
+    kept: int
+    best: SweepRow | None
+
+
+@dataclass(frozen=True)
+class SweepSummary:
+    """What a sweep found."""
+
+    verb: str
+    keys: tuple[str, ...]
+    by: str | None
+    """The figure that ranks; None where no answer has one."""
+    rows: tuple[SweepRow, ...]
+    ranked: tuple[SweepRow, ...]
+    values: Mapping[str, tuple[OfValue, ...]]
+    """By key, in the order given."""
+    counts: Mapping[str, int]
+    """By status."""
+    reasons: tuple[tuple[str, int], ...]
+    """Why points have no answer, the most frequent first."""
+    promised: bool
+
+
+def summary_of(
+    verb: str, keys: Sequence[str], rows: Sequence[SweepRow], by: str | None, promised: bool
+) -> SweepSummary:
+    """The best first."""
+    columns = list(dict.fromkeys(name for row in rows for name in row.outcome.figures))
+    chosen = _chosen(by, columns, rows)
+    ranked = sorted(
+        (row for row in rows if row.kept and chosen and _number(row.outcome.figures.get(chosen)) is not None),
+        key=lambda row: (worth(row, chosen), row.point.place),
+    )
+    values = {}
+    for key in keys:
+        seen = list(dict.fromkeys(row.point.over[key] for row in rows))
+        if len(seen) <= _MOST_VALUES:
+            values[key] = tuple(_of_value(key, value, rows, ranked) for value in seen)
+    counts = Counter(str(row.outcome.status) for row in rows)
+    reasons = Counter(row.outcome.error or "" for row in rows if row.outcome.status is not Status.OK)
+    return SweepSummary(
+        verb, tuple(keys), chosen, tuple(rows), tuple(ranked), values,
+        {str(status): counts.get(str(status), 0) for status in Status}, tuple(reasons.most_common()), promised,
+    )  # fmt: skip
+
+
+def worth(row: SweepRow, by: str | None) -> float:
+    """Smaller is better."""
+    value = _number(row.outcome.figures.get(by or "")) or 0.0
+    return -value if more_is_better(by) else value
+
+
+def more_is_better(by: str | None) -> bool:
+    return bool(by) and str(by).endswith(_MORE_IS_BETTER)
+
+
+def _chosen(by: str | None, columns: Sequence[str], rows: Sequence[SweepRow]) -> str | None:
+    if by is None:
+        return next((name for name in DEFAULT_BY if name in columns), None)
+    name = by.replace("-", "_")
+    if columns and name not in columns:
+        raise _unknown(by, columns)
+    if columns and all(_number(row.outcome.figures.get(name)) is None for row in rows):
+        raise BadInput("is not a number", where=f"--by {shorten(by)}", fix=f"Known figures: {', '.join(columns)}.")
+    return name
+
+
+def _unknown(by: str, columns: Sequence[str]) -> BadInput:
+    guesses = nearest(by, columns)
+    hint = f"Did you mean {' or '.join(guesses)}?" if guesses else f"Known figures: {', '.join(columns)}."
+    return BadInput(f"no answer has a figure '{shorten(by)}'", where="--by", fix=hint)
+
+
+def _of_value(key: str, value: str, rows: Sequence[SweepRow], ranked: Sequence[SweepRow]) -> OfValue:
+    mine = [row for row in rows if row.point.over[key] == value]
+    best = next((row for row in ranked if row.point.over[key] == value), None)
+    return OfValue(value, len(mine), sum(row.kept for row in mine), best)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def as_plain(summary: SweepSummary, top: int) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "verb": summary.verb,
+        "over": list(summary.keys),
+        "points": len(summary.rows),
+        "counts": dict(summary.counts),
+        "kept": sum(row.kept for row in summary.rows),
+        "reasons": [{"reason": reason, "points": count} for reason, count in summary.reasons],
+        "by": summary.by,
+        "best": [row.plain() for row in summary.ranked[:top]],
+        "values": {
+            key: [
+                {
+                    "value": of.value,
+                    "points": of.points,
+                    "kept": of.kept,
+                    "best": None if of.best is None else of.best.plain(),
+                }
+                for of in found
+            ]
+            for key, found in summary.values.items()
+        },
+    }

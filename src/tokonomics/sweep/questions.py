@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokonomics.cli.parameters import OUTPUT, Kind, Parameter, parameter_for, verb_parameters
-from tokonomics.cli.scenario_file import read_scenario_file, scenario_verbs
 from tokonomics.errors import BadInput, UnknownName, shorten
-from tokonomics.planner.scenario import replaced_by
-from tokonomics.sweep.spec import read_over
+from tokonomics.questions.load import replaced_by
+from tokonomics.questions.request import Kind, Parameter
+from tokonomics.questions.scenario import parameter_for, read_scenario_file
+from tokonomics.questions.verbs import find_verb, scenario_verbs
+from tokonomics.sweep.points import read_over
 
 USUAL = ("plan", "simulate", "capacity")
 """The verbs that a sweep is mostly for, in the order in which they are tried."""
-_NOT_SWEPT = frozenset({*OUTPUT, "profile"})
 _YES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _ROWS = 10
 """Candidates of a plan in its answer, as many as the terminal shows: all of them are a megabyte for each point."""
@@ -28,7 +28,8 @@ def check_verb(verb: str) -> None:
 
 def spellings(verb: str) -> dict[str, str]:
     """The keys that can be swept, by how they may be written."""
-    return {each.key: each.key for each in verb_parameters(verb).values() if each.key not in _NOT_SWEPT}
+    inputs = find_verb(verb).parameters.values()
+    return {input.key: input.key for input in inputs if not input.writes and input.key != "profile"}
 
 
 def verb_for(texts: Sequence[str]) -> str:
@@ -45,7 +46,8 @@ def base_values(path: Path, verb: str) -> tuple[dict[str, object], list[str], Pa
     file = read_scenario_file(path.absolute())
     said = file.values_for(verb)
     profile = said.get("profile")
-    made = {key: value for key, value in said.items() if key not in _NOT_SWEPT}
+    swept = spellings(verb)
+    made = {key: value for key, value in said.items() if key in swept}
     if parameter_for(verb, "top") is not None:
         made.setdefault("top", _ROWS)
     return made, file.unused_by(verb), None if profile is None else Path(str(profile))

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ import polars as pl
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.files import whole, write_text
-from tokonomics.sweep.outcome import Outcome, Status
-from tokonomics.sweep.points import Point
+from tokonomics.sweep.outcome import PointOutcome, Status
+from tokonomics.sweep.points import SweepPoint
 
 SCHEMA = 1
 """Of the folder; another number is refused."""
@@ -37,10 +37,10 @@ _COLUMNS = {
 
 
 @dataclass
-class Kept:
+class KeptPoint:
     """A finished point, without its whole answer."""
 
-    outcome: Outcome
+    outcome: PointOutcome
     part: str
 
 
@@ -49,25 +49,25 @@ class Store:
     """An open folder; only ``opened`` makes one."""
 
     folder: Path
-    done: dict[str, Kept] = field(default_factory=dict)
+    done: dict[str, KeptPoint] = field(default_factory=dict)
     """By the point's id."""
     _next: int = 1
     _small: list[str] = field(default_factory=list)
 
-    def add(self, finished: Sequence[tuple[str, Outcome]]) -> None:
+    def add(self, finished: Sequence[tuple[str, PointOutcome]]) -> None:
         """Keep what was finished: on the disk when this returns."""
         if not finished:
             return
         name = f"part-{self._next:09}.parquet"
         rows = [
-            (key, str(each.status), each.error, each.seconds, json.dumps(each.figures), each.answer)
-            for key, each in finished
+            (key, str(outcome.status), outcome.error, outcome.seconds, json.dumps(outcome.figures), outcome.answer)
+            for key, outcome in finished
         ]
         self._write(pl.DataFrame(rows, schema=_COLUMNS, orient="row"), name)
         self._next += 1
         self._small.append(name)
-        for key, each in finished:
-            self.done[key] = Kept(_without_answer(each), name)
+        for key, outcome in finished:
+            self.done[key] = KeptPoint(replace(outcome, answer=None), name)
         if len(self._small) >= _SMALL:
             self._merge()
 
@@ -90,7 +90,7 @@ class Store:
         self.done.clear()
         self._small.clear()
 
-    def results(self, points: Sequence[Point], columns: Mapping[str, Sequence[Any]]) -> Path:
+    def results(self, points: Sequence[SweepPoint], columns: Mapping[str, Sequence[Any]]) -> Path:
         """One file with a row for each point, in their order: ``columns``, then the whole answers."""
         path = self.folder / RESULTS
         light = pl.DataFrame(
@@ -112,10 +112,10 @@ class Store:
         """The small parts as one."""
         first, last = (_span(name) for name in (self._small[0], self._small[-1]))
         name = f"part-{first[0]:09}-{last[1]:09}.parquet"
-        rows = pl.concat([pl.read_parquet(self.folder / each, glob=False) for each in self._small])
+        rows = pl.concat([pl.read_parquet(self.folder / part, glob=False) for part in self._small])
         self._write(rows, name)
-        for each in self._small:
-            (self.folder / each).unlink()
+        for part in self._small:
+            (self.folder / part).unlink()
         self._small.clear()
         for key in rows["id"]:
             self.done[key].part = name
@@ -185,8 +185,10 @@ def _read(folder: Path) -> Store:
         if first == last:
             store._small.append(path.name)
         for row in _rows(path):
-            outcome = Outcome(Status(row["status"]), row["error"], json.loads(row["figures"]), None, row["seconds"])
-            store.done[row["id"]] = Kept(outcome, path.name)
+            outcome = PointOutcome(
+                Status(row["status"]), row["error"], json.loads(row["figures"]), None, row["seconds"]
+            )
+            store.done[row["id"]] = KeptPoint(outcome, path.name)
     store._next = reached + 1
     return store
 
@@ -211,7 +213,3 @@ def _span(name: str) -> tuple[int, int]:
     found = _PART.fullmatch(name)
     assert found is not None
     return int(found[1]), int(found[2] or found[1])
-
-
-def _without_answer(each: Outcome) -> Outcome:
-    return Outcome(each.status, each.error, each.figures, None, each.seconds)

@@ -19,18 +19,27 @@ from tokonomics.clock import today
 from tokonomics.errors import BadInput, shorten
 from tokonomics.physics.calibration import VARIABLE as PROFILE
 from tokonomics.physics.calibration import read_profile
-from tokonomics.sweep.environment import changed
-from tokonomics.sweep.fingerprint import DAY, Ground, ground, ground_id, without_day
-from tokonomics.sweep.outcome import Status
-from tokonomics.sweep.points import Digests, Point, drawn, grid, points_of
+from tokonomics.sweep.outcome import Status, SweepRow, SweepSummary, as_plain, summary_of
+from tokonomics.sweep.points import (
+    DAY,
+    Digests,
+    Ground,
+    SweepPoint,
+    Tried,
+    drawn,
+    grid,
+    ground,
+    ground_id,
+    points_of,
+    read_over,
+    without_day,
+)  # fmt: skip
 from tokonomics.sweep.questions import base_values, check_verb, combined, spellings, verb_for
-from tokonomics.sweep.spec import Tried, read_over
-from tokonomics.sweep.summary import Row, Summary, as_plain, summary_of
 from tokonomics.units import plural, seconds
 
 if TYPE_CHECKING:
+    from tokonomics.sweep.crew import Crew
     from tokonomics.sweep.store import Store
-    from tokonomics.sweep.workers import Crew
 
 TODAY = "TOKONOMICS_TODAY"
 _PASSED_ON = ("TOKONOMICS_CACHE", "TOKONOMICS_CATALOG", "XDG_CACHE_HOME", PROFILE)
@@ -47,7 +56,7 @@ class Sweep:
 
     verb: str
     over: Mapping[str, Tried]
-    points: Sequence[Point]
+    points: Sequence[SweepPoint]
     folder: Path
     limit_s: float
     ground: Ground
@@ -62,7 +71,7 @@ class Run:
     """What came of it."""
 
     sweep: Sweep
-    rows: tuple[Row, ...]
+    rows: tuple[SweepRow, ...]
     results: Path
     before: int
     """Points an earlier run had done."""
@@ -73,7 +82,7 @@ class Run:
     lost: int
     """Workers that died on the way."""
 
-    def summary(self, by: str | None) -> Summary:
+    def summary(self, by: str | None) -> SweepSummary:
         promised = any("slo" in point.values for point in self.sweep.points)
         return summary_of(self.sweep.verb, list(self.sweep.over), self.rows, by, promised)
 
@@ -99,7 +108,7 @@ class Run:
             lines.append(f"{plural(new, 'point')} in {seconds(self.wall_s)} on {self.where}; {at_a_time}")
         return lines
 
-    def plain(self, found: Summary, top: int) -> dict[str, Any]:
+    def plain(self, found: SweepSummary, top: int) -> dict[str, Any]:
         return as_plain(found, top) | {
             "results": str(self.results),
             "day": self.sweep.ground[DAY],
@@ -109,6 +118,21 @@ class Run:
             "wall_s": self.wall_s,
             "worked_s": self.worked_s,
         }
+
+
+@contextmanager
+def changed(environment: Mapping[str, str]) -> Iterator[None]:
+    """The environment with these values, for what is done or started within it."""
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def prepared(
@@ -177,9 +201,9 @@ def run_of(
     retry_failed: bool = False,
 ) -> Run:
     """Answer what is not done yet, and write the results of all."""
-    from tokonomics.sweep.progress import Clock, progress
+    from tokonomics.sweep.crew import outcomes
     from tokonomics.sweep.store import write_manifest
-    from tokonomics.sweep.workers import outcomes
+    from tokonomics.sweep.view import SweepClock, progress
 
     if memory_gb is not None and not 0.1 <= memory_gb <= 1e5:
         raise BadInput(f"must be from 0.1 to 100,000 GB, got {memory_gb:g}", where="--memory")
@@ -193,7 +217,7 @@ def run_of(
     lost = sum(store.done[point.id].outcome.status is not Status.OK for point in sweep.points if point.id in store.done)
     began, worked_s, where, died = time.monotonic(), 0.0, "no worker", 0
     if todo:
-        clock = Clock()
+        clock = SweepClock()
         crew, where, workers = _crew(sweep, len(todo), jobs, memory_gb, ray)
         with closing(crew), _polite_end():
             try:
@@ -209,12 +233,12 @@ def run_of(
                 raise Interrupted(f"{kept}; the same command goes on from there") from None
         died = crew.lost
     wall_s = time.monotonic() - began
-    rows = tuple(Row(point, store.done[point.id].outcome) for point in sweep.points)
+    rows = tuple(SweepRow(point, store.done[point.id].outcome) for point in sweep.points)
     results = store.results(sweep.points, columns_of(list(sweep.over), rows))
     return Run(sweep, rows, results, before, wall_s, worked_s, where, died)
 
 
-def columns_of(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Any]]:
+def columns_of(keys: Sequence[str], rows: Sequence[SweepRow]) -> dict[str, list[Any]]:
     """What the results hold of each point besides its whole answer."""
     made: dict[str, list[Any]] = {f"over_{key}": _typed([row.point.over[key] for row in rows]) for key in keys}
     made["status"] = [str(row.outcome.status) for row in rows]
@@ -259,9 +283,9 @@ def _crew(
         cluster = ClusterCrew(
             ray, sweep.verb, sweep.ground, jobs=jobs, memory_bytes=memory, environment={**more, **environment}
         )
-        cluster.keep_up(todo)
-        return cluster, f"{plural(cluster.workers, 'worker')} of {plural(cluster.nodes, 'Ray node')}", cluster.workers
-    from tokonomics.sweep.local import LocalCrew, memory_share, most_workers
+        workers = min(cluster.room(), todo)
+        return cluster, f"{plural(workers, 'worker')} of {plural(cluster.nodes, 'Ray node')}", workers
+    from tokonomics.sweep.crew import LocalCrew, memory_share, most_workers
 
     workers = min(jobs or most_workers(), todo)
     local = LocalCrew(sweep.verb, workers, memory or memory_share(workers), environment)
@@ -320,10 +344,10 @@ def _polite_end() -> Iterator[None]:
     def end(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    wanted = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {each: signal.signal(each, end) for each in wanted}
+    wanted = [polite for polite in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(polite) is not signal.SIG_IGN]
+    before = {polite: signal.signal(polite, end) for polite in wanted}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for polite, handler in before.items():
+            signal.signal(polite, handler)

@@ -1,15 +1,33 @@
 """``tokonomics sweep``: many answers at once, over a grid or at random, on all cores or on a cluster; resumable."""
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokonomics.cli.answer import Answer, ChartFile, HtmlFile, check_files, give
-from tokonomics.cli.output import Json, show
+from tokonomics.questions.command import command_line
+from tokonomics.questions.result import Result
+from tokonomics.report.answer import Answer
+from tokonomics.report.terminal import check_files, give, say, show, show_json
 
 if TYPE_CHECKING:
     from tokonomics.sweep.study import Sweep
+
+
+class SweepResult(Result):
+    """The best points, and what each swept key changes."""
+
+    document: dict[str, Any]
+    kept: bool
+
+    @property
+    def is_found(self) -> bool:
+        return self.kept
+
+    def plain(self) -> Any:
+        return self.document
+
 
 _INTERRUPTED = 130
 """The exit code of what Ctrl+C ended."""
@@ -51,9 +69,11 @@ def sweep(
         Path | None,
         typer.Option(help="Predict with a profile of your machine.", show_default="$TOKONOMICS_PROFILE, if set"),
     ] = None,
-    chart: ChartFile = None,
-    html: HtmlFile = None,
-    json: Json = False,
+    chart: Annotated[str | None, typer.Option(help="Save a chart: .svg, .png, .html or .json.")] = None,
+    html: Annotated[
+        str | None, typer.Option(help="Save a report in one file: figures, charts, inputs; opens offline.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Ask a verb at many points of a scenario; what is done is kept, and the same command goes on from there.
 
@@ -65,8 +85,8 @@ def sweep(
       tokonomics sweep chat.toml --verb capacity --over gpu=H100,H200 --over input=200..8000:log --random 100
       tokonomics sweep chat.toml --over rate=1..50 --random 500 --ray 10.0.0.1:6379
     """
-    from tokonomics.sweep.figures import check_figure
-    from tokonomics.sweep.local import unlimited
+    from tokonomics.sweep.crew import unlimited
+    from tokonomics.sweep.outcome import check_figure
     from tokonomics.sweep.store import opened
     from tokonomics.sweep.study import Interrupted, prepared, run_of
     from tokonomics.sweep.view import sweep_view
@@ -78,39 +98,36 @@ def sweep(
     if by is not None:
         check_figure(made.verb, by.replace("-", "_"))
     for line in made.notes:
-        typer.echo(line, err=True)
+        say(line)
     if dry_run:
         _dry_run(made, jobs, json)
         return
     for line in unlimited() if ray is None else ():
-        typer.echo(line, err=True)
+        say(line)
     with opened(made.folder) as store:
         try:
             run = run_of(made, store, jobs=jobs, memory_gb=memory, ray=ray, fresh=fresh, retry_failed=retry_failed)
         except Interrupted as stopped:
-            typer.echo(f"stopped: {stopped}", err=True)
+            say(f"stopped: {stopped}")
             raise typer.Exit(_INTERRUPTED) from None
     for line in run.told():
-        typer.echo(line, err=True)
+        say(line)
     found = run.summary(by)
     charts = {}
     if found.ranked:
-        from tokonomics.sweep.charts import sweep_chart
+        from tokonomics.sweep.view import sweep_chart
 
         charts = {"What the swept keys change": lambda: sweep_chart(found)}
-    answer = Answer(
-        run.plain(found, top),
-        lambda: sweep_view(found, top, run.said()),
-        f"{made.verb} over {', '.join(made.over)}",
-        charts,
-        exit_code=0 if any(row.kept for row in found.rows) else 1,
-    )
-    give(answer, json=json, chart=chart, html=html)
+    result = SweepResult(document=run.plain(found, top), kept=any(row.kept for row in found.rows))
+    title = f"{made.verb} over {', '.join(made.over)}"
+    answer = Answer(result, lambda: sweep_view(found, top, run.said()), title, charts)
+    code = give(answer, command_line(sys.argv[1:]), json=json, chart=chart, html=html)
+    if code:
+        raise typer.Exit(code)
 
 
 def _dry_run(made: "Sweep", jobs: int | None, json: bool) -> None:
-    from tokonomics.cli.output import show_json
-    from tokonomics.sweep.local import most_workers
+    from tokonomics.sweep.crew import most_workers
     from tokonomics.sweep.study import done_before, timed
     from tokonomics.sweep.view import points_view
     from tokonomics.units import plural, seconds

@@ -1,15 +1,27 @@
-"""A sweep for people: the best points, what each swept key changes, and why some points have no answer."""
+"""A sweep for people: how far it is, the best points, what each swept key changes, why some have no answer, a picture.
 
-from collections.abc import Callable, Sequence
-from typing import Any
+How far it is goes to standard error: a bar on a terminal, a line now and then in a pipe. The picture shows one key as a
+line or bars, two as lines by colour or a map of cells; where more keys were swept, each mark is the best over the
+others, and points that keep no promise are left out.
+"""
 
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import typer
 from rich.console import Group
 
 from tokonomics.errors import shorten
 from tokonomics.report.tables import table
-from tokonomics.sweep.points import Point
-from tokonomics.sweep.summary import Row, Summary, more_is_better
+from tokonomics.report.terminal import console
+from tokonomics.sweep.outcome import SweepRow, SweepSummary, more_is_better
+from tokonomics.sweep.points import SweepPoint
 from tokonomics.units import count, percent, plural, seconds, usd
+
+if TYPE_CHECKING:
+    import altair as alt
 
 _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "usd_per_mtok": ("$/Mtok", usd), "usd_per_month": ("$/month", usd), "gpu": ("GPU", str), "gpus_paid": ("GPUs", str),
@@ -24,7 +36,7 @@ _WORDS = frozenset({"gpu", "weights"})
 _MOST_REASONS = 5
 
 
-def sweep_view(summary: Summary, top: int, said: Sequence[str]) -> Group:
+def sweep_view(summary: SweepSummary, top: int, said: Sequence[str]) -> Group:
     """``said`` are lines about the results: where they are, what they rest on."""
     parts: list[Any] = [_heading(summary)]
     if summary.ranked:
@@ -46,7 +58,7 @@ def sweep_view(summary: Summary, top: int, said: Sequence[str]) -> Group:
     return Group(*parts, "", *said)
 
 
-def points_view(points: list[Point], done: int, said: list[str], rows: int = 20) -> Group:
+def points_view(points: list[SweepPoint], done: int, said: list[str], rows: int = 20) -> Group:
     """What a sweep would ask."""
     keys = list(points[0].over) if points else []
     body = [[str(point.place), *(point.over[key] for key in keys), point.id[:12]] for point in points[:rows]]
@@ -56,7 +68,7 @@ def points_view(points: list[Point], done: int, said: list[str], rows: int = 20)
     return Group(*parts, "", *said)
 
 
-def _heading(summary: Summary) -> str:
+def _heading(summary: SweepSummary) -> str:
     counts = [f"{number:,} {_STATUSES[status]}" for status, number in summary.counts.items() if number]
     kept, answered = sum(row.kept for row in summary.rows), summary.counts["ok"]
     if summary.promised and kept < answered:
@@ -69,7 +81,7 @@ _STATUSES = {
 }  # fmt: skip
 
 
-def _shown(summary: Summary) -> list[str]:
+def _shown(summary: SweepSummary) -> list[str]:
     have = {name for row in summary.ranked for name, value in row.outcome.figures.items() if value is not None}
     names = [name for name in _COLUMNS if name in have]
     if "ttft_p99_s" in have:
@@ -77,7 +89,7 @@ def _shown(summary: Summary) -> list[str]:
     return [summary.by, *names] if summary.by and summary.by not in names else names
 
 
-def _cells(row: Row, names: list[str]) -> list[str]:
+def _cells(row: SweepRow, names: list[str]) -> list[str]:
     made = []
     for name in names:
         value = row.outcome.figures.get(name)
@@ -94,7 +106,7 @@ def _titles(names: list[str]) -> list[str]:
     return [f"{'!' if name in _WORDS else '>'}{_COLUMNS.get(name, (name, str))[0]}" for name in names]
 
 
-def _best(summary: Summary, top: int) -> Any:
+def _best(summary: SweepSummary, top: int) -> Any:
     names = _shown(summary)
     rows = [
         [str(place), *(shorten(row.point.over[key], 30) for key in summary.keys), *_cells(row, names)]
@@ -105,18 +117,18 @@ def _best(summary: Summary, top: int) -> Any:
     return table([">", *(f"!{key}" for key in summary.keys), *_titles(names)], rows, title=title)
 
 
-def _of_key(summary: Summary, key: str) -> Any:
+def _of_key(summary: SweepSummary, key: str) -> Any:
     """For each value of a key, the best of its points."""
     names = _shown(summary)
     others = [other for other in summary.keys if other != key]
     rows = []
-    for each in summary.values[key]:
-        kept = f"{each.kept:,} of {each.points:,}"
-        if each.best is None:
-            rows.append([shorten(each.value, 30), kept, *("–" for _ in (*others, *names))])
+    for of in summary.values[key]:
+        kept = f"{of.kept:,} of {of.points:,}"
+        if of.best is None:
+            rows.append([shorten(of.value, 30), kept, *("–" for _ in (*others, *names))])
         else:
-            with_others = [shorten(each.best.point.over[other], 30) for other in others]
-            rows.append([shorten(each.value, 30), kept, *with_others, *_cells(each.best, names)])
+            with_others = [shorten(of.best.point.over[other], 30) for other in others]
+            rows.append([shorten(of.value, 30), kept, *with_others, *_cells(of.best, names)])
     columns = [
         f"!{key}",
         ">keep it" if summary.promised else ">answered",
@@ -128,3 +140,156 @@ def _of_key(summary: Summary, key: str) -> Any:
 
 def _first_line(text: str) -> str:
     return shorten(text.splitlines()[0] if text else "no reason given", 110)
+
+
+_MOST_COLOURS = 8
+"""More lines than this cannot be told apart: a map of cells instead."""
+_INK = "#333"
+
+
+def sweep_chart(summary: SweepSummary) -> "alt.LayerChart":
+    """The ranking figure over the first two keys."""
+    import altair as alt
+
+    keys = sorted(summary.keys, key=lambda key: -_numbers(summary, key))[:2]  # the longest line runs across
+    cells = _marks(summary, keys)
+    others = [key for key in summary.keys if key not in keys]
+    said = f"{plural(len(summary.ranked), 'point')} of {len(summary.rows):,} that answer and keep the promise"
+    subtitle = [said] + ([f"the best over {', '.join(others)}"] if others else [])
+    title = alt.TitleParams(
+        f"{summary.verb}: {summary.by} over {' and '.join(keys)}", subtitle=subtitle, anchor="start", fontSize=15
+    )
+    data = alt.InlineData(values=cells)
+    numeric = _numbers(summary, keys[0])
+    y: Any = alt.Y("figure:Q", title=summary.by)
+    tooltip = [alt.Tooltip("first:N", title=keys[0]), alt.Tooltip("figure:Q", title=summary.by, format=".4g")]
+    if len(keys) == 1:
+        marked = alt.Chart(data).mark_line(point=True) if numeric else alt.Chart(data).mark_bar()
+        chart = alt.layer(marked.encode(x=_x(summary, keys[0]), y=y, tooltip=tooltip))
+        return _finished(chart, title, 360)
+    tooltip.insert(1, alt.Tooltip("second:N", title=keys[1]))
+    colours = {cell["second"] for cell in cells}
+    if numeric and len(colours) <= _MOST_COLOURS:
+        order = _order(summary, keys[1])
+        colour = alt.Color("second:N", title=keys[1], sort=order)
+        lines = alt.Chart(data).mark_line(point=True)
+        return _finished(
+            alt.layer(lines.encode(x=_x(summary, keys[0]), y=y, color=colour, tooltip=tooltip)), title, 360
+        )
+    across = alt.X("first:N", title=keys[0], sort=_order(summary, keys[0]))
+    down = alt.Y("second:N", title=keys[1], sort=_order(summary, keys[1]))
+    shade = alt.Color("figure:Q", title=summary.by, scale=alt.Scale(scheme="tealblues"))
+    base = alt.Chart(data)
+    text = base.mark_text(fontSize=11, color=_INK).encode(x=across, y=down, text=alt.Text("figure:Q", format=".3g"))
+    return _finished(alt.layer(base.mark_rect().encode(x=across, y=down, color=shade, tooltip=tooltip), text), title)
+
+
+def _finished(chart: Any, title: Any, height: int | None = None) -> "alt.LayerChart":
+    sized = chart.properties(width=560, title=title, **({"height": height} if height else {}))
+    return cast("alt.LayerChart", sized.configure_view(stroke=None))
+
+
+def _marks(summary: SweepSummary, keys: list[str]) -> list[dict[str, Any]]:
+    """The best point of each place in the picture."""
+    best: dict[tuple[str, ...], Any] = {}
+    for row in summary.ranked:  # the best first
+        best.setdefault(tuple(row.point.over[key] for key in keys), row)
+    return [
+        {
+            "first": place[0],
+            "x": float(place[0]) if _numbers(summary, keys[0]) else None,
+            "second": place[1] if len(place) > 1 else None,
+            "figure": row.outcome.figures[summary.by],
+        }
+        for place, row in best.items()
+    ]
+
+
+def _x(summary: SweepSummary, key: str) -> "alt.X":
+    import altair as alt
+
+    if _numbers(summary, key):
+        return alt.X("x:Q", title=key, scale=alt.Scale(zero=False))
+    return alt.X("first:N", title=key, sort=_order(summary, key))
+
+
+def _order(summary: SweepSummary, key: str) -> list[str]:
+    seen = list(dict.fromkeys(row.point.over[key] for row in summary.rows))
+    return sorted(seen, key=float) if _numbers(summary, key) else seen
+
+
+def _numbers(summary: SweepSummary, key: str) -> int:
+    """How many different numbers a key has; none where one of its values is a word, or there is no line to draw."""
+    values = {row.point.over[key] for row in summary.rows}
+    try:
+        count = len({float(value) for value in values})
+    except ValueError:
+        return 0
+    return count if count > 1 else 0
+
+
+_EVERY_S = 10.0
+"""Between two lines in a pipe."""
+
+Advance = Callable[[int, int], None]
+"""So many points are done, and of them so many without an answer."""
+
+
+class SweepClock:
+    """Runs from the first worker that is ready: how long they take to start says nothing of the time left."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._began: float | None = None
+
+    def start(self) -> None:
+        if self._began is None:
+            self._began = self._now()
+
+    def passed_s(self) -> float:
+        return 0.0 if self._began is None else self._now() - self._began
+
+
+@contextmanager
+def progress(total: int, before: int, workers: int, clock: SweepClock) -> Iterator[Advance]:
+    """``before`` of the points were done by an earlier run: they say nothing of the time left."""
+    screen = console(stderr=True)
+    if screen.is_terminal:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
+        with Progress(*columns, console=screen, transient=True) as bar:
+            task = bar.add_task(f"{plural(workers, 'worker')}", total=total, completed=before, left="starting")
+
+            def draw(done: int, lost: int) -> None:
+                left = left_text(total, before, done, clock.passed_s())
+                bar.update(task, completed=done, left=left + (f", {lost:,} without an answer" if lost else ""))
+
+            yield draw
+        return
+    said = [float("-inf")]
+
+    def line(done: int, lost: int) -> None:
+        now = time.monotonic()
+        if now - said[0] < _EVERY_S and done < total:
+            return
+        said[0] = now
+        without = f", {lost:,} without an answer" if lost else ""
+        typer.echo(f"{done:,}/{total:,} points{without}; {left_text(total, before, done, clock.passed_s())}", err=True)
+
+    yield line
+
+
+def left_text(total: int, before: int, done: int, elapsed_s: float) -> str:
+    """The time left, if the points to come take as long as those done in this run."""
+    if done >= total:
+        return f"{seconds(elapsed_s)} in all"
+    if done <= before:
+        return "starting"
+    return f"about {seconds(elapsed_s / (done - before) * (total - done))} left"

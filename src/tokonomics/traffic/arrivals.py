@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
 from tokonomics.traffic.grammar import Phrase, parse_phrase
 
@@ -97,9 +97,9 @@ class Arrivals:
         )
 
 
-def parse_arrivals(text: str, where: str = "--arrivals") -> Arrivals:
+def parse_arrivals(text: str, field: str = "arrivals") -> Arrivals:
     """Read one process. Rates are requests a second; times are seconds, or such as 10m and 2h."""
-    phrase = parse_phrase(text, _KINDS, where=where, examples=EXAMPLES)
+    phrase = parse_phrase(text, _KINDS, field=field, examples=EXAMPLES)
     return _KINDS[phrase.name](phrase)
 
 
@@ -112,24 +112,24 @@ def draw_arrivals(
 ) -> Floats:
     """Sorted times from 0 of the first ``requests``, those before ``duration_s``, or whichever ends first."""
     if arrivals.at_once is None and requests is None and duration_s is None:
-        raise BadInput("no end is given", fix="Say --requests 10000 or --duration 1h.")
+        raise BadInput("no end is given", fix=f"Say {option('requests', 10000)} or {option('duration', '1h')}.")
     if requests is not None and not 1 <= requests <= MOST_REQUESTS:
-        raise BadInput(f"must be between 1 and {MOST_REQUESTS:,}, got {requests:,}", where="--requests")
+        raise BadInput(f"must be between 1 and {MOST_REQUESTS:,}, got {requests:,}", field="requests")
     if duration_s is not None and not 0 < duration_s <= _LONGEST_S:
-        raise BadInput(f"must be above 0 and at most {_LONGEST_S:,.0f} seconds, got {duration_s:g}", where="--duration")
+        raise BadInput(f"must be above 0 and at most {_LONGEST_S:,.0f} seconds, got {duration_s:g}", field="duration")
     if arrivals.at_once is not None:
         number = min(arrivals.at_once, arrivals.at_once if requests is None else requests)
-        _check_requests(number, "--arrivals")
+        _check_requests(number, "arrivals")
         return np.zeros(number)
     begin = arrivals.curve.by(arrivals.start_s)
     end = math.inf if duration_s is None else arrivals.curve.by(arrivals.start_s + duration_s) - begin
     if requests is None and end > 0.9 * MOST_REQUESTS:
         raise BadInput(
             f"{arrivals.text} gives about {end:,.0f} requests in that time; at most {MOST_REQUESTS:,} are made",
-            where="--duration",
+            field="duration",
         )
     expected = min(math.inf if requests is None else requests, end)
-    _check_requests(expected, "--requests" if expected == requests else "--duration")
+    _check_requests(expected, "requests" if expected == requests else "duration")
     clock = _clock(arrivals, np.random.default_rng(seed), requests, end)
     times = arrivals.curve.when(begin + clock) - arrivals.start_s
     # Rounding may put a time a hair before its neighbour or before the start.
@@ -138,9 +138,9 @@ def draw_arrivals(
     return ordered if duration_s is None else ordered[: int(np.searchsorted(ordered, duration_s))]
 
 
-def _check_requests(number: float, where: str) -> None:
-    fix = "Ask for fewer --requests or a shorter --duration."
-    check_room(number * BYTES_PER_REQUEST, f"making {number:,.0f} requests", where=where, fix=fix)
+def _check_requests(number: float, field: str) -> None:
+    fix = f"Ask for fewer {option('requests')} or a shorter {option('duration')}."
+    check_room(number * BYTES_PER_REQUEST, f"making {number:,.0f} requests", field=field, fix=fix)
 
 
 def _clock(arrivals: Arrivals, rng: np.random.Generator, requests: int | None, end: float) -> Floats:
@@ -153,7 +153,7 @@ def _clock(arrivals: Arrivals, rng: np.random.Generator, requests: int | None, e
         parts.append(sums)
         last, drawn = float(sums[-1]), drawn + size
         if drawn > MOST_REQUESTS:
-            raise BadInput(f"{arrivals.text} needs more than {MOST_REQUESTS:,} requests", where="--duration")
+            raise BadInput(f"{arrivals.text} needs more than {MOST_REQUESTS:,} requests", field="duration")
     return np.concatenate(parts)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.traffic.formats import Layout
+from tokonomics.traffic.formats import LogLayout
 from tokonomics.traffic.trace import MOST_TOKENS
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def waits(column: "pl.Series", per_second: float) -> "pl.Series":
     return _scaled(column.cast(pl.Float64, strict=False), per_second)
 
 
-def clean(raw: "pl.DataFrame", layout: Layout) -> "tuple[pl.DataFrame, pl.DataFrame]":
+def clean(raw: "pl.DataFrame", layout: LogLayout) -> "tuple[pl.DataFrame, pl.DataFrame]":
     """The usable rows as columns arrival, input, output, …; and the places and reasons of the others."""
     import polars as pl
 
@@ -183,7 +183,7 @@ def _overfull(block_tokens: int | None) -> "pl.Expr":
     return gaps | (((listed - 1) * size >= pl.col("input")) & (listed * size > pl.col("input") + pl.col("output")))
 
 
-def reason(row: dict[str, Any], layout: Layout) -> str:
+def reason(row: dict[str, Any], layout: LogLayout) -> str:
     """Why a row cannot be used, in the words of its log."""
     if row.get("trouble"):
         return shorten(str(row["trouble"]), 120)
@@ -213,7 +213,9 @@ def reason(row: dict[str, Any], layout: Layout) -> str:
     return f"{listed}: more than {row['input']:,} + {row['output']:,} tokens of prompt and answer"
 
 
-def set_aside(problems: Problems, bad: "pl.DataFrame", layout: Layout, file: str, place: str, *, strict: bool) -> None:
+def set_aside(
+    problems: Problems, bad: "pl.DataFrame", layout: LogLayout, file: str, place: str, *, strict: bool
+) -> None:
     """Counts the rows that cannot be used and keeps the first few; when strict, the first is an error."""
     for row in bad.head(FIRST_SHOWN - len(problems.first)).iter_rows(named=True):
         why = reason(row, layout)

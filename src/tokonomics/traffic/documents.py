@@ -6,13 +6,13 @@ vLLM ``bench serve --save-detailed`` keeps parallel lists; guidellm a list of re
 from typing import Any, NamedTuple
 
 from tokonomics.errors import BadInput
-from tokonomics.traffic.formats import GUIDELLM, VLLM, Layout, paths_in
+from tokonomics.traffic.formats import GUIDELLM, VLLM, LogLayout, paths_in
 
 
-class Found(NamedTuple):
+class FoundDocument(NamedTuple):
     """How to read the requests, the requests, and what to know about them."""
 
-    layout: Layout
+    layout: LogLayout
     requests: list[Any]
     notes: list[str]
 
@@ -22,7 +22,7 @@ def is_document(item: Any) -> bool:
     return isinstance(item, dict) and ("input_lens" in item or "request_throughput" in item or "benchmarks" in item)
 
 
-def requests_of(documents: list[Any], where: str) -> Found | None:
+def requests_of(documents: list[Any], where: str) -> FoundDocument | None:
     """The requests of the results of a load generator, of one run or of several; None where it is something else."""
     if not all(is_document(item) for item in documents):
         return None
@@ -33,7 +33,7 @@ def requests_of(documents: list[Any], where: str) -> Found | None:
     return _vllm(documents, where)
 
 
-def _vllm(runs: list[dict[str, Any]], where: str) -> Found:
+def _vllm(runs: list[dict[str, Any]], where: str) -> FoundDocument:
     rows: list[Any] = []
     for run in runs:
         lists = [run.get(name) for name in ("start_times", "input_lens", "output_lens")]
@@ -55,10 +55,10 @@ def _vllm(runs: list[dict[str, Any]], where: str) -> Found:
             {"start_times": start or None, "input_lens": prompt, "output_lens": answer}
             for start, prompt, answer in zip(starts, inputs, outputs, strict=True)
         ]
-    return Found(VLLM, rows, [])
+    return FoundDocument(VLLM, rows, [])
 
 
-def _guidellm(reports: list[dict[str, Any]], where: str) -> Found:
+def _guidellm(reports: list[dict[str, Any]], where: str) -> FoundDocument:
     rows: list[Any] = []
     left_out: dict[str, int] = {}
     benchmarks = [one for report in reports for one in _list(report.get("benchmarks"), "benchmarks", where)]
@@ -75,7 +75,7 @@ def _guidellm(reports: list[dict[str, Any]], where: str) -> Found:
     present = set().union(*(paths_in(row) for row in rows[:500] if isinstance(row, dict)))
     narrowed = GUIDELLM.narrowed(present)
     complete = narrowed.arrival and narrowed.input and narrowed.output
-    return Found(narrowed if complete else GUIDELLM, rows, notes)
+    return FoundDocument(narrowed if complete else GUIDELLM, rows, notes)
 
 
 def _list(value: Any, name: str, where: str) -> list[Any]:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
 
 KEY = "TOKONOMICS_EMBEDDINGS_KEY"
 HASHED = "hashed"
@@ -77,7 +77,7 @@ def _local(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
     if not folder.is_dir():
         raise BadInput(
             f"'{shorten(str(folder))}' is neither a URL nor a folder with a model",
-            where="--semantic",
+            field="semantic",
             fix=f"Give an embeddings endpoint, a model2vec or sentence-transformers folder, or {HASHED}.",
         )
     if (folder / "modules.json").exists() or (folder / "config_sentence_transformers.json").exists():
@@ -94,14 +94,16 @@ def _local(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
         local: Any = SentenceTransformer(str(folder), device="cpu")
         return np.asarray(local.encode(list(texts), batch_size=_BATCH, show_progress_bar=False), np.float32)
     except ImportError:
-        raise BadInput(f"{library} is not installed", where="--semantic", fix=f"pip install {package}") from None
+        raise BadInput(f"{library} is not installed", field="semantic", fix=f"pip install {package}") from None
     except (OSError, ValueError, KeyError) as error:
-        raise BadInput(f"cannot be loaded: {shorten(str(error), 160)}", where=f"--semantic {folder.name}") from None
+        raise BadInput(
+            f"cannot be loaded: {shorten(str(error), 160)}", where=option("semantic", shorten(folder.name))
+        ) from None
 
 
 def _asked(texts: Sequence[str], url: str, model: str | None) -> NDArray[np.float32]:
     if model is None:
-        raise BadInput("is missing: which model embeds?", where="--embedding-model")
+        raise BadInput("is missing: which model embeds?", field="embedding_model")
     parts: list[NDArray[np.float32]] = []
     for start in range(0, len(texts), _BATCH):
         body = json.dumps({"model": model, "input": list(texts[start : start + _BATCH])}).encode()

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, nearest, option, shorten
 
 Path = tuple[str, ...]
 """Of a field: the column, or the keys that lead to it through nested objects."""
 
 FIELDS = ("arrival", "input", "output", "tenant", "priority", "patience", "prefix")
 REQUIRED = ("arrival", "input", "output")
-COLUMNS_HELP = (
-    "--columns arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,patience=…,prefix=…]"
+COLUMNS_HELP = option(
+    "columns", "arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,patience=…,prefix=…]"
 )
 KNOWN = (
     "Azure LLM, BurstGPT (CSV); Mooncake, Qwen-Bailian, OpenAI-style usage (JSON lines); "
@@ -32,7 +32,7 @@ BY_SIZE = 0.0
 
 
 @dataclass(frozen=True)
-class Layout:
+class LogLayout:
     """Where each field of a request is found; of several places the first that holds something counts."""
 
     name: str
@@ -62,7 +62,7 @@ class Layout:
         """What a message calls the field."""
         return " or ".join(".".join(path) for path in self.paths(field)[:2])
 
-    def narrowed(self, present: Iterable[Path]) -> "Layout":
+    def narrowed(self, present: Iterable[Path]) -> "LogLayout":
         """Only the places that the log at hand has."""
         there = set(present)
         kept = {field: tuple(path for path in self.paths(field) if path in there) for field in FIELDS}
@@ -78,7 +78,7 @@ def _anywhere(*names: str) -> tuple[Path, ...]:
     return _paths(*(f"{outer}{name}" for outer in ("", "response.body.", "response.") for name in names))
 
 
-OWN = Layout(
+OWN = LogLayout(
     "tokonomics trace",
     arrival=(("arrival_s",),),
     input=(("input_tokens",),),
@@ -88,8 +88,10 @@ OWN = Layout(
     patience=(("patience_s",),),
     prefix=(("prefix_blocks",),),
 )
-AZURE = Layout("Azure LLM CSV", arrival=(("TIMESTAMP",),), input=(("ContextTokens",),), output=(("GeneratedTokens",),))
-BURSTGPT = Layout(
+AZURE = LogLayout(
+    "Azure LLM CSV", arrival=(("TIMESTAMP",),), input=(("ContextTokens",),), output=(("GeneratedTokens",),)
+)
+BURSTGPT = LogLayout(
     "BurstGPT CSV",
     arrival=(("Timestamp",),),
     input=(("Request tokens",),),
@@ -98,7 +100,7 @@ BURSTGPT = Layout(
     unanswered="requests that failed (0 response tokens), kept as prompts without an answer",
     note="tenants are the values of Model",
 )
-MOONCAKE = Layout(
+MOONCAKE = LogLayout(
     "Mooncake JSON lines",
     arrival=(("timestamp",),),
     input=(("input_length",),),
@@ -107,7 +109,7 @@ MOONCAKE = Layout(
     second=1000.0,
     block_tokens=512,
 )
-BAILIAN = Layout(
+BAILIAN = LogLayout(
     "Qwen-Bailian JSON lines",
     arrival=(("timestamp",),),
     input=(("input_length",),),
@@ -117,7 +119,7 @@ BAILIAN = Layout(
     block_tokens=16,
     note="tenants are the values of type",
 )
-OPENAI = Layout(
+OPENAI = LogLayout(
     "OpenAI-style usage log",
     # When the request came in, where a proxy wrote it down; `created` is when the server began the answer.
     arrival=_paths("startTime", "start_time", "request_time")
@@ -131,8 +133,8 @@ OPENAI = Layout(
 OPENAI_MODELS = replace(
     OPENAI, tenant=_anywhere("model"), note="no user or metadata.tenant in the log: tenants are the models"
 )
-VLLM = Layout("vLLM bench serve", arrival=(("start_times",),), input=(("input_lens",),), output=(("output_lens",),))
-GUIDELLM = Layout(
+VLLM = LogLayout("vLLM bench serve", arrival=(("start_times",),), input=(("input_lens",),), output=(("output_lens",),))
+GUIDELLM = LogLayout(
     "guidellm benchmarks",
     arrival=_paths("info.timings.request_start", "request_start_time", "start_time"),
     input=_paths("input_metrics.total_tokens", "prompt_tokens"),
@@ -143,7 +145,7 @@ TABLES = (AZURE, BURSTGPT, OWN)
 OBJECTS = (BAILIAN, MOONCAKE, OWN)
 
 
-def layout_of_columns(names: Sequence[str]) -> Layout | None:
+def layout_of_columns(names: Sequence[str]) -> LogLayout | None:
     """The log whose columns these are; the spelling of the published file, in any case."""
     spelled = {name.strip().lower(): name for name in names}
     for layout in TABLES:
@@ -168,7 +170,7 @@ def paths_in(item: Any, depth: int = 4) -> set[Path]:
     return found
 
 
-def layout_of_objects(items: Sequence[dict[str, Any]]) -> Layout | None:
+def layout_of_objects(items: Sequence[dict[str, Any]]) -> LogLayout | None:
     """The log that lines like these come from."""
     present = set().union(*(paths_in(item) for item in items))
     for layout in OBJECTS:
@@ -181,27 +183,27 @@ def layout_of_objects(items: Sequence[dict[str, Any]]) -> Layout | None:
     return None
 
 
-def layout_from_option(columns: str, present: set[Path]) -> Layout:
-    """What ``--columns`` says, checked against the columns there are."""
+def layout_from_option(columns: str, present: set[Path]) -> LogLayout:
+    """What ``columns`` says, checked against the columns there are."""
     chosen: dict[str, Any] = {}
     block_tokens: int | None = None
     for part in columns.split(","):
         field, equals, name = (piece.strip() for piece in part.partition("="))
         if not equals or not name:
-            raise BadInput(f"'{shorten(part)}' is not FIELD=COLUMN", where="--columns", fix=f"Use {COLUMNS_HELP}")
+            raise BadInput(f"'{shorten(part)}' is not FIELD=COLUMN", field="columns", fix=f"Use {COLUMNS_HELP}")
         if field == "block":
             block_tokens = block_tokens_of(name)
             if block_tokens is None:
-                raise BadInput(f"block must be tokens a block, got '{shorten(name)}'", where="--columns")
+                raise BadInput(f"block must be tokens a block, got '{shorten(name)}'", field="columns")
         elif field not in FIELDS:
             guesses = nearest(field, (*FIELDS, "block"))
             hint = f"Did you mean {' or '.join(guesses)}?" if guesses else f"Use {COLUMNS_HELP}"
-            raise BadInput(f"unknown field '{shorten(field)}'", where="--columns", fix=hint)
+            raise BadInput(f"unknown field '{shorten(field)}'", field="columns", fix=hint)
         else:
             chosen[field] = (_find(name, present),)
     if missing := [field for field in REQUIRED if field not in chosen]:
-        raise BadInput(f"does not say which column is {missing[0]}", where="--columns", fix=f"Use {COLUMNS_HELP}")
-    return Layout(
+        raise BadInput(f"does not say which column is {missing[0]}", field="columns", fix=f"Use {COLUMNS_HELP}")
+    return LogLayout(
         "columns as told",
         **chosen,
         second=_per_second(chosen["arrival"][0][-1], unknown=BY_SIZE),
@@ -224,7 +226,7 @@ def _find(name: str, present: set[Path]) -> Path:
     found = "Found: " + shorten(", ".join(known), 300)
     raise BadInput(
         f"no column '{shorten(name)}'",
-        where="--columns",
+        field="columns",
         fix=f"Did you mean {' or '.join(guesses)}?\n  {found}" if guesses else found,
     )
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
 from tokonomics.traffic.arrivals import MOST_REQUESTS, Arrivals, draw_arrivals
 from tokonomics.traffic.grammar import Phrase, read_options
@@ -77,7 +77,7 @@ def generate(
     ``inputs`` are the user's own tokens: the system prompt and the conversation so far come on top.
     """
     if not 0 <= seed < 2**63:
-        raise BadInput(f"must be a whole number from 0, got {seed}", where="--seed")
+        raise BadInput(f"must be a whole number from 0, got {seed}", field="seed")
     streams = np.random.SeedSequence(seed).spawn(4)
     rng = np.random.default_rng(streams[1])
     if sessions is None:
@@ -161,9 +161,11 @@ def _turns(
     """Every turn of conversations that start then, one conversation after the other."""
     turns = rng.geometric(1 / sessions.turns, len(starts)) if sessions.turns > 1 else np.ones(len(starts), np.int64)
     if turns.sum() > MOST_REQUESTS:
-        raise BadInput(f"more than {MOST_REQUESTS:,} requests", where="--sessions", fix="Ask for fewer.")
+        raise BadInput(f"more than {MOST_REQUESTS:,} requests", field="sessions", fix="Ask for fewer.")
     room = int(turns.sum()) * _BYTES_PER_TURN
-    check_room(room, f"{turns.sum():,} turns", where="--sessions", fix="Ask for fewer --requests, or fewer turns.")
+    check_room(
+        room, f"{turns.sum():,} turns", field="sessions", fix=f"Ask for fewer {option('requests')}, or fewer turns."
+    )
     session = np.repeat(np.arange(len(starts)), turns)
     first = np.cumsum(turns) - turns
     think = rng.exponential(sessions.think_s, len(session))
@@ -204,7 +206,7 @@ def _prefix(
     check_room(
         int(blocks.sum()) * _BYTES_PER_BLOCK,
         f"prompts of {blocks.sum():,} blocks of {block_tokens} tokens",
-        fix="Ask for fewer --requests, shorter --system-prompts, or shorter conversations.",
+        fix=f"Ask for fewer {option('requests')}, shorter {option('system_prompts')}, or shorter conversations.",
     )
     longest = np.zeros(talk.number, np.int64)
     longest[talk.session] = blocks  # turns are in order: the last one, which is the longest, stays
@@ -237,26 +239,26 @@ def _zipf(rng: np.random.Generator, count: int, skew: float, number: int) -> NDA
     return np.minimum(np.searchsorted(edges, rng.random(number), side="right"), count - 1)
 
 
-def parse_system(text: str, where: str = "--system-prompts") -> SystemPrompts:
+def parse_system(text: str, field: str = "system_prompts") -> SystemPrompts:
     """``20,tokens=1000,skew=1``: twenty system prompts of 1,000 tokens."""
-    phrase = _plain(text, where, "20,tokens=1000, 5,tokens=2000,skew=0")
+    phrase = _plain(text, field, "20,tokens=1000, 5,tokens=2000,skew=0")
     phrase.allow("tokens", "skew")
     return SystemPrompts(
         _whole(phrase, None, 10**6), _whole(phrase, "tokens", 10**7), phrase.number("skew", 0, 10, 1.0)
     )
 
 
-def parse_sessions(text: str, where: str = "--sessions") -> Sessions:
+def parse_sessions(text: str, field: str = "sessions") -> Sessions:
     """``5,think=30,limit=32000``: five turns on average, half a minute apart, at most 32,000 tokens."""
-    phrase = _plain(text, where, "5, 5,think=30, 8,think=2m,limit=32000")
+    phrase = _plain(text, field, "5, 5,think=30, 8,think=2m,limit=32000")
     phrase.allow("think", "limit")
     limit = _whole(phrase, "limit", 10**8, Sessions.limit)
     return Sessions(phrase.number(None, 1, 10**4), phrase.time_s("think", 0, 10**7, Sessions.think_s), limit)
 
 
-def parse_tenants(text: str, where: str = "--tenants") -> Tenants:
+def parse_tenants(text: str, field: str = "tenants") -> Tenants:
     """``3,skew=1,priorities=0/1/1``: three tenants, the first of them served first."""
-    phrase = _plain(text, where, "10, 10,skew=1, 3,priorities=0/1/1")
+    phrase = _plain(text, field, "10, 10,skew=1, 3,priorities=0/1/1")
     phrase.allow("skew", "priorities")
     count = _whole(phrase, None, 10**6)
     listed = phrase.options.get("priorities", "")
@@ -266,8 +268,8 @@ def parse_tenants(text: str, where: str = "--tenants") -> Tenants:
     return Tenants(count, phrase.number("skew", 0, 10, 1.0), tuple(int(part) for part in parts))
 
 
-def _plain(text: str, where: str, examples: str) -> Phrase:
-    return read_options(Phrase(text, "", None, {}, where, examples), text)
+def _plain(text: str, field: str, examples: str) -> Phrase:
+    return read_options(Phrase(text, "", None, {}, field, examples), text)
 
 
 def _whole(phrase: Phrase, name: str | None, most: int, default: int | None = None) -> int:

@@ -19,11 +19,11 @@ class Phrase:
     name: str
     value: str | None
     options: Mapping[str, str]
-    where: str
+    field: str
     examples: str
 
     def wrong(self, why: str) -> BadInput:
-        return BadInput(f"'{shorten(self.text)}': {why}", where=self.where, fix=f"Such as: {self.examples}.")
+        return BadInput(f"'{shorten(self.text)}': {why}", field=self.field, fix=f"Such as: {self.examples}.")
 
     def allow(self, *names: str) -> None:
         """Refuse options that mean nothing here."""
@@ -63,11 +63,11 @@ class Phrase:
         return read_value
 
 
-def parse_phrase(text: str, names: Iterable[str], *, where: str, examples: str) -> Phrase:
+def parse_phrase(text: str, names: Iterable[str], *, field: str, examples: str) -> Phrase:
     """Take a text apart and check its name; options are checked by whoever reads them."""
     name, _, rest = text.strip().partition(":")
     name, known = name.strip().lower(), list(names)
-    blank = Phrase(text, name, None, {}, where, examples)
+    blank = Phrase(text, name, None, {}, field, examples)
     if name not in known:
         guess = nearest(name, known, 1)
         hint = f" (did you mean {guess[0]}?)" if guess else ""

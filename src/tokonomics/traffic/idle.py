@@ -40,13 +40,12 @@ class Idle(Noun):
 
 def idle_cost(bins: Bins, span_s: float, tokens_per_second: float, usd_per_hour: float) -> Idle:
     """Only windows that the trace fills count, so that its end does not look idle."""
-    for flag, value in (("--machine-tokens-per-second", tokens_per_second), ("--machine-usd-per-hour", usd_per_hour)):
+    given = {"machine_tokens_per_second": tokens_per_second, "machine_usd_per_hour": usd_per_hour}
+    for field, value in given.items():
         if not 1e-6 <= value <= 1e12:
-            raise BadInput(f"must be between 0.000001 and a trillion, got {value:g}", where=flag)
+            raise BadInput(f"must be between 0.000001 and a trillion, got {value:g}", field=field)
     if span_s < 1:
-        raise BadInput(
-            "cannot price idle time: all requests arrive within a second", where="--machine-tokens-per-second"
-        )
+        raise BadInput("cannot price idle time: all requests arrive within a second", field="machine_tokens_per_second")
     wanted = SECONDS_PER_HOUR if span_s >= _HOURS_FROM_S else 60 if span_s >= _MINUTES_FROM_S else 1
     width = max(wanted, bins.width_s)
     sums = fold(bins.sums, width // bins.width_s)

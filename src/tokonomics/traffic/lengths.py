@@ -34,17 +34,17 @@ class Lengths:
     """Prompts and answers of the same requests."""
 
 
-def parse_lengths(text: str, where: str = "--input", least: int = 1) -> Lengths:
+def parse_lengths(text: str, field: str = "input", least: int = 1) -> Lengths:
     """Read one distribution; a fixed length is at least ``least``, any other at least one token."""
     text = text.strip()
     if re.fullmatch(r"[0-9]{1,20}", text):
-        return _fixed(text, where, least)
+        return _fixed(text, field, least)
     name, _, named = (part.strip() for part in text.partition(":"))
     if name.lower() in ("sample", "trace"):
         if not named:
-            raise BadInput(f"'{name}:' names nothing", where=where, fix=f"Such as: {EXAMPLES}.")
+            raise BadInput(f"'{name}:' names nothing", field=field, fix=f"Such as: {EXAMPLES}.")
         return Lengths(text, pairs=_of_sample(named) if name.lower() == "sample" else _of_trace(named))
-    phrase = parse_phrase(text, _NAMES, where=where, examples=EXAMPLES)
+    phrase = parse_phrase(text, _NAMES, field=field, examples=EXAMPLES)
     return _lognormal(phrase) if phrase.name == "lognormal" else _uniform(phrase)
 
 
@@ -64,10 +64,10 @@ def _drawn(lengths: Lengths, side: int, number: int, rng: np.random.Generator) -
     return np.rint(lengths.draw(rng, number)).astype(np.int32)
 
 
-def _fixed(text: str, where: str, least: int) -> Lengths:
+def _fixed(text: str, field: str, least: int) -> Lengths:
     tokens = int(text)
     if not least <= tokens <= MOST_TOKENS:
-        raise BadInput(f"must be from {least} to {MOST_TOKENS:,} tokens, got {tokens:,}", where=where)
+        raise BadInput(f"must be from {least} to {MOST_TOKENS:,} tokens, got {tokens:,}", field=field)
     return Lengths(text, lambda _, number: np.full(number, float(tokens)))
 
 

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.traffic.trace import Counts, Floats, Offsets, PrefixBlocks
+from tokonomics.traffic.trace import Counts, Floats, Offsets, PrefixBlocks, Trace
 
 UNBOUNDED = np.iinfo(np.int64).max
 _njit: Any = numba.njit
@@ -41,6 +41,14 @@ def reuse_within(
     block = prefix.block_tokens
     hits, most = _replay(prefix.ids, prefix.starts, input_tokens, arrival_s, block, prefix.distinct, capacity, ttl)
     return np.minimum(hits * block, input_tokens).astype(np.int32), int(most)
+
+
+def found_share(trace: Trace, capacity_blocks: int | None = None, ttl_s: float | None = None) -> tuple[float, int]:
+    """Of all prompt tokens, those that one cache finds, and the most blocks it holds; none where none are named."""
+    if trace.prefix is None:
+        return 0.0, 0
+    hits, held = reuse_within(trace.prefix, trace.input_tokens, trace.arrival_s, capacity_blocks, ttl_s)
+    return float(hits.sum(dtype=np.int64) / trace.input_tokens.sum(dtype=np.int64)), held
 
 
 def _compiled(function: Function) -> Function:

@@ -40,7 +40,7 @@ class Promise(Noun):
         return f"{self.latency}_{self.statistic}"
 
 
-def parse_promises(text: str, where: str = "--slo") -> tuple[Promise, ...]:
+def parse_promises(text: str, field: str = "slo") -> tuple[Promise, ...]:
     """``ttft_p99=0.5,tpot_p99=50ms`` → promises; a name without a statistic means p99."""
     made = []
     for part in text.split(","):
@@ -50,24 +50,24 @@ def parse_promises(text: str, where: str = "--slo") -> tuple[Promise, ...]:
         if latency not in set(Latency) or statistic not in STATISTICS:
             raise BadInput(
                 f"'{shorten(part.strip())}' is not a promise",
-                where=where,
+                field=field,
                 fix="Write such as ttft_p99=0.5,tpot_p90=50ms: ttft, tpot or e2e; p50, p90, p95, p99 or mean.",
             )
-        promised = _seconds(value, part, where)
+        promised = _seconds(value, part, field)
         if latency != Latency.e2e and promised > _LONGEST_S:
             raise BadInput(
                 f"'{shorten(part.strip())}' promises {promised:g} seconds",
-                where=where,
+                field=field,
                 fix=f"Did you mean {promised:g}ms?",
             )
         made.append(Promise(latency=Latency(latency), statistic=statistic, seconds=promised))
     names = [str(each) for each in made]
     if len(set(names)) < len(names):
-        raise BadInput("promises the same thing twice", where=where)
+        raise BadInput("promises the same thing twice", field=field)
     return tuple(made)
 
 
-def _seconds(text: str, part: str, where: str) -> float:
+def _seconds(text: str, part: str, field: str) -> float:
     scale = 1.0
     if text.endswith("ms"):
         text, scale = text[:-2], 1e-3
@@ -78,5 +78,5 @@ def _seconds(text: str, part: str, where: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value <= 1e6:
-        raise BadInput(f"'{shorten(part.strip())}' has no time above 0", where=where, fix="Write such as 0.5 or 500ms.")
+        raise BadInput(f"'{shorten(part.strip())}' has no time above 0", field=field, fix="Write such as 0.5 or 500ms.")
     return value

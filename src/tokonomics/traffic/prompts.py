@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.traffic.sources import LARGEST_DOCUMENT, check_rows, is_packed, most_unpacked, named, readable
 from tokonomics.traffic.trace import Floats
 
@@ -61,7 +61,7 @@ def read_prompts(path: Path, column: str | None = None, limit: int | None = None
         guess = nearest(column or "prompt", names, 1)
         listed = shorten(", ".join(names[:12]), 300)
         best = shorten(guess[0] if guess else names[0])
-        fix = f"Name the column: --prompt-column {best}. Found: {listed}."
+        fix = f"Name the column: {option('prompt_column', best)}. Found: {listed}."
         what = f"no column '{shorten(column)}'" if column else "no column of prompts"
         raise BadInput(what, where=named(path), fix=fix)
     when = next((name for name in TIME_COLUMNS if name in names and table[name].dtype.is_numeric()), None)

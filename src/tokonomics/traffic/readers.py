@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import NoRoom, check_room
 from tokonomics.traffic import shared_prompts
 from tokonomics.traffic.cleaning import Problems, clean, set_aside
-from tokonomics.traffic.formats import COLUMNS_HELP, Layout
+from tokonomics.traffic.formats import COLUMNS_HELP, LogLayout
 from tokonomics.traffic.recognise import Log, recognise
 from tokonomics.traffic.samples import sample_names, sample_path
 from tokonomics.traffic.sources import named
@@ -176,12 +176,12 @@ def _with_blocks(file: TraceFile) -> TraceFile:
         raise BadInput(
             f"cannot tell how many tokens a block of {layout.label('prefix')} has",
             where=named(file.path),
-            fix="Say so: --columns …,block=16",
+            fix=f"Say so: {option('columns', '…,block=16')}",
         )
     return replace(file, log=replace(file.log, layout=replace(layout, block_tokens=found)))
 
 
-def _block_size(raw: "pl.DataFrame", layout: Layout) -> int | None:
+def _block_size(raw: "pl.DataFrame", layout: LogLayout) -> int | None:
     return shared_prompts.block_size_of_lists(clean(raw.head(1000), layout)[0])
 
 

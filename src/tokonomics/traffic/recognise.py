@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.traffic import documents, formats, sources
-from tokonomics.traffic.formats import COLUMNS_HELP, KNOWN, OWN, SUPPORTED, Layout
+from tokonomics.traffic.formats import COLUMNS_HELP, KNOWN, OWN, SUPPORTED, LogLayout
 from tokonomics.traffic.samples import sample_names
 from tokonomics.traffic.sources import named
 
@@ -25,8 +25,8 @@ SERVEGEN_COLUMNS = {"model", "client", "t_s", "rate_rps"}
 class Log:
     """A file that was recognised: how its fields are called, and how to get at its rows."""
 
-    layout: Layout
-    raw: "Callable[[Layout], Iterator[pl.DataFrame]]"
+    layout: LogLayout
+    raw: "Callable[[LogLayout], Iterator[pl.DataFrame]]"
     place: str
     """What the number of a row counts: line, row, request."""
     notes: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ def _csv(file: Path, lines: list[str], columns: str | None) -> Log:
     return Log(layout, lambda known: sources.csv_batches(file, known, separator), "line")
 
 
-def _table_layout(file: Path, names: list[str], columns: str | None) -> Layout:
+def _table_layout(file: Path, names: list[str], columns: str | None) -> LogLayout:
     if columns is not None:
         return formats.layout_from_option(columns, {(name,) for name in names})
     if set(names) >= SERVEGEN_COLUMNS:
@@ -126,7 +126,7 @@ def _json(file: Path, lines: list[str], columns: str | None) -> Log:
     return Log(layout, lambda known: sources.line_batches(file, known), "line")
 
 
-def _object_layout(file: Path, objects: list[dict[str, Any]], columns: str | None) -> Layout:
+def _object_layout(file: Path, objects: list[dict[str, Any]], columns: str | None) -> LogLayout:
     present = set().union(*(formats.paths_in(item) for item in objects))
     if columns is not None:
         return formats.layout_from_option(columns, present)
@@ -158,8 +158,8 @@ def _runs(file: Path, runs: list[Any]) -> Log:
     return _listed(found.layout, found.requests, "request", tuple(found.notes))
 
 
-def _listed(layout: Layout, items: list[Any], place: str, notes: tuple[str, ...] = ()) -> Log:
-    def batches(known: Layout) -> "Iterator[pl.DataFrame]":
+def _listed(layout: LogLayout, items: list[Any], place: str, notes: tuple[str, ...] = ()) -> Log:
+    def batches(known: LogLayout) -> "Iterator[pl.DataFrame]":
         for start in range(0, len(items), sources.BATCH_LINES):
             part = items[start : start + sources.BATCH_LINES]
             yield sources.objects_frame(enumerate(part, start + 1), known)
@@ -167,7 +167,7 @@ def _listed(layout: Layout, items: list[Any], place: str, notes: tuple[str, ...]
     return Log(layout, batches, place, notes)
 
 
-def _keyed(layout: Layout, objects: list[dict[str, Any]]) -> Layout:
+def _keyed(layout: LogLayout, objects: list[dict[str, Any]]) -> LogLayout:
     """Whether the prefix field, if any, holds lists of blocks or keys: as in the first objects that have it."""
     if not layout.prefix:
         return layout
@@ -187,7 +187,7 @@ _OBVIOUS = {
 
 
 def suggested_columns(names: list[str]) -> str:
-    """``--columns`` with the names that a file has, where they are obvious."""
+    """``columns`` with the names that a file has, where they are obvious."""
     by_name = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in names}
     found = {
         field: next((by_name[each] for each in obvious if each in by_name), None) for field, obvious in _OBVIOUS.items()
@@ -195,10 +195,10 @@ def suggested_columns(names: list[str]) -> str:
     if not any(found.values()):
         return COLUMNS_HELP
     blanks = {"arrival": "TIME", "input": "PROMPT_TOKENS", "output": "ANSWER_TOKENS"}
-    parts = [f"{field}={found[field] or blank}" for field, blank in blanks.items()]
+    parts = [f"{field}={shorten(found[field] or blank)}" for field, blank in blanks.items()]
     if found["tenant"]:
-        parts.append(f"tenant={found['tenant']}")
-    return f"--columns {','.join(parts)}"
+        parts.append(f"tenant={shorten(found['tenant'])}")
+    return option("columns", ",".join(parts))
 
 
 def _unknown(file: Path, what: str, names: list[str]) -> BadInput:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
 from tokonomics.traffic.servegen_files import Clients, Fields, read_clients
 from tokonomics.traffic.sources import named
@@ -24,6 +24,10 @@ BYTES_PER_REQUEST = 52
 """Measured with 2.4 million."""
 MEDIA = ("image", "audio", "video")
 Floats = NDArray[np.float64]
+_PART = (
+    f"Take a part of the time ({option('start', '10h')} {option('end', '11h')}) "
+    f"or of the rate ({option('servegen_scale', 0.01)})."
+)
 
 
 def servegen_trace(
@@ -42,11 +46,11 @@ def servegen_trace(
     folder as ServeGen publishes it. Clients without lengths take those of the model's others; ``source`` says so.
     """
     if not 0 < scale < 1e6:
-        raise BadInput(f"must be above 0 and below 1,000,000, got {scale:g}", where="--servegen-scale")
+        raise BadInput(f"must be above 0 and below 1,000,000, got {scale:g}", field="servegen_scale")
     clients = read_clients(Path(arrivals_path), None if lengths_path is None else Path(lengths_path), model)
     end = float(clients.start_s.max() + clients.window_s if len(clients.start_s) else 0.0) if end_s is None else end_s
     if not start_s < end:
-        raise BadInput(f"the time ends ({end:,.0f} s) before it starts ({start_s:,.0f} s)", where="--from, --to")
+        raise BadInput(f"the time ends ({end:,.0f} s) before it starts ({start_s:,.0f} s)", field="start, end")
     rng = np.random.default_rng(seed)
     window, arrival = _arrivals(clients, start_s, end, scale, rng)
     if not len(arrival):
@@ -80,13 +84,13 @@ def _arrivals(
         raise BadInput(
             f"about {total:,.0f} requests from {start_s:,.0f} s to {end_s:,.0f} s, more than {MOST_DRAWN:,}",
             where=clients.model,
-            fix="Take a part of the time (--from 10h --to 11h) or of the rate (--servegen-scale 0.01).",
+            fix=_PART,
         )
     check_room(
         total * BYTES_PER_REQUEST,
         f"drawing {total:,.0f} requests",
         where=clients.model,
-        fix="Take a part of the time (--from 10h --to 11h) or of the rate (--servegen-scale 0.01).",
+        fix=_PART,
     )
     # Rounded at random, so that a small scale does not lose the quiet clients.
     requests = np.floor(expected + rng.random(len(chosen))).astype(np.int64)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput, UnknownName, shorten
+from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.traffic.sources import MOST_ROWS, check_rows, named, readable
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ DEFAULT_WINDOW_S = 600.0
 
 
 @dataclass(frozen=True)
-class Lengths:
+class ClientLengths:
     """A distribution of a count, as points of its cumulative probability."""
 
     probability: Floats
@@ -47,7 +47,7 @@ class Lengths:
         return np.asarray(np.take(self.value, places, mode="clip"), np.float64)
 
 
-Fields = dict[str, Lengths]
+Fields = dict[str, ClientLengths]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _chosen(model: str | None, known: list[str], where: str) -> str:
         return known[0]
     if model is None:
         listed = shorten(", ".join(known), 300)
-        raise BadInput("describes several models", where=where, fix=f"Choose one: --servegen-model {listed}")
+        raise BadInput("describes several models", where=where, fix=f"Choose one: {option('servegen_model')} {listed}")
     if model not in known:
         raise UnknownName("ServeGen model", model, known, fix=f"It has {shorten(', '.join(known), 300)}.")
     return model
@@ -153,7 +153,7 @@ def _table_lengths(path: Path, model: str) -> dict[int, list[tuple[float, Fields
         if not (np.isfinite(values).all() and values[0] >= 0 and (np.diff(values) >= 0).all()):
             raise BadInput(f"quantiles of client {int(row['client'])} do not rise", where=named(path))
         fields = windows.setdefault((int(row["client"]), row["window_start_s"]), {})
-        fields[row["field"]] = Lengths(chances, values, steps=False)
+        fields[row["field"]] = ClientLengths(chances, values, steps=False)
     return _by_client(windows)
 
 
@@ -212,7 +212,7 @@ def _folder_lengths(folder: Path) -> dict[int, list[tuple[float, Fields]]]:
     return _by_client(windows)
 
 
-def _probabilities(text: Any) -> Lengths | None:
+def _probabilities(text: Any) -> ClientLengths | None:
     """From "{35: 0.25, 36: 0.75}"."""
     inside = text.strip().removeprefix("{").removesuffix("}")
     if not inside.strip():
@@ -223,4 +223,4 @@ def _probabilities(text: Any) -> Lengths | None:
     pairs = pairs[np.argsort(pairs[:, 0])]
     if not pairs[:, 1].sum() > 0:
         raise ValueError("all probabilities are 0")
-    return Lengths(np.cumsum(pairs[:, 1]), pairs[:, 0], steps=True)
+    return ClientLengths(np.cumsum(pairs[:, 1]), pairs[:, 0], steps=True)

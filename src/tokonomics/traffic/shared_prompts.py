@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokonomics.errors import option
 from tokonomics.memory_budget import check_room
 from tokonomics.units import plural
 
@@ -73,7 +74,7 @@ def learn(batches: "Iterable[pl.DataFrame]", where: str) -> SharedPrompts:
                 len(parts[0]) * _BYTES_PER_KEY,
                 f"to compare more than {plural(len(parts[0]), 'key')} of shared prompts",
                 where=where,
-                fix="Without them: --columns arrival=…,input=…,output=….",
+                fix=f"Without them: {option('columns', 'arrival=…,input=…,output=…')}.",
             )
     shortest = merged()
     shared = shortest.filter(pl.col("requests") > 1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.traffic import formats
-from tokonomics.traffic.formats import FIELDS, Layout
+from tokonomics.traffic.formats import FIELDS, LogLayout
 
 if TYPE_CHECKING:
     import polars as pl
@@ -159,7 +159,7 @@ def _csv(path: Path, separator: str) -> "pl.LazyFrame":
     )
 
 
-def csv_batches(path: Path, layout: Layout, separator: str) -> "Iterator[pl.DataFrame]":
+def csv_batches(path: Path, layout: LogLayout, separator: str) -> "Iterator[pl.DataFrame]":
     """Places are lines: the header is line 1. A quoted field that spans lines counts as one."""
     return _table_batches(path, [_csv(path, separator)], layout)
 
@@ -182,7 +182,7 @@ def parquet_block_tokens(path: Path) -> int | None:
         return formats.block_tokens_of(pl.read_parquet_metadata(path).get("block_tokens", ""))
 
 
-def parquet_batches(path: Path, layout: Layout) -> "Iterator[pl.DataFrame]":
+def parquet_batches(path: Path, layout: LogLayout) -> "Iterator[pl.DataFrame]":
     import polars as pl
 
     with readable(path):
@@ -192,7 +192,7 @@ def parquet_batches(path: Path, layout: Layout) -> "Iterator[pl.DataFrame]":
     return _table_batches(path, slices, layout)
 
 
-def _table_batches(path: Path, parts: "list[pl.LazyFrame]", layout: Layout) -> "Iterator[pl.DataFrame]":
+def _table_batches(path: Path, parts: "list[pl.LazyFrame]", layout: LogLayout) -> "Iterator[pl.DataFrame]":
     """Of the parts of one table, in order."""
     import polars as pl
 
@@ -210,7 +210,7 @@ def _table_batches(path: Path, parts: "list[pl.LazyFrame]", layout: Layout) -> "
         yield from _counted(path, batches)
 
 
-def _native(column: "pl.Expr", dtype: "pl.DataType", field: str, layout: Layout) -> "pl.Expr":
+def _native(column: "pl.Expr", dtype: "pl.DataType", field: str, layout: LogLayout) -> "pl.Expr":
     """Names and keys as text; block ids as 64-bit numbers, whatever they were."""
     import polars as pl
 
@@ -225,7 +225,7 @@ def _native(column: "pl.Expr", dtype: "pl.DataType", field: str, layout: Layout)
     return column.cast(pl.List(inner)).list.eval(hashed.reinterpret(signed=True))
 
 
-def line_batches(path: Path, layout: Layout) -> "Iterator[pl.DataFrame]":
+def line_batches(path: Path, layout: LogLayout) -> "Iterator[pl.DataFrame]":
     """JSON lines; blank ones are no rows."""
     import polars as pl
 
@@ -240,7 +240,7 @@ def line_batches(path: Path, layout: Layout) -> "Iterator[pl.DataFrame]":
                 yield _parsed(filled, layout)
 
 
-def _parsed(batch: "pl.DataFrame", layout: Layout) -> "pl.DataFrame":
+def _parsed(batch: "pl.DataFrame", layout: LogLayout) -> "pl.DataFrame":
     """The fields of a batch of lines, all at once where each line is as expected."""
     import polars as pl
 
@@ -274,7 +274,7 @@ def load(line: str) -> Any:
         return NotJson(f"not JSON ({shorten(str(error), 60)}): {shorten(line, 40)}")
 
 
-def _schema(layout: Layout) -> "dict[str, pl.DataType]":
+def _schema(layout: LogLayout) -> "dict[str, pl.DataType]":
     """Of the places a layout knows, nested as in the lines; every value as text but the lists of ids."""
     import polars as pl
 
@@ -302,7 +302,7 @@ def _at(path: formats.Path) -> "pl.Expr":
     return column
 
 
-def objects_frame(items: Iterable[tuple[int, Any]], layout: Layout) -> "pl.DataFrame":
+def objects_frame(items: Iterable[tuple[int, Any]], layout: LogLayout) -> "pl.DataFrame":
     """The fields of objects, one by one: slower than all at once, and takes anything."""
     import polars as pl
 

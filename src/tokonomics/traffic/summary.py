@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
 from tokonomics.traffic.idle import Idle, idle_cost
 from tokonomics.traffic.tally import GAP_EDGES, LADDER_S, Tally, Values, Window, fold
@@ -150,11 +150,12 @@ def summarize(
 ) -> TraceSummary:
     """Read all of it once; a log that lists prefix blocks is read a second time for them, up to ``MOST_REPLAYED``.
 
-    With the capacity and the price of one machine also what its idle time costs. ``on_rows`` hears of every batch.
+    With the capacity and the price of one machine also what its idle time costs. ``on_rows`` hears after every batch
+    how many rows were read so far.
     """
     if (tokens_per_second is None) != (usd_per_hour is None):
-        missing = "--machine-usd-per-hour" if usd_per_hour is None else "--machine-tokens-per-second"
-        raise BadInput("is missing: idle time needs both a capacity and a price", where=missing)
+        missing = "machine_usd_per_hour" if usd_per_hour is None else "machine_tokens_per_second"
+        raise BadInput("is missing: idle time needs both a capacity and a price", field=missing)
     tally = Tally(tuple(Window(width) for width in WINDOWS_S))
     tenants: dict[str, NDArray[np.int64]] = {}
     shared = False
@@ -167,10 +168,10 @@ def summarize(
                 len(tenants) * _BYTES_PER_TENANT,
                 f"to count more than {plural(len(tenants), 'tenant')} apart",
                 where=_name(source),
-                fix="Without them: --columns arrival=…,input=…,output=….",
+                fix=f"Without them: {option('columns', 'arrival=…,input=…,output=…')}.",
             )
         if on_rows:
-            on_rows(len(rows.arrival_s))
+            on_rows(tally.requests)
     if not tally.requests:
         raise BadInput("has no requests", where=_name(source))
     tally.finish()

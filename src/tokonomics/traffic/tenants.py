@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace
 
 _BINS = 24
@@ -32,8 +32,9 @@ def tenant_numbers(trace: Trace) -> Counts:
         raise BadInput(
             "does not say which request is whose",
             where=trace.source,
-            fix="Name the column (--columns tenant=customer), give --trace once for each tenant, "
-            "or make requests up with --arrivals … --tenants 10.",
+            fix=f"Name the column ({option('columns', 'tenant=customer')}), "
+            f"give {option('trace')} once for each tenant, "
+            f"or make requests up with {option('arrivals', '…')} {option('tenants', 10)}.",
         )
     return trace.tenant
 

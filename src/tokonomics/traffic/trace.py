@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tokonomics.errors import BadInput
+from tokonomics.traffic.formats import OWN
 from tokonomics.units import seconds
 
 if TYPE_CHECKING:
@@ -86,9 +87,23 @@ class Trace:
 
     def to_frame(self) -> "pl.DataFrame":
         """One row a request, with the columns of a log that is read back."""
-        from tokonomics.traffic.save import trace_frame
+        import polars as pl
 
-        return trace_frame(self)
+        columns = {
+            OWN.arrival[0][0]: pl.Series(self.arrival_s),
+            OWN.input[0][0]: pl.Series(self.input_tokens),
+            OWN.output[0][0]: pl.Series(self.output_tokens),
+        }
+        if self.tenant is not None:
+            columns[OWN.tenant[0][0]] = pl.Series(self.tenants, dtype=pl.String)[self.tenant]
+        if self.priority is not None:
+            columns[OWN.priority[0][0]] = pl.Series(self.priority)
+        if self.patience_s is not None:
+            endless = np.isinf(self.patience_s)
+            columns[OWN.patience[0][0]] = pl.Series(np.where(endless, np.nan, self.patience_s)).fill_nan(None)
+        if self.prefix is not None:
+            columns[OWN.prefix[0][0]] = _lists(self.prefix)
+        return pl.DataFrame(columns)
 
     @property
     def duration_s(self) -> float:
@@ -116,7 +131,7 @@ class Trace:
     def faster(self, speed: float) -> "Trace":
         """The same requests arriving ``speed`` times as fast; clients wait as long as before."""
         if not speed > 0:
-            raise BadInput(f"must be above 0, got {speed}", where="--speed")
+            raise BadInput(f"must be above 0, got {speed}", field="speed")
         return replace(self, arrival_s=self.arrival_s / speed)
 
     def sampled(self, share: float, seed: int = 0) -> "Trace":
@@ -125,7 +140,7 @@ class Trace:
         Requests are drawn one by one, not by conversation or shared prompt, so prefixes find less to reuse.
         """
         if not 0 < share <= 1:
-            raise BadInput(f"must be above 0 and at most 1, got {share}", where="--sample")
+            raise BadInput(f"must be above 0 and at most 1, got {share}", field="sample")
         return self.take(np.flatnonzero(np.random.default_rng(seed).random(len(self)) < share))
 
     def repeated(self, times: int) -> "Trace":
@@ -191,3 +206,14 @@ def make_trace(
     if np.all(np.diff(made.arrival_s) >= 0):
         return made
     return made.take(np.argsort(made.arrival_s, kind="stable"))
+
+
+def _lists(prefix: PrefixBlocks) -> "pl.Series":
+    """The blocks of each request as one list; empty where it names none."""
+    import polars as pl
+
+    requests = np.arange(len(prefix.starts) - 1)
+    flat = pl.DataFrame({"request": np.repeat(requests, np.diff(prefix.starts)), "ids": prefix.ids})
+    listed = flat.with_columns(pl.col("request").set_sorted()).group_by("request", maintain_order=True).agg("ids")
+    every = pl.DataFrame({"request": requests}).join(listed, on="request", how="left", maintain_order="left")
+    return every["ids"].fill_null(pl.lit([], dtype=pl.List(pl.Int32)))

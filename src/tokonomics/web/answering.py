@@ -1,59 +1,56 @@
-"""Calls a verb as the command line does and puts its answer into JSON; runs inside a worker process.
+"""Answers a question and puts the answer into JSON; runs inside a worker process.
 
 ``result`` is what ``--json`` prints, ``text`` what the terminal shows, ``charts`` the specs that ``--chart`` draws.
 """
 
-import contextlib
-import io
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import typer
-
 from tokonomics import __version__
-from tokonomics.cli.answer import Answer, taking
-from tokonomics.cli.argument_names import in_python
-from tokonomics.cli.parameters import Kind
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.errors import in_python as by_name
-from tokonomics.report.text import as_text
-from tokonomics.web.verbs import find_verb
+from tokonomics.errors import TokonomicsError, in_python, spelled
+from tokonomics.questions.listener import Listener
+from tokonomics.questions.verbs import find_verb
+from tokonomics.report.answers import describe
 
 Told = Callable[[str], None]
+
+
+class JobListener(Listener):
+    """Hears what is being done, for the page, and keeps the notes."""
+
+    def __init__(self, tell: Told, command: str) -> None:
+        self.typed = command
+        self._tell = tell
+        self.notes: list[str] = []
+
+    def doing(self, what: str) -> None:
+        self._tell(what)
+
+    def note(self, line: str) -> None:
+        self.notes += [part for part in spelled(line, _marked).splitlines() if part.strip()]
 
 
 def answer(request: dict[str, Any], tell: Told) -> dict[str, Any]:
     """The answer to ``{verb, call, inputs, command, charts}``."""
     began = time.perf_counter()
     verb = find_verb(request["verb"])
-    call = {name: _as_taken(value, verb.parameters[name].kind) for name, value in request["call"].items()}
-    said = io.StringIO()
-    with taking(request["command"], tell) as taken, contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-        with contextlib.suppress(typer.Exit):
-            verb.function(**call)
-        if not taken:
-            raise BadInput(
-                "this verb has no page yet", where=verb.name, fix=f"On the command line: {request['command']}"
-            )
-        made: Answer = taken[0]
-        text = as_text(made.view())
-        charts = (
-            [{"name": name, "spec": _spec(draw)} for name, draw in made.charts.items()] if request["charts"] else []
-        )
+    asked, job = verb.request.of(request["call"]), JobListener(tell, request["command"])
+    made = describe(verb, verb.answer(asked, job), asked)
+    drawn = made.charts if request["charts"] else {}
+    charts = [{"name": name, "spec": _spec(draw)} for name, draw in drawn.items()]
     return {
         "verb": verb.name,
         "inputs": request["inputs"],
         "command": request["command"],
         "title": made.title,
         "result": made.plain(),
-        "text": text,
+        "text": made.text(),
         "charts": charts,
         "found": made.exit_code == 0,
-        "notes": [line for line in said.getvalue().splitlines() if line.strip()],
+        "notes": job.notes,
         "seconds": time.perf_counter() - began,
         "made": today().isoformat(),
         "version": __version__,
@@ -65,18 +62,15 @@ def _spec(draw: Callable[[], Any]) -> dict[str, Any]:
     return made
 
 
-def _as_taken(value: Any, kind: Kind) -> Any:
-    if kind is not Kind.FILE:
-        return value
-    return [Path(each) for each in value] if isinstance(value, list) else Path(value)
-
-
 def error_of(problem: TokonomicsError) -> dict[str, Any]:
     """What is wrong, where, and what to do, by the names of the inputs; within a sentence they are marked."""
-    what, _, fix = problem.told(lambda field, value: f"`{by_name(field, value)}`")
-    _, where, _ = problem.told(by_name)
-    said = {"what": what, "where": where, "fix": fix}
-    return {name: text and in_python(text, mark="" if name == "where" else "`") for name, text in said.items()}
+    what, _, fix = problem.told(_marked)
+    _, where, _ = problem.told(in_python)
+    return {"what": what, "where": where, "fix": fix}
+
+
+def _marked(field: str, value: str | None) -> str:
+    return f"`{in_python(field, value)}`"
 
 
 def as_json(value: Any) -> bytes:

@@ -18,24 +18,24 @@ from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.web import login, meter, pages
 from tokonomics.web.catalogue import catalogue_json, prices_as_of
 from tokonomics.web.jobs import Job, TooManyOfYours
-from tokonomics.web.pool import Busy
-from tokonomics.web.problems import Refusal, of_validation, ours, problem_response, refusal_of
-from tokonomics.web.safety import Gate, Sessions, allowed_hosts, is_loopback
+from tokonomics.web.problems import RefusalOut, of_validation, ours, problem_response, refusal_of
+from tokonomics.web.safety import Gate, LoginSessions, allowed_hosts, is_loopback
 from tokonomics.web.service import Service, Settings
 from tokonomics.web.uploads import TooMuch, TooSlow
-from tokonomics.web.verbs import Verb, find_verb, verbs
+from tokonomics.web.verbs import PageVerb, find_verb, verbs
+from tokonomics.workers import Busy
 
 API = "/api/v1"
 _REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Refusal, "description": "The body cannot be read."},
-    408: {"model": Refusal, "description": "The body took too long to arrive."},
-    413: {"model": Refusal, "description": "The body is too large."},
-    415: {"model": Refusal, "description": "The body is not JSON."},
-    422: {"model": Refusal, "description": "An input cannot be used; it says which, why, and what to do."},
-    429: {"model": Refusal, "description": "This client asks for too much at once."},
-    503: {"model": Refusal, "description": "The server has as much work as it takes on."},
+    400: {"model": RefusalOut, "description": "The body cannot be read."},
+    408: {"model": RefusalOut, "description": "The body took too long to arrive."},
+    413: {"model": RefusalOut, "description": "The body is too large."},
+    415: {"model": RefusalOut, "description": "The body is not JSON."},
+    422: {"model": RefusalOut, "description": "An input cannot be used; it says which, why, and what to do."},
+    429: {"model": RefusalOut, "description": "This client asks for too much at once."},
+    503: {"model": RefusalOut, "description": "The server has as much work as it takes on."},
 }
-_NOT_THERE: dict[int | str, dict[str, Any]] = {404: {"model": Refusal, "description": "There is no such thing."}}
+_NOT_THERE: dict[int | str, dict[str, Any]] = {404: {"model": RefusalOut, "description": "There is no such thing."}}
 Id = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9_-]+$")]
 Charts = Annotated[bool, Query(description="Whether the charts are drawn as well.")]
 
@@ -102,7 +102,7 @@ def make_app(settings: Settings | None = None) -> Gate:
     """The application behind its gate; whoever makes it closes ``.service`` in the end."""
     settings = settings or Settings()
     service = Service(settings)
-    sessions = Sessions(settings.token)
+    sessions = LoginSessions(settings.token)
 
     app = FastAPI(
         title="tokonomics", version=__version__, openapi_url=f"{API}/openapi.json", docs_url=None, redoc_url=None,
@@ -195,7 +195,7 @@ def _handle_problems(app: FastAPI) -> None:
     app.add_exception_handler(Exception, broken)
 
 
-def _add_page(app: FastAPI, sessions: Sessions) -> None:
+def _add_page(app: FastAPI, sessions: LoginSessions) -> None:
     @app.get("/", include_in_schema=False)
     def page() -> Response:
         return pages.index()
@@ -250,7 +250,7 @@ def _add_catalogue(app: FastAPI) -> None:
         return pages.accuracy()
 
 
-def _add_answers(app: FastAPI, service: Service, verb: Verb) -> None:
+def _add_answers(app: FastAPI, service: Service, verb: PageVerb) -> None:
     """One route for each verb, so that the OpenAPI document has its inputs."""
     if verb.quick_when is False:
         return
@@ -269,7 +269,7 @@ def _add_answers(app: FastAPI, service: Service, verb: Verb) -> None:
         return Response(made, media_type="application/json")
 
 
-def _given(verb: Verb, inputs: dict[str, Any]) -> dict[str, Any]:
+def _given(verb: PageVerb, inputs: dict[str, Any]) -> dict[str, Any]:
     try:
         return verb.inputs.model_validate(inputs).model_dump(mode="json", exclude_unset=True)
     except ValidationError as error:

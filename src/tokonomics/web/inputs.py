@@ -15,10 +15,10 @@ from typing import Any
 from tokonomics.catalog.load_models import all_models
 from tokonomics.catalog.names import spelling, spellings
 from tokonomics.catalog.user_file import user_path
-from tokonomics.cli.parameters import Kind, Parameter
 from tokonomics.errors import BadInput, UnknownName, shorten
+from tokonomics.questions.request import Kind, Parameter
 from tokonomics.traffic.samples import sample_names
-from tokonomics.web.verbs import UPLOAD, Verb
+from tokonomics.web.verbs import UPLOAD, PageVerb
 
 FindUpload = Callable[[str], Path]
 """The file of an upload's id; raises BadInput where there is none."""
@@ -28,7 +28,7 @@ _LIKE_A_PATH = re.compile(r"(^|[\s,;=:|@])(~|/|\\|\.{1,2}[/\\]|[A-Za-z]:[/\\])|[
 _LENGTHS_OF_A_LOG = re.compile(r"trace\s*:\s*(?P<log>.*)", re.I | re.S)
 
 
-def checked_inputs(verb: Verb, given: Mapping[str, Any], find_upload: FindUpload) -> dict[str, Any]:
+def checked_inputs(verb: PageVerb, given: Mapping[str, Any], find_upload: FindUpload) -> dict[str, Any]:
     """What the verb's function is called with: names as the catalogue has them, uploads as their files."""
     return {
         name: _checked(value, verb.parameters[name], find_upload) for name, value in given.items() if value is not None

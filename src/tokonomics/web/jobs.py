@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.web.answering import as_json, error_of
-from tokonomics.web.pool import Busy, Cancelled, Pool, Task
+from tokonomics.workers import Busy, Cancelled, Pool, Task
 
 KEEP_ALIVE_S = 15.0
 """A comment so often: proxies close lines on which nothing comes."""
@@ -133,12 +133,11 @@ class Jobs:
         )
         with self._lock:
             self._forget_old()
-            if sum(each.client == client and each.ended is None for each in self._jobs.values()) >= self._per_client:
+            if sum(other.client == client and other.ended is None for other in self._jobs.values()) >= self._per_client:
                 raise TooManyOfYours(
                     f"you have {self._per_client} jobs running or waiting", fix="Cancel one, or wait for it."
                 )
             job.tell(Event("progress", as_json({"what": "waiting for a worker", "seconds": 0.0})))
-            task.on_start = lambda: task.say("started")
             self._pool.submit(task)
             self._jobs[job.id] = job
         task.done.add_done_callback(lambda done: job.tell(_last(done, say)))
@@ -153,7 +152,7 @@ class Jobs:
         return job
 
     def _forget_old(self) -> None:
-        ended = sorted((each for each in self._jobs.values() if each.ended is not None), key=lambda job: job.ended or 0)
+        ended = sorted((job for job in self._jobs.values() if job.ended is not None), key=lambda job: job.ended or 0)
         too_many = len(self._jobs) - self._kept
         too_large = sum(job.bytes for job in ended) - self._kept_bytes
         for place, job in enumerate(ended):

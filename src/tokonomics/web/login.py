@@ -1,15 +1,12 @@
 """The form in which the token is given, where one is demanded."""
 
 import html
-from urllib.parse import parse_qs, parse_qsl, urlencode
+from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from tokonomics.web.safety import COOKIE, SESSION_S, Sessions
-
-MOST_QUERY = 4_000
-"""Characters of a scenario in an address; the longest of ours have some hundred."""
+from tokonomics.web.safety import COOKIE, SESSION_S, LoginSessions, checked_query
 
 STYLE = """:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
 body{max-width:26rem;margin:15vh auto;padding:0 1.25rem}
@@ -18,15 +15,6 @@ input,button{padding:.6rem;margin:.4rem 0 1rem;border-radius:6px;border:1px soli
 button{background:#1559a8;color:#fff;border-color:#1559a8;cursor:pointer}
 .wrong{color:#b3261e;font-weight:600}@media(prefers-color-scheme:dark){.wrong{color:#ff8a80}}
 """
-
-
-def checked_query(query: str) -> str:
-    """The scenario of a link, written anew: whatever it holds, it follows ``/?`` and leads to no other place."""
-    try:
-        parts = parse_qsl(query[:MOST_QUERY], keep_blank_values=True, max_num_fields=200)
-    except ValueError:
-        return ""
-    return urlencode(parts)
 
 
 def form(query: str = "", wrong: str | None = None, status: int = 200) -> Response:
@@ -45,7 +33,7 @@ def form(query: str = "", wrong: str | None = None, status: int = 200) -> Respon
     )
 
 
-async def logged_in(request: Request, sessions: Sessions) -> Response:
+async def logged_in(request: Request, sessions: LoginSessions) -> Response:
     """A cookie for the right token; the token itself is in no address and no cookie."""
     try:
         sent = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=20)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.errors import BadInput, TokonomicsError, in_python
 from tokonomics.web.answering import Told
 
 MOST_ROWS = 2_000_000
@@ -25,7 +25,8 @@ def look(request: dict[str, Any], tell: Told) -> dict[str, Any]:
         except TokonomicsError as problem:
             problems[kind] = problem
     why = problems["config" if _describes_a_model(path) else "trace"]
-    return {"kind": "unknown", "why": why.what, "fix": why.fix}
+    what, _, fix = why.told(in_python)
+    return {"kind": "unknown", "why": what, "fix": fix}
 
 
 def _config(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tokonomics.errors import BadInput
 from tokonomics.measure.meter.bill import Bill, bill
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.web.answering import as_json
-from tokonomics.web.pool import Busy
+from tokonomics.workers import Busy
 
 EVERY_S = 5.0
 """How often the ledger is looked at for who watches; the meter itself reads every 15 seconds."""

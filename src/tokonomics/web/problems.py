@@ -18,7 +18,7 @@ class Problem(BaseModel):
     fix: str | None = None
 
 
-class Refusal(BaseModel):
+class RefusalOut(BaseModel):
     """The body of every answer that is not what was asked for."""
 
     error: Problem

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -90,7 +91,7 @@ def allowed_hosts(bind: str, extra: Iterable[str] = ()) -> frozenset[str]:
 
 
 @dataclass
-class Sessions:
+class LoginSessions:
     """The token, and who has shown it."""
 
     token: str | None
@@ -163,7 +164,7 @@ class Gate:
 
     app: ASGIApp
     hosts: frozenset[str]
-    sessions: Sessions
+    sessions: LoginSessions
     service: "Service"
     """What it stands before; for whoever runs or tests it."""
     any_ip: bool = False
@@ -203,8 +204,6 @@ class Gate:
             return None
         if path == "/" and scope["method"] in ("GET", "HEAD"):
             from starlette.responses import RedirectResponse
-
-            from tokonomics.web.login import checked_query
 
             query = checked_query(scope.get("query_string", b"").decode("latin-1"))
             return RedirectResponse(f"/login?{query}" if query else "/login", 303)
@@ -265,3 +264,16 @@ async def _body(scope: Scope, headers: Headers, receive: Receive) -> tuple[ASGIA
         return {"type": "http.request", "body": content, "more_body": False}
 
     return None, again
+
+
+MOST_QUERY = 4_000
+"""Characters of a scenario in an address; the longest of ours have some hundred."""
+
+
+def checked_query(query: str) -> str:
+    """The scenario of a link, written anew: whatever it holds, it follows ``/?`` and leads to no other place."""
+    try:
+        parts = parse_qsl(query[:MOST_QUERY], keep_blank_values=True, max_num_fields=200)
+    except ValueError:
+        return ""
+    return urlencode(parts)

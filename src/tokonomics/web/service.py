@@ -18,10 +18,11 @@ from tokonomics.web.answering import as_json
 from tokonomics.web.catalogue import prices_as_of
 from tokonomics.web.inputs import checked_inputs
 from tokonomics.web.jobs import Job, Jobs, TooManyOfYours
-from tokonomics.web.pool import Broken, Pool, Refused, Task, worker_command
 from tokonomics.web.problems import ours
-from tokonomics.web.uploads import Limits, Upload, Uploads
-from tokonomics.web.verbs import UPLOAD, Verb
+from tokonomics.web.uploads import Upload, UploadLimits, Uploads
+from tokonomics.web.verbs import UPLOAD, PageVerb
+from tokonomics.web.worker import page_pool
+from tokonomics.workers import Broken, Task, TaskRefused
 
 _CORES = os.cpu_count() or 1
 _GIB = 2**30
@@ -53,7 +54,7 @@ class Settings:
     """Quick requests of one client."""
     jobs_at_once: int = 4
     """Jobs of one client, running or waiting."""
-    uploads: Limits = field(default_factory=Limits)
+    uploads: UploadLimits = field(default_factory=UploadLimits)
     warm_up: bool = True
     """Whether idle workers draw a plan and simulate a little, so that the first visitor need not wait."""
 
@@ -66,11 +67,10 @@ class Service:
         self.uploads = Uploads(settings.uploads)
         warm_ups = ("plan", "simulate") if settings.warm_up else ()
         workers = settings.quick_workers + settings.long_workers
-        common = (self.uploads.empty, settings.memory_bytes or memory_of_worker(workers, available_bytes()))
-        turn = threading.Lock()
-        quick, slow = worker_command(*common, 0), worker_command(*common, 5)
-        self.quick = Pool(settings.quick_workers, settings.waiting, quick, warm_ups[:1], turn)
-        self.long = Pool(settings.long_workers, settings.waiting, slow, warm_ups, turn)
+        memory = settings.memory_bytes or memory_of_worker(workers, available_bytes())
+        common, turn = (settings.waiting, self.uploads.empty, memory), threading.Lock()
+        self.quick = page_pool(settings.quick_workers, *common, warm_ups=warm_ups[:1], turn=turn)
+        self.long = page_pool(settings.long_workers, *common, niceness=5, warm_ups=warm_ups, turn=turn)
         self.jobs = Jobs(self.long, settings.jobs_at_once)
         self._asking: Counter[str] = Counter()
         self._remembered = Remembered()
@@ -84,7 +84,7 @@ class Service:
         self.long.close()
         self.uploads.close()
 
-    def request_of(self, verb: Verb, given: Mapping[str, Any], charts: bool) -> dict[str, Any]:
+    def request_of(self, verb: PageVerb, given: Mapping[str, Any], charts: bool) -> dict[str, Any]:
         """What a worker is asked: inputs checked, uploads found."""
         return {
             "work": "answer",
@@ -95,7 +95,7 @@ class Service:
             "charts": charts,
         }
 
-    async def answer(self, verb: Verb, given: Mapping[str, Any], charts: bool, client: str, gone: "Gone") -> bytes:
+    async def answer(self, verb: PageVerb, given: Mapping[str, Any], charts: bool, client: str, gone: "Gone") -> bytes:
         """The answer of a closed form, from memory where it was given before."""
         request = self.request_of(verb, given, charts)
         if not verb.is_quick(given):
@@ -124,7 +124,7 @@ class Service:
             if not self._asking[client]:
                 del self._asking[client]
 
-    def start(self, verb: Verb, given: Mapping[str, Any], charts: bool, client: str) -> Job:
+    def start(self, verb: PageVerb, given: Mapping[str, Any], charts: bool, client: str) -> Job:
         """A job."""
         request = self.request_of(verb, given, charts)
         return self.jobs.start(client, request, self.settings.long_s, self)
@@ -153,8 +153,8 @@ class Service:
             name: self._home.sub("~", self._where.sub("", text)) if (text := getattr(problem, name)) else text
             for name in ("what", "where", "fix")
         }
-        if isinstance(problem, Refused):
-            return Refused(texts["what"], where=texts["where"], fix=texts["fix"])
+        if isinstance(problem, TaskRefused):
+            return TaskRefused(texts["what"], where=texts["where"], fix=texts["fix"])
         return problem
 
     def _with_names(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ async def _unless_gone(task: Task, gone: Gone) -> bytes:
             await left
 
 
-def _quicker(verb: Verb) -> str:
+def _quicker(verb: PageVerb) -> str:
     if isinstance(verb.quick_when, bool):
         return "."
     name, value = verb.quick_when

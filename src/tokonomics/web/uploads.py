@@ -43,7 +43,7 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Limits:
+class UploadLimits:
     """What is taken in."""
 
     file_bytes: int = 64_000_000
@@ -96,8 +96,8 @@ def _hold(folder: Path) -> int:
 class Uploads:
     """The kept files, by id."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: UploadLimits | None = None) -> None:
+        self.limits = limits or UploadLimits()
         sweep(Path(tempfile.gettempdir()))
         self.root = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._held = _hold(self.root)

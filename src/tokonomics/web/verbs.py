@@ -1,21 +1,20 @@
-"""Which verbs the page may call, and with what: read off the functions of the command line.
+"""Which questions the page may ask, and with what: their requests, less what reaches out of the page.
 
-A parameter of a verb is a field of the same name, type, bounds and help in a pydantic model, so that the OpenAPI
-document, the check of a request and the command line cannot drift apart. What writes files, opens addresses or chooses
-the output's shape is left out; what names a file on the command line names an upload or a shipped sample here.
+A field of a request is a field of the same name, type, bounds and help in the model that FastAPI checks. What writes
+files or opens addresses is left out; what names a file on the command line names an upload or a shipped sample here.
 """
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from tokonomics.cli.command_line import command_line, command_words
-from tokonomics.cli.parameters import Kind, Parameter, functions, verb_parameters
 from tokonomics.errors import UnknownName
+from tokonomics.questions.command import command_line, command_words
+from tokonomics.questions.request import Kind, Parameter
+from tokonomics.questions.verbs import VERBS, Verb
 
 UPLOAD = "upload:"
 MOST_TEXT = 2_000
@@ -25,19 +24,18 @@ MOST_ITEMS = 64
 _MOST_NUMBER = 2**53
 """What JSON can carry without loss in a browser."""
 
-_LEFT_OUT = {
-    "chart", "html", "json", "save", "deploy_to", "embedding_model", "embedding_usd_per_mtok", "strict", "profile",
-}  # fmt: skip
+_LEFT_OUT = frozenset({"embedding_model", "embedding_usd_per_mtok", "strict", "profile"})
+_FORMER = {"what": "model", "model_name": "model", "models": "model", "file": "trace"}
+"""What inputs were called in version 0.1."""
 _TIME_LIMITS = {"time_limit": 120.0}
 """Seconds a solver may take: the worker's own limit lies above."""
 
 
 @dataclass(frozen=True)
-class Verb:
-    """A verb of the command line that the page may call."""
+class PageVerb:
+    """A question that the page may ask."""
 
     name: str
-    function: Callable[..., None]
     parameters: Mapping[str, Parameter]
     inputs: type[BaseModel]
     summary: str
@@ -52,8 +50,7 @@ class Verb:
 
     def command(self, inputs: Mapping[str, Any]) -> str:
         """The line that asks the same of the command line."""
-        given = {name: inputs[name] for name in self.parameters if name in inputs}
-        return command_line(command_words(self.name, given))
+        return command_line(command_words(self.name, self.parameters, inputs))
 
 
 _QUICK: "dict[str, tuple[str, bool] | bool]" = {
@@ -66,36 +63,42 @@ _QUICK: "dict[str, tuple[str, bool] | bool]" = {
 
 
 @lru_cache(maxsize=1)
-def verbs() -> Mapping[str, Verb]:
+def verbs() -> Mapping[str, PageVerb]:
     """By name, in the order of the command line's help."""
-    return {name: _verb(name, made, _QUICK[name]) for name, made in functions().items() if name in _QUICK}
+    return {name: _page_verb(verb, _QUICK[name]) for name, verb in VERBS.items() if name in _QUICK}
 
 
-def find_verb(name: str) -> Verb:
+def find_verb(name: str) -> PageVerb:
     """A verb by name."""
     if name not in verbs():
         raise UnknownName("verb", name, verbs())
     return verbs()[name]
 
 
-def _verb(name: str, function: Callable[..., None], quick_when: "tuple[str, bool] | bool") -> Verb:
+class _Inputs(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True, str_max_length=MOST_TEXT)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        known = cls.model_fields
+        former = {old: new for old, new in _FORMER.items() if old in given and old not in known and new in known}
+        return {former.get(name, name): value for name, value in given.items()}
+
+
+def _page_verb(verb: Verb, quick_when: "tuple[str, bool] | bool") -> PageVerb:
+    name, summary = verb.name, verb.summary
     parameters = {
-        each.name: replace(each, high=_TIME_LIMITS.get(each.name, each.high))
-        for each in verb_parameters(name).values()
-        if each.name not in _LEFT_OUT
+        input.name: replace(input, high=_TIME_LIMITS.get(input.name, input.high))
+        for input in verb.parameters.values()
+        if input.name not in _LEFT_OUT and not input.writes
     }
-    summary = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
-    fields: dict[str, Any] = {each.name: _field(each) for each in parameters.values()}
-    config = ConfigDict(
-        extra="forbid",
-        allow_inf_nan=False,
-        coerce_numbers_to_str=True,
-        str_max_length=MOST_TEXT,
-        title=f"{name} inputs",
-    )
-    model = create_model(f"{name.title().replace('-', '')}Inputs", __config__=config, **fields)
+    fields: dict[str, Any] = {input.name: _field(input) for input in parameters.values()}
+    model = create_model(f"{name.title().replace('-', '')}Inputs", __base__=_Inputs, **fields)
     model.__doc__ = summary
-    return Verb(name, function, parameters, model, summary, quick_when)
+    return PageVerb(name, parameters, model, summary, quick_when)
 
 
 def _field(parameter: Parameter) -> tuple[Any, Any]:
@@ -115,17 +118,13 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
         ]
     note = _NOTES.get(parameter.kind, "")
     about = " ".join(part for part in (parameter.help, note) if part)
-    shown = [_EXAMPLES[parameter.name]] if parameter.name in _EXAMPLES and parameter.type is str else None
+    shown = None
+    if parameter.type is str and parameter.kind is not Kind.FILE and isinstance(parameter.example, str | int):
+        shown = [[str(parameter.example)] if parameter.is_list else str(parameter.example)]
     if parameter.required:
         return made, Field(description=about, examples=shown)
     optional = made if parameter.default is not None else made | None
     return optional, Field(parameter.default, description=about, examples=shown)
-
-
-_EXAMPLES = {
-    "model": "llama-3.1-8b", "model_name": "llama-3.1-8b", "models": ["llama-3.1-8b", "qwen3-8b"],
-    "what": ["llama-3.1-8b"], "gpu": "H100", "rate": "5", "input": "1000", "output": "300", "file": "azure-conv",
-}  # fmt: skip
 
 
 _NOTES = {

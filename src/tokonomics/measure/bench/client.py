@@ -20,7 +20,7 @@ import aiohttp
 
 from tokonomics.errors import shorten
 from tokonomics.measure.bench.stream import AnswerStream, BadAnswer, said
-from tokonomics.measure.bench.target import Target
+from tokonomics.measure.bench.target import BenchTarget
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 
@@ -67,7 +67,7 @@ class Reply:
 class Client:
     """A session with a server; use it with ``async with``."""
 
-    def __init__(self, target: Target, timeout_s: float, retries: int) -> None:
+    def __init__(self, target: BenchTarget, timeout_s: float, retries: int) -> None:
         self._target = target
         self._retries = retries
         self._key = os.environ.get(KEY_VARIABLE, "").strip()

@@ -16,7 +16,7 @@ from time import perf_counter
 
 import numpy as np
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.measure.bench.client import Client, Reply
 from tokonomics.measure.bench.stopping import Stopping
 from tokonomics.measure.benchmark_run import LoadPoint, Outside, RequestRecord, latencies, point_from_records, tpot
@@ -33,7 +33,7 @@ Spent = Callable[[], float]
 
 
 @dataclass
-class Window:
+class LoadWindow:
     """What one load gave, while it runs and after."""
 
     started_s: float
@@ -63,11 +63,13 @@ class Window:
         if not self.answered and self.unanswered >= HOPELESS:
             raise BadInput(
                 f"the server failed {HOPELESS} requests and answered none: {reply.error}",
-                fix="See the server's log; a smaller --concurrency or --rate may be all it takes.",
+                fix=f"See the server's log; a smaller {option('concurrency')} or {option('rate')} may be all it takes.",
             )
 
 
-async def closed_loop(client: Client, users: int, ask: Ask, stopping: Stopping, spent: Spent, window: Window) -> None:
+async def closed_loop(
+    client: Client, users: int, ask: Ask, stopping: Stopping, spent: Spent, window: LoadWindow
+) -> None:
     """Fills the window; returns when every request that was sent has ended."""
     warm: set[int] = set()
     owed: set[int] = set()
@@ -102,7 +104,7 @@ async def closed_loop(client: Client, users: int, ask: Ask, stopping: Stopping, 
 
 
 async def open_loop(
-    client: Client, due: Iterable[tuple[float, bytes]], stopping: Stopping, spent: Spent, window: Window
+    client: Client, due: Iterable[tuple[float, bytes]], stopping: Stopping, spent: Spent, window: LoadWindow
 ) -> None:
     """Sends each request when it is due, until there is no more or the measurement has what it needs."""
 
@@ -132,7 +134,7 @@ async def open_loop(
         window.phase = "draining"
 
 
-def _measured(window: Window, reply: Reply, stopping: Stopping) -> None:
+def _measured(window: LoadWindow, reply: Reply, stopping: Stopping) -> None:
     window.keep(reply, inside=True)
     first_s = reply.first_s if reply.error is None else None
     stopping.add(
@@ -153,7 +155,7 @@ def outside_of(replies: Iterable[Reply]) -> Outside:
 
 
 def point_of(
-    window: Window, extra: Iterable[Reply] = (), *, concurrency: int | None = None, rate: float | None = None
+    window: LoadWindow, extra: Iterable[Reply] = (), *, concurrency: int | None = None, rate: float | None = None
 ) -> LoadPoint | None:
     """The figures of a load; None where nothing was answered. ``extra`` was sent to prepare it."""
     opened_s, closed_s = window.opened_s, window.closed_s

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from time import perf_counter
 
-from tokonomics.measure.bench.loads import Window
+from tokonomics.measure.bench.loads import LoadWindow
 from tokonomics.measure.bench.stopping import Stopping
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
@@ -35,7 +35,7 @@ class Drawing:
     """Shows a load while it runs: ``async with Drawing(…):``."""
 
     def __init__(
-        self, show: Show | None, load: str, window: Window, stopping: Stopping, usd_per_hour: float | None
+        self, show: Show | None, load: str, window: LoadWindow, stopping: Stopping, usd_per_hour: float | None
     ) -> None:
         self._show, self._load, self._window, self._stopping = show, load, window, stopping
         self._usd_per_hour = usd_per_hour
@@ -56,7 +56,7 @@ class Drawing:
             await asyncio.sleep(_DRAWN_EVERY_S)
 
 
-def progress(load: str, window: Window, stopping: Stopping, usd_per_hour: float | None, now_s: float) -> Progress:
+def progress(load: str, window: LoadWindow, stopping: Stopping, usd_per_hour: float | None, now_s: float) -> Progress:
     """The state of a window at a moment."""
     until_s = window.closed_s if window.phase == "draining" and window.closed_s else now_s
     measured_s = until_s - (window.opened_s or until_s)

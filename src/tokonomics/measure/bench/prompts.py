@@ -10,7 +10,7 @@ import random
 from itertools import accumulate
 from typing import NamedTuple
 
-from tokonomics.measure.bench.target import Target
+from tokonomics.measure.bench.target import BenchTarget
 
 _PLAIN = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
@@ -48,10 +48,10 @@ def scale_from(words: tuple[int, int], tokens: tuple[int, int]) -> Scale:
     return Scale(max(0.0, tokens[0] - slope * words[0]), slope)
 
 
-class Prompts:
+class BenchPrompts:
     """Makes requests; equal seeds make equal ones."""
 
-    def __init__(self, target: Target, model: str, seed: int) -> None:
+    def __init__(self, target: BenchTarget, model: str, seed: int) -> None:
         self._random = random.Random(seed)
         words = self._random.choices(WORDS, k=_TEXT_WORDS)
         self._text = "".join(f" {word}" for word in words).encode()

@@ -15,13 +15,13 @@ from itertools import islice
 from time import perf_counter, process_time
 
 from tokonomics import __version__
-from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.measure.bench.client import KEY_VARIABLE, Client, Reply
-from tokonomics.measure.bench.loads import Window, closed_loop, open_loop, point_of
+from tokonomics.measure.bench.loads import LoadWindow, closed_loop, open_loop, point_of
 from tokonomics.measure.bench.progress import Drawing, Show
-from tokonomics.measure.bench.prompts import Prompts, scale_from
+from tokonomics.measure.bench.prompts import BenchPrompts, scale_from
 from tokonomics.measure.bench.stopping import Budget, Stopping
-from tokonomics.measure.bench.target import Target
+from tokonomics.measure.bench.target import BenchTarget
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint
 from tokonomics.measure.importers.own import NAME
 from tokonomics.measure.load_curve import holds
@@ -44,10 +44,10 @@ _CACHED = 0.2
 
 
 @dataclass(frozen=True)
-class Asked:
+class BenchSettings:
     """What a load test is asked to do; exactly one kind of load."""
 
-    target: Target
+    target: BenchTarget
     model: str | None = None
     users: Sequence[int] = ()
     rates: Sequence[float] = ()
@@ -64,7 +64,7 @@ class Asked:
     seed: int = 0
 
 
-def run_bench(asked: Asked, show: Show | None = None) -> BenchmarkRun:
+def run_bench(asked: BenchSettings, show: Show | None = None) -> BenchmarkRun:
     """Measure; raises ``BadInput`` where the server cannot be measured at all."""
     _allow_many_connections()
     bench = _Bench(asked, show)
@@ -83,7 +83,7 @@ def run_bench(asked: Asked, show: Show | None = None) -> BenchmarkRun:
 
 
 class _Bench:
-    def __init__(self, asked: Asked, show: Show | None) -> None:
+    def __init__(self, asked: BenchSettings, show: Show | None) -> None:
         self.asked, self.show = asked, show
         self.started_s = perf_counter()
         self.notes: list[str] = []
@@ -97,7 +97,7 @@ class _Bench:
         async with Client(asked.target, asked.timeout_s, asked.retries) as client:
             self.client = client
             model = asked.model or await self._model()
-            self.prompts = Prompts(asked.target, model, asked.seed)
+            self.prompts = BenchPrompts(asked.target, model, asked.seed)
             await self._learn()
             points = await self._measured()
             if client.one_request_a_connection:
@@ -113,7 +113,9 @@ class _Bench:
                 "beginnings like theirs; another --seed sends new ones"
             )
         if not points:
-            raise BadInput("no load gave one answer inside its window", fix="Give it more time with --seconds.")
+            raise BadInput(
+                "no load gave one answer inside its window", fix=f"Give it more time with {option('seconds')}."
+            )
         self.result = BenchmarkRun(
             tool=NAME,
             tool_version=__version__,
@@ -142,11 +144,11 @@ class _Bench:
             raise BadInput(
                 f"the server lists no model{why}",
                 where=self.asked.target.shown,
-                fix=f"Is it up? Name the model with --model; a key is taken from {KEY_VARIABLE}.",
+                fix=f"Is it up? Name the model with {option('model')}; a key is taken from {KEY_VARIABLE}.",
             )
         if len(names) > 1:
             shown = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
-            raise BadInput(f"the server has {len(names)} models", where="--model", fix=f"Name one of: {shown}")
+            raise BadInput(f"the server has {len(names)} models", field="model", fix=f"Name one of: {shown}")
         return names[0]
 
     async def _learn(self) -> None:
@@ -183,7 +185,7 @@ class _Bench:
             guesses = nearest(wanted, known) or known[:3]
             fix = f"Its models: {', '.join(guesses)}." if guesses else "Is the path right? Such as http://host:8000/v1."
         elif reply.status in (400, 413, 422):
-            fix = "A smaller --input may be all it takes, or another --model."
+            fix = f"A smaller {option('input')} may be all it takes, or another {option('model')}."
         elif "without usage" in (reply.error or ""):
             fix = "The server ignores stream_options.include_usage: tokens cannot be counted, so it cannot be measured."
         return BadInput(f"no first answer: {reply.error}", where=self.asked.target.shown, fix=fix)
@@ -248,7 +250,7 @@ class _Bench:
 
     async def _closed(self, users: int) -> LoadPoint | None:
         asked = self.asked
-        window, stopping = Window(perf_counter()), Stopping(asked.budget, users)
+        window, stopping = LoadWindow(perf_counter()), Stopping(asked.budget, users)
 
         def ask() -> bytes:
             return self.prompts.request(asked.input_tokens, asked.output_tokens)
@@ -262,7 +264,7 @@ class _Bench:
         asked = self.asked
         due = self._due(trace, rate)
         load = f"{rate:g} requests/s" if rate else "the trace"
-        window, stopping = Window(perf_counter()), Stopping(asked.budget, 3)
+        window, stopping = LoadWindow(perf_counter()), Stopping(asked.budget, 3)
         for _ in range(_WARM_UP):
             body = self.prompts.request(asked.input_tokens, asked.output_tokens)
             window.keep(await self.client.ask(body, perf_counter()), inside=False)
@@ -298,7 +300,7 @@ class _Bench:
         taken, self.prepared = self.prepared, []
         return taken
 
-    def _finished(self, made: LoadPoint | None, window: Window, stopping: Stopping) -> LoadPoint | None:
+    def _finished(self, made: LoadPoint | None, window: LoadWindow, stopping: Stopping) -> LoadPoint | None:
         if made is None:
             first = next((each.error for each in window.replies if each.error), "nothing was answered in time")
             self.notes.append(f"A load gave no figure: {shorten(first, 160)}")

@@ -7,7 +7,7 @@ from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.addresses import shown_address, split_address
 
 
-class Target(NamedTuple):
+class BenchTarget(NamedTuple):
     """An endpoint of an OpenAI-compatible server."""
 
     url: str
@@ -21,7 +21,7 @@ class Target(NamedTuple):
         return shown_address(self.url)
 
 
-def target(url: str) -> Target:
+def target(url: str) -> BenchTarget:
     """``http://host:8000``, ``…/v1`` or a whole endpoint."""
     parts = split_address(url)
     if parts is None:
@@ -36,4 +36,4 @@ def target(url: str) -> Target:
         base = path if path.endswith("/v1") or path.rsplit("/", 1)[-1].startswith("v") else f"{path}/v1"
         path, chat = f"{base}/chat/completions", True
     made = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
-    return Target(made, urlunsplit((parts.scheme, parts.netloc, f"{base}/models", parts.query, "")), chat)
+    return BenchTarget(made, urlunsplit((parts.scheme, parts.netloc, f"{base}/models", parts.query, "")), chat)

@@ -18,7 +18,7 @@ from tokonomics.measure.benchmark_run import (
     latencies,
     point_from_records,
 )
-from tokonomics.measure.importers.fields import Fields, from_totals, moment, spread_of, unit_s, users_of
+from tokonomics.measure.importers.fields import ResultFields, from_totals, moment, spread_of, unit_s, users_of
 
 NAME = "aiperf or genai-perf"
 NAME_RECORDS = "aiperf requests (profile_export.jsonl)"
@@ -36,7 +36,7 @@ def matches_records(document: Any) -> bool:
 
 
 def read(documents: list[Any], where: str) -> BenchmarkRun:
-    profile = Fields(documents[0], where)
+    profile = ResultFields(documents[0], where)
     settings = profile.values.get("input_config") or {}
     throughput = profile.inside("request_throughput").positive("avg")
     completed = profile.maybe("request_count").maybe_count("avg") or _count_of(profile)
@@ -70,7 +70,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
 
 def read_records(documents: list[Any], where: str) -> BenchmarkRun:
     """Every request of a run; its load is not in the file."""
-    lines = [Fields(document, where, f"line {at}") for at, document in enumerate(documents, 1)]
+    lines = [ResultFields(document, where, f"line {at}") for at, document in enumerate(documents, 1)]
     starts = [line.inside("metadata").positive("request_start_ns") * 1e-9 for line in lines]
     # A request that never ended, or does not say when, held its place for no time that is known.
     told = [line.inside("metadata").maybe_number("request_end_ns") for line in lines]
@@ -88,10 +88,10 @@ def read_records(documents: list[Any], where: str) -> BenchmarkRun:
     return BenchmarkRun(tool="aiperf", points=(made.model_copy(update={"concurrency": users, "notes": notes}),))
 
 
-def _record(line: Fields, sent_s: float, gaps: list[float]) -> RequestRecord:
+def _record(line: ResultFields, sent_s: float, gaps: list[float]) -> RequestRecord:
     metrics, failed = line.maybe("metrics"), line.values.get("error")
     if failed:
-        what = Fields(failed, line.where, f"{line.path}.error") if isinstance(failed, Mapping) else None
+        what = ResultFields(failed, line.where, f"{line.path}.error") if isinstance(failed, Mapping) else None
         return RequestRecord(
             sent_s=sent_s, input_tokens=0, output_tokens=0, error=(what and what.text("type")) or "error"
         )
@@ -107,7 +107,7 @@ def _record(line: Fields, sent_s: float, gaps: list[float]) -> RequestRecord:
     )
 
 
-def _time_s(metrics: Fields, name: str) -> float | None:
+def _time_s(metrics: ResultFields, name: str) -> float | None:
     found = metrics.maybe(name)
     value = found.maybe_number("value")
     return None if value is None else value * unit_s(found, "unit", "ms")
@@ -122,11 +122,11 @@ def _most_at_once(starts: list[float], ends: list[float]) -> int:
     return max(1, most)
 
 
-def _value(profile: Fields, name: str) -> float | None:
+def _value(profile: ResultFields, name: str) -> float | None:
     return profile.maybe(name).maybe_number("avg")
 
 
-def _count_of(profile: Fields) -> int:
+def _count_of(profile: ResultFields) -> int:
     """How many requests a metric has values of, where the file has no count of its own."""
     found = profile.maybe("request_latency").maybe_count("count")
     if not found:
@@ -134,16 +134,18 @@ def _count_of(profile: Fields) -> int:
     return found
 
 
-def _duration_s(profile: Fields) -> float | None:
+def _duration_s(profile: ResultFields) -> float | None:
     value = _value(profile, "benchmark_duration")
     return value * unit_s(profile.maybe("benchmark_duration"), "unit", "ms") if value else None
 
 
-def _errors(profile: Fields) -> int:
-    return sum(Fields(each, profile.where).maybe_count("count") or 0 for _, each in profile.listed("error_summary"))
+def _errors(profile: ResultFields) -> int:
+    return sum(
+        ResultFields(each, profile.where).maybe_count("count") or 0 for _, each in profile.listed("error_summary")
+    )
 
 
-def _spread(profile: Fields, name: str) -> Latencies | None:
+def _spread(profile: ResultFields, name: str) -> Latencies | None:
     return spread_of(profile.maybe(name), "avg", "unit", "ms")
 
 

@@ -17,7 +17,7 @@ _ROUNDED = 0.05
 """Beyond any total of a benchmark, and any time in nanoseconds: a slip in the file."""
 
 
-class Fields:
+class ResultFields:
     """An object of the document, and where it is."""
 
     def __init__(self, values: Any, where: str, path: str = "") -> None:
@@ -33,21 +33,21 @@ class Fields:
     def wrong(self, name: str, why: str) -> BadInput:
         return BadInput(f"field '{self._full(name)}' {why}", where=self.where)
 
-    def inside(self, *names: str) -> "Fields":
+    def inside(self, *names: str) -> "ResultFields":
         """The object under those names."""
         found = self
         for name in names:
             if name not in found:
                 raise found.wrong(name, "is missing")
-            found = Fields(found.values[name], self.where, found._full(name))
+            found = ResultFields(found.values[name], self.where, found._full(name))
         return found
 
-    def maybe(self, *names: str) -> "Fields":
+    def maybe(self, *names: str) -> "ResultFields":
         """The same; without fields where it is not there."""
         found = self
         for name in names:
             value = found.values.get(name)
-            found = Fields(value if isinstance(value, Mapping) else {}, self.where, found._full(name))
+            found = ResultFields(value if isinstance(value, Mapping) else {}, self.where, found._full(name))
         return found
 
     def number(self, name: str) -> float:
@@ -111,9 +111,9 @@ class Fields:
             raise self.wrong(name, "is not a list")
         return enumerate(value or ())
 
-    def _entry(self, name: str, at: int, value: Any) -> "Fields":
+    def _entry(self, name: str, at: int, value: Any) -> "ResultFields":
         """One entry of a list, under the name that a message calls it by."""
-        entry = Fields({"": value}, self.where, f"{self._full(name)}[{at}]")
+        entry = ResultFields({"": value}, self.where, f"{self._full(name)}[{at}]")
         if value is None:
             raise entry.wrong("", "is null")
         return entry
@@ -130,7 +130,7 @@ def _no_number(value: Any) -> str:
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 
 
-def unit_s(metric: Fields, field: str, usual: str) -> float:
+def unit_s(metric: ResultFields, field: str, usual: str) -> float:
     """Seconds of the unit that a metric states under that name."""
     stated = metric.text(field) or usual
     unit = stated.lower().split("/")[0]
@@ -139,21 +139,21 @@ def unit_s(metric: Fields, field: str, usual: str) -> float:
     return UNITS_S[unit]
 
 
-def spread(mean: float | None, percentiles: Fields, unit_s: float) -> Latencies | None:
+def spread(mean: float | None, percentiles: ResultFields, unit_s: float) -> Latencies | None:
     """A mean and the percentiles beside it, p50 and so on; None where there is nothing."""
     found = {name: mean if name == "mean" else percentiles.maybe_number(name) for name in STATISTICS}
     made = {name: value * unit_s for name, value in found.items() if value is not None}
     return Latencies(**made) if made else None
 
 
-def spread_of(metric: Fields, mean: str, unit: str, usual: str) -> Latencies | None:
+def spread_of(metric: ResultFields, mean: str, unit: str, usual: str) -> Latencies | None:
     """The same of a metric that states its unit, which nobody asks for where there is no figure."""
     if all(metric.maybe_number(name) is None for name in (mean, *STATISTICS)):
         return None
     return spread(metric.maybe_number(mean), metric, unit_s(metric, unit, usual))
 
 
-def named_latencies(fields: Fields, pattern: str, unit_s: float) -> Latencies | None:
+def named_latencies(fields: ResultFields, pattern: str, unit_s: float) -> Latencies | None:
     """Statistics under names such as ``{}_ttft_ms``, where median stands for p50."""
     found = {}
     for statistic in STATISTICS:

@@ -9,9 +9,9 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, RequestRecord, point_from_records
-from tokonomics.measure.importers.fields import Fields, from_totals, spread, unix_moment, users_of
+from tokonomics.measure.importers.fields import ResultFields, from_totals, spread, unix_moment, users_of
 from tokonomics.traffic.documents import requests_of
-from tokonomics.traffic.formats import Layout
+from tokonomics.traffic.formats import LogLayout
 from tokonomics.traffic.sources import value_at
 
 NAME = "guidellm"
@@ -22,7 +22,7 @@ def matches(document: Any) -> bool:
 
 
 def read(documents: list[Any], where: str) -> BenchmarkRun:
-    report = Fields(documents[0], where)
+    report = ResultFields(documents[0], where)
     version = report.maybe("metadata").maybe_count("version")
     if version != 2:
         raise BadInput(
@@ -31,7 +31,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
             fix="Run guidellm 0.8 or newer.",
         )
     found = requests_of([dict(report.values)], where)
-    benchmarks = [Fields(each, where, f"benchmarks[{at}]") for at, each in report.listed("benchmarks")]
+    benchmarks = [ResultFields(each, where, f"benchmarks[{at}]") for at, each in report.listed("benchmarks")]
     if not benchmarks or found is None:
         raise BadInput("a guidellm result without a benchmark", where=where)
     return BenchmarkRun(
@@ -44,7 +44,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     )
 
 
-def _point(benchmark: Fields, layout: Layout) -> LoadPoint:
+def _point(benchmark: ResultFields, layout: LogLayout) -> LoadPoint:
     strategy = benchmark.maybe("config", "strategy")
     kind = strategy.text("type_")
     rate = strategy.maybe_number("rate") if kind in ("constant", "poisson") else None
@@ -52,7 +52,7 @@ def _point(benchmark: Fields, layout: Layout) -> LoadPoint:
     duration_s = benchmark.positive("duration")
     requests = benchmark.maybe("requests")
     records = [
-        _record(Fields(each, benchmark.where, f"{requests.path}.{outcome}[{at}]"), layout, failed)
+        _record(ResultFields(each, benchmark.where, f"{requests.path}.{outcome}[{at}]"), layout, failed)
         for outcome, failed in (("successful", None), ("errored", "error"), ("incomplete", "cut off at the end"))
         for at, each in requests.listed(outcome)
     ]
@@ -70,11 +70,13 @@ def _point(benchmark: Fields, layout: Layout) -> LoadPoint:
     return made
 
 
-def _record(request: Fields, layout: Layout, failed: str | None) -> RequestRecord:
+def _record(request: ResultFields, layout: LogLayout, failed: str | None) -> RequestRecord:
     sent, tokens_in, tokens_out = (
         value_at(dict(request.values), places) for places in (layout.arrival, layout.input, layout.output)
     )
-    read = Fields({"arrival": sent, "input": tokens_in or 0, "output": tokens_out or 0}, request.where, request.path)
+    read = ResultFields(
+        {"arrival": sent, "input": tokens_in or 0, "output": tokens_out or 0}, request.where, request.path
+    )
     first_ms, gap_ms = (request.maybe_number(f"{name}_ms") for name in ("time_to_first_token", "inter_token_latency"))
     return RequestRecord(
         sent_s=read.maybe_number("arrival") or 0.0,
@@ -88,7 +90,7 @@ def _record(request: Fields, layout: Layout, failed: str | None) -> RequestRecor
     )
 
 
-def _summary(benchmark: Fields, totals: Fields, duration_s: float, load: dict[str, Any]) -> LoadPoint:
+def _summary(benchmark: ResultFields, totals: ResultFields, duration_s: float, load: dict[str, Any]) -> LoadPoint:
     """Of a file that keeps a sample of its requests, or none."""
     metrics, completed = benchmark.inside("metrics"), totals.count("successful")
     if not completed:
@@ -107,6 +109,6 @@ def _summary(benchmark: Fields, totals: Fields, duration_s: float, load: dict[st
     )
 
 
-def _spread(metrics: Fields, name: str, unit_s: float) -> Latencies | None:
+def _spread(metrics: ResultFields, name: str, unit_s: float) -> Latencies | None:
     found = metrics.maybe(name, "successful")
     return spread(found.maybe_number("mean"), found.maybe("percentiles"), unit_s)

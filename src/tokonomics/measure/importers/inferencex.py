@@ -8,7 +8,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
-from tokonomics.measure.importers.fields import Fields, named_latencies
+from tokonomics.measure.importers.fields import ResultFields, named_latencies
 from tokonomics.measure.measurements import VARYING_LENGTHS
 
 NAME = "InferenceX agg"
@@ -20,7 +20,7 @@ def matches(document: Any) -> bool:
 
 def read(documents: list[Any], where: str) -> BenchmarkRun:
     """Several objects are several loads of one set-up."""
-    loads = [Fields(document, where, f"[{at}]") for at, document in enumerate(documents)]
+    loads = [ResultFields(document, where, f"[{at}]") for at, document in enumerate(documents)]
     setups = {(load.text("model"), _stated(load)) for load in loads}
     if len(setups) > 1:
         shown = ", ".join(sorted(f"{model} on {stated.gpus}×{stated.gpu}" for model, stated in setups)[:4])
@@ -31,7 +31,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     return BenchmarkRun(tool="InferenceX", model=model, stated=stated, points=tuple(_point(load) for load in loads))
 
 
-def _gpus(load: Fields) -> tuple[int, int, int]:
+def _gpus(load: ResultFields) -> tuple[int, int, int]:
     """All of them, those that compute prompts, those that write answers."""
     prefill, decode = load.maybe_count("num_prefill_gpu") or 0, load.maybe_count("num_decode_gpu") or 0
     if prefill or decode:
@@ -41,7 +41,7 @@ def _gpus(load: Fields) -> tuple[int, int, int]:
     return together, together, together
 
 
-def _stated(load: Fields) -> Stated:
+def _stated(load: ResultFields) -> Stated:
     apart = load.values.get("disagg") in (True, "true", "True")
     engine = load.text("framework")
     return Stated(
@@ -56,7 +56,7 @@ def _stated(load: Fields) -> Stated:
     )
 
 
-def _point(load: Fields) -> LoadPoint:
+def _point(load: ResultFields) -> LoadPoint:
     total_gpus, prefill_gpus, decode_gpus = _gpus(load)
     input_tokens = load.positive("isl") * VARYING_LENGTHS["InferenceX"]
     output_tokens = load.positive("osl") * VARYING_LENGTHS["InferenceX"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, Stated
-from tokonomics.measure.importers.fields import Fields, moment, spread_of, users_of
+from tokonomics.measure.importers.fields import ResultFields, moment, spread_of, users_of
 
 NAME = "llm-d Benchmark Report v0.2"
 
@@ -20,7 +20,7 @@ def matches(document: Any) -> bool:
 
 
 def read(documents: list[Any], where: str) -> BenchmarkRun:
-    report = Fields(documents[0], where)
+    report = ResultFields(documents[0], where)
     version = str(report.values["version"])
     if not re.fullmatch(r"0\.2(\.\d+)?", version):
         raise BadInput(f"Benchmark Report of version {version[:20]}; version 0.2 is read", where=where)
@@ -55,20 +55,20 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     )
 
 
-def _rate(rates: Fields, name: str) -> float | None:
+def _rate(rates: ResultFields, name: str) -> float | None:
     return rates.maybe(name).maybe_number("mean") or None
 
 
-def _when(time: Fields) -> Any:
+def _when(time: ResultFields) -> Any:
     start = time.values.get("start")
     return moment(start) if isinstance(start, str) else start if hasattr(start, "isoformat") else None
 
 
-def _stack(report: Fields) -> tuple[Stated, str | None]:
+def _stack(report: ResultFields) -> tuple[Stated, str | None]:
     """The GPUs of all engine components together, and the model of the first."""
     engines = []
     for at, each in report.maybe("scenario").listed("stack"):
-        part = Fields(each, report.where, f"scenario.stack[{at}]").maybe("standardized")
+        part = ResultFields(each, report.where, f"scenario.stack[{at}]").maybe("standardized")
         if part.text("kind") == "inference_engine":
             engines.append(part)
     if not engines:
@@ -95,5 +95,5 @@ def _stack(report: Fields) -> tuple[Stated, str | None]:
     )
 
 
-def _spread(waiting: Fields, name: str) -> Latencies | None:
+def _spread(waiting: ResultFields, name: str) -> Latencies | None:
     return spread_of(waiting.maybe(name), "mean", "units", "s")

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
-from tokonomics.measure.importers.fields import Fields, from_totals, named_latencies, users_of
+from tokonomics.measure.importers.fields import ResultFields, from_totals, named_latencies, users_of
 
 NAME = "SGLang bench_serving"
 
@@ -22,7 +22,7 @@ def matches(document: Any) -> bool:
 
 
 def read(documents: list[Any], where: str) -> BenchmarkRun:
-    runs = [Fields(document, where, f"run {at}") for at, document in enumerate(documents, 1)]
+    runs = [ResultFields(document, where, f"run {at}") for at, document in enumerate(documents, 1)]
     servers = [run.maybe("server_info") for run in runs]
     models = {server.text("model_path") or run.text("model") for run, server in zip(runs, servers, strict=True)}
     if len(models) > 1:
@@ -38,7 +38,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     )
 
 
-def _point(run: Fields) -> LoadPoint:
+def _point(run: ResultFields) -> LoadPoint:
     duration_s, completed = run.positive("duration"), run.count("completed")
     if not completed:
         raise BadInput(f"{run.path}: no request was answered", where=run.where)

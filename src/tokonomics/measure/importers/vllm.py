@@ -19,7 +19,7 @@ from tokonomics.measure.benchmark_run import (
     point_from_records,
     tpot,
 )
-from tokonomics.measure.importers.fields import Fields, from_totals, moment, named_latencies, users_of
+from tokonomics.measure.importers.fields import ResultFields, from_totals, moment, named_latencies, users_of
 from tokonomics.traffic.promises import STATISTICS
 from tokonomics.units import plural, seconds
 
@@ -46,7 +46,7 @@ def matches(document: Any) -> bool:
 
 def read(documents: list[Any], where: str) -> BenchmarkRun:
     """One run; every document is a load."""
-    runs = [Fields(document, where) for document in documents]
+    runs = [ResultFields(document, where) for document in documents]
     models = {run.text("model_id") for run in runs}
     if len(models) > 1:
         raise BadInput("holds runs of several models", where=where, fix="Import the runs of one model at a time.")
@@ -59,7 +59,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     )
 
 
-def _point(run: Fields) -> LoadPoint:
+def _point(run: ResultFields) -> LoadPoint:
     duration_s, completed = run.positive("duration"), run.count("completed")
     if not completed:
         raise BadInput(f"no request was answered: {run.maybe_count('failed') or 'all'} failed", where=run.where)
@@ -79,7 +79,7 @@ def _point(run: Fields) -> LoadPoint:
     return LoadPoint(**load, **made, failed=failed, ttft_s=first, **_summary(run))
 
 
-def _summary(run: Fields) -> dict[str, Latencies | None]:
+def _summary(run: ResultFields) -> dict[str, Latencies | None]:
     """How long answers took, as the file sums it up."""
     e2e = named_latencies(run, "{}_e2el_ms", 1e-3)
     if e2e is None and "latencies" in run:
@@ -88,7 +88,7 @@ def _summary(run: Fields) -> dict[str, Latencies | None]:
     return {**waits, "e2e_s": e2e}
 
 
-def _detailed(run: Fields, duration_s: float, load: dict[str, Any]) -> LoadPoint:
+def _detailed(run: ResultFields, duration_s: float, load: dict[str, Any]) -> LoadPoint:
     starts, firsts = run.numbers("start_times"), run.numbers("ttfts")
     inputs, outputs = run.counts("input_lens"), run.counts("output_lens")
     timed = "itls" in run
@@ -132,7 +132,7 @@ def _detailed(run: Fields, duration_s: float, load: dict[str, Any]) -> LoadPoint
     return made.model_copy(update={"notes": (*made.notes, *doubts)})
 
 
-def _gaps(run: Fields, at: int, found: Any) -> list[float]:
+def _gaps(run: ResultFields, at: int, found: Any) -> list[float]:
     """Between the tokens of one answer; one by one through ``Fields`` would take minutes for millions of them."""
     if not isinstance(found, list):
         raise run.wrong(f"itls[{at}]", "is not a list")
@@ -141,7 +141,7 @@ def _gaps(run: Fields, at: int, found: Any) -> list[float]:
     return found
 
 
-def _check_times(run: Fields, records: list[RequestRecord], starts: list[float], duration_s: float) -> None:
+def _check_times(run: ResultFields, records: list[RequestRecord], starts: list[float], duration_s: float) -> None:
     """Every request is sent and answered before the run ends, all on one clock."""
     end_s, within = duration_s * _ROUNDED, f"the run lasted {duration_s:,.4g} s (duration)"
     for at, (record, start) in enumerate(zip(records, starts, strict=True)):
@@ -158,7 +158,7 @@ def _check_times(run: Fields, records: list[RequestRecord], starts: list[float],
             raise run.wrong(f"itls[{at}]", f"{answered}, but {within}")
 
 
-def _check_gaps(run: Fields, records: list[RequestRecord], gaps: list[list[float]]) -> list[str]:
+def _check_gaps(run: ResultFields, records: list[RequestRecord], gaps: list[list[float]]) -> list[str]:
     """Answers in other pieces than tokens are noted: several tokens at once, or pieces (of reasoning) not counted."""
     fewer, more = [], []
     for at, (record, gap) in enumerate(zip(records, gaps, strict=True)):
@@ -181,7 +181,7 @@ def _check_gaps(run: Fields, records: list[RequestRecord], gaps: list[list[float
     return notes
 
 
-def _contradictions(run: Fields, made: LoadPoint) -> list[str]:
+def _contradictions(run: ResultFields, made: LoadPoint) -> list[str]:
     """A note where what vLLM printed is far from what its lists say."""
     found = []
     for name, listed in (("ttft", made.ttft_s), ("tpot", made.tpot_s), ("itl", made.itl_s), ("e2el", made.e2e_s)):

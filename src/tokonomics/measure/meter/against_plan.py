@@ -12,15 +12,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from tokonomics.errors import BadInput, from_validation, shorten
-from tokonomics.measure.meter.state import Factor, Planned, Tally, Verdict
+from tokonomics.errors import BadInput, from_validation, option, shorten
+from tokonomics.measure.meter.state import Factor, MeterTally, Planned, Verdict
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, usd
 
 _NO_NEWS = 1.05
 """A factor or ratio this close to 1 is the plan kept: predictions are not closer."""
 
 
-def compare(actual: Tally, planned: Planned) -> Verdict | None:
+def compare(actual: MeterTally, planned: Planned) -> Verdict | None:
     """None while there is no price yet."""
     price = actual.usd_per_mtok
     if price is None or price <= 0:
@@ -38,7 +38,7 @@ def compare(actual: Tally, planned: Planned) -> Verdict | None:
     )
 
 
-def _factors(actual: Tally, planned: Planned, ratio: float) -> list[Factor]:
+def _factors(actual: MeterTally, planned: Planned, ratio: float) -> list[Factor]:
     made: list[Factor] = []
     hourly = actual.usd_per_hour
     if planned.usd_per_hour and hourly:
@@ -110,7 +110,7 @@ def _largest(factors: list[Factor]) -> Factor | None:
     return largest if weight > _NO_NEWS else None
 
 
-def _said(ratio: float, largest: Factor | None, actual: Tally, planned: Planned) -> str:
+def _said(ratio: float, largest: Factor | None, actual: MeterTally, planned: Planned) -> str:
     if 1 / _NO_NEWS <= ratio <= _NO_NEWS:
         return "you pay what was planned"
     if ratio < 1:
@@ -123,7 +123,7 @@ def _said(ratio: float, largest: Factor | None, actual: Tally, planned: Planned)
 
 def read_plan(path: Path) -> Planned:
     """The pick of ``tokonomics plan … --json``, of one replica."""
-    where = f"--plan {shorten(path.name)}"
+    where = option("plan", shorten(path.name))
     try:
         document = json.loads(path.read_text())
     except OSError as error:

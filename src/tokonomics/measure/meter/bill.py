@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import whole
 from tokonomics.measure.meter.against_plan import compare
 from tokonomics.measure.meter.spans import Span, cut, cut_every, tally
-from tokonomics.measure.meter.state import Planned, Tally, Verdict
+from tokonomics.measure.meter.state import MeterTally, Planned, Verdict
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
@@ -32,7 +32,7 @@ class BillLine(Noun):
 
     group: tuple[str, ...]
     """A value for each of the bill's keys; "" where there is none."""
-    sums: Tally
+    sums: MeterTally
 
 
 class Bill(Noun):
@@ -42,7 +42,7 @@ class Bill(Noun):
     until: float
     by: tuple[str, ...]
     lines: tuple[BillLine, ...]
-    total: Tally
+    total: MeterTally
     planned: Planned | None = None
     against_plan: Verdict | None = None
 
@@ -51,7 +51,7 @@ def bill(spans: Iterable[Span], since: float, until: float, by: Sequence[str], p
     """Sums by group, in the order of the groups."""
     period_s = min((_PERIODS[key] for key in by if key in _PERIODS), default=None)
     batch = planned.batch if planned else None
-    groups: dict[tuple[str, ...], Tally] = defaultdict(Tally)
+    groups: dict[tuple[str, ...], MeterTally] = defaultdict(MeterTally)
     labels: set[str] = set()
     first, last = until, since
     for span in spans:
@@ -64,7 +64,7 @@ def bill(spans: Iterable[Span], since: float, until: float, by: Sequence[str], p
             key = tuple(_value(piece, _ALIASES.get(name, name)) for name in by)
             groups[key] = groups[key] + tally(piece, batch)
     _known(by, labels)
-    total = sum(groups.values(), Tally())
+    total = sum(groups.values(), MeterTally())
     return Bill(
         since=min(first, last),
         until=last,
@@ -94,42 +94,42 @@ def _known(by: Sequence[str], labels: set[str]) -> None:
             known = ", ".join((*_FIELDS, *_PERIODS, *sorted(labels)))
             raise BadInput(
                 f"nothing in this stretch has a '{shorten(key)}'",
-                where="--by",
+                field="by",
                 fix=f"There are: {known}. Give servers labels with: tokonomics meter … --label team=search",
             )
 
 
-def instant(text: str, now: float, flag: str) -> float:
+def instant(text: str, now: float, field: str) -> float:
     """``7d``, ``90m`` (before now), ``2026-11-08``, ``2026-11-08T12:30`` (UTC), as unix seconds."""
-    ago = duration(text, flag, may_be_date=True)
+    ago = duration(text, field, may_be_date=True)
     if ago is not None:
         return now - ago
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise BadInput(
-            f"'{shorten(text)}' is neither a time nor how long ago", where=flag, fix="Such as 7d, 90m or 2026-11-08."
+            f"'{shorten(text)}' is neither a time nor how long ago", field=field, fix="Such as 7d, 90m or 2026-11-08."
         ) from None
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
-def duration(text: str, flag: str, may_be_date: bool = False) -> float | None:
+def duration(text: str, field: str, may_be_date: bool = False) -> float | None:
     """``15``, ``15s``, ``10m``, ``7d`` as seconds; None for a date where that may be."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", text.strip())
     if match is None or (may_be_date and not match[2]):
         if may_be_date:
             return None
-        raise BadInput(f"'{shorten(text)}' is not how long", where=flag, fix="Such as 15s, 10m, 2h or 7d.")
+        raise BadInput(f"'{shorten(text)}' is not how long", field=field, fix="Such as 15s, 10m, 2h or 7d.")
     seconds = float(match[1]) * _UNITS[match[2] or "s"]
     if seconds > _LONGEST_S:
-        raise BadInput(f"'{shorten(text)}' is longer than any book", where=flag, fix="Such as 15s, 10m, 2h or 7d.")
+        raise BadInput(f"'{shorten(text)}' is longer than any book", field=field, fix="Such as 15s, 10m, 2h or 7d.")
     return seconds
 
 
 def bill_csv(made: Bill, path: Path) -> None:
     """The lines as a table for a spreadsheet; whole or not at all."""
-    sums = list(Tally().model_dump())
-    with whole(path, f"--csv {shorten(path.name)}") as unfinished, unfinished.open("w", newline="") as file:
+    sums = list(MeterTally().model_dump())
+    with whole(path, option("csv", shorten(path.name))) as unfinished, unfinished.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow([*made.by, *sums])
         for line in made.lines:

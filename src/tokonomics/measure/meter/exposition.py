@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import GroupState, MeterState, Tally, usd_per_mtok_of
+from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, usd_per_mtok_of
 from tokonomics.types import Noun
 
 DEFAULT_LISTEN = "127.0.0.1:9464"
@@ -34,7 +34,7 @@ class Told(Noun):
     usd_per_kwh: float | None = None
 
 
-class Family(NamedTuple):
+class MetricFamily(NamedTuple):
     """A metric: its name without ``_total``, whether it counts up, its labels, and what it says."""
 
     name: str
@@ -51,76 +51,84 @@ _GROUP = ("target", "model", "engine")
 _GPU = ("hostname", "gpu", "uuid", "gpu_name")
 _SLICE = (*_GPU, "mig_id")
 
-COST = Family(
+COST = MetricFamily(
     "llm_cost_per_million_tokens", False, (*_GROUP, "basis", "kind"),
     "US dollars per million tokens over the last minute (five where an engine counts at the end of a request). "
     "basis: reservation = every paid hour, usage = busy time alone. kind: all dollars over input and output tokens "
     "(blended), over output alone, or over input alone.",
 )  # fmt: skip
-PLANNED_COST = Family(
+PLANNED_COST = MetricFamily(
     "llm_planned_cost_per_million_tokens", False, ("basis", "kind"), "What the plan promised, in US dollars."
 )
-TOKENS = Family(
+TOKENS = MetricFamily(
     "llm_tokens", True, (*_GROUP, "kind"),
     "Tokens served. kind: input_computed, input_cached (found in the prefix cache), output; the three add up to what "
     "an API would bill.",
 )  # fmt: skip
-UNSEEN = Family(
+UNSEEN = MetricFamily(
     "llm_unseen_tokens", True, _GROUP,
     "Of llm_tokens_total: counted while the server or the meter was away. Leave them out beside busy dollars.",
 )  # fmt: skip
-DOLLARS = Family(
+DOLLARS = MetricFamily(
     "llm_cost_usd", True, (*_GROUP, "state"),
     "US dollars of paid time. state: busy, idle (no work at all), gap (the server did not answer), away (the meter did "
     "not run); the four add up to the bill.",
 )  # fmt: skip
-SECONDS = Family("llm_time_seconds", True, (*_GROUP, "state"), "Paid time, by the same states as llm_cost_usd_total.")
-FAILED_DOLLARS = Family(
+SECONDS = MetricFamily(
+    "llm_time_seconds", True, (*_GROUP, "state"), "Paid time, by the same states as llm_cost_usd_total."
+)
+FAILED_DOLLARS = MetricFamily(
     "llm_failed_cost_usd", True, _GROUP, "Of the busy dollars: spent on requests that failed or were given up."
 )
-REQUESTS = Family("llm_requests", True, (*_GROUP, "outcome"), "Requests that ended: answered or failed.")
-PREEMPTIONS = Family("llm_preemptions", True, _GROUP, "Times a request lost its place and had to compute again.")
-MISSES = Family("llm_missed_readings", True, _GROUP, "Readings that did not come, since the meter started.")
-RUNNING = Family("llm_requests_running", False, _GROUP, "Requests in the batch now.")
-WAITING = Family("llm_requests_waiting", False, _GROUP, "Requests in the queue now.")
-KV_USE = Family("llm_kv_cache_usage_ratio", False, _GROUP, "Share of the KV cache in use, 0 to 1.")
-BATCH = Family(
+REQUESTS = MetricFamily("llm_requests", True, (*_GROUP, "outcome"), "Requests that ended: answered or failed.")
+PREEMPTIONS = MetricFamily("llm_preemptions", True, _GROUP, "Times a request lost its place and had to compute again.")
+MISSES = MetricFamily("llm_missed_readings", True, _GROUP, "Readings that did not come, since the meter started.")
+RUNNING = MetricFamily("llm_requests_running", False, _GROUP, "Requests in the batch now.")
+WAITING = MetricFamily("llm_requests_waiting", False, _GROUP, "Requests in the queue now.")
+KV_USE = MetricFamily("llm_kv_cache_usage_ratio", False, _GROUP, "Share of the KV cache in use, 0 to 1.")
+BATCH = MetricFamily(
     "llm_batch_requests", False, _GROUP, "Requests running, in the mean over the busy time of the last minute."
 )
-UP = Family("llm_target_up", False, _GROUP, "1 if the last reading came.")
-BUSY = Family("llm_target_busy", False, _GROUP, "1 if there was work at the last reading.")
-INFO = Family("llm_target_info", False, ("target",), "Labels of a target, to join on: pod, namespace, team and so on.")
-TOTAL_PRICE = Family(
+UP = MetricFamily("llm_target_up", False, _GROUP, "1 if the last reading came.")
+BUSY = MetricFamily("llm_target_busy", False, _GROUP, "1 if there was work at the last reading.")
+INFO = MetricFamily(
+    "llm_target_info", False, ("target",), "Labels of a target, to join on: pod, namespace, team and so on."
+)
+TOTAL_PRICE = MetricFamily(
     "llm_total_hourly_cost",
     False,
     ("target",),
     "US dollars per hour of the server, all GPUs (OpenCost: node_total_hourly_cost).",
 )
-GPU_PRICE = Family(
+GPU_PRICE = MetricFamily(
     "llm_gpu_hourly_cost", False, ("target",), "US dollars per GPU and hour (OpenCost: node_gpu_hourly_cost)."
 )
-GPUS = Family("llm_gpu_allocation", False, ("target",), "GPUs of the server (OpenCost: container_gpu_allocation).")
-PRICE_DATE = Family("llm_price_timestamp_seconds", False, (), "The day from which the price is, as unix time.")
-POWER = Family("llm_gpu_power_watts", False, _GPU, "What the board draws now; each physical GPU once.")
-ENERGY = Family("llm_gpu_energy_joules", True, _GPU, "Energy since the driver was loaded; each physical GPU once.")
-ELECTRICITY = Family(
+GPUS = MetricFamily(
+    "llm_gpu_allocation", False, ("target",), "GPUs of the server (OpenCost: container_gpu_allocation)."
+)
+PRICE_DATE = MetricFamily("llm_price_timestamp_seconds", False, (), "The day from which the price is, as unix time.")
+POWER = MetricFamily("llm_gpu_power_watts", False, _GPU, "What the board draws now; each physical GPU once.")
+ENERGY = MetricFamily(
+    "llm_gpu_energy_joules", True, _GPU, "Energy since the driver was loaded; each physical GPU once."
+)
+ELECTRICITY = MetricFamily(
     "llm_electricity_usd",
     True,
     (),
     "Of the GPU boards since the meter started, at the price given; not part of the bill.",
 )
-KWH_PRICE = Family("llm_electricity_usd_per_kwh", False, (), "The price of electricity that the meter was given.")
-UTILIZATION = Family(
+KWH_PRICE = MetricFamily("llm_electricity_usd_per_kwh", False, (), "The price of electricity that the meter was given.")
+UTILIZATION = MetricFamily(
     "llm_gpu_utilization_ratio", False, _SLICE, "Share of time in which any kernel ran: near 1 even at batch 1."
 )
-DRAM = Family(
+DRAM = MetricFamily(
     "llm_gpu_dram_active_ratio", False, _SLICE, "Share of the memory bandwidth in use: what decode is bound by."
 )
-TENSOR = Family("llm_gpu_tensor_active_ratio", False, _SLICE, "Share of time in which tensor cores worked.")
-MEMORY = Family("llm_gpu_memory_used_bytes", False, _SLICE, "GPU memory in use.")
-LAST = Family("llm_meter_last_reading_timestamp_seconds", False, (), "When the meter last looked, as unix time.")
-EVERY = Family("llm_meter_interval_seconds", False, (), "How often the meter looks.")
-HELD = Family(
+TENSOR = MetricFamily("llm_gpu_tensor_active_ratio", False, _SLICE, "Share of time in which tensor cores worked.")
+MEMORY = MetricFamily("llm_gpu_memory_used_bytes", False, _SLICE, "GPU memory in use.")
+LAST = MetricFamily("llm_meter_last_reading_timestamp_seconds", False, (), "When the meter last looked, as unix time.")
+EVERY = MetricFamily("llm_meter_interval_seconds", False, (), "How often the meter looks.")
+HELD = MetricFamily(
     "llm_meter_held_spans", False, (), "Stretches of time not yet written to the ledger, because it cannot be."
 )
 
@@ -154,7 +162,7 @@ class _Once:
 
 def metrics(state: MeterState, told: Told) -> Iterator[Metric]:
     """Families that have anything to say; one with nothing known is left out rather than shown as zero."""
-    found: dict[Family, list[Value]] = {family: [] for family in FAMILIES}
+    found: dict[MetricFamily, list[Value]] = {family: [] for family in FAMILIES}
     for group in state.groups:
         _add_group(found, group)
     _add_targets(found, state.groups, told)
@@ -174,7 +182,7 @@ def metrics(state: MeterState, told: Told) -> Iterator[Metric]:
             yield _metric(family, known)
 
 
-def _metric(family: Family, values: list[tuple[Mapping[str, str], float]]) -> Metric:
+def _metric(family: MetricFamily, values: list[tuple[Mapping[str, str], float]]) -> Metric:
     names = list(dict.fromkeys([*family.labels, *(name for labels, _ in values for name in labels)]))
     make = CounterMetricFamily if family.counts else GaugeMetricFamily
     metric = make(family.name, family.help, labels=names)
@@ -183,7 +191,7 @@ def _metric(family: Family, values: list[tuple[Mapping[str, str], float]]) -> Me
     return metric
 
 
-def _add_group(found: dict[Family, list[Value]], group: GroupState) -> None:
+def _add_group(found: dict[MetricFamily, list[Value]], group: GroupState) -> None:
     labels = {"target": group.target, "model": group.model, "engine": group.engine}
     total = group.total
     for (basis, kind), dollars in cost_per_mtok(group.now).items():
@@ -214,7 +222,7 @@ def _add_group(found: dict[Family, list[Value]], group: GroupState) -> None:
     found[BUSY].append((labels, None if group.busy is None else float(group.busy)))
 
 
-def cost_per_mtok(tally: Tally) -> dict[tuple[str, str], float | None]:
+def cost_per_mtok(tally: MeterTally) -> dict[tuple[str, str], float | None]:
     """By basis and kind of token."""
     unseen_input = tally.unseen_tokens - tally.unseen_output
     return {
@@ -227,7 +235,7 @@ def cost_per_mtok(tally: Tally) -> dict[tuple[str, str], float | None]:
     }
 
 
-def _add_targets(found: dict[Family, list[Value]], groups: Iterable[GroupState], told: Told) -> None:
+def _add_targets(found: dict[MetricFamily, list[Value]], groups: Iterable[GroupState], told: Told) -> None:
     """What belongs to a server and not to each model on it, once."""
     for target, group in {group.target: group for group in groups}.items():
         labels = {"target": target}
@@ -243,9 +251,9 @@ def _label(name: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_]", "_", re.sub(r"^[0-9_]+", "", name)) or "label"
 
 
-def _add_gpus(found: dict[Family, list[Value]], gpus: Iterable[GpuReading]) -> None:
+def _add_gpus(found: dict[MetricFamily, list[Value]], gpus: Iterable[GpuReading]) -> None:
     """Power and energy of each physical GPU, the rest of each slice; pods that share one repeat it, and are one."""
-    seen: set[tuple[Family, tuple[str, ...]]] = set()
+    seen: set[tuple[MetricFamily, tuple[str, ...]]] = set()
     for gpu in gpus:
         labels = {
             "hostname": gpu.labels.get("hostname", ""),
@@ -269,7 +277,7 @@ def listen_address(text: str) -> tuple[str, int]:
     host, _, port = text.strip().rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port[:9]) >= 1 << 16:
         raise BadInput(
-            f"'{shorten(text)}' is no address to listen on", where="--listen", fix=f"Write such as {DEFAULT_LISTEN}."
+            f"'{shorten(text)}' is no address to listen on", field="listen", fix=f"Write such as {DEFAULT_LISTEN}."
         )
     return host.strip("[]") or "127.0.0.1", int(port)
 
@@ -299,7 +307,7 @@ async def serve_exposition(
         except OSError as error:
             raise BadInput(
                 f"cannot listen on {host}:{port}: {error.strerror or error}",
-                where="--listen",
+                field="listen",
                 fix="Choose another port, or end what uses it.",
             ) from None
         shown = f"[{host}]" if ":" in host else host

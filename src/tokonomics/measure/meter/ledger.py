@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.readings import Counted, Reading
-from tokonomics.measure.meter.spans import SUMS, Span, Watched
-from tokonomics.measure.meter.state import Tally
+from tokonomics.measure.meter.spans import SUMS, Span, WatchedSpan
+from tokonomics.measure.meter.state import MeterTally
 
 APPLICATION = 0x746F6B6F
 """``toko``: marks the file as ours, in SQLite's own field for it."""
@@ -68,7 +68,7 @@ class Mark:
     target: str
     until: float
     readings: Mapping[str, Reading]
-    totals: Mapping[str, Tally]
+    totals: Mapping[str, MeterTally]
     """What all spans of each model add up to."""
     usd_per_hour: float
     """As it was priced then: what an absence of the meter costs."""
@@ -147,7 +147,7 @@ class Ledger:
                     target,
                     _finite(until),
                     {each["model"]: _reading(each) for each in json.loads(readings)},
-                    {model: Tally(**sums) for model, sums in json.loads(totals).items()},
+                    {model: MeterTally(**sums) for model, sums in json.loads(totals).items()},
                     _finite(usd_per_hour),
                     bool(is_gone),
                 )
@@ -215,7 +215,7 @@ def _whole(path: Path) -> Iterator[None]:
     except (sqlite3.Error, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BadInput(
             f"is damaged: {shorten(' '.join(str(error).split()) or type(error).__name__, 120)}",
-            where=f"--ledger {shorten(str(path), 200)}",
+            where=option("ledger", shorten(str(path), 200)),
             fix="Put back a copy of it, save what can be read with sqlite3's .recover, or name another file.",
         ) from None
 
@@ -232,21 +232,23 @@ def _locked(path: Path) -> IO[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = Path(f"{path}.lock").open("a")  # noqa: SIM115 - held as long as the book is open; not ours to empty
     except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=f"--ledger {shorten(str(path), 200)}") from None
+        raise BadInput(
+            f"cannot be written: {error.strerror}", where=option("ledger", shorten(str(path), 200))
+        ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
         raise BadInput(
             "another meter is writing to this ledger",
-            where=f"--ledger {shorten(str(path), 200)}",
-            fix="Give that meter all the addresses, or this one a file of its own with --ledger FILE.",
+            where=option("ledger", shorten(str(path), 200)),
+            fix=f"Give that meter all the addresses, or this one a file of its own with {option('ledger', 'FILE')}.",
         ) from None
     return lock
 
 
 def _open(path: Path, read_only: bool) -> sqlite3.Connection:
-    where = f"--ledger {shorten(str(path), 200)}"
+    where = option("ledger", shorten(str(path), 200))
     if read_only and not path.exists():
         raise BadInput(
             "there is no ledger yet", where=where, fix="Meter first: tokonomics meter http://… --usd-per-hour 2.49"
@@ -337,7 +339,7 @@ def _row(span: Span) -> tuple[object, ...]:
 def _span(row: Sequence[object]) -> Span:
     values = dict(zip(_COLUMNS, row, strict=True))
     values["labels"] = json.loads(str(values["labels"]))
-    values["watched"] = Watched(str(values["watched"]))
+    values["watched"] = WatchedSpan(str(values["watched"]))
     if not isinstance(values["labels"], dict) or not all(map(math.isfinite, row[len(_WHO) :])):  # type: ignore[arg-type]
         raise ValueError("a span that is none")
     _finite(values["usd_per_hour"])

@@ -14,7 +14,7 @@ from pathlib import Path
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, Stated
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.spans import Span, Watched
+from tokonomics.measure.meter.spans import Span, WatchedSpan
 from tokonomics.units import plural
 
 BUSY = 0.99
@@ -66,7 +66,7 @@ def runs_of(path: Path) -> list[BenchmarkRun]:
 
 def _tells(span: Span) -> bool:
     # Against all seconds and not this model's part of them: what other models on a server take of it is not known.
-    busy = span.watched is Watched.seen and span.busy_s >= BUSY * span.seconds > 0
+    busy = span.watched is WatchedSpan.seen and span.busy_s >= BUSY * span.seconds > 0
     return busy and span.running_seen_s > 0 and span.running_s > 0 and span.answered > 0 and span.output > 0
 
 

@@ -17,8 +17,8 @@ from tokonomics.measure.meter.gpu import electricity_usd, energy_used
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.readings import GpuReading, GpuSource, Missed, Reading, Source
-from tokonomics.measure.meter.spans import Span, Watched, cut_every, tally
-from tokonomics.measure.meter.state import GroupState, MeterState, Planned, Tally
+from tokonomics.measure.meter.spans import Span, WatchedSpan, cut_every, tally
+from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, Planned
 from tokonomics.measure.meter.watch import LONG_S, Watch
 from tokonomics.units import SECONDS_PER_HOUR, plural
 
@@ -27,7 +27,7 @@ NOW_S, LUMPY_NOW_S = 60.0, 300.0
 LATE_S = 60.0
 """A scrape may reach a Prometheus, or us through it, this much later than it was made."""
 DAY_S = 24 * SECONDS_PER_HOUR
-_NOTHING = Tally()
+_NOTHING = MeterTally()
 
 
 @dataclass
@@ -35,9 +35,9 @@ class _Sums:
     """What one model on one server adds up to."""
 
     recent: deque[Span] = field(default_factory=deque)
-    hour: tuple[float, Tally] = (0.0, _NOTHING)
-    today: tuple[float, Tally] = (0.0, _NOTHING)
-    total: Tally = _NOTHING
+    hour: tuple[float, MeterTally] = (0.0, _NOTHING)
+    today: tuple[float, MeterTally] = (0.0, _NOTHING)
+    total: MeterTally = _NOTHING
     busy: bool | None = None
 
     def add(self, span: Span, planned_batch: float | None) -> None:
@@ -63,12 +63,12 @@ class _Sums:
         while len(self.recent) > 1 and self.recent[0].end <= before:
             self.recent.popleft()
 
-    def now(self, until: float, window_s: float, planned_batch: float | None) -> Tally:
+    def now(self, until: float, window_s: float, planned_batch: float | None) -> MeterTally:
         self._forget(until - window_s)
         return sum((tally(span, planned_batch) for span in self.recent), _NOTHING)
 
 
-def _grown(sums: tuple[float, Tally], each: Tally, start: float, period_s: float) -> tuple[float, Tally]:
+def _grown(sums: tuple[float, MeterTally], each: MeterTally, start: float, period_s: float) -> tuple[float, MeterTally]:
     began, tallied = sums
     at = start // period_s * period_s
     # An earlier one too: the clock was set back.
@@ -129,7 +129,7 @@ class Meter:
                 # Those that were there when the last meter ended, until it says that they are not any more.
                 self._of_source[place] = {target for target in self._marks if "://" not in target}
                 for target in self._of_source[place]:
-                    self._watch(target, _labels(self._marks[target].readings.values()), Watched.gap)
+                    self._watch(target, _labels(self._marks[target].readings.values()), WatchedSpan.gap)
         self._seed(booked, clock.wall())
 
     async def tick(self, before_booking: Callable[[], None] = lambda: None) -> MeterState:
@@ -229,7 +229,7 @@ class Meter:
         }
         for target in absent_since:
             (first, *_) = by_target[target].values()
-            self._watch(target, _labels(first), Watched.gap)
+            self._watch(target, _labels(first), WatchedSpan.gap)
         self._of_source[place] = {target for target in self._of_source[place] if target in self._watches} | set(
             by_target
         )
@@ -253,7 +253,7 @@ class Meter:
         except Missed as miss:
             return watch.missed(miss, wall, steady)
 
-    def _watch(self, target: str, labels: Mapping[str, str], after_patience: Watched = Watched.away) -> None:
+    def _watch(self, target: str, labels: Mapping[str, str], after_patience: WatchedSpan = WatchedSpan.away) -> None:
         patience_s = max(LONG_S, 3 * self._every_s)
         price = self._prices.of(target, labels)
         mark = self._marks.pop(target, None)
@@ -285,8 +285,8 @@ class Meter:
     def _add(self, span: Span) -> None:
         sums = self._sums[span.target, span.model]
         sums.add(span, self._batch)
-        sums.busy = span.busy_s > 0 if span.watched is Watched.seen else None
-        if span.watched is not Watched.away:
+        sums.busy = span.busy_s > 0 if span.watched is WatchedSpan.seen else None
+        if span.watched is not WatchedSpan.away:
             sums.remember(span)
 
     def _state(self, wall: float, gpus: Sequence[GpuReading]) -> MeterState:
@@ -380,7 +380,7 @@ class Meter:
         return self._never
 
 
-def _current(sums: tuple[float, Tally], until: float, period_s: float) -> Tally:
+def _current(sums: tuple[float, MeterTally], until: float, period_s: float) -> MeterTally:
     return sums[1] if sums[0] == until // period_s * period_s else _NOTHING
 
 

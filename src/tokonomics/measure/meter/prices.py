@@ -54,10 +54,10 @@ def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
         if not value or (equals and not label):
             raise BadInput(
                 f"'{shorten(text)}' is not a price of some servers",
-                where="--price",
+                field="price",
                 fix="Such as gpu=L4:0.80 (a label of theirs), or http://gpu2:8000:0.80.",
             )
-        made.append(PriceOf(label.strip(), value.strip(), require_positive("--price", usd) * gpus))
+        made.append(PriceOf(label.strip(), value.strip(), require_positive("price", usd) * gpus))
     return tuple(made)
 
 
@@ -65,7 +65,7 @@ def find_offer(text: str) -> Offer:
     """``aws:p5.48xlarge``, or with a slash: that machine of that provider, in the cheapest region."""
     provider, sign, instance = text.replace("/", ":").partition(":")
     if not sign or not provider or not instance:
-        raise BadInput(f"'{shorten(text)}' names no offer", where="--offer", fix="Such as aws:p5.48xlarge.")
+        raise BadInput(f"'{shorten(text)}' names no offer", field="offer", fix="Such as aws:p5.48xlarge.")
     sold = select_offers(load_offers(), provider=provider)
     named = [each for each in sold if each.instance.lower() == instance.lower()]
     if not named:

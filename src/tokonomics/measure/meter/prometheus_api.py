@@ -13,7 +13,7 @@ from urllib.parse import urlunsplit
 
 import aiohttp
 
-from tokonomics.errors import BadInput, TokonomicsError, shorten
+from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.addresses import shown_address, split_address
 from tokonomics.measure.meter.readings import Missed
 
@@ -31,7 +31,7 @@ class Series(NamedTuple):
     samples: list[tuple[float, float]]
 
 
-class Answer(NamedTuple):
+class QueryAnswer(NamedTuple):
     """Series, and what the server says may be wrong with them."""
 
     series: list[Series]
@@ -53,7 +53,7 @@ class PrometheusApi:
         parts = split_address(url)
         if parts is None:
             raise BadInput(
-                "is no address of a Prometheus", where="--prometheus", fix="Write such as http://localhost:9090."
+                "is no address of a Prometheus", field="prometheus", fix="Write such as http://localhost:9090."
             )
         # People paste the address of a page; the API lies beside it.
         path = parts.path.rstrip("/").removesuffix("/api/v1/query").removesuffix("/graph").removesuffix("/query")
@@ -64,11 +64,11 @@ class PrometheusApi:
 
     async def raw_samples(
         self, session: aiohttp.ClientSession, selector: str, window_s: float, until_s: float
-    ) -> Answer:
+    ) -> QueryAnswer:
         """Samples of the series selected in the ``window_s`` before ``until_s``."""
         query = f"{selector}[{max(1, math.ceil(window_s * 1000))}ms]"
         result, warnings = await self._query(session, query, until_s, "matrix")
-        return Answer([Series(self._labels(each, named=True), self._samples(each)) for each in result], warnings)
+        return QueryAnswer([Series(self._labels(each, named=True), self._samples(each)) for each in result], warnings)
 
     async def living(self, session: aiohttp.ClientSession, selector: str, at_s: float) -> list[Mapping[str, str]]:
         """Labels of the series that are not stale: those of a target that is gone end with its next missed scrape."""
@@ -148,7 +148,7 @@ class PrometheusApi:
                 raise TooManySamples(f"says: {said}", where=self.shown)
             if status >= 500 and status != 501:
                 raise PrometheusAway(f"answered status {status}: {said}", where=self.shown)
-            raise BadInput(f"refuses the query: {said}", where=self.shown, fix="Check --query.")
+            raise BadInput(f"refuses the query: {said}", where=self.shown, fix=f"Check {option('query')}.")
         if not isinstance(data.get("data"), dict) or not isinstance(data["data"].get("result"), list):
             raise self._not_prometheus("its answer has no data")
         return data

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import aiohttp
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.measure.meter.engines import STARTED, WANTED, readings_of, supported
 from tokonomics.measure.meter.pages import Sample
 from tokonomics.measure.meter.prometheus_api import PrometheusApi, Series, TooManySamples
@@ -105,7 +105,7 @@ class PrometheusSource:
             if self._read_until_s is None:
                 raise
             # It worked before: a proxy's error page, say, is no reason to end a meter.
-            raise Missed(error.what, where=error.where, fix=error.fix) from None
+            raise Missed(error.what, where=error.where, field=error.field, fix=error.fix) from None
         if self._read_until_s is None:
             scrapes = sorted({scrape.target: scrape for scrape in scrapes}.values(), key=lambda scrape: scrape.at)
         self._read_until_s = now_s
@@ -141,7 +141,9 @@ class PrometheusSource:
                 scrapes = await self._scrapes(session, end_s - start_s, end_s)
             except TooManySamples as error:
                 if piece_s / 2 < _SMALLEST_PIECE_S:
-                    raise BadInput(error.what, where=error.where, fix="Choose fewer targets: --query.") from None
+                    raise BadInput(
+                        error.what, where=error.where, fix=f"Choose fewer targets: {option('query')}."
+                    ) from None
                 piece_s /= 2
                 continue
             yield end_s, scrapes
@@ -285,7 +287,7 @@ def _matchers(match: str) -> str:
     if bare and (not any(sign in before_values for sign in ("=", "!~")) or set(before_values) & set("[](){}")):
         raise BadInput(
             "is not a list of label matchers",
-            where="--query",
+            field="query",
             fix='Write such as namespace="prod",job=~"vllm.*"; which metrics are read is decided here.',
         )
     return bare

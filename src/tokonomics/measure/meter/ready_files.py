@@ -3,7 +3,7 @@
 from importlib.resources import files
 from pathlib import Path
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import make_folder, write_text
 
 NAMES = ("tokonomics-dashboard.json", "tokonomics-rules.yml", "prometheus-scrape.yml")
@@ -21,7 +21,7 @@ def write_files(directory: Path, overwrite: bool = False) -> list[Path]:
         raise BadInput(
             f"{', '.join(kept)} there differs from what we ship",
             where=shorten(str(directory)),
-            fix="Give --overwrite to replace what you changed, or another directory.",
+            fix=f"Give {option('overwrite')} to replace what you changed, or another directory.",
         )
     where = shorten(str(directory))
     make_folder(directory, where)

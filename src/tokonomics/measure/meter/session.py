@@ -34,7 +34,7 @@ _SAY_EVERY_S = 6 * 3600.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeterSettings:
     """What to meter, and how."""
 
     urls: Sequence[str]
@@ -62,13 +62,19 @@ class Asked:
 
 
 def meter_servers(
-    asked: Asked, ledger: Ledger, show: Show, clock: Clock | None = None, say: Callable[[str], None] = lambda text: None
+    asked: MeterSettings,
+    ledger: Ledger,
+    show: Show,
+    clock: Clock | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> MeterState | None:
     """Run to the end, or to Ctrl-C or a termination; the last state, or None when there is none."""
     return asyncio.run(_run(asked, ledger, show, clock or SystemClock(), say))
 
 
-async def _run(asked: Asked, ledger: Ledger, show: Show, clock: Clock, say: Callable[[str], None]) -> MeterState | None:
+async def _run(
+    asked: MeterSettings, ledger: Ledger, show: Show, clock: Clock, say: Callable[[str], None]
+) -> MeterState | None:
     import aiohttp
 
     addresses = list(dict.fromkeys(address_of(url) for url in asked.urls))
@@ -108,7 +114,7 @@ async def _run(asked: Asked, ledger: Ledger, show: Show, clock: Clock, say: Call
             return await _beat(meter, asked, show_too, clock)
 
 
-def _past_from(asked: Asked, ledger: Ledger) -> float | None:
+def _past_from(asked: MeterSettings, ledger: Ledger) -> float | None:
     """Where a Prometheus is read from: as asked, or else where the last meter ended, which it has scraped through."""
     if asked.since is not None or asked.from_now:
         return asked.since
@@ -116,7 +122,7 @@ def _past_from(asked: Asked, ledger: Ledger) -> float | None:
     return max(booked) - _LAST_MINUTES_S if booked else None
 
 
-def _booked_already(asked: Asked, ledger: Ledger) -> str | None:
+def _booked_already(asked: MeterSettings, ledger: Ledger) -> str | None:
     """What is in the book is not booked again, nor is what came before it."""
     there = [mark.target for mark in _discovered(ledger) if not mark.is_gone]
     if asked.since is None or not there:
@@ -128,7 +134,7 @@ def _discovered(ledger: Ledger) -> list[Mark]:
     return [mark for target, mark in ledger.marks().items() if "://" not in target]
 
 
-def _fleet(asked: Asked, clock: Clock, ledger: Ledger) -> "PrometheusSource | None":
+def _fleet(asked: MeterSettings, clock: Clock, ledger: Ledger) -> "PrometheusSource | None":
     from tokonomics.measure.meter.prometheus_source import PrometheusSource
 
     if asked.prometheus is None:
@@ -138,7 +144,7 @@ def _fleet(asked: Asked, clock: Clock, ledger: Ledger) -> "PrometheusSource | No
 
 
 @asynccontextmanager
-async def _exposed(asked: Asked, show: Show, say: Callable[[str], None]) -> AsyncIterator[Show]:
+async def _exposed(asked: MeterSettings, show: Show, say: Callable[[str], None]) -> AsyncIterator[Show]:
     """Also keeps each state for whoever scrapes us, where that is asked for."""
     if asked.listen is None:
         yield show
@@ -157,7 +163,7 @@ async def _exposed(asked: Asked, show: Show, say: Callable[[str], None]) -> Asyn
         yield show_and_keep
 
 
-async def _beat(meter: Meter, asked: Asked, show: Show, clock: Clock) -> MeterState | None:
+async def _beat(meter: Meter, asked: MeterSettings, show: Show, clock: Clock) -> MeterState | None:
     """A tick that takes longer than a beat skips those it missed."""
     stop = asyncio.Event()
     with _told_to_stop(stop):

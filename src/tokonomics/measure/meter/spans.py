@@ -14,14 +14,14 @@ from enum import StrEnum
 
 from tokonomics.measure.meter.increase import increases
 from tokonomics.measure.meter.readings import Counted, Reading
-from tokonomics.measure.meter.state import Tally
+from tokonomics.measure.meter.state import MeterTally
 from tokonomics.units import SECONDS_PER_HOUR
 
 STARVED_BELOW = 0.5
 """Of the planned batch: the planned one is a mean, so that less than it is no news (assumed)."""
 
 
-class Watched(StrEnum):
+class WatchedSpan(StrEnum):
     """Who was there."""
 
     seen = "seen"
@@ -36,7 +36,7 @@ class Span:
     target: str
     model: str
     engine: str
-    watched: Watched
+    watched: WatchedSpan
     start: float
     seconds: float
     usd_per_hour: float
@@ -78,7 +78,7 @@ def spans_between(
     now: Sequence[Reading],
     start: float,
     seconds: float,
-    watched: Watched,
+    watched: WatchedSpan,
     usd_per_hour: float,
 ) -> list[Span]:
     """The spans of a server's models up to readings that came; its price is split by the tokens of each."""
@@ -91,7 +91,7 @@ def spans_between(
 
 
 def empty_spans(
-    last: Sequence[Reading], start: float, seconds: float, watched: Watched, usd_per_hour: float
+    last: Sequence[Reading], start: float, seconds: float, watched: WatchedSpan, usd_per_hour: float
 ) -> list[Span]:
     """Paid time of which nothing is known."""
     return [
@@ -132,11 +132,11 @@ def _span(
     counted: Mapping[Counted, float],
     start: float,
     seconds: float,
-    watched: Watched,
+    watched: WatchedSpan,
     usd_per_hour: float,
     share: float,
 ) -> Span:
-    busy_s = _busy_s(before, now, counted, seconds) if watched is Watched.seen else 0.0
+    busy_s = _busy_s(before, now, counted, seconds) if watched is WatchedSpan.seen else 0.0
     gauges = [each.running for each in (before, now) if each is not None and each.running is not None]
     known = busy_s > 0 and bool(gauges)
     failed = counted.get(Counted.failed, 0.0)
@@ -204,24 +204,24 @@ def cut_every(span: Span, period_s: float) -> list[Span]:
     return pieces
 
 
-def tally(span: Span, planned_batch: float | None = None) -> Tally:
+def tally(span: Span, planned_batch: float | None = None) -> MeterTally:
     """A span as sums."""
-    seen = span.watched is Watched.seen
+    seen = span.watched is WatchedSpan.seen
     busy_share = span.busy_s / span.server_s if span.server_s > 0 else 0.0
     busy_usd = span.usd * busy_share if seen else 0.0
     batch = span.running_s / span.running_seen_s if span.running_seen_s > 0 else None
     starved = planned_batch is not None and batch is not None and batch < STARVED_BELOW * planned_batch
-    return Tally.model_construct(
+    return MeterTally.model_construct(
         seconds=span.server_s,
         busy_s=span.busy_s if seen else 0.0,
         idle_s=span.server_s - span.busy_s if seen else 0.0,
-        gap_s=span.server_s if span.watched is Watched.gap else 0.0,
-        away_s=span.server_s if span.watched is Watched.away else 0.0,
+        gap_s=span.server_s if span.watched is WatchedSpan.gap else 0.0,
+        away_s=span.server_s if span.watched is WatchedSpan.away else 0.0,
         usd=span.usd,
         busy_usd=busy_usd,
         idle_usd=span.usd - busy_usd if seen else 0.0,
-        gap_usd=span.usd if span.watched is Watched.gap else 0.0,
-        away_usd=span.usd if span.watched is Watched.away else 0.0,
+        gap_usd=span.usd if span.watched is WatchedSpan.gap else 0.0,
+        away_usd=span.usd if span.watched is WatchedSpan.away else 0.0,
         failed_usd=span.usd * span.failed_s / span.server_s if seen and span.server_s > 0 else 0.0,
         input_total=span.input_total,
         input_cached=span.input_cached,

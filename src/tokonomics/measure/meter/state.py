@@ -10,7 +10,7 @@ from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 
-class Tally(Noun):
+class MeterTally(Noun):
     """Sums over spans. Seconds and dollars are those of the machines, tokens those that were counted in them."""
 
     seconds: float = 0.0
@@ -47,9 +47,9 @@ class Tally(Noun):
     ttft_s: float = 0.0
     ttft_count: float = 0.0
 
-    def __add__(self, other: "Tally") -> "Tally":
+    def __add__(self, other: "MeterTally") -> "MeterTally":
         mine, its = self.__dict__, other.__dict__
-        return Tally.model_construct(**{name: mine[name] + its[name] for name in mine})
+        return MeterTally.model_construct(**{name: mine[name] + its[name] for name in mine})
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -153,13 +153,13 @@ class GroupState(Noun):
     running: float | None
     waiting: float | None
     kv_share: float | None
-    now: Tally
+    now: MeterTally
     """The last minute; longer where the engine counts tokens only as requests end."""
-    hour: Tally
+    hour: MeterTally
     """This hour by the clock, UTC."""
-    today: Tally
+    today: MeterTally
     """This day, UTC."""
-    total: Tally
+    total: MeterTally
     """All that the ledger holds of it."""
     misses: int
     """Readings that did not come, since the meter started."""
@@ -194,11 +194,11 @@ class MeterState(Noun):
     every_s: float
     price_from: str
     groups: tuple[GroupState, ...]
-    now: Tally
+    now: MeterTally
     """Sum over the groups; of the other windows also over servers that have left since."""
-    hour: Tally
-    today: Tally
-    total: Tally
+    hour: MeterTally
+    today: MeterTally
+    total: MeterTally
     gpus: tuple[GpuReading, ...] = ()
     energy_j: float | None = None
     """Drawn by the GPUs since the meter started; None where none is read."""

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
 
 TARGET_LABELS = ("cluster", "namespace", "job", "pod", "container", "instance")
 """Who was scraped, by the names that Prometheus and its Kubernetes operator use."""
@@ -30,7 +30,7 @@ def target_name(target: TargetKey) -> str:
             return "/".join(labels[name] for name in names if name in labels)
     raise BadInput(
         "the series of engines carry neither pod nor instance",
-        where="--prometheus",
+        field="prometheus",
         fix="Sums over servers hide their restarts: ask a Prometheus that keeps the label instance.",
     )
 
@@ -63,8 +63,8 @@ class TargetNames:
             raise BadInput(
                 f"{shorten(self.of(one), 200)} is the name of two servers, {_words(one, other)} and "
                 f"{_words(other, one)}",
-                where="--prometheus",
-                fix=f"Choose one: --query '{_words(one, other)}'.",
+                field="prometheus",
+                fix=f"Choose one: {option('query')} '{_words(one, other)}'.",
             )
 
 
@@ -74,8 +74,8 @@ def refuse_two_scrapers(scraped: Scraped) -> None:
         raise BadInput(
             f"{shorten(instance, 200)} is scraped twice, as {_words(one, other)} and as {_words(other, one)}: "
             "its tokens would count twice",
-            where="--prometheus",
-            fix=f"Choose one: --query '{_words(one, other)}'.",
+            field="prometheus",
+            fix=f"Choose one: {option('query')} '{_words(one, other)}'.",
         )
 
 

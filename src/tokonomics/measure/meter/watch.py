@@ -12,7 +12,7 @@ from dataclasses import replace
 from tokonomics.measure.meter.increase import carried, is_stranger
 from tokonomics.measure.meter.ledger import Mark
 from tokonomics.measure.meter.readings import Missed, Reading
-from tokonomics.measure.meter.spans import Span, Watched, empty_spans, spans_between
+from tokonomics.measure.meter.spans import Span, WatchedSpan, empty_spans, spans_between
 
 CLOCK_SLACK_S = 2.0
 """By which labels and the wall clock may differ before labels skip: clocks are slewed all the time."""
@@ -37,7 +37,7 @@ class Watch:
         usd_per_hour: float,
         mark: Mark | None = None,
         patience_s: float = LONG_S,
-        after_patience: Watched = Watched.away,
+        after_patience: WatchedSpan = WatchedSpan.away,
         labels: Mapping[str, str] | None = None,
     ) -> None:
         self.target = target
@@ -99,7 +99,7 @@ class Watch:
         if self._steady is None and wall - self.until > MOST_AWAY_S:
             return []
         start, seconds, watched = self._stretch(wall, steady)
-        watched = Watched.gap if watched is Watched.seen else watched
+        watched = WatchedSpan.gap if watched is WatchedSpan.seen else watched
         spans = empty_spans(self.current, start, seconds, watched, self._price())
         self.until, self._steady, self._missing = start + seconds, self._later(steady), True
         return spans
@@ -122,7 +122,7 @@ class Watch:
     @property
     def patience_s(self) -> float:
         """How long between two readings is still watching: also a Prometheus that scrapes every few minutes watches."""
-        usual_s = min(self._intervals) if len(self._intervals) == 2 and self._after_patience is Watched.gap else 0.0
+        usual_s = min(self._intervals) if len(self._intervals) == 2 and self._after_patience is WatchedSpan.gap else 0.0
         return max(self._patience_s, 1.5 * min(usual_s, LONGEST_INTERVAL_S))
 
     def _learn_interval(self, readings: Sequence[Reading]) -> None:
@@ -133,16 +133,16 @@ class Watch:
         """An absence costs what the server cost before it."""
         return self._booked_usd_per_hour if self._steady is None else self.usd_per_hour
 
-    def _stretch(self, wall: float, steady: float) -> tuple[float, float, Watched]:
+    def _stretch(self, wall: float, steady: float) -> tuple[float, float, WatchedSpan]:
         assert self.until is not None
         if self._steady is None:
-            return self.until, max(0.0, wall - self.until), Watched.away
+            return self.until, max(0.0, wall - self.until), WatchedSpan.away
         seconds = max(0.0, steady - self._steady)
         skipped = wall - seconds - self.until
         start = self.until + skipped if skipped > CLOCK_SLACK_S or skipped < -SET_BACK_S else self.until
         if self._missing:
-            return start, seconds, Watched.gap
-        return start, seconds, Watched.seen if seconds <= self.patience_s else self._after_patience
+            return start, seconds, WatchedSpan.gap
+        return start, seconds, WatchedSpan.seen if seconds <= self.patience_s else self._after_patience
 
     def _named(self, readings: Sequence[Reading]) -> Sequence[Reading]:
         """A server that names its model on another page may fail to: its counters are still the same ones."""

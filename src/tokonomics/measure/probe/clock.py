@@ -11,7 +11,7 @@ PREFILLS = 7
 WARM = 4
 
 
-class Clock:
+class GpuClock:
     """Times steps: on a GPU with events, elsewhere by the wall."""
 
     def __init__(self, device: str) -> None:

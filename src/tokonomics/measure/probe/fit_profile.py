@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput, UnknownName, from_validation, shorten
+from tokonomics.errors import BadInput, UnknownName, from_validation, option, shorten
 from tokonomics.measure.measurements import Measurement, steps_from
 from tokonomics.measure.probe.fit_law import (
     ATTENTION_SHARPNESS,
@@ -35,9 +35,9 @@ from tokonomics.measure.probe.fit_law import (
 )
 from tokonomics.measure.probe.timing_rows import check_timings
 from tokonomics.measure.probe.timings import KIND, PROBE
-from tokonomics.measure.validate import Prediction, predict
+from tokonomics.measure.validate import ScoredPrediction, predict
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
-from tokonomics.physics.calibration import Fitted, HeldOut, Kernels, Machine, Profile, Range, Spread, using
+from tokonomics.physics.calibration import ErrorSpread, Fitted, HeldOut, Kernels, ProbedMachine, Profile, Range, using
 from tokonomics.physics.intervals import Kind
 from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve, all_reduce_seconds, gemm_seconds
 
@@ -72,7 +72,7 @@ def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str 
         raise BadInput(
             f"no GPU of the catalogue is called '{shorten(device)}'",
             where=where,
-            fix="Name it with --gpu, or add it: docs/catalogue.md.",
+            fix=f"Name it with {option('gpu')}, or add it: docs/catalogue.md.",
         ) from None
     kernels = kernels_from(timings, found, where)
     try:
@@ -80,7 +80,7 @@ def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str 
             name=f"{found.key} probe",
             made=date.fromisoformat(str(timings.get("made") or date.today().isoformat())),
             command=command,
-            machine=Machine(**{name: machine.get(name) for name in Machine.model_fields}),
+            machine=ProbedMachine(**{name: machine.get(name) for name in ProbedMachine.model_fields}),
             kernels=kernels,
             timings={name: timings[name] for name in PROBE if timings.get(name)},
         )
@@ -267,7 +267,7 @@ def check(profile: Profile, rows: Rows, gpu: Gpu) -> list[Pair]:
             before = predict(row)
         with using(profile):
             after = predict(row)
-        if isinstance(before, Prediction) and isinstance(after, Prediction):
+        if isinstance(before, ScoredPrediction) and isinstance(after, ScoredPrediction):
             kind: Kind = "prefill" if row.mode == "prefill_step" else "step"
             pairs.append((kind, before.error, after.error))
     return pairs
@@ -298,12 +298,12 @@ def shrunken(errors: Sequence[float], prior: float) -> float:
     return math.sqrt(total / (len(errors) + PRIOR_POINTS))
 
 
-def spread(kind: str, pairs: Sequence[Pair]) -> Spread | None:
+def spread(kind: str, pairs: Sequence[Pair]) -> ErrorSpread | None:
     """How far whole steps lie from the profile's predictions."""
     if len(pairs) < 3:
         return None
     prior = math.sqrt(statistics.fmean(pair[1] ** 2 for pair in pairs))
-    return Spread(deviation=shrunken([pair[2] for pair in pairs], prior), n=len(pairs))
+    return ErrorSpread(deviation=shrunken([pair[2] for pair in pairs], prior), n=len(pairs))
 
 
 def _column(rows: Rows, name: str) -> Array:

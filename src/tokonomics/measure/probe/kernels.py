@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from tokonomics.measure.probe.clock import Clock
+from tokonomics.measure.probe.clock import GpuClock
 from tokonomics.measure.probe.shapes import (
     BYTES,
     MESSAGES,
@@ -35,7 +35,7 @@ class Bench:
     def __init__(self, device: str, quick: bool = False) -> None:
         import torch
 
-        self.device, self.quick, self.clock = device, quick, Clock(device)
+        self.device, self.quick, self.clock = device, quick, GpuClock(device)
         self.memory_bytes, self.cache_bytes = 64e6, 1e5
         if device == "cuda":
             properties = torch.cuda.get_device_properties(0)
@@ -265,7 +265,7 @@ def _rank(rank: int, gpus: int, meeting: str, into: str) -> None:
 
     torch.cuda.set_device(rank)
     group.init_process_group("nccl", init_method=f"file://{meeting}", rank=rank, world_size=gpus)
-    clock, lines = Clock("cuda"), []
+    clock, lines = GpuClock("cuda"), []
     for message in MESSAGES:
         data = torch.zeros(message // BYTES, dtype=torch.bfloat16, device="cuda")
 

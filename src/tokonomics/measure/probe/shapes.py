@@ -13,7 +13,7 @@ BYTES = 2
 
 
 @dataclass(frozen=True)
-class Shape:
+class KernelShape:
     """A model's dimensions, as in the catalogue, and the loads it is timed under."""
 
     layers: int
@@ -111,28 +111,28 @@ MESSAGES = tuple(1 << power for power in range(12, 29, 2))
 """Bytes of an all-reduce."""
 
 STACKS = {
-    "narrow": Shape(12, 1536, 16, 8, 6144, 1024, batches=(1, 32, 256), contexts=(16,), prompts=()),
-    "wide": Shape(6, 4608, 32, 8, 15360, 1024, batches=(1, 32, 256), contexts=(16,), prompts=()),
+    "narrow": KernelShape(12, 1536, 16, 8, 6144, 1024, batches=(1, 32, 256), contexts=(16,), prompts=()),
+    "wide": KernelShape(6, 4608, 32, 8, 15360, 1024, batches=(1, 32, 256), contexts=(16,), prompts=()),
 }
 """A few layers without attention: what lies between the matrices."""
 
 CHECK = {
-    "llama-3.1-8b": Shape(
+    "llama-3.1-8b": KernelShape(
         32, 4096, 32, 8, 14336, 128256, batches=(1, 64, 256), contexts=(512, 2048, 8192), prompts=((1, 2048),)
     ),
-    "llama-3.2-1b": Shape(
+    "llama-3.2-1b": KernelShape(
         16, 2048, 32, 8, 8192, 128256, 64, tied=True, batches=(1, 64), contexts=(512, 4096), prompts=((1, 2048),)
     ),
 }
 """Whole models whose steps are predicted from the profile and timed."""
 
 _MODELS = {
-    "qwen2.5-7b": Shape(28, 3584, 28, 4, 18944, 152064, bias=True),
-    "llama-3.2-3b": Shape(28, 3072, 24, 8, 8192, 128256, tied=True),
-    "mistral-nemo": Shape(40, 5120, 32, 8, 14336, 131072),
-    "llama-3.1-8b": Shape(32, 4096, 32, 8, 14336, 128256),
-    "qwen2.5-14b": Shape(48, 5120, 40, 8, 13824, 152064, bias=True),
-    "llama-3.2-1b": Shape(16, 2048, 32, 8, 8192, 128256, 64, tied=True),
+    "qwen2.5-7b": KernelShape(28, 3584, 28, 4, 18944, 152064, bias=True),
+    "llama-3.2-3b": KernelShape(28, 3072, 24, 8, 8192, 128256, tied=True),
+    "mistral-nemo": KernelShape(40, 5120, 32, 8, 14336, 131072),
+    "llama-3.1-8b": KernelShape(32, 4096, 32, 8, 14336, 128256),
+    "qwen2.5-14b": KernelShape(48, 5120, 40, 8, 13824, 152064, bias=True),
+    "llama-3.2-1b": KernelShape(16, 2048, 32, 8, 8192, 128256, 64, tied=True),
 }
 HELD_OUT = {
     name: replace(shape, batches=(2, 24, 96, 192), contexts=(1000, 3000), prompts=((1, 1536), (2, 3000), (1, 6000)))

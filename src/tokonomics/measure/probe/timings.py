@@ -22,7 +22,7 @@ from typing import Any
 from tokonomics.errors import shorten
 from tokonomics.files import write_text
 from tokonomics.measure.probe import kernels
-from tokonomics.measure.probe.shapes import CHECK, HELD_OUT, STACKS, Shape
+from tokonomics.measure.probe.shapes import CHECK, HELD_OUT, STACKS, KernelShape
 
 SCHEMA_VERSION = 1
 KIND = "tokonomics probe timings"
@@ -81,7 +81,7 @@ SECTIONS = {
 PROBE = tuple(name for name in SECTIONS if name != "validate")
 
 
-def steps(bench: kernels.Bench, name: str, shape: Shape, *, attention: bool = True) -> Iterator[Row]:
+def steps(bench: kernels.Bench, name: str, shape: KernelShape, *, attention: bool = True) -> Iterator[Row]:
     """Every load of one model."""
     import torch
     import torch._dynamo

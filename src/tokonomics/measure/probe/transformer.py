@@ -10,10 +10,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from tokonomics.measure.probe.shapes import Shape
+from tokonomics.measure.probe.shapes import KernelShape
 
 
-def blocks(shape: Shape, grouped: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+def blocks(shape: KernelShape, grouped: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
     """The parts of a layer around attention, and what follows the last layer; to be compiled."""
     import torch
     from torch.nn.functional import linear, silu
@@ -68,7 +68,7 @@ def blocks(shape: Shape, grouped: Callable[..., Any]) -> tuple[Callable[..., Any
 class Model:
     """Random weights and KV cache of one shape, and the steps over them."""
 
-    def __init__(self, shape: Shape, device: str) -> None:
+    def __init__(self, shape: KernelShape, device: str) -> None:
         import torch
 
         self.shape, self.device = shape, device

@@ -1,0 +1,129 @@
+"""A command for every question: its options are the fields of the request, its help is theirs."""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tokonomics.errors import BadInput, option
+from tokonomics.questions.command import command_line
+from tokonomics.questions.request import NO_LIMIT, Kind, Parameter, Parameters, Placement, Request
+from tokonomics.questions.verbs import Verb
+from tokonomics.report.terminal import Terminal, check_files, give
+
+BY_PLACE = "_by_place"
+"""Ends the name of the argument that stands for an option as well: ``plan MODEL`` and ``plan --model MODEL``."""
+_SHOWN = ("chart", "html", "as_json")
+
+
+def command_of(verb: Verb) -> Callable[..., None]:
+    """The function that Typer makes a command of."""
+
+    def command(**given: Any) -> None:
+        code = _answered(verb, given)
+        if code:
+            raise typer.Exit(code)
+
+    return with_options(command, verb.keys, help_of(verb.summary, verb.request))
+
+
+def with_options(command: Callable[..., None], parameters: Parameters, help: str) -> Callable[..., None]:
+    """The function with an option for every parameter, as Typer reads it."""
+    made = sorted((one for parameter in parameters.values() for one in _arguments(parameter)), key=_is_option)
+    command.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in made}
+    command.__doc__ = help
+    return command
+
+
+def help_of(summary: str, request: type[Request]) -> str:
+    """The summary, what the request adds to it, and the examples as they are typed."""
+    more, _, examples = (inspect.getdoc(request) or "").partition("Examples:")
+    about = "\n\n".join(part for part in (summary, more.strip()) if part)
+    return f"{about}\n\n\b\nExamples:{examples}"
+
+
+def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
+    """Ask the question and give the answer; returns the exit code."""
+    from tokonomics.report.answers import describe
+
+    values = values_of(verb.parameters, given)
+    shown = {name: _plain(given.get(name)) for name in _SHOWN}
+    check_files(shown["chart"], shown["html"])
+    request = verb.request.of(values)
+    typed = command_line(sys.argv[1:])
+    with Terminal(typed) as terminal:
+        result = verb.answer(request, terminal)
+        answer = describe(verb, result, request)
+    if shown["chart"] and not answer.charts and verb.name == "validate":
+        raise BadInput("an engine's log has no chart", field="chart")
+    return give(answer, typed, json=bool(shown["as_json"]), chart=shown["chart"], html=shown["html"])
+
+
+def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was typed, by field: neither what was left out nor what says the default."""
+    values = {}
+    for name, parameter in parameters.items():
+        value = _plain(given.get(name))
+        if parameter.place is Placement.EITHER and (by_place := given.get(f"{name}{BY_PLACE}")) is not None:
+            if value is not None:
+                raise BadInput("two models are given", field=name, fix=f"Name one, such as {_such_as(parameter)}.")
+            value = by_place
+        if value is not None and value != [] and value != parameter.default:
+            values[name] = value
+    return values
+
+
+def _such_as(parameter: Parameter) -> str:
+    return option(parameter.name, parameter.example)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _is_option(made: inspect.Parameter) -> bool:
+    """Arguments stand before options, as they are typed."""
+    return isinstance(made.annotation.__metadata__[0], typer.models.OptionInfo)
+
+
+def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
+    """The argument, the option, or both."""
+    kind: Any = Path if parameter.kind is Kind.FILE and parameter.type is str else parameter.type
+    kind = str if parameter.takes_text else kind
+    kind = list[kind] if parameter.is_list else kind
+    optional = kind | None if not parameter.required and parameter.default is None else kind
+    default = inspect.Parameter.empty if parameter.required else parameter.default
+    if isinstance(default, tuple):
+        default = list(default)
+    if parameter.takes_text and default is not None:
+        default = str(default)
+    made = []
+    if parameter.place is not Placement.FLAG:
+        name = parameter.name if parameter.place is Placement.FIRST else f"{parameter.name}{BY_PLACE}"
+        shown = parameter.default_text or True
+        info = typer.Argument(help=parameter.help, metavar=parameter.metavar, show_default=shown)
+        made.append(_made(name, Annotated[optional, info], default))
+    if parameter.place is not Placement.FIRST:
+        help = "The model, by name." if parameter.place is Placement.EITHER else parameter.help
+        flags = f"{parameter.flag}/{parameter.off}" if parameter.off else str(parameter.flag)
+        number = parameter.type in (int, float) and not parameter.takes_text
+        info = typer.Option(
+            flags,
+            help=help,
+            min=parameter.low if number else None,
+            max=parameter.high if number and parameter.high != NO_LIMIT else None,
+            show_default=parameter.default_text or True,
+            metavar="<float>" if parameter.takes_text else None,
+        )
+        made.append(_made(parameter.name, Annotated[optional, info], default))
+    return made
+
+
+def _made(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -1,0 +1,42 @@
+"""``tokonomics prices``: keep the shipped GPU prices up to date."""
+
+from typing import Annotated
+
+import typer
+
+from tokonomics.report.terminal import show, show_json
+
+app = typer.Typer(help="Keep the shipped GPU prices up to date.", no_args_is_help=True)
+
+
+@app.callback()
+def _prices() -> None:
+    pass
+
+
+@app.command("refresh")
+def refresh(
+    source: Annotated[
+        str, typer.Option(help="skypilot (public catalogue files) or gpuhunt (extra \\[live]).")
+    ] = "skypilot",
+    url: Annotated[str | None, typer.Option(help="Where the catalogue files are, instead of the public place.")] = None,
+    provider: Annotated[list[str] | None, typer.Option(help="Only these providers.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Fetch current GPU prices from the network; the old ones stay where a provider fails.
+
+    \b
+    Examples:
+      tokonomics prices refresh
+      tokonomics prices refresh --provider aws,gcp
+      tokonomics prices refresh --source gpuhunt
+    """
+    from tokonomics.catalog.refresh import CATALOG_URL
+    from tokonomics.catalog.refresh import refresh as fetch
+    from tokonomics.planner.parsing import listed
+    from tokonomics.report.catalog_view import refresh_view
+
+    result = fetch(source=source, url=CATALOG_URL if url is None else url, providers=listed(provider, "provider"))
+    show_json(result) if json else show(refresh_view(result))
+    if result.path is None:
+        raise typer.Exit(1)

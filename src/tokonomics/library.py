@@ -1,0 +1,187 @@
+"""The library for people: every question as a function, its inputs as arguments, typed results for notebooks.
+
+A function asks the same question as the verb of its name. What it returns is the noun that ``--json`` prints, which can
+show itself as a line, a table, a frame or a chart.
+"""
+
+import inspect
+import re
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokonomics.errors import BadInput, TokonomicsError, in_python, spelled
+from tokonomics.questions.command import command_of
+from tokonomics.questions.listener import Listener
+from tokonomics.questions.request import Kind, Parameter, Placement, Request
+from tokonomics.questions.verbs import VERBS, Verb
+
+if TYPE_CHECKING:
+    from tokonomics.questions.result import Result
+    from tokonomics.report.answer import Answer
+
+NAMES = ("plan", "fleet", "breakeven", "fit", "predict", "curve", "trace", "simulate", "capacity", "levers")
+"""The verbs that are functions; the lists of the catalogue and ``read_trace`` beside them."""
+LISTS = ("models", "gpus", "offers")
+LEFT_OUT = frozenset({"top", "why", "deploy", "deploy_to"})
+"""Inputs that say how a terminal shows an answer, or write files: a frame has all rows, ``to_frame("rejected")``."""
+SUMMARISED = frozenset({"machine_tokens_per_second", "machine_usd_per_hour", "save"})
+"""Inputs of ``trace`` that are about its summary, not about the requests that ``read_trace`` gives."""
+
+
+class Notes(Listener):
+    """Notes go to standard error, in the words of Python."""
+
+    def note(self, line: str) -> None:
+        sys.stderr.write(f"{spelled(line, in_python)}\n")
+
+
+class Function:
+    """A question that can be called; its signature and its help are those of the request."""
+
+    def __init__(self, verb: Verb, name: str = "") -> None:
+        self.verb = verb
+        self.__name__ = name or verb.name
+        self.__module__ = "tokonomics"
+
+    @property
+    def arguments(self) -> dict[str, Parameter]:
+        """What it takes, by name."""
+        left_out = LEFT_OUT | SUMMARISED if self.__name__ == "read_trace" else LEFT_OUT
+        return {name: input for name, input in self.verb.parameters.items() if name not in left_out}
+
+    @property
+    def returns(self) -> str:
+        """The name of the type that it gives."""
+        if self.__name__ in LISTS:
+            return "pl.DataFrame"
+        return "Trace" if self.__name__ == "read_trace" else f"{self.__name__.capitalize()}Result"
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        made = []
+        for name, argument in self.arguments.items():
+            by_place = argument.place is not Placement.FLAG
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_place else inspect.Parameter.KEYWORD_ONLY
+            default = inspect.Parameter.empty if argument.required else argument.default
+            made.append(inspect.Parameter(name, kind, default=default, annotation=annotation(argument)))
+        return inspect.Signature(sorted(made, key=lambda argument: argument.kind), return_annotation=self.returns)
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        about = ABOUT.get(self.__name__, "{summary}").format(summary=in_words(self.verb.summary))
+        example = EXAMPLES[self.__name__].replace("\n", "\n... ")
+        lines = [f"    {name}: {in_words(argument.help)}" for name, argument in self.arguments.items()]
+        return "\n".join([about, "", f">>> {example}", "", "Arguments:", *lines])
+
+    def __repr__(self) -> str:
+        return f"<function tokonomics.{self.__name__}>"
+
+    def __call__(self, *by_place: Any, **inputs: Any) -> Any:
+        try:
+            return self._answered(self.request(*by_place, **inputs))
+        except TokonomicsError as error:  # what a person got wrong is said without the way through our code
+            raise error.with_traceback(None) from None
+
+    def _answered(self, request: Request) -> Any:
+        if self.__name__ == "plan":
+            _refuse_several(request)
+        if self.__name__ == "read_trace":
+            from tokonomics.questions.traffic import traffic_of
+
+            return traffic_of(request, Notes())  # type: ignore[arg-type]
+        result = self.verb.answer(request, Notes())
+        result.shown(partial(_described, self.verb, result, request), command_of(self.verb, request))
+        if self.__name__ in LISTS:
+            return result.to_frame()
+        if self.__name__ == "breakeven" and not result.is_found:
+            why = [f"{found.constraint}: {found.why}; {found.nearest}." for found in result.blame]  # type: ignore[attr-defined]
+            raise BadInput(_described(self.verb, result, request).title, fix="\n  ".join(why))
+        return result
+
+    def request(self, *by_place: Any, **inputs: Any) -> Request:
+        """What is asked: the arguments, or a scenario file and the arguments that win over it."""
+        try:
+            values = self.__signature__.bind_partial(*by_place, **inputs).arguments
+        except TypeError as error:
+            raise TypeError(f"{self.__name__}(): {error}") from None
+        model = values.get("model")
+        if self.verb.scenario and isinstance(model, str | Path) and str(model).lower().endswith(".toml"):
+            from tokonomics.questions.scenario import read_request
+
+            rest = {name: value for name, value in values.items() if name != "model"}
+            return read_request(Path(model), self.verb.request, self.verb.name, rest)
+        return self.verb.request.of(values)
+
+
+ABOUT = {
+    "plan": "{summary}\n\n``model`` may be a scenario file (``.toml``). One model at one demand: to compare several, "
+    "plan each.",
+    "models": "{summary}\n\n``key`` is what other functions take.",
+    "read_trace": "The requests themselves, of a log or made up, as columns: to look at, to alter, and to give as "
+    "``trace=``.",
+}
+"""What a function says of itself, where the summary of the verb is not enough."""
+EXAMPLES = {
+    "plan": 'tk.plan("llama-3.1-8b", rate=5, input=1000, output=300, slo={"ttft_p99": 0.5}, gpu=["L4", "H100"])',
+    "fleet": 'tk.fleet("llama-3.1-8b", demand="12x20,12x2", input=1000, output=300, slo="ttft_p99=1", provider="aws",\n'
+    '         gpu="L40S", no_replay=True).to_frame().select("offer", "terms", "usd_per_hour")',
+    "breakeven": 'tk.breakeven("llama-3.3-70b", api="openai:gpt-4o", input=1000, output=300, quick=True)',
+    "fit": 'tk.fit("llama-3.1-8b", gpu="H100", context=8192)',
+    "predict": 'tk.predict("llama-3.1-8b", gpu="H200", batch=64).decode_step_s',
+    "curve": 'tk.curve("llama-2-7b", gpu="H100", usd_per_hour=2.0).to_frame().select("batch", "tokens_per_s", '
+    '"usd_per_mtok")',
+    "trace": 'tk.trace("azure-conv")',
+    "read_trace": 'tk.read_trace("azure-conv", speed=4)',
+    "simulate": 'tk.simulate("llama-3.1-8b", gpu="H100", trace="azure-conv", speed=4, slo={"ttft_p99": 0.5}, '
+    "usd_per_hour=2.0)",
+    "capacity": 'tk.capacity("llama-3.1-8b", gpu="H100", input=1000, output=300, '
+    'slo="ttft_p99=0.5,tpot_p99=0.05").rate',
+    "levers": 'tk.levers("llama-3.1-8b", gpu="L4", usd_per_hour=0.8, rate=30, input=500, output=200, '
+    'slo={"ttft_p99": 1},\n          without=["hardware", "speculation", "disaggregation"])',
+    "models": 'tk.models("qwen3", moe=True).select("key", "parameters", "active_parameters")',
+    "gpus": 'tk.gpus(min_memory=100, architecture="hopper").select("key", "memory_gb", "bandwidth_bytes_per_s")',
+    "offers": 'tk.offers(gpu="H100", provider=["aws", "gcp"]).select("provider", "region", "gpus", "usd_per_hour", '
+    '"date")',
+}
+
+
+def function(name: str) -> Function:
+    """The function of a name."""
+    return Function(VERBS["trace" if name == "read_trace" else name], name)
+
+
+def in_words(text: str) -> str:
+    """A help text with the names of arguments in place of flags."""
+    return re.sub(r"(?<![\w-])--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), text)
+
+
+def annotation(argument: Parameter) -> str:
+    """The type of an argument: ``Words`` are a text, a number, a list of them, or names with values."""
+    kind = "Words" if argument.type is str else argument.type.__name__
+    if argument.kind is Kind.TRACE:
+        kind = "Requests"
+    elif argument.name == "offers":
+        kind = "Prices"
+    elif argument.takes_text:
+        kind = "float | str"
+    return kind if argument.required or argument.default is not None else f"{kind} | None"
+
+
+def _described(verb: Verb, result: "Result", request: Request) -> "Answer":
+    from tokonomics.report.answers import describe
+
+    return describe(verb, result, request)
+
+
+def _refuse_several(request: Any) -> None:
+    """Refuse what has several answers, before any work is done."""
+    from tokonomics.questions.load import cases_of
+
+    several = len(request.model) > 1 or any("," in name for name in request.model)
+    if several or len(cases_of(request)) > 1:
+        what = "several models" if several else "a range of demand"
+        ranged = ", ".join(name for name in ("rate", "input", "output") if getattr(request, name))
+        fix = "Call plan() for each of them."
+        raise BadInput(f"{what}: that is a plan each", field="model" if several else ranged, fix=fix)

@@ -1,0 +1,149 @@
+"""What a slower memory for KV costs, how fast it is, and when a block in it pays for its place.
+
+Fetching a block instead of computing it frees the GPU for the time the block would have taken. That time is worth
+the price of the replica, every second taken as used; the place in the tier costs its price for as long as the block
+lies there. A block that is read again sooner than the quotient pays (the five-minute rule of Gray and Putzolu, 1987,
+for KV).
+"""
+
+from datetime import date
+
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from tokonomics.catalog.offers import is_stale
+from tokonomics.clock import today
+from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.money.cost import CostLine
+from tokonomics.physics.deployment import Deployment
+from tokonomics.serving.tiers import Tier, break_even_position, compute_s, fetch_s, kv_bytes_per_token
+from tokonomics.types import Badge, Noun
+from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+PCIE_SHARE = 0.87
+"""Of the link's nominal rate that a copy from pinned host memory reaches: 55.5 of 64 GB/s, an H200 on PCIe 5.0 x16,
+copies of 4 GiB, measured 2026-11-15 (48.5 GB/s in copies of 1 MiB; 24 GB/s from memory that is not pinned)."""
+DRAM_USD_PER_GB_HOUR = (1.5392 - 1.3232) / (64 * GIB / BYTES_PER_GB)
+"""AWS us-east-1, on demand, 2026-08-22 (offers.csv): gr6.4xlarge and g6.4xlarge differ in 64 GiB of memory alone."""
+DRAM_PRICE_DATE = date(2026, 8, 22)
+SSD_USD_PER_GB_HOUR = 0.08 / (GIB / BYTES_PER_GB) / HOURS_PER_MONTH
+"""Google Cloud, Local SSD in us-central1: $0.08 per GiB and month (list price, "Disk and image pricing"). Machines with
+eight GPUs usually come with local disks that are paid for already: then it is 0 (ssd=1000@0)."""
+SSD_PRICE_DATE: date | None = None
+"""The page bears no date and the day it was read was not noted, so the price is marked as an old one."""
+SSD_BYTES_PER_S = 6.9e9
+"""One PCIe 4.0 x4 drive for each GPU: Samsung PM9A3, sequential read (data sheet, 2021)."""
+REMOTE_BYTES_PER_S = 12.5e9
+"""A port of 100 Gbit/s for each GPU, at its line rate; Mooncake reports 87 GB/s from 4 × 200 Gbit/s, 87 % of theirs."""
+
+
+class TierPrice(Noun):
+    """A tier as it is bought."""
+
+    tier: Tier
+    usd_per_gb_hour: NonNegativeFloat
+    speed_from: str
+    speed_badge: Badge
+    price_from: str
+    price_date: date | None
+    """When the price was quoted; None: not known, or the user's own."""
+    price_stale: bool
+    """Older than a price may be without a mark, or of no known date."""
+
+    def line(self, replicas: int) -> CostLine:
+        times = 1 if self.tier.shared else replicas
+        gigabytes = self.tier.size_bytes / BYTES_PER_GB * times
+        return CostLine(name=self.tier.name, quantity=gigabytes, unit="GB-hour", usd_per_unit=self.usd_per_gb_hour)
+
+
+class TierBreakEven(Noun):
+    """Fetching a block against computing it."""
+
+    tier: str
+    block_tokens: int
+    fetch_s: PositiveFloat
+    compute_first_s: PositiveFloat
+    """At the beginning of a prompt."""
+    compute_last_s: PositiveFloat
+    """At the end of the longest one."""
+    position: int | None
+    """The token from which on fetching is quicker; None: nowhere in the model's context."""
+    pays_within_s: NonNegativeFloat | None
+    """A block at the head of a prompt pays for its place if it is read again within this, the GPU's time being worth
+    the replica's price. 0: never, since it is quicker computed there; None: always, since the place costs nothing."""
+
+
+def break_even(
+    deployment: Deployment, price: TierPrice, usd_per_replica_hour: float, block_tokens: int = 16
+) -> TierBreakEven:
+    """Where fetching wins, and how long a block may lie there; computing is taken at a full chunk of the engine."""
+    first, last = (
+        float(compute_s(deployment, block_tokens, place))
+        for place in (0, max(0, deployment.model.max_context - block_tokens))
+    )
+    held_usd_per_s = (
+        block_tokens * kv_bytes_per_token(deployment) / BYTES_PER_GB * price.usd_per_gb_hour / SECONDS_PER_HOUR
+    )
+    worth_usd = first * usd_per_replica_hour / SECONDS_PER_HOUR
+    takes_s = float(fetch_s(deployment, price.tier, block_tokens))
+    pays_within_s = worth_usd / held_usd_per_s if held_usd_per_s > 0 else None
+    return TierBreakEven(
+        tier=price.tier.name,
+        block_tokens=block_tokens,
+        fetch_s=takes_s,
+        compute_first_s=first,
+        compute_last_s=last,
+        position=break_even_position(deployment, price.tier, block_tokens),
+        pays_within_s=pays_within_s if takes_s < first else 0.0,
+    )
+
+
+TIER_NAMES = ("dram", "ssd", "remote")
+TIERS_HELP = "Write such as dram=200,ssd=2000: GB for each replica (remote: for all); @ sets $/GB-hour: ssd=2000@0."
+
+
+def parse_tiers(
+    text: str, deployment: Deployment, ttl_s: float | None = None, on: date | None = None
+) -> tuple[TierPrice, ...]:
+    """``dram=200,ssd=2000@0,remote=5000``: gigabytes, and where it is not ours, the price of a gigabyte and hour.
+
+    Prices are judged on the day given, or today.
+    """
+    made: dict[str, TierPrice] = {}
+    for part in text.split(","):
+        name, _, size = (each.strip() for each in part.partition("="))
+        if name not in TIER_NAMES:
+            guess = nearest(name, TIER_NAMES, 1)
+            hint = f"Did you mean {guess[0]}? " if guess else ""
+            raise BadInput(f"'{shorten(name)}' is no tier", field="tiers", fix=f"{hint}{TIERS_HELP}")
+        gigabytes, at, price = size.partition("@")
+        try:
+            gb, usd = float(gigabytes), float(price) if at else None
+        except ValueError:
+            gb, usd = -1.0, None
+        if not 0 < gb <= 1e9 or (usd is not None and not 0 <= usd <= 1e3):
+            raise BadInput(f"'{shorten(part.strip())}' is no size above 0", field="tiers", fix=TIERS_HELP)
+        if name in made:
+            raise BadInput(f"{name} is given twice", field="tiers", fix=TIERS_HELP)
+        made[name] = _tier(name, gb, usd, deployment, ttl_s, on or today())
+    return tuple(made[name] for name in TIER_NAMES if name in made)
+
+
+def _tier(name: str, gb: float, usd: float | None, deployment: Deployment, ttl_s: float | None, on: date) -> TierPrice:
+    pcie = deployment.gpu.pcie_bytes_per_s * PCIE_SHARE
+    ssd, remote, dram_usd = min(SSD_BYTES_PER_S, pcie), min(REMOTE_BYTES_PER_S, pcie), DRAM_USD_PER_GB_HOUR
+    known: dict[str, tuple[float, float, Badge, str, str, date | None]] = {
+        "dram": (pcie, dram_usd, Badge.measured, "PCIe × 0.87, measured on an H200", "AWS gr6 − g6", DRAM_PRICE_DATE),
+        "ssd": (ssd, SSD_USD_PER_GB_HOUR, Badge.quoted, "one PCIe 4.0 drive a GPU", "Google Cloud Local SSD",
+                SSD_PRICE_DATE),
+        "remote": (remote, dram_usd, Badge.assumed, "100 Gbit/s a GPU", "as DRAM", DRAM_PRICE_DATE),
+    }  # fmt: skip
+    speed, usd_known, badge, speed_from, price_from, quoted = known[name]
+    return TierPrice(
+        tier=Tier(name=name, size_bytes=gb * BYTES_PER_GB, bytes_per_s=speed, shared=name == "remote", ttl_s=ttl_s),
+        usd_per_gb_hour=usd_known if usd is None else usd,
+        speed_from=speed_from,
+        speed_badge=badge,
+        price_from=f"{price_from}, {quoted or 'no date'}" if usd is None else "as given",
+        price_date=quoted if usd is None else None,
+        price_stale=usd is None and (quoted is None or is_stale(quoted, on)),
+    )

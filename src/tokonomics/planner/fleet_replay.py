@@ -1,0 +1,397 @@
+"""The fleet that was bought, in the simulator: machines that come and go by the hour, and some that are taken away.
+
+Each machine of the largest hour is a place; where fewer are bought a place is away, after it has finished its answers.
+A spot zone takes all its machines at once (the careful assumption), after its notice, in whose last part they only
+finish answers; a place is back when its replacement serves: bought on demand at the notice, or spot after the outage.
+As availability counts it. Requests are shared out by the capacity
+that is there at each moment; every kind of machine then routes its own to the replica with the fewest.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
+
+from tokonomics.catalog.offers import Terms
+from tokonomics.errors import BadInput
+from tokonomics.money.demand import Demand
+from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, finishing_s, gone_s
+from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, NOTICED_S
+from tokonomics.money.fleet_load import shared_out
+from tokonomics.physics.deployment import Deployment
+from tokonomics.serving.fleet import FleetSettings, Outage
+from tokonomics.serving.outcome import Kept, judged, request_latencies
+from tokonomics.serving.simulator import simulate
+from tokonomics.serving.state import DONE, REFUSED
+from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.trace import Trace
+from tokonomics.types import Noun
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
+
+MOST_REQUESTS = 300_000
+"""In one replay: a few seconds."""
+MOST_HOURS = 24
+_MOST_CHOICES = 1e8
+"""Requests times replicas, since the router looks at each: under ten seconds."""
+_FEWEST_REQUESTS = 5_000
+_ENOUGH_OF_A_CLASS = 300
+"""Three lie beyond a p99: fewer requests say nothing of a class by itself."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Away:
+    """When a place takes no requests: nothing new from ``at_s − notice_s``, gone at ``at_s``."""
+
+    at_s: float
+    until_s: float
+    notice_s: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """One machine of the plan's largest hour."""
+
+    offer: str
+    zone: str | None
+    away: tuple[Away, ...]
+
+
+@dataclass(frozen=True)
+class ReplayCase:
+    """A fleet with what is done to it, and which of its requests are judged."""
+
+    places: Sequence[Place]
+    name: str = ""
+    what: str = ""
+    """What is done to it."""
+    expected_per_month: float = 0.0
+    """How often that happens."""
+    judged_s: tuple[float, float] = (0.0, math.inf)
+    """Promises are judged on the requests that arrive between two moments: minutes of trouble drown in a day."""
+
+
+class FleetReplay(Noun):
+    """What the bought fleet did with its own traffic."""
+
+    name: str
+    what: str
+    """What was done to it."""
+    start_hour: NonNegativeFloat
+    hours: PositiveFloat
+    requests: NonNegativeInt
+    answered_share: NonNegativeFloat
+    restarts: NonNegativeInt
+    """Answers begun again on another machine."""
+    expected_per_month: NonNegativeFloat
+    """How often what is done to it happens."""
+    slo: tuple[Kept, ...]
+
+    @property
+    def kept(self) -> bool:
+        return all(each.kept for each in self.slo) and self.answered_share > 0.99
+
+
+def window_of(demand: Demand, replicas: int = 1) -> tuple[float, float]:
+    """The hours about the busiest one, in seconds: at most a day, or as many requests as are quick to simulate."""
+    most = min(MOST_REQUESTS, max(_FEWEST_REQUESTS, int(_MOST_CHOICES / max(1, replicas))))
+    rates = np.asarray(demand.total)
+    busiest = int(np.argmax(rates))
+    if rates[busiest] * SECONDS_PER_HOUR > most:
+        middle = (busiest + 0.5) * SECONDS_PER_HOUR
+        half = most / rates[busiest] / 2
+        return middle - half, middle + half
+    first, last = busiest, busiest + 1
+    while last - first < min(MOST_HOURS, demand.hours):
+        # The busier neighbour first; the horizon's ends are ends.
+        before = rates[first - 1] if first > 0 else -1.0
+        after = rates[last] if last < demand.hours else -1.0
+        if (rates[first:last].sum() + max(before, after)) * SECONDS_PER_HOUR > most:
+            break
+        first, last = (first - 1, last) if before >= after else (first, last + 1)
+    return float(first * SECONDS_PER_HOUR), float(last * SECONDS_PER_HOUR)
+
+
+def places_of(plan: FleetPlan, offers: Mapping[str, FleetOffer], start_s: float, end_s: float) -> list[Place]:
+    """Every machine of the window and when it is not bought; times count from the window's start."""
+    first, last = int(start_s // SECONDS_PER_HOUR), int(np.ceil(end_s / SECONDS_PER_HOUR))
+    shift = start_s - first * SECONDS_PER_HOUR
+    made = []
+    for purchase in plan.purchases:
+        by_hour = [purchase.by_hour[hour % plan.hours] for hour in range(first, last)]
+        zone = purchase.place if purchase.terms is Terms.spot else None
+        for place in range(max(by_hour)):
+            away = _unbought(by_hour, place, offers[purchase.offer].drain_s, shift)
+            made.append(Place(purchase.offer, zone, tuple(away)))
+    if not made:
+        raise BadInput("the plan holds no machine in the hours to replay")
+    return made
+
+
+def with_interruptions(
+    places: Sequence[Place],
+    offers: Mapping[str, FleetOffer],
+    wishes: Wishes,
+    plan: FleetPlan,
+    *,
+    busiest_s: float,
+    end_s: float,
+    seed: int = 0,
+) -> tuple[list[Place], str, float]:
+    """The places with what is taken from them, in words as well, and how often a month that happens.
+
+    Drawn interruptions, and the worst of losses at the busiest moment: of the spot zone that holds most of the capacity
+    there; without spot, of the largest machine.
+    """
+    rng = np.random.default_rng(seed)
+    present = [place for place in places if _is_there(place, busiest_s)]
+    held: dict[str, float] = {}
+    for place in present:
+        if place.zone is not None:
+            held[place.zone] = held.get(place.zone, 0.0) + sum(offers[place.offer].requests_per_s.values())
+    if not held:
+        return _one_fails(places, present, offers, plan, busiest_s)
+    worst = max(held, key=lambda zone: held[zone])
+    bought = {(each.offer, each.zone) for each in places if each.zone is not None}
+    markets = [(offer, each) for offer in offers.values() for each in offer.spot if (offer.name, each.zone) in bought]
+    taken = {
+        (offer.name, market.zone): drawn_interruptions(offer, market, end_s / SECONDS_PER_HOUR, wishes, rng)
+        for offer, market in markets
+    }
+    number = sum(map(len, taken.values()))
+    for offer, market in markets:
+        if market.zone == worst:
+            mean_s = market.interruptions.outage_hours * SECONDS_PER_HOUR
+            taken[offer.name, worst].append(_taken(offer, busiest_s, mean_s, wishes))
+    made = [
+        place if place.zone is None else Place(place.offer, place.zone, (*place.away, *taken[place.offer, place.zone]))
+        for place in places
+    ]
+    machines = sum(place.zone == worst for place in present)
+    also = f", and {plural(number, 'interruption')} drawn" if number else ""
+    what = f"{worst} takes its {plural(machines, 'spot machine')} back at the busiest moment{also}"
+    return made, what, taken_per_month(plan, offers, worst)
+
+
+def taken_per_month(plan: FleetPlan, offers: Mapping[str, FleetOffer], zone: str) -> float:
+    """How often a zone takes machines of this plan: only what is bought there, while it is held.
+
+    Its offers go together: those of the most frequent one are counted.
+    """
+    per_month = [
+        market.interruptions.per_hour * HOURS_PER_MONTH * sum(map(bool, each.by_hour)) / plan.hours
+        for each in plan.purchases
+        if each.terms is Terms.spot and each.place == zone
+        for market in offers[each.offer].spot
+        if market.zone == zone
+    ]
+    return max(per_month, default=0.0)
+
+
+def drawn_interruptions(
+    offer: FleetOffer, market: SpotMarket, hours: float, wishes: Wishes, rng: np.random.Generator
+) -> list[Away]:
+    """When a zone takes its machines back over so many hours, and for how long they are missing."""
+    rate = market.interruptions.per_hour
+    if rate <= 0:
+        return []
+    taken: list[Away] = []
+    now = float(rng.exponential(1 / rate))
+    while now < hours:
+        outage = float(rng.exponential(market.interruptions.outage_hours))
+        taken.append(_taken(offer, now * SECONDS_PER_HOUR, outage * SECONDS_PER_HOUR, wishes))
+        now += outage + float(rng.exponential(1 / rate))
+    return taken
+
+
+def replay(
+    case: ReplayCase,
+    offers: Mapping[str, FleetOffer],
+    deployments: Mapping[str, Deployment],
+    traffic: Trace,
+    classes: Sequence[str],
+    class_of: NDArray[np.int32],
+    promises: Sequence[Promise],
+    *,
+    window: tuple[float, float],
+    seed: int = 0,
+) -> FleetReplay:
+    """Serve the window's requests; ``deployments`` by offer, ``class_of`` each request's place in ``classes``."""
+    places = [Place(place.offer, place.zone, tuple(_merged(place.away))) for place in case.places]
+    kinds: list[Deployment] = []
+    for place in places:
+        if deployments[place.offer] not in kinds:
+            kinds.append(deployments[place.offer])
+    kind_of_place = [kinds.index(deployments[place.offer]) for place in places]
+    goes_to = _routed(places, kind_of_place, offers, traffic, classes, class_of, seed)
+    values: dict[str, list[Floats]] = {str(promise): [] for promise in promises}
+    sizes: list[NDArray[np.int32]] = []
+    answered = restarts = 0
+    for index, deployment in enumerate(kinds):
+        chosen = np.flatnonzero(goes_to == index)
+        if not len(chosen):
+            continue
+        own = [place for place, kind in zip(places, kind_of_place, strict=True) if kind == index]
+        served = simulate(deployment, traffic.take(chosen), _settings(own, offers), seed=seed)
+        status, latencies = served.served.status, request_latencies(served)
+        waited_for = status != REFUSED
+        first_s, last_s = case.judged_s
+        counts = waited_for & (served.trace.arrival_s >= first_s) & (served.trace.arrival_s < last_s)
+        answered += int((status == DONE).sum())
+        restarts += int(served.served.restarts.sum())
+        sizes.append(class_of[chosen][counts])
+        for promise in promises:
+            # Whoever is never answered waits for ever.
+            values[str(promise)].append(np.where(status == DONE, latencies[promise.latency], np.inf)[counts])
+    size = np.concatenate([np.zeros(0, np.int32), *sizes])
+    return FleetReplay(
+        name=case.name,
+        what=case.what,
+        start_hour=window[0] / SECONDS_PER_HOUR,
+        hours=(window[1] - window[0]) / SECONDS_PER_HOUR,
+        requests=len(traffic),
+        answered_share=answered / len(traffic) if len(traffic) else 0.0,
+        restarts=restarts,
+        expected_per_month=case.expected_per_month,
+        slo=tuple(
+            _worst_class(promise, np.concatenate([np.zeros(0), *values[str(promise)]]), size) for promise in promises
+        ),
+    )
+
+
+def _routed(
+    places: Sequence[Place],
+    kind_of_place: Sequence[int],
+    offers: Mapping[str, FleetOffer],
+    traffic: Trace,
+    classes: Sequence[str],
+    class_of: NDArray[np.int32],
+    seed: int,
+) -> NDArray[np.int64]:
+    """The kind of machine each request goes to, by the capacity that takes requests at that moment."""
+    rng = np.random.default_rng(seed)
+    edges = {0.0} | {t for place in places for each in place.away for t in (each.at_s - each.notice_s, each.until_s)}
+    moments = np.array(sorted(edge for edge in edges if edge <= float(traffic.arrival_s[-1]) and edge >= 0))
+    span = np.searchsorted(moments, traffic.arrival_s, side="right") - 1
+    goes_to = np.zeros(len(traffic), np.int64)
+    kinds = max(kind_of_place) + 1
+    known: dict[tuple[tuple[tuple[str, int], ...], tuple[int, ...]], dict[str, Floats]] = {}
+    for index, moment in enumerate(moments.tolist()):
+        inside = np.flatnonzero(span == index)
+        if not len(inside):
+            continue
+        there = [place for place in places if _takes_requests(place, moment)] or list(places)
+        numbers: dict[str, int] = {}
+        for place in there:
+            numbers[place.offer] = numbers.get(place.offer, 0) + 1
+        counts = np.bincount(class_of[inside], minlength=len(classes))
+        key = (tuple(sorted(numbers.items())), tuple(counts.tolist()))
+        if key not in known:
+            rates = {name: float(number) for name, number in zip(classes, counts.tolist(), strict=True)}
+            _, known[key] = shared_out([(offers[name], number) for name, number in numbers.items()], rates)
+        kind_of = {place.offer: kind for place, kind in zip(places, kind_of_place, strict=True)}
+        for place_of_class, name in enumerate(classes):
+            own = inside[class_of[inside] == place_of_class]
+            if not len(own):
+                continue
+            by_kind = np.zeros(kinds)
+            for offer, share in zip(numbers, known[key][name], strict=True):
+                by_kind[kind_of[offer]] += share
+            # A class that nothing there can hold waits where most of the fleet is.
+            chances = by_kind / by_kind.sum() if by_kind.sum() > 0 else np.bincount(kind_of_place) / len(places)
+            goes_to[own] = rng.choice(kinds, size=len(own), p=chances)
+    return goes_to
+
+
+def _settings(places: Sequence[Place], offers: Mapping[str, FleetOffer]) -> FleetSettings:
+    """All replicas of a machine go with it."""
+    outages: list[Outage] = []
+    replicas = 0
+    for place in places:
+        for _ in range(offers[place.offer].replicas):
+            outages += [
+                Outage(replica=replicas, at_s=each.at_s, down_s=each.until_s - each.at_s, notice_s=each.notice_s)
+                for each in place.away
+            ]
+            replicas += 1
+    return FleetSettings(replicas=replicas, outages=tuple(outages))
+
+
+def _unbought(by_hour: Sequence[int], place: int, drain_s: float, shift: float) -> list[Away]:
+    """The hours in which fewer are bought than this place's number: it takes nothing new from their start on."""
+    edges = np.diff(np.concatenate([[0], np.asarray(by_hour) <= place, [0]]).astype(int))
+    starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    away = []
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        begins = max(0.0, start * SECONDS_PER_HOUR - shift)
+        until = end * SECONDS_PER_HOUR - shift
+        drain = drain_s if start else 0.0
+        if begins + drain < until:
+            away.append(Away(begins + drain, until, drain))
+    return away
+
+
+def _taken(offer: FleetOffer, at_s: float, outage_s: float, wishes: Wishes) -> Away:
+    # One second at least: the machine is another one, and its answers and cache are lost.
+    return Away(at_s, at_s + max(1.0, gone_s(offer, outage_s, wishes)), finishing_s(offer))
+
+
+def _one_fails(
+    places: Sequence[Place],
+    present: Sequence[Place],
+    offers: Mapping[str, FleetOffer],
+    plan: FleetPlan,
+    at_s: float,
+) -> tuple[list[Place], str, float]:
+    if not present:
+        return list(places), "nothing", 0.0
+    lost = max(present, key=lambda place: sum(offers[place.offer].requests_per_s.values()))
+    until_s = at_s + NOTICED_S + offers[lost.offer].startup_s
+    made = list(places)
+    made[next(index for index, place in enumerate(places) if place is lost)] = Place(
+        lost.offer, lost.zone, (*lost.away, Away(at_s, until_s, 0.0))
+    )
+    gpu_hours = sum(offers[each.offer].gpus * sum(each.by_hour) for each in plan.purchases)
+    risk = gpu_hours / plan.hours * FAILURES_PER_GPU_HOUR * HOURS_PER_MONTH
+    return made, f"one machine ({lost.offer}) fails at the busiest moment and is replaced", risk
+
+
+def _is_there(place: Place, at_s: float) -> bool:
+    return not any(each.at_s <= at_s < each.until_s for each in place.away)
+
+
+def _takes_requests(place: Place, at_s: float) -> bool:
+    return not any(each.at_s - each.notice_s <= at_s < each.until_s for each in place.away)
+
+
+def _merged(away: Sequence[Away]) -> list[Away]:
+    """In order, those that touch or whose notice falls into the one before as one."""
+    merged: list[Away] = []
+    for each in sorted(away, key=lambda one: (one.at_s, one.until_s)):
+        if merged and each.at_s - each.notice_s <= merged[-1].until_s:
+            last = merged[-1]
+            merged[-1] = Away(last.at_s, max(last.until_s, each.until_s), last.notice_s)
+        else:
+            merged.append(each)
+    return merged
+
+
+def _worst_class(promise: Promise, waits: Floats, size: NDArray[np.int32]) -> Kept:
+    """All together, or the size class that waits longest: the promise is made to each."""
+    known = ~np.isnan(waits)
+    waits, size = waits[known], size[known]
+    large = [index for index, number in enumerate(np.bincount(size).tolist()) if number >= _ENOUGH_OF_A_CLASS]
+    groups = [waits, *(waits[size == index] for index in large)]
+    kept = [judged(promise, group[np.isfinite(group)], int(np.isinf(group).sum())) for group in groups]
+    return max(kept, key=lambda one: math.inf if one.delivered_s is None else one.delivered_s)
+
+
+def busiest_moment(plan: FleetPlan, window: tuple[float, float]) -> float:
+    """The middle of the busiest hour of the window, counted from its start."""
+    first, last = int(window[0] // SECONDS_PER_HOUR), int(np.ceil(window[1] / SECONDS_PER_HOUR))
+    hour = max(range(first, last), key=lambda each: plan.demand[each % plan.hours])
+    return (hour + 0.5) * SECONDS_PER_HOUR - window[0]

@@ -1,0 +1,131 @@
+"""One base model with many LoRA adapters against a deployment for each: memory, time per step, how many fit, the bill.
+
+An adapter is two thin matrices beside every dense product of every layer; each that is loaded takes memory from the
+KV cache. A batch that mixes adapters computes two thin products more and reads the weights of every adapter in it
+(``physics.steptime``, which takes every sequence to use another one as long as there are enough: the dearest case).
+How many a batch really mixes follows from the tenants' shares. Alone, an adapter is merged into the weights and costs
+nothing, but needs a replica of its own however little it is used.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from tokonomics.errors import BadInput
+from tokonomics.money.cost import LeverBill, replica_hour
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.memory import kv_budget_bytes, max_sequences
+from tokonomics.physics.sharding import adapter_bytes
+from tokonomics.physics.steptime import decode_step
+from tokonomics.planner.levers.tenancy import Pooling, Sharing
+from tokonomics.traffic.tenants import tenant_numbers
+from tokonomics.types import Noun
+
+
+class LoraStep(Noun):
+    """A decode step whose sequences use so many adapters."""
+
+    adapters: NonNegativeInt
+    step_s: PositiveFloat
+    slower: float
+    """Share by which it is longer than without adapters."""
+
+
+class Lora(Noun):
+    """What adapters cost a replica."""
+
+    rank: PositiveInt
+    adapters: PositiveInt
+    bytes_each: NonNegativeFloat
+    """Over all GPUs of a replica."""
+    kv_bytes: NonNegativeInt
+    """Left for KV with all adapters loaded; over all GPUs."""
+    kv_bytes_without: NonNegativeInt
+    batch: PositiveInt
+    context: PositiveInt
+    sequences: NonNegativeInt
+    """Of that context, that fit at once."""
+    sequences_without: NonNegativeInt
+    mixed: NonNegativeFloat
+    """Adapters that a batch of that size uses in the mean, from the tenants' shares."""
+    steps: tuple[LoraStep, ...]
+    """Without any, with one, with as many as the batch mixes in the mean, and with as many as it can."""
+    most_adapters: NonNegativeInt
+    """The most that leave room for the batch at that context; more can wait in the host's memory."""
+
+
+class LoraLever(Noun):
+    """One base for all against a deployment for each adapter."""
+
+    lora: Lora
+    bill: LeverBill
+    """An hour; an adapter that no tenant of the trace uses needs one replica when it has its own deployment."""
+
+
+def lora_lever(sharing: Sharing, pooling: Pooling) -> LoraLever:
+    """Adapters at the mean batch and context of the shared fleet, and the bill of both ways."""
+    trace, deployment = sharing.trace, sharing.shared
+    shares = np.bincount(tenant_numbers(trace)) / len(trace)
+    context = float((trace.input_tokens + trace.output_tokens / 2).mean())
+    made = lora(deployment, max(1, round(pooling.batch)), max(1, round(context)), [float(each) for each in shares])
+    apart = pooling.apart.replicas + max(0, deployment.lora_adapters - len(pooling.tenants))
+    before = replica_hour("a deployment for each", apart, sharing.usd_per_replica_hour(apart))
+    return LoraLever(lora=made, bill=LeverBill(before=before, after=pooling.bill.after))
+
+
+def lora(deployment: Deployment, batch: int, context: int, shares: Sequence[float] = ()) -> Lora:
+    """Adapters of a deployment at a batch and context; ``shares`` of the requests by adapter, equal unless given."""
+    if not deployment.lora_adapters:
+        raise BadInput("how many adapters, of which rank?", field="lora_rank, lora_adapters")
+    plain = _with(deployment, 0)
+    shares = shares or [1 / deployment.lora_adapters] * deployment.lora_adapters
+    mixed = distinct_adapters(shares, batch)
+    before = float(decode_step(plain, batch, context))
+    counts = sorted({0, 1, round(mixed), min(batch, deployment.lora_adapters)})
+    steps = []
+    for count in counts:
+        step_s = float(decode_step(_with(deployment, count), batch, context))
+        steps.append(LoraStep(adapters=count, step_s=step_s, slower=step_s / before - 1))
+    return Lora(
+        rank=deployment.lora_rank,
+        adapters=deployment.lora_adapters,
+        bytes_each=adapter_bytes(_with(deployment, 1)) * deployment.gpus,
+        kv_bytes=max(0, kv_budget_bytes(deployment)) * deployment.gpus,
+        kv_bytes_without=max(0, kv_budget_bytes(plain)) * deployment.gpus,
+        batch=batch,
+        context=context,
+        sequences=max_sequences(deployment, context),
+        sequences_without=max_sequences(plain, context),
+        mixed=mixed,
+        steps=tuple(steps),
+        most_adapters=most_adapters(deployment, batch, context),
+    )
+
+
+def distinct_adapters(shares: Sequence[float], batch: float) -> float:
+    """How many adapters a batch of random requests uses in the mean: each is in it unless nobody asks for it."""
+    return math.fsum(1.0 - math.pow(1.0 - share, batch) for share in shares)
+
+
+def most_adapters(deployment: Deployment, batch: int, context: int) -> int:
+    """The most adapters beside which a batch still fits; halving, since memory only shrinks with their number."""
+
+    def fits(count: int) -> bool:
+        return max_sequences(_with(deployment, count), context) >= batch
+
+    if not fits(0):
+        return 0
+    few, many = 0, 1
+    while fits(many):
+        few, many = many, many * 2
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if fits(middle) else (few, middle)
+    return few
+
+
+def _with(deployment: Deployment, adapters: int) -> Deployment:
+    rank = deployment.lora_rank if adapters else 0
+    return deployment.model_copy(update={"lora_adapters": adapters, "lora_rank": rank})

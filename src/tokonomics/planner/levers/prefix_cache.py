@@ -1,0 +1,330 @@
+"""What keeping the KV of shared prompt beginnings saves: the user's trace served with and without it.
+
+Each setting (no cache, the GPU's own, with prefix-aware routing, with every choice of the slower memories behind it) is
+simulated on as few replicas as keep up and keep the promises: the bill and the latencies are of the same fleet. One
+that keeps them on no number of replicas has no bill, and says what breaks. Where nothing is promised, fewer replicas
+that answer later than today (the first token, the next ones or the whole, at p99) are no saving, and are told apart.
+How the hits depend on size and time to live is a replay of the trace through one LRU cache (``traffic.prefix_reuse``).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from tokonomics.errors import BadInput, option
+from tokonomics.money.cache_tiers import TierBreakEven, TierPrice, break_even
+from tokonomics.money.cost import CostTree, LeverBill, replica_hour
+from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.trials import cached_share, serve_with
+from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
+from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.outcome import Outcome, Spread, outcome
+from tokonomics.serving.simulator import Simulation
+from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_token
+from tokonomics.traffic.prefix_reuse import found_share
+from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.trace import Trace
+from tokonomics.types import Noun
+from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+
+TTLS_S = (60.0, 300.0, 900.0, 3600.0)
+"""From a minute to an hour; five minutes and an hour are what API providers sell (Anthropic, prompt caching)."""
+_SAME = 1e-9
+_SIZES = 24
+"""Points of the curve of hits against size."""
+
+
+class CacheSetting(Noun):
+    """The knobs of this lever."""
+
+    name: str
+    prefix_cache: bool = True
+    router: Router = Router.least_outstanding
+    tiers: tuple[TierPrice, ...] = ()
+
+
+class CacheRow(Noun):
+    """One setting, simulated."""
+
+    setting: CacheSetting
+    replicas: PositiveInt
+    """Which the figures up to ``outcome`` are of: those it needs, or as many as were asked for; the fewest that keep up
+    where no number keeps the promises."""
+    cached_share: NonNegativeFloat
+    """Of the prompt tokens of answered requests."""
+    computed_tokens_per_hour: NonNegativeFloat
+    """Prompt tokens that had to be computed."""
+    prefill_replicas: NonNegativeFloat
+    """Replicas' worth of time that prompts take."""
+    tier_hits: tuple[TierHits, ...]
+    outcome: Outcome
+    needs: PositiveInt | None
+    """The fewest replicas that keep up and keep the promises; None: no number of them does."""
+    breaks: str | None
+    """The promise that breaks then, in words."""
+    ttft_s: Spread
+    """On those, as the two below; on the fewest that keep up where there are none."""
+    tpot_s: Spread
+    e2e_s: Spread
+    bill: CostTree | None
+    """Of an hour of those, memories included."""
+    usd_per_mtok: float | None
+
+
+class Slower(Noun):
+    """A setting whose bill is lower, and which answers later, where nothing was promised."""
+
+    name: str
+    saved_usd_per_hour: float
+    ttft_times: float
+    """Its TTFT p99 over that without a cache, each on the replicas that it needs; so the two below."""
+    tpot_times: float
+    e2e_times: float
+
+
+class SizePoint(Noun):
+    """Share of the prompt tokens found by one cache of that size."""
+
+    size_bytes: NonNegativeFloat
+    share: NonNegativeFloat
+
+
+class TtlPoint(Noun):
+    """The same, without a limit of size, where what is not used for so long is let go."""
+
+    ttl_s: float | None
+    share: NonNegativeFloat
+    held_bytes: NonNegativeFloat
+    """The most it has to hold."""
+
+
+class PrefixCacheLever(Noun):
+    """What prefix caching does to a deployment and a trace."""
+
+    deployment: str
+    source: str
+    requests: NonNegativeInt
+    input_tokens: NonNegativeInt
+    gpu_cache_bytes: NonNegativeInt
+    """KV that a replica's GPUs have room for, each head once: running requests and cache share it."""
+    kv_bytes_per_token: NonNegativeInt
+    rows: tuple[CacheRow, ...]
+    bill: LeverBill | None
+    """From the first row to the cheapest; of equals the quickest to the first token. Where nothing is promised, only to
+    one whose TTFT, TPOT and whole answer at p99 are no worse than without a cache. None where one of the two keeps no
+    promise."""
+    best: str | None
+    """None where no setting keeps the promises."""
+    slower: Slower | None
+    """Cheaper still, but later."""
+    sizes: tuple[SizePoint, ...]
+    ttls: tuple[TtlPoint, ...]
+    break_evens: tuple[TierBreakEven, ...]
+
+
+def prefix_cache_lever(
+    deployment: Deployment,
+    trace: Trace,
+    usd_per_replica_hour: Callable[[int], float],
+    *,
+    tiers: Sequence[TierPrice] = (),
+    replicas: int | None = None,
+    promises: Sequence[Promise] = (),
+    say: Callable[[str], None] = lambda what: None,
+) -> PrefixCacheLever:
+    """Every setting on the fewest replicas that it needs, and, where asked for, what each does on ``replicas``."""
+    if trace.prefix is None:
+        raise BadInput(
+            "does not say which blocks its prompts share",
+            where=trace.source,
+            fix=f"Say what they share: {option('system_prompts', '20,tokens=500')}. Or use a log with block hashes "
+            f"({option('columns', '…,prefix=…')}), or a sample: mooncake-conversation.",
+        )
+    plain: tuple[CacheSetting, ...] = (
+        CacheSetting(name="no cache", prefix_cache=False),
+        CacheSetting(name="GPU cache"),
+        CacheSetting(name="GPU cache, prefix-aware router", router=Router.prefix_aware),
+    )
+
+    def needed(setting: CacheSetting) -> _Fewest:
+        say(f"the replicas it takes: {setting.name}")
+        return _fewest(lambda count: serve_setting(deployment, trace, setting, count)[0], promises)
+
+    def row(setting: CacheSetting, fleet: _Fewest) -> CacheRow:
+        say(f"{setting.name} on {fleet.replicas} replicas")
+        return _row(deployment, trace, setting, replicas or fleet.replicas, fleet, usd_per_replica_hour, promises)
+
+    fleets = [needed(setting) for setting in plain]
+    if (replicas or 1) == max(fleet.replicas for fleet in fleets) == 1:
+        plain, fleets = plain[:2], fleets[:2]  # one replica needs no router
+    rows = [row(setting, fleet) for setting, fleet in zip(plain, fleets, strict=True)]
+    # Slower memories come behind the router that does better: following prefixes can make the load uneven.
+    base = min(rows[1:], key=_cost_then_wait).setting
+    rows += [row(setting, needed(setting)) for setting in _with_tiers(base, tiers)]
+    prompt = [row for row in rows if row.bill and (promises or max(_times(row, rows[0])) <= 1 + _SAME)]
+    best = min(prompt, key=_cost_then_wait, default=None)
+    per_replica = usd_per_replica_hour(replicas or fleets[0].replicas)
+    per_token = kv_bytes_per_token(deployment)
+    return PrefixCacheLever(
+        deployment=str(deployment),
+        source=trace.source,
+        requests=len(trace),
+        input_tokens=int(trace.input_tokens.sum(dtype=np.int64)),
+        gpu_cache_bytes=gpu_cache_bytes(deployment),
+        kv_bytes_per_token=per_token,
+        rows=tuple(rows),
+        bill=LeverBill(before=rows[0].bill, after=best.bill) if rows[0].bill and best and best.bill else None,
+        best=best.setting.name if best else None,
+        slower=_slower(rows, best),
+        sizes=hits_by_size(trace, per_token),
+        ttls=hits_by_ttl(trace, per_token),
+        break_evens=tuple(break_even(deployment, price, per_replica) for price in tiers),
+    )
+
+
+def serve_setting(
+    deployment: Deployment, trace: Trace, setting: CacheSetting, replicas: int
+) -> tuple[Simulation, tuple[TierHits, ...]]:
+    """Simulate a setting on so many replicas."""
+    fleet = FleetSettings(replicas=replicas, router=setting.router)
+    return serve_with(deployment, trace, fleet, setting.tiers, setting.prefix_cache)
+
+
+def hits_by_size(trace: Trace, bytes_per_token: int) -> tuple[SizePoint, ...]:
+    """One cache for all requests, from one block to what holds everything."""
+    if trace.prefix is None:
+        return ()
+    block_bytes = trace.prefix.block_tokens * bytes_per_token
+    _, most = found_share(trace)
+    sizes = np.unique(np.geomspace(max(1, most // 2000), max(2, most), _SIZES).astype(np.int64))
+    return tuple(
+        SizePoint(size_bytes=float(blocks * block_bytes), share=found_share(trace, int(blocks))[0]) for blocks in sizes
+    )
+
+
+def hits_by_ttl(trace: Trace, bytes_per_token: int, ttls_s: Sequence[float] = TTLS_S) -> tuple[TtlPoint, ...]:
+    """One cache without a limit that lets go of what was not used for so long; the last point: of nothing."""
+    if trace.prefix is None:
+        return ()
+    block_bytes, points = trace.prefix.block_tokens * bytes_per_token, []
+    for ttl_s in (*(ttl_s for ttl_s in ttls_s if ttl_s < trace.duration_s), None):
+        share, held = found_share(trace, ttl_s=ttl_s)
+        points.append(TtlPoint(ttl_s=ttl_s, share=share, held_bytes=float(held * block_bytes)))
+    return tuple(points)
+
+
+@dataclass(frozen=True)
+class _Fewest:
+    """The fewest replicas that hold, or that at least keep up, with the promise that breaks on any number of them."""
+
+    replicas: int
+    breaks: str | None = None
+
+
+def _fewest(on: Callable[[int], Simulation], promises: Sequence[Promise]) -> _Fewest:
+    """More replicas than requests are ever under way change nothing: there the search ends."""
+    broken = ""
+
+    def seen(count: int) -> Simulation:
+        nonlocal broken
+        made = on(count)
+        breaks = what_breaks(made, outcome(made, promises))
+        if promises and breaks and count >= _most_under_way(made):
+            broken = breaks
+            raise NeverHolds(broken)
+        return made
+
+    try:
+        return _Fewest(replicas_needed(seen, promises).replicas)
+    except NeverHolds:
+        if not broken:
+            raise
+        return _Fewest(replicas_needed(on, ()).replicas, broken)
+
+
+def _most_under_way(simulation: Simulation) -> int:
+    """Requests that have arrived and not finished, at the most."""
+    finish_s = simulation.served.finish_s
+    ends = np.sort(finish_s[~np.isnan(finish_s)])
+    arrival_s = simulation.trace.arrival_s
+    return int((np.arange(1, len(arrival_s) + 1) - np.searchsorted(ends, arrival_s, side="right")).max())
+
+
+def _slower(rows: Sequence[CacheRow], best: CacheRow | None) -> Slower | None:
+    """The cheapest of all, where it is not the best because it answers later."""
+    cheapest, now = min(rows, key=_cost_then_wait), rows[0].bill
+    if not (best and best.bill and cheapest.bill and now) or cheapest.bill.usd >= best.bill.usd * (1 - _SAME):
+        return None
+    ttft, tpot, e2e = _times(cheapest, rows[0])
+    return Slower(
+        name=cheapest.setting.name.strip(),
+        saved_usd_per_hour=now.usd - cheapest.bill.usd,
+        ttft_times=ttft,
+        tpot_times=tpot,
+        e2e_times=e2e,
+    )
+
+
+def _cost_then_wait(row: CacheRow) -> tuple[float, float]:
+    return round(row.bill.usd, 6) if row.bill else math.inf, row.ttft_s.mean or 0.0
+
+
+def _times(row: CacheRow, plain: CacheRow) -> tuple[float, float, float]:
+    """TTFT, TPOT and the whole answer at p99 over those of another, each on what it needs."""
+
+    def times(late: Spread, now: Spread) -> float:
+        return late.p99 / now.p99 if late.p99 is not None and now.p99 else 1.0
+
+    return times(row.ttft_s, plain.ttft_s), times(row.tpot_s, plain.tpot_s), times(row.e2e_s, plain.e2e_s)
+
+
+def _with_tiers(base: CacheSetting, tiers: Sequence[TierPrice]) -> tuple[CacheSetting, ...]:
+    """Every choice of the memories: which of them pay is not known before."""
+    choices = [chosen for count in range(1, len(tiers) + 1) for chosen in combinations(tiers, count)]
+    return tuple(base.model_copy(update={"name": _tiers_name(chosen), "tiers": chosen}) for chosen in choices)
+
+
+def _tiers_name(tiers: Sequence[TierPrice]) -> str:
+    return "  + " + " + ".join(f"{each.tier.name} {each.tier.size_bytes / BYTES_PER_GB:g} GB" for each in tiers)
+
+
+def _row(
+    deployment: Deployment,
+    trace: Trace,
+    setting: CacheSetting,
+    replicas: int,
+    fleet: _Fewest,
+    usd_per_replica_hour: Callable[[int], float],
+    promises: Sequence[Promise],
+) -> CacheRow:
+    needs = fleet.replicas
+    simulation, hits = serve_setting(deployment, trace, setting, replicas)
+    made = outcome(simulation, promises)
+    fewest = made if needs == replicas else outcome(serve_setting(deployment, trace, setting, needs)[0], promises)
+    hours = made.duration_s / SECONDS_PER_HOUR
+    bill = None
+    if fleet.breaks is None:
+        memories = (price.line(needs) for price in setting.tiers)
+        bill = replica_hour(setting.name.strip(), needs, usd_per_replica_hour(needs), *memories)
+    tokens = made.input_tokens + made.output_tokens
+    span_hours = trace.duration_s / SECONDS_PER_HOUR
+    return CacheRow(
+        setting=setting,
+        replicas=replicas,
+        cached_share=cached_share(made),
+        computed_tokens_per_hour=(made.input_tokens - made.cached_tokens) / hours if hours else 0.0,
+        prefill_replicas=made.shares.prefill * made.mean_replicas,
+        tier_hits=hits,
+        outcome=made,
+        needs=needs if bill else None,
+        breaks=fleet.breaks,
+        ttft_s=fewest.ttft_s,
+        tpot_s=fewest.tpot_s,
+        e2e_s=fewest.e2e_s,
+        bill=bill,
+        usd_per_mtok=bill.usd * span_hours / tokens * TOKENS_PER_MTOK if bill and tokens and span_hours else None,
+    )

@@ -1,0 +1,209 @@
+"""What to do first: every lever alone on the user's setup, and those that pay together, each bill simulated.
+
+A saving is a difference of two simulated bills, so saving + remaining bill = old bill. Together, levers are applied on
+top of each other, and one that no longer lowers the bill is left out: they act on the same replicas, so together they
+save less than their sum (or more, where one makes room for the other).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from tokonomics.money.cost import saving
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
+from tokonomics.physics.sharding import shard
+from tokonomics.physics.steptime import step_model
+from tokonomics.planner.bills import Bills, SetupBill
+from tokonomics.planner.levers.lever_list import Lever, all_levers, moved
+from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.types import Noun
+
+CHUNK = 1000
+"""Prompt tokens by which the effect on arithmetic is told."""
+_BUYING = {
+    "commit": "no commitment in the three cheapest regions is cheaper than {}",
+    "spot": "with the share of spot that this workload bears, none of the three cheapest regions is cheaper than {}",
+}
+_CENT = 0.005
+"""Of a month: a smaller saving is none."""
+
+
+class Effects(Noun):
+    """What a change of the deployment does before any traffic: bytes, arithmetic, and room for sequences, apart."""
+
+    weight_bytes_before: PositiveFloat
+    """On one GPU."""
+    weight_bytes_after: PositiveFloat
+    batch: NonNegativeFloat
+    """At which steps are compared: what ran before the change."""
+    step_s_before: PositiveFloat
+    step_s_after: PositiveFloat
+    """A decode step of that batch: mostly bytes."""
+    prompt_s_before: PositiveFloat
+    prompt_s_after: PositiveFloat
+    """``CHUNK`` tokens of a prompt: mostly arithmetic."""
+    sequences_before: float
+    sequences_after: float
+    """Of mean length, for which the memory has room: the batch."""
+
+
+class Pulled(Noun):
+    """One lever on the setup as it is."""
+
+    name: str
+    knob: str
+    effort: str
+    risk: str
+    quality: str
+    bill: SetupBill | None
+    """None where it does not apply, or breaks a promise."""
+    reason: str | None
+    """Why there is no bill."""
+    saved_usd_per_month: float
+    saved_share: float
+    effects: Effects | None
+    """Of levers on the deployment."""
+
+
+class Ranking(Noun):
+    """Every lever, the largest saving first."""
+
+    now: SetupBill
+    levers: tuple[Pulled, ...]
+    together: SetupBill
+    taken: tuple[str, ...]
+    """Those that lower the bill on top of each other, in that order."""
+    saved_share: float
+    """Together."""
+    sum_of_shares: float
+    """Of the same levers, each alone: what a list of percentages would promise."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A ranking with the setup that it leads to."""
+
+    ranking: Ranking
+    setup: Setup
+
+
+def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bills | None = None) -> Ranked | NotServed:
+    """Each lever alone, then together; or why the setup itself cannot be served."""
+    bills = bills or Bills()
+    levers = all_levers(bills=bills) if levers is None else levers
+    now = bills.of(setup)
+    if isinstance(now, NotServed):
+        return now
+    pulled = [pull(lever, setup, now, bills) for lever in levers]
+    ranked = sorted(pulled, key=_most_saved_then_most_room)
+    end, best, taken = _together(setup, now, levers, ranked, bills)
+    ranking = Ranking(
+        now=now,
+        levers=tuple(ranked),
+        together=best,
+        taken=tuple(taken),
+        saved_share=saving(now.usd_per_month, best.usd_per_month),
+        sum_of_shares=sum(each.saved_share for each in ranked if each.name in taken),
+    )
+    return Ranked(ranking, end)
+
+
+def _together(
+    setup: Setup, now: SetupBill, levers: Sequence[Lever], ranked: Sequence[Pulled], bills: Bills
+) -> tuple[Setup, SetupBill, list[str]]:
+    """On top of each other, from the largest saving down; and once with each way to quantise and the GPUs first.
+
+    Fewer bits may save nothing on today's GPUs and much on those that they make large enough. What does not matter in
+    the end is taken back.
+    """
+    by_name = {lever.name: lever for lever in levers}
+    paying = [by_name[each.name] for each in ranked if each.saved_usd_per_month >= _CENT]
+    hardware = [lever for lever in levers if lever.knob == "hardware"]
+    possible = [by_name[each.name] for each in ranked if each.bill]
+    cache = [lever for lever in possible if lever.knob == "kv"]
+    # Terms that today's GPU is not sold on may be those of the next.
+    buying = [lever for lever in levers if lever.knob in _BUYING]
+    orders = [[*paying, *buying]]
+    orders += [[each, *cache, *hardware, *paying, *buying] for each in possible if each.knob == "weights"]
+    ends = [_applied(setup, now, order, bills) for order in orders]
+    return min(ends, key=lambda each: (round(each[1].usd_per_month, 2), len(each[2])))
+
+
+def _applied(setup: Setup, now: SetupBill, order: Sequence[Lever], bills: Bills) -> tuple[Setup, SetupBill, list[str]]:
+    end, best = setup, now
+    taken: list[Lever] = []
+    for lever in order:
+        if any(each.knob == lever.knob for each in taken):
+            continue
+        bills.progress(f"together: {lever.name}")
+        changed = lever.apply(end)
+        made = bills.of(changed) if isinstance(changed, Setup) else None
+        if (
+            isinstance(changed, Setup)
+            and isinstance(made, SetupBill)
+            and made.usd_per_month < best.usd_per_month + _CENT
+        ):
+            end, best = changed, made
+            taken.append(lever)
+    for lever in list(taken):
+        back = moved(end, setup, lever.knob)
+        made = bills.of(back)
+        if isinstance(made, SetupBill) and made.usd_per_month < best.usd_per_month + _CENT:
+            end, best = back, made
+            taken.remove(lever)
+    return end, best, [lever.name for lever in taken]
+
+
+def _most_saved_then_most_room(each: Pulled) -> tuple[bool, float, float]:
+    room = each.bill.load_share if each.bill and each.bill.load_share is not None else 1.0
+    return each.bill is None, -round(each.saved_usd_per_month, 2), room
+
+
+def pull(lever: Lever, setup: Setup, now: SetupBill, bills: Bills) -> Pulled:
+    """One lever alone."""
+    bills.progress(lever.name)
+    changed = lever.apply(setup)
+    made = bills.of(changed) if isinstance(changed, Setup) else changed
+    if isinstance(made, SetupBill) and made.bought == now.bought and lever.knob in _BUYING:
+        made = NotServed(_BUYING[lever.knob].format(now.bought))
+    bill = made if isinstance(made, SetupBill) else None
+    effects = None
+    if isinstance(changed, Setup) and changed.deployment != setup.deployment and lever.knob in ("weights", "kv"):
+        effects = effects_of(setup, changed.deployment, now.batch)
+    return Pulled(
+        name=lever.name,
+        knob=lever.knob,
+        effort=lever.effort,
+        risk=lever.risk,
+        quality=lever.quality,
+        bill=bill,
+        reason=None if isinstance(made, SetupBill) else made.reason,
+        saved_usd_per_month=now.usd_per_month - bill.usd_per_month if bill else 0.0,
+        saved_share=saving(now.usd_per_month, bill.usd_per_month) if bill else 0.0,
+        effects=effects,
+    )
+
+
+def effects_of(setup: Setup, after: Deployment, batch: float) -> Effects:
+    """Bytes, arithmetic and room of a deployment against the setup's own."""
+    before, workload = setup.deployment, setup.load.workload
+    context = workload.input_tokens + workload.output_tokens / 2
+    steps = {each: step_model(each) for each in (before, after)}
+    rows = max(1.0, batch)
+
+    def room(deployment: Deployment) -> float:
+        return max(0, kv_budget_bytes(deployment)) / max(1, sequence_bytes(deployment, round(context)))
+
+    return Effects(
+        weight_bytes_before=shard(before).total,
+        weight_bytes_after=shard(after).total,
+        batch=rows,
+        step_s_before=float(steps[before].decode(rows, context)),
+        step_s_after=float(steps[after].decode(rows, context)),
+        prompt_s_before=float(steps[before].prefill(CHUNK)),
+        prompt_s_after=float(steps[after].prefill(CHUNK)),
+        sequences_before=room(before),
+        sequences_after=room(after),
+    )

@@ -1,0 +1,266 @@
+"""What answering a prompt with the answer to a similar one saves, and how often that answer is wrong.
+
+The user's prompts go through a cache in order: a prompt whose nearest stored neighbour is at least as similar as the
+threshold takes its answer, any other is computed and stored (GPTCache's rule: hits are not stored). Neighbours come
+from usearch's approximate index. Whether a hit was right, only labels can say: pairs of texts with a label give the
+share of false hits at each threshold.
+
+A hit spares the whole request, so the bill is that of the trace without so many; the GPU's prefix cache is on in both
+runs. Which requests of the trace would hit is not known, so they are drawn at random, one by one: a later turn of a
+conversation then finds less of its prompt on the GPU, as it would behind an answer that was never computed. Every other
+request waits for its embedding and look-up before it is sent.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import NonNegativeFloat, NonNegativeInt
+
+from tokonomics.errors import BadInput
+from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
+from tokonomics.money.cost import CostLine, CostTree, LeverBill, replica_hour
+from tokonomics.physics.deployment import Deployment
+from tokonomics.serving.capacity import NeverHolds, ReplicasNeeded, replicas_needed
+from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.outcome import Spread
+from tokonomics.serving.simulator import simulate
+from tokonomics.traffic.embeddings import Embedded, Vectors
+from tokonomics.traffic.promises import Latency, Promise
+from tokonomics.traffic.prompts import Prompts, tokens_of
+from tokonomics.traffic.trace import Floats, Trace
+from tokonomics.types import Noun
+from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
+
+THRESHOLDS = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 0.98, 0.999)
+BYTES_PER_TOKEN = 4
+"""Of an answer's text: the characters a token is taken to have (``traffic.prompts``), a byte each."""
+
+
+class HitPoint(Noun):
+    """One threshold."""
+
+    threshold: float
+    hit_share: NonNegativeFloat
+    stored: NonNegativeInt
+
+
+class LabelPoint(Noun):
+    """One threshold, on labelled pairs."""
+
+    threshold: float
+    accepted: NonNegativeInt
+    """Pairs at least as similar as the threshold."""
+    false_share: float | None
+    """Of those, labelled as different; None where none is accepted."""
+    found_share: float | None
+    """Of the pairs labelled the same, accepted."""
+
+
+class SemanticHits(Noun):
+    """The user's prompts through the cache."""
+
+    prompts: NonNegativeInt
+    source: str
+    embedded_by: str
+    means: bool
+    """False: hashing, which sees spelling only."""
+    exact_share: NonNegativeFloat
+    """Prompts that are letter for letter an earlier one: they need no embedding."""
+    ttl_s: float | None
+    points: tuple[HitPoint, ...]
+    labels: tuple[LabelPoint, ...] = ()
+    embed_s: NonNegativeFloat
+    """A prompt, as measured."""
+    lookup_s: NonNegativeFloat
+    """A search in the fullest cache, as measured."""
+    bytes_per_entry: NonNegativeInt
+
+    def at(self, threshold: float) -> HitPoint:
+        return min(self.points, key=lambda point: abs(point.threshold - threshold))
+
+
+class SemanticLever(Noun):
+    """The bill with so many requests answered from the cache."""
+
+    hit_share: NonNegativeFloat
+    replicas_before: int
+    replicas_after: int
+    wait_s: NonNegativeFloat
+    """For embedding and look-up, which comes before every request that is not answered by it."""
+    ttft_before_s: Spread | None
+    ttft_after_s: Spread | None
+    """Of the requests that are still computed, the wait included; None: there are none."""
+    stored_bytes: NonNegativeInt
+    """Vectors and answers of the trace, all kept; what an index adds is not in it."""
+    breaks: str | None
+    """The promise that the wait breaks on any number of replicas: there is no bill then."""
+    bill: LeverBill | None
+
+
+def semantic_hits(
+    prompts: Prompts, embedded: Embedded, thresholds: Sequence[float] = THRESHOLDS, ttl_s: float | None = None
+) -> SemanticHits:
+    """Replay the prompts at every threshold."""
+    if ttl_s is not None and prompts.arrival_s is None:
+        raise BadInput("needs prompts with times", field="ttl", fix="Add a column arrival_s (seconds) to the file.")
+    points, lookup_s = [], 0.0
+    for threshold in thresholds:
+        hits, stored, lookup_s = _replay(embedded.vectors, threshold, prompts.arrival_s, ttl_s)
+        points.append(HitPoint(threshold=threshold, hit_share=float(hits.mean()), stored=stored))
+    return SemanticHits(
+        prompts=len(prompts),
+        source=prompts.source,
+        embedded_by=embedded.how,
+        means=embedded.means,
+        exact_share=1 - len(set(prompts.texts)) / len(prompts),
+        ttl_s=ttl_s,
+        points=tuple(points),
+        embed_s=embedded.seconds_per_text,
+        lookup_s=lookup_s,
+        bytes_per_entry=embedded.vectors.shape[1] * 4,
+    )
+
+
+def false_hits(
+    first: Vectors, second: Vectors, same: NDArray[np.bool_], thresholds: Sequence[float] = THRESHOLDS
+) -> tuple[LabelPoint, ...]:
+    """What labelled pairs say about each threshold; the vectors have length 1."""
+    likeness = np.einsum("ij,ij->i", first, second)
+    made = []
+    for threshold in thresholds:
+        accepted = likeness >= threshold
+        count, right = int(accepted.sum()), int((accepted & same).sum())
+        made.append(
+            LabelPoint(
+                threshold=threshold,
+                accepted=count,
+                false_share=(count - right) / count if count else None,
+                found_share=right / int(same.sum()) if same.any() else None,
+            )
+        )
+    return tuple(made)
+
+
+def semantic_cache_lever(
+    deployment: Deployment,
+    trace: Trace,
+    prompts: Prompts,
+    hit_share: float,
+    usd_per_replica_hour: Callable[[int], float],
+    *,
+    embed_usd_per_mtok: float = 0.0,
+    wait_s: float = 0.0,
+    bytes_per_entry: int = 0,
+    promises: Sequence[Promise] = (),
+    seed: int = 0,
+) -> SemanticLever:
+    """The trace without so many of its requests, drawn at random; the others wait ``wait_s`` for their look-up.
+
+    The bill has the embedding of all prompts, and memory for what is stored: a vector for each prompt that was
+    computed, and its answer.
+    """
+    if not 0 <= hit_share <= 1:
+        raise BadInput(f"a share of hits is from 0 to 1, got {hit_share}")
+    left = trace.sampled(1 - hit_share, seed) if hit_share < 1 else trace.take(np.zeros(0, np.intp))
+
+    def served(requests: Trace, kept: Sequence[Promise]) -> ReplicasNeeded | None:
+        if not len(requests):
+            return None
+        return replicas_needed(lambda count: simulate(deployment, requests, FleetSettings(replicas=count)), kept)
+
+    before, breaks = served(trace, promises), None
+    after: ReplicasNeeded | None = None
+    try:
+        after = served(left, _sooner(promises, wait_s))
+    except NeverHolds as never:
+        breaks = never.what
+    hours = trace.duration_s / SECONDS_PER_HOUR
+    mtok = float(np.mean([tokens_of(text) for text in prompts.texts])) * len(trace) / TOKENS_PER_MTOK
+    embedding = CostLine(
+        name="embedding", quantity=mtok / hours if hours else 0.0, unit="Mtok", usd_per_unit=embed_usd_per_mtok
+    )
+    stored_bytes = len(left) * bytes_per_entry + int(left.output_tokens.sum(dtype=np.int64)) * BYTES_PER_TOKEN
+    memory = CostLine(
+        name="stored prompts and answers",
+        quantity=stored_bytes / BYTES_PER_GB if bytes_per_entry else 0.0,
+        unit="GB-hour",
+        usd_per_unit=DRAM_USD_PER_GB_HOUR,
+    )
+
+    def hour(name: str, held: ReplicasNeeded | None, *more: CostLine) -> CostTree:
+        replicas = held.replicas if held else 0
+        return replica_hour(name, replicas, usd_per_replica_hour(max(1, replicas)), *more)
+
+    return SemanticLever(
+        hit_share=hit_share,
+        replicas_before=before.replicas if before else 0,
+        replicas_after=after.replicas if after else 0,
+        wait_s=wait_s,
+        ttft_before_s=before.outcome.ttft_s if before else None,
+        ttft_after_s=_later(after.outcome.ttft_s, wait_s) if after else None,
+        stored_bytes=stored_bytes if bytes_per_entry else 0,
+        breaks=breaks,
+        bill=None
+        if breaks
+        else LeverBill(
+            before=hour("no answer reused", before),
+            after=hour("similar ones answered from the cache", after, embedding, memory),
+        ),
+    )
+
+
+def _sooner(promises: Sequence[Promise], wait_s: float) -> tuple[Promise, ...]:
+    """What is left of promises behind a wait that is the same for all: it moves every arrival, and nothing else."""
+    made = []
+    for each in promises:
+        left_s = each.seconds if each.latency is Latency.tpot else each.seconds - wait_s
+        if left_s <= 0:
+            raise NeverHolds(f"{each} is {seconds(each.seconds)}, the look-up alone takes {seconds(wait_s)}")
+        made.append(each.model_copy(update={"seconds": left_s}))
+    return tuple(made)
+
+
+def _later(spread: Spread, wait_s: float) -> Spread:
+    later = {name: None if value is None else value + wait_s for name, value in spread.model_dump().items()}
+    return Spread.model_validate(later)
+
+
+def _replay(
+    vectors: Vectors, threshold: float, arrival_s: Floats | None, ttl_s: float | None
+) -> tuple[NDArray[np.bool_], int, float]:
+    """Which prompts hit, how many are stored in the end, and seconds of a search then."""
+    index = _index(vectors.shape[1])
+    hits = np.zeros(len(vectors), bool)
+    stored: list[int] = []
+    oldest = 0
+    ttl = math.inf if ttl_s is None else ttl_s
+    for place, vector in enumerate(vectors):
+        if arrival_s is not None:
+            while oldest < len(stored) and arrival_s[place] - arrival_s[stored[oldest]] > ttl:
+                index.remove(stored[oldest])
+                oldest += 1
+        if oldest < len(stored):
+            nearest = index.search(vector, 1)
+            hits[place] = len(nearest.distances) > 0 and 1.0 - float(nearest.distances[0]) >= threshold
+        if not hits[place]:
+            index.add(place, vector)
+            stored.append(place)
+    sample = vectors[:: max(1, len(vectors) // 200)]
+    began = time.perf_counter()
+    for vector in sample:
+        index.search(vector, 1)
+    return hits, len(stored) - oldest, (time.perf_counter() - began) / len(sample)
+
+
+def _index(width: int) -> Any:
+    try:
+        from usearch.index import Index as Usearch
+    except ImportError:
+        raise BadInput(
+            "usearch is not installed", field="semantic", fix="In a checkout: pip install '.[semantic]'"
+        ) from None
+    return Usearch(ndim=width, metric="cos", dtype="f32")

@@ -1,0 +1,303 @@
+"""The way from a naive deployment to an optimised one, step by step, each step's saving simulated.
+
+The baseline is the document's: one request at a time, 16 bit, nothing cached, on demand, on the GPU that the user
+names. Its end is the planner's pick for this traffic with the levers that lower its bill further. The end is found
+first; the steps then move one knob each to where the end has it, so their order changes what each one saves, not what
+they come to. A step that cannot be served alone (weights too large for the GPU it moves to) is taken with the next.
+Speculative decoding is a step only where the user says something of it: its saving is that of the acceptance.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tokonomics.catalog.precision import Precision
+from tokonomics.errors import BadInput, nearest, option, shorten
+from tokonomics.money.cost import saving
+from tokonomics.physics.speculation import acceptance_for
+from tokonomics.physics.steptime import decode_step
+from tokonomics.planner.bills import Bills, SetupBill
+from tokonomics.planner.candidates import weight_choices
+from tokonomics.planner.levers.lever_list import (
+    Choices,
+    Lever,
+    NotApplicable,
+    all_levers,
+    differs,
+    memories,
+    moved,
+    right_size,
+)
+from tokonomics.planner.plan import KV_CHOICES
+from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.types import Noun
+
+ORDER = (
+    "batch", "weights", "kv", "hardware", "cache", "router", "tiers", "speculation", "disaggregation", "autoscale",
+    "commit", "spot",
+)  # fmt: skip
+NAMES = {
+    "batch": "continuous batching",
+    "weights": "{weights} weights",
+    "kv": "{kv} KV cache",
+    "hardware": "right-sized: {gpus}×{gpu}",
+    "cache": "prefix cache",
+    "router": "prefix-aware router",
+    "tiers": "KV in {memories}",
+    "speculation": "speculative decoding",
+    "disaggregation": "prompts and answers apart",
+    "autoscale": "autoscaling",
+    "commit": "commitment",
+    "spot": "spot",
+}
+_PLANNED = ("batch", "weights", "kv", "hardware")
+"""What the planner decides at once."""
+_CENT = 0.005
+_UNMEASURED = "not tried: what it saves hangs on its acceptance. Give yours (--acceptance), or a --draft"
+
+
+class Step(Noun):
+    """One move towards the end."""
+
+    name: str
+    knobs: tuple[str, ...]
+    bill: SetupBill
+    saved_usd_per_month: float
+    """Below zero where it pays only with what follows."""
+    saved_share: float
+    """Of the baseline's bill: the steps add up to the whole."""
+
+
+class LeftOut(Noun):
+    """A lever that the end does without."""
+
+    name: str
+    reason: str
+
+
+class Drafted(Noun):
+    """What the step of speculative decoding rests on."""
+
+    acceptance: float
+    assumed: bool
+    """Nobody measured it."""
+    batch: float
+    pays_from: float | None
+    """The acceptance from which a token takes less time than without a draft, at that batch; None: none does."""
+
+
+class Waterfall(Noun):
+    """From the naive bill to the optimised one."""
+
+    naive: SetupBill
+    steps: tuple[Step, ...]
+    end: SetupBill
+    batched: SetupBill | None
+    """The baseline with continuous batching: where most teams are. None where it does not keep the promises so."""
+    left_out: tuple[LeftOut, ...]
+    quality: tuple[str, ...]
+    """What published evaluations say of the steps that touch the answers."""
+    saved_share: float
+    saved_share_of_batched: float | None
+    drafted: Drafted | None = None
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A waterfall with the setups at both ends."""
+
+    waterfall: Waterfall
+    naive: Setup
+    end: Setup
+
+
+def naive_setup(setup: Setup) -> Setup:
+    """The document's baseline on the same GPUs: one request at a time, 16 bit, nothing cached, on demand."""
+    weights = setup.deployment.model.served
+    plain = setup.deployed(weights=weights, kv=Precision.bf16, speculation=None)
+    return replace(
+        plain,
+        max_sequences=1,
+        prefix_cache=False,
+        router=None,
+        tiers=None,
+        disaggregated=False,
+        autoscale=False,
+        commit=False,
+        spot=False,
+    )
+
+
+def stack(
+    setup: Setup, choices: Choices | None = None, order: Sequence[str] = ORDER, bills: Bills | None = None
+) -> Stacked:
+    """The waterfall from the naive form of a setup to the best one found for its traffic."""
+    bills, choices = bills or Bills(), choices or Choices()
+    naive = naive_setup(setup)
+    first = bills.of(naive)
+    if isinstance(first, NotServed):
+        raise BadInput(
+            f"the naive baseline cannot be served: {first.reason}",
+            fix=first.fix
+            or f"Loosen {option('slo')}, "
+            f"or name a GPU ({option('gpu')}, {option('tp')}) on which the 16-bit model fits.",
+        )
+    end, left_out = optimised(naive, choices, bills)
+    made = walk(naive, end, order, bills, left_out)
+    drafted = _drafted(end, made.waterfall.end, choices.acceptance is None)
+    return replace(made, waterfall=made.waterfall.model_copy(update={"drafted": drafted}))
+
+
+def _drafted(end: Setup, bill: SetupBill, assumed: bool) -> Drafted | None:
+    speculation = end.deployment.speculation
+    if speculation is None:
+        return None
+    workload, batch = end.load.workload, max(bill.batch, 1.0)
+    context = workload.input_tokens + workload.output_tokens / 2
+    plain = end.deployment.model_copy(update={"speculation": None})
+    alone, drafting = (float(decode_step(each, batch, context)) for each in (plain, end.deployment))
+    needed = drafting * speculation.tokens_per_round / alone
+    return Drafted(
+        acceptance=speculation.acceptance,
+        assumed=assumed,
+        batch=batch,
+        pays_from=acceptance_for(needed, speculation.tokens),
+    )
+
+
+def order_from(text: str | None) -> tuple[str, ...]:
+    """``hardware,weights`` first, the others after them as usual."""
+    if text is None:
+        return ORDER
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in ORDER or names.count(name) > 1:
+            guess = nearest(name, ORDER, 1)
+            hint = f" Did you mean {guess[0]}?" if guess and name not in ORDER else ""
+            raise BadInput(f"'{shorten(name)}' is not a step, or twice one", field="order",
+                           fix=f"Valid: {', '.join(ORDER)}.{hint}")  # fmt: skip
+    return (*names, *(each for each in ORDER if each not in names))
+
+
+def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tuple[LeftOut, ...]]:
+    """The planner's pick over GPUs and precisions, then every other lever that lowers its bill."""
+    levers = all_levers(choices, bills)
+    left_out: list[LeftOut] = []
+    end = replace(naive, max_sequences=None, prefix_cache=True)
+    bills.progress("the cheapest GPUs and precisions")
+    end = _planned(end, choices, bills)
+    best = bills.of(end)
+    for lever in levers:
+        if lever.knob in (*_PLANNED, "cache"):
+            continue
+        if lever.knob == "speculation" and not choices.speaks_of_drafts:
+            left_out.append(LeftOut(name=lever.name, reason=_UNMEASURED))
+            continue
+        changed, made, why = _tried(lever, end, bills)
+        if changed and made and (not isinstance(best, SetupBill) or made.usd_per_month < best.usd_per_month - _CENT):
+            end, best = changed, made
+        else:
+            left_out.append(LeftOut(name=lever.name, reason=why or "it does not lower the bill further"))
+    if naive.load.trace.prefix is None:
+        # On or off, it finds nothing: not a step.
+        end = replace(end, prefix_cache=naive.prefix_cache)
+        reason = "the traffic does not say which prompts begin alike: a log with block hashes would"
+        left_out.insert(0, LeftOut(name="prefix cache", reason=reason))
+    return end, tuple(left_out)
+
+
+def _planned(setup: Setup, choices: Choices, bills: Bills) -> Setup:
+    now, floor = setup.deployment, choices.min_weights
+    weights = tuple(each for each in weight_choices(now.model) if not (floor and each.is_below(floor)))
+    weights = (now.weights,) if "weights" in choices.without else weights or (now.weights,)
+    kv = (now.kv,) if "kv" in choices.without else KV_CHOICES
+    if "hardware" in choices.without:
+        same = tuple(each for each in setup.offers if each.gpu == now.gpu.key)
+        setup_here = replace(setup, offers=same)
+        picked = right_size(setup_here, weights, kv, bills)
+        return setup if isinstance(picked, NotApplicable) else replace(picked, offers=setup.offers)
+    picked = right_size(setup, weights, kv, bills)
+    return setup if isinstance(picked, NotApplicable) else picked
+
+
+def _tried(lever: Lever, setup: Setup, bills: Bills) -> tuple[Setup | None, SetupBill | None, str | None]:
+    bills.progress(lever.name)
+    changed = lever.apply(setup)
+    if isinstance(changed, NotApplicable):
+        return None, None, changed.reason
+    made = bills.of(changed)
+    return (changed, None, made.reason) if isinstance(made, NotServed) else (changed, made, None)
+
+
+def walk(
+    naive: Setup,
+    end: Setup,
+    order: Sequence[str] = ORDER,
+    bills: Bills | None = None,
+    left_out: tuple[LeftOut, ...] = (),
+) -> Stacked:
+    """Move the knobs in which two setups differ, in this order; each step is what its own simulation says."""
+    bills = bills or Bills()
+    first, last = _must(bills, naive), _must(bills, end)
+    here, before = naive, first
+    steps: list[Step] = []
+    waiting: tuple[str, ...] = ()
+    knobs = [knob for knob in order if differs(naive, end, knob)]
+    if missing := [knob for knob in ORDER if differs(naive, end, knob) and knob not in knobs]:
+        raise BadInput(f"the order leaves out: {', '.join(missing)}", field="order")
+    for knob in knobs:
+        here, waiting = moved(here, end, knob), (*waiting, knob)
+        bills.progress(_named(waiting, end))
+        made = bills.of(here)
+        if isinstance(made, NotServed):
+            continue
+        steps.append(
+            Step(
+                name=_named(waiting, end),
+                knobs=waiting,
+                bill=made,
+                saved_usd_per_month=before.usd_per_month - made.usd_per_month,
+                saved_share=(before.usd_per_month - made.usd_per_month) / first.usd_per_month,
+            )
+        )
+        before, waiting = made, ()
+    batching = bills.of(moved(naive, end, "batch"))
+    batched = batching if isinstance(batching, SetupBill) else None
+    waterfall = Waterfall(
+        naive=first,
+        steps=tuple(steps),
+        end=last,
+        batched=batched,
+        left_out=left_out,
+        quality=_quality(naive, end),
+        saved_share=saving(first.usd_per_month, last.usd_per_month),
+        saved_share_of_batched=saving(batched.usd_per_month, last.usd_per_month) if batched else None,
+    )
+    return Stacked(waterfall, naive, end)
+
+
+def _must(bills: Bills, setup: Setup) -> SetupBill:
+    made = bills.of(setup)
+    if isinstance(made, NotServed):
+        raise BadInput(f"{setup.deployment} cannot be served: {made.reason}", fix=made.fix)
+    return made
+
+
+def _named(knobs: Sequence[str], end: Setup) -> str:
+    each = end.deployment
+    words = {"weights": each.weights.upper(), "kv": each.kv.upper(), "gpus": each.gpus, "gpu": each.gpu.key}
+    words["memories"] = memories(end.tiers)
+    return " + ".join(NAMES[knob].format(**words) for knob in knobs)
+
+
+def _quality(naive: Setup, end: Setup) -> tuple[str, ...]:
+    """The notes of the levers that the end took of those that touch the answers."""
+    by: dict[str, Callable[[Setup], bool]] = {
+        "FP8 weights": lambda made: made.deployment.weights is Precision.fp8,
+        "INT4 weights": lambda made: made.deployment.weights is Precision.int4,
+        "FP8 KV cache": lambda made: made.deployment.kv is Precision.fp8,
+    }
+    return tuple(
+        f"{lever.name}: {lever.quality}"
+        for lever in all_levers()
+        if lever.name in by and by[lever.name](end) and differs(naive, end, lever.knob)
+    )

@@ -1,0 +1,273 @@
+"""Which parts of the prompts are fixed, and what it saves to compute their KV once and keep it.
+
+With block hashes, a fixed part is a chain of leading blocks that many requests share: the longest such chain of each
+request is its template. With texts, prompts with the same first words are a group; a word is fixed where eight words
+in a row around it are found in nearly all of the group. Only what stands before the first dynamic word can be reused as
+it is: KV depends on all that comes before. Fixed words further back could be, if the prompt were put in another order.
+
+A kept template is computed once on each replica; after that every request of it skips its prefill. The trace is
+simulated with the GPU's LRU cache as it is, and with the templates pinned in memory that the cache then lacks; each
+prompt is charged the physics of what was not found of it, after what was. Approximated: a prompt is taken as computed
+alone and in one piece, and a template that is in use is held beside its pinned copy (one each, so too much memory).
+"""
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from tokonomics.errors import BadInput
+from tokonomics.money.cost import CostLine, CostTree, LeverBill
+from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.memory import kv_budget_bytes
+from tokonomics.physics.steptime import step_model
+from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.serving.state import DONE, Fetches
+from tokonomics.serving.tiers import gpu_cache_bytes, kv_bytes_per_token, kv_bytes_per_token_and_gpu
+from tokonomics.traffic.prompts import Prompts, tokens_of
+from tokonomics.traffic.trace import Trace
+from tokonomics.types import Noun
+from tokonomics.units import SECONDS_PER_HOUR
+
+LEAST_SHARE = 0.01
+"""Of the requests that must share a beginning for it to be a template."""
+_MOST_TEMPLATES = 20
+_MOST_ROOM = 0.5
+"""Of the GPUs' room for KV that may be pinned (assumed: running requests need the rest)."""
+_HEAD_WORDS = 8
+_SHINGLE = 8
+_NEARLY_ALL = 0.9
+
+
+class Template(Noun):
+    """A fixed beginning that many requests share."""
+
+    requests: PositiveInt
+    fixed_tokens: PositiveInt
+    mean_tokens: NonNegativeFloat
+    """Of its requests' whole prompts."""
+    kv_bytes: NonNegativeInt
+    once_s: NonNegativeFloat
+    """To compute it, on one replica."""
+    saved_s_per_request: NonNegativeFloat
+    """Prefill that a request of mean length does not do: its first tokens are its cheapest."""
+
+
+class TemplateLever(Noun):
+    """What keeping the templates' KV saves, in prefill time at the replica's price."""
+
+    templates: tuple[Template, ...]
+    requests: NonNegativeInt
+    covered_share: NonNegativeFloat
+    """Of the requests that follow a template."""
+    fixed_share: NonNegativeFloat
+    """Of all prompt tokens."""
+    pinned: NonNegativeInt
+    """Templates that are kept: those that save most, in half of the room for KV at the most."""
+    kv_bytes: NonNegativeInt
+    """Of those, on each replica; blocks that they share once."""
+    room_share: NonNegativeFloat
+    """Of the GPUs' room for KV, which the cache lacks then."""
+    once_usd: NonNegativeFloat
+    """To compute them on every replica."""
+    bill: LeverBill
+    """Prefill of an hour: with the cache as it is, and with the templates kept for good, computed once in the trace."""
+
+
+class TextTemplate(Noun):
+    """A group of prompts with the same first words."""
+
+    begins: str
+    prompts: PositiveInt
+    tokens: NonNegativeFloat
+    """Of a prompt, in the mean; estimated from its length."""
+    fixed_head_tokens: NonNegativeFloat
+    """Before the first dynamic word: a prefix cache reuses them as they are."""
+    fixed_later_tokens: NonNegativeFloat
+    """Behind it: reusable only if they are moved to the front."""
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """What each request of a trace shares with many others."""
+
+    template: NDArray[np.int64]
+    """By request: the last block of its template, which names it; -1 without one."""
+    blocks: NDArray[np.int64]
+    """By request: of that template."""
+    block_tokens: int
+
+
+def _fixed(trace: Trace, least_share: float) -> _Fixed:
+    prefix = trace.prefix
+    if prefix is None:
+        raise BadInput("does not say which blocks its prompts share", where=trace.source)
+    uses = np.bincount(prefix.ids, minlength=prefix.distinct)
+    least = max(2, math.ceil(least_share * len(trace)))
+    lengths = np.diff(prefix.starts)
+    place = np.arange(len(prefix.ids)) - np.repeat(prefix.starts[:-1], lengths)
+    owner = np.repeat(np.arange(len(trace)), lengths)
+    # Ids are chained, so the uses of a request's blocks never rise: shared ones are its first ones.
+    blocks = np.bincount(owner[uses[prefix.ids] >= least], minlength=len(trace))
+    template = np.full(len(trace), -1, np.int64)
+    ends = place == blocks[owner] - 1
+    template[owner[ends]] = prefix.ids[ends]
+    return _Fixed(template, blocks, prefix.block_tokens)
+
+
+def _templates(trace: Trace, deployment: Deployment, fixed: _Fixed) -> list[tuple[int, Template]]:
+    model, per_token = step_model(deployment), kv_bytes_per_token(deployment)
+    made = []
+    for block in np.unique(fixed.template[fixed.template >= 0]):
+        own = np.flatnonzero(fixed.template == block)
+        tokens = int(fixed.blocks[own[0]]) * fixed.block_tokens
+        mean = float(trace.input_tokens[own].mean())
+        rest = max(1.0, mean - tokens)
+        template = Template(
+            requests=len(own),
+            fixed_tokens=tokens,
+            mean_tokens=mean,
+            kv_bytes=tokens * per_token,
+            once_s=float(model.prefill(tokens)),
+            saved_s_per_request=max(0.0, float(model.prefill(tokens + rest) - model.prefill(rest, tokens))),
+        )
+        made.append((int(block), template))
+    return sorted(made, key=lambda each: -each[1].requests * each[1].fixed_tokens)
+
+
+def template_lever(
+    deployment: Deployment,
+    trace: Trace,
+    usd_per_replica_hour: float,
+    *,
+    replicas: int = 1,
+    least_share: float = LEAST_SHARE,
+) -> TemplateLever:
+    """Pin the templates on every replica: the trace simulated with the GPU's cache as it is, and with them."""
+    fixed = _fixed(trace, least_share)
+    templates = _templates(trace, deployment, fixed)
+    pinned, blocks, once_s = _pinned(trace, deployment, fixed, templates)
+    now = simulate(deployment, trace, FleetSettings(replicas=replicas))
+    now_s = kept_s = _prefill_s(now)
+    if pinned:
+        taken_bytes = blocks * fixed.block_tokens * kv_bytes_per_token_and_gpu(deployment)
+        tokens = np.where(np.isin(fixed.template, list(pinned)), fixed.blocks * fixed.block_tokens, 0)
+        there = Fetches(np.minimum(tokens, trace.input_tokens).astype(np.int32), np.zeros(len(trace)))
+        kept = simulate(with_less_room(deployment, taken_bytes), trace, now.fleet, fetches=there)
+        kept_s = _prefill_s(kept)
+    hours = max(trace.duration_s, 1.0) / SECONDS_PER_HOUR
+    covered = np.minimum(fixed.blocks * fixed.block_tokens, trace.input_tokens)
+    kv_bytes = blocks * fixed.block_tokens * kv_bytes_per_token(deployment)
+
+    def line(name: str, busy_s: float) -> CostLine:
+        busy_hours = busy_s / SECONDS_PER_HOUR / hours
+        return CostLine(name=name, quantity=busy_hours, unit="replica-hour", usd_per_unit=usd_per_replica_hour)
+
+    once = line("templates, once", once_s * replicas)
+    return TemplateLever(
+        templates=tuple(template for _, template in templates[:_MOST_TEMPLATES]),
+        requests=len(trace),
+        covered_share=float((fixed.template >= 0).mean()),
+        fixed_share=float(covered.sum()) / float(trace.input_tokens.sum(dtype=np.int64)),
+        pinned=len(pinned),
+        kv_bytes=kv_bytes,
+        room_share=kv_bytes / max(1, gpu_cache_bytes(deployment)),
+        once_usd=once.usd * hours,
+        bill=LeverBill(
+            before=CostTree(name="cache as it is", lines=(line("prefill", now_s),)),
+            after=CostTree(name="templates kept", lines=(line("prefill", kept_s), once)),
+        ),
+    )
+
+
+def _pinned(
+    trace: Trace, deployment: Deployment, fixed: _Fixed, templates: list[tuple[int, Template]]
+) -> tuple[set[int], int, float]:
+    """Templates that are kept, those that save most first; their distinct blocks, and seconds to compute them."""
+    prefix, model = trace.prefix, step_model(deployment)
+    assert prefix is not None
+    room = _MOST_ROOM * gpu_cache_bytes(deployment) / (fixed.block_tokens * kv_bytes_per_token(deployment))
+    pinned: set[int] = set()
+    held: set[int] = set()
+    once_s = 0.0
+    for name, _ in templates:
+        request = int(np.argmax(fixed.template == name))
+        chain = prefix.of(request)[: fixed.blocks[request]].tolist()
+        # Chained ids: what another template has of it is its beginning.
+        new = [block for block in chain if block not in held]
+        if len(held) + len(new) > room:
+            continue
+        if new:
+            past = len(chain) - len(new)
+            once_s += float(model.prefill(len(new) * fixed.block_tokens, past * fixed.block_tokens))
+        pinned.add(name)
+        held.update(new)
+    return pinned, len(held), once_s
+
+
+def _prefill_s(simulation: Simulation) -> float:
+    """Seconds of a replica that the prompts took, each computed after what was found of it, and alone."""
+    served = simulation.served
+    done = served.status == DONE
+    found = served.cached_tokens[done].astype(np.float64)
+    rest = simulation.trace.input_tokens[done] - found
+    return float(step_model(simulation.deployment).prefill(rest, found).sum())
+
+
+def with_less_room(deployment: Deployment, taken_bytes: float) -> Deployment:
+    """A deployment whose GPUs have so much less memory for KV."""
+    gpu, before = deployment.gpu, kv_budget_bytes(deployment)
+
+    def smaller(by: int) -> Deployment:
+        # What processes see, not what is built in: engines choose their limits by the latter.
+        return deployment.model_copy(
+            update={"gpu": gpu.model_copy(update={"visible_bytes": gpu.usable_bytes - by})},
+        )
+
+    # The engine takes its share of the memory, so more has to go than is missed.
+    by = math.ceil(taken_bytes)
+    missed = max(1, before - kv_budget_bytes(smaller(by)))
+    return smaller(math.ceil(by * taken_bytes / missed))
+
+
+def text_templates(prompts: Prompts, least_share: float = LEAST_SHARE) -> tuple[TextTemplate, ...]:
+    """Groups of prompts with the same first eight words, those with most fixed tokens first."""
+    groups: dict[tuple[str, ...], list[list[str]]] = defaultdict(list)
+    for text in prompts.texts:
+        words = text.split()
+        if len(words) >= _HEAD_WORDS:
+            groups[tuple(words[:_HEAD_WORDS])].append(words)
+    least = max(2, math.ceil(least_share * len(prompts)))
+    made = [_text_template(head, group) for head, group in groups.items() if len(group) >= least]
+    return tuple(sorted(made, key=lambda each: -each.prompts * (each.fixed_head_tokens + each.fixed_later_tokens)))
+
+
+def _text_template(head: tuple[str, ...], group: list[list[str]]) -> TextTemplate:
+    seen: Counter[tuple[str, ...]] = Counter()
+    for words in group:
+        seen.update({tuple(words[at : at + _SHINGLE]) for at in range(len(words) - _SHINGLE + 1)})
+    fixed = {shingle for shingle, times in seen.items() if times >= _NEARLY_ALL * len(group)}
+    heads, laters, tokens = [], [], []
+    for words in group:
+        marked = np.zeros(len(words), bool)
+        for at in range(len(words) - _SHINGLE + 1):
+            if tuple(words[at : at + _SHINGLE]) in fixed:
+                marked[at : at + _SHINGLE] = True
+        first_dynamic = int(np.argmin(marked)) if not marked.all() else len(words)
+        behind = [
+            word for word, is_fixed in zip(words[first_dynamic:], marked[first_dynamic:], strict=True) if is_fixed
+        ]
+        heads.append(tokens_of(" ".join(words[:first_dynamic])) if first_dynamic else 0)
+        laters.append(tokens_of(" ".join(behind)) if behind else 0)
+        tokens.append(tokens_of(" ".join(words)))
+    return TextTemplate(
+        begins=" ".join(head),
+        prompts=len(group),
+        tokens=float(np.mean(tokens)),
+        fixed_head_tokens=float(np.mean(heads)),
+        fixed_later_tokens=float(np.mean(laters)),
+    )

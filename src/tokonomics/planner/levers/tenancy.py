@@ -1,0 +1,396 @@
+"""What sharing one fleet among tenants saves: replicas by simulation, for each tenant alone and for all together.
+
+Alone, each tenant's own arrivals are served on as few replicas as keep the promises; together, all requests on as few
+as keep them *for every tenant*, so that nobody is sold another service. What the sum of the fleets apart exceeds the
+common one by is the gain. How much of it rests on whose peaks fall when is shown by moving them: the same requests with
+all peaks together, and with the peaks spread evenly (``traffic.tenants``).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, computed_field
+
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
+from tokonomics.money.cost import CostTree, LeverBill, replica_hour
+from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.levers.tenant_latency import TenantLatency, latency_reader, tenant_breaks
+from tokonomics.serving.capacity import NeverHolds, apart_in_time, replicas_needed, what_breaks
+from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.outcome import Outcome, outcome
+from tokonomics.serving.simulator import Simulation, requests_for, rules_for, simulate
+from tokonomics.serving.state import too_long
+from tokonomics.serving.steady import ReplicaCurve
+from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.tenants import (
+    ALIGNED,
+    SPREAD,
+    by_tenant,
+    correlation,
+    have_peaks,
+    load_by_time,
+    only,
+    present,
+    with_peaks,
+)
+from tokonomics.traffic.trace import Floats, Trace
+from tokonomics.types import Noun
+from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
+
+Say = Callable[[str], None]
+
+PEAKS = (("if all peaks fell together", ALIGNED), ("if peaks were spread evenly", SPREAD))
+SHAPLEY_TENANTS = 4
+"""Up to so many are checked against the Shapley value: 15 groups, each with its own search."""
+_FULLEST = 0.9
+"""Of the highest load: what counts as the peak, so that one lucky stretch does not decide who pays."""
+_SURELY_NEEDED = 0.8
+"""Of the replicas that the closed form of a mean request asks for: those of unequal length may do a little better. Only
+where a search begins: if it holds there, fewer are tried."""
+_ALONE = 2_000
+"""Requests that tell a p99 of their lengths: twenty lie beyond it."""
+_MOST_TENANTS = 2_000
+"""Each takes a search of its own: about a minute for so many small ones."""
+
+
+class TenantRow(Noun):
+    """One tenant, alone and in the shared fleet."""
+
+    tenant: str
+    requests: NonNegativeInt
+    tokens: NonNegativeInt
+    """Prompts and answers."""
+    alone_replicas: PositiveInt
+    alone_busy_share: NonNegativeFloat
+    alone: TenantLatency
+    shared: TenantLatency
+    usage_replicas: NonNegativeFloat
+    """Full replicas that its requests would keep busy in full batches."""
+    usage_usd_per_hour: NonNegativeFloat
+    """With ``unused_usd_per_hour`` the sum over tenants is the bill."""
+    unused_usd_per_hour: float
+    alone_usd_per_hour: NonNegativeFloat
+    shapley_usd_per_hour: float | None
+    """The check, for few tenants."""
+    usd_per_mtok: float | None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def pays_usd_per_hour(self) -> float:
+        return self.usage_usd_per_hour + self.unused_usd_per_hour
+
+
+class FleetRow(Noun):
+    """One way of serving all tenants."""
+
+    name: str
+    replicas: PositiveInt
+    usd_per_hour: NonNegativeFloat
+    busy_share: NonNegativeFloat
+    """Of the paid time, some request was being computed."""
+    load_share: float | None
+    """Requests finished ÷ those that full batches would finish: what is called utilisation here."""
+    correlation: float | None
+    """Of the tenants' tokens over time, mean over pairs."""
+
+
+class Pooling(Noun):
+    """Tenants apart and together."""
+
+    deployment: str
+    source: str
+    requests: NonNegativeInt
+    duration_s: NonNegativeFloat
+    promises: tuple[str, ...]
+    tenants: tuple[TenantRow, ...]
+    """The largest bill first."""
+    apart: FleetRow
+    together: FleetRow
+    what_if: tuple[FleetRow, ...]
+    """The same tenants with their peaks moved, or promised something only all together."""
+    one_fewer: str | None
+    """What breaks on one replica less than all need together; None where none less was tried."""
+    batch: NonNegativeFloat
+    """Sequences in a step of the shared fleet, in the mean."""
+    bill: LeverBill
+    """An hour."""
+    shared_by_usage_usd_per_hour: tuple[float, ...]
+    """What each would pay if idle time followed usage, for comparison."""
+
+    @property
+    def gain(self) -> float:
+        """Bill apart ÷ bill together."""
+        return self.bill.before.usd / self.bill.after.usd
+
+
+class Together(NamedTuple):
+    """All tenants on one fleet."""
+
+    replicas: int
+    """The fewest that keep the promises for every tenant."""
+    made: Simulation
+    over_all: int
+    """The fewest if the promises were kept only over all requests."""
+    one_fewer: str | None
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Who shares what under which promise."""
+
+    shared: Deployment
+    """What serves all: the base model with an adapter for each tenant, where they have any."""
+    own: Deployment
+    """What serves one tenant alone: its adapter is merged into the weights."""
+    trace: Trace
+    promises: tuple[Promise, ...]
+    usd_per_replica_hour: Callable[[int], float]
+    """Of one replica among so many."""
+    router: Router = Router.least_outstanding
+    by_priority: bool = False
+    seed: int = 0
+
+    def serve(
+        self, trace: Trace, replicas: int, deployment: Deployment | None = None, by_priority: bool | None = None
+    ) -> Simulation:
+        """Requests on so many replicas of what is shared, unless another deployment is named."""
+        return simulate(
+            deployment or self.shared,
+            trace,
+            FleetSettings(replicas=replicas, router=self.router),
+            by_priority=self.by_priority if by_priority is None else by_priority,
+            seed=self.seed,
+        )
+
+    def alone(self, tenant: int, trace: Trace | None = None) -> tuple[int, Simulation]:
+        """The fewest replicas that keep the promises for one tenant, and what happens on them."""
+        requests = only(self.trace if trace is None else trace, [tenant])
+        seen: dict[int, Simulation] = {}
+
+        def on(count: int) -> Simulation:
+            seen[count] = self.serve(requests, count, self.own)
+            return seen[count]
+
+        try:
+            needed = replicas_needed(
+                on,
+                self.promises,
+                start=least_replicas(self.own, requests),
+                hopeless=lambda: self._must_hold_one_by_one(requests),
+            ).replicas
+        except NeverHolds as error:
+            name = shorten(self.trace.tenants[tenant])
+            raise NeverHolds(f"{name} cannot be served even alone: {error.what}", fix=error.fix) from None
+        return needed, seen[needed]
+
+    def _must_hold_one_by_one(self, requests: Trace) -> bool:
+        """What a request without any other beside it breaks, no number of replicas keeps: refused with what it is."""
+        alone = self.serve(apart_in_time(requests, _ALONE), 1, self.own)
+        result = outcome(alone, self.promises)
+        if breaks := what_breaks(alone, result):
+            reached = ", ".join(f"{kept.promise}={kept.delivered_s:.3g}" for kept in result.slo if kept.delivered_s)
+            start = f"One by one they reach {reached}: loosen" if reached else "Loosen"
+            fix = f"{start} {option('slo')}, or take a faster GPU or more of them ({option('tp')})."
+            raise NeverHolds(f"with a replica for every request {breaks}", fix=fix)
+        return False
+
+    def together(self, trace: Trace) -> Together:
+        """The fewest that keep the promises for every tenant, and what happens on them."""
+        seen: dict[int, Simulation] = {}
+
+        def on(count: int) -> Simulation:
+            if count not in seen:
+                seen[count] = self.serve(trace, count)
+            return seen[count]
+
+        def of_a_tenant(made: Simulation) -> str | None:
+            return tenant_breaks(made, self.promises)
+
+        start = least_replicas(self.shared, trace)
+        of_each = over_all = replicas_needed(on, self.promises, of_a_tenant, start).replicas
+        fewer = None
+        if (one_less := seen.get(of_each - 1)) is not None:
+            fewer = what_breaks(one_less, outcome(one_less, self.promises)) or of_a_tenant(one_less)
+        while over_all > 1 and what_breaks(on(over_all - 1), outcome(on(over_all - 1), self.promises)) is None:
+            over_all -= 1
+        return Together(of_each, seen[of_each], over_all, fewer)
+
+
+def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
+    """Every tenant alone, all together, and together with their peaks moved."""
+    trace = sharing.trace
+    senders = present(trace)
+    if len(senders) < 2:
+        many = f"all {len(trace):,} requests are" if len(trace) > 1 else "the one request is"
+        raise BadInput(
+            f"{many} of one tenant, who has nobody to share with",
+            where=trace.source,
+            fix=f"Take more of the log, name another column ({option('columns', 'tenant=customer')}), "
+            f"or give {option('trace')} once for each.",
+        )
+    if len(senders) > _MOST_TENANTS:
+        raise BadInput(f"has {len(senders):,} tenants; at most {_MOST_TENANTS:,} are compared", where=trace.source)
+    own: dict[int, tuple[int, Simulation]] = {}
+    for tenant in senders:
+        say(f"the replicas {shorten(trace.tenants[tenant])} needs alone")
+        own[tenant] = sharing.alone(tenant)
+    say("the replicas all need together")
+    replicas, made, over_all, one_fewer = sharing.together(trace)
+    apart, together = _apart(sharing, own), _row(sharing, "one fleet for all", replicas, made)
+    what_if = []
+    if over_all < replicas:
+        what_if.append(_row(sharing, "if promised to all together only", over_all, sharing.serve(trace, over_all)))
+    for name, where in PEAKS if have_peaks(trace) else ():
+        say(f"the replicas needed {name}")
+        moved = sharing.together(with_peaks(trace, where))
+        what_if.append(_row(sharing, name, moved.replicas, moved.made))
+    rows, by_usage = _tenant_rows(sharing, own, apart, together, made, say)
+    return Pooling(
+        deployment=str(sharing.shared),
+        source=trace.source,
+        requests=len(trace),
+        duration_s=trace.duration_s,
+        promises=tuple(f"{each} ≤ {seconds(each.seconds)}" for each in sharing.promises),
+        tenants=rows,
+        apart=apart,
+        together=together,
+        what_if=tuple(what_if),
+        one_fewer=one_fewer,
+        batch=outcome(made).batch,
+        bill=LeverBill(before=_bill(apart), after=_bill(together)),
+        shared_by_usage_usd_per_hour=by_usage,
+    )
+
+
+def least_replicas(deployment: Deployment, trace: Trace) -> int:
+    """Fewer hardly keep up: where the search begins, so that no hopeless fleet is simulated.
+
+    Where prompts are shared, caching may halve the work: then from one.
+    """
+    if trace.prefix is not None or trace.rate <= 0:
+        return 1
+    rules = rules_for(deployment, trace)
+    fits = ~too_long(requests_for(trace, rules), rules)
+    if not fits.any():
+        return 1
+    inputs, outputs = (max(1, round(float(each[fits].mean()))) for each in (trace.input_tokens, trace.output_tokens))
+    curve = ReplicaCurve(deployment, inputs, outputs, most_sequences=rules.max_sequences)
+    return max(1, math.floor(_SURELY_NEEDED * trace.rate * float(fits.mean()) / float(curve.rates.max())))
+
+
+def _tenant_rows(
+    sharing: Sharing,
+    own: dict[int, tuple[int, Simulation]],
+    apart: FleetRow,
+    together: FleetRow,
+    made: Simulation,
+    say: Say,
+) -> tuple[tuple[TenantRow, ...], tuple[float, ...]]:
+    trace, senders = sharing.trace, tuple(own)
+    prompts_s, answers_s = gpu_seconds(made)
+    used_s = {tenant: float((prompts_s + answers_s)[at].sum()) for tenant, at in by_tenant(trace).items()}
+    paid_s = float(made.paid_s.sum())
+    bill = together.usd_per_hour
+    usage = [bill * used_s[tenant] / paid_s for tenant in senders]
+    alone = [apart.usd_per_hour * own[tenant][0] / apart.replicas for tenant in senders]
+    unused = unused_shares(bill, usage, _at_peak(trace, prompts_s + answers_s, senders), alone)
+    check = _shapley(sharing, own, together, say)
+    hours = trace.duration_s / SECONDS_PER_HOUR
+    tokens = trace.input_tokens.astype(np.int64) + trace.output_tokens
+    in_the_pool = latency_reader(made, sharing.promises)
+    rows = []
+    for place, tenant in enumerate(senders):
+        needed, simulation = own[tenant]
+        at = trace.tenant == tenant
+        sent = int(tokens[at].sum())
+        rows.append(
+            TenantRow(
+                tenant=trace.tenants[tenant],
+                requests=int(np.count_nonzero(at)),
+                tokens=sent,
+                alone_replicas=needed,
+                alone_busy_share=float(simulation.replicas["busy_s"].sum()) / (needed * made.end_s),
+                alone=latency_reader(simulation, sharing.promises)([tenant]),
+                shared=in_the_pool([tenant]),
+                usage_replicas=used_s[tenant] / made.end_s,
+                usage_usd_per_hour=usage[place],
+                unused_usd_per_hour=unused[place],
+                alone_usd_per_hour=alone[place],
+                shapley_usd_per_hour=check[place] if check else None,
+                usd_per_mtok=(usage[place] + unused[place]) * hours / sent * TOKENS_PER_MTOK
+                if sent and hours
+                else None,
+            )
+        )
+    order = sorted(range(len(rows)), key=lambda place: -rows[place].pays_usd_per_hour)
+    by_usage = [bill * each / math.fsum(usage) for each in usage]
+    return tuple(rows[place] for place in order), tuple(by_usage[place] for place in order)
+
+
+def _at_peak(trace: Trace, used_s: Floats, senders: Sequence[int]) -> list[float]:
+    """Each tenant's load in the fullest of 24 stretches of the trace: those within a tenth of the highest."""
+    load = load_by_time(trace, used_s)
+    total = load.sum(axis=0)
+    fullest = total >= _FULLEST * total.max()
+    return [float(load[tenant, fullest].sum()) for tenant in senders]
+
+
+def _shapley(
+    sharing: Sharing, own: dict[int, tuple[int, Simulation]], together: FleetRow, say: Say
+) -> tuple[float, ...] | None:
+    """What each tenant adds on average; a group needs what its simulation says, at the pool's price of a replica."""
+    senders = tuple(own)
+    if len(senders) > SHAPLEY_TENANTS:
+        return None
+    per_replica = together.usd_per_hour / together.replicas
+
+    def cost_of(group: frozenset[int]) -> float:
+        if len(group) == 1:
+            return own[senders[min(group)]][0] * per_replica
+        if len(group) == len(senders):
+            return together.usd_per_hour
+        names = sorted(senders[each] for each in group)
+        say(f"the replicas {', '.join(shorten(sharing.trace.tenants[each]) for each in names)} need")
+        return sharing.together(only(sharing.trace, names)).replicas * per_replica
+
+    return shapley(len(senders), cost_of)
+
+
+def _apart(sharing: Sharing, own: dict[int, tuple[int, Simulation]]) -> FleetRow:
+    """The fleets of all tenants as one line: paid for as long as the longest of them runs."""
+    replicas = sum(needed for needed, _ in own.values())
+    end_s = max(made.end_s for _, made in own.values())
+    loads = []
+    for _, made in own.values():
+        share = outcome(made).load_share
+        loads.append(math.nan if share is None else share * float(made.paid_s.sum()))
+    load = math.fsum(loads) / (replicas * end_s)
+    busy_s = math.fsum(float(made.replicas["busy_s"].sum()) for _, made in own.values())
+    return FleetRow(
+        name="each its own fleet",
+        replicas=replicas,
+        usd_per_hour=replicas * sharing.usd_per_replica_hour(replicas),
+        busy_share=busy_s / (replicas * end_s),
+        load_share=None if math.isnan(load) else load,
+        correlation=None,
+    )
+
+
+def _row(sharing: Sharing, name: str, replicas: int, made: Simulation) -> FleetRow:
+    result: Outcome = outcome(made, sharing.promises)
+    return FleetRow(
+        name=name,
+        replicas=replicas,
+        usd_per_hour=replicas * sharing.usd_per_replica_hour(replicas),
+        busy_share=result.utilization,
+        load_share=result.load_share,
+        correlation=correlation(made.trace),
+    )
+
+
+def _bill(row: FleetRow) -> CostTree:
+    return replica_hour(row.name, row.replicas, row.usd_per_hour / row.replicas)

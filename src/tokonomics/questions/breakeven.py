@@ -1,0 +1,225 @@
+"""From which volume on is hosting a model oneself cheaper than an API?"""
+
+from typing import TYPE_CHECKING
+
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.questions.inputs import Profiled, Quick, Reserve, SomeModel
+from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.load import PlanInputs, load_of, offers_of, question_of, targets_of
+from tokonomics.questions.request import Number, Switch, Text, Texts, Whole, declared
+from tokonomics.questions.serving import named, say_if_compiling
+from tokonomics.questions.traffic import read_rate
+
+if TYPE_CHECKING:
+    from tokonomics.catalog.apis import ApiPrice
+    from tokonomics.catalog.offers import Offer
+    from tokonomics.money.breakeven import Extra
+    from tokonomics.planner.breakeven import BreakEvenReport, Hosting
+    from tokonomics.planner.load import Load
+    from tokonomics.questions.results import BreakevenResult, NothingHosts
+
+
+class BreakevenRequest(SomeModel, PlanInputs, Reserve, Quick, Profiled):
+    """
+    Examples:
+      tokonomics breakeven llama-3.3-70b --api openai:gpt-4o --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms
+      tokonomics breakeven chat.toml --api openai:gpt-4o,groq:llama-3.3-70b-versatile --chart breakeven.png
+      tokonomics breakeven chat.toml --api openai:gpt-4o --engineers 0.5 --engineer-usd-per-month 15k --overhead tax=5%
+      tokonomics breakeven llama-3.1-8b --api openai:gpt-4o-mini --batch-api --cached-share 0.3 --input 2000 --output 99
+      tokonomics breakeven traffic.toml --replica-tokens-per-second 2400 --usd-per-hour 2.21 --max-utilization 0.7
+      tokonomics breakeven chat.toml --api openai:gpt-4o-mini
+    """
+
+    FIRST = ("model", "api")
+
+    api: Texts | None = declared(
+        None, "host:model as in `tokonomics apis`; with commas, or repeat.", example=["openai:gpt-4o"]
+    )
+    cached_share: Number | None = declared(
+        None,
+        "Share of every prompt that all have in common: the host's cached price, our cache.",
+        without="0, or what the log repeats",
+        example=0.3,
+    )
+    batch_api: Switch = declared(False, "The hosts' batch prices as well (answers within a day).")
+    engineers: Number | None = declared(None, "People who run it, such as 0.5.", example=0.5)
+    engineer_usd_per_month: Text | None = declared(None, "What one of them costs: 15k.", example="15k")
+    overhead: Texts | None = declared(
+        None,
+        "Another line of the bill: monitoring=500 ($/month) or network=8% (of the machines).",
+        example=["network=5%"],
+    )
+    replica_tokens_per_second: Number | None = declared(
+        None, "Instead of planning: what one replica of yours makes, in and out.", example=2400
+    )
+    usd_per_hour: Number | None = declared(None, "With --replica-tokens-per-second: one GPU.", example=2.5)
+    replica_gpus: Whole = declared(1, "With --replica-tokens-per-second: GPUs of a replica.", low=1)
+
+
+_PLANNED = ("model", "slo", "offline", "gpu", "provider", "region", "terms", "discount", "offers", "max_price",
+            "max_age", "weights", "min_weights", "kv", "engine", "spare", "quick", "arrivals", "start",
+            "end")  # fmt: skip
+"""Inputs of a plan, which a replica of one's own needs none of."""
+
+
+def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> "BreakevenResult | NothingHosts":
+    """A model of one's own against APIs, at every volume: whole machines against a price per token."""
+    from tokonomics.planner.breakeven import NothingFits
+    from tokonomics.planner.infeasible import blame
+    from tokonomics.questions.results import BreakevenResult, NothingHosts
+
+    extras = _extras(request)
+    if request.replica_tokens_per_second is not None or request.usd_per_hour is not None:
+        return BreakevenResult(**dict(_given(request, extras)))
+    try:
+        return BreakevenResult(**dict(_planned(request, extras, listener)))
+    except NothingFits as nothing:
+        return NothingHosts(blame=tuple(blame(nothing.study)), study=nothing.study)
+
+
+def hosting_of(request: BreakevenRequest, offers: "tuple[Offer, ...]") -> "Hosting":
+    """What is asked, apart from the volume."""
+    from tokonomics.planner.breakeven import TRICKLE, Hosting
+
+    def at_rate(rate: float) -> "Load":
+        return load_of(request.model_copy(update={"rate": f"{rate:.9g}", "tokens_per_month": None}))
+
+    paceless = request.model_copy(update={"rate": None, "tokens_per_month": None})
+    log = load_of(paceless) if request.trace is not None else None
+    base = question_of(
+        request,
+        named(request.model),
+        at_rate(TRICKLE),
+        offers,
+        quick=request.quick,
+        max_utilization=request.max_utilization,
+        spare=request.spare,
+    )
+    return Hosting(base, at_rate, log, request.cached_share or 0.0)
+
+
+def _planned(request: BreakevenRequest, extras: "tuple[Extra, ...]", listener: Listener) -> "BreakEvenReport":
+    """The self-hosted side as the planner would buy it."""
+    from tokonomics.catalog.load_models import find_model
+    from tokonomics.money.api_bill import api_bills
+    from tokonomics.planner.breakeven import (
+        SECONDS_PER_MONTH,
+        TRICKLE,
+        report,
+        self_hosted,
+        share_of_api,
+        tokens_per_request,
+    )
+
+    model = find_model(named(request.model))
+    hosting = hosting_of(request, offers_of(request))
+    load = hosting.load(TRICKLE)
+    own = _own_volume(request, tokens_per_request(load))
+    cached = request.cached_share
+    share = share_of_api(hosting.recorded(), cached)
+    bills, left_out = api_bills(_apis(request), load.trace, share, request.batch_api, replayed=cached is None)
+    if not request.quick:
+        say_if_compiling(listener)
+    listener.doing("planning")
+    prices = [bill.usd_per_mtok for bill in bills]
+    own_rate = own / tokens_per_request(load) / SECONDS_PER_MONTH if own else None
+    hosted, hardware = self_hosted(hosting, prices, extras, own_rate, listener.doing)
+    return report(
+        model.name, load.trace, hosted, hardware, bills, left_out, cached_share=share,
+        promises=targets_of(request), own_tokens_per_month=own,
+    )  # fmt: skip
+
+
+def _given(request: BreakevenRequest, extras: "tuple[Extra, ...]") -> "BreakEvenReport":
+    """The self-hosted side from the user's own speed, price and utilisation."""
+    from tokonomics.money.api_bill import api_bills
+    from tokonomics.money.breakeven import SelfHosted, kind_of_equation
+    from tokonomics.planner.breakeven import report, share_of_api, tokens_per_request
+    from tokonomics.units import percent, plural, usd
+
+    speed, price, share = request.replica_tokens_per_second, request.usd_per_hour, request.max_utilization
+    both = f"{option('replica_tokens_per_second')} and {option('usd_per_hour')}"
+    for name in _PLANNED:
+        if getattr(request, name) not in (None, False):
+            what = f"plans a fleet; with {both} its speed and price are given"
+            raise BadInput(what, field=name, fix=f"Leave it out; or, to plan, leave out {both}.")
+    if speed is None or price is None:
+        missing = "usd_per_hour" if price is None else "replica_tokens_per_second"
+        such_as = f"{option('replica_tokens_per_second', 2400)} {option('usd_per_hour', 2.21)}"
+        raise BadInput("is missing", field=missing, fix=f"Such as {such_as}.")
+    if share is None:
+        fix = f"Such as 0.7; or, to plan, leave out {both}."
+        raise BadInput("how full are the machines?", field="max_utilization", fix=fix)
+    gpus = request.replica_gpus
+    name = f"{plural(gpus, 'GPU')} at {usd(price)}/h, {speed:,.0f} tok/s filled to {percent(share)}"
+    kind = kind_of_equation(name, price, gpus, speed, share)
+    rate = "1" if request.trace is None else None
+    shape = request.model_copy(update={"rate": rate, "tokens_per_month": None})
+    load = load_of(shape)
+    cached = share_of_api(load, request.cached_share)
+    replayed = request.cached_share is None
+    bills, left_out = api_bills(_apis(request), load.trace, cached, request.batch_api, replayed=replayed)
+    return report(
+        "your replica", load.trace, SelfHosted(kinds=(kind,), extras=extras), (), bills, left_out,
+        cached_share=cached, filled=(), own_tokens_per_month=_own_volume(request, tokens_per_request(load)),
+    )  # fmt: skip
+
+
+def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float | None:
+    """The user's own tokens a month, said in either way."""
+    from tokonomics.planner.breakeven import SECONDS_PER_MONTH
+    from tokonomics.planner.parsing import amount
+
+    if request.rate is not None and request.tokens_per_month is not None:
+        what = f"says the same as {option('rate')}"
+        raise BadInput(what, field="tokens_per_month", fix="Give one of the two.")
+    if request.rate is not None:
+        return read_rate(request.rate) * tokens_per_request * SECONDS_PER_MONTH
+    if request.tokens_per_month is not None:
+        return amount(request.tokens_per_month, "tokens_per_month")
+    return None
+
+
+def _apis(request: BreakevenRequest) -> "list[ApiPrice]":
+    from tokonomics.catalog.apis import find_api
+    from tokonomics.planner.parsing import listed
+
+    if not request.api:
+        fix = f"Such as {option('api', 'openai:gpt-4o')}; see `tokonomics apis`."
+        raise BadInput("which API is it compared with?", field="api", fix=fix)
+    return [find_api(name) for name in dict.fromkeys(listed(request.api, "api") or ())]
+
+
+def _extras(request: BreakevenRequest) -> "tuple[Extra, ...]":
+    """Lines beside the machines: none unless asked for."""
+    from tokonomics.money.breakeven import engineers
+    from tokonomics.planner.parsing import dollars
+
+    usd_per_month = dollars(request.engineer_usd_per_month, "engineer_usd_per_month")
+    if (request.engineers is None) != (usd_per_month is None):
+        missing = "engineer_usd_per_month" if request.engineers is not None else "engineers"
+        fix = f"Such as {option('engineers', 0.5)} {option('engineer_usd_per_month', 15000)}."
+        raise BadInput("is missing", field=missing, fix=fix)
+    people: tuple[Extra, ...] = ()
+    if request.engineers is not None and usd_per_month is not None:
+        people = (engineers(request.engineers, usd_per_month),)
+    return (*people, *(_overhead(text) for text in request.overhead or ()))
+
+
+def _overhead(text: str) -> "Extra":
+    from tokonomics.money.breakeven import Extra
+
+    name, _, value = (part.strip() for part in text.partition("="))
+    try:
+        amount = float(value.removesuffix("%").strip())
+    except ValueError:
+        amount = -1.0
+    if not name or not 0 <= amount < 1e12:
+        raise BadInput(
+            f"'{shorten(text)}' is not understood",
+            field="overhead",
+            fix="Write monitoring=500 for dollars a month, or network=8% of what the machines cost.",
+        )
+    if value.endswith("%"):
+        return Extra(name=name, share_of_machines=amount / 100)
+    return Extra(name=name, usd_per_month=amount)

@@ -1,0 +1,155 @@
+"""What does keeping KV, answers and templates save?"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokonomics.errors import BadInput, option
+from tokonomics.questions.inputs import TIERS, Layout, Objectives, Priced, Profiled, SomeGpu, SomeModel, Traffic
+from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.load import targets_of
+from tokonomics.questions.request import Kind, Number, Text, Whole, declared
+from tokonomics.questions.serving import deployment_of, prices_of, say_if_compiling
+from tokonomics.questions.traffic import read_time, traffic_of
+
+if TYPE_CHECKING:
+    from tokonomics.planner.levers.semantic_cache import SemanticHits
+    from tokonomics.questions.results import CacheResult
+    from tokonomics.traffic.prompts import Prompts
+
+
+class CacheRequest(SomeModel, SomeGpu, Layout, Traffic, Objectives, Priced, Profiled):
+    """
+    Examples:
+      tokonomics cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --chart cache.png
+      tokonomics cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --tiers dram=200,ssd=2000@0
+      tokonomics cache --model llama-3.1-70b --gpu H200 --tp 2 --trace log.jsonl --slo ttft_p99=2 --tiers remote=5000
+      tokonomics cache --prompts prompts.jsonl --semantic models/all-MiniLM-L6-v2 --pairs labelled.csv
+      tokonomics cache --prompts prompts.txt --semantic https://host/v1/embeddings --embedding-model NAME
+      tokonomics cache chat.toml --system-prompts 20,tokens=1000
+    """
+
+    tiers: Text | None = declared(None, TIERS, example="dram=200,ssd=2000")
+    ttl: Text | None = declared(
+        None, "The tiers, and the semantic cache, let go of what is older: 300, 5m, 1h.", example="1h"
+    )
+    replicas: Whole | None = declared(
+        None,
+        "Compare on so many.",
+        low=1,
+        high=1000,
+        without="what it takes without a cache",
+        example=2,
+    )
+    prompts: Text | None = declared(
+        None,
+        "Texts: .txt, .jsonl, .csv, .parquet; fixed parts are found.",
+        kind=Kind.FILE,
+        example="prompts.jsonl",
+    )
+    prompt_column: Text | None = declared(None, "The column with the texts.", example="prompt")
+    semantic: Text | None = declared(
+        None,
+        "What embeds the prompts: an embeddings URL, a model folder, or 'hashed' (spelling only).",
+        kind=Kind.EMBEDDER,
+        example="hashed",
+    )
+    embedding_model: Text | None = declared(None, "The model an embeddings URL is asked for.", example="NAME")
+    embedding_usd_per_mtok: Number = declared(0.0, "What embedding a million tokens costs.", low=0)
+    threshold: Number = declared(0.95, "Cosine from which an answer is reused.", low=0, high=1)
+    pairs: Text | None = declared(
+        None,
+        "Labelled pairs (text_a, text_b, label): shows false hits.",
+        kind=Kind.FILE,
+        example="pairs.csv",
+    )
+
+
+def cache(request: CacheRequest, listener: Listener = SILENT) -> "CacheResult":
+    """Shared prompt beginnings on the GPU and behind it, similar prompts, fixed templates."""
+    from tokonomics.planner.levers.templates import text_templates
+    from tokonomics.questions.results import CacheResult
+    from tokonomics.traffic.prompts import read_prompts
+
+    ttl_s = read_time(request.ttl, "ttl")
+    if ttl_s is not None and not ttl_s > 0:
+        raise BadInput("must be above 0", field="ttl")
+    served = request.trace is not None or request.is_made_up
+    _check(request, served)
+    texts = read_prompts(Path(request.prompts), request.prompt_column) if request.prompts else None
+    hits = _semantic_hits(request, texts, ttl_s) if texts and request.semantic else None
+    found: dict[str, Any] = dict.fromkeys(("prefix_cache", "templates", "semantic_bill", "price_from"))
+    if served:
+        found = _served(request, texts, hits, ttl_s, listener)
+    return CacheResult(**found, text_templates=text_templates(texts) if texts else (), semantic=hits)
+
+
+def _check(request: CacheRequest, served: bool) -> None:
+    traffic = f"{option('trace')} with {option('model')} and {option('gpu')}"
+    if not served and request.prompts is None:
+        fix = f"Give {traffic} (try mooncake-conversation), or {option('prompts')}."
+        raise BadInput("nothing to look at", fix=fix)
+    if request.semantic is not None and request.prompts is None:
+        raise BadInput("needs the texts of prompts", field="semantic", fix=f"Give {option('prompts', 'FILE')}.")
+    if request.tiers is not None and not served:
+        raise BadInput("needs the traffic that it serves", field="tiers", fix=f"Give {traffic}.")
+    if request.pairs is not None and request.semantic is None:
+        raise BadInput("needs something that embeds", field="pairs", fix=f"Give {option('semantic')}.")
+
+
+def _served(
+    request: CacheRequest,
+    texts: "Prompts | None",
+    hits: "SemanticHits | None",
+    ttl_s: float | None,
+    listener: Listener,
+) -> dict[str, Any]:
+    """What caches save on traffic that a deployment serves."""
+    from tokonomics.money.cache_tiers import parse_tiers
+    from tokonomics.planner.levers.prefix_cache import prefix_cache_lever
+    from tokonomics.planner.levers.semantic_cache import semantic_cache_lever
+    from tokonomics.planner.levers.templates import template_lever
+
+    if request.gpu is None:
+        raise BadInput("is missing: which GPU serves it?", field="gpu")
+    targets = targets_of(request)
+    deployment = deployment_of(request, request.model, request.gpu)
+    priced = prices_of(deployment, request)
+    price: Callable[[int], float] = lambda count: priced(count)[0]  # noqa: E731
+    memories = parse_tiers(request.tiers, deployment, ttl_s) if request.tiers is not None else ()
+    requests = traffic_of(request, listener)
+    say_if_compiling(listener)
+    listener.doing("simulating with and without a cache")
+    lever = prefix_cache_lever(deployment, requests, price, tiers=memories, replicas=request.replicas, promises=targets)
+    fixed = template_lever(deployment, requests, price(1), replicas=lever.rows[1].replicas)
+    saved = None
+    if texts and hits and hits.means and lever.rows[0].bill:
+        saved = semantic_cache_lever(
+            deployment,
+            requests,
+            texts,
+            hits.at(request.threshold).hit_share,
+            price,
+            embed_usd_per_mtok=request.embedding_usd_per_mtok,
+            wait_s=hits.embed_s + hits.lookup_s,
+            bytes_per_entry=hits.bytes_per_entry,
+            promises=targets,
+            seed=request.seed,
+        )
+    return {"prefix_cache": lever, "templates": fixed, "semantic_bill": saved, "price_from": priced(1)[1]}
+
+
+def _semantic_hits(request: CacheRequest, texts: "Prompts", ttl_s: float | None) -> "SemanticHits":
+    from tokonomics.planner.levers.semantic_cache import THRESHOLDS, false_hits, semantic_hits
+    from tokonomics.traffic.embeddings import embed
+    from tokonomics.traffic.prompts import read_pairs
+
+    embedder, model = request.semantic or "", request.embedding_model
+    thresholds = tuple(sorted({*THRESHOLDS, request.threshold}))
+    hits = semantic_hits(texts, embed(texts.texts, embedder, model), thresholds, ttl_s)
+    if request.pairs is None:
+        return hits
+    labelled = read_pairs(Path(request.pairs))
+    both = embed((*labelled.first, *labelled.second), embedder, model).vectors
+    many = len(labelled.first)
+    return hits.model_copy(update={"labels": false_hits(both[:many], both[many:], labelled.same, thresholds)})

@@ -1,0 +1,287 @@
+"""What a question takes: a request is a frozen model whose every field is declared once.
+
+A field is a flag of the command line, a key of a scenario file, an input of the page and an argument in Python. It
+holds what one would write there: numbers, names, and the small grammars (``50ms``, ``diurnal:5,peak=3``, ``2:5:20``)
+as text, which the question's own parsers read.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from numbers import Integral, Real
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Self, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from tokonomics.errors import BadInput, nearest, shorten
+
+NO_LIMIT = 2**63 - 1
+"""The largest number that the machine holds: refused beyond, and not worth a word in help."""
+
+
+class Kind(StrEnum):
+    """What the text of a field may name."""
+
+    PLAIN = "plain"
+    """Numbers, names of the catalogue and the small grammars of traffic: nothing on a disk."""
+    MODEL = "model"
+    TRACE = "trace"
+    LENGTHS = "lengths"
+    FILE = "file"
+    EMBEDDER = "embedder"
+
+
+class Placement(StrEnum):
+    """How the command line takes a field."""
+
+    FLAG = "flag"
+    FIRST = "first"
+    """By position."""
+    EITHER = "either"
+    """By position or by flag."""
+
+
+def declared(
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    without: str | None = None,
+    example: object = None,
+    kind: Kind = Kind.PLAIN,
+    place: Placement = Placement.FLAG,
+    key: str | None = None,
+    metavar: str | None = None,
+    off: str | None = None,
+    writes: bool = False,
+) -> Any:
+    """A field: its default (``...`` where it is needed), what it means, its bounds, and an example.
+
+    ``without`` says in words what holds where it is not given; ``key`` is its name in files and flags where that is no
+    name in Python; ``off`` is the flag that says no; ``writes`` marks a file that the answer is saved to.
+    """
+    extra = {"without": without, "kind": kind, "place": place, "metavar": metavar, "off": off, "writes": writes}
+    return Field(
+        default,
+        description=help,
+        ge=low,
+        le=high,
+        alias=key,
+        examples=None if example is None else [example],
+        json_schema_extra={name: value for name, value in extra.items() if value},
+    )
+
+
+def texts(value: object) -> list[str]:
+    """As one would type it: one text, or one for each part of a list or of names with values."""
+    if isinstance(value, Mapping):
+        return [f"{name}={part}" for name, part in value.items()]
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [str(part) for part in value]
+    return [repr(value) if isinstance(value, float) else str(value)]
+
+
+def _typed(value: object) -> list[str]:
+    """Like ``texts``, of text and numbers alone: anything else would only look like what was meant."""
+    several = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    given: Any = tuple(cast("Iterable[object]", value)) if several else value
+    parts = given.values() if isinstance(given, Mapping) else given if several else (given,)
+    if not all(_is_plain(part) for part in parts):
+        raise ValueError("must be text")
+    return texts(given)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, str | Path | Integral):
+        return not isinstance(value, bool)
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
+def _share(value: object) -> object:
+    """``0.1`` or ``10%``."""
+    if not isinstance(value, str):
+        return _number(value)
+    written = value.strip()
+    try:
+        return float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
+    except ValueError:
+        raise ValueError("is not a share: write 0.1 or 10%") from None
+
+
+def _table(value: object) -> object:
+    """A file by name; a frame, or columns by name, as they are."""
+    return str(value) if isinstance(value, str | Path) else value
+
+
+Text = Annotated[str, BeforeValidator(lambda value: ",".join(_typed(value)))]
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(_typed(value)))]
+Whole = Annotated[int, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(_number)]
+Share = Annotated[float, BeforeValidator(_share)]
+Switch = Annotated[bool, Field(strict=True)]
+Table = Annotated[Any, BeforeValidator(_table)]
+"""A file by name, a frame (polars, pandas), or columns by name."""
+
+_TYPES: dict[Any, tuple[type, bool]] = {
+    Text: (str, False), Texts: (str, True), Whole: (int, False), Number: (float, False), Share: (float, False),
+    Switch: (bool, False), Table: (str, False), int: (int, False), float: (float, False), bool: (bool, False),
+    str: (str, False),
+}  # fmt: skip
+"""Of each annotation: what one value is, and whether there may be several."""
+
+
+class Request(BaseModel):
+    """What is asked of one question."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True, defer_build=True,
+        arbitrary_types_allowed=True, revalidate_instances="never",
+    )  # fmt: skip
+    FIRST: ClassVar[tuple[str, ...]] = ()
+    """The fields that a reader looks for: they stand before those of the groups, which stand before the own ones."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, object]) -> Self:
+        """A checked request; what is wrong with a value names its field."""
+        given = {name: value for name, value in values.items() if value is not None}
+        known = {name: name for name in cls.model_fields} | {
+            field.alias: name for name, field in cls.model_fields.items() if field.alias
+        }
+        for name in given:
+            if name not in known:
+                guess = nearest(name, known, 1)
+                raise BadInput(f"unknown input '{shorten(name)}'", fix=f"Did you mean {guess[0]}?" if guess else None)
+        try:
+            return cls.model_validate({known[name]: value for name, value in given.items()})
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            field = known.get(str(problem["loc"][0]), str(problem["loc"][0]))
+            if problem["type"] == "missing":
+                raise BadInput("is missing", field=field) from None
+            said = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").lower()
+            raise BadInput(f"{said}, got {shorten(str(problem['input']))}", field=field) from None
+
+    def given(self) -> dict[str, Any]:
+        """What was said, by field: the rest has its default."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One field of a request, as the doors see it."""
+
+    name: str
+    key: str
+    """In a scenario file."""
+    flag: str | None
+    """None for what the command line takes by position alone."""
+    off: str | None
+    """The flag that says no, where there is one."""
+    place: Placement
+    type: type
+    is_list: bool
+    required: bool
+    default: Any
+    help: str
+    default_text: str | None
+    low: float | None
+    high: float | None
+    example: Any
+    kind: Kind
+    metavar: str | None
+    takes_text: bool
+    """A number that may be written as text: 10%."""
+    writes: bool
+
+    def described(self) -> dict[str, Any]:
+        """For the page: what it is called, what it takes, what it means."""
+        names = {str: "text", int: "integer", float: "number", bool: "boolean"}
+        return {
+            "name": self.name,
+            "type": ("list of " if self.is_list else "") + names[self.type],
+            "kind": str(self.kind),
+            "required": self.required,
+            "default": self.default,
+            "default_text": self.default_text,
+            "minimum": self.low,
+            "maximum": self.high,
+            "help": self.help,
+            "flag": self.flag,
+        }
+
+
+Parameters = Mapping[str, Parameter]
+"""Of one question, by the name of the field."""
+
+
+@lru_cache(maxsize=64)
+def parameters_of(request: type[Request]) -> dict[str, Parameter]:
+    """Every field of a request: the first ones, those of its groups in their order, then its own."""
+    fields = request.model_fields
+    return {name: _parameter(name, fields[name]) for name in _in_order(request) if name in fields}
+
+
+def _in_order(request: type[BaseModel]) -> dict[str, None]:
+    found: dict[str, None] = dict.fromkeys(vars(request).get("FIRST", ()))
+    for base in request.__bases__:
+        if issubclass(base, Request):
+            found |= _in_order(base)
+    return found | dict.fromkeys(name for name in request.__annotations__ if not name.startswith("_"))
+
+
+def _parameter(name: str, field: FieldInfo) -> Parameter:
+    extra: dict[str, Any] = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    annotation = _annotation(field)
+    plain, is_list = _TYPES[annotation]
+    bounds = {type(limit).__name__: limit for limit in field.metadata}
+    key = field.alias or name
+    place = Placement(extra.get("place", Placement.FLAG))
+    return Parameter(
+        name=name,
+        key=key,
+        flag=None if place is Placement.FIRST else f"--{key.replace('_', '-')}",
+        off=extra.get("off"),
+        place=place,
+        type=plain,
+        is_list=is_list,
+        required=field.is_required(),
+        default=None if field.default is PydanticUndefined else field.default,
+        help=field.description or "",
+        default_text=extra.get("without"),
+        low=getattr(bounds.get("Ge"), "ge", None),
+        high=getattr(bounds.get("Le"), "le", None),
+        example=field.examples[0] if field.examples else None,
+        kind=Kind(extra.get("kind", Kind.PLAIN)),
+        metavar=extra.get("metavar"),
+        takes_text=annotation is Share,
+        writes=bool(extra.get("writes")),
+    )
+
+
+def _annotation(field: FieldInfo) -> Any:
+    """The declared alias: ``Text`` of ``Text | None``, put together again where pydantic took it apart."""
+    declared = field.annotation
+    if get_origin(declared) in (Union, UnionType):
+        declared = next(part for part in get_args(declared) if part is not type(None))
+    validators = [part for part in field.metadata if isinstance(part, BeforeValidator)]
+    for alias in (Text, Texts, Whole, Number, Share, Table):
+        kind, *marks = get_args(alias)
+        if declared == alias or (declared == kind and marks[0] in validators):
+            return alias
+    return declared
+
+
+Convert = Callable[[object], object]

@@ -1,0 +1,179 @@
+"""What a question returns: a noun that holds every figure, and shows itself where a door says how."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from pydantic import BaseModel, Field, PrivateAttr
+
+from tokonomics.errors import BadInput, UnknownName
+from tokonomics.questions.frames import frame_of
+from tokonomics.types import Noun
+
+if TYPE_CHECKING:
+    import altair as alt
+    import polars as pl
+
+
+_NOTEBOOK_ROWS = 10
+"""As on the terminal."""
+
+
+class Shows(Protocol):
+    """The description of a result: see ``report.answer``."""
+
+    @property
+    def charts(self) -> Any: ...
+
+    def chart(self, name: str) -> "alt.TopLevelMixin": ...
+
+    def text(self) -> str: ...
+
+
+def beside() -> Any:
+    """A field for what views draw from and no document holds: it is not dumped, compared or pickled."""
+    return Field(default=None, exclude=True, repr=False)
+
+
+class Result(Noun):
+    """An answer in figures, and ways to look at it."""
+
+    ROWS: ClassVar[str] = ""
+    """The part that ``to_frame`` shows unless told otherwise; itself, as one row, where there is none."""
+    SHOWN: ClassVar[tuple[str, ...]] = ()
+    """Columns of that frame in a notebook."""
+
+    _described: Callable[[], Shows] | None = PrivateAttr(default=None)
+    _command: str = PrivateAttr(default="")
+
+    def shown(self, described: Callable[[], Shows], command: str) -> None:
+        """Take the door's description of this result, and the command that gives the same figures."""
+        self._described, self._command = described, command
+
+    @property
+    def _shows(self) -> Shows | None:
+        return self._described() if self._described else None
+
+    @property
+    def is_found(self) -> bool:
+        """False where nothing does what was asked."""
+        return True
+
+    @property
+    def command(self) -> str:
+        """The line that gives the same figures in a shell."""
+        return self._command
+
+    def headline(self) -> str:
+        """What it comes to, in one line."""
+        return type(self).__name__
+
+    def plain(self) -> Any:
+        """The document that ``--json`` prints: what was set, and everything within that."""
+        return self.model_dump(mode="json", include=set(self.model_fields_set))
+
+    def to_json(self) -> str:
+        """What ``--json`` prints."""
+        return json.dumps(self.plain(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def to_frame(self, part: str = "") -> "pl.DataFrame":
+        """A polars frame, units in the names of its columns (``.to_pandas()`` gives pandas').
+
+        ``part`` names another list of the result, such as ``"rejected"`` of a plan or ``"timeline"`` of a simulation.
+        """
+        return frame_of(noun.model_dump(mode="json") for noun in self._nouns(part or self.ROWS))
+
+    def frames(self) -> list[str]:
+        """The lists that ``to_frame`` can show."""
+        return [name for name, nouns in _lists(self).items() if nouns]
+
+    def first_rows(self, count: int) -> Sequence[BaseModel]:
+        """Those that a notebook shows."""
+        return self._nouns(self.ROWS)[:count]
+
+    def row_count(self) -> int:
+        return len(self._nouns(self.ROWS))
+
+    def chart(self, name: str = "") -> "alt.TopLevelMixin":
+        """The chart that ``--chart`` saves, as Altair draws it in a notebook; by ``name``, one of several."""
+        shows = self._shows
+        if not shows or not shows.charts:
+            raise BadInput("has no chart", where=type(self).__name__, fix="Draw one from to_frame().")
+        if name and name not in shows.charts:
+            raise UnknownName("chart", name, shows.charts, listing=f"{type(self).__name__}.charts()")
+        return shows.chart(name)
+
+    def charts(self) -> list[str]:
+        """The names that ``chart`` takes."""
+        shows = self._shows
+        return list(shows.charts) if shows else []
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.headline()}>"
+
+    def __str__(self) -> str:
+        """What the terminal shows; the headline alone where the result came from a file."""
+        shows = self._shows
+        return shows.text() if shows else self.headline()
+
+    def _repr_html_(self) -> str:
+        """The headline over a small table."""
+        from tokonomics.questions.notebook import table_html
+
+        rows = frame_of(noun.model_dump(mode="json") for noun in self.first_rows(_NOTEBOOK_ROWS)).to_dicts()
+        count = self.row_count()
+        shown = f"{len(rows)} of {count:,} rows; " if count > len(rows) else ""
+        others = "".join(f', to_frame("{name}")' for name in self.frames() if name != self.ROWS)
+        columns = [name for name in self.SHOWN if not rows or name in rows[0]]
+        notes = [f"{shown}all figures: to_frame(){others}", self._command]
+        return table_html(self.headline(), rows, columns, [note for note in notes if note])
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Without the views and what they draw from: that is large and stays where it is."""
+        state = dict(super().__getstate__())
+        beside = {name for name, field in type(self).model_fields.items() if field.exclude}
+        state["__dict__"] = {name: None if name in beside else value for name, value in state["__dict__"].items()}
+        state["__pydantic_private__"] = {"_described": None, "_command": self._command}
+        return state
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, Result) and self.plain() == other.plain()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def _nouns(self, part: str) -> Sequence[BaseModel]:
+        known = _lists(self)
+        if not part:
+            return [self]
+        if part not in known:
+            raise UnknownName("part", part, known, fix=f"Parts: {', '.join(self.frames())}.")
+        return known[part]
+
+
+class Listing(Result):
+    """Rows of the catalogue."""
+
+    rows: tuple[Any, ...]
+    """As the catalogue has them."""
+    documents: tuple[dict[str, Any], ...]
+    """The same for programs."""
+
+    def plain(self) -> Any:
+        return list(self.documents)
+
+    def to_frame(self, part: str = "") -> "pl.DataFrame":
+        return frame_of(self.documents)
+
+
+def _lists(noun: BaseModel, within: str = "") -> dict[str, Sequence[BaseModel]]:
+    """The lists of nouns in a result, by their place: ``ranked``, ``plan.purchases``."""
+    found: dict[str, Sequence[BaseModel]] = {}
+    for name, value in noun:
+        if type(noun).model_fields[name].exclude:
+            continue
+        if isinstance(value, BaseModel):
+            found |= _lists(value, f"{within}{name}.")
+        elif isinstance(value, tuple) and all(isinstance(part, BaseModel) for part in value):
+            found[f"{within}{name}"] = value
+    return found

@@ -1,0 +1,396 @@
+"""What the questions return: the nouns of the layers below, put together as ``--json`` prints them."""
+
+import re
+from typing import Any, Self
+
+from pydantic import BaseModel
+
+from tokonomics.catalog.precision import Precision
+from tokonomics.money.cost import Cost, LoadCost, Needed
+from tokonomics.money.served import ServedCost
+from tokonomics.planner.breakeven import BreakEvenReport
+from tokonomics.planner.compare import Comparison
+from tokonomics.planner.deploy_files import DeployFile
+from tokonomics.planner.fleet import FleetReport
+from tokonomics.planner.flips import Flips
+from tokonomics.planner.infeasible import Blame
+from tokonomics.planner.levers.lora import LoraLever
+from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour
+from tokonomics.planner.levers.prefix_cache import PrefixCacheLever
+from tokonomics.planner.levers.ranking import Ranking
+from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
+from tokonomics.planner.levers.stack import Waterfall
+from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
+from tokonomics.planner.levers.tenancy import Pooling
+from tokonomics.planner.margins import BillRange, Headroom
+from tokonomics.planner.plan import Candidate, Plan
+from tokonomics.planner.predict import BatchCurve, Prediction
+from tokonomics.planner.regret import Regret
+from tokonomics.planner.sensitivity import Sensitivity
+from tokonomics.planner.utilization import Utilization
+from tokonomics.questions.result import Result, beside
+from tokonomics.serving.capacity import HighestRate, ReplicasNeeded
+from tokonomics.serving.outcome import Moment, Outcome
+from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.summary import TraceSummary
+from tokonomics.traffic.workload import Workload
+from tokonomics.units import count, percent, plural, seconds, usd
+
+
+class OneNoun(Result):
+    """A result that is one noun of a layer below."""
+
+    noun: Any
+
+    @classmethod
+    def holding(cls, noun: BaseModel, **more: object) -> Self:
+        return cls(noun=noun, **more)
+
+    def plain(self) -> Any:
+        return self.noun.model_dump(mode="json")
+
+
+class FitResult(Result):
+    """Where the memory of one GPU of a replica goes, and how many sequences it leaves room for."""
+
+    SHOWN = ("fits", "max_sequences", "memory_bytes", "weight_bytes_per_gpu", "workspace_bytes", "kv_budget_bytes",
+             "kv_bytes_per_token", "kv_bytes_per_sequence", "shortfall_bytes", "min_gpus")  # fmt: skip
+
+    model: str
+    gpu: str
+    engine: str
+    tp: int
+    pp: int
+    weights: str
+    kv: str
+    fits: bool
+    context: int
+    memory_bytes: int
+    """Of one GPU."""
+    usable_bytes: int
+    """What the driver leaves to processes."""
+    weight_bytes: int
+    """The whole model."""
+    weight_bytes_per_gpu: int
+    workspace_bytes: int
+    kv_budget_bytes: int
+    shortfall_bytes: int
+    """By how much weights and workspace exceed what the engine may use."""
+    kv_bytes_per_token: int
+    kv_bytes_per_sequence: int
+    """On one GPU, at this context, in whole blocks."""
+    max_sequences: int
+    """Sequences of this context at once; 0 when none fits."""
+    min_gpus: int | None
+    """The smallest number of such GPUs on which one sequence fits; None when no split does."""
+    memory: Any = beside()
+
+    def headline(self) -> str:
+        where = f"{self.model} {self.weights} on {self.tp * self.pp}×{self.gpu}"
+        if self.fits:
+            return f"{where}: {plural(self.max_sequences, 'sequence')} of {self.context:,} tokens fit"
+        more = f"; the fewest such GPUs are {self.min_gpus}" if self.min_gpus else ""
+        return f"{where}: does not fit{more}"
+
+
+class PredictResult(Result, Prediction):
+    """How long a decode step and a prompt take; every time has low, mid and high (80 % interval)."""
+
+    SHOWN = ("decode_step_low_s", "decode_step_mid_s", "decode_step_high_s", "prefill_low_s", "prefill_mid_s",
+             "prefill_high_s", "tokens_per_s_low", "tokens_per_s_mid", "tokens_per_s_high", "speed")  # fmt: skip
+
+    def headline(self) -> str:
+        step = self.decode_step_s
+        return (
+            f"{self.deployment}, batch {self.batch:,} at {self.context:,} tokens: a step takes {seconds(step.mid)} "
+            f"({seconds(step.low)} to {seconds(step.high)}), {count(self.tokens_per_s.mid)} tokens/s"
+        )
+
+
+def layout_text(row: Candidate) -> str:
+    """``2 × (4×H100-SXM, TP=4, fp8, KV fp8)``."""
+    split = "".join(
+        f", {name}={degree}" for name, degree in (("TP", row.tp), ("PP", row.pp), ("EP", row.ep)) if degree > 1
+    )
+    kv = f", KV {row.kv}" if row.kv.is_below(Precision.bf16) else ""
+    return f"{row.replicas} × ({row.gpus_per_replica}×{row.gpu}{split}, {row.weights}{kv})"
+
+
+def _by_name(constraint: str) -> str:
+    """A constraint by the names of its inputs: documents have them as flags."""
+    return re.sub("--([a-z-]+)", lambda found: found[1].replace("-", "_"), constraint)
+
+
+class CurveResult(Result, BatchCurve):
+    """What batching buys, point by point up to what the memory holds."""
+
+    ROWS = "points"
+    SHOWN = ("batch", "tpot_s", "tokens_per_s", "usd_per_mtok", "share_of_linear")
+
+    def headline(self) -> str:
+        first, last = self.points[0], self.points[-1]
+        price = "" if last.usd_per_mtok is None else f", {usd(last.usd_per_mtok)} per Mtok of output"
+        return (
+            f"{self.deployment} at {self.context:,} tokens: {count(first.tokens_per_s)} tokens/s alone, "
+            f"{count(last.tokens_per_s)} at batch {last.batch:,}{price}"
+        )
+
+
+class PlanResult(Result, Plan):
+    """Every candidate that could be the pick, cheapest first, how firm the pick is, and every refusal."""
+
+    ROWS = "ranked"
+    SHOWN = ("replicas", "gpus_per_replica", "gpu", "weights", "kv", "provider", "instance", "usd_per_month",
+             "usd_per_mtok_blended", "utilization", "ttft_p99_s", "tpot_p99_s", "speed", "below_checkpoint",
+             "price_date", "price_stale")  # fmt: skip
+
+    headroom: Headroom | None = None
+    """How much the traffic may grow on the same replicas."""
+    bill_range: BillRange | None = None
+    """Over the 80 % interval of the speed."""
+    flips: Flips | None = None
+    """What would make another choice cheaper; along the traffic too with ``explain``."""
+    sensitivity: Sensitivity | None = None
+    """What moves the bill, with ``explain``."""
+    blame: tuple[Blame, ...] = ()
+    """Where nothing fits: what stands in the way."""
+    deploy: tuple[DeployFile, ...] = ()
+    """The files that start the pick."""
+    study: Any = beside()
+
+    @property
+    def is_found(self) -> bool:
+        return self.best is not None
+
+    def headline(self) -> str:
+        best = self.best
+        if best is None:
+            return f"{self.model}: nothing fits; " + "; ".join(
+                f"{_by_name(found.constraint)}: {found.why}" for found in self.blame
+            )
+        return (
+            f"{self.model}: {usd(best.usd_per_month)} a month, {usd(best.usd_per_mtok.blended)} per Mtok, "
+            f"{layout_text(best)} at {best.provider} {best.instance}; {len(self.ranked):,} ranked"
+        )
+
+    def first_rows(self, count: int) -> list[Candidate]:
+        """One of each kind, as on the terminal."""
+        return self.leaders(count)
+
+
+class FleetResult(Result, FleetReport):
+    """The cheapest fleet over time, what it is compared with, and how it fared in the simulator."""
+
+    ROWS = "plan.purchases"
+    SHOWN = ("offer", "terms", "place", "usd_per_hour", "requests_per_s", "usd_per_month")
+
+    def headline(self) -> str:
+        plan = self.plan
+        return (
+            f"{self.model}: {usd(plan.usd_per_month)} a month, 99 of 100 months below {usd(plan.p99_usd_per_month)}; "
+            f"{plural(len(plan.purchases), 'purchase')} over {plan.hours} hours"
+        )
+
+
+class LeversResult(Result, Ranking):
+    """Every lever, the largest saving first, and all that help together."""
+
+    ROWS = "levers"
+    SHOWN = ("name", "saved_usd_per_month", "saved_share", "bill_usd_per_month", "effort", "reason")
+
+    utilization: Utilization | None
+    """The bill against batch limit, load and burstiness, where asked for."""
+    workload: Workload
+    promises: tuple[Promise, ...]
+
+    setup: Any = beside()
+
+    def headline(self) -> str:
+        now, together = usd(self.now.usd_per_month), usd(self.together.usd_per_month)
+        if not self.taken:
+            return f"{self.now.deployment}: {now} a month, and no lever lowers it"
+        first = self.levers[0]
+        return (
+            f"{self.now.deployment}: {now} a month now, {together} with all that help "
+            f"({percent(self.saved_share)} less); {first.name} alone: {percent(first.saved_share)} less"
+        )
+
+
+class BreakevenResult(Result, BreakEvenReport):
+    """A model of one's own against APIs, at every volume."""
+
+    ROWS = "found"
+    SHOWN = ("api", "api_usd_per_mtok", "full_usd_per_mtok", "first_tokens_per_month", "stays_tokens_per_month",
+             "never")  # fmt: skip
+
+    def headline(self) -> str:
+        said = [
+            f"cheaper than {each.api} from {count(from_here)} tokens a month on" if from_here
+            else f"never cheaper than {each.api}" for each in self.found for from_here in [each.stays_tokens_per_month]
+        ]  # fmt: skip
+        return f"{self.model}, hosted: {'; '.join(said)}"
+
+
+class SimulateResult(Result, Outcome):
+    """A simulation in figures, its bill, and how it went over time."""
+
+    SHOWN = ("usd_per_mtok", "ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "e2e_p99_s", "slo_kept",
+             "slo_attainment", "requests_per_s", "output_tokens_per_s", "utilization", "load_share", "batch",
+             "kv_peak_share", "preemptions", "replica_hours", "cost_usd")  # fmt: skip
+
+    deployment: str
+    usd_per_mtok: float | None
+    """The whole bill over all tokens; None where no price is known."""
+    cost: ServedCost | None
+    timeline: tuple[Moment, ...]
+    wall_s: float
+    simulated_requests_per_s: float
+
+    simulation: Any = beside()
+    log: Any = beside()
+
+    def plain(self) -> Any:
+        found = super().plain()
+        return {"deployment": found.pop("deployment"), **found}
+
+    def headline(self) -> str:
+        price = "no price" if self.usd_per_mtok is None else f"{usd(self.usd_per_mtok)} per Mtok"
+        times = [(name, spread.p99) for name, spread in (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))]
+        latency = "".join(f", {name} p99 {seconds(value)}" for name, value in times if value is not None)
+        broken = ", ".join(each.promise for each in self.slo if not each.kept)
+        kept = "" if self.slo_kept is None else f"; {broken} broken" if broken else "; every promise kept"
+        return f"{self.deployment}: {price}{latency}; {plural(self.requests, 'request')}{kept}"
+
+
+class CapacityResult(Result):
+    """The highest rate of one replica, and the replicas that a log needs."""
+
+    ROWS = "highest_rate.trials"
+    SHOWN = ("rate", "breaks", "outcome_ttft_p99_s", "outcome_tpot_p99_s", "outcome_output_tokens_per_s",
+             "outcome_batch", "outcome_utilization")  # fmt: skip
+
+    deployment: str
+    rate: float
+    """Requests a second that one replica holds."""
+    replicas: int | None
+    """For the log at its own rate; None for made-up requests."""
+    usd_per_mtok: float | None
+    highest_rate: HighestRate
+    replicas_needed: ReplicasNeeded | None
+    cost: ServedCost | None
+
+    placed: Any = beside()
+    log: Any = beside()
+
+    def headline(self) -> str:
+        price = "" if self.usd_per_mtok is None else f", {usd(self.usd_per_mtok)} per Mtok"
+        needed = "" if self.replicas is None else f"; this log needs {plural(self.replicas, 'replica')}"
+        breaks = self.highest_rate.broken
+        return f"{self.deployment}: {self.rate:.3g} requests/s a replica, then {breaks}{needed}{price}"
+
+
+class TraceResult(Result, TraceSummary):
+    """What traffic is like."""
+
+    SHOWN = ("requests", "duration_s", "rate", "input_mean", "input_p99", "output_mean", "output_p99", "local_cv",
+             "tokens_per_second", "peak_minute_over_mean", "bad_rows")  # fmt: skip
+
+    def headline(self) -> str:
+        span = seconds(self.duration_s)
+        return (
+            f"{self.source}: {plural(self.requests, 'request')} over {span}, {self.rate:.3g} a second; "
+            f"{count(self.input.mean)} tokens in and {count(self.output.mean)} out in the mean"
+        )
+
+
+class PlanModels(Result):
+    """Several models on the same traffic: the pick of each, cheapest first."""
+
+    ROWS = "models"
+
+    models: tuple[Candidate, ...]
+    deploy: tuple[DeployFile, ...] = ()
+    studies: Any = beside()
+
+    @property
+    def is_found(self) -> bool:
+        return all(study.plan.best for study in self.studies)
+
+
+class PlanCases(Result):
+    """Low, middle and high demand: the bill of each, and the least regretful choice."""
+
+    cases: dict[str, float] | None = None
+    """The cheapest bill of each case, USD a month."""
+    regret: Regret | None
+    blame: tuple[Blame, ...] = ()
+    deploy: tuple[DeployFile, ...] = ()
+    studies: Any = beside()
+
+    @property
+    def is_found(self) -> bool:
+        return all(study.plan.best for study in self.studies)
+
+
+class NothingHosts(Result):
+    """Nothing can be hosted, and why."""
+
+    blame: tuple[Blame, ...]
+    study: Any = beside()
+
+    @property
+    def is_found(self) -> bool:
+        return False
+
+
+class CompareResult(Result, Comparison):
+    """Several models on several GPUs, side by side."""
+
+    @property
+    def is_found(self) -> bool:
+        return bool(self.gpus)
+
+
+class StackResult(Result, Waterfall):
+    """From one request at a time to the best deployment found, step by step."""
+
+    ROWS = "steps"
+
+    workload: Workload
+    promises: tuple[Promise, ...]
+    setup: Any = beside()
+
+
+class CostResult(Result, Cost):
+    """What a million tokens costs, and what it takes to reach a price."""
+
+    gpus: int
+    price: dict[str, Any]
+    """Where the price of a GPU-hour comes from."""
+    usd_per_request: float | None
+    target: Needed | None
+    loads: tuple[LoadCost, ...]
+    price_note: Any = beside()
+
+
+class CacheResult(Result):
+    """What each kind of caching saves."""
+
+    prefix_cache: PrefixCacheLever | None
+    templates: TemplateLever | None
+    text_templates: tuple[TextTemplate, ...]
+    semantic: SemanticHits | None
+    semantic_bill: SemanticLever | None
+    price_from: str | None
+
+
+class TenantsResult(Result, Pooling):
+    """One fleet for all tenants, or one for each."""
+
+    noisy_neighbour: NoisyNeighbour
+    lora: LoraLever | None
+    price_from: str
+    targets: Any = beside()
+
+    def plain(self) -> Any:
+        return super().plain() | {"gain": self.gain, "saved_share": self.bill.saved_share}

@@ -1,0 +1,286 @@
+"""A scenario file (TOML): the inputs of every question as keys, in one file.
+
+``tokonomics VERB chat.toml`` reads the file where a model is expected. Keys at the top are shared by all verbs that
+have such an input in the same sense; a table named like a verb is for that verb alone and wins. What is typed wins
+over both, and other traffic that is typed replaces the file's. A key that no verb knows is refused with the nearest
+name.
+"""
+
+import os
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tokonomics.errors import BadInput, TokonomicsError, nearest, shorten
+from tokonomics.questions.load import replaced_by
+from tokonomics.questions.request import Kind, Parameter, Request
+from tokonomics.questions.verbs import find_verb, scenario_verbs
+
+MAX_FILE_BYTES = 1_000_000
+_TRACE_PREFIX = "trace:"
+_OWN_SENSE = {
+    "gpus": frozenset({"plan", "own-hardware", "cost"}),
+    "usd_per_hour": frozenset({"breakeven"}),
+}
+"""Keys that mean another thing to these verbs: the most GPUs that are paid for, those of a machine, and those that make
+the tokens; a price that replaces a plan instead of pricing it."""
+_EITHER = {"cost": ("usd_per_hour", ("gpu", "offers"))}
+"""What says the same in another way: a price, or the GPU that it is looked up for."""
+WORKING: dict[str, object] = {
+    "model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300, "slo": "ttft_p99=0.5,tpot_p99=50ms",
+    "gpu": "H100",
+}  # fmt: skip
+"""A chat service that plan, simulate, levers and the others answer at once."""
+
+
+def parameter_for(verb: str, key: str) -> Parameter | None:
+    """The input of a verb for a key of a scenario file."""
+    return next((parameter for parameter in find_verb(verb).keys.values() if parameter.key == key), None)
+
+
+@dataclass(frozen=True)
+class ScenarioFile:
+    """A file as it was written, its keys checked and spelled with underscores."""
+
+    path: Path
+    shared: Mapping[str, object]
+    tables: Mapping[str, Mapping[str, object]]
+
+    def values_for(self, verb: str) -> dict[str, object]:
+        """What the file says for one verb; files that it names are looked for beside it."""
+        shared = {key: value for key, value in self.shared.items() if shares(verb, key)}
+        shared = _said_once(verb, shared, {*shared, *self.tables.get(verb, {})})
+        return {key: self._found(verb, key, value) for key, value in {**shared, **self.tables.get(verb, {})}.items()}
+
+    def unused_by(self, verb: str) -> list[str]:
+        """Keys at the top that the verb has no input for, or one in another sense."""
+        return [key for key in self.shared if not shares(verb, key)]
+
+    def where(self, verb: str, key: str) -> str:
+        """For messages."""
+        return f"{self.path}: [{verb}] {key}" if key in self.tables.get(verb, {}) else f"{self.path}: {key}"
+
+    def _found(self, verb: str, key: str, value: object) -> object:
+        parameter = parameter_for(verb, key)
+        if parameter is None or parameter.kind is Kind.PLAIN:
+            return value
+        if parameter.writes:
+            return _at_home(value) if isinstance(value, str) else value
+        if isinstance(value, list):
+            return [self._beside(part, parameter) for part in value]
+        return self._beside(value, parameter)
+
+    def _beside(self, value: object, parameter: Parameter) -> object:
+        if not isinstance(value, str):
+            return value
+        before = _TRACE_PREFIX if parameter.kind is Kind.LENGTHS else ""
+        name = value.removeprefix(before)
+        if (before and not value.startswith(before)) or not name or "\0" in name or len(name) > 4000:
+            return value
+        whole = _at_home(name)
+        there = self.path.parent / whole
+        return f"{before}{there}" if whole != name or (not Path(name).is_absolute() and there.exists()) else value
+
+
+def _at_home(name: str) -> str:
+    """``~`` as a shell would have it, where a path begins with it."""
+    return os.path.expanduser(name) if name.startswith("~") else name  # noqa: PTH111 - never raises
+
+
+def known_keys(verbs: Collection[str] | None = None) -> list[str]:
+    """The keys that some verb has a flag for."""
+    wanted = scenario_verbs() if verbs is None else verbs
+    return list(dict.fromkeys(parameter.key for verb in wanted for parameter in find_verb(verb).keys.values()))
+
+
+def shared_keys() -> list[str]:
+    """May stand at the top: not what is written, nor what is a switch to one verb and a number to another.
+
+    Nor what has no sense in which verbs could share it.
+    """
+    return [key for key in known_keys() if not _writes(key) and not _is_ambiguous(key) and sharers_of(key)]
+
+
+def _writes(key: str) -> bool:
+    return any(parameter.writes for parameter in takers_of(key).values())
+
+
+def _is_ambiguous(key: str) -> bool:
+    return len({parameter.type is bool for parameter in takers_of(key).values()}) > 1
+
+
+def takers_of(key: str, verbs: Collection[str] | None = None) -> dict[str, Parameter]:
+    """The verbs that have a flag for a key, and what they take."""
+    found = {verb: parameter_for(verb, key) for verb in (scenario_verbs() if verbs is None else verbs)}
+    return {verb: parameter for verb, parameter in found.items() if parameter}
+
+
+def shares(verb: str, key: str) -> bool:
+    """The verb takes what stands at the top under a key."""
+    return parameter_for(verb, key) is not None and verb not in _OWN_SENSE.get(key, ())
+
+
+def sharers_of(key: str, verbs: Collection[str] | None = None) -> dict[str, Parameter]:
+    """The verbs that take a key from the top, and what they take."""
+    return {verb: parameter for verb, parameter in takers_of(key, verbs).items() if shares(verb, key)}
+
+
+def _said_once(verb: str, values: Mapping[str, object], said: Collection[str]) -> dict[str, object]:
+    """Without what is said in another way: a price beats the GPU that it would be looked up for."""
+    price, lookup = _EITHER.get(verb, ("", ()))
+    return {key: value for key, value in values.items() if not (key in lookup and price in said)}
+
+
+def read_scenario_file(path: Path) -> ScenarioFile:
+    """A scenario file whose every key is known to some verb."""
+    where = shorten(str(path), 200)
+    verbs = {name.replace("-", "_"): name for name in scenario_verbs()}
+    at_the_top = shared_keys()
+    shared: dict[str, object] = {}
+    tables: dict[str, dict[str, object]] = {}
+    for name, value in read_toml(path).items():
+        key = name.replace("-", "_")
+        if isinstance(value, dict) and key in verbs:
+            tables[verbs[key]] = _table(value, verbs[key], f"{where}: [{name}]")
+        elif isinstance(value, dict) and key in at_the_top:
+            raise BadInput(f"'[{key}]' is not a table", where=where, fix=f"Write {example(key)}.")
+        elif isinstance(value, dict):
+            raise unknown(f"unknown table '[{shorten(name)}]'", key, verbs, where)
+        elif key in known_keys() and key not in at_the_top:
+            raise _not_at_the_top(key, where)
+        else:
+            _put(shared, key, value, at_the_top, where)
+    return ScenarioFile(path, shared, tables)
+
+
+def _not_at_the_top(key: str, where: str) -> BadInput:
+    senses = "; ".join(f"[{verb}]: {taken.help}" for verb, taken in takers_of(key).items())
+    fix = (
+        f"Put it under a verb. {senses}"
+        if key in _OWN_SENSE
+        else f"Put it under a verb: [{next(iter(takers_of(key)))}]."
+    )
+    return BadInput("cannot be the same for every verb", where=f"{where}: {key}", fix=fix)
+
+
+def _table(table: Mapping[str, object], verb: str, where: str) -> dict[str, object]:
+    keys = list(dict.fromkeys(parameter.key for parameter in find_verb(verb).keys.values()))
+    made: dict[str, object] = {}
+    for name, value in table.items():
+        key = name.replace("-", "_")
+        others = [other for other in takers_of(key) if other != verb]
+        if key not in keys and others and not _writes(key):
+            fix = f"It is for {', '.join(f'[{other}]' for other in others)}."
+            raise BadInput(f"unknown key '{shorten(key)}': not for {verb}", where=where, fix=fix)
+        _put(made, key, value, keys, where)
+    return made
+
+
+def shown(parameter: Parameter) -> object:
+    """A value of a key: one that works, the default, or an example."""
+    if parameter.key in WORKING:
+        return WORKING[parameter.key]
+    if parameter.type is bool:
+        return True
+    example = parameter.default if parameter.example is None else parameter.example
+    return example if parameter.default in (None, 0) else parameter.default
+
+
+def example(key: str, parameter: Parameter | None = None) -> str:
+    """A line of a scenario file."""
+    import json
+
+    value = shown(parameter or next(iter(takers_of(key).values())))
+    return f"{key} = {json.dumps(value, ensure_ascii=False)}"
+
+
+def _put(made: dict[str, object], key: str, value: object, known: Collection[str], where: str) -> None:
+    if key not in known:
+        raise unknown(f"unknown key '{shorten(key)}'", key, known, where)
+    if key in made:
+        raise BadInput("is given twice", where=f"{where}: {key}", fix="Once with underscores is enough.")
+    made[key] = value
+
+
+def unknown(what: str, name: str, known: Collection[str], where: str) -> BadInput:
+    guess = nearest(name, known, 1)
+    return BadInput(what, where=where, fix=f"Did you mean {guess[0]}?" if guess else None)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A small TOML file."""
+    where = shorten(str(path), 200)
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=where) from None
+    if len(content) > MAX_FILE_BYTES:
+        raise BadInput("is larger than a megabyte: not a scenario", where=where)
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        said = str(error)
+        if said.startswith("Cannot overwrite a value"):
+            raise BadInput(said.replace("Cannot overwrite a value", "a key is given twice"), where=where) from None
+        raise BadInput(f"is not a TOML file: {shorten(said, 120)}", where=where) from None
+
+
+Asked = TypeVar("Asked", bound=Request)
+
+
+def read_request(path: Path, kind: type[Asked], verb: str, more: Mapping[str, object] | None = None) -> Asked:
+    """What a file asks of a verb; ``more`` wins over it, and other traffic in it replaces the file's."""
+    file = read_scenario_file(path)
+    said = {name: value for name, value in (more or {}).items() if value is not None}
+    values = without_replaced(file.values_for(verb), said)
+    kept = {key: value for key, value in values.items() if (input := parameter_for(verb, key)) and not input.writes}
+    with saying_where(verb, file, kept):
+        return kind.of({**kept, **said})
+
+
+@contextmanager
+def saying_where(verb: str, file: ScenarioFile, values: Mapping[str, object]) -> Iterator[None]:
+    """A mistake in a value of the file is said of its key there, not of an input that nobody typed."""
+    try:
+        yield
+    except TokonomicsError as error:
+        _place(error, verb, file, values)
+        raise
+
+
+def _place(error: TokonomicsError, verb: str, file: ScenarioFile, values: Mapping[str, object]) -> None:
+    for key, value in values.items():
+        parameter = parameter_for(verb, key)
+        if parameter is None:
+            continue
+        if error.field == parameter.name:
+            error.where, error.field = file.where(verb, key), None
+            return
+        if (
+            error.where is not None
+            and parameter.kind is not Kind.PLAIN
+            and error.where in (value, str(value).removeprefix(_TRACE_PREFIX))
+        ):
+            name = Path(error.where)
+            if not name.is_absolute() and not name.exists():
+                looked = f"Looked for in {file.path.absolute().parent} and in {Path.cwd()}."
+                error.fix = f"{looked}\n  {error.fix}" if error.fix else looked
+            error.where = f"{file.where(verb, key)}: {error.where}"
+            return
+
+
+def priced_as_typed(verb: str, values: Mapping[str, object], typed: Collection[str]) -> dict[str, object]:
+    """A price that is typed drops the file's GPU, and a GPU that is typed the file's price."""
+    price, lookup = _EITHER.get(verb, ("", ()))
+    dropped = {price} if set(lookup) & set(typed) else set()
+    return {key: value for key, value in _said_once(verb, values, typed).items() if key not in dropped}
+
+
+def without_replaced(values: Mapping[str, object], typed: Collection[str]) -> dict[str, object]:
+    """What of a file stays beside what was typed."""
+    gone = replaced_by(typed)
+    return {key: value for key, value in values.items() if key not in gone}

@@ -1,0 +1,193 @@
+"""What serves, from what was asked: a deployment, a fleet of it, and its price."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.questions.inputs import Layout, Market, Priced
+from tokonomics.questions.listener import Listener
+from tokonomics.questions.tables import prices_in
+
+if TYPE_CHECKING:
+    from tokonomics.catalog.offers import Offer
+    from tokonomics.physics.deployment import Deployment
+    from tokonomics.planner.load import Load
+    from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage
+
+
+def named(model: str | None) -> str:
+    """The model, where a question needs one after all."""
+    if model is None:
+        raise BadInput("no model is given", field="model", fix=f"Name one, such as {option('model', 'llama-3.1-8b')}.")
+    return model
+
+
+def deployment_of(
+    layout: Layout, model: str | None, gpu: str, lora_rank: int = 0, lora_adapters: int = 0
+) -> "Deployment":
+    """A checked deployment."""
+    from tokonomics.catalog.engines import find_engine
+    from tokonomics.catalog.gpus import find_gpu
+    from tokonomics.catalog.load_models import find_model
+    from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
+    from tokonomics.physics.deployment import deploy
+
+    several = [name for name in gpu.split(",") if name.strip()]
+    if len(several) > 1:
+        fix = "Several are compared by: tokonomics plan, tokonomics compare."
+        raise BadInput(f"one GPU at a time, got {len(several)}: {shorten(gpu)}", field="gpu", fix=fix)
+    weights = layout.weights
+    return deploy(
+        find_model(named(model)),
+        find_gpu(gpu),
+        find_engine(layout.engine),
+        tp=layout.tp,
+        pp=layout.pp,
+        ep=layout.ep,
+        weights=parse_precision(weights, WEIGHT_PRECISIONS, "weights") if weights is not None else None,
+        kv=parse_precision(layout.kv, KV_PRECISIONS, "kv"),
+        lora_rank=lora_rank,
+        lora_adapters=lora_adapters,
+    )
+
+
+def say_left_out(load: "Load", context: int, listener: Listener) -> None:
+    """What of a log is not in the figures."""
+    if load.bad_rows:
+        listener.note(f"{load.bad_rows:,} rows of the log could not be used: see `tokonomics trace`")
+    if load.too_long:
+        many = load.too_long + len(load.trace)
+        listener.note(
+            f"{load.too_long:,} of {many:,} requests are longer than the model's {context:,} tokens of context: "
+            "left out"
+        )
+
+
+def say_if_compiling(listener: Listener) -> None:
+    """The first simulation on a machine compiles its loop: say why it takes a while."""
+    from tokonomics.serving.compiled import must_compile
+
+    if must_compile():
+        listener.note("compiling the simulator, once on this machine: about a quarter of a minute …")
+
+
+def fleet_of(
+    replicas: int = 1,
+    router: str = "least-outstanding",
+    autoscale: str | None = None,
+    outages: Sequence[str] | None = None,
+    prefill_replicas: int = 0,
+    link: float | None = None,
+) -> "FleetSettings":
+    """A checked fleet; one replica unless told."""
+    from tokonomics.planner.parsing import router_from
+    from tokonomics.serving.fleet import LINK_BYTES_PER_S, FleetSettings
+
+    if link is not None and not prefill_replicas:
+        raise BadInput("is for disaggregated fleets", field="link", fix=f"Give {option('prefill_replicas')} as well.")
+    if link is not None and not 1e-3 <= link <= 1e6:
+        raise BadInput(f"must be from 0.001 to a million GB/s, got {link:g}", field="link")
+    return FleetSettings(
+        replicas=replicas,
+        router=router_from(router),
+        autoscale=_autoscale(autoscale) if autoscale is not None else None,
+        outages=tuple(_outage(text) for text in outages or ()),
+        prefill_replicas=prefill_replicas,
+        link_bytes_per_s=link * 1e9 if link else LINK_BYTES_PER_S,
+    )
+
+
+def _autoscale(text: str) -> "Autoscale":
+    from tokonomics.serving.fleet import Autoscale
+
+    names = {"min": "min_replicas", "max": "max_replicas", "target": "target", "cold": "cold_start_s"}
+    names |= {"interval": "interval_s", "hold": "hold_s"}
+    fix = "Write such as max=8,target=32,cold=120: at most 8 replicas, one for 32 requests, 120 s to start."
+    made = _named(text, names, "autoscale", fix)
+    with suppress(ValidationError):
+        scale = Autoscale.model_validate(made)
+        if scale.min_replicas <= scale.max_replicas <= 10_000:
+            return scale
+    raise BadInput(f"'{shorten(text)}' is no autoscaling", field="autoscale", fix=fix)
+
+
+def _outage(text: str) -> "Outage":
+    from tokonomics.serving.fleet import Outage
+
+    names = {"replica": "replica", "at": "at_s", "for": "down_s", "notice": "notice_s", "spot": "reclaimed"}
+    fix = "Write such as replica=0,at=600,for=300,notice=120,spot=1: seconds; without 'for' it never comes back."
+    made = _named(text, names, "outage", fix)
+    with suppress(ValidationError):
+        return Outage.model_validate(made)
+    raise BadInput(f"'{shorten(text)}' is no outage", field="outage", fix=fix)
+
+
+def _named(text: str, names: dict[str, str], field: str, fix: str) -> dict[str, float]:
+    made: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = (each.strip() for each in part.partition("="))
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if name not in names or not math.isfinite(number) or names[name] in made:
+            raise BadInput(f"'{shorten(part.strip())}' is not understood", field=field, fix=fix)
+        made[names[name]] = int(number) if number == int(number) else number
+    return made
+
+
+def timeout_of(text: str | None) -> float:
+    """Seconds after which clients hang up; never, unless given."""
+    from tokonomics.questions.traffic import read_time
+
+    given = read_time(text, "timeout")
+    if given is None:
+        return math.inf
+    if not given > 0:
+        raise BadInput(f"must be above 0, got {shorten(text or '')}", field="timeout")
+    return given
+
+
+def offers_in(market: Market) -> "tuple[Offer, ...]":
+    """The offers that the filters of a market leave, at its discounts."""
+    from tokonomics.planner.parsing import discounts_from, offers_for
+
+    sold = prices_in(market.offers)
+    return offers_for(sold, market.provider, market.region, None, discounts_from(market.discount))
+
+
+def prices_of(deployment: "Deployment", priced: Priced) -> Callable[[int], tuple[float, str]]:
+    """Dollars an hour of a replica among so many, and whose price it is; whole machines are shared."""
+
+    def of(count: int) -> tuple[float, str]:
+        found = price_of(deployment, fleet_of(count), priced)
+        if found is None:
+            raise BadInput(f"nobody is known to sell {deployment.gpu.key}", field="usd_per_hour", fix="Give its price.")
+        return found
+
+    of(1)
+    return of
+
+
+def price_of(deployment: "Deployment", fleet: "FleetSettings", priced: Priced) -> tuple[float, str] | None:
+    """Dollars an hour for one replica, and where the price comes from; None where no offer is known.
+
+    Replicas share whole machines when their number is fixed; those that come and go take their own.
+    """
+    from tokonomics.catalog.offers import NoOffer
+    from tokonomics.clock import today
+    from tokonomics.money.cost import require_positive
+    from tokonomics.planner.machines import cheapest_host
+
+    if priced.usd_per_hour is not None:
+        return require_positive("usd_per_hour", priced.usd_per_hour) * deployment.gpus, "as given"
+    apart = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
+    together = 1 if apart else fleet.replicas + fleet.prefill_replicas
+    with suppress(NoOffer):
+        offer, price = cheapest_host(deployment, together, offers_in(priced))
+        return price / together, offer.quoted(today())
+    return None

@@ -1,0 +1,60 @@
+"""Tables that a user holds in memory, in place of a log or of a price list: frames, columns by name, a ``Trace``."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from tokonomics.errors import BadInput
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tokonomics.catalog.offers import Offer
+    from tokonomics.traffic.trace import Trace
+
+
+def prices_in(value: Any) -> "tuple[Offer, ...]":
+    """The offers of a price list, by name or in memory; the shipped ones where there is none."""
+    from tokonomics.catalog.offers import load_offers, parse_offers
+
+    if value is None or isinstance(value, str):
+        return load_offers(None if value is None else Path(value))
+    return parse_offers(_polars(value, "offers").write_csv(), "offers")
+
+
+def trace_in(value: Any, columns: str | None, strict: bool) -> "Trace":
+    """The requests of a table in memory."""
+    from tokonomics.traffic.readers import open_trace
+    from tokonomics.traffic.trace import Trace
+
+    if isinstance(value, Trace):
+        return value
+    # The readers of logs find out what a file is by looking into it; parquet keeps the types of the columns.
+    with TemporaryDirectory(prefix="tokonomics-") as folder:
+        path = Path(folder) / "trace.parquet"
+        _polars(value, "trace").write_parquet(path)
+        try:
+            return open_trace(str(path), columns=columns, strict=strict).read()
+        except BadInput as error:
+            error.where = error.where and error.where.replace(str(path), path.name)
+            raise
+
+
+def _polars(value: Any, field: str) -> "pl.DataFrame":
+    import polars as pl
+
+    if isinstance(value, pl.DataFrame):
+        return value
+    if isinstance(value, pl.LazyFrame):
+        return value.collect()
+    try:
+        if isinstance(value, Mapping):
+            return pl.DataFrame(dict(value))
+        return pl.DataFrame({str(name): value[name].tolist() for name in value.columns})
+    except (AttributeError, TypeError, ValueError, pl.exceptions.PolarsError):
+        raise BadInput(
+            f"a {type(value).__name__} is no table",
+            field=field,
+            fix="Give a file, a frame (polars, pandas), or columns by name: {'arrival_s': […], 'input_tokens': …}.",
+        ) from None

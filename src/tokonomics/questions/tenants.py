@@ -1,0 +1,111 @@
+"""What does sharing a fleet among tenants save, do to each of them, and who pays what?"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokonomics.errors import BadInput, option
+from tokonomics.questions.inputs import Layout, Objectives, OneGpu, Priced, Profiled, Routed, SomeModel, Traffic
+from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.load import targets_of
+from tokonomics.questions.request import Kind, Switch, Texts, Whole, declared
+from tokonomics.questions.serving import deployment_of, fleet_of, prices_of, say_if_compiling
+from tokonomics.questions.traffic import traffic_of
+
+if TYPE_CHECKING:
+    from tokonomics.questions.results import TenantsResult
+    from tokonomics.traffic.trace import Trace
+
+_TAKES_A_WHILE = 400_000
+"""Requests from which some twenty simulations of all of them take more than half a minute."""
+
+
+class TenantsRequest(SomeModel, OneGpu, Layout, Traffic, Routed, Objectives, Priced, Profiled):
+    """
+    Examples:
+      tokonomics tenants --model llama-3.1-8b --gpu H100 --trace log.csv --columns tenant=customer --slo ttft_p99=0.5
+      tokonomics tenants --model llama-3.1-8b --gpu H100 --trace team-a.csv --trace team-b.csv --slo ttft_p99=0.5
+      tokonomics tenants llama-3.1-8b --gpu L4 --tenants 10,skew=1 --rate 4 --input 500 --output 100 --slo ttft_p99=1
+      tokonomics tenants --model llama-3.1-70b --gpu H200 --tp 2 --trace log.csv --lora-rank 16 --lora-adapters 50
+      tokonomics tenants chat.toml --tenants 10,skew=1
+    """
+
+    trace: Texts | None = declared(
+        None,
+        "Log with a tenant column, or a shipped sample; several: one for each tenant.",
+        kind=Kind.TRACE,
+        example="azure-conv",
+    )
+    priority: Switch = declared(False, "Serve by the trace's priorities instead of in order.")
+    lora_rank: Whole = declared(0, "Each tenant has a LoRA adapter of this rank on the shared base.", low=0, example=16)
+    lora_adapters: Whole | None = declared(
+        None, "Adapters loaded on each replica.", low=1, without="one for each tenant", example=10
+    )
+
+
+def tenants(request: TenantsRequest, listener: Listener = SILENT) -> "TenantsResult":
+    """One fleet for all tenants, or one for each: replicas, latency, a noisy neighbour, and who pays what."""
+    from tokonomics.planner.levers.lora import lora_lever
+    from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
+    from tokonomics.planner.levers.tenancy import Sharing, pool
+    from tokonomics.questions.results import TenantsResult
+    from tokonomics.traffic.tenants import present
+
+    rank = request.lora_rank
+    if request.lora_adapters and not rank:
+        fix = f"Give {option('lora_rank', 16)}."
+        raise BadInput("needs a rank as well", field="lora_adapters", fix=fix)
+    targets = targets_of(request)
+    requests = _requests(request, listener)
+    own = shared = deployment_of(request, request.model, request.gpu)
+    if rank:
+        senders = len(present(requests))
+        count = request.lora_adapters or senders
+        if count < senders:
+            raise BadInput(f"{senders} tenants need one each", field="lora_adapters")
+        shared = deployment_of(request, request.model, request.gpu, rank, count)
+    price = prices_of(own, request)
+    router = fleet_of(1, request.router).router
+    sharing = Sharing(
+        shared, own, requests, targets, lambda count: price(count)[0], router, request.priority, request.seed
+    )
+    say_if_compiling(listener)
+    if len(requests) > _TAKES_A_WHILE:
+        part = f"{option('start')} and {option('end')} take a part"
+        listener.note(f"{len(requests):,} requests are simulated some twenty times; {part}")
+    listener.doing("searching")
+    pooling = pool(sharing, listener.doing)
+    return TenantsResult(
+        **dict(pooling),
+        noisy_neighbour=noisy_neighbour(sharing, pooling, say=listener.doing),
+        lora=lora_lever(sharing, pooling) if rank else None,
+        price_from=price_text(price(pooling.apart.replicas), price(pooling.together.replicas)),
+        targets=targets,
+    )
+
+
+def _requests(request: TenantsRequest, listener: Listener) -> "Trace":
+    """Of one log with tenants, of a log for each tenant, or made up."""
+    from tokonomics.traffic.tenants import joined
+
+    logs: Sequence[str] = request.trace or ()
+    traces = [traffic_of(request.model_copy(update={"trace": log}), listener) for log in logs or (None,)]
+    return joined(traces, _file_names(logs)) if len(traces) > 1 else traces[0]
+
+
+def _file_names(paths: Sequence[str]) -> list[str]:
+    """A tenant is called like its file; like its path where two files share a name; numbered where it comes again."""
+    short = [Path(path).name.split(".")[0] for path in paths]
+    names = short if len(set(short)) == len(short) or len(set(paths)) == 1 else list(paths)
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name} ({again + 1})" if again else name for name, again in zip(names, before, strict=True)]
+
+
+def price_text(apart: tuple[float, str], together: tuple[float, str]) -> str:
+    """Whose price it is; both where fleets of these sizes are cheapest on different machines."""
+    from tokonomics.units import usd
+
+    if (usd(apart[0]), apart[1]) == (usd(together[0]), together[1]):
+        return apart[1]
+    machines = "whole machines are paid for, and which are cheapest depends on how many replicas stand on them"
+    return f"{usd(apart[0])} apart ({apart[1]}), {usd(together[0])} together ({together[1]}): {machines}"

@@ -1,0 +1,348 @@
+"""The requests that a ``Traffic`` describes: those of a log, of ServeGen's clients, or made-up ones."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.questions.inputs import Traffic, TrafficShape
+from tokonomics.questions.listener import Listener
+from tokonomics.questions.tables import trace_in
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
+
+if TYPE_CHECKING:
+    from tokonomics.traffic.arrivals import Arrivals
+    from tokonomics.traffic.lengths import Lengths
+    from tokonomics.traffic.readers import TraceFile
+    from tokonomics.traffic.trace import Trace
+
+_AS_GOOD_AS = 0.05
+"""By so much may made-up requests miss the rate asked for before it is said: 20,000 random ones miss it by 1 %."""
+_SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
+_LEAST_RATE, _MOST_RATE = 1e-9, 1e9
+"""Requests a second that a ``Workload`` takes."""
+_ROUNDS = 8
+"""Of finding how many conversations make a rate of requests; two or three do."""
+
+
+def traffic_of(traffic: Traffic, listener: Listener) -> "Trace":
+    """A log, ServeGen's clients or made-up requests; then the window, the sample, and the pace, in this order."""
+    if traffic.requests is not None and traffic.requests < 1:
+        raise BadInput(f"must be at least 1, got {traffic.requests:,}", field="requests")
+    rate = _rate(traffic)
+    window = window_of(traffic.start, traffic.end)
+    if traffic.trace is not None:
+        return _recorded(traffic, rate, window, listener)
+    if not traffic.is_made_up:
+        shape = f"{option('rate', 2)} {option('input', 512)} {option('output', 512)}"
+        raise BadInput(
+            "no traffic is given", fix=f"Name a log or a shipped sample (azure-conv), or make requests up: {shape}."
+        )
+    _refuse(traffic, ("columns", "strict", *_OF_CLIENTS), "is for a log, not for made-up requests")
+    trace, rate = _made_up(traffic, rate)
+    trace = trace.window(*window) if window else trace
+    trace = _cut(trace, traffic.speed, traffic.sample, traffic.seed)
+    if rate is not None:
+        _say_rate(trace, traffic, rate, listener)
+    return trace
+
+
+_OF_CLIENTS = ("servegen_model", "servegen_scale")
+_MADE_UP = ("arrivals", "duration", "input", "output", "system_prompts", "sessions", "tenants")
+
+
+def _recorded(traffic: Traffic, rate: float | None, window: tuple[float, float] | None, listener: Listener) -> "Trace":
+    _refuse(traffic, _MADE_UP, "is for made-up requests, not for a log")
+    if not isinstance(traffic.trace, str):
+        _refuse(traffic, _OF_CLIENTS, "is for ServeGen's clients, not for a log of requests")
+        trace = trace_in(traffic.trace, traffic.columns, traffic.strict)
+        trace = trace.window(*window) if window else trace
+    elif (log := open_log(traffic.trace, traffic.columns, traffic.strict)) is None:
+        trace = _of_clients(traffic, window)
+    else:
+        _refuse(traffic, _OF_CLIENTS, "is for ServeGen's clients, not for a log of requests")
+        trace = _of_log(log, listener)
+        trace = trace.window(*window) if window else trace
+    if traffic.requests is not None:
+        trace = _first(trace, traffic.requests)
+    trace = _cut(trace, traffic.speed, traffic.sample, traffic.seed)
+    return _at_rate(trace, traffic, rate) if rate is not None or traffic.tokens_per_month is not None else trace
+
+
+def _rate(traffic: Traffic) -> float | None:
+    """Requests a second, checked; one way of saying it is enough."""
+    paces = [name for name in ("rate", "tokens_per_month", "speed") if getattr(traffic, name) is not None]
+    if len(paces) > 1:
+        raise BadInput(f"says how fast, as {option(paces[0])} does", field=paces[1], fix="Give one of the two.")
+    if traffic.rate is None:
+        return None
+    if ":" in traffic.rate:
+        raise BadInput(
+            f"'{shorten(traffic.rate)}' is a range, which is for plan", field="rate", fix="Give one rate, such as 5."
+        )
+    return read_rate(traffic.rate)
+
+
+def _at_rate(trace: "Trace", traffic: Traffic, rate: float | None) -> "Trace":
+    """A log replayed at another rate."""
+    from tokonomics.planner.load import load_of_log
+
+    if traffic.tokens_per_month is not None:
+        rate = rate_of(traffic.tokens_per_month, float((trace.input_tokens + trace.output_tokens).mean()))
+    return load_of_log(trace, rate).trace
+
+
+def _refuse(traffic: Traffic, names: Iterable[str], why: str) -> None:
+    for name in names:
+        if getattr(traffic, name) not in (None, False):
+            raise BadInput(why, field=name)
+
+
+def _first(trace: "Trace", requests: int) -> "Trace":
+    import numpy as np
+
+    return trace.take(np.arange(min(requests, len(trace))))
+
+
+def open_log(path: str, columns: str | None = None, strict: bool = False) -> "TraceFile | None":
+    """The log; None for ServeGen's clients, who send requests but list none."""
+    from tokonomics.traffic.readers import open_trace
+    from tokonomics.traffic.recognise import DescribesClients
+
+    try:
+        return open_trace(path, columns=columns, strict=strict)
+    except DescribesClients:
+        return None
+
+
+def _of_log(file: "TraceFile", listener: Listener) -> "Trace":
+    listener.doing(f"reading {shorten(file.path.name)}")
+    trace = file.read()
+    if file.problems.count:
+        first = "\n".join(f"  {shorten(line, 160)}" for line in file.problems.first)
+        left_out = plural(file.problems.count, "row")
+        listener.note(f"{shorten(file.path.name)}: {left_out} could not be used\n{first}")
+    return trace
+
+
+def _of_clients(traffic: Traffic, window: tuple[float, float] | None) -> "Trace":
+    """Only the window is drawn: two weeks of a large provider would not fit in memory."""
+    from tokonomics.traffic.servegen import servegen_trace
+
+    start_s, end_s = window or (0.0, math.inf)
+    return servegen_trace(
+        str(traffic.trace),
+        model=traffic.servegen_model,
+        start_s=start_s,
+        end_s=None if math.isinf(end_s) else end_s,
+        scale=1.0 if traffic.servegen_scale is None else traffic.servegen_scale,
+        seed=traffic.seed,
+    )
+
+
+def _made_up(traffic: Traffic, rate: float | None) -> "tuple[Trace, float | None]":
+    """The requests, and the rate that was asked for."""
+    from tokonomics.planner.load import extent_of, load_of_shape
+    from tokonomics.traffic.arrivals import parse_arrivals
+    from tokonomics.traffic.generate import ENOUGH_REQUESTS
+
+    inputs, outputs = lengths_of(traffic)
+    process = parse_arrivals("poisson:1" if traffic.arrivals is None else traffic.arrivals)
+    make = _maker(traffic, inputs, outputs)
+    if traffic.tokens_per_month is not None:
+        if _is_structured(traffic):
+            drawn = make(parse_arrivals("poisson:1"), ENOUGH_REQUESTS, None)
+            tokens = float((drawn.input_tokens + drawn.output_tokens).mean())
+        else:
+            mean = load_of_shape(1.0, inputs, outputs, seed=traffic.seed).workload
+            tokens = mean.input_tokens + mean.output_tokens
+        rate = rate_of(traffic.tokens_per_month, tokens)
+    if rate is None and traffic.requests is None and traffic.duration is None and process.at_once is None:
+        rate = extent_of(process, inputs, outputs, seed=traffic.seed).rate  # arrivals without an end bring their own
+    if rate is None:
+        return make(process, traffic.requests, read_time(traffic.duration, "duration")), None
+    if process.at_once is not None:
+        raise BadInput(
+            "a burst has no rate", field="arrivals", fix=f"Leave out {option('rate')}, or write gamma:5,cv=3."
+        )
+    return _made_at(rate, process, traffic, inputs, outputs), rate
+
+
+def _made_at(rate: float, process: "Arrivals", traffic: Traffic, inputs: "Lengths", outputs: "Lengths") -> "Trace":
+    """Requests of a mean rate: those that a plan for it is sized on, unless something else is asked for."""
+    from tokonomics.planner.load import extent_of, load_of_shape
+    from tokonomics.traffic.generate import parse_sessions
+
+    asked = extent_of(process, inputs, outputs, rate=rate, seed=traffic.seed)
+    requests, duration_s = traffic.requests, read_time(traffic.duration, "duration")
+    if requests is None and duration_s is None:
+        if asked.slices > 1:
+            span_s = asked.span_s or 0.0
+            days = f"{span_s / 86400:g}d" if span_s % 86400 == 0 else f"{math.ceil(span_s)}"
+            raise BadInput(
+                f"{shorten(process.text)} at {rate:g} requests a second as a whole: "
+                f"{asked.expected:,.0f} requests, more than are made unasked",
+                field="duration",
+                fix=f"Give {option('duration', days)} for all of them, or {option('duration', '1h')} for a part "
+                f"(start=11h in {option('arrivals')} says which); tokonomics plan serves a share of the whole.",
+            )
+        if not _is_structured(traffic):
+            return load_of_shape(rate, inputs, outputs, arrivals=process, seed=traffic.seed).trace
+        requests, duration_s = (None, asked.span_s) if asked.span_s else (round(asked.expected), None)
+    make = _maker(traffic, inputs, outputs)
+    is_part_of_a_curve = asked.span_s is not None and duration_s != asked.span_s
+    if traffic.sessions is None:
+        made = make(asked.process, requests, duration_s)
+        # A part of a curve has the rate of its hours, and a time that is asked for is kept.
+        exact = not is_part_of_a_curve and duration_s is None and made.rate > 0
+        return made.faster(rate / made.rate) if exact else made
+    conversations = asked.process.times(1 / parse_sessions(traffic.sessions).turns)
+    made = make(conversations, requests, duration_s)
+    for _ in range(0 if is_part_of_a_curve else _ROUNDS):
+        served = _rate_of(made, duration_s)
+        if served <= 0 or abs(served / rate - 1) < _AS_GOOD_AS / 10:
+            break
+        conversations = conversations.times(rate / served)
+        made = make(conversations, requests, duration_s)
+    return made
+
+
+def _is_structured(traffic: Traffic) -> bool:
+    return any(each is not None for each in (traffic.system_prompts, traffic.sessions, traffic.tenants))
+
+
+def lengths_of(traffic: TrafficShape, least: int = 0) -> "tuple[Lengths, Lengths]":
+    """Of prompts and of answers, which may be those of the same sample."""
+    from tokonomics.traffic.lengths import parse_lengths
+
+    if traffic.input is None:
+        raise BadInput("is missing: how long are the prompts?", field="input", fix=f"Such as {option('input', 512)}.")
+    inputs = parse_lengths(traffic.input, "input")
+    if traffic.output is None and inputs.pairs is None:
+        raise BadInput("is missing: how long are the answers?", field="output", fix=f"Such as {option('output', 256)}.")
+    return inputs, inputs if traffic.output is None else parse_lengths(traffic.output, "output", least=least)
+
+
+def _maker(
+    traffic: Traffic, inputs: "Lengths", outputs: "Lengths"
+) -> "Callable[[Arrivals, int | None, float | None], Trace]":
+    """Makes so many requests, or those of so many seconds, of a process."""
+    from tokonomics.traffic.generate import generate, parse_sessions, parse_system, parse_tenants
+
+    system = parse_system(traffic.system_prompts) if traffic.system_prompts is not None else None
+    sessions = parse_sessions(traffic.sessions) if traffic.sessions is not None else None
+    tenants = parse_tenants(traffic.tenants) if traffic.tenants is not None else None
+    return lambda process, requests, duration_s: generate(
+        process,
+        inputs,
+        outputs,
+        requests=requests,
+        duration_s=duration_s,
+        seed=traffic.seed,
+        system=system,
+        sessions=sessions,
+        tenants=tenants,
+    )
+
+
+def trial_of(traffic: Traffic, listener: Listener) -> "Trace":
+    """Made-up requests for a search that sets the rate itself: of a curve, all of it."""
+    from tokonomics.planner.load import extent_of
+    from tokonomics.traffic.arrivals import parse_arrivals
+    from tokonomics.traffic.generate import ENOUGH_REQUESTS
+
+    if not traffic.is_made_up:
+        traffic = traffic.model_copy(update={"arrivals": "poisson:1"})
+    if traffic.requests is not None or traffic.duration is not None:
+        return traffic_of(traffic, listener)
+    process = parse_arrivals(traffic.arrivals or "poisson:1")
+    if process.is_stationary or process.at_once is not None:
+        return traffic_of(traffic.model_copy(update={"requests": ENOUGH_REQUESTS}), listener)
+    rate = _rate(traffic)
+    span_s = extent_of(process, *lengths_of(traffic), rate=rate, seed=traffic.seed).span_s or 1.0
+    whole = {"rate": repr(ENOUGH_REQUESTS / span_s), "tokens_per_month": None}
+    return traffic_of(traffic.model_copy(update=whole), listener)
+
+
+def _say_rate(made: "Trace", traffic: Traffic, rate: float, listener: Listener) -> None:
+    """Another rate than the one asked for is never served in silence."""
+    cuts = (traffic.start, traffic.end, traffic.sample)
+    is_cut = any(each is not None for each in cuts)
+    if not is_cut and traffic.requests is None and traffic.duration is None:
+        return
+    served = _rate_of(made, None if is_cut else read_time(traffic.duration, "duration"))
+    if abs(served / rate - 1) > _AS_GOOD_AS:
+        what = f"{plural(len(made), 'request')} at {served:.3g} a second, not {rate:.3g}"
+        listener.note(f"{shorten(made.source)}: {what}, which is the mean of the whole")
+
+
+def _rate_of(made: "Trace", duration_s: float | None) -> float:
+    """Over the time that was asked for: a night at its end is part of a day."""
+    return len(made) / duration_s if duration_s else made.rate
+
+
+def window_of(start: str | None, end: str | None) -> tuple[float, float] | None:
+    """Seconds from the first request; None for all of it."""
+    start_s, end_s = read_time(start, "start"), read_time(end, "end")
+    if start_s is None and end_s is None:
+        return None
+    low, high = start_s or 0.0, math.inf if end_s is None else end_s
+    if low >= high:
+        raise BadInput(f"must be later than {option('start')}", field="end")
+    return low, high
+
+
+def _cut(trace: "Trace", speed: float | None, sample: float | None, seed: int) -> "Trace":
+    if sample is not None:
+        trace = trace.sampled(sample, seed)
+    if speed is not None:
+        if not 1e-6 <= speed <= 1e6:
+            raise BadInput(f"must be between 0.000001 and 1,000,000, got {speed:g}", field="speed")
+        trace = trace.faster(speed)
+    if not len(trace):
+        raise BadInput(
+            "no request is left",
+            fix=f"Widen {option('start')} and {option('end')}, or keep more with {option('sample')}.",
+        )
+    return trace
+
+
+def read_time(text: str | None, field: str) -> float | None:
+    """``90``, ``10m``, ``2h``, ``1d``."""
+    from tokonomics.traffic.grammar import span_s
+
+    if text is None:
+        return None
+    value = span_s(text)
+    if value is None:
+        raise BadInput(f"'{shorten(text)}' is not a time", field=field, fix="Write seconds, or such as 10m, 2h, 1d.")
+    return value
+
+
+def read_rate(text: str) -> float:
+    """Requests a second, as typed."""
+    rate = number_above_0(text, "rate", "Such as 5.")
+    if not _LEAST_RATE <= rate <= _MOST_RATE:
+        raise BadInput(f"must be above 0 requests a second, and at most a billion, got {rate:g}", field="rate")
+    return rate
+
+
+def rate_of(tokens_per_month: str, tokens_per_request: float) -> float:
+    """Requests a second that come to so many tokens a month."""
+    from tokonomics.planner.parsing import amount
+
+    rate = amount(tokens_per_month, "tokens_per_month") / tokens_per_request / _SECONDS_PER_MONTH
+    if not _LEAST_RATE <= rate <= _MOST_RATE:
+        raise BadInput(f"comes to {rate:.3g} requests a second, which nobody serves", field="tokens_per_month")
+    return rate
+
+
+def number_above_0(text: str, field: str, fix: str = "Such as 5, or 2.5:5:10.") -> float:
+    """A number as it was typed."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not value > 0:
+        raise BadInput(f"must be a number above 0, got {shorten(text)}", field=field, fix=fix)
+    return value

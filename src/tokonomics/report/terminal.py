@@ -1,0 +1,143 @@
+"""An answer on a terminal or in a pipe: printed for people or as JSON, its chart and its report saved."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokonomics.errors import spelled
+from tokonomics.questions.listener import Listener
+
+if TYPE_CHECKING:
+    from tokonomics.measure.bench.progress import Progress
+    from tokonomics.report.answer import Answer
+
+_LEAST_WIDTH = 118
+"""A narrower terminal wraps long lines itself: a table that fits it would have to cut names and numbers."""
+_KEYS = {"start": "from", "end": "to", "for_": "for", "as_json": "json", "timings": "from"}
+"""Of fields whose flag is no name in Python."""
+
+
+def flag(field: str, value: str | None = None) -> str:
+    """An input as it is typed: ``--rate``, ``--rate 5``."""
+    written = f"--{_KEYS.get(field, field).replace('_', '-')}"
+    return written if value is None else f"{written} {value}"
+
+
+def console(stderr: bool = False) -> Any:
+    """A rich console that keeps tables whole in a pipe; colours follow NO_COLOR and FORCE_COLOR."""
+    from rich.console import Console
+
+    from tokonomics.report.text import COLUMNS
+
+    screen = Console(stderr=stderr, highlight=False)
+    if not screen.is_terminal and "COLUMNS" not in os.environ:
+        return Console(stderr=stderr, highlight=False, width=COLUMNS)
+    if screen.width < _LEAST_WIDTH:
+        return Console(stderr=stderr, highlight=False, width=_LEAST_WIDTH)
+    return screen
+
+
+def show(view: object) -> None:
+    """Print a rich renderable."""
+    console().print(view, crop=False)
+
+
+def show_json(result: object) -> None:
+    """Print a noun, or plain data, as one JSON document."""
+    from pydantic import BaseModel
+
+    plain = result.model_dump(mode="json") if isinstance(result, BaseModel) else result
+    sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def say(line: str) -> None:
+    """A line beside the answer, on standard error."""
+    sys.stderr.write(f"{spelled(line, flag)}\n")
+
+
+class Terminal(Listener):
+    """Shows on standard error what is being done, if that is a terminal; notes always."""
+
+    def __init__(self, typed: str | None = None) -> None:
+        self.typed = typed
+        self._screen: Any = None
+        self._shown: Any = None
+        """What is drawn again and again at the moment: a status, or a live view."""
+
+    def __enter__(self) -> "Terminal":
+        if sys.stderr.isatty():
+            self._screen = console(stderr=True)
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+
+    def doing(self, what: str) -> None:
+        if self._screen is None:
+            return
+        if self._shown is None:
+            self._shown = self._screen.status(f"{what} …")
+            self._shown.start()
+        else:
+            self._shown.update(f"{what} …")
+
+    def note(self, line: str) -> None:
+        if self._screen is None:
+            say(line)
+        else:
+            self._screen.print(spelled(line, flag), markup=False)
+
+    def watching(self) -> "Callable[[Progress], None] | None":
+        if self._screen is None:
+            return None
+        from rich.live import Live
+
+        from tokonomics.report.bench_view import progress_view
+
+        live = self._shown = Live(console=self._screen, transient=True, auto_refresh=False)
+        live.start()
+        return lambda progress: live.update(progress_view(progress), refresh=True)
+
+    def counting(self, what: str, total: int) -> Callable[[int], None] | None:
+        if self._screen is None:
+            return None
+        from tokonomics.units import percent
+
+        return lambda done: self.doing(f"{what}: {percent(done / total) if total else f'{done:,}'}")
+
+
+def check_files(chart: str | None, html: str | None = None) -> None:
+    """Refuse names that cannot be written to before any work is done."""
+    from tokonomics.report.charts import check_chart_path
+    from tokonomics.report.html_report import check_html_path
+
+    if chart:
+        check_chart_path(Path(chart))
+    if html:
+        check_html_path(Path(html))
+
+
+def give(
+    answer: "Answer", command: str, *, json: bool = False, chart: str | None = None, html: str | None = None
+) -> int:
+    """Print the answer, save what was asked for, and return the exit code."""
+    drawn = {name: draw() for name, draw in answer.charts.items()} if html else {}
+    if chart and answer.charts:
+        from tokonomics.report.charts import save_chart
+
+        save_chart(answer.chart(), Path(chart))
+        say(f"chart saved to {chart}")
+    if html:
+        from tokonomics.report.html_report import save_report
+
+        save_report(Path(html), answer.title, answer.view(), drawn, answer.plain(), command)
+        say(f"report saved to {html}")
+    if json:
+        show_json(answer.plain())
+    else:
+        show(answer.view())
+    return answer.exit_code

@@ -1,0 +1,166 @@
+"""Who answers the points: a pool of workers on this machine, one for each core, or on a cluster (``cluster``).
+
+A point whose worker dies is asked again, by another, as often as the crew allows; one that takes too long loses its
+worker and is not asked again. What comes back comes in any order.
+"""
+
+import json
+import os
+import queue
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from tokonomics.errors import TokonomicsError
+from tokonomics.memory_budget import SHARE, available_bytes, can_limit_memory
+from tokonomics.sweep.outcome import OUT_OF_MEMORY, PointOutcome, Status, outcome_from
+from tokonomics.sweep.points import SweepPoint
+from tokonomics.workers import Broken, NoWorker, Pool, Spent, Task, TaskRefused, TaskTimeout, WorkerDied, WorkerProcess
+
+_ENOUGH_BYTES = 1_000_000_000
+"""For a worker: a simulation of a million requests. With less for each there are fewer of them, unless --jobs says."""
+_LEAST_BYTES = 100_000_000
+"""As --memory: with less nothing is answered."""
+_AHEAD = 10_000
+"""Points handed to the pool before their turn: more than there are workers, fewer than fill the memory."""
+_STILLBORN = 3
+"""Workers in a row that died before they were ready: the next would as well."""
+_LOOK_S = 2.0
+"""How often a cluster is asked for its size."""
+
+
+def cores() -> int:
+    """Those this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_share(jobs: int) -> int:
+    """Bytes for each of so many workers: what is free now, less what others may need, split among them."""
+    return max(_LEAST_BYTES, round(SHARE * available_bytes() / jobs))
+
+
+def most_workers() -> int:
+    """One for each core, as long as there is memory enough for each."""
+    return max(1, min(cores(), int(SHARE * available_bytes() / _ENOUGH_BYTES)))
+
+
+def unlimited() -> list[str]:
+    """What is to be said where a worker cannot be held to its share, as on macOS."""
+    said = "workers may take any amount of memory: this system sets no limit, and --memory does nothing"
+    return [] if can_limit_memory() else [said]
+
+
+class NoWorkers(TokonomicsError):
+    """Workers die before they are ready."""
+
+
+class Crew(Pool):
+    """The workers of a sweep, wherever they are."""
+
+    tries: int
+    """How often a point is asked before its workers' deaths are laid at its door."""
+    lost = 0
+    """Workers that died while they answered."""
+
+    def room(self) -> int:
+        """How many workers there may be now."""
+        raise NotImplementedError
+
+
+class LocalCrew(Crew):
+    """So many processes of this machine."""
+
+    tries = 2
+
+    def __init__(self, verb: str, jobs: int, memory_bytes: int, environment: Mapping[str, str]) -> None:
+        own = {**os.environ, **environment}
+        super().__init__(partial(WorkerProcess, "tokonomics.sweep.crew:begin", [verb], memory_bytes, own))
+        self._jobs = jobs
+
+    def room(self) -> int:
+        """The first compiles what the others then load."""
+        return self._jobs if self.is_ready else 1
+
+
+def begin(verb: str) -> Callable[..., dict[str, Any]]:
+    """In a worker: the function that answers a point, with all it needs imported and compiled."""
+    from tokonomics.sweep.answering import warm_up
+
+    warm_up(verb)
+    return partial(answer, verb)
+
+
+def answer(verb: str, values: dict[str, Any], tell: object = None) -> dict[str, Any]:
+    """In a worker: what became of a point."""
+    from tokonomics.sweep.answering import answered
+
+    plain = answered(verb, values).plain()
+    if plain["error"] == OUT_OF_MEMORY:
+        raise Spent(plain)
+    return plain
+
+
+def outcomes(
+    crew: Crew, points: Sequence[SweepPoint], limit_s: float, on_ready: Callable[[], None] = lambda: None
+) -> Iterator[list[tuple[SweepPoint, PointOutcome]]]:
+    """What became of every point, as it comes: those of one moment together. ``on_ready`` hears of the first worker."""
+    news: queue.SimpleQueue[tuple[SweepPoint, Task] | None] = queue.SimpleQueue()
+    waiting, asked, deaths, stillborn = deque(points), 0, Counter[str](), 0
+
+    def ready() -> None:
+        on_ready()
+        news.put(None)  # there may be room for more workers
+
+    def ask(point: SweepPoint) -> None:
+        task = Task(dict(point.values), limit_s)
+        task.done.add_done_callback(lambda _: news.put((point, task)))
+        crew.submit(task)
+
+    crew.on_ready = ready
+    while waiting or asked:
+        crew.grow(min(crew.room(), len(waiting) + asked))
+        while waiting and asked < _AHEAD:
+            asked += 1
+            ask(waiting.popleft())
+        finished = []
+        for point, task in _arrived(news):
+            asked -= 1
+            problem = task.done.exception()
+            crew.lost += isinstance(problem, WorkerDied)
+            deaths[point.id] += isinstance(problem, WorkerDied)
+            stillborn = stillborn + 1 if isinstance(problem, NoWorker) else 0
+            if stillborn >= _STILLBORN:
+                raise NoWorkers(str(problem))
+            if isinstance(problem, NoWorker) or (isinstance(problem, WorkerDied) and deaths[point.id] < crew.tries):
+                waiting.appendleft(point)
+            else:
+                finished.append((point, _outcome(task, deaths[point.id])))
+        if finished:
+            yield finished
+
+
+def _arrived(news: "queue.SimpleQueue[tuple[SweepPoint, Task] | None]") -> Iterator[tuple[SweepPoint, Task]]:
+    """All that is there, after the first or a while."""
+    with suppress(queue.Empty):
+        found = news.get(timeout=_LOOK_S)
+        while True:
+            if found:
+                yield found
+            found = news.get_nowait()
+
+
+def _outcome(task: Task, deaths: int) -> PointOutcome:
+    problem, seconds = task.done.exception(), time.monotonic() - task.began_at
+    if problem is None:
+        return outcome_from(json.loads(task.done.result()))
+    if isinstance(problem, WorkerDied):
+        times = "once" if deaths == 1 else "twice" if deaths == 2 else f"{deaths} times"
+        return PointOutcome(Status.FAILED, f"its worker died {times}: {problem.why}", seconds=seconds)
+    if isinstance(problem, TaskTimeout):
+        return PointOutcome(Status.FAILED, f"took longer than {task.limit_s:g} s", seconds=seconds)
+    if isinstance(problem, TaskRefused | Broken):
+        return PointOutcome(Status.FAILED, str(problem), seconds=seconds)
+    raise problem

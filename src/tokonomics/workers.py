@@ -1,0 +1,400 @@
+"""Processes that do one task at a time, each with a memory limit, and a pool that hands tasks out to them.
+
+Killing the process is the only way to stop compiled code. So a task that is cancelled or out of time loses its worker,
+and a fresh one takes its place; the same holds for a worker that died or whose allocation failed. One thread minds one
+worker: it takes a task from the queue, asks, and passes on what comes back. The workers are processes of this machine
+(``WorkerProcess``) or the actors of a cluster (``sweep.cluster``).
+
+Not pebble: its pool streams no progress and hands on the whole environment, secrets too, and it is not in the lock.
+multiprocessing's own spawn has the second fault as well, so a worker is a ``subprocess`` at the end of a ``Pipe``.
+"""
+
+import json
+import multiprocessing
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, Protocol
+
+from tokonomics.errors import TokonomicsError
+from tokonomics.memory_budget import limit_memory
+
+COLD_S = 60.0
+"""More for a worker that has not warmed up: it imports and compiles first, which is not the task's time."""
+WARM_UP_S = 300.0
+"""After which a worker that still warms up is given up."""
+_IDLE_S = 0.1
+"""How long nothing must have waited before a worker warms up."""
+_TOO_MUCH, _LESS = "needs more memory than one request may take", "Ask for fewer requests or rows."
+
+
+class Busy(TokonomicsError):
+    """There is more work than the server takes on."""
+
+
+class TaskRefused(TokonomicsError):
+    """What the function said against its request, or that it needs too much memory."""
+
+
+class WorkerDied(TaskRefused):
+    """The worker died over the task; ``why`` is for the log."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__("the work ended early, most likely for want of memory", fix=_LESS)
+        self.why = why
+
+
+class TaskTimeout(TokonomicsError):
+    """The work took longer than it may."""
+
+
+class Cancelled(TokonomicsError):
+    """Whoever asked does not want it any more."""
+
+
+class Broken(Exception):
+    """A fault of ours: its text is for the log, never for a page."""
+
+
+class NoWorker(Broken):
+    """The worker died before it was ready."""
+
+
+class Spent(Exception):
+    """Raised by a function whose allocation failed: ``answer`` is its answer, and a fresh worker takes its place."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+@dataclass(eq=False)
+class Task:
+    """One request: how long it may take, and who hears of it. ``done`` holds the answer's JSON."""
+
+    request: Any
+    limit_s: float
+    say: Callable[[str], None] = lambda line: None
+    done: "Future[bytes]" = field(default_factory=Future)
+    began_at: float = 0.0
+    _kill: Callable[[], None] | None = None
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def cancel(self) -> None:
+        """Stop it: a task in the queue is dropped, a running one loses its worker."""
+        with self._lock:
+            if self._finish(Cancelled("cancelled")) and self._kill:
+                self._kill()
+
+    def drop(self) -> None:
+        """Stop it only if it has not begun: a worker is worth more than the rest of a short task."""
+        with self._lock:
+            if self._kill is None:
+                self.cancel()
+
+    def _begin(self, kill: Callable[[], None]) -> bool:
+        with self._lock:
+            if self.done.done() or not self.done.set_running_or_notify_cancel():
+                return False
+            self._kill, self.began_at = kill, time.monotonic()
+        return True
+
+    def _finish(self, answer: bytes | Exception) -> bool:
+        """Whether nobody else has ended it: the worker, the clock or whoever waits."""
+        with self._lock, suppress(InvalidStateError):
+            if isinstance(answer, Exception):
+                self.done.set_exception(answer)
+            else:
+                self.done.set_result(answer)
+            return True
+        return False
+
+
+class Replied(NamedTuple):
+    """The answer to a request; after the last one the worker is of no more use."""
+
+    answer: bytes | Exception
+    last: bool = False
+
+
+class Worker(Protocol):
+    """Does one task at a time, wherever it is; its first reply says that it is ready."""
+
+    def alive(self) -> bool: ...
+
+    def ask(self, request: Any) -> None: ...
+
+    def hear(self, timeout_s: float | None) -> str | Replied | None:
+        """A line of progress, or the reply; None when the time has passed. Raises ``WorkerDied``."""
+
+    def kill(self) -> None:
+        """From any thread; ``hear`` tells of it."""
+
+    def end(self) -> object:
+        """Kill it and clear up after it."""
+
+
+class Pool:
+    """Tasks in the order they came, each for the next worker that is free.
+
+    With a ``turn``, workers start and do the requests ``warm_ups`` one after the other, of all pools that share it, and
+    only while nothing waits: there is one to take the next task as soon as there can be.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Worker],
+        waiting: int = 0,
+        warm_ups: Sequence[Any] = (),
+        turn: "threading.Lock | None" = None,
+    ) -> None:
+        """``waiting`` tasks at most are queued; 0: any number."""
+        self._start, self._warm_ups, self._turn = start, warm_ups, turn
+        self._queue: queue.Queue[Task | None] = queue.Queue(waiting)
+        self._closed = threading.Event()
+        self._workers: set[Worker] = set()
+        self._threads: list[threading.Thread] = []
+        self.is_ready = False
+        """Whether a worker ever was."""
+        self.on_ready: Callable[[], None] = lambda: None
+
+    def grow(self, workers: int) -> None:
+        """Have so many workers, if there are fewer."""
+        while len(self._threads) < workers:
+            self._threads.append(threading.Thread(target=self._mind, daemon=True))
+            self._threads[-1].start()
+
+    def submit(self, task: Task) -> None:
+        """Queue a task; refuses where the queue is full."""
+        try:
+            if self._closed.is_set():
+                raise queue.Full
+            self._queue.put_nowait(task)
+        except queue.Full:
+            raise Busy("the server has as much work as it takes on", fix="Try again in a few seconds.") from None
+
+    def close(self) -> None:
+        """Kill the workers, with what they do; what waits is cancelled."""
+        self._closed.set()
+        with suppress(queue.Empty):
+            while True:
+                if task := self._queue.get_nowait():
+                    task.cancel()
+        for worker in list(self._workers):
+            worker.kill()
+        self._queue.put(None)
+        for thread in self._threads:
+            thread.join(10)
+
+    def _mind(self) -> None:
+        """The life of a thread: one worker after the other."""
+        with self._turn or nullcontext():
+            worker, cold = self._started_safely(), list(self._warm_ups)
+        while not self._closed.is_set() and (task := self._next(worker, cold)):
+            try:
+                if worker is None or not worker.alive():
+                    self._end(worker)
+                    worker, cold = None, list(self._warm_ups)
+                    worker = self._started()
+            except (TokonomicsError, Broken) as problem:
+                task._finish(problem)
+                continue
+            if not self._done(worker, task, COLD_S if cold else 0.0):
+                self._end(worker)
+                worker, cold = None if self._closed.is_set() else self._started_safely(), list(self._warm_ups)
+        self._end(worker)
+        with suppress(queue.Full):
+            self._queue.put_nowait(None)  # the next thread hears of the end
+
+    def _next(self, worker: Worker | None, cold: list[Any]) -> Task | None:
+        """The next task; the time until one comes is used to warm up."""
+        while worker and cold and self._turn:
+            with suppress(queue.Empty):
+                return self._queue.get(timeout=_IDLE_S)
+            if self._turn.acquire(blocking=False):
+                try:
+                    if not self._done(worker, Task(cold.pop(0), WARM_UP_S)):
+                        self._end(worker)
+                        break  # the next task starts another
+                finally:
+                    self._turn.release()
+        return self._queue.get()
+
+    def _started_safely(self) -> Worker | None:
+        """None where none can be started now: it is tried again for the next task, which hears why."""
+        with suppress(TokonomicsError, Broken):
+            return self._started()
+        return None
+
+    def _started(self) -> Worker:
+        worker = None
+        try:
+            worker = self._start()
+            self._workers.add(worker)
+            if self._closed.is_set():
+                worker.kill()
+            worker.hear(None)
+        except Exception as problem:  # a dead one, no room for a process now, or one that must not work for us
+            self._end(worker)
+            if isinstance(problem, TokonomicsError) and not isinstance(problem, WorkerDied):
+                raise
+            raise NoWorker(f"no worker could be started: {getattr(problem, 'why', problem)}") from None
+        if not self.is_ready:
+            self.is_ready = True
+            self.on_ready()
+        return worker
+
+    def _end(self, worker: Worker | None) -> None:
+        if worker:
+            worker.end()
+            self._workers.discard(worker)
+
+    def _done(self, worker: Worker, task: Task, more_s: float = 0.0) -> bool:
+        """Whether the worker is still of use afterwards."""
+        if not task._begin(worker.kill):
+            return True
+        try:
+            task.say("started")
+            worker.ask(task.request)
+            while (said := worker.hear(max(0.0, task.began_at + task.limit_s + more_s - time.monotonic()))) is not None:
+                if isinstance(said, Replied):
+                    return task._finish(said.answer) and not said.last
+                task.say(said)
+        except WorkerDied as died:
+            task._finish(died)
+        except Exception:  # a thread that ends leaves its share of the queue to nobody
+            task._finish(Broken(traceback.format_exc()))
+        fix = "Ask for less: fewer requests, models or GPUs."
+        task._finish(TaskTimeout(f"took longer than {task.limit_s:g} seconds", fix=fix))
+        return False
+
+
+_LINE, _ANSWER, _REFUSAL, _FAULT = b"l", b"a", b"r", b"f"
+"""The first byte of what a worker says; JSON or text follows. After a capital the worker is of no more use."""
+
+
+class WorkerProcess:
+    """A worker on this machine, gone with this process however it ends.
+
+    ``begin`` names a function, ``package.module:name``. The worker calls it once with ``arguments``: it imports what is
+    needed and returns the function that answers, which takes a request and ``tell``, for lines of progress. What the
+    worker takes from then on is limited to ``memory_bytes``.
+    """
+
+    def __init__(self, begin: str, arguments: Sequence[Any], memory_bytes: int, environment: Mapping[str, str]) -> None:
+        self._line, there = multiprocessing.Pipe()
+        path = [os.path.abspath(folder) for folder in sys.path]  # noqa: PTH100 - no more than that
+        code = f"import sys; sys.path[:] = {path}; from tokonomics.workers import live; live({there.fileno()})"
+        with there:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, pass_fds=[there.fileno()], env=environment
+            )
+        self.ask((begin, tuple(arguments), memory_bytes))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, request: Any) -> None:
+        with suppress(OSError):  # it has died: ``hear`` tells how
+            self._line.send(request)
+
+    def hear(self, timeout_s: float | None) -> str | Replied | None:
+        try:
+            if not self._line.poll(timeout_s):
+                return None
+            said = self._line.recv_bytes()
+        except (EOFError, OSError):
+            raise WorkerDied(self.end(0.5)) from None
+        kind, content = said[:1], said[1:]
+        if kind == _LINE:
+            return content.decode()
+        answer: bytes | Exception = content
+        if kind.lower() == _REFUSAL:
+            answer = TaskRefused(**json.loads(content))
+        elif kind == _FAULT:
+            answer = Broken(content.decode())
+        return Replied(answer, last=kind.isupper())
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def end(self, grace_s: float = 0.0) -> str:
+        """How it ended; a process closes its files a moment before it has."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace_s)
+        self._process.kill()
+        code = self._process.wait()
+        self._line.close()
+        if self._process.stdin:
+            self._process.stdin.close()
+        if code == -signal.SIGKILL:
+            return "killed, most likely for want of memory"
+        return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+
+def live(line: int) -> None:
+    """The life of a worker: begin, say so, answer until nobody asks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the parent to answer
+    end_with_the_parent(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what a function prints is no answer
+    parent = Connection(line)
+    name, arguments, memory_bytes = parent.recv()
+    module, _, function = name.partition(":")
+    answer = getattr(import_module(module), function)(*arguments)
+    limit_memory(memory_bytes)  # beyond what the imports took
+    parent.send_bytes(_ANSWER)
+    with suppress(EOFError, OSError):  # nobody asks any more
+        while True:
+            said = _answered(answer, parent.recv(), lambda line: parent.send_bytes(_LINE + line.encode()))
+            parent.send_bytes(said)
+
+
+def _answered(answer: Callable[..., Any], request: Any, tell: Callable[[str], None]) -> bytes:
+    try:
+        return _ANSWER + _as_json(answer(request, tell))
+    except Spent as spent:
+        return _ANSWER.upper() + _as_json(spent.answer)
+    except TokonomicsError as problem:
+        return _REFUSAL + _as_json({"what": problem.what, "where": problem.where, "fix": problem.fix})
+    except MemoryError:
+        return _REFUSAL.upper() + _as_json({"what": _TOO_MUCH, "fix": _LESS})
+    except Exception:
+        return _FAULT + traceback.format_exc().encode(errors="replace")
+
+
+def _as_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def end_with_the_parent(lifeline: int) -> None:
+    """However the parent ended, and whatever runs here: nobody would hear the answer.
+
+    Linux kills us; elsewhere the end of a pipe into which nobody writes tells.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1  # of <sys/prctl.h>
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+    def wait_for_the_end() -> None:
+        os.read(lifeline, 1)
+        os._exit(0)
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()

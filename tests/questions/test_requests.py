@@ -1,0 +1,195 @@
+"""A request takes what one would write, in Python's types or as text, and names the field of what it cannot take."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tokonomics.errors import BadInput
+from tokonomics.questions.breakeven import BreakevenRequest
+from tokonomics.questions.inputs import Paced, Profiled, Shown, Traffic
+from tokonomics.questions.own_hardware import OwnHardwareRequest
+from tokonomics.questions.plan import PlanRequest
+from tokonomics.questions.request import Kind, Parameter, Placement, Request, Text, declared, parameters_of, texts
+from tokonomics.questions.simulate import SimulateRequest
+from tokonomics.questions.verbs import VERBS
+
+
+def planned(**values: object) -> PlanRequest:
+    return PlanRequest.of({"model": "llama-3.1-8b", **values})
+
+
+@pytest.mark.parametrize(
+    ("value", "typed"),
+    [
+        ("a b", ["a b"]),
+        ("a,b", ["a,b"]),
+        (5, ["5"]),
+        (0.1, ["0.1"]),
+        (1e22, ["1e+22"]),
+        (["a", 2], ["a", "2"]),
+        ({"aws": 0.2, "gcp": "10%"}, ["aws=0.2", "gcp=10%"]),
+        (Path("a.csv"), ["a.csv"]),
+    ],
+)
+def test_a_value_is_the_words_one_would_type(value: object, typed: list[str]) -> None:
+    assert texts(value) == typed
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [
+        ({"rate": 5}, "5"),
+        ({"rate": 2.5}, "2.5"),
+        ({"rate": np.int64(5)}, "5"),
+        ({"slo": {"ttft_p99": 0.5, "tpot_p99": "50ms"}}, "ttft_p99=0.5,tpot_p99=50ms"),
+        ({"columns": ["arrival=a", "input=b"]}, "arrival=a,input=b"),
+        ({"gpu": "H100"}, ("H100",)),
+        ({"gpu": ["H100", "L4"]}, ("H100", "L4")),
+        ({"gpu": (name for name in ("H100", "L4"))}, ("H100", "L4")),
+        ({"discount": {"aws": 0.2}}, ("aws=0.2",)),
+        ({"spare": "2"}, 2),
+        ({"spare": 2.0}, 2),
+        ({"max_price": "3.5"}, 3.5),
+        ({"quick": True}, True),
+        ({"trace": Path("a.csv")}, "a.csv"),
+        ({"profile": Path("h100.json")}, "h100.json"),
+    ],
+)
+def test_a_field_holds_what_was_meant(given: dict[str, object], held: object) -> None:
+    (name,) = given
+    assert getattr(planned(**given), name) == held
+
+
+def test_a_table_in_memory_is_held_as_it_is() -> None:
+    table = {"arrival_s": [0.0], "input_tokens": [5], "output_tokens": [5]}
+    assert planned(trace=table).trace is table
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"rate": True}, "rate: must be text, got True"),
+        ({"rate": float("nan")}, "rate: must be text, got nan"),
+        ({"rate": [1, float("inf")]}, "rate: must be text"),
+        ({"rate": b"5"}, "rate: must be text"),
+        ({"rate": object()}, "rate: must be text"),
+        ({"gpu": [True]}, "gpu: must be text"),
+        ({"gpu": ["H100", None]}, "gpu: must be text"),
+        ({"gpu": [["H100"]]}, "gpu: must be text"),
+        ({"slo": {"ttft_p99": None}}, "slo: must be text"),
+        ({"quick": "yes"}, "quick: should be a valid boolean, got yes"),
+        ({"quick": 1}, "quick: should be a valid boolean, got 1"),
+        ({"spare": -1}, "spare: should be greater than or equal to 0, got -1"),
+        ({"spare": 1001}, "spare: should be less than or equal to 1000, got 1001"),
+        ({"spare": True}, "spare: must be a number, got True"),
+        ({"spare": "two"}, "spare: "),
+        ({"spare": 1.5}, "spare: "),
+        ({"max_price": "1e999"}, "max_price: should be a finite number"),
+        ({"seed": 2**63}, "seed: "),
+        ({"model": None}, "model: is missing"),
+        ({"rrate": 5}, "unknown input 'rrate'\n  Did you mean rate?"),
+        ({"qqqqqqqqqq": 5}, "unknown input 'qqqqqqqqqq'"),
+    ],
+)
+def test_what_cannot_be_taken_names_its_field(given: dict[str, object], says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        planned(**given)
+    assert str(caught.value).startswith(says)
+
+
+def test_what_was_written_is_quoted_shortly_and_printably() -> None:
+    with pytest.raises(BadInput) as caught:
+        planned(spare="\x1b[31m" + "9x" * 1000)
+    assert len(str(caught.value)) < 200
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "share"), [(0.1, 0.1), ("0.1", 0.1), ("10%", 0.1), (" 10 % ", 0.1), ("0", 0.0), (1, 1.0)]
+)
+def test_a_share_is_a_number_or_a_percentage(written: object, share: float) -> None:
+    assert OwnHardwareRequest.of({"residual": written}).residual == pytest.approx(share)
+
+
+@pytest.mark.parametrize("written", ["ten", "10%%", "", "nan", "inf%", True, [0.1]])
+def test_what_is_no_share_is_refused(written: object) -> None:
+    with pytest.raises(BadInput, match=r"^residual: "):
+        OwnHardwareRequest.of({"residual": written})
+
+
+def test_a_field_may_be_named_as_in_a_file_or_as_in_python() -> None:
+    assert planned(start="10m") == planned(**{"from": "10m"})
+    with pytest.raises(BadInput, match=r"^start: must be text"):
+        planned(**{"from": True})
+
+
+def test_only_what_was_said_is_given() -> None:
+    assert planned(rate=5, slo=None).given() == {"model": ("llama-3.1-8b",), "rate": "5"}
+
+
+def test_a_request_cannot_be_changed() -> None:
+    with pytest.raises(Exception, match="frozen"):
+        planned().rate = "9"  # type: ignore[misc]
+
+
+class Counted(Request):
+    count: int = declared(3, "How many.", low=1, high=9, key="for", example=4)
+    name: Text = declared(..., "Which.", place=Placement.FIRST, kind=Kind.FILE, metavar="NAME")
+
+
+class Both(Paced, Counted):
+    own: bool = declared(False, "Or not.", off="--no-own", writes=True)
+
+
+def test_fields_stand_in_the_order_of_their_groups_and_then_their_own() -> None:
+    assert list(parameters_of(Both)) == ["rate", "count", "name", "own"]
+    order = list(parameters_of(SimulateRequest))
+    assert order[:2] == ["model", "gpu"]
+    assert order[-6:] == ["replicas", "autoscale", "outage", "prefill_replicas", "link", "save"]
+    assert order.index("profile") < order.index("replicas")
+    traffic = [name for name in order if name in parameters_of(Traffic)]
+    assert traffic == list(parameters_of(Traffic))
+
+
+def test_a_parameter_says_all_that_was_declared() -> None:
+    found = parameters_of(Both)
+    assert found["count"] == Parameter(
+        name="count", key="for", flag="--for", off=None, place=Placement.FLAG, type=int, is_list=False, required=False,
+        default=3, help="How many.", default_text=None, low=1, high=9, example=4, kind=Kind.PLAIN, metavar=None,
+        takes_text=False, writes=False,
+    )  # fmt: skip
+    name, own = found["name"], found["own"]
+    assert (name.flag, name.required, name.kind, name.metavar) == (None, True, Kind.FILE, "NAME")
+    assert (own.off, own.type, own.writes) == ("--no-own", bool, True)
+
+
+@pytest.mark.parametrize(
+    ("request_type", "name", "expected"),
+    [
+        (PlanRequest, "gpu", {"type": str, "is_list": True, "default_text": "all with offers"}),
+        (
+            BreakevenRequest,
+            "model",
+            {"place": Placement.EITHER, "flag": "--model", "is_list": False, "kind": Kind.MODEL},
+        ),
+        (PlanRequest, "spare", {"type": int, "low": 0, "high": 1000}),
+        (PlanRequest, "trace", {"type": str, "kind": Kind.TRACE}),
+        (OwnHardwareRequest, "residual", {"type": float, "takes_text": True}),
+        (Profiled, "profile", {"kind": Kind.FILE, "writes": False}),
+        (Shown, "as_json", {"key": "json", "flag": "--json", "writes": True, "type": bool}),
+    ],
+)
+def test_what_the_doors_are_told(request_type: type[Request], name: str, expected: dict[str, Any]) -> None:
+    parameter = parameters_of(request_type)[name]
+    assert {key: getattr(parameter, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=list(VERBS))
+def test_every_default_is_one_that_the_request_takes(verb: Any) -> None:
+    """A default that its own bounds refuse could be left out but not said."""
+    for name, parameter in verb.parameters.items():
+        needed = {one.name: one.example or "x" for one in verb.parameters.values() if one.required}
+        if parameter.default is not None:
+            assert getattr(verb.request.of({**needed, name: parameter.default}), name) == parameter.default

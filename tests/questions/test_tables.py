@@ -1,0 +1,38 @@
+"""A table in memory asks what the same file asks, and an empty text is not nothing."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tokonomics.errors import BadInput
+from tokonomics.questions.listener import SILENT
+from tokonomics.questions.verbs import find_verb
+
+LOG = {"arrival_s": [float(second) for second in range(60)], "input_tokens": [500] * 60, "output_tokens": [50] * 60}
+TABLES = {"columns": LOG, "frame": pl.DataFrame(LOG), "lazy": pl.DataFrame(LOG).lazy()}
+ASKED: dict[str, dict[str, object]] = {
+    "plan": {"model": "llama-3.1-8b", "gpu": "H100", "quick": True},
+    "breakeven": {"model": "llama-3.1-8b", "gpu": "H100", "api": "openai:gpt-4o", "quick": True},
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("table", TABLES)
+def test_a_log_in_memory_asks_what_the_file_asks(name: str, table: str, tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    pl.DataFrame(LOG).write_csv(file)
+    verb = find_verb(name)
+    requests = [verb.request.of({**ASKED[name], "trace": log}) for log in (file, TABLES[table])]
+    from_file, from_memory = (verb.answer(request, SILENT).plain() for request in requests)
+    assert from_memory == from_file
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("empty", ["offers", "arrivals", "tokens_per_month", "columns"])
+def test_an_empty_text_is_not_taken_for_nothing(name: str, empty: str) -> None:
+    verb = find_verb(name)
+    pace: dict[str, object] = {} if empty == "tokens_per_month" else {"rate": 5}
+    request = verb.request.of({**ASKED[name], "input": 500, "output": 50, **pace, empty: ""})
+    with pytest.raises(BadInput):
+        verb.answer(request, SILENT)

@@ -1,0 +1,161 @@
+"""An error names inputs by field; each door spells them its own way, and no layer below the doors knows a flag."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from tokonomics.cli.main import application
+from tokonomics.errors import BadInput, TokonomicsError, in_python, option, shorten, spelled
+from tokonomics.report.terminal import flag
+
+SOURCE = Path(__file__).parents[1] / "src" / "tokonomics"
+BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner", "measure")
+MARKS = re.compile("[\ue000\ue001]")
+
+ALLOWED = {
+    "planner/engine_commands.py": {"--host"},  # of an engine
+    "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
+    "planner/infeasible.py": {
+        "--engine", "--gpu", "--gpus", "--input", "--kv", "--max-age", "--max-price", "--offers", "--output",
+        "--provider", "--rate", "--slo", "--terms", "--weights",
+    },
+    "planner/deploy_kubernetes.py": {"--spare"},
+    "planner/fleet.py": {"--max-spot-share"},
+    "planner/levers/lever_list.py": {"--draft"},
+    "planner/levers/stack.py": {"--acceptance", "--draft"},
+    "measure/bench/run.py": {"--seed"},
+    "measure/installation.py": {"--profile", "--semantic", "--source"},
+    "measure/meter/meter.py": {"--price"},
+    "measure/meter/session.py": {"--since"},
+}  # fmt: skip
+"""Flags of our own that are left below the doors; unless said otherwise in notes of results, which JSON holds."""
+
+
+@pytest.mark.parametrize(
+    ("error", "python", "typed"),
+    [
+        (BadInput("is empty"), "is empty", "is empty"),
+        (BadInput("is empty", where="a.csv:3"), "a.csv:3: is empty", "a.csv:3: is empty"),
+        (BadInput("is empty", field="rate"), "rate: is empty", "--rate: is empty"),
+        (
+            BadInput("is missing", field="tokens_per_month, input"),
+            "tokens_per_month, input: is missing",
+            "--tokens-per-month, --input: is missing",
+        ),
+        (BadInput("is late", field="start, end"), "start, end: is late", "--from, --to: is late"),
+        (BadInput("is odd", where="a.toml", field="rate"), "a.toml: rate: is odd", "a.toml: --rate: is odd"),
+        (
+            BadInput(f"says the same as {option('rate')}", field="arrivals", fix=f"Such as {option('rate', 5)}."),
+            "arrivals: says the same as rate\n  Such as rate=5.",
+            "--arrivals: says the same as --rate\n  Such as --rate 5.",
+        ),
+        (
+            BadInput("cannot be written", where=option("save", "my day.parquet")),
+            'save="my day.parquet": cannot be written',
+            "--save my day.parquet: cannot be written",
+        ),
+        (
+            BadInput("no traffic", fix=f"Say {option('tokens_per_month', '2B')} {option('columns', 'a=b,c=d')}."),
+            'no traffic\n  Say tokens_per_month="2B" columns="a=b,c=d".',
+            "no traffic\n  Say --tokens-per-month 2B --columns a=b,c=d.",
+        ),
+    ],
+)
+def test_each_door_spells_the_fields_its_own_way(error: TokonomicsError, python: str, typed: str) -> None:
+    assert str(error) == error.message(in_python) == python
+    assert error.message(flag) == typed
+
+
+def test_an_error_is_told_in_its_three_parts() -> None:
+    error = BadInput(f"needs {option('pp')}", where="a.toml", field="tp, ep", fix=f"Give {option('tp', 8)}.")
+    assert error.told(flag) == ("needs --pp", "a.toml: --tp, --ep", "Give --tp 8.")
+    assert error.told(in_python) == ("needs pp", "a.toml: tp, ep", "Give tp=8.")
+    assert BadInput("is empty").told(flag) == ("is empty", None, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "python"),
+    [
+        (5, "x=5"),
+        (0.01, "x=0.01"),
+        ("1e3", "x=1e3"),
+        ("2B", 'x="2B"'),
+        ("a b", 'x="a b"'),
+        ("…", 'x="…"'),
+        ("", 'x=""'),
+    ],
+)
+def test_a_number_is_one_in_python_and_all_else_is_quoted(value: object, python: str) -> None:
+    assert spelled(option("x", value), in_python) == python
+
+
+def test_what_a_user_wrote_cannot_pose_as_an_input() -> None:
+    written = option("rate", 5)
+    assert shorten(written) == "?rate=5?"
+    error = BadInput(
+        f"'{shorten(written)}' is no router", where=option("save", shorten(f"a{written}b")), field="router"
+    )
+    assert str(error) == "save=\"a?rate=5?b\": router: '?rate=5?' is no router"
+    assert not MARKS.search(error.message(flag))
+
+
+def _commands(command: typer.core.TyperCommand | typer.core.TyperGroup) -> Iterator[typer.core.TyperCommand]:
+    if isinstance(command, typer.core.TyperGroup):
+        for each in command.commands.values():
+            yield from _commands(each)  # type: ignore[arg-type]
+    yield command  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def parameters() -> dict[str, set[str]]:
+    """Every parameter of our command line with its flags."""
+    found: dict[str, set[str]] = {}
+    for command in _commands(typer.main.get_command(application(None))):  # type: ignore[arg-type]
+        for each in command.params:
+            names = (*each.opts, *each.secondary_opts)
+            found.setdefault(str(each.name), set()).update(name for name in names if name.startswith("--"))
+    return found
+
+
+def _modules(*more: str) -> Iterator[tuple[str, ast.Module]]:
+    paths = [path for name in (*BELOW_THE_DOORS, *more) for path in sorted((SOURCE / name).rglob("*.py"))]
+    for path in [*paths, *sorted(SOURCE.glob("*.py"))]:
+        yield path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _texts(module: ast.Module) -> Iterator[str]:
+    """Every text of a module but its docstrings; of an f-string what is written, with … for what is filled in."""
+    passed = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
+    for node in ast.walk(module):
+        if isinstance(node, ast.JoinedStr):
+            passed |= {id(part) for part in node.values}
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in passed:
+            yield node.value
+
+
+def _flags(text: str) -> set[str]:
+    """Flags in a text, without those of a command that the reader is told to type."""
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", re.sub(r"tokonomics (--)?[a-z][^`\n]*", "", text)))
+
+
+def test_no_layer_below_the_doors_names_a_flag(parameters: dict[str, set[str]]) -> None:
+    ours = set().union(*parameters.values())
+    assert {"--rate", "--from", "--usd-per-hour", "--no-prefix-cache"} <= ours
+    found = {name: {each for text in _texts(module) for each in _flags(text)} & ours for name, module in _modules()}
+    assert {name: flags for name, flags in found.items() if flags} == ALLOWED
+
+
+def test_every_field_that_an_error_names_is_a_parameter(parameters: dict[str, set[str]]) -> None:
+    for path, module in _modules("questions"):
+        for call in (node for node in ast.walk(module) if isinstance(node, ast.Call)):
+            name = getattr(call.func, "id", None)
+            named = [each.value for each in call.keywords if each.arg == "field"]
+            for given in [*named, *(call.args[:1] if name == "option" else ())]:
+                if isinstance(given, ast.Constant):
+                    fields = {each.strip() for each in str(given.value).split(",")}
+                    assert fields <= set(parameters), (path, call.lineno)

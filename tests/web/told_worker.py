@@ -1,0 +1,32 @@
+"""A worker that does as it is told, for the tests of the pool."""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tokonomics.errors import TokonomicsError
+
+
+def begin(folder: str, niceness: int) -> Callable[..., dict[str, Any]]:
+    return does
+
+
+def does(request: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+    what = request.get("what", "hang")
+    tell(f"{what} in {os.getpid()}")
+    if what == "hang":
+        threading.Event().wait()
+    elif what == "die":
+        os._exit(9)
+    elif what == "refuse":
+        raise TokonomicsError("no", where="--x", fix="yes")
+    elif what == "exhaust":
+        raise MemoryError
+    elif what == "break":
+        raise RuntimeError("inside")
+    return {"pid": os.getpid(), "token": os.environ.get("TOKONOMICS_TOKEN")}
+
+
+def begin_badly(folder: str, niceness: int) -> Callable[..., dict[str, Any]]:
+    os._exit(3)
