@@ -63,7 +63,7 @@ def test_what_the_model_cannot_take_is_left_out_and_said(tokonomics: Call) -> No
     assert "taken as batch work" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.explore
 def test_a_log_is_replayed_on_the_fleet_bought_for_it(tokonomics: Call) -> None:
     done = tokonomics("fleet", "llama-3.1-8b", "--trace=azure-conv", SLO, OFFERS, "--gpu=L4,H100", "--json")
     calm, loss = json.loads(done.stdout)["replays"]

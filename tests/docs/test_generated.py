@@ -52,8 +52,10 @@ DEAR = (
     "levers llama-3.3-70b ",
     "stack llama-3.3-70b ",
     "breakeven llama-3.3-70b --api openai:gpt-4o,groq:llama-3.3-70b-versatile,novita:",
+    "fleet llama-3.1-8b --demand 10x40,14x6 --input ",
+    "sweep docs/examples/chat.toml ",
 )
-"""How commands begin that take a third of a minute; another page or a golden file shows each of these verbs."""
+"""How commands begin that take 10 seconds and more; another page or a golden file shows each of these verbs."""
 DEAR_PAGES = {"docs/claims.md"}
 """Half a minute, for figures that tests/test_claims.py and the tests of levers and tenants compute too."""
 

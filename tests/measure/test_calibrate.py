@@ -255,6 +255,7 @@ def test_a_correction_is_used_where_it_was_learned() -> None:
     assert other == float(steps_of(rows[0].model_copy(update={"model": "llama-3.2-1b"})).decode(32, 1000))
 
 
+@pytest.mark.explore
 def test_other_precisions_share_the_host_until_they_are_measured() -> None:
     rows = server(FEW_USERS[1:5], step_s=0.03)
     narrow = rows[0].model_copy(update={"weights": "fp8"})

@@ -82,6 +82,7 @@ def test_the_runner_up_must_fall_as_far_as_said() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.explore
 def test_on_either_side_of_every_crossing_the_plan_picks_what_is_said() -> None:
     base, found = made()
     assert base.plan.best is not None

@@ -139,6 +139,7 @@ def test_other_arrivals_keep_the_requests_and_the_mean_rate() -> None:
         assert (made.trace.input_tokens == LOAD.trace.input_tokens).all()
 
 
+@pytest.mark.explore
 def test_a_larger_batch_and_more_load_never_cost_more_per_token() -> None:
     made = utilization_bills(setup())
     for points in (made.by_batch, made.by_load):
