@@ -23,7 +23,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 MOVE = """async (place) => {
   const slider = document.querySelector('input[aria-label="Context of a sequence, slider"]');
   const [number, figure] = [document.querySelector(".pane .before"), document.querySelector("figure.chart")];
-  const seen = (target, options) => new Promise((resolve) => {
+  const seen = (target, options) => new SLO((resolve) => {
     const painted = () => requestAnimationFrame(() => resolve(performance.now()));
     const watch = new MutationObserver(() => { watch.disconnect(); painted(); });
     watch.observe(target, options);
@@ -32,7 +32,7 @@ MOVE = """async (place) => {
   const both = [seen(number, {childList: true}), seen(figure, {attributes: true, attributeFilter: ["data-drawn"]})];
   slider.value = String(place);
   slider.dispatchEvent(new Event("input", {bubbles: true}));
-  const [numbers, chart] = await Promise.all(both);
+  const [numbers, chart] = await SLO.all(both);
   return [numbers - began, chart - began];
 }"""
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"

@@ -1,7 +1,7 @@
 """How fast a plan is, and how far simulated capacity goes beyond the closed form that prunes for it.
 
 Planning times are for the whole shipped catalogue: the first plan of a process (closed form), the second, and one
-sized by simulation. The ratios are of one replica: the highest rate it holds under a promise by simulation over the
+sized by simulation. The ratios are of one replica: the highest rate it holds under a SLO by simulation over the
 closed form's; the largest of them must stay below the leeway of ``planner.screen``, or pruning could miss the pick.
 """
 
@@ -26,12 +26,12 @@ from tokonomics.planner.plan import Question, study
 from tokonomics.planner.screen import LEEWAY, curve_for, tpot_limit
 from tokonomics.serving.capacity import highest_rate
 from tokonomics.serving.simulator import simulate
-from tokonomics.traffic.promises import parse_promises
 from tokonomics.traffic.readers import open_trace
+from tokonomics.traffic.slo import parse_slos
 
 MODELS = (("llama-3.1-8b", 1), ("llama-3.3-70b", 4), ("qwen3-30b-a3b", 1))
 GPUS = ("H100", "A100-80GB", "L40S", "H200", "MI300X", "RTX4090")
-PROMISES = (
+SLOS = (
     "",
     "tpot_p99=0.05",
     "ttft_p99=0.5,tpot_p99=0.05",
@@ -56,27 +56,27 @@ def loads() -> dict[str, Load]:
 def ratios() -> list[tuple[float, str]]:
     """Simulated over closed-form capacity, with what it was."""
     found = []
-    for (model, tp), gpu, (name, load), slo in product(MODELS, GPUS, loads().items(), PROMISES):
+    for (model, tp), gpu, (name, load), slo in product(MODELS, GPUS, loads().items(), SLOS):
         try:
             deployment = deploy(find_model(model), find_gpu(gpu), find_engine("vllm"), tp=tp)
-            promises = parse_promises(slo) if slo else ()
-            capacity = curve_for(deployment, load).capacity(tpot_limit(promises))
-            best = highest_rate(partial(simulate, deployment), load.trace, promises, capacity.rate)
+            slos = parse_slos(slo) if slo else ()
+            capacity = curve_for(deployment, load).capacity(tpot_limit(slos))
+            best = highest_rate(partial(simulate, deployment), load.trace, slos, capacity.rate)
         except TokonomicsError:
             continue
-        found.append((best.rate / capacity.rate, f"{deployment}, {name}, {slo or 'no promise'}"))
+        found.append((best.rate / capacity.rate, f"{deployment}, {name}, {slo or 'no slo'}"))
     return sorted(found)
 
 
 def main() -> None:
     print(f"{date.today()}, {platform.system()} {platform.machine()}, Python {platform.python_version()}\n")
     offers, engine = load_offers(), find_engine("vllm")
-    promises = parse_promises("ttft_p99=0.5,tpot_p99=0.05")
+    slos = parse_slos("ttft_p99=0.5,tpot_p99=0.05")
     title = f"plan over {len(offers):,} offers"
     print(f"{title:34}{'first s':>9}{'again s':>9}{'simulated s':>13}{'runs':>6}")
     for name in ("llama-3.1-8b", "llama-3.3-70b", "qwen3-30b-a3b", "deepseek-v3"):
         load = load_of_shape(5, "1000", "300")
-        question = Question(find_model(name), load, offers, [engine], today(), promises, simulate=False)
+        question = Question(find_model(name), load, offers, [engine], today(), slos, simulate=False)
         times = []
         for quick in (True, True, False):
             began = time.perf_counter()

@@ -41,8 +41,8 @@ from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_tenants
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
-from tokonomics.traffic.promises import parse_promises
 from tokonomics.traffic.readers import open_trace
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks
 from tokonomics.units import gigabytes, percent, usd
 
@@ -169,7 +169,7 @@ def _ten_tenants() -> Pooling:
         tenants=parse_tenants("10,skew=0"),
     ).faster(12)
     small = deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
-    return pool(Sharing(small, small, trace, parse_promises("ttft_p99=2,tpot_p99=200ms"), lambda replicas: 1.0))
+    return pool(Sharing(small, small, trace, parse_slos("ttft_p99=2,tpot_p99=200ms"), lambda replicas: 1.0))
 
 
 def _pooled() -> str:
@@ -260,22 +260,22 @@ def _bursts_simulated() -> str:
     load = load_of_shape(20, "1000", "300")
     one = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
     setups = [
-        Setup(one, arriving(load, text), load_offers(SNAPSHOT), today(), parse_promises("ttft_p99=1,tpot_p99=60ms"))
+        Setup(one, arriving(load, text), load_offers(SNAPSHOT), today(), parse_slos("ttft_p99=1,tpot_p99=60ms"))
         for name, text in arrival_patterns(load).items()
         if name != "as given"
     ]
     even, _, burst = (bill for each in setups if isinstance(bill := Bills().of(each), SetupBill))
     return (
-        f"Simulated (8B on A100s, 20 requests/s, a promise kept): evenly {usd(even.usd_per_mtok)} on {even.replicas}, all in a "
+        f"Simulated (8B on A100s, 20 requests/s, a SLO kept): evenly {usd(even.usd_per_mtok)} on {even.replicas}, all in a "
         f"third of the time {usd(burst.usd_per_mtok)} on {burst.replicas} (`tokonomics levers --utilization`)"
     )
 
 
 def _stack() -> str:
-    load, promises = load_of_log(open_trace("azure-conv").read()), parse_promises("ttft_p99=5,tpot_p99=80ms")
+    load, slos = load_of_log(open_trace("azure-conv").read()), parse_slos("ttft_p99=5,tpot_p99=80ms")
     four = deploy(find_model("llama-3.3-70b"), find_gpu("A100-80GB"), find_engine("vllm"), tp=4)
     at_aws = select_offers(load_offers(SNAPSHOT), provider="aws", terms=None)
-    made = stack(Setup(four, load, at_aws, today(), promises)).waterfall
+    made = stack(Setup(four, load, at_aws, today(), slos)).waterfall
     batched = made.steps[0].bill.usd_per_mtok
     steps = ", ".join(f"{each.name} −{each.saved_share * 100:.1f} %" for each in made.steps)
     return (
@@ -327,7 +327,7 @@ CLAIMS = (
     Claim("C35", "p4d.24xlarge: $32/h ÷ 8", "~$4 per A100", "holds as a division; the other document uses $2.21: always name offer and date", _p4d),
     Claim("C36", "burst then idle costs more per token than steady 70 %", "qualitative", "holds twice: its mean is lower, and at the same mean it needs the GPUs of its peak", lambda: f"{_bursty()}. {_bursts_simulated()}"),
     Claim("C37", "a small model on a big GPU can be cheaper per token than a large one on a cheap GPU", "qualitative", "holds for many pairs", _small_on_big),
-    Claim("C38", "latency and throughput conflict", "qualitative", "holds: the same H100, a looser promise, a lower price", _conflict),
+    Claim("C38", "latency and throughput conflict", "qualitative", "holds: the same H100, a looser SLO, a lower price", _conflict),
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ the cache.
 What stands out: 256 users of the 8B model, who come back later than simulated, so that they wait for each other's prompts
 more and are interrupted less; the first loads of the mixture of experts, which compiled kernels for seconds; and small
 models (FP8 and 4B) at a rate near their limit, where the host bounds them: its launches vary from step to step, and waits
-grow with that. **There a plan promises too much**: the last row has the size and the sign.
+grow with that. **There a plan SLOs too much**: the last row has the size and the sign.
 """
 ACCURACY_TAIL = """## What to know
 

@@ -9,7 +9,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Candidate, Question, study
-from tokonomics.traffic.promises import Promise, parse_promises
+from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.units import seconds, usd
 
 OFFERS = Path(__file__).parent / "examples" / "document-offers.csv"
@@ -32,26 +32,26 @@ def document_table() -> str:
     """Markdown: what the document states for Llama-2-7B, what the plan finds, and why they differ."""
     lines = [
         "| GPU | $/h | stated tok/s | stated $/Mtok | ours, offline: tok/s | $/Mtok output | $/Mtok all | batch | "
-        "with the promise: $/Mtok all | TPOT p99 | what limits it |",
+        "with the SLO: $/Mtok all | TPOT p99 | what limits it |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     for offer in read_offers(OFFERS):
         rate, price = STATED[offer.gpu]
-        full, kept = _best(offer, ()), _best(offer, parse_promises(PROMISE))
+        full, kept = _best(offer, ()), _best(offer, parse_slos(PROMISE))
         lines.append(
-            f"| {offer.gpu} | ${offer.usd_per_hour:.2f} | {rate:,} | ${price:.2f} | {_offline(full)} | {_promised(kept)} |"
+            f"| {offer.gpu} | ${offer.usd_per_hour:.2f} | {rate:,} | ${price:.2f} | {_offline(full)} | {_objectives(kept)} |"
         )
     return "\n".join(lines)
 
 
-def _best(offer: Offer, promises: tuple[Promise, ...]) -> Candidate | None:
+def _best(offer: Offer, slos: tuple[Slo, ...]) -> Candidate | None:
     question = Question(
         find_model("llama-2-7b"),
-        load_of_shape(RATE, *LENGTHS, arrivals=None if promises else "constant:1"),
+        load_of_shape(RATE, *LENGTHS, arrivals=None if slos else "constant:1"),
         [offer],
         [find_engine("vllm")],
         today(),
-        promises,
+        slos,
         weights=(Precision.bf16,),
         kv=(Precision.bf16,),
     )
@@ -66,7 +66,7 @@ def _offline(row: Candidate | None) -> str:
     return f"{output_tokens_per_s:,.0f} | {usd(output)} | {usd(row.usd_per_mtok.blended)} | {row.batch:.0f}"
 
 
-def _promised(row: Candidate | None) -> str:
+def _objectives(row: Candidate | None) -> str:
     if row is None:
         return "no fleet keeps it | – | –"
     return f"{usd(row.usd_per_mtok.blended)} | {seconds(row.tpot_s.p99 or 0.0)} | {row.limited_by}"

@@ -1,6 +1,6 @@
 """Whatever is typed, a verb answers cleanly or refuses with one message that says what, where and what to do.
 
-A refusal exits with 2, leaves standard output empty and shows no traceback. Promised in DESIGN.md, section 8.
+A refusal exits with 2, leaves standard output empty and shows no traceback.
 """
 
 import gzip

@@ -31,7 +31,7 @@ def refusal(tokonomics: Call, *args: str | Path) -> str:
     return " ".join(done.stderr.split())
 
 
-def test_simulate_keeps_the_promise_at_the_rate_and_breaks_it_beyond(tokonomics: Call) -> None:
+def test_simulate_meets_the_slo_at_the_rate_and_breaks_it_beyond(tokonomics: Call) -> None:
     """20,000 requests of the same seed, as ``capacity`` makes them up."""
     best = answer(tokonomics, *MADE_UP)["highest_rate"]
     assert best["rate"] < best["at_most"] <= 1.01 * best["rate"]
@@ -73,7 +73,7 @@ def test_the_same_question_has_the_same_answer(tokonomics: Call) -> None:
     assert answer(tokonomics, *MADE_UP) == answer(tokonomics, *MADE_UP)
 
 
-def test_a_stricter_promise_or_burstier_arrivals_hold_less(tokonomics: Call) -> None:
+def test_a_stricter_slo_or_burstier_arrivals_hold_less(tokonomics: Call) -> None:
     usual = answer(tokonomics, *MADE_UP)["rate"]
     assert answer(tokonomics, *MADE_UP, "--slo=ttft_p99=0.5,tpot_p99=15ms")["rate"] < usual
     assert answer(tokonomics, *MADE_UP, "--arrivals=gamma:1,cv=6")["rate"] < usual
@@ -96,9 +96,9 @@ def test_a_chart_is_saved(tokonomics: Call, tmp_path: Path, suffix: str) -> None
     assert file.stat().st_size > 1000
 
 
-def test_a_promise_that_nothing_keeps_says_what_is_reached(tokonomics: Call) -> None:
+def test_a_slo_that_nothing_keeps_says_what_is_reached(tokonomics: Call) -> None:
     message = refusal(tokonomics, *MADE_UP, "--slo=ttft_p99=1ms")
-    assert "1 ms promised" in message
+    assert "the SLO is 1 ms" in message
     assert "What it reaches: ttft_p99=0.0" in message
 
 

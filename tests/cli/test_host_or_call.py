@@ -78,7 +78,7 @@ def test_charts_are_saved(tokonomics: Call, tmp_path: Path) -> None:
     assert "your quality score" in grid.read_text(encoding="utf-8")
 
 
-def test_a_promise_that_nothing_keeps_says_what_stands_in_the_way(tokonomics: Call) -> None:
+def test_a_slo_that_nothing_keeps_says_what_stands_in_the_way(tokonomics: Call) -> None:
     done = tokonomics(*QUICK, "--api=openai:gpt-4o", "--slo=ttft_p99=1ms")
     assert done.returncode == 1
     assert "Nothing fits these wishes" in done.stdout
@@ -135,17 +135,17 @@ def test_a_log_that_repeats_itself_gets_the_cached_price_on_both_sides(tokonomic
     assert api["usd_per_request"] == pytest.approx(dollars / 1e6, rel=1e-6)
 
 
-def test_the_verdict_names_hardware_and_precision_and_says_when_nothing_is_promised(tokonomics: Call) -> None:
+def test_the_verdict_names_hardware_and_precision_and_says_when_nothing_is_asked(tokonomics: Call) -> None:
     plain = tokonomics(*QUICK, "--api=openai:gpt-4o").stdout
     promised = tokonomics(*QUICK, "--api=openai:gpt-4o", "--slo=tpot_mean=80ms").stdout
     verdict = next(" ".join(each.split()) for each in plain.split("\n\n") if "self-hosting is cheaper" in each)
     kinds = [each["kind"]["name"] for each in found(tokonomics, "--api=openai:gpt-4o")["hardware"]]
     assert any(name in verdict for name in kinds)
     assert any(precision in verdict for precision in ("bf16", "fp8", "int4"))
-    assert "Nothing is promised" in plain
-    assert "under the promise" not in plain
-    assert "Nothing is promised" not in promised
-    assert "under the promise" in promised
+    assert "No SLO is set" in plain
+    assert "under the SLO" not in plain
+    assert "No SLO is set" not in promised
+    assert "under the SLO" in promised
 
 
 def test_nothing_is_cut_with_several_hosts_at_120_columns(tokonomics: Call) -> None:

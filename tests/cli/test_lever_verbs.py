@@ -20,7 +20,7 @@ def test_a_model_that_does_not_fit_says_on_how_many_it_does(tokonomics: Call, ve
     assert "--slo" not in done.stderr
 
 
-def test_a_promise_that_is_too_tight_says_so(tokonomics: Call) -> None:
+def test_a_slo_that_is_too_tight_says_so(tokonomics: Call) -> None:
     done = tokonomics("levers", "llama-3.1-8b", "--gpu=L4", *TRAFFIC, "--slo=ttft_p99=1ms")
     assert done.returncode == 2
     assert "Loosen --slo" in done.stderr
@@ -34,13 +34,13 @@ def test_a_memory_below_nothing_is_refused_though_nothing_would_be_kept_in_it(to
 
 
 @pytest.mark.slow
-def test_the_json_of_levers_says_what_is_promised(tokonomics: Call) -> None:
+def test_the_json_of_levers_says_what_is_asked(tokonomics: Call) -> None:
     quick = "--without=hardware,speculation,disaggregation,weights,kv,autoscale,spot,commit"
     done = tokonomics(
         "levers", "llama-3.1-8b", "--gpu=H100", *TRAFFIC, "--slo=ttft_p99=0.8,tpot_mean=40ms", quick, "--json"
     )
-    promises = json.loads(done.stdout)["promises"]
-    assert [(each["latency"], each["statistic"], each["seconds"]) for each in promises] == [
+    slos = json.loads(done.stdout)["promises"]
+    assert [(each["latency"], each["statistic"], each["seconds"]) for each in slos] == [
         ("ttft", "p99", 0.8),
         ("tpot", "mean", 0.04),
     ]

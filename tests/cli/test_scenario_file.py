@@ -63,7 +63,7 @@ def test_a_file_says_what_the_flags_say(tmp_path: Path) -> None:
     assert first.kv == (Precision.fp8,)
     assert first.limits.spare == 1
     assert first.limits.max_usd_per_gpu_hour == 3.5
-    assert [str(each) for each in first.promises] == ["ttft_p99"]
+    assert [str(each) for each in first.slos] == ["ttft_p99"]
 
 
 def test_files_named_in_a_scenario_are_found_beside_it(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_process_answers_as_the_library_does(tokonomics: Call, tokonomics_proc
     assert without_clocks(json.loads(done.stdout)) == without_clocks(answer(tokonomics, *MADE_UP))
 
 
-def test_a_promise_is_kept_or_broken_in_words(tokonomics: Call) -> None:
+def test_a_slo_is_kept_or_broken_in_words(tokonomics: Call) -> None:
     kept = tokonomics(*MADE_UP, "--slo=ttft_p99=10")
     assert "kept" in kept.stdout
     assert "BROKEN" not in kept.stdout

@@ -504,7 +504,7 @@ def test_plan_token_prices_give_the_bill_back(plan: Any) -> None:
         assert requests_per_month * 1300 * price["blended"] / 1e6 == pytest.approx(row["usd_per_month"])
 
 
-def test_plan_keeps_the_promise_and_the_headroom(plan: Any) -> None:
+def test_plan_meets_the_slo_and_the_headroom(plan: Any) -> None:
     for row in plan["ranked"]:
         assert row["tpot_s"]["mean"] <= 0.05
         assert row["utilization"] <= 0.7 + 1e-6
@@ -583,7 +583,7 @@ def test_plan_says_why_in_one_line_for_each_gpu_and_kind_of_reason() -> None:
     assert sum(number for _, number in shown) == rejections
 
 
-def test_plan_reads_a_promise_in_milliseconds_or_seconds(plan: Any) -> None:
+def test_plan_reads_a_slo_in_milliseconds_or_seconds(plan: Any) -> None:
     for text in ("50ms", "50 ms", "0.05s", "0.05", "5e-2"):
         assert answer_json(*PLAN, "--slo", f"tpot_mean={text}") == plan
 

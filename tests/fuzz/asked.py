@@ -380,7 +380,7 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
     from tokonomics.traffic.generate import parse_sessions, parse_system, parse_tenants
     from tokonomics.traffic.grammar import span_s
     from tokonomics.traffic.lengths import parse_lengths
-    from tokonomics.traffic.promises import parse_promises
+    from tokonomics.traffic.slo import parse_slos
 
     return {
         "arrivals": (
@@ -396,7 +396,7 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
             ],
         ),
         "lengths": (parse_lengths, ["1000", "lognormal:mean=800,cv=1", "uniform:100-900", "sample:sharegpt"]),
-        "promises": (parse_promises, ["ttft_p99=0.5,tpot_p99=50ms", "e2e_mean=10s", "ttft=1"]),
+        "promises": (parse_slos, ["ttft_p99=0.5,tpot_p99=50ms", "e2e_mean=10s", "ttft=1"]),
         "tenants": (parse_tenants, ["10,skew=1", "3,priorities=0/1/1"]),
         "sessions": (parse_sessions, ["5,think=30,limit=32000"]),
         "system": (parse_system, ["20,tokens=1000,skew=1"]),

@@ -50,7 +50,7 @@ CONVERSATIONS = ("--arrivals=poisson:3", "--requests=400", "--input=400", "--out
 TALKING = ("simulate", *SERVED, *CONVERSATIONS)
 LEVERS = ("--gpu=A100-80GB", "--rate=5", *SIZE, "--slo=ttft_p99=1,tpot_p99=60ms", OFFERS)
 FLEET = ("fleet", "llama-3.1-8b", "--input=lognormal:mean=900,p99=3000", "--output=300", "--gap=0.02", OFFERS)
-PROMISED_FLEET = (*FLEET, "--demand=8x30,16x4", "--hours=24", "--slo=ttft_p99=2,tpot_p99=80ms")
+SLO_FLEET = (*FLEET, "--demand=8x30,16x4", "--hours=24", "--slo=ttft_p99=2,tpot_p99=80ms")
 BREAKEVEN = ("breakeven", "--replica-tokens-per-second=2400", "--usd-per-hour=2.21", "--replica-gpus=4")
 OWN = ("own-hardware", "--gpu=H100", "--gpus=8", "--purchase-usd=250k", "--years=4", "--usd-per-kwh=0.12",
        "--host-watts=4600")  # fmt: skip
@@ -93,11 +93,11 @@ COMMANDS: dict[str, Command] = {
     "plan-scenario": ("plan", CHAT, "--gpu=H100", "--top=1", "--kv=fp8"),
     "plan-profile": (*SMALL, "--gpu=GH200", "--profile=TMP/gh200.json"),
     "diff": ("diff", CHAT, "docs/examples/chat-fp8.toml"),
-    "fleet": (*PROMISED_FLEET, "--gpu=A100-80GB"),
-    "fleet-availability": (*PROMISED_FLEET, "--gpu=GH200", "--availability=0.999999", "--no-replay"),
-    "fleet-firm": (*PROMISED_FLEET, "--gpu=GH200,A100-80GB", "--no-spot", "--no-reserved", "--anywhere", "--startup=5m",
+    "fleet": (*SLO_FLEET, "--gpu=A100-80GB"),
+    "fleet-availability": (*SLO_FLEET, "--gpu=GH200", "--availability=0.999999", "--no-replay"),
+    "fleet-firm": (*SLO_FLEET, "--gpu=GH200,A100-80GB", "--no-spot", "--no-reserved", "--anywhere", "--startup=5m",
                    "--min-replicas=2", "--no-replay"),
-    "fleet-spot": (*PROMISED_FLEET, "--gpu=L4", "--max-spot-share=0.5", "--interruptions=0.2", "--discount=aws=0.1",
+    "fleet-spot": (*SLO_FLEET, "--gpu=L4", "--max-spot-share=0.5", "--interruptions=0.2", "--discount=aws=0.1",
                    "--no-replay"),
     "fleet-weekly": (*FLEET, "--demand=weekly:9,peak=2", "--gpu=GH200", "--no-replay"),
     "fleet-log": ("fleet", "llama-3.1-8b", "--trace=azure-conv", "--slo=tpot_p99=80ms", "--size-classes=4000",

@@ -160,7 +160,7 @@ def test_parts_of_a_simulation_are_frames(made: Callable[[str], Result]) -> None
     assert {"slo", "timeline"} <= set(simulation.frames())
     lines = simulation.to_frame("timeline")
     assert lines["at_s"].to_list() == [each.at_s for each in simulation.timeline]
-    assert "ttft_p99 broken" in repr(simulation)
+    assert "ttft_p99 missed" in repr(simulation)
 
 
 CHARTED = ("curve", "trace", "simulate", "capacity", "plan", "breakeven", "levers")

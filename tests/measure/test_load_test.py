@@ -23,7 +23,7 @@ from tokonomics.measure.bench.stopping import Budget, Stopping, half_width
 from tokonomics.measure.bench.stream import AnswerStream, BadAnswer
 from tokonomics.measure.bench.target import target
 from tokonomics.measure.benchmark_run import BenchmarkRun
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
 SHORT = Budget(requests=30, seconds=20)
@@ -219,11 +219,11 @@ def test_nobody_there_is_one_message() -> None:
         run_bench(BenchSettings(target("http://127.0.0.1:9"), model="m", retries=0))
 
 
-def test_a_sweep_doubles_until_the_promise_breaks_and_looks_between() -> None:
+def test_a_sweep_doubles_until_the_slo_breaks_and_looks_between() -> None:
     """The server answers one after another, so twice the users wait twice as long."""
     with loopback() as server:
         run = bench(
-            server, "slow", users=[], sweep=True, promises=parse_promises("tpot_p50=1ms"), budget=Budget(requests=8)
+            server, "slow", users=[], sweep=True, slos=parse_slos("tpot_p50=1ms"), budget=Budget(requests=8)
         )
         assert [point.concurrency for point in run.points] == [1]  # five milliseconds a token: broken at once
         run = bench(server, "slow", users=[], sweep=True, budget=Budget(requests=20, seconds=5))
@@ -349,7 +349,7 @@ def test_a_password_in_the_address_is_not_kept(server: Loopback) -> None:
 
 
 def test_a_server_that_hangs_up_after_each_answer_costs_no_retry() -> None:
-    """llama.cpp promises to keep the connection and closes it: found out once, then each request opens its own."""
+    """llama.cpp SLOs to keep the connection and closes it: found out once, then each request opens its own."""
     with loopback() as server:
         run = bench(server, "leaves", users=[3], retries=0)
         assert counted(run) == dict(server.sent)

@@ -30,7 +30,7 @@ from tokonomics.measure.priced_run import (
     rental_of,
 )
 from tokonomics.measure.validate import predict
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 
 RESULTS = Path(__file__).parent / "results"
 PRICE = Price(usd_per_hour=7.2, price_from="as given")
@@ -187,13 +187,13 @@ def test_gpus_that_hold_no_whole_replica_are_refused() -> None:
         machine_of(Stated(), "H100", 3, 2, None, None, None, None, None)
 
 
-def test_the_knee_is_the_smallest_load_near_the_top_and_the_best_keeps_the_promise() -> None:
+def test_the_knee_is_the_smallest_load_near_the_top_and_the_best_meets_the_slo() -> None:
     points = [point(1, 100, 0.01), point(4, 390, 0.011), point(16, 950, 0.02), point(64, 1000, 0.08)]
     prices = [8.0, 2.0, 0.9, 0.8]
     verdict = judge(points, prices)
     assert (verdict.knee, verdict.best) == (2, 3)
-    assert judge(points, prices, parse_promises("tpot_p99=50ms")).best == 2
-    assert judge(points, prices, parse_promises("tpot_p99=1ms")).best is None
+    assert judge(points, prices, parse_slos("tpot_p99=50ms")).best == 2
+    assert judge(points, prices, parse_slos("tpot_p99=1ms")).best is None
     assert judge(points, [None] * 4).best == 3  # without a price: the most tokens
 
 
@@ -247,10 +247,10 @@ def test_a_load_that_fails_requests_is_never_the_best() -> None:
     assert judge([point(1, 100), point(4, 400, failed=5)], [2.0, 1.0]).best == 0
 
 
-def test_a_promise_on_a_statistic_that_the_file_lacks_is_not_kept() -> None:
-    verdict = judge([point(1, 100)], [1.0], parse_promises("ttft_p90=1"))
+def test_a_slo_on_a_statistic_that_the_file_lacks_is_not_kept() -> None:
+    verdict = judge([point(1, 100)], [1.0], parse_slos("ttft_p90=1"))
     assert verdict.best is None
-    assert verdict.promises[0][0].measured_s is None
+    assert verdict.slos[0][0].measured_s is None
 
 
 def test_prompts_take_the_share_of_the_gpu_that_a_simulation_finds() -> None:

@@ -34,7 +34,7 @@ def test_an_engine_of_known_step_times_is_predicted_almost_exactly(tmp_path: Pat
     assert worst(result) < 0.02
 
 
-def test_the_real_engine_is_predicted_as_promised() -> None:
+def test_the_real_engine_is_predicted_as_asked() -> None:
     """Output within 3 %, TPOT p50 within 10 %, TTFT p50 and p99 within 20 % on the run that was not fitted."""
     (run,) = replay(read_engine_log(REAL), "here").runs
     assert run.run == "poisson-32"

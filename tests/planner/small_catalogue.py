@@ -8,14 +8,14 @@ from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.precision import Precision
 from tokonomics.planner.load import Load, load_of_shape
 from tokonomics.planner.plan import Plan, Question, plan
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 
 TODAY = date(2026, 11, 15)
 RECENT = date(2026, 11, 1)
 BF16 = (Precision.bf16,)
 CHAT = load_of_shape(5, "1000", "300")
 BUSY = load_of_shape(500, "1000", "300")
-PROMISES = parse_promises("ttft_p99=0.5,tpot_p99=0.05")
+SLOS = parse_slos("ttft_p99=0.5,tpot_p99=0.05")
 
 
 def offer(gpu: str, gpus: int, price: float, **more: object) -> Offer:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.planner.small_catalogue import OFFERS, PROMISES, asked, offer
+from tests.planner.small_catalogue import OFFERS, SLOS, asked, offer
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
@@ -15,7 +15,7 @@ from tokonomics.planner.plan import Limits, plan, study
 from tokonomics.questions.diff import _words
 from tokonomics.questions.plan import PlanRequest
 from tokonomics.report.diff_view import diff_markdown, verdict
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 
 SAID = {"model": "llama-3.1-8b", "rate": 5, "weights": "bf16", "gpu": ["H100", "L4"]}
 TODAY_FILE = _words(PlanRequest.of(SAID))
@@ -55,14 +55,14 @@ def blamed(**wishes: object) -> tuple[Blame, ...]:
     return blame(made)
 
 
-def test_a_promise_below_the_floor_names_the_fastest() -> None:
-    (found,) = blamed(promises=parse_promises("tpot_p99=0.0005"))
+def test_a_slo_below_the_floor_names_the_fastest() -> None:
+    (found,) = blamed(slos=parse_slos("tpot_p99=0.0005"))
     assert found.constraint == "--slo tpot_p99=0.0005"
     assert "lone request" in found.why
     # The nearest value is one that a plan can keep: a little above it, there is one.
     fastest_ms = float(found.nearest.rsplit("takes ", 1)[1].split()[0])
-    assert plan(asked(promises=parse_promises(f"tpot_p99={1.05 * fastest_ms}ms"))).best is not None
-    assert plan(asked(promises=parse_promises(f"tpot_p99={0.95 * fastest_ms}ms"))).best is None
+    assert plan(asked(slos=parse_slos(f"tpot_p99={1.05 * fastest_ms}ms"))).best is not None
+    assert plan(asked(slos=parse_slos(f"tpot_p99={0.95 * fastest_ms}ms"))).best is None
 
 
 def test_too_few_gpus_names_how_many_would_do() -> None:
@@ -123,6 +123,6 @@ def test_terms_that_nobody_sells_name_those_that_are_sold() -> None:
     assert found.nearest == "they are sold on: on_demand, spot"
 
 
-def test_two_promises_blame_the_one_that_cannot_be_kept() -> None:
-    promises = (*PROMISES, *parse_promises("e2e_p50=0.01"))
-    assert [each.constraint for each in blamed(promises=promises)] == ["--slo e2e_p50=0.01"]
+def test_two_slos_blame_the_one_that_cannot_be_kept() -> None:
+    slos = (*SLOS, *parse_slos("e2e_p50=0.01"))
+    assert [each.constraint for each in blamed(slos=slos)] == ["--slo e2e_p50=0.01"]

@@ -36,12 +36,12 @@ from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate
 from tokonomics.traffic.lengths import parse_lengths
-from tokonomics.traffic.promises import Promise, parse_promises
+from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.traffic.trace import make_trace
 
 TODAY = dt.date(2026, 11, 15)
 MODEL, ENGINE = find_model("llama-3.1-8b"), find_engine("vllm")
-PROMISES = parse_promises("ttft_p99=2,tpot_p99=0.1")
+SLOS = parse_slos("ttft_p99=2,tpot_p99=0.1")
 
 
 def offer(instance: str, gpu: str, gpus: int, usd: float, provider: str = "ours", **more: object) -> Offer:
@@ -55,7 +55,7 @@ def curve(demand: str = "12x12,12x3", inputs: str = "700", sizes: tuple[int, ...
 
 def machines(*offers: Offer, traffic: FleetTraffic | None = None, **more: object) -> Machines:
     market = FleetMarket(today=TODAY, **more)  # type: ignore[arg-type]
-    return fleet_machines(MODEL, ENGINE, offers, traffic or curve(), PROMISES, market)
+    return fleet_machines(MODEL, ENGINE, offers, traffic or curve(), SLOS, market)
 
 
 def test_a_machine_of_eight_runs_eight_replicas_at_its_whole_price() -> None:
@@ -78,10 +78,10 @@ def test_machines_of_one_name_are_all_looked_at() -> None:
     assert next(each.name for each in made.offers if made.kinds[each.name].gpu == "L4") == "ours other here TP1"
 
 
-def test_a_layout_that_breaks_the_promise_alone_takes_no_better_ones_place() -> None:
+def test_a_layout_that_breaks_the_slo_alone_takes_no_better_ones_place() -> None:
     """One layout is measured: an L4 looks cheapest by its hour, and takes 0.2 s for a prompt of 700 by itself."""
     both = offer("cheap", "L4", 1, 0.1), offer("quick", "H100-SXM", 1, 3.0)
-    slo = parse_promises("ttft_p99=0.1")
+    slo = parse_slos("ttft_p99=0.1")
     made = fleet_machines(MODEL, ENGINE, both, curve("24x2"), slo, FleetMarket(today=TODAY), measured=1)
     assert [each.gpu for each in made.kinds.values()] == ["H100-SXM"]
     assert "one request at a time" in made.refused["1×L4 bf16"]
@@ -93,11 +93,11 @@ def test_hosts_that_cannot_load_the_weights_are_named() -> None:
     assert "too little memory" in str(caught.value)
 
 
-def test_a_median_promise_refuses_no_layout_by_its_mean() -> None:
+def test_a_median_slo_refuses_no_layout_by_its_mean() -> None:
     """What most tokens keep, the mean of all need not: the planner's rule, and the fleet's."""
-    slo = parse_promises("tpot_p50=0.004")
+    slo = parse_slos("tpot_p50=0.004")
     assert tpot_limit(slo) is None
-    with pytest.raises(BadInput, match="keeps the promises") as caught:
+    with pytest.raises(BadInput, match="meets the SLOs") as caught:
         fleet_machines(MODEL, ENGINE, [offer("one", "L4", 1, 1.0)], curve(), slo, FleetMarket(today=TODAY))
     assert "even for one request at a time" in str(caught.value)
 
@@ -107,24 +107,24 @@ def test_capacity_is_what_the_simulator_says() -> None:
     made = machines(offer("one", "L40S", 1, 1.0), traffic=traffic)
     (only,) = made.offers
     deployment = made.deployments[only.name]
-    searched = highest_rate(lambda each: simulate(deployment, each), traffic.samples["all"], PROMISES, 3.0)
+    searched = highest_rate(lambda each: simulate(deployment, each), traffic.samples["all"], SLOS, 3.0)
     assert only.requests_per_s["all"] == pytest.approx(MARGIN * searched.rate, rel=0.02)
 
 
 def test_what_a_machine_is_counted_on_for_holds_in_other_hours_too() -> None:
     """The highest rate of one draw does not: some other hours break it."""
     sizes = (parse_lengths("900"), parse_lengths("99"))
-    promise = parse_promises("ttft_p99=1")
+    slo = parse_slos("ttft_p99=1")
     deployment = deploy(MODEL, find_gpu("RTXPRO6000"), ENGINE)
     sample = traffic_from_curve(parse_demand("24x1", 24), *sizes).samples["all"]
-    rate, _ = measure(deployment, sample, promise, 15.0)
+    rate, _ = measure(deployment, sample, slo, 15.0)
 
     def broken(rate: float, draws: int = 4) -> int:
         hours = [
             generate(parse_arrivals(f"poisson:{rate}"), *sizes, requests=int(rate * 3600), seed=100 + seed)
             for seed in range(draws)
         ]
-        return sum(not outcome(simulate(deployment, hour), promise).slo[0].kept for hour in hours)
+        return sum(not outcome(simulate(deployment, hour), slo).slo[0].kept for hour in hours)
 
     assert broken(rate) == 0
     assert broken(rate / MARGIN, 16) > 0
@@ -166,7 +166,7 @@ def test_long_requests_need_the_larger_machine() -> None:
     long_ones = curve("24x2", "lognormal:mean=9000,p99=60000,max=100000", (20_000,))
     assert len(long_ones.samples) == 2
     sold = [offer("small", "L4", 1, 0.5), offer("large", "H100-SXM", 1, 3.0)]
-    made = fleet_machines(MODEL, ENGINE, sold, long_ones, parse_promises("tpot_p99=0.2"), FleetMarket(today=TODAY))
+    made = fleet_machines(MODEL, ENGINE, sold, long_ones, parse_slos("tpot_p99=0.2"), FleetMarket(today=TODAY))
     held = {made.kinds[each.name].gpu: set(each.requests_per_s) for each in made.offers}
     assert held["H100-SXM"] == set(long_ones.samples)
     assert "> 20 K tokens" not in held.get("L4", set())
@@ -179,12 +179,12 @@ def test_what_cannot_be_held_names_the_nearest() -> None:
             ENGINE,
             [offer("one", "L4", 1, 1.0)],
             curve(),
-            PROMISES,
+            SLOS,
             FleetMarket(today=TODAY),
         )
     assert "needs 8 GPUs" in str(caught.value)
-    slow = parse_promises("tpot_p99=0.001")
-    with pytest.raises(BadInput, match="keeps the promises") as caught:
+    slow = parse_slos("tpot_p99=0.001")
+    with pytest.raises(BadInput, match="meets the SLOs") as caught:
         fleet_machines(MODEL, ENGINE, [offer("one", "L4", 1, 1.0)], curve(), slow, FleetMarket(today=TODAY))
     assert "for a single request" in str(caught.value)
     with pytest.raises(BadInput, match="no offer has a price"):
@@ -222,7 +222,7 @@ def test_a_fleet_stays_in_one_region_unless_told() -> None:
             "",
             machines(*here, there, anywhere=anywhere),
             curve(),
-            PROMISES,
+            SLOS,
             Wishes(),
             FleetBounds(anywhere=anywhere),
             with_replay=False,
@@ -263,29 +263,29 @@ def test_a_log_that_repeats_is_replayed_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("terms", [list(Terms), [Terms.reserved, Terms.spot]])
-def test_spot_that_is_not_bought_again_is_not_counted_on_where_a_promise_is_made(terms: list[Terms]) -> None:
-    """One zone goes at once: with a promise firm machines carry all, a batch may wait for the zone."""
+def test_spot_that_is_not_bought_again_is_not_counted_on_where_a_slo_is_made(terms: list[Terms]) -> None:
+    """One zone goes at once: with a SLO firm machines carry all, a batch may wait for the zone."""
     sold = offer("one", "L40S", 1, 1.0, spot_usd_per_hour=0.2, reserved_3yr_usd_per_hour=0.6)
     made = machines(sold, terms=terms)
     wishes = Wishes(fallback=False)
 
-    def bought(promises: Sequence[Promise], max_zone_share: float | None = None) -> FleetReport:
+    def bought(slos: Sequence[Slo], max_zone_share: float | None = None) -> FleetReport:
         return plan_fleet(
             "m",
             "",
             made,
             curve(),
-            promises,
+            slos,
             wishes,
             FleetBounds(max_spot_share=1.0, max_zone_share=max_zone_share),
             with_replay=False,
         )
 
-    promised = bought(PROMISES)
+    promised = bought(SLOS)
     assert all(
         firm >= rate * (1 - 1e-6) for firm, rate in zip(promised.plan.firm_capacity, promised.plan.demand, strict=True)
     )
-    batch, own_risk = bought(()), bought(PROMISES, max_zone_share=1.0)
+    batch, own_risk = bought(()), bought(SLOS, max_zone_share=1.0)
     assert max(batch.plan.firm_capacity) == max(own_risk.plan.firm_capacity) == 0
     assert not batch.bought_again
 
@@ -299,10 +299,10 @@ def test_interruptions_that_nobody_knows_are_called_assumed() -> None:
 
 
 @pytest.mark.slow
-def test_a_fleet_that_breaks_its_promise_is_bought_again_and_one_that_still_does_says_so_first() -> None:
+def test_a_fleet_that_breaks_its_slo_is_bought_again_and_one_that_still_does_says_so_first() -> None:
     made = machines(offer("one", "L40S", 1, 1.0))
     mended, broken = (
-        plan_fleet("m", "", made.counted_less(factor), curve(f"24x{1.1 * most}"), PROMISES, Wishes())
+        plan_fleet("m", "", made.counted_less(factor), curve(f"24x{1.1 * most}"), SLOS, Wishes())
         for most in [made.offers[0].requests_per_s["all"]]
         for factor in (1.12, 2.0)
     )
@@ -311,13 +311,13 @@ def test_a_fleet_that_breaks_its_promise_is_bought_again_and_one_that_still_does
     assert not broken.replays[0].kept
     screen = Console(file=io.StringIO(), width=120)
     screen.print(fleet_view(broken))
-    assert screen.file.getvalue().startswith("This fleet does not keep its promise")  # type: ignore[attr-defined]
+    assert screen.file.getvalue().startswith("This fleet does not meet its SLO")  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow
-def test_the_bought_fleet_keeps_its_promise_on_its_own_traffic() -> None:
+def test_the_bought_fleet_keeps_its_slo_on_its_own_traffic() -> None:
     made = machines(offer("one", "L40S", 1, 1.0), offer("small", "L4", 1, 0.35), offer("large", "H100-SXM", 1, 2.2))
-    report = plan_fleet("m", "", made, curve(), PROMISES, Wishes(), gap=0.02)
+    report = plan_fleet("m", "", made, curve(), SLOS, Wishes(), gap=0.02)
     calm, loss = report.replays
     assert calm.kept
     assert calm.requests == pytest.approx(calm.hours * 12 * 3600, rel=0.02)

@@ -24,7 +24,7 @@ from tokonomics.planner.fleet_replay import (
     window_of,
     with_interruptions,
 )
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
 L40S = deploy(find_model("llama-3.1-8b"), find_gpu("L40S"), find_engine("vllm"))
@@ -141,12 +141,12 @@ def served(offer: FleetOffer, plan: FleetPlan, places: list[Place], rate: float)
         traffic,
         ("all",),
         np.zeros(len(traffic), np.int32),
-        parse_promises("ttft_p99=1,tpot_p99=0.1"),
+        parse_slos("ttft_p99=1,tpot_p99=0.1"),
         window=(0.0, 3600.0),
     )
 
 
-def test_a_promise_is_judged_by_the_size_class_that_waits_longest_and_refusals_are_not_answered() -> None:
+def test_a_slo_is_judged_by_the_size_class_that_waits_longest_and_refusals_are_not_answered() -> None:
     """One large prompt in a hundred hides beyond a p95 of all; by itself it is far too late."""
     inputs = np.where(np.arange(40_000) % 100 == 0, 20_000, 100)
     inputs[5] = 400_000  # Beyond the model's context.
@@ -162,7 +162,7 @@ def test_a_promise_is_judged_by_the_size_class_that_waits_longest_and_refusals_a
             traffic,
             classes,
             class_of,
-            parse_promises("ttft_p95=0.5"),
+            parse_slos("ttft_p95=0.5"),
             window=(0.0, 80_000.0),
         )
 

@@ -3,14 +3,14 @@
 from functools import cache
 
 import pytest
-from tests.planner.small_catalogue import BF16, OFFERS, PROMISES, asked, offer
+from tests.planner.small_catalogue import BF16, OFFERS, SLOS, asked, offer
 
 from tokonomics.catalog.offers import Offer
 from tokonomics.planner.flips import FURTHEST, Flip, Flips, flips
 from tokonomics.planner.load import Load, load_of_shape
 from tokonomics.planner.plan import Candidate, Study, study
 from tokonomics.planner.what_if import stretched
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 
 LOAD = load_of_shape(8, "1000", "300")
 """At eight requests a second three GPUs are near each other."""
@@ -18,14 +18,14 @@ LOAD = load_of_shape(8, "1000", "300")
 
 @cache
 def made(simulate: bool = True, traffic: bool = True) -> tuple[Study, Flips]:
-    base = study(asked(simulate=simulate, promises=PROMISES, load=LOAD, weights=BF16))
+    base = study(asked(simulate=simulate, slos=SLOS, load=LOAD, weights=BF16))
     found = flips(base, None if traffic else ())
     assert found is not None
     return base, found
 
 
 def pick_of(load: Load = LOAD, offers: tuple[Offer, ...] = OFFERS, simulate: bool = True) -> Candidate:
-    best = study(asked(simulate=simulate, promises=PROMISES, load=load, weights=BF16, offers=offers)).plan.best
+    best = study(asked(simulate=simulate, slos=SLOS, load=load, weights=BF16, offers=offers)).plan.best
     assert best is not None
     return best
 
@@ -128,4 +128,4 @@ def test_a_single_gpu_is_never_flipped() -> None:
 
 
 def test_without_a_pick_there_is_nothing_to_flip() -> None:
-    assert flips(study(asked(promises=parse_promises("tpot_p99=0.0001")))) is None
+    assert flips(study(asked(slos=parse_slos("tpot_p99=0.0001")))) is None

@@ -5,18 +5,18 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from tests.planner.small_catalogue import CHAT, OFFERS, PROMISES, asked, offer
+from tests.planner.small_catalogue import CHAT, OFFERS, SLOS, asked, offer
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.planner.frontier import Frontier, FrontierPoint, frontier
 from tokonomics.planner.plan import Limits, plan, prospects
 from tokonomics.serving.steady import ReplicaCurve
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 
 
 @cache
 def made() -> Frontier:
-    return frontier(asked(promises=PROMISES, kv=(Precision.bf16, Precision.fp8)))
+    return frontier(asked(slos=SLOS, kv=(Precision.bf16, Precision.fp8)))
 
 
 def every_fleet() -> list[tuple[float, float, float]]:
@@ -72,20 +72,20 @@ def test_prices_per_token_are_the_whole_bill_over_all_tokens() -> None:
         assert point.usd_per_mtok == pytest.approx(point.usd_per_month / tokens * 1e6)
 
 
-def test_a_point_keeps_the_promises_when_its_means_do() -> None:
+def test_a_point_meets_the_slos_when_its_means_do() -> None:
     for point in made().by_gpu_ttft:
         assert point.keeps == (point.tpot_s <= 0.05 and point.ttft_s <= 0.5)
 
 
-def test_promises_do_not_move_the_front() -> None:
-    strict = frontier(asked(promises=parse_promises("tpot_p99=0.001"), kv=(Precision.bf16, Precision.fp8)))
+def test_slos_do_not_move_the_front() -> None:
+    strict = frontier(asked(slos=parse_slos("tpot_p99=0.001"), kv=(Precision.bf16, Precision.fp8)))
     assert [point.model_copy(update={"keeps": True}) for point in strict.tpot] == [
         point.model_copy(update={"keeps": True}) for point in made().tpot
     ]
 
 
 def test_the_front_begins_at_or_below_the_bill_of_the_pick() -> None:
-    best = plan(asked(promises=PROMISES)).best
+    best = plan(asked(slos=SLOS)).best
     assert best is not None
     assert made().tpot[-1].usd_per_month <= best.usd_per_month * (1 + 1e-9)
 

@@ -13,7 +13,7 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 from rich.console import Console, RenderableType
-from tests.planner.small_catalogue import OFFERS, PROMISES, TODAY, offer
+from tests.planner.small_catalogue import OFFERS, SLOS, TODAY, offer
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -46,7 +46,7 @@ from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.units import usd
 
 A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
@@ -57,7 +57,7 @@ CHEAP = (
     offer("H100-SXM", 1, 3.0, spot_usd_per_hour=1.0, reserved_3yr_usd_per_hour=1.8),
     OFFERS[4],
 )
-NOW = Setup(A100, load_of_shape(40, "1000", "300"), CHEAP, TODAY, PROMISES)
+NOW = Setup(A100, load_of_shape(40, "1000", "300"), CHEAP, TODAY, SLOS)
 QUICK = ("weights", "kv", "commit", "spot", "hardware", "speculation")
 
 
@@ -85,7 +85,7 @@ def test_each_lever_alone_is_a_direct_simulation_of_the_changed_setup() -> None:
             FleetSettings(replicas=pulled.bill.replicas, router=pulled.bill.router),
             max_sequences=pulled.bill.max_sequences,
         )  # fmt: skip
-        made = outcome(direct, PROMISES)
+        made = outcome(direct, SLOS)
         assert made.slo_kept
         assert made.ttft_s == pulled.bill.ttft_s
         assert made.tpot_s == pulled.bill.tpot_s
@@ -236,7 +236,7 @@ def test_host_memory_that_is_not_told_or_not_left_is_refused() -> None:
 
 
 def test_an_old_price_of_a_memory_marks_the_bill() -> None:
-    setup = replace(NOW, load=_talks(), promises=())
+    setup = replace(NOW, load=_talks(), slos=())
     plain, disk = Bills().of(setup), Bills().of(replace(setup, tiers="ssd=500"))
     assert isinstance(plain, SetupBill)
     assert isinstance(disk, SetupBill)
@@ -390,7 +390,7 @@ def test_long_traffic_is_right_sized_for_its_bursts_and_never_to_a_dearer_gpu(mo
     assert len(window) == 5_000
     assert window.rate > 4 * load.trace.rate
     offers = (offer("A100-80GB", 1, 2.0), offer("H100-SXM", 1, 3.8))
-    on_a100 = Setup(A100, load, offers, TODAY, PROMISES)
+    on_a100 = Setup(A100, load, offers, TODAY, SLOS)
     on_h100 = on_a100.deployed(gpu=find_gpu("H100"))
     bills = Bills()
     dear, cheap = bills.of(on_a100), bills.of(on_h100)
@@ -444,13 +444,13 @@ def test_the_ranking_names_the_gpus_it_moves_to_and_tells_effort_and_risk_below(
 
 @cache
 def drafting_stack(**said: object) -> Stacked:
-    """One GPU for sale and a tight promise per token: a good draft needs fewer replicas."""
+    """One GPU for sale and a tight SLO per token: a good draft needs fewer replicas."""
     alone = frozenset(KNOBS) - {"batch", "speculation"}
     lone = replace(
         NOW,
         load=load_of_shape(5, "1000", "300"),
         offers=CHEAP[1:2],
-        promises=parse_promises("ttft_p99=1,tpot_p99=13ms"),
+        slos=parse_slos("ttft_p99=1,tpot_p99=13ms"),
     )
     return stack(lone, Choices(without=alone, **said))  # type: ignore[arg-type]
 

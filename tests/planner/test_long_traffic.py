@@ -18,7 +18,7 @@ from tokonomics.planner.sizing import size
 from tokonomics.planner.trials import Sized, serve
 from tokonomics.serving.outcome import request_latencies
 from tokonomics.serving.simulator import Simulation
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
 DAY = Setup(
@@ -26,7 +26,7 @@ DAY = Setup(
     load_of_shape(None, "1500", "200", arrivals="diurnal:0.5,peak=3"),
     OFFERS,
     TODAY,
-    parse_promises("ttft_p99=2,tpot_p90=0.2"),
+    parse_slos("ttft_p99=2,tpot_p90=0.2"),
 )
 
 
@@ -60,7 +60,7 @@ def test_no_more_requests_are_late_in_the_busiest_part_than_in_all() -> None:
     assert 0 < late[0] <= late[1]
 
 
-def test_a_spike_that_the_promise_lets_be_late_does_not_choose_the_gpu() -> None:
+def test_a_spike_that_the_slo_lets_be_late_does_not_choose_the_gpu() -> None:
     """One request in seventeen comes in a spike, and one in ten may be late: the quiet rest asks for one A100.
 
     The spike alone would be served cheapest by H100s, and then no other GPU would seem to save anything.
@@ -71,7 +71,7 @@ def test_a_spike_that_the_promise_lets_be_late_does_not_choose_the_gpu() -> None
     assert len(load.trace) > lever_list.PLANNED_WHOLE
     on = {
         gpu: Setup(deploy(DAY.deployment.model, find_gpu(gpu), DAY.deployment.engine), load, OFFERS, TODAY,
-                   parse_promises("ttft_p90=2"))
+                   parse_slos("ttft_p90=2"))
         for gpu in ("L4", "A100-80GB", "H100")
     }  # fmt: skip
     bills = Bills()

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tests.planner.small_catalogue import CHAT, PROMISES, asked
+from tests.planner.small_catalogue import CHAT, SLOS, asked
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import interval
@@ -20,18 +20,18 @@ from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.step_table import StepTable
-from tokonomics.traffic.promises import Promise, parse_promises
+from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.traffic.trace import PrefixBlocks, make_trace
 
 
 @cache
 def simulated(slo: str = "ttft_p99=0.5,tpot_p99=0.05", spare: int = 0) -> Study:
-    return study(asked(simulate=True, promises=parse_promises(slo), limits=Limits(spare=spare)))
+    return study(asked(simulate=True, slos=parse_slos(slo), limits=Limits(spare=spare)))
 
 
-def breaks(deployment: Deployment, load: Load, replicas: int, promises: tuple[Promise, ...] = PROMISES) -> str | None:
+def breaks(deployment: Deployment, load: Load, replicas: int, slos: tuple[Slo, ...] = SLOS) -> str | None:
     made = simulate(deployment, load.trace, FleetSettings(replicas=replicas))
-    return what_breaks(made, outcome(made, promises))
+    return what_breaks(made, outcome(made, slos))
 
 
 def slow_steps(table: StepTable, times: float) -> StepTable:
@@ -72,7 +72,7 @@ def test_the_traffic_may_grow_to_the_headroom_and_no_further() -> None:
 
 
 @pytest.mark.explore
-def test_a_looser_promise_never_leaves_less_room_on_the_same_replicas() -> None:
+def test_a_looser_slo_never_leaves_less_room_on_the_same_replicas() -> None:
     rooms = [headroom(simulated(f"ttft_p99={seconds},tpot_p99=0.05")) for seconds in (0.5, 0.8, 2)]
     replicas = {room.replicas for room in rooms if room}
     assert len(replicas) == 1
@@ -98,16 +98,16 @@ def test_in_closed_form_the_room_ends_where_the_replicas_are_full() -> None:
 
 
 def test_without_a_pick_there_is_no_room() -> None:
-    assert headroom(study(asked(promises=parse_promises("tpot_p99=0.0001")))) is None
+    assert headroom(study(asked(slos=parse_slos("tpot_p99=0.0001")))) is None
 
 
 def test_latencies_of_slow_steps_are_those_of_fast_traffic_stretched(monkeypatch: pytest.MonkeyPatch) -> None:
     made = simulated()
     assert made.plan.best is not None
     deployment = made.of(made.plan.best).deployment
-    load, promises = slower(CHAT, PROMISES, 2.0)
+    load, slos = slower(CHAT, SLOS, 2.0)
     fast = simulate(deployment, load.trace, FleetSettings(replicas=3)).served
-    assert [each.seconds for each in promises] == [0.25, 0.025]
+    assert [each.seconds for each in slos] == [0.25, 0.025]
     make_steps_slow(monkeypatch, 2.0)
     slow = simulate(deployment, CHAT.trace, FleetSettings(replicas=3)).served
     np.testing.assert_allclose(slow.finish_s, 2 * fast.finish_s, rtol=1e-9)

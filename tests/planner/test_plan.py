@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 from tests.explore import some
-from tests.planner.small_catalogue import BF16, BUSY, CHAT, OFFERS, PROMISES, RECENT, asked, offer, planned
+from tests.planner.small_catalogue import BF16, BUSY, CHAT, OFFERS, RECENT, SLOS, asked, offer, planned
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -26,9 +26,9 @@ from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
-from tokonomics.serving.steady import MissesPromise, ReplicaCurve
-from tokonomics.traffic.promises import Promise, parse_promises
+from tokonomics.serving.steady import MissesSlo, ReplicaCurve
 from tokonomics.traffic.readers import open_trace
+from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.traffic.trace import make_trace
 
 
@@ -80,8 +80,8 @@ def test_the_ranking_is_by_bill_and_prefers_more_bits_at_the_same_bill() -> None
     assert keys == sorted(keys)
 
 
-def test_the_quick_fleet_carries_the_traffic_within_the_promise_in_the_mean() -> None:
-    result = planned(promises=parse_promises("tpot_mean=0.02"))
+def test_the_quick_fleet_carries_the_traffic_within_the_slo_in_the_mean() -> None:
+    result = planned(slos=parse_slos("tpot_mean=0.02"))
     assert result.ranked
     for row in result.ranked:
         assert row.replicas * row.capacity_requests_per_s * 0.7 >= 5 * (1 - 1e-9)
@@ -94,30 +94,30 @@ def test_the_quick_fleet_carries_the_traffic_within_the_promise_in_the_mean() ->
 # --- sized by simulation --------------------------------------------------------------------------------------------
 
 
-def exhaustive(load: Load, promises: tuple[Promise, ...], weights: tuple[Precision, ...], most: int) -> Iterator[float]:
-    """USD a month of every layout on every offer, each simulated on 1, 2, 3 … replicas until all promises hold."""
+def exhaustive(load: Load, slos: tuple[Slo, ...], weights: tuple[Precision, ...], most: int) -> Iterator[float]:
+    """USD a month of every layout on every offer, each simulated on 1, 2, 3 … replicas until all SLOs hold."""
     for each, precision in product(OFFERS, weights):
         gpu, model = find_gpu(each.gpu), find_model("llama-3.1-8b")
         for tp in valid_tp(model, each.gpus):
             one = Deployment(model=model, gpu=gpu, engine=find_engine("vllm"), tp=tp, weights=precision, kv=BF16[0])
             if not max_sequences(one, load.longest):
                 continue
-            replicas = next((number for number in range(1, most + 1) if holds(one, load, promises, number)), None)
+            replicas = next((number for number in range(1, most + 1) if holds(one, load, slos, number)), None)
             if replicas:
                 yield math.ceil(replicas / (each.gpus // tp)) * (each.usd_per_hour or 0) * 730
 
 
-def holds(one: Deployment, load: Load, promises: tuple[Promise, ...], replicas: int) -> bool:
+def holds(one: Deployment, load: Load, slos: tuple[Slo, ...], replicas: int) -> bool:
     """With the engine's own batch limit, or with the one that the closed form allows."""
     limits: list[int | None] = [None]
-    strictest = min((each.seconds for each in promises if each.latency == "tpot"), default=None)
+    strictest = min((each.seconds for each in slos if each.latency == "tpot"), default=None)
     try:
         limits.append(curve_for(one, load).capacity(strictest).batch)
-    except MissesPromise:
+    except MissesSlo:
         return False
     for limit, router in product(limits, (Router.round_robin, Router.least_outstanding)):
         simulation = simulate(one, load.trace, FleetSettings(replicas=replicas, router=router), max_sequences=limit)
-        if what_breaks(simulation, outcome(simulation, promises)) is None:
+        if what_breaks(simulation, outcome(simulation, slos)) is None:
             return True
     return False
 
@@ -135,17 +135,17 @@ def holds(one: Deployment, load: Load, promises: tuple[Promise, ...], replicas: 
     ),
 )
 def test_the_pick_is_that_of_simulating_everything(rate: float, shape: tuple[str, str], slo: str) -> None:
-    load, promises = load_of_shape(rate, *shape), parse_promises(slo)
+    load, slos = load_of_shape(rate, *shape), parse_slos(slo)
     weights = (Precision.bf16, Precision.fp8)
-    result = planned(load=load, promises=promises, weights=weights, simulate=True)
+    result = planned(load=load, slos=slos, weights=weights, simulate=True)
     assert result.best is not None
-    assert result.best.usd_per_month == pytest.approx(min(exhaustive(load, promises, weights, most=24)))
+    assert result.best.usd_per_month == pytest.approx(min(exhaustive(load, slos, weights, most=24)))
     assert result.simulations > 0
 
 
-def test_the_pick_keeps_its_promise_and_one_replica_less_does_not() -> None:
+def test_the_pick_keeps_its_slo_and_one_replica_less_does_not() -> None:
     load = load_of_shape(40, "1000", "300")
-    made = study(asked(load=load, promises=PROMISES, weights=BF16, simulate=True, offers=(OFFERS[1],)))
+    made = study(asked(load=load, slos=SLOS, weights=BF16, simulate=True, offers=(OFFERS[1],)))
     best = made.plan.best
     assert best is not None
     assert best.replicas > 1
@@ -154,13 +154,13 @@ def test_the_pick_keeps_its_promise_and_one_replica_less_does_not() -> None:
     assert best.ttft_s.p99 <= 0.5
     assert best.tpot_s.p99 <= 0.05
     deployment = made.of(best).deployment
-    assert not holds(deployment, load, PROMISES, best.replicas - 1)
+    assert not holds(deployment, load, SLOS, best.replicas - 1)
 
 
 def test_a_spare_replica_comes_on_top() -> None:
-    without = planned(promises=PROMISES, simulate=True).best
-    spare = planned(promises=PROMISES, simulate=True, limits=Limits(spare=1), offers=OFFERS[:2]).best
-    alone = planned(promises=PROMISES, simulate=True, offers=OFFERS[:2]).best
+    without = planned(slos=SLOS, simulate=True).best
+    spare = planned(slos=SLOS, simulate=True, limits=Limits(spare=1), offers=OFFERS[:2]).best
+    alone = planned(slos=SLOS, simulate=True, offers=OFFERS[:2]).best
     assert without is not None
     assert spare is not None
     assert alone is not None
@@ -169,23 +169,23 @@ def test_a_spare_replica_comes_on_top() -> None:
 
 
 @pytest.mark.parametrize("simulated", some([False, True], keep=1))
-def test_fewer_requests_a_looser_promise_or_another_offer_never_raise_the_bill(simulated: bool) -> None:
-    now = bill(promises=PROMISES, simulate=simulated)
-    loose, strict = (parse_promises(text) for text in ("ttft_p99=2,tpot_p99=0.2", "ttft_p99=0.2,tpot_p99=0.02"))
-    assert bill(promises=loose, simulate=simulated) <= now <= bill(promises=strict, simulate=simulated)
+def test_fewer_requests_a_looser_slo_or_another_offer_never_raise_the_bill(simulated: bool) -> None:
+    now = bill(slos=SLOS, simulate=simulated)
+    loose, strict = (parse_slos(text) for text in ("ttft_p99=2,tpot_p99=0.2", "ttft_p99=0.2,tpot_p99=0.02"))
+    assert bill(slos=loose, simulate=simulated) <= now <= bill(slos=strict, simulate=simulated)
     for rate in (1, 2.5, 4.5):
-        assert bill(load=load_of_shape(rate, "1000", "300"), promises=PROMISES, simulate=simulated) <= now
-    assert bill(offers=(*OFFERS, offer("L40S", 1, 1.0)), promises=PROMISES, simulate=simulated) <= now
-    assert bill(limits=Limits(max_usd_per_gpu_hour=2.5), promises=PROMISES, simulate=simulated) >= now
-    assert bill(limits=Limits(max_gpus=2), promises=PROMISES, simulate=simulated) >= now
-    assert bill(limits=Limits(max_utilization=0.3), promises=PROMISES, simulate=simulated) >= now
-    assert bill(weights=BF16, promises=PROMISES, simulate=simulated) >= now
+        assert bill(load=load_of_shape(rate, "1000", "300"), slos=SLOS, simulate=simulated) <= now
+    assert bill(offers=(*OFFERS, offer("L40S", 1, 1.0)), slos=SLOS, simulate=simulated) <= now
+    assert bill(limits=Limits(max_usd_per_gpu_hour=2.5), slos=SLOS, simulate=simulated) >= now
+    assert bill(limits=Limits(max_gpus=2), slos=SLOS, simulate=simulated) >= now
+    assert bill(limits=Limits(max_utilization=0.3), slos=SLOS, simulate=simulated) >= now
+    assert bill(weights=BF16, slos=SLOS, simulate=simulated) >= now
 
 
 def test_the_requests_of_a_log_are_the_ones_served() -> None:
     log = open_trace("azure-conv").read()
     load = load_of_log(log)
-    best = planned(load=load, promises=PROMISES, simulate=True).best
+    best = planned(load=load, slos=SLOS, simulate=True).best
     assert best is not None
     assert best.simulated
     assert load.workload.rate == pytest.approx((len(log) - 1) / log.duration_s)
@@ -209,32 +209,32 @@ def mixed(rate: float) -> Load:
 
 @pytest.mark.explore
 def test_lengths_that_anti_correlate_do_not_cost_a_replica() -> None:
-    load, promises = mixed(40), parse_promises("ttft_p99=5")
-    found = bill(load=load, promises=promises, weights=BF16, simulate=True)
-    assert found == pytest.approx(min(exhaustive(load, promises, BF16, most=30)))
+    load, slos = mixed(40), parse_slos("ttft_p99=5")
+    found = bill(load=load, slos=slos, weights=BF16, simulate=True)
+    assert found == pytest.approx(min(exhaustive(load, slos, BF16, most=30)))
 
 
 def test_requests_with_the_same_timestamp_are_kept_apart_by_enough_replicas() -> None:
     # Ten requests at every full second: on one replica they meet, however slowly the log is replayed.
     arrivals = np.repeat(np.arange(2000.0), 10)
     load = load_of_log(make_trace(arrivals, np.full(20_000, 4000), np.full(20_000, 20)))
-    best = planned(load=load, promises=parse_promises("ttft_p99=0.6"), weights=BF16, simulate=True).best
+    best = planned(load=load, slos=parse_slos("ttft_p99=0.6"), weights=BF16, simulate=True).best
     assert best is not None
     assert best.ttft_s.p99 is not None
     assert best.ttft_s.p99 <= 0.6
 
 
 def test_a_lone_request_is_no_quicker_than_the_floor_says() -> None:
-    promises = parse_promises("ttft_p99=1,ttft_p50=1,tpot_p90=1,e2e_p99=99,e2e_mean=99,ttft_mean=1")
+    slos = parse_slos("ttft_p99=1,ttft_p50=1,tpot_p90=1,e2e_p99=99,e2e_mean=99,ttft_mean=1")
     for seed, gpu in product(range(3), ("H100-SXM", "L4")):
         load = load_of_shape(2, "lognormal:mean=800,p99=6000", "lognormal:mean=200,p99=900", seed=seed)
         one = deploy(find_model("llama-3.1-8b"), find_gpu(gpu), find_engine("vllm"))
         apart = replace(load.trace, arrival_s=np.arange(len(load.trace), dtype=np.float64) * 1e4)
-        delivered = {each.promise: each.delivered_s or 0.0 for each in outcome(simulate(one, apart), promises).slo}
-        for floor in floors(step_model(one), load, promises):
-            assert floor.seconds <= delivered[str(floor.promise)] * 1.01, (gpu, floor)
-            if floor.promise.latency == "ttft":
-                assert floor.seconds >= 0.7 * delivered[str(floor.promise)]
+        delivered = {each.slo: each.delivered_s or 0.0 for each in outcome(simulate(one, apart), slos).slo}
+        for floor in floors(step_model(one), load, slos):
+            assert floor.seconds <= delivered[str(floor.slo)] * 1.01, (gpu, floor)
+            if floor.slo.latency == "ttft":
+                assert floor.seconds >= 0.7 * delivered[str(floor.slo)]
 
 
 def test_a_batch_from_a_log_is_fed_evenly() -> None:
@@ -264,8 +264,8 @@ def test_spot_is_priced_where_there_is_a_spot_price_and_refused_elsewhere() -> N
     ("options", "fragment"),
     [
         ({"model": "llama-3.1-70b", "offers": (OFFERS[1],), "weights": BF16}, "does not fit: 141 GB of weights"),
-        ({"promises": parse_promises("tpot_p99=0.0005")}, "misses TPOT p99 by"),
-        ({"promises": parse_promises("ttft_p50=0.001")}, "even for a lone request"),
+        ({"slos": parse_slos("tpot_p99=0.0005")}, "misses TPOT p99 by"),
+        ({"slos": parse_slos("ttft_p50=0.001")}, "even for a lone request"),
         ({"limits": Limits(max_usd_per_gpu_hour=0.1)}, "dearer than $0.100"),
         ({"limits": Limits(max_gpus=1), "load": BUSY}, "more GPUs than allowed"),
         ({"load": load_of_shape(1, "200000", "1")}, "131,072 of context"),

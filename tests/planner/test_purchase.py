@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.planner.small_catalogue import PROMISES, TODAY, offer
+from tests.planner.small_catalogue import SLOS, TODAY, offer
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -24,7 +24,7 @@ OFFERS = (
     offer("A100-80GB", 1, 2.0, reserved_1yr_usd_per_hour=1.5, spot_usd_per_hour=0.8),
     offer("A100-80GB", 8, 15.0, reserved_1yr_usd_per_hour=10.0),
 )
-HERE = Setup(A100, load_of_shape(5, "1000", "100"), OFFERS, TODAY, PROMISES, commit=True)
+HERE = Setup(A100, load_of_shape(5, "1000", "100"), OFFERS, TODAY, SLOS, commit=True)
 HOURS = 24
 
 

@@ -4,14 +4,14 @@ import math
 from functools import cache
 
 import pytest
-from tests.planner.small_catalogue import BF16, OFFERS, PROMISES, asked
+from tests.planner.small_catalogue import BF16, OFFERS, SLOS, asked
 
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Study, prospects, study
 from tokonomics.planner.regret import Regret, least_regret
 from tokonomics.planner.search import Placed
 from tokonomics.planner.what_if import resize
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 
 RATES = (3.0, 9.0, 30.0)
 
@@ -19,7 +19,7 @@ RATES = (3.0, 9.0, 30.0)
 @cache
 def made(simulate: bool = True) -> tuple[tuple[Study, ...], Regret]:
     studies = tuple(
-        study(asked(load=load_of_shape(rate, "1000", "300"), simulate=simulate, promises=PROMISES, weights=BF16))
+        study(asked(load=load_of_shape(rate, "1000", "300"), simulate=simulate, slos=SLOS, weights=BF16))
         for rate in RATES
     )
     found = least_regret(studies)
@@ -86,5 +86,5 @@ def test_one_case_has_no_regret() -> None:
 
 
 def test_a_demand_that_nothing_serves_has_no_answer() -> None:
-    none = study(asked(promises=parse_promises("tpot_p99=0.0001")))
+    none = study(asked(slos=parse_slos("tpot_p99=0.0001")))
     assert least_regret([*made()[0], none]) is None

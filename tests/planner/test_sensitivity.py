@@ -4,19 +4,19 @@ import math
 from functools import cache
 
 import pytest
-from tests.planner.small_catalogue import BF16, OFFERS, PROMISES, asked
+from tests.planner.small_catalogue import BF16, OFFERS, SLOS, asked
 
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.sensitivity import Case, Sensitivity, sensitivity
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 
 BUSIER = load_of_shape(12, "1000", "300")
 
 
 @cache
 def made() -> tuple[Study, Sensitivity]:
-    base = study(asked(simulate=True, promises=PROMISES, load=BUSIER, weights=BF16))
+    base = study(asked(simulate=True, slos=SLOS, load=BUSIER, weights=BF16))
     found = sensitivity(base)
     assert found is not None
     return base, found
@@ -38,8 +38,8 @@ def test_every_assumption_is_changed_and_the_strongest_comes_first() -> None:
     assert names == traffic | {
         "speed of the replicas",
         "price of the machine",
-        "promised ttft_p99",
-        "promised tpot_p99",
+        "SLO ttft_p99",
+        "SLO tpot_p99",
     }
     swings = [each.usd(found.usd_per_month) for each in found.swings]
     assert swings == sorted(swings, reverse=True)
@@ -47,13 +47,13 @@ def test_every_assumption_is_changed_and_the_strongest_comes_first() -> None:
     assert found.usd_per_month == base.plan.best.usd_per_month
 
 
-def test_more_work_never_costs_less_and_looser_promises_never_more() -> None:
+def test_more_work_never_costs_less_and_looser_slos_never_more() -> None:
     mid = made()[1].usd_per_month * (1 + 1e-9)
     for name in ("requests a second", "prompt tokens", "answer tokens", "price of the machine"):
         few, many = cases(name)
         assert usd(few) <= mid
         assert usd(many) * (1 + 1e-9) >= made()[1].usd_per_month
-    for name in ("speed of the replicas", "promised ttft_p99", "promised tpot_p99"):
+    for name in ("speed of the replicas", "SLO ttft_p99", "SLO tpot_p99"):
         strict, loose = cases(name)
         assert usd(strict) * (1 + 1e-9) >= made()[1].usd_per_month
         assert usd(loose) <= mid
@@ -67,7 +67,7 @@ def test_the_bill_at_another_rate_is_that_of_a_plan_for_it() -> None:
     for case in cases("requests a second"):
         there = study(
             asked(
-                simulate=True, promises=PROMISES, load=BUSIER.at(12 * case.factor), offers=only, weights=(best.weights,)
+                simulate=True, slos=SLOS, load=BUSIER.at(12 * case.factor), offers=only, weights=(best.weights,)
             )
         )
         bills = [row.usd_per_month for row in there.plan.ranked if (row.tp, row.pp) == (best.tp, best.pp)]
@@ -93,11 +93,11 @@ def test_where_the_bill_stands_still_the_share_in_use_moves() -> None:
                 assert case.used <= found.used if fewer else case.used >= found.used
 
 
-def test_a_promise_that_cannot_be_kept_says_so() -> None:
-    base = study(asked(promises=parse_promises("tpot_p99=0.008"), offers=(OFFERS[3],), weights=BF16))
+def test_a_slo_that_cannot_be_kept_says_so() -> None:
+    base = study(asked(slos=parse_slos("tpot_p99=0.008"), offers=(OFFERS[3],), weights=BF16))
     found = sensitivity(base)
     assert found is not None
-    swing = next(each for each in found.swings if each.assumption == "promised tpot_p99")
+    swing = next(each for each in found.swings if each.assumption == "SLO tpot_p99")
     assert swing.low.usd_per_month is None
     assert swing.low.refused is not None
     assert "TPOT" in swing.low.refused
@@ -105,4 +105,4 @@ def test_a_promise_that_cannot_be_kept_says_so() -> None:
 
 
 def test_without_a_pick_there_is_nothing_to_move() -> None:
-    assert sensitivity(study(asked(promises=parse_promises("tpot_p99=0.0001")))) is None
+    assert sensitivity(study(asked(slos=parse_slos("tpot_p99=0.0001")))) is None

@@ -9,7 +9,7 @@ from io import StringIO
 import numpy as np
 import pytest
 from rich.console import Console
-from tests.planner.small_catalogue import OFFERS, PROMISES, TODAY, asked, offer
+from tests.planner.small_catalogue import OFFERS, SLOS, TODAY, asked, offer
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -28,7 +28,7 @@ from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
 A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
@@ -36,7 +36,7 @@ LOAD = load_of_shape(20, "1000", "300")
 
 
 def setup(load: Load = LOAD, offers: tuple[Offer, ...] = OFFERS, **more: object) -> Setup:
-    return replace(Setup(A100, load, offers, TODAY, PROMISES), **more)  # type: ignore[arg-type]
+    return replace(Setup(A100, load, offers, TODAY, SLOS), **more)  # type: ignore[arg-type]
 
 
 @cache
@@ -51,7 +51,7 @@ def holds(replicas: int, max_sequences: int | None = None) -> bool:
         simulate(A100, LOAD.trace, FleetSettings(replicas=replicas, router=router), max_sequences=max_sequences)
         for router in (Router.round_robin, Router.least_outstanding)
     ]
-    return any(what_breaks(each, outcome(each, PROMISES)) is None for each in made)
+    return any(what_breaks(each, outcome(each, SLOS)) is None for each in made)
 
 
 @pytest.mark.parametrize("limit", [None, 8, 1])
@@ -71,7 +71,7 @@ def test_the_bill_is_whole_machines_at_the_cheapest_price() -> None:
 
 def test_it_agrees_with_the_planner_on_the_same_deployment() -> None:
     only = tuple(each for each in OFFERS if each.gpu == "A100-80GB")
-    picked = plan(asked(load=LOAD, offers=only, simulate=True, promises=PROMISES, weights=(A100.weights,)))
+    picked = plan(asked(load=LOAD, offers=only, simulate=True, slos=SLOS, weights=(A100.weights,)))
     one = next(row for row in picked.ranked if row.tp == 1)
     assert billed(offers=only).usd_per_month == pytest.approx(one.usd_per_month)
 
@@ -81,7 +81,7 @@ def test_a_spare_replica_is_paid_for() -> None:
 
 
 def test_what_cannot_be_kept_says_what_breaks() -> None:
-    made = Bills().of(setup(promises=parse_promises("ttft_p99=1ms")))
+    made = Bills().of(setup(slos=parse_slos("ttft_p99=1ms")))
     assert isinstance(made, NotServed)
     assert "ttft_p99" in made.reason
 
@@ -156,7 +156,7 @@ def test_replicas_that_come_and_go_cost_less_than_the_fleet_of_the_busiest_hour(
     times = np.concatenate(hours)
     day = load_of_log(make_trace(times, np.full(len(times), 1000), np.full(len(times), 200)))
     l4 = deploy(A100.model, find_gpu("L4"), A100.engine)
-    here = setup(load=day, promises=parse_promises("ttft_p90=5"), deployment=l4)
+    here = setup(load=day, slos=parse_slos("ttft_p90=5"), deployment=l4)
     fixed, scaled = (Bills().of(replace(here, autoscale=each)) for each in (False, True))
     assert isinstance(fixed, SetupBill)
     assert isinstance(scaled, SetupBill)
@@ -176,7 +176,7 @@ def test_a_bill_says_how_old_its_price_is() -> None:
 
 def test_one_replica_that_people_wait_for_stays_off_spot_and_a_batch_does_not() -> None:
     offers = (offer("A100-80GB", 1, 2.0, spot_usd_per_hour=0.5),)
-    alone = setup(load=load_of_shape(0.2, "500", "100"), offers=offers, promises=(), spot=True)
+    alone = setup(load=load_of_shape(0.2, "500", "100"), offers=offers, slos=(), spot=True)
     waited_for, batch = Bills().of(alone), Bills().of(replace(alone, offline=True))
     assert isinstance(waited_for, SetupBill)
     assert isinstance(batch, SetupBill)
@@ -185,8 +185,8 @@ def test_one_replica_that_people_wait_for_stays_off_spot_and_a_batch_does_not() 
     assert batch.usd_per_month < waited_for.usd_per_month
 
 
-def test_where_nothing_is_promised_the_levers_say_that_requests_may_wait_longer() -> None:
-    made = rank_levers(setup(promises=(), load=load_of_shape(1, "500", "100")), [])
+def test_where_nothing_is_asked_the_levers_say_that_requests_may_wait_longer() -> None:
+    made = rank_levers(setup(slos=(), load=load_of_shape(1, "500", "100")), [])
     assert isinstance(made, Ranked)
 
     def shown(**more: object) -> str:
@@ -194,9 +194,9 @@ def test_where_nothing_is_promised_the_levers_say_that_requests_may_wait_longer(
         screen.print(levers_view(made.ranking, setup(**more)))  # type: ignore[arg-type]
         return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
-    assert shown(promises=()).count("Nothing is promised") == 1
-    assert "Nothing is promised" not in shown()
-    assert "Nothing is promised" not in shown(promises=(), offline=True)
+    assert shown(slos=()).count("No SLO is set") == 1
+    assert "No SLO is set" not in shown()
+    assert "No SLO is set" not in shown(slos=(), offline=True)
 
 
 # --- the lines of a bill --------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def a_day_with_a_peak() -> Load:
 def ways_to_buy() -> dict[str, Setup]:
     plain = setup(offers=WITH_TERMS)
     alike = replace(plain, load=with_shared_head(LOAD, 0.5))
-    day = setup(load=a_day_with_a_peak(), offers=FEW_LARGE, promises=parse_promises("ttft_p90=30"), autoscale=True)
+    day = setup(load=a_day_with_a_peak(), offers=FEW_LARGE, slos=parse_slos("ttft_p90=30"), autoscale=True)
     return {
         "on demand": plain,
         "machines with GPUs to spare": setup(offers=FEW_LARGE),

@@ -18,11 +18,11 @@ from tokonomics.planner.trials import FleetTrial, Sized, fewest_replicas, serve,
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import outcome
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
 
 H100 = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
-NOW = Setup(H100, load_of_shape(5, "1000", "100"), OFFERS, TODAY, parse_promises("ttft_p99=0.5"))
+NOW = Setup(H100, load_of_shape(5, "1000", "100"), OFFERS, TODAY, parse_slos("ttft_p99=0.5"))
 BLOCK, TURN = 512, 8
 
 
@@ -42,9 +42,9 @@ def sessions(count: int, turns: int = 6) -> Trace:
 def test_what_any_fleet_serves_from_its_cache_is_not_refused() -> None:
     """One request in three alone would find nothing of its own conversation; among all of them it finds nearly all."""
     here = replace(NOW, load=load_of_log(sessions(1000)), router=Router.prefix_aware)
-    promised = replace(here, promises=parse_promises("ttft_p99=0.4"))
+    promised = replace(here, slos=parse_slos("ttft_p99=0.4"))
     served = [serve(promised, count) for count in (2, 8, 16)]
-    assert any(what_breaks(each, outcome(each, promised.promises)) is None for each in served)
+    assert any(what_breaks(each, outcome(each, promised.slos)) is None for each in served)
     assert isinstance(size(promised), Sized)
     # Without the cache the longest prompts take longer than that, on any fleet.
     assert isinstance(size(replace(promised, prefix_cache=False)), NotServed)
@@ -53,7 +53,7 @@ def test_what_any_fleet_serves_from_its_cache_is_not_refused() -> None:
 def test_behind_a_prefix_aware_router_a_smaller_fleet_that_holds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """60 to 64 hold, more do not up to 120, as was seen of 48, 64, 96, 128: a search that starts at 96 looks back."""
     made = serve(NOW, 1)
-    summed = outcome(made, NOW.promises)
+    summed = outcome(made, NOW.slos)
     monkeypatch.setattr(trials, "_guess", lambda setup: 96)
     monkeypatch.setattr(trials, "_alone", lambda setup: None)
 

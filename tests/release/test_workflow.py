@@ -1,4 +1,4 @@
-"""The workflow on GitHub does what .ci/run does, on every Python and machine we promise."""
+"""The workflow on GitHub does what .ci/run does, on every Python and machine we SLO."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""The picture of a benchmark shows what was measured, what was promised and what was predicted."""
+"""The picture of a benchmark shows what was measured, the SLO and what was predicted."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.priced_run import Price, PricedRun, machine_of, price_run
 from tokonomics.report.bench_charts import bench_chart
 from tokonomics.report.bench_view import progress_view
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 
 RESULTS = Path(__file__).parents[1] / "measure" / "results"
 
@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parents[1] / "measure" / "results"
 def priced(price: bool = True) -> PricedRun:
     run = read_run(RESULTS / "inferencex.json")
     cost = Price(usd_per_hour=10, price_from="as given") if price else None
-    return price_run(run, machine_of(run.stated, *[None] * 8), cost, parse_promises("ttft_p50=0.5"))
+    return price_run(run, machine_of(run.stated, *[None] * 8), cost, parse_slos("ttft_p50=0.5"))
 
 
 def panels(result: PricedRun) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -38,10 +38,10 @@ def test_each_panel_draws_every_load_as_measured() -> None:
     assert dollars == [point.usd_per_mtok.blended for point in result.points if point.usd_per_mtok]
 
 
-def test_predictions_and_promises_stand_beside_the_measurements() -> None:
+def test_predictions_and_slos_stand_beside_the_measurements() -> None:
     _, rows = panels(priced())[1]
-    assert {row["kind"] for row in rows} == {"p50", "predicted p50", "promised"}
-    assert {row["value"] for row in rows if row["kind"] == "promised"} == {0.5}
+    assert {row["kind"] for row in rows} == {"p50", "predicted p50", "SLO"}
+    assert {row["value"] for row in rows if row["kind"] == "SLO"} == {0.5}
 
 
 def test_without_a_price_there_is_no_panel_of_dollars() -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.planner.small_catalogue import PROMISES, asked
+from tests.planner.small_catalogue import SLOS, asked
 
 from tokonomics.planner.frontier import frontier
 from tokonomics.planner.load import load_of_shape
@@ -31,8 +31,8 @@ def swing(name: str, low: float | None, high: float | None, factor: float = 0.25
     return BillSwing(assumption=name, low=case(1 - factor, low), high=case(1 + factor, high))
 
 
-def test_the_frontier_shows_every_point_the_promise_and_the_pick() -> None:
-    question = asked(promises=PROMISES)
+def test_the_frontier_shows_every_point_the_slo_and_the_pick() -> None:
+    question = asked(slos=SLOS)
     made, plan = frontier(question), study(question).plan
     assert plan.best is not None
     chart = frontier_chart(made, plan, "A model").to_dict()
@@ -47,7 +47,7 @@ def test_the_frontier_shows_every_point_the_promise_and_the_pick() -> None:
         assert sorted(len(values) for values in drawn)[-1] == max(len(every), len(front) + 2)
         labels = {row["label"] for values in drawn for row in values if "label" in row}
         assert "the pick" in labels
-        assert any("promised" in label for label in labels)
+        assert any("SLO" in label for label in labels)
         pick = next(row for values in drawn for row in values if row.get("label") == "the pick")
         assert pick["seconds"] == getattr(plan.best, latency).mean
         line = next(
@@ -57,15 +57,15 @@ def test_the_frontier_shows_every_point_the_promise_and_the_pick() -> None:
         assert prices == sorted(prices, reverse=True)
 
 
-def test_without_promises_nothing_is_shaded() -> None:
+def test_without_slos_nothing_is_shaded() -> None:
     question = asked()
     chart = frontier_chart(frontier(question), study(question).plan, "A model")
-    assert "promised" not in json.dumps(chart.to_dict())
+    assert " SLO " not in json.dumps(chart.to_dict())
 
 
 def test_the_tornado_keeps_the_order_and_says_what_cannot_be_kept() -> None:
     swings = (
-        swing("promised tpot_p99", None, 100.0),
+        swing("SLO tpot_p99", None, 100.0),
         swing("requests a second", 50.0, 200.0),
         swing("speed", 100.0, 100.0),
     )
@@ -75,7 +75,7 @@ def test_the_tornado_keeps_the_order_and_says_what_cannot_be_kept() -> None:
     assert "cannot be kept" in text
     assert "no change; 38 % to 62 % in use" in text
     bars = layers(chart)[0]
-    assert [row["what"].split(" ±")[0] for row in bars[::2]] == ["promised tpot_p99", "requests a second", "speed"]
+    assert [row["what"].split(" ±")[0] for row in bars[::2]] == ["SLO tpot_p99", "requests a second", "speed"]
     assert {row["usd"] for row in bars if row["what"].startswith("requests")} == {50.0, 200.0}
 
 

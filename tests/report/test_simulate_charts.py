@@ -1,4 +1,4 @@
-"""The charts of a simulation show what it came to: every bin, every promise, on an axis a reader can use."""
+"""The charts of a simulation show what it came to: every bin, every SLO, on an axis a reader can use."""
 
 import json
 from pathlib import Path
@@ -17,9 +17,9 @@ def spread(seconds: float) -> Spread:
     return Spread(p50=seconds, p90=seconds, p95=seconds, p99=seconds, mean=seconds)
 
 
-def kept(promise: str, promised_s: float, delivered_s: float | None) -> Kept:
-    fine = delivered_s is None or delivered_s <= promised_s
-    return Kept(promise=promise, promised_s=promised_s, delivered_s=delivered_s, kept=fine)
+def kept(slo: str, objective_s: float, delivered_s: float | None) -> Kept:
+    fine = delivered_s is None or delivered_s <= objective_s
+    return Kept(slo=slo, objective_s=objective_s, delivered_s=delivered_s, kept=fine)
 
 
 def made(
@@ -118,11 +118,11 @@ def test_a_bin_without_arrivals_interrupts_the_line() -> None:
     assert bins(drawn[TTFT], "p99") == [0.2, None, 0.2]
 
 
-def test_the_promised_first_token_is_drawn_and_no_other() -> None:
+def test_the_asked_first_token_is_drawn_and_no_other() -> None:
     slo = (kept("ttft_p95", 0.5, 0.2), kept("tpot_p99", 0.05, 0.02))
-    with_promise = panels(simulate_chart(made(slo=slo), [moment(0.0), moment(30.0)], "title", "subtitle"))[TTFT]
-    assert [row for row in rows(with_promise) if row["kind"].startswith("promised")] == [
-        {"kind": "promised p95: 500 ms", "value": 0.5}
+    with_slo = panels(simulate_chart(made(slo=slo), [moment(0.0), moment(30.0)], "title", "subtitle"))[TTFT]
+    assert [row for row in rows(with_slo) if row["kind"].startswith("SLO")] == [
+        {"kind": "SLO p95: 500 ms", "value": 0.5}
     ]
     without = panels(simulate_chart(made(slo=slo[1:]), [moment(0.0), moment(30.0)], "title", "subtitle"))[TTFT]
     assert {row["kind"] for row in rows(without)} == {"p50", "p99"}
@@ -164,7 +164,7 @@ def at(rate: float, ttft_s: float | None, tpot_s: float) -> tuple[float, Outcome
 POINTS = [at(4, 9.0, 0.04), at(1, 0.1, 0.01), at(2, 0.2, 0.02)]
 
 
-def test_each_promise_has_a_panel_with_its_curve_and_its_bound() -> None:
+def test_each_slo_has_a_panel_with_its_curve_and_its_bound() -> None:
     drawn = panels(capacity_chart(POINTS, "title"))
     assert list(drawn) == ["Time to first token, p99", "Time per output token, mean"]
     first, second = drawn.values()
@@ -173,8 +173,8 @@ def test_each_promise_has_a_panel_with_its_curve_and_its_bound() -> None:
         {"rate": 2, "value": 0.2, "kept": True},
         {"rate": 4, "value": 9.0, "kept": False},
     ]
-    assert {"value": 0.5, "label": "promised 500 ms"} in rows(first)
-    assert {"value": 0.05, "label": "promised 50 ms"} in rows(second)
+    assert {"value": 0.5, "label": "SLO 500 ms"} in rows(first)
+    assert {"value": 0.05, "label": "SLO 50 ms"} in rows(second)
     assert all(row["kept"] for row in rows(second) if "kept" in row)
 
 
@@ -190,7 +190,7 @@ def test_a_rate_at_which_nobody_was_answered_has_no_point() -> None:
     assert {row["rate"] for row in rows(first) if "kept" in row} == {1, 2, 4}
 
 
-def test_without_promises_both_latencies_are_drawn_without_bounds(tmp_path: Path) -> None:
+def test_without_slos_both_latencies_are_drawn_without_bounds(tmp_path: Path) -> None:
     chart = capacity_chart([(rate, each.model_copy(update={"slo": ()})) for rate, each in POINTS], "title")
     drawn = panels(chart)
     assert list(drawn) == ["Time to first token, p99", "Time per output token, p99"]

@@ -1,4 +1,4 @@
-"""What a person reads and sees of tenants who share a fleet: also where it does not pay, or nothing is promised."""
+"""What a person reads and sees of tenants who share a fleet: also where it does not pay, or no SLO is set."""
 
 import io
 from typing import Any
@@ -18,7 +18,7 @@ from tokonomics.report.tenants_view import tenants_view
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_tenants
 from tokonomics.traffic.lengths import parse_lengths
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 
 
 def studied(promised: str | None) -> tuple[Pooling, NoisyNeighbour]:
@@ -31,8 +31,8 @@ def studied(promised: str | None) -> tuple[Pooling, NoisyNeighbour]:
         tenants=parse_tenants("2,skew=1"),
     )
     deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
-    promises = parse_promises(promised) if promised else ()
-    sharing = Sharing(deployment, deployment, trace, promises, lambda count: 2.0)
+    slos = parse_slos(promised) if promised else ()
+    sharing = Sharing(deployment, deployment, trace, slos, lambda count: 2.0)
     made = pool(sharing)
     return made, noisy_neighbour(sharing, made)
 
@@ -43,7 +43,7 @@ def promised() -> tuple[Pooling, NoisyNeighbour]:
 
 
 @pytest.fixture(scope="module")
-def unpromised() -> tuple[Pooling, NoisyNeighbour]:
+def no_slo() -> tuple[Pooling, NoisyNeighbour]:
     return studied(None)
 
 
@@ -57,7 +57,7 @@ def dearer_together(pooling: Pooling) -> Pooling:
     """The same with the two bills exchanged, as if the shared fleet were the larger one."""
     bill = LeverBill(before=pooling.bill.after, after=pooling.bill.before)
     more = pooling.together.model_copy(update={"replicas": 3, "usd_per_hour": 6.0})
-    said = "ttft_p99 of tenant-2 is 600 ms, 500 ms promised"
+    said = "ttft_p99 of tenant-2 is 600 ms; the SLO is 500 ms"
     return pooling.model_copy(update={"bill": bill, "together": more, "one_fewer": said})
 
 
@@ -68,26 +68,26 @@ def test_where_sharing_costs_more_it_says_so_and_why(promised: tuple[Pooling, No
     assert "never more than alone" in cheaper
     dearer = text_of(dearer_together(pooling), noisy)
     assert dearer.startswith("sharing costs 100 % more: keep them apart")
-    assert "on 2 replicas ttft_p99 of tenant-2 is 600 ms, 500 ms promised." in dearer
+    assert "on 2 replicas ttft_p99 of tenant-2 is 600 ms; the SLO is 500 ms." in dearer
     assert "never more than alone" not in dearer
 
 
-def test_where_nothing_is_promised_no_promise_is_kept_and_later_tokens_are_told(
-    promised: tuple[Pooling, NoisyNeighbour], unpromised: tuple[Pooling, NoisyNeighbour]
+def test_where_nothing_is_asked_no_slo_is_kept_and_later_tokens_are_told(
+    promised: tuple[Pooling, NoisyNeighbour], no_slo: tuple[Pooling, NoisyNeighbour]
 ) -> None:
-    pooling, noisy = unpromised
+    pooling, noisy = no_slo
     worse = [(row.shared.ttft_p99_s or 0) / (row.alone.ttft_p99_s or 1) for row in pooling.tenants]
     assert max(worse) > 1.05
     shown = text_of(pooling, noisy)
-    assert f"{max(worse):.2g} times at the p99; nothing is promised, say with --slo" in shown
-    assert "promise " not in shown
-    assert "nothing is promised" not in text_of(*promised)
+    assert f"{max(worse):.2g} times at the p99; no SLO is set, say with --slo" in shown
+    assert "SLO " not in shown
+    assert "no SLO is set" not in text_of(*promised)
 
 
 def test_the_points_of_the_chart_have_one_legend_and_fill_their_axis(
     promised: tuple[Pooling, NoisyNeighbour],
 ) -> None:
-    made: dict[str, Any] = tenants_chart(*promised, parse_promises("ttft_p99=0.5")).to_dict()
+    made: dict[str, Any] = tenants_chart(*promised, parse_slos("ttft_p99=0.5")).to_dict()
     for level in (made, made["vconcat"][0]):
         assert level["resolve"]["scale"] == {"color": "independent", "shape": "independent"}
     points = made["vconcat"][0]["hconcat"][1]["layer"][0]

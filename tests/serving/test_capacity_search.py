@@ -27,10 +27,10 @@ from tokonomics.serving.capacity import (
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation, simulate
-from tokonomics.traffic.promises import Promise, parse_promises
+from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
 
-PROMISES = ["ttft_p99=0.3", "tpot_p99=20ms", "e2e_p90=4,ttft_mean=0.2"]
+SLOS = ["ttft_p99=0.3", "tpot_p99=20ms", "e2e_p90=4,ttft_mean=0.2"]
 
 
 @cache
@@ -55,33 +55,33 @@ def serve_on(replicas: int, rate: float = 100.0) -> Simulation:
 
 @cache
 def found(text: str, guess: float = 10.0) -> HighestRate:
-    return highest_rate(serve, traffic(), parse_promises(text), guess)
+    return highest_rate(serve, traffic(), parse_slos(text), guess)
 
 
-def kept_at(rate: float, promises: tuple[Promise, ...]) -> bool | None:
+def kept_at(rate: float, slos: tuple[Slo, ...]) -> bool | None:
     """The same requests so many a second."""
     trace = traffic()
     arrival = trace.arrival_s / rate * trace.rate
-    return outcome(serve(make_trace(arrival, trace.input_tokens, trace.output_tokens)), promises).slo_kept
+    return outcome(serve(make_trace(arrival, trace.input_tokens, trace.output_tokens)), slos).slo_kept
 
 
-@pytest.mark.parametrize("text", PROMISES)
-def test_the_promise_is_kept_at_the_highest_rate_and_not_one_percent_beyond(text: str) -> None:
-    best, promises = found(text), parse_promises(text)
+@pytest.mark.parametrize("text", SLOS)
+def test_the_slo_is_kept_at_the_highest_rate_and_not_one_percent_beyond(text: str) -> None:
+    best, slos = found(text), parse_slos(text)
     assert best.rate < best.at_most <= 1.01 * best.rate
-    assert kept_at(best.rate, promises)
-    assert not kept_at(best.at_most, promises)
+    assert kept_at(best.rate, slos)
+    assert not kept_at(best.at_most, slos)
     assert best.outcome.slo_kept
 
 
-@pytest.mark.parametrize("text", PROMISES)
-def test_what_gives_way_is_said_with_what_was_promised(text: str) -> None:
+@pytest.mark.parametrize("text", SLOS)
+def test_what_gives_way_is_said_with_what_was_asked(text: str) -> None:
     names = [part.partition("=")[0] for part in text.split(",")]
     assert any(found(text).broken.startswith(f"{name} is ") for name in names)
-    assert "promised" in found(text).broken
+    assert "the SLO is" in found(text).broken
 
 
-def test_a_stricter_promise_holds_fewer_requests() -> None:
+def test_a_stricter_slo_holds_fewer_requests() -> None:
     rates = [found(f"ttft_p99={seconds}").rate for seconds in (0.2, 0.3, 1.0, 3.0)]
     assert rates == sorted(rates)
 
@@ -91,7 +91,7 @@ def test_the_answer_does_not_depend_on_the_guess(guess: float) -> None:
     assert found("ttft_p99=0.3", guess).rate == pytest.approx(found("ttft_p99=0.3").rate, rel=0.05)
 
 
-def test_without_a_promise_the_limit_is_what_is_finished() -> None:
+def test_without_a_slo_the_limit_is_what_is_finished() -> None:
     """One that takes a step at a time: its requests cannot come faster than they are served one by one."""
 
     def one_by_one(trace: Trace) -> Simulation:
@@ -113,12 +113,12 @@ def test_every_trial_is_told_in_order_of_its_rate() -> None:
 
 
 @pytest.mark.parametrize("text", ["tpot_p99=12ms", "ttft_p99=0.5"])
-def test_one_replica_fewer_breaks_the_promise(text: str) -> None:
-    promises = parse_promises(text)
-    needed = replicas_needed(serve_on, promises)
+def test_one_replica_fewer_breaks_the_slo(text: str) -> None:
+    slos = parse_slos(text)
+    needed = replicas_needed(serve_on, slos)
     assert needed.replicas > 1
-    assert outcome(serve_on(needed.replicas), promises).slo_kept
-    assert not outcome(serve_on(needed.replicas - 1), promises).slo_kept
+    assert outcome(serve_on(needed.replicas), slos).slo_kept
+    assert not outcome(serve_on(needed.replicas - 1), slos).slo_kept
     assert needed.outcome.slo_kept
 
 
@@ -163,29 +163,29 @@ def test_requests_apart_in_time_are_all_of_few_and_an_even_part_of_many() -> Non
 
 
 def test_light_traffic_needs_one_replica() -> None:
-    needed = replicas_needed(lambda count: serve_on(count, rate=1.0), parse_promises("ttft_p99=0.5"))
+    needed = replicas_needed(lambda count: serve_on(count, rate=1.0), parse_slos("ttft_p99=0.5"))
     assert (needed.replicas, len(needed.trials)) == (1, 1)
 
 
 @pytest.mark.parametrize(
     ("search", "says"),
     [
-        (lambda promises: highest_rate(serve, traffic(60), promises, 10.0), "even at"),
+        (lambda slos: highest_rate(serve, traffic(60), slos, 10.0), "even at"),
         (
-            lambda promises: replicas_needed(lambda count: serve_on(count, rate=1.0), promises),
+            lambda slos: replicas_needed(lambda count: serve_on(count, rate=1.0), slos),
             "not even 4,096 replicas",
         ),
     ],
     ids=["rate", "replicas"],
 )
-def test_a_promise_that_nothing_keeps_is_refused_with_what_is_reached(
-    search: Callable[[tuple[Promise, ...]], object], says: str
+def test_a_slo_that_nothing_keeps_is_refused_with_what_is_reached(
+    search: Callable[[tuple[Slo, ...]], object], says: str
 ) -> None:
     with pytest.raises(NeverHolds) as refused:
-        search(parse_promises("ttft_p99=1ms"))
+        search(parse_slos("ttft_p99=1ms"))
     message = str(refused.value)
     assert says in message
-    assert "1 ms promised" in message
+    assert "the SLO is 1 ms" in message
     assert "What it reaches: ttft_p99=0.0" in message
 
 
@@ -213,19 +213,19 @@ def test_clients_who_hang_up_at_once_are_said_to_have_given_up() -> None:
 )
 def test_requests_that_have_no_rate_are_refused(trace: Trace) -> None:
     with pytest.raises(TokonomicsError):
-        highest_rate(serve, trace, parse_promises("ttft_p99=1"), 10.0)
+        highest_rate(serve, trace, parse_slos("ttft_p99=1"), 10.0)
 
 
 def test_requests_too_few_to_judge_by_are_repeated() -> None:
     three = make_trace([0.0, 1.0, 2.0], [500, 1000, 1500], [100, 50, 150])
-    best = highest_rate(serve, three, parse_promises("ttft_p99=1"), 10.0)
+    best = highest_rate(serve, three, parse_slos("ttft_p99=1"), 10.0)
     assert min(trial.outcome.requests for trial in best.trials) >= 20_000
     mean = make_trace(np.arange(20_000.0), [1000] * 20_000, [100] * 20_000)
-    assert best.rate == pytest.approx(highest_rate(serve, mean, parse_promises("ttft_p99=1"), 10.0).rate, rel=0.1)
+    assert best.rate == pytest.approx(highest_rate(serve, mean, parse_slos("ttft_p99=1"), 10.0).rate, rel=0.1)
 
 
 def verdict(trace: Trace) -> str | None:
-    """Without a promise, one request at a time."""
+    """Without a SLO, one request at a time."""
     made = simulate(deployment(), trace, max_sequences=1)
     return what_breaks(made, outcome(made))
 

@@ -18,7 +18,7 @@ from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
 from tokonomics.serving.outcome import moments, outcome, spread
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
 
 
@@ -78,9 +78,9 @@ def test_rates_are_counts_over_the_time_from_the_first_arrival_to_the_last_end()
     assert made.replica_hours == pytest.approx(2 * made.duration_s / 3600)
 
 
-def test_a_promise_is_kept_by_the_share_of_all_requests_within_all_of_it() -> None:
+def test_a_slo_is_kept_by_the_share_of_all_requests_within_all_of_it() -> None:
     simulation = busy()
-    made = outcome(simulation, parse_promises("ttft_p90=0.5,tpot_p99=0.02,e2e_p50=100"))
+    made = outcome(simulation, parse_slos("ttft_p90=0.5,tpot_p99=0.02,e2e_p50=100"))
     served, trace = simulation.served, simulation.trace
     good = 0
     for request in range(len(trace)):

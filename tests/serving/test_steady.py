@@ -18,7 +18,7 @@ from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import decode_step, step_model
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.simulator import simulate
-from tokonomics.serving.steady import MissesPromise, ReplicaCurve, prompt_stall_s, static_batch_s
+from tokonomics.serving.steady import MissesSlo, ReplicaCurve, prompt_stall_s, static_batch_s
 from tokonomics.traffic.trace import make_trace
 
 
@@ -204,27 +204,27 @@ def test_a_batch_answered_together_takes_its_prompts_and_its_steps() -> None:
     assert static_batch_s(steps, 4, 512, 128) == pytest.approx(prompts + answers)
 
 
-def test_a_tighter_promise_never_raises_the_capacity() -> None:
+def test_a_tighter_slo_never_raises_the_capacity() -> None:
     curve = ReplicaCurve(on(), 1000, 300)
     rates = [curve.capacity(tpot_s).rate for tpot_s in (0.008, 0.01, 0.015, 0.03, 0.1)]
     assert rates == sorted(rates)
     assert curve.capacity().rate == pytest.approx(max(rates))
 
 
-def test_capacity_keeps_the_promise_and_names_what_limits_it() -> None:
+def test_capacity_meets_the_slo_and_names_what_limits_it() -> None:
     curve = ReplicaCurve(on(), 1000, 300)
     held = curve.capacity(0.01)
     assert held.tpot_s <= 0.01
-    assert held.limited_by == "TPOT promise"
+    assert held.limited_by == "TPOT SLO"
     assert ReplicaCurve(on(gpu="L4"), 1000, 300).capacity().limited_by == "KV memory"
     assert ReplicaCurve(on(model="llama-3.2-1b"), 10, 10).capacity().limited_by == "engine's max sequences"
 
 
-def test_a_batch_that_stops_paying_is_not_blamed_on_a_promise_nobody_made() -> None:
+def test_a_batch_that_stops_paying_is_not_blamed_on_a_slo_nobody_made() -> None:
     # A gigantic prompt for a single token: the GPU computes all the time from the first request on.
     for shape in ((4000, 1), (1000, 8), (1, 8)):
         curve = ReplicaCurve(on(), *shape)
-        assert curve.capacity().limited_by != "TPOT promise"
+        assert curve.capacity().limited_by != "TPOT SLO"
 
 
 def test_the_largest_batch_is_what_memory_and_engine_allow() -> None:
@@ -245,9 +245,9 @@ def test_less_memory_never_raises_the_capacity() -> None:
     assert rates == sorted(rates, reverse=True)
 
 
-def test_an_impossible_promise_says_how_fast_a_single_request_is() -> None:
+def test_an_impossible_slo_says_how_fast_a_single_request_is() -> None:
     curve = ReplicaCurve(on(), 1000, 300)
-    with pytest.raises(MissesPromise) as miss:
+    with pytest.raises(MissesSlo) as miss:
         curve.capacity(0.0001)
     assert miss.value.tpot_s == pytest.approx(curve.tpot_s[0])
 

@@ -107,13 +107,13 @@ def test_want_of_memory_is_a_failure_that_can_be_done_again(
     assert rows(chat.with_suffix(".sweep"))["status"].to_list() == ["ok"]
 
 
-def test_a_promise_is_spoken_of_where_a_point_makes_one(tokonomics: Call, chat: Path) -> None:
+def test_a_slo_is_spoken_of_where_a_point_makes_one(tokonomics: Call, chat: Path) -> None:
     flags = ["--verb", "plan", "--over", "gpu=H100", "--jobs", 1]
     offline = tokonomics("sweep", chat, *flags, "--over", "offline=true", "--into", chat.parent / "off.sweep")
-    assert "keeps the promise" not in offline.stdout
+    assert "meets the SLO" not in offline.stdout
     both = tokonomics("sweep", chat, *flags, "--over", "offline=true,false")
     assert both.returncode == 0, both.stderr
-    assert "keeps the promise" in both.stdout
+    assert "meets the SLO" in both.stdout
     promised = [bool(plain(text)["promises"]) for text in rows(chat.with_suffix(".sweep"))["answer"]]
     assert promised == [False, True]
 

@@ -406,7 +406,7 @@ def test_a_refusal_speaks_of_the_form_and_not_of_inputs(window: Visit) -> None:
 def test_what_stands_in_the_way_is_called_as_on_the_form(window: Visit) -> None:
     page = window.answered("?view=plan&slo=tpot_p99%3D0.001ms")
     listed = page.locator("section.part", has_text="What stands in the way")
-    expect(listed).to_contain_text("“Promise” tpot_p99=")
+    expect(listed).to_contain_text("“SLO” tpot_p99=")
     assert "--slo" not in listed.inner_text()
 
 
@@ -426,7 +426,7 @@ def test_a_volume_between_two_break_evens_is_judged_by_its_own_bill(window: Visi
     assert headline(page).startswith(f"{stays:.3g}"[:3])
 
 
-def test_a_promise_that_slower_machines_break_is_no_bill_that_stays(window: Visit) -> None:
+def test_a_slo_that_slower_machines_break_is_no_bill_that_stays(window: Visit) -> None:
     def slower(route: Route) -> None:
         reply = route.fetch()
         answer = reply.json()
@@ -435,7 +435,7 @@ def test_a_promise_that_slower_machines_break_is_no_bill_that_stays(window: Visi
 
     window.page.route("**/api/v1/answers/plan*", slower)
     page = window.answered("?view=plan")
-    expect(page.locator(".tiles")).to_contain_text("slower, no number of replicas keeps the promise")
+    expect(page.locator(".tiles")).to_contain_text("slower, no number of replicas meets the SLO")
     assert "also if speeds are off" not in page.locator(".tiles").inner_text()
 
 
@@ -539,14 +539,14 @@ def test_a_chart_that_left_the_page_is_not_kept(window: Visit) -> None:
     assert page.evaluate(drawn) > 0
     page.locator("#views a[data-view=accuracy]").click()
     page.locator(".pane > *").first.wait_for(state="attached")
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.evaluate("new SLO((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert page.evaluate(drawn) == page.locator("figure.chart").count()
 
 
 def test_a_preset_fills_the_form(window: Visit) -> None:
     page = window.answered("?view=plan")
     page.get_by_role("button", name="Batch work").click()
-    expect(page.get_by_label("Batch work: nothing is promised")).to_be_checked()
+    expect(page.get_by_label("Batch work: no SLO")).to_be_checked()
     expect(page.locator(".command code")).to_contain_text("--offline")
     page.go_back()
-    expect(page.get_by_label("Batch work: nothing is promised")).not_to_be_checked()
+    expect(page.get_by_label("Batch work: no SLO")).not_to_be_checked()

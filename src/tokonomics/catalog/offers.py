@@ -27,7 +27,7 @@ from tokonomics.files import make_folder, write_text
 from tokonomics.types import Noun
 
 STALE_AFTER_DAYS = 90
-"""The product's promise: an older price says that it is old (DESIGN.md, section 8)."""
+"""The product's SLO: an older price says that it is old (DESIGN.md, section 8)."""
 
 MAX_AGE_DAYS = 365
 """A price older than a year no longer tells what the machine costs; younger ones are marked when they are stale."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from tokonomics.traffic.promises import PERCENTILES
+from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.types import Noun
 
 SCHEMA_VERSION: Final = 1

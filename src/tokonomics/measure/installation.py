@@ -283,7 +283,7 @@ def _folders() -> Iterator[Check]:
     ):
         there = next(each for each in (folder, *folder.parents) if each.exists())
         try:
-            with tempfile.TemporaryFile(dir=there) as file:  # permissions alone promise more than some folders hold
+            with tempfile.TemporaryFile(dir=there) as file:  # permissions alone do not tell what a folder holds
                 file.write(b"tokonomics")
                 file.flush()
             free = shutil.disk_usage(there).free

@@ -1,15 +1,17 @@
-"""Where a server should be run: the knee of its load curve, and the cheapest load that keeps the promises.
+"""Where a server should be run: the knee of its load curve, and the cheapest load that meets the SLOs.
 
 The knee is the smallest measured load that gives 90 % of the highest output throughput: beyond it users wait longer for
 little more. The best load has the lowest price per token (or, without a price, the highest throughput) among those
-that keep every promise with at most 1 % of requests failed. Only measured loads are named: nothing is interpolated.
+that meet every SLO with at most 1 % of requests failed. Only measured loads are named: nothing is interpolated.
 Loads of other lengths are other work: knee and best are named among loads of equal lengths.
 """
 
 from collections.abc import Sequence
 
+from pydantic import Field
+
 from tokonomics.measure.benchmark_run import LoadPoint
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 
 KNEE_SHARE = 0.9
@@ -19,16 +21,16 @@ MOST_APART = 1.25
 
 
 class KeptLoad(Noun):
-    """A promise at one load."""
+    """An SLO at one load."""
 
-    promise: str
-    promised_s: float
+    slo: str = Field(alias="promise")
+    objective_s: float = Field(alias="promised_s")
     measured_s: float | None
     """None where the source does not have this statistic: not kept."""
 
     @property
     def kept(self) -> bool:
-        return self.measured_s is not None and self.measured_s <= self.promised_s
+        return self.measured_s is not None and self.measured_s <= self.objective_s
 
 
 class EqualLengths(Noun):
@@ -38,7 +40,7 @@ class EqualLengths(Noun):
     knee: int | None
     """None of fewer than three loads."""
     best: int | None
-    """None where no load keeps the promises."""
+    """None where no load meets the SLOs."""
 
 
 class LoadVerdict(Noun):
@@ -48,24 +50,24 @@ class LoadVerdict(Noun):
     best: int | None
     """As in ``groups``, where there is one; None where lengths differ."""
     groups: tuple[EqualLengths, ...]
-    promises: tuple[tuple[KeptLoad, ...], ...] = ()
+    slos: tuple[tuple[KeptLoad, ...], ...] = Field((), alias="promises")
     """Of each load."""
 
 
-def keeps(point: LoadPoint, promises: Sequence[Promise]) -> tuple[KeptLoad, ...]:
-    """Each promise against what was measured."""
+def keeps(point: LoadPoint, slos: Sequence[Slo]) -> tuple[KeptLoad, ...]:
+    """Each SLO against what was measured."""
     return tuple(
-        KeptLoad(promise=str(promise), promised_s=promise.seconds, measured_s=_measured(point, promise))
-        for promise in promises
+        KeptLoad(slo=str(slo), objective_s=slo.seconds, measured_s=_measured(point, slo))
+        for slo in slos
     )
 
 
-def holds(point: LoadPoint, promises: Sequence[Promise]) -> bool:
-    return point.error_share <= MOST_ERRORS and all(each.kept for each in keeps(point, promises))
+def holds(point: LoadPoint, slos: Sequence[Slo]) -> bool:
+    return point.error_share <= MOST_ERRORS and all(each.kept for each in keeps(point, slos))
 
 
 def judge(
-    points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], promises: Sequence[Promise] = ()
+    points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], slos: Sequence[Slo] = ()
 ) -> LoadVerdict:
     """The knee and the best of the measured loads, among those of equal lengths."""
 
@@ -78,7 +80,7 @@ def judge(
         top = max(points[place].output_tokens_per_s for place in places)
         order = sorted(places, key=lambda place: load_size(points[place]))
         knee = next(place for place in order if points[place].output_tokens_per_s >= KNEE_SHARE * top)
-        held = [place for place in order if holds(points[place], promises)]
+        held = [place for place in order if holds(points[place], slos)]
         groups.append(
             EqualLengths(
                 points=tuple(places),
@@ -91,7 +93,7 @@ def judge(
         knee=alone.knee if alone else None,
         best=alone.best if alone else None,
         groups=tuple(groups),
-        promises=tuple(keeps(point, promises) for point in points) if promises else (),
+        slos=tuple(keeps(point, slos) for point in points) if slos else (),
     )
 
 
@@ -120,7 +122,7 @@ def load_size(point: LoadPoint) -> float:
     return point.concurrency or point.rate or point.requests_per_s
 
 
-def _measured(point: LoadPoint, promise: Promise) -> float | None:
-    spread = {"ttft": point.ttft_s, "tpot": point.tpot_s, "e2e": point.e2e_s}[promise.latency.value]
-    value: float | None = getattr(spread, promise.statistic) if spread is not None else None
+def _measured(point: LoadPoint, slo: Slo) -> float | None:
+    spread = {"ttft": point.ttft_s, "tpot": point.tpot_s, "e2e": point.e2e_s}[slo.latency.value]
+    value: float | None = getattr(spread, slo.statistic) if spread is not None else None
     return value

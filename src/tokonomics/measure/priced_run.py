@@ -34,7 +34,7 @@ from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.intervals import Interval
 from tokonomics.planner.machines import cheapest_host
 from tokonomics.serving.steady import ReplicaCurve
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
 
@@ -183,7 +183,7 @@ def rental_of(machine: MeasuredMachine, model: str | None, offers: Iterable[Offe
 
 
 def price_run(
-    run: BenchmarkRun, machine: MeasuredMachine | None, price: Price | None, promises: Sequence[Promise] = ()
+    run: BenchmarkRun, machine: MeasuredMachine | None, price: Price | None, slos: Sequence[Slo] = ()
 ) -> PricedRun:
     """Dollars and errors of every load."""
     points = tuple(_priced(run, point, machine, price) for point in run.points)
@@ -200,7 +200,7 @@ def price_run(
         machine=machine,
         price=price,
         points=points,
-        verdict=judge(run.points, prices, promises),
+        verdict=judge(run.points, prices, slos),
         median_abs_error={figure: statistics.median(values) for figure, values in sizes.items()},
         assumed_weights=assumed,
     )

@@ -310,7 +310,7 @@ class Swing(Noun):
 
 
 FILLED = (0.7, 0.5, 0.3)
-"""Shares of what the promise allows that real traffic may fill: 0.7 is the documents' own planning figure."""
+"""Shares of what the SLO allows that real traffic may fill: 0.7 is the documents' own planning figure."""
 PRICED = (0.5, 0.8, 1.25, 2.0)
 
 

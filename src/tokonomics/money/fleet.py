@@ -1,7 +1,7 @@
 """The nouns of a fleet: what a machine serves and costs on each terms, what is wished for, and what was bought.
 
 An offer here is one deployment on one kind of machine, bought whole: eight GPUs cannot be had by halves. Its capacity
-is what all its replicas carry under the promise, which is for ``serving`` to say. A spot machine counts for less than
+is what all its replicas carry under the SLO, which is for ``serving`` to say. A spot machine counts for less than
 a firm one and costs more than its price: what interruptions take is lost or bought again on demand (``fallback``).
 """
 

@@ -15,7 +15,7 @@ from tokonomics.units import SECONDS_PER_HOUR, percent, plural, seconds
 LONG_S = 300.0
 """Five minutes, of an answer or of a cold start: the document's limit for both."""
 LOST_SHARE = 0.01
-"""A hundredth of all answers cut off is a p99 promise broken by spot alone."""
+"""A hundredth of all answers cut off is a p99 SLO missed by spot alone."""
 
 
 class Suitability(StrEnum):

@@ -76,7 +76,7 @@ class Bills:
     """Simulations and searches made on the way, for whoever asks the same again."""
 
     def holds(self, setup: Setup, replicas: int) -> bool:
-        """Whether a fixed fleet of so many keeps the promises."""
+        """Whether a fixed fleet of so many meets the SLOs."""
         return self.memo.once(
             ("holds", setup.as_fixed_fleet, replicas), setup.load, lambda: better(setup, replicas).holds
         )

@@ -2,7 +2,7 @@
 
 The planner picks the cheapest hardware for a trickle of requests, for about a dozen replicas, for the user's own
 volume, and again at every break-even found; the staircase of each pick then competes at every volume. What a replica
-holds under the promise is simulated in fleets of several sizes, since larger ones even out bursts; between two sizes
+holds under the SLO is simulated in fleets of several sizes, since larger ones even out bursts; between two sizes
 the smaller counts.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from tokonomics.errors import BadInput
 from tokonomics.money.api_bill import HOST_TTL_S, ApiBill, ApiLeftOut
@@ -37,14 +37,14 @@ from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.trials import cached_share
 from tokonomics.planner.what_if import highest_rate, machine_of
 from tokonomics.traffic.prefix_reuse import found_share
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import PrefixBlocks, Trace
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
 TRICKLE = 0.01
-"""Requests a second: one at a time on most hardware, so whatever holds the model and its promise is enough."""
+"""Requests a second: one at a time on most hardware, so whatever holds the model and its SLO is enough."""
 MANY_REPLICAS = 12
 """Of the hardware that is cheapest by the request: enough that whole machines hardly matter."""
 SIZES = (1, 2, 4, 8)
@@ -100,7 +100,7 @@ class Hosting:
 
 
 class NothingFits(BadInput):
-    """No hardware keeps the promise even for a trickle of requests; carries the study that says why."""
+    """No hardware meets the SLO even for a trickle of requests; carries the study that says why."""
 
     def __init__(self, found: Study) -> None:
         super().__init__("nothing fits these wishes")
@@ -280,7 +280,7 @@ class BreakEvenReport(Noun):
     """Of the mean request."""
     output_tokens: NonNegativeFloat
     cached_share: NonNegativeFloat
-    promises: tuple[Promise, ...]
+    slos: tuple[Slo, ...] = Field(alias="promises")
     hosted: SelfHosted
     hardware: tuple[HostedKind, ...]
     """Empty where speed and price were given."""
@@ -307,7 +307,7 @@ def report(
     left_out: tuple[ApiLeftOut, ...] = (),
     *,
     cached_share: float = 0.0,
-    promises: tuple[Promise, ...] = (),
+    slos: tuple[Slo, ...] = (),
     own_tokens_per_month: float | None = None,
     filled: Sequence[float] = FILLED,
 ) -> BreakEvenReport:
@@ -325,7 +325,7 @@ def report(
         input_tokens=float(trace.input_tokens.mean()),
         output_tokens=float(trace.output_tokens.mean()),
         cached_share=cached_share,
-        promises=promises,
+        slos=slos,
         hosted=hosted,
         hardware=tuple(hardware),
         apis=apis,

@@ -35,7 +35,7 @@ class Reason(StrEnum):
     too_long = "requests longer than the model's context"
     not_supported = "not run by the engine"
     does_not_fit = "does not fit"
-    too_slow = "misses the promise"
+    too_slow = "misses the SLO"
     instance_too_small = "needs more GPUs than the instance has"
     host_too_small = "host memory below the weights and a process for each GPU"
     too_many_gpus = "takes more GPUs than allowed"

@@ -1,4 +1,4 @@
-"""Several models on several GPUs under the same traffic and promise: the cheapest way for each pair, side by side.
+"""Several models on several GPUs under the same traffic and SLO: the cheapest way for each pair, side by side.
 
 Every pair is a plan of its own, so that no pair is left out because another is cheaper. A quality score per model is
 the user's: dollars per million tokens over it weigh price with quality, and the front keeps the pairs that no other
@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 
 from tokonomics.errors import BadInput, nearest, shorten
 from tokonomics.planner.plan import Candidate, Plan, Question, study
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun
 
@@ -41,7 +41,7 @@ class Comparison(Noun):
     """The grid, model by model."""
 
     workload: Workload
-    promises: tuple[Promise, ...]
+    slos: tuple[Slo, ...] = Field(alias="promises")
     simulated: bool
     models: tuple[str, ...]
     gpus: tuple[str, ...]
@@ -78,7 +78,7 @@ def compare(
     first = questions[0]
     return Comparison(
         workload=first.load.workload,
-        promises=first.promises,
+        slos=first.slos,
         simulated=first.simulate,
         models=tuple(each.model.key for each in questions),
         gpus=tuple(sorted(used, key=lambda gpu: (lowest[gpu], gpu))),

@@ -61,7 +61,7 @@ def kubernetes_notes(job: DeployJob, command: EngineCommand) -> list[str]:
     if job.router and job.replicas > 1:
         notes.append(
             f"The plan was sized behind a {job.router} router. A Service spreads connections at random, which keeps "
-            "the promise less well: put a gateway in front that routes each request, or plan with more --spare."
+            "the SLO less well: put a gateway in front that routes each request, or plan with more --spare."
         )
     if job.offer and not _selector(job):
         notes.append(

@@ -2,7 +2,7 @@
 
 Unless told, spot carries as much as the verdict on this workload allows. The bought fleet serves the hours about the
 busiest one twice: as it is, and while the spot zone that would be missed most is taken back (without spot: while a
-machine fails). Where it breaks its promise as it is, machines are counted on for less and it is bought again.
+machine fails). Where it misses its SLO as it is, machines are counted on for less and it is bought again.
 """
 
 import math
@@ -41,7 +41,7 @@ from tokonomics.planner.fleet_replay import (
     with_interruptions,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 
 _COMPARISON_S = 5.0
@@ -54,7 +54,7 @@ _JUDGED_S = 3600.0
 _ROUGH = 0.02
 """The gap that is good enough for that."""
 _LESS = 0.95
-"""Of a machine's capacity, where a fleet breaks its promise in the replay; twice at most."""
+"""Of a machine's capacity, where a fleet misses its SLO in the replay; twice at most."""
 _TRIES = 3
 _MOST_REPLICAS = 10_000
 """That the simulator runs."""
@@ -71,7 +71,7 @@ class FleetReport(Noun):
     deployed: str
     """Engine and precisions."""
     traffic: str
-    promises: tuple[Promise, ...]
+    slos: tuple[Slo, ...] = Field(alias="promises")
     classes: dict[str, float]
     """Requests a second in the mean, by size class."""
     peak_requests_per_s: float
@@ -90,7 +90,7 @@ class FleetReport(Noun):
     not_replayed: str = ""
     """Why not, where it was asked for."""
     counted_share: float = 1.0
-    """Of the capacity measured: below 1 where the first fleet broke its promise in the replay."""
+    """Of the capacity measured: below 1 where the first fleet missed its SLO in the replay."""
     committed_usd: float = 0.0
     """Owed from the first day on for what is reserved, over its years."""
     bought_again: bool = True
@@ -126,7 +126,7 @@ def plan_fleet(
     deployed: str,
     machines: Machines,
     traffic: FleetTraffic,
-    promises: Sequence[Promise],
+    slos: Sequence[Slo],
     wishes: Wishes,
     bounds: FleetBounds | None = None,
     *,
@@ -140,13 +140,13 @@ def plan_fleet(
     bounds = bounds or FleetBounds()
     max_spot_share, max_zone_share, target = bounds.max_spot_share, bounds.max_zone_share, bounds.availability
     demand, offered = traffic.demand, len(machines.offers)
-    machines, zone_share = _without_sudden_loss(machines, wishes, promises)
+    machines, zone_share = _without_sudden_loss(machines, wishes, slos)
     zone_share = zone_share if max_zone_share is None else max_zone_share
     wishes = wishes.model_copy(update={"max_zone_share": zone_share})
     if not bounds.anywhere:
         say("the cheapest place")
-        machines = _in_one_place(machines, traffic, promises, wishes, max_spot_share, time_limit_s)
-    verdict = _verdict(machines, traffic, promises)
+        machines = _in_one_place(machines, traffic, slos, wishes, max_spot_share, time_limit_s)
+    verdict = _verdict(machines, traffic, slos)
     said_by = "--max-spot-share"
     if max_spot_share is None:
         max_spot_share = verdict.max_spot_share if verdict else 0.0
@@ -161,15 +161,15 @@ def plan_fleet(
         replays: tuple[FleetReplay, ...] = ()
         if with_replay and plan.purchases:
             say("the fleet in the simulator")
-            replays = replayed(plan, counted, traffic, promises, wishes, seed)
-        if not promises or all(each.kept for each in replays[:1]):
+            replays = replayed(plan, counted, traffic, slos, wishes, seed)
+        if not slos or all(each.kept for each in replays[:1]):
             break
     by_name = {offer.name: offer for offer in counted.offers}
     return FleetReport(
         model=model_name,
         deployed=deployed,
         traffic=traffic.source,
-        promises=tuple(promises),
+        slos=tuple(slos),
         classes={name: math.fsum(rates) / demand.hours for name, rates in demand.rates.items()},
         peak_requests_per_s=demand.peak,
         mean_requests_per_s=demand.mean,
@@ -235,15 +235,15 @@ def _cheapest(
     return plan, wishes, reached.model_copy(update={"target": target, "spare_machines": spare_machines})
 
 
-def _without_sudden_loss(machines: Machines, wishes: Wishes, promises: Sequence[Promise]) -> tuple[Machines, float]:
-    """What may be counted on where promises are made: a zone goes at once, and its mean keeps none of them.
+def _without_sudden_loss(machines: Machines, wishes: Wishes, slos: Sequence[Slo]) -> tuple[Machines, float]:
+    """What may be counted on where SLOs are set: a zone goes at once, and its mean meets none of them.
 
     Spot that is not bought again is left out where there is other spot. Where there is none, the fleet must do without
     any one zone.
     """
     sold = [offer for offer in machines.offers if offer.spot]
     unsafe = {offer.name for offer in sold if not is_bought_again(offer, wishes)}
-    if not promises or not unsafe:
+    if not slos or not unsafe:
         return machines, 1.0
     if len(unsafe) == len(sold):
         return machines, 0.0
@@ -254,7 +254,7 @@ def _without_sudden_loss(machines: Machines, wishes: Wishes, promises: Sequence[
 def _in_one_place(
     machines: Machines,
     traffic: FleetTraffic,
-    promises: Sequence[Promise],
+    slos: Sequence[Slo],
     wishes: Wishes,
     max_spot_share: float | None,
     time_limit_s: float,
@@ -278,7 +278,7 @@ def _in_one_place(
         return machines if not held else machines.only(next(iter(held.values())))
     asked: dict[str, Wishes] = {}
     for place, offers in held.items():
-        verdict = _verdict(machines.only(offers), traffic, promises)
+        verdict = _verdict(machines.only(offers), traffic, slos)
         share = max_spot_share if max_spot_share is not None else (verdict.max_spot_share if verdict else 0.0)
         asked[place] = wishes.model_copy(update={"max_spot_share": share})
     alone = {
@@ -325,7 +325,7 @@ def replayed(
     plan: FleetPlan,
     machines: Machines,
     traffic: FleetTraffic,
-    promises: Sequence[Promise],
+    slos: Sequence[Slo],
     wishes: Wishes,
     seed: int = 0,
 ) -> tuple[FleetReplay, ...]:
@@ -348,12 +348,12 @@ def replayed(
     )
     classes, class_of = class_names(traffic.up_to_tokens), traffic.class_of(requests)
     return tuple(
-        replay(case, offers, machines.deployments, requests, classes, class_of, promises, window=window, seed=seed)
+        replay(case, offers, machines.deployments, requests, classes, class_of, slos, window=window, seed=seed)
         for case in cases
     )
 
 
-def _verdict(machines: Machines, traffic: FleetTraffic, promises: Sequence[Promise]) -> SpotVerdict | None:
+def _verdict(machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo]) -> SpotVerdict | None:
     """On this workload, with the riskiest market offered and the replicas that the busiest hour takes."""
     markets = [market for offer in machines.offers for market in offer.spot]
     if not markets:
@@ -366,8 +366,8 @@ def _verdict(machines: Machines, traffic: FleetTraffic, promises: Sequence[Promi
         cold_start_s=max(offer.startup_s for offer in machines.offers),
         replicas=max(1, math.ceil(traffic.demand.peak / carried)),
         interruptions=riskiest,
-        strict_p99=any(each.statistic == "p99" for each in promises),
-        batch=not promises,
+        strict_p99=any(each.statistic == "p99" for each in slos),
+        batch=not slos,
     )
 
 

@@ -1,7 +1,7 @@
 """Which layouts of a model a fleet is made of: every GPU sold at every degree of tensor parallelism, the best measured.
 
 All are tried in closed form. Those that would be cheapest for this demand, class by class and in whole machines, are
-then measured: the highest rate that keeps the promises, by simulation, and a little less than it.
+then measured: the highest rate that meets the SLOs, by simulation, and a little less than it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +26,8 @@ from tokonomics.planner.screen import tpot_limit
 from tokonomics.serving.capacity import NeverHolds, highest_rate
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
-from tokonomics.serving.steady import MissesPromise, ReplicaCurve
-from tokonomics.traffic.promises import Promise
+from tokonomics.serving.steady import MissesSlo, ReplicaCurve
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import seconds
 
@@ -74,7 +74,7 @@ def measured_layouts(
     engine: Engine,
     sold: Sequence[Offer],
     traffic: FleetTraffic,
-    promises: Sequence[Promise],
+    slos: Sequence[Slo],
     *,
     weights: Precision,
     kv: Precision,
@@ -82,16 +82,16 @@ def measured_layouts(
     most: int = MEASURED,
     say: Say = lambda what: None,
 ) -> tuple[list[FleetLayout], dict[str, str]]:
-    """For each class at most so many of those that keep the promises when requests come one at a time, measured; and by
+    """For each class at most so many of those that meet the SLOs when requests come one at a time, measured; and by
     name why others are out."""
     refused: dict[str, Refused] = {}
-    layouts = _layouts(model, engine, sold, traffic, promises, weights, kv, refused)
+    layouts = _layouts(model, engine, sold, traffic, slos, weights, kv, refused)
     alone: dict[tuple[str, str], Refused | None] = {}
 
     def breaks_alone(layout: FleetLayout, size: str) -> bool:
         key = layout.name, size
         if key not in alone:
-            alone[key] = _broken_alone(layout.deployment, traffic.samples[size], promises, layout.rates[size])
+            alone[key] = _broken_alone(layout.deployment, traffic.samples[size], slos, layout.rates[size])
             if found := alone[key]:
                 refused[layout.name] = found
         return alone[key] is not None
@@ -110,7 +110,7 @@ def measured_layouts(
             if breaks_alone(layout, size):
                 continue
             try:
-                rates[size], e2e_s = measure(layout.deployment, traffic.samples[size], promises, guess * _FIRST_GUESS)
+                rates[size], e2e_s = measure(layout.deployment, traffic.samples[size], slos, guess * _FIRST_GUESS)
             except NeverHolds as never:
                 refused[name] = Refused(0, 1.0, f"{never.what}. {never.fix or ''}".strip())
                 continue
@@ -121,25 +121,25 @@ def measured_layouts(
     return kept, {name: spelled(refusal.text, in_python) for name, refusal in refused.items()}
 
 
-def measure(deployment: Deployment, sample: Trace, promises: Sequence[Promise], guess: float) -> tuple[float, float]:
-    """The rate that one replica is counted on for under the promises, and the p99 of a whole answer there."""
-    best = highest_rate(lambda requests: simulate(deployment, requests), sample, promises, guess)
+def measure(deployment: Deployment, sample: Trace, slos: Sequence[Slo], guess: float) -> tuple[float, float]:
+    """The rate that one replica is counted on for under the SLOs, and the p99 of a whole answer there."""
+    best = highest_rate(lambda requests: simulate(deployment, requests), sample, slos, guess)
     return best.rate * MARGIN, best.outcome.e2e_s.p99 or 0.0
 
 
-def _broken_alone(deployment: Deployment, sample: Trace, promises: Sequence[Promise], guess: float) -> Refused | None:
-    """The promise that breaks even if requests come one at a time: no need to search a rate."""
+def _broken_alone(deployment: Deployment, sample: Trace, slos: Sequence[Slo], guess: float) -> Refused | None:
+    """The SLO that is missed even if requests come one at a time: no need to search a rate."""
     few = sample.take(np.arange(min(len(sample), _ALONE)))
     slowly = few.faster(guess / (_ALONE * few.rate)) if few.rate > 0 else few
     broken = [
-        each for each in outcome(simulate(deployment, slowly), promises).slo if not each.kept and each.delivered_s
+        each for each in outcome(simulate(deployment, slowly), slos).slo if not each.kept and each.delivered_s
     ]
     if not broken:
         return None
-    worst = max(broken, key=lambda each: (each.delivered_s or 0.0) / each.promised_s)
-    late = (worst.delivered_s or 0.0) / worst.promised_s
-    delivered, promised = seconds(worst.delivered_s or 0.0), seconds(worst.promised_s)
-    return Refused(0, late, f"{worst.promise} is {delivered} even for one request at a time, {promised} promised")
+    worst = max(broken, key=lambda each: (each.delivered_s or 0.0) / each.objective_s)
+    late = (worst.delivered_s or 0.0) / worst.objective_s
+    delivered, targets = seconds(worst.delivered_s or 0.0), seconds(worst.objective_s)
+    return Refused(0, late, f"{worst.slo} is {delivered} even for one request at a time; the SLO is {targets}")
 
 
 def _layouts(
@@ -147,13 +147,13 @@ def _layouts(
     engine: Engine,
     sold: Sequence[Offer],
     traffic: FleetTraffic,
-    promises: Sequence[Promise],
+    slos: Sequence[Slo],
     weights: Precision,
     kv: Precision,
     refused: dict[str, Refused],
 ) -> list[FleetLayout]:
     """Each GPU sold at each degree of tensor parallelism, with what a replica carries of each class it holds."""
-    tpot_s = tpot_limit(promises)
+    tpot_s = tpot_limit(slos)
     largest: dict[str, int] = {}
     for offer in sold:
         largest[offer.gpu] = max(largest.get(offer.gpu, 0), offer.gpus)
@@ -173,7 +173,7 @@ def _layouts(
                 )
                 try:
                     rates[size] = ReplicaCurve(deployment, inputs, outputs).capacity(tpot_s).rate
-                except MissesPromise as miss:
+                except MissesSlo as miss:
                     refused.setdefault(layout_name(deployment), Refused(1, miss.tpot_s, miss.what))
             if rates:
                 made.append(FleetLayout(deployment, rates))
@@ -220,7 +220,7 @@ def _check_held(traffic: FleetTraffic, kept: Sequence[FleetLayout], refused: Map
         raise BadInput(
             f"no machine on offer can hold the model{whom}"
             if nearest.kind == 2
-            else f"no machine on offer keeps the promises{whom}",
+            else f"no machine on offer meets the SLOs{whom}",
             field="slo" if nearest.kind < 2 else None,
             fix=f"The nearest is {name}: {nearest.text}",
         )

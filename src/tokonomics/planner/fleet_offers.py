@@ -33,7 +33,7 @@ from tokonomics.planner.fleet_layouts import (
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.machines import told_apart
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 
 READY_S = 180.0
@@ -122,7 +122,7 @@ def fleet_machines(
     engine: Engine,
     offers: Sequence[Offer],
     traffic: FleetTraffic,
-    promises: Sequence[Promise],
+    slos: Sequence[Slo],
     market: FleetMarket,
     *,
     weights: Precision | None = None,
@@ -144,7 +144,7 @@ def fleet_machines(
         engine,
         sold,
         traffic,
-        promises,
+        slos,
         weights=weights or model.served,
         kv=kv,
         terms=terms,

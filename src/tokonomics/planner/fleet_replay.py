@@ -26,7 +26,7 @@ from tokonomics.serving.fleet import FleetSettings, Outage
 from tokonomics.serving.outcome import Kept, judged, request_latencies
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
@@ -72,7 +72,7 @@ class ReplayCase:
     expected_per_month: float = 0.0
     """How often that happens."""
     judged_s: tuple[float, float] = (0.0, math.inf)
-    """Promises are judged on the requests that arrive between two moments: minutes of trouble drown in a day."""
+    """SLOs are judged on the requests that arrive between two moments: minutes of trouble drown in a day."""
 
 
 class FleetReplay(Noun):
@@ -215,7 +215,7 @@ def replay(
     traffic: Trace,
     classes: Sequence[str],
     class_of: NDArray[np.int32],
-    promises: Sequence[Promise],
+    slos: Sequence[Slo],
     *,
     window: tuple[float, float],
     seed: int = 0,
@@ -228,7 +228,7 @@ def replay(
             kinds.append(deployments[place.offer])
     kind_of_place = [kinds.index(deployments[place.offer]) for place in places]
     goes_to = _routed(places, kind_of_place, offers, traffic, classes, class_of, seed)
-    values: dict[str, list[Floats]] = {str(promise): [] for promise in promises}
+    values: dict[str, list[Floats]] = {str(slo): [] for slo in slos}
     sizes: list[NDArray[np.int32]] = []
     answered = restarts = 0
     for index, deployment in enumerate(kinds):
@@ -244,9 +244,9 @@ def replay(
         answered += int((status == DONE).sum())
         restarts += int(served.served.restarts.sum())
         sizes.append(class_of[chosen][counts])
-        for promise in promises:
+        for slo in slos:
             # Whoever is never answered waits for ever.
-            values[str(promise)].append(np.where(status == DONE, latencies[promise.latency], np.inf)[counts])
+            values[str(slo)].append(np.where(status == DONE, latencies[slo.latency], np.inf)[counts])
     size = np.concatenate([np.zeros(0, np.int32), *sizes])
     return FleetReplay(
         name=case.name,
@@ -258,7 +258,7 @@ def replay(
         restarts=restarts,
         expected_per_month=case.expected_per_month,
         slo=tuple(
-            _worst_class(promise, np.concatenate([np.zeros(0), *values[str(promise)]]), size) for promise in promises
+            _worst_class(slo, np.concatenate([np.zeros(0), *values[str(slo)]]), size) for slo in slos
         ),
     )
 
@@ -380,13 +380,13 @@ def _merged(away: Sequence[Away]) -> list[Away]:
     return merged
 
 
-def _worst_class(promise: Promise, waits: Floats, size: NDArray[np.int32]) -> Kept:
-    """All together, or the size class that waits longest: the promise is made to each."""
+def _worst_class(slo: Slo, waits: Floats, size: NDArray[np.int32]) -> Kept:
+    """All together, or the size class that waits longest: the SLO holds for each."""
     known = ~np.isnan(waits)
     waits, size = waits[known], size[known]
     large = [index for index, number in enumerate(np.bincount(size).tolist()) if number >= _ENOUGH_OF_A_CLASS]
     groups = [waits, *(waits[size == index] for index in large)]
-    kept = [judged(promise, group[np.isfinite(group)], int(np.isinf(group).sum())) for group in groups]
+    kept = [judged(slo, group[np.isfinite(group)], int(np.isinf(group).sum())) for group in groups]
     return max(kept, key=lambda one: math.inf if one.delivered_s is None else one.delivered_s)
 
 

@@ -212,7 +212,7 @@ class _Walk:
                 break
             if why_not(hosts.deployment, load.longest):
                 continue
-            each = screen(hosts.deployment, hosts, load, question.promises)
+            each = screen(hosts.deployment, hosts, load, question.slos)
             if isinstance(each, Refusal) or self._estimate(each, factor) >= below * _LOWER:
                 continue
             if kind_of(each.deployment) not in self.ratios:
@@ -304,7 +304,7 @@ class _Walk:
             replicas = hosts.most_replicas(usd_per_hour, MOST_REPLICAS) - question.limits.spare
             if why_not(hosts.deployment, load.longest):
                 continue
-            each = screen(hosts.deployment, hosts, load, question.promises)
+            each = screen(hosts.deployment, hosts, load, question.slos)
             if isinstance(each, Refusal) or replicas < each.fewest:
                 continue
             key = kind_of(each.deployment), each.deployment.tp, each.deployment.ep
@@ -318,7 +318,7 @@ class _Walk:
         question = self.study.question
         if question.simulate and question.limits.max_utilization is None:
             if factor not in self.trials:
-                self.trials[factor] = Trials(self._load(factor), question.promises, question.router)
+                self.trials[factor] = Trials(self._load(factor), question.slos, question.router)
             return self.trials[factor].on(each, replicas).holds
         sized = self._sized(each.hosts, factor)
         return sized is not None and sized.replicas <= replicas

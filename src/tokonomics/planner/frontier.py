@@ -1,7 +1,7 @@
 """Cheap or quick: the best prices per million tokens for every time per token and every time to the first one.
 
 Every deployment that fits, on its cheapest machines, on the fewest replicas that carry the load and on up to eight
-times as many, in the closed form and without promises: more replicas run smaller batches, which cost more and answer
+times as many, in the closed form and without SLOs: more replicas run smaller batches, which cost more and answer
 sooner. A point is on a front when none is both cheaper and quicker.
 """
 
@@ -44,7 +44,7 @@ class FrontierPoint(Noun):
     tpot_s: PositiveFloat
     ttft_s: PositiveFloat
     keeps: bool
-    """The promises, in the mean."""
+    """The SLOs, in the mean."""
 
 
 class Frontier(Noun):
@@ -152,5 +152,5 @@ def _point(question: Question, load: Load, fleet: _FrontierFleet) -> FrontierPoi
         usd_per_mtok=fleet.usd_per_hour / SECONDS_PER_HOUR / workload.tokens_per_second * TOKENS_PER_MTOK,
         tpot_s=fleet.tpot_s,
         ttft_s=fleet.ttft_s,
-        keeps=late_in_the_mean(fleet.each, workload.rate / fleet.replicas, question.promises) is None,
+        keeps=late_in_the_mean(fleet.each, workload.rate / fleet.replicas, question.slos) is None,
     )

@@ -1,7 +1,7 @@
 """Why a wish cannot be met: which constraint is to blame, and the nearest value that could be.
 
 Each constraint is loosened alone and the plan is made again in closed form; one without which there is a plan is to
-blame, and what that plan reaches is the nearest value. Against a promise stands the fastest lone request of any
+blame, and what that plan reaches is the nearest value. Against an SLO stands the fastest lone request of any
 candidate; where that would keep it, the best that was simulated.
 """
 
@@ -16,7 +16,7 @@ from tokonomics.planner.machines import host_gib
 from tokonomics.planner.plan import Question, Study, plan, prospects
 from tokonomics.planner.screen import describe, floors
 from tokonomics.serving.capacity import MOST_REPLICAS
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 from tokonomics.units import gigabytes, plural, seconds, usd
 
@@ -47,24 +47,24 @@ def _too_slow(study: Study) -> Iterator[Blame]:
         yield from _too_much(study, kinds)
         return
     hosts, _ = prospects(question, question.load)
-    for promise in question.promises:
+    for slo in question.slos:
         fastest = min(
             (
                 (floor.seconds, str(each.deployment))
                 for each in hosts
-                for floor in floors(step_model(each.deployment), question.load, [promise])
+                for floor in floors(step_model(each.deployment), question.load, [slo])
             ),
             default=(0.0, ""),
         )
-        if fastest[0] > promise.seconds:
-            name = describe(promise)
+        if fastest[0] > slo.seconds:
+            name = describe(slo)
             yield Blame(
-                constraint=f"--slo {promise}={promise.seconds:g}",
-                why=f"{name} of {seconds(promise.seconds)} is below what a lone request takes",
+                constraint=f"--slo {slo}={slo.seconds:g}",
+                why=f"{name} of {seconds(slo.seconds)} is below what a lone request takes",
                 nearest=f"the fastest, {fastest[1]}, takes {seconds(fastest[0])}",
             )
-        elif _holds_without(question, promise):
-            yield _missed_in_simulation(study, promise)
+        elif _holds_without(question, slo):
+            yield _missed_in_simulation(study, slo)
 
 
 def _too_much(study: Study, kinds: set[Reason]) -> Iterator[Blame]:
@@ -78,27 +78,27 @@ def _too_much(study: Study, kinds: set[Reason]) -> Iterator[Blame]:
         )
 
 
-def _holds_without(question: Question, promise: Promise) -> bool:
-    others = tuple(each for each in question.promises if each != promise)
-    return plan(replace(question, promises=others, simulate=False)).best is not None
+def _holds_without(question: Question, slo: Slo) -> bool:
+    others = tuple(each for each in question.slos if each != slo)
+    return plan(replace(question, slos=others, simulate=False)).best is not None
 
 
-def _missed_in_simulation(study: Study, promise: Promise) -> Blame:
+def _missed_in_simulation(study: Study, slo: Slo) -> Blame:
     """The best any trial delivered of it."""
     delivered = [
         kept.delivered_s
         for trial in study.search.trials.made.values()
         for kept in trial.outcome.slo
-        if kept.promise == str(promise)
+        if kept.slo == str(slo)
         and kept.delivered_s is not None
-        and all(other.kept for other in trial.outcome.slo if other.promise != kept.promise)
+        and all(other.kept for other in trial.outcome.slo if other.slo != kept.slo)
     ]
     best = (
         f"with the others kept, the best that was simulated is {seconds(min(delivered))}" if delivered else "loosen it"
     )
     return Blame(
-        constraint=f"--slo {promise}={promise.seconds:g}",
-        why=f"{describe(promise)} of {seconds(promise.seconds)} is not kept on any number of replicas",
+        constraint=f"--slo {slo}={slo.seconds:g}",
+        why=f"{describe(slo)} of {seconds(slo.seconds)} is not kept on any number of replicas",
         nearest=best,
     )
 

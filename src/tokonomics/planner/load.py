@@ -31,7 +31,7 @@ _ENOUGH_REPLICAS = 16
 _ANSWERS_LONG = 20
 """A fleet starts empty: in so many times the length of an answer, its filling no longer counts."""
 _TPOT_S = 0.05
-"""How long a token takes, to tell how long an answer does: a common promise, and slower than most picks."""
+"""How long a token takes, to tell how long an answer does: a common SLO, and slower than most picks."""
 
 Floats = NDArray[np.float64]
 

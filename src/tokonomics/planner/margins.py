@@ -1,4 +1,4 @@
-"""How much room a plan has: the growth it takes before a promise breaks, and the bill if replicas are faster or slower.
+"""How much room a plan has: the growth it takes before an SLO is missed, and the bill if replicas are faster or slower.
 
 Growth is found by simulating the same requests ever faster on the replicas of the pick. The bill's range re-sizes the
 fleet at both ends of the 80 % interval that was learned from published throughput (``physics.intervals``).
@@ -35,7 +35,7 @@ class AtSpeed(Noun):
     speed: PositiveFloat
     """Of that which was modelled."""
     replicas: PositiveInt | None
-    """Spare ones included; None where no number keeps the promises."""
+    """Spare ones included; None where no number meets the SLOs."""
     usd_per_month: PositiveFloat | None
     refused: str | None = None
     """Why there is none."""
@@ -50,7 +50,7 @@ class BillRange(Noun):
 
 
 def headroom(study: Study) -> Headroom | None:
-    """How much the traffic may grow before the pick breaks a promise; None where there is no pick."""
+    """How much the traffic may grow before the pick misses an SLO; None where there is no pick."""
     if study.plan.best is None:
         return None
     question, sized = study.question, study.of(study.plan.best)
@@ -74,7 +74,7 @@ def bill_range(study: Study, row: Candidate) -> BillRange:
 
 def at_speed(study: Study, row: Candidate, speed: float) -> AtSpeed:
     """A ranked row sized as if its replicas had that share of the modelled speed."""
-    found = resized(study, row, *slower(study.question.load, study.question.promises, 1 / speed))
+    found = resized(study, row, *slower(study.question.load, study.question.slos, 1 / speed))
     if isinstance(found, Refusal):
         return AtSpeed(speed=speed, replicas=None, usd_per_month=None, refused=found.reason)
     return AtSpeed(speed=speed, replicas=found[1], usd_per_month=found[2])

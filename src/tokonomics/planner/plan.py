@@ -1,8 +1,8 @@
 """The cheapest ways to serve a load: every offer × layout × precision, simulated, priced, or refused with a reason.
 
 The closed form gives each candidate a bill it cannot go below. In the order of these bounds, the simulator finds the
-replicas that keep every promise, until no candidate left could be cheaper than the pick or the runner-up: what is
-left out is dearer by its bound, or because the replicas that its price allows break a promise. So the pick is the one
+replicas that meet every SLO, until no candidate left could be cheaper than the pick or the runner-up: what is
+left out is dearer by its bound, or because the replicas that its price allows miss an SLO. So the pick is the one
 that simulating everything would give. Without simulation, replicas are planned to a share of the closed form.
 """
 
@@ -30,7 +30,7 @@ from tokonomics.planner.search import Kind, Placed, Search
 from tokonomics.planner.trials import Progress, Trials, prefill_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Spread
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Badge, Noun
 from tokonomics.units import SECONDS_PER_HOUR
@@ -51,7 +51,7 @@ class Candidate(Noun):
     kv: Precision
     engine: str
     max_sequences: int
-    """At a time on a replica: the engine's own limit, or a lower one that keeps the promised time per token."""
+    """At a time on a replica: the engine's own limit, or a lower one that meets the SLO on time per token."""
     router: Router
     """How requests find their replica."""
     provider: str
@@ -75,7 +75,7 @@ class Candidate(Noun):
     tpot_s: Spread
     e2e_s: Spread
     utilization: float
-    """Of what the replicas hold, for requests of mean length, under the promised time per token."""
+    """Of what the replicas hold, for requests of mean length, under the SLO on time per token."""
     speed: Badge
     """Whether the kernels behind the speed were measured on this GPU, or are another's scaled by the datasheet."""
     capacity_requests_per_s: float
@@ -115,13 +115,13 @@ class Limits(Noun):
     """What the user will not go beyond."""
 
     max_utilization: float | None = Field(default=None, ge=0.01, le=1)
-    """Of the closed form's capacity; None: what the promises allow, or 70 % without simulation."""
+    """Of the closed form's capacity; None: what the SLOs allow, or 70 % without simulation."""
     max_usd_per_gpu_hour: float | None = Field(default=None, gt=0)
     max_gpus: int | None = Field(default=None, gt=0)
     max_age_days: int | None = Field(default=None, ge=0)
     """Of a price; None: a year, or a year more than the newest where all are older."""
     spare: int = Field(default=0, ge=0, le=1000)
-    """Replicas that may fail without a promise broken."""
+    """Replicas that may fail without an SLO missed."""
 
 
 class Plan(Noun):
@@ -129,7 +129,7 @@ class Plan(Noun):
 
     model: str
     workload: Workload
-    promises: tuple[Promise, ...]
+    slos: tuple[Slo, ...] = Field(alias="promises")
     limits: Limits
     simulations: int
     """How many decided it; 0: the closed form alone."""
@@ -162,7 +162,7 @@ class Question:
     offers: Sequence[Offer]
     engines: Sequence[Engine]
     today: date
-    promises: tuple[Promise, ...] = ()
+    slos: tuple[Slo, ...] = ()
     weights: tuple[Precision, ...] | None = None
     """None: as published, and the common ones below."""
     kv: tuple[Precision, ...] = KV_CHOICES
@@ -170,7 +170,7 @@ class Question:
     limits: Limits = field(default_factory=Limits)
     simulate: bool = True
     router: Router | None = None
-    """None: whichever keeps the promises on fewest replicas."""
+    """None: whichever meets the SLOs on fewest replicas."""
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,8 @@ def study(question: Question, progress: Progress | None = None) -> Study:
     hosts, rejected = prospects(question, load)
     search = Search(
         load,
-        question.promises,
-        Trials(load, question.promises, question.router),
+        question.slos,
+        Trials(load, question.slos, question.router),
         simulate=question.simulate,
         max_utilization=limits.max_utilization,
         spare=limits.spare,
@@ -219,7 +219,7 @@ def study(question: Question, progress: Progress | None = None) -> Study:
     made = Plan(
         model=model.key,
         workload=load.workload,
-        promises=question.promises,
+        slos=question.slos,
         limits=limits,
         simulations=search.trials.count,
         best=ranked[0] if ranked else None,

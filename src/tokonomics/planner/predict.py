@@ -50,7 +50,7 @@ class CurvePoint(Noun):
     usd_per_mtok: PositiveFloat | None
     """Output tokens only, at full utilisation; None without a price."""
     share_of_linear: NonNegativeFloat
-    """Throughput ÷ (batch × throughput of one sequence): how much of the batch's promise is left."""
+    """Throughput ÷ (batch × throughput of one sequence): how much of the batch's ideal gain is left."""
 
 
 class BatchCurve(Noun):

@@ -72,7 +72,7 @@ def verdict_on(setup: Setup, sized: Sized) -> SpotVerdict | None:
         cold_start_s=startup_seconds(setup.deployment),
         replicas=sized.replicas,
         interruptions=max((each.interruptions for each in markets), key=lambda each: each.per_hour),
-        strict_p99=any(each.statistic == "p99" for each in setup.promises),
+        strict_p99=any(each.statistic == "p99" for each in setup.slos),
         batch=setup.offline,
     )
 

@@ -2,7 +2,7 @@
 
 The number of replicas follows the demand; deployment, machine and terms do not. In each case a choice is dearer than
 the best one for that case by its regret; the least regret is the choice whose largest is smallest (Savage, "The theory
-of statistical decision", 1951), among those that keep the promises in every case. Looked at is everything that the plan
+of statistical decision", 1951), among those that meet the SLOs in every case. Looked at is everything that the plan
 of any case sized, on the cheapest machine of each size; what cannot come among the best so far is not simulated.
 """
 
@@ -62,7 +62,7 @@ class Regret(Noun):
     """Of each case, by whatever choice is best for it."""
     choices: tuple[RegretChoice, ...]
     not_everywhere: int
-    """Choices left out because they break a promise in some case, or take more GPUs than allowed."""
+    """Choices left out because they miss an SLO in some case, or take more GPUs than allowed."""
 
     @property
     def least(self) -> RegretChoice | None:
@@ -135,7 +135,7 @@ class _Bills:
             question = study.question
             if why_not(hosts.deployment, question.load.longest):
                 return math.inf
-            each = screen(hosts.deployment, hosts, question.load, question.promises)
+            each = screen(hosts.deployment, hosts, question.load, question.slos)
             if isinstance(each, Refusal):
                 return math.inf
             machines = hosts.cheapest_of_each_size

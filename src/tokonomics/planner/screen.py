@@ -1,7 +1,7 @@
 """The closed form for every candidate: what a replica holds at best, and the floor no replica goes below.
 
-A lone request on an idle replica is the fastest there is: where even that misses a promise, nothing helps. The highest
-rate at which the mean time per token keeps the promise bounds the replicas from below, since a p90 or p99 is not below
+A lone request on an idle replica is the fastest there is: where even that misses an SLO, nothing helps. The highest
+rate at which the mean time per token meets the SLO bounds the replicas from below, since a p90 or p99 is not below
 the mean and waiting only adds; with ``LEEWAY`` for what the simulator finishes beyond the closed form.
 """
 
@@ -19,8 +19,8 @@ from tokonomics.physics.steptime import StepModel
 from tokonomics.planner.candidates import Reason, Refusal, is_faithful
 from tokonomics.planner.load import Floats, Load
 from tokonomics.planner.machines import Hosts
-from tokonomics.serving.steady import Capacity, MissesPromise, ReplicaCurve, Steady
-from tokonomics.traffic.promises import Latency, Promise
+from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, seconds
 
 LEEWAY = 1.05
@@ -57,28 +57,28 @@ class Screened:
 
 @dataclass(frozen=True)
 class Floor:
-    """The fastest a deployment can be: a lone request, by promise."""
+    """The fastest a deployment can be: a lone request, by SLO."""
 
-    promise: Promise
+    slo: Slo
     seconds: float
 
 
-def screen(deployment: Deployment, hosts: Hosts, load: Load, promises: Sequence[Promise]) -> Screened | Refusal:
+def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: Sequence[Slo]) -> Screened | Refusal:
     """How one replica serves this load at best, or why it cannot."""
     workload = load.workload
     curve = curve_for(deployment, load)
-    missed = [each for each in floors(curve.steps, load, promises) if each.seconds > each.promise.seconds]
+    missed = [each for each in floors(curve.steps, load, slos) if each.seconds > each.slo.seconds]
     if missed:
-        worst = max(missed, key=lambda each: each.seconds / each.promise.seconds)
-        late = percent(worst.seconds / worst.promise.seconds - 1)
-        name = describe(worst.promise)
+        worst = max(missed, key=lambda each: each.seconds / each.slo.seconds)
+        late = percent(worst.seconds / worst.slo.seconds - 1)
+        name = describe(worst.slo)
         return Refusal(
             Reason.too_slow, f"misses {name} by {late} even for a lone request: {seconds(worst.seconds)} at best"
         )
     try:
-        capacity = curve.capacity(tpot_limit(promises))
-    except MissesPromise as miss:
-        late = percent(miss.tpot_s / miss.promised_s - 1)
+        capacity = curve.capacity(tpot_limit(slos))
+    except MissesSlo as miss:
+        late = percent(miss.tpot_s / miss.objective_s - 1)
         return Refusal(
             Reason.too_slow, f"misses TPOT by {late} even for a single request: {seconds(miss.tpot_s)} at best"
         )
@@ -116,23 +116,23 @@ def curve_for(deployment: Deployment, load: Load) -> ReplicaCurve:
 def _curve(
     deployment: Deployment, input_tokens: int, output_tokens: int, context: float, held: float, profile: str | None
 ) -> ReplicaCurve:
-    """Kept: whoever asks again with another rate, price or promise gets an answer at once."""
+    """Kept: whoever asks again with another rate, price or SLO gets an answer at once."""
     return ReplicaCurve(deployment, input_tokens, output_tokens, context_tokens=context, held_tokens=held)
 
 
-def tpot_limit(promises: Sequence[Promise]) -> float | None:
-    """What the mean TPOT must keep: the strictest promise on any statistic that is not below it."""
-    bounds = [each.seconds for each in promises if each.latency is Latency.tpot and each.statistic != "p50"]
+def tpot_limit(slos: Sequence[Slo]) -> float | None:
+    """What the mean TPOT must keep: the strictest SLO on any statistic that is not below it."""
+    bounds = [each.seconds for each in slos if each.latency is Latency.tpot and each.statistic != "p50"]
     return min(bounds, default=None)
 
 
-def floors(steps: StepModel, load: Load, promises: Sequence[Promise]) -> list[Floor]:
-    """Each promise with what lone requests on an idle replica cannot go below.
+def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> list[Floor]:
+    """Each SLO with what lone requests on an idle replica cannot go below.
 
     A percentile of the latency is that of the length behind it, as a longer prompt never takes less. Of a whole answer,
     the shortest prompt and the percentile of the answer's own length.
     """
-    if not promises:
+    if not slos:
         return []
     computed, inputs, outputs = load.sorted_lengths
     if not steps.deployment.engine.reuses_prefixes:
@@ -140,20 +140,20 @@ def floors(steps: StepModel, load: Load, promises: Sequence[Promise]) -> list[Fl
 
     outside_s = steps.engine.request_seconds(float(computed[0])) if steps.engine else 0.0
 
-    def floor(promise: Promise) -> float:
-        if promise.latency is Latency.ttft:
+    def floor(slo: Slo) -> float:
+        if slo.latency is Latency.ttft:
             # The whole prompt in one step: chunks only add.
-            return float(np.mean(steps.prefill(_at(computed, promise.statistic)))) + outside_s
-        if promise.latency is Latency.tpot:
+            return float(np.mean(steps.prefill(_at(computed, slo.statistic)))) + outside_s
+        if slo.latency is Latency.tpot:
             # The first token is told when the next step has been launched: the sooner seem the others to come.
             late_s = float(steps.engine.host_s(1)) if steps.engine and steps.engine.overlapped else 0.0
             shortened_s = late_s / max(float(outputs[0]) - 1, 1.0)
-            return max(0.0, float(np.mean(steps.decode(1.0, _at(inputs, promise.statistic)))) - shortened_s)
+            return max(0.0, float(np.mean(steps.decode(1.0, _at(inputs, slo.statistic)))) - shortened_s)
         shortest = float(steps.prefill(computed[0])), float(steps.decode(1.0, inputs[0]))
-        answer = float(outputs.mean() if promise.statistic == "mean" else _at(outputs, promise.statistic)[0])
+        answer = float(outputs.mean() if slo.statistic == "mean" else _at(outputs, slo.statistic)[0])
         return shortest[0] + (answer - 1) * shortest[1] + outside_s
 
-    return [Floor(each, floor(each)) for each in promises]
+    return [Floor(each, floor(each)) for each in slos]
 
 
 def _at(in_order: Floats, statistic: str) -> Floats:
@@ -168,6 +168,6 @@ def _at(in_order: Floats, statistic: str) -> Floats:
     return found
 
 
-def describe(promise: Promise) -> str:
+def describe(slo: Slo) -> str:
     """``TTFT p99``."""
-    return f"{promise.latency.upper() if promise.latency is not Latency.e2e else 'e2e'} {promise.statistic}"
+    return f"{slo.latency.upper() if slo.latency is not Latency.e2e else 'e2e'} {slo.statistic}"

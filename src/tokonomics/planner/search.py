@@ -2,7 +2,7 @@
 
 A candidate enters with the bill of the replicas that arithmetic alone demands, comes back with the closed form's, and
 is then sized. What is left when its bound passes the runner-up's bill is dearer, however well it serves; what is sized
-within that bill needs one simulation if the replicas its price allows break a promise. So the pick and the runner-up
+within that bill needs one simulation if the replicas its price allows miss an SLO. So the pick and the runner-up
 are those that simulating everything would give.
 """
 
@@ -21,7 +21,7 @@ from tokonomics.planner.machines import Hosts
 from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, screen
 from tokonomics.planner.trials import FleetTrial, Progress, Sized, Trials
 from tokonomics.serving.capacity import MOST_REPLICAS
-from tokonomics.traffic.promises import Latency, Promise
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, seconds
 
 CLOSED_FORM_UTILIZATION = 0.7
@@ -60,7 +60,7 @@ class Search:
     """Sizes the candidates that could win, and says why the others cannot."""
 
     load: Load
-    promises: Sequence[Promise]
+    slos: Sequence[Slo]
     trials: Trials
     simulate: bool = True
     max_utilization: float | None = None
@@ -88,7 +88,7 @@ class Search:
         """The closed form's bound of a prospect that may matter; the end of one that does not, or has it."""
         deployment = prospect.deployment
         if isinstance(prospect, Hosts) and self._matters(deployment, bound):
-            found = screen(deployment, prospect, self.load, self.promises)
+            found = screen(deployment, prospect, self.load, self.slos)
             if isinstance(found, Screened):
                 self.screened.append(found)
                 return self._usd(prospect, self._at_least(found)), found
@@ -175,7 +175,7 @@ class Search:
         trial = self.trials.fewest(candidate, most, self._wished(candidate))
         if not trial.holds:
             number = "a lone request" if trial.replicas <= 1 else plural(trial.replicas, "replica")
-            self._refuse(deployment, Reason.too_slow, f"misses the promise even with {number}: {trial.breaks}")
+            self._refuse(deployment, Reason.too_slow, f"misses the SLO even with {number}: {trial.breaks}")
         elif math.isinf(self._usd(candidate.hosts, trial.replicas)):
             reason = f"takes {trial.replicas * deployment.gpus} GPUs; at most {candidate.hosts.max_gpus} allowed"
             self._refuse(deployment, Reason.too_many_gpus, reason)
@@ -185,10 +185,10 @@ class Search:
     def _plan_for_share(self, candidate: Screened) -> None:
         """Closed form: replicas loaded to a share of what they hold, and whose mean first token is in time."""
         rate, replicas = self.load.workload.rate, self._at_least(candidate)
-        late = late_in_the_mean(candidate, rate / replicas, self.promises)
+        late = late_in_the_mean(candidate, rate / replicas, self.slos)
         while late and replicas < 4 * candidate.fewest + 4:
             replicas += 1
-            late = late_in_the_mean(candidate, rate / replicas, self.promises)
+            late = late_in_the_mean(candidate, rate / replicas, self.slos)
         if late:
             self._refuse(candidate.deployment, Reason.too_slow, late)
         else:
@@ -212,13 +212,13 @@ def kind_of(deployment: Deployment) -> Kind:
     return deployment.gpu.key, deployment.gpus, deployment.weights
 
 
-def late_in_the_mean(candidate: Screened, rate: float, promises: Sequence[Promise]) -> str | None:
-    """The promise that even the closed form's mean breaks at a rate; None when all may hold."""
+def late_in_the_mean(candidate: Screened, rate: float, slos: Sequence[Slo]) -> str | None:
+    """The SLO that even the closed form's mean breaks at a rate; None when all may hold."""
     steady = candidate.steady(rate)
     e2e_s = steady.ttft_s + candidate.curve.output_tokens * steady.tpot_s
     means = {Latency.ttft: steady.ttft_s, Latency.tpot: steady.tpot_s, Latency.e2e: e2e_s}
-    for promise in promises:
-        if promise.statistic != "p50" and means[promise.latency] > promise.seconds:
-            late = percent(means[promise.latency] / promise.seconds - 1)
-            return f"misses {describe(promise)} by {late} in the mean: {seconds(means[promise.latency])}"
+    for slo in slos:
+        if slo.statistic != "p50" and means[slo.latency] > slo.seconds:
+            late = percent(means[slo.latency] / slo.seconds - 1)
+            return f"misses {describe(slo)} by {late} in the mean: {seconds(means[slo.latency])}"
     return None

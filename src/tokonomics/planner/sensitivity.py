@@ -14,14 +14,14 @@ from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Study
 from tokonomics.planner.search import Placed
 from tokonomics.planner.what_if import highest_rate, loosened, resized, slower, stretched
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 
 CHANGE = 0.25
 _CLOSE_ENOUGH = 1.04
 """Of the capacity in use: a bar of a chart does not show less."""
 
-Circumstances = tuple[Load, Sequence[Promise]]
+Circumstances = tuple[Load, Sequence[Slo]]
 
 
 class Case(Noun):
@@ -30,7 +30,7 @@ class Case(Noun):
     factor: PositiveFloat
     """What the assumption is multiplied by."""
     usd_per_month: PositiveFloat | None
-    """None where no number of replicas keeps the promises."""
+    """None where no number of replicas meets the SLOs."""
     replicas: PositiveInt | None
     used: NonNegativeFloat | None
     """Share of what these replicas hold that is in use."""
@@ -42,7 +42,7 @@ class BillSwing(Noun):
     """What an assumption does to the bill of the pick."""
 
     assumption: str
-    """``requests a second``, ``promised ttft_p99``…"""
+    """``requests a second``, ``SLO ttft_p99``…"""
     low: Case
     """With the assumption at its smaller value."""
     high: Case
@@ -69,7 +69,7 @@ def sensitivity(study: Study) -> Sensitivity | None:
     if row is None:
         return None
     question, sized = study.question, study.of(row)
-    load, promises, context = question.load, question.promises, question.model.max_context
+    load, slos, context = question.load, question.slos, question.model.max_context
     rate = load.workload.rate
     speed = interval(1.0, "throughput", sized.deployment)
 
@@ -84,15 +84,15 @@ def sensitivity(study: Study) -> Sensitivity | None:
         return BillSwing(assumption=name, low=case(low, change(low)), high=case(high, change(high)))
 
     few, many = 1 - CHANGE, 1 + CHANGE
-    mid_used = _used(study, sized, load, promises)
+    mid_used = _used(study, sized, load, slos)
     swings = [
-        swing("requests a second", lambda by: (load.at(rate * by), promises), few, many),
-        swing("prompt tokens", lambda by: (stretched(load, inputs=by, context=context), promises), few, many),
-        swing("answer tokens", lambda by: (stretched(load, outputs=by, context=context), promises), few, many),
-        swing("speed of the replicas", lambda by: slower(load, promises, 1 / by), speed.low, speed.high),
+        swing("requests a second", lambda by: (load.at(rate * by), slos), few, many),
+        swing("prompt tokens", lambda by: (stretched(load, inputs=by, context=context), slos), few, many),
+        swing("answer tokens", lambda by: (stretched(load, outputs=by, context=context), slos), few, many),
+        swing("speed of the replicas", lambda by: slower(load, slos, 1 / by), speed.low, speed.high),
         *(
-            swing(f"promised {each}", lambda by, only=each: (load, loosened(promises, by, only)), few, many)  # type: ignore[misc]
-            for each in promises
+            swing(f"SLO {each}", lambda by, only=each: (load, loosened(slos, by, only)), few, many)  # type: ignore[misc]
+            for each in slos
         ),
     ]
     at_price = [
@@ -104,9 +104,9 @@ def sensitivity(study: Study) -> Sensitivity | None:
     return Sensitivity(usd_per_month=row.usd_per_month, replicas=row.replicas, used=mid_used, swings=tuple(swings))
 
 
-def _used(study: Study, sized: Placed, load: Load, promises: Sequence[Promise]) -> float:
+def _used(study: Study, sized: Placed, load: Load, slos: Sequence[Slo]) -> float:
     """The load ÷ the highest rate that the replicas hold."""
-    found = highest_rate(study.question, sized.screened, sized.replicas, load, promises, _CLOSE_ENOUGH)
+    found = highest_rate(study.question, sized.screened, sized.replicas, load, slos, _CLOSE_ENOUGH)
     return load.workload.rate / found.rate
 
 

@@ -1,6 +1,6 @@
 """Everything that decides a bill, as one value: what a lever changes, and what two bills differ by.
 
-A setup is served by the simulator on as few replicas as keep its promises (``sizing``), those stand on whole machines
+A setup is served by the simulator on as few replicas as meet its SLOs (``sizing``), those stand on whole machines
 bought on the terms it allows (``purchase``), and that is its bill (``bills``). Equal setups have equal bills, however
 they came about.
 """
@@ -15,7 +15,7 @@ from tokonomics.money.cache_tiers import TierPrice, parse_tiers
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import Load
 from tokonomics.serving.fleet import Router
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 
 Made = TypeVar("Made")
 HOST_MEMORY = "host"
@@ -24,16 +24,16 @@ HOST_MEMORY = "host"
 
 @dataclass(frozen=True)
 class Setup:
-    """A deployment, its traffic and promises, how it serves and how it is bought."""
+    """A deployment, its traffic and SLOs, how it serves and how it is bought."""
 
     deployment: Deployment
     load: Load
     offers: tuple[Offer, ...]
     """All that may be bought, of any GPU."""
     today: date
-    promises: tuple[Promise, ...] = ()
+    slos: tuple[Slo, ...] = ()
     max_sequences: int | None = None
-    """At a time; None: the engine's own limit, or what the promised time per token allows."""
+    """At a time; None: the engine's own limit, or what the SLO on time per token allows."""
     prefix_cache: bool = True
     router: Router | None = None
     """None: taking turns or the least outstanding requests, whichever needs fewer replicas."""
@@ -64,7 +64,7 @@ class Setup:
     def as_fixed_fleet(self) -> object:
         """What the simulator sees of it while replicas are always as many; the load by its place in memory."""
         served = self.max_sequences, self.prefix_cache, self.router, self.tiers
-        return self.deployment, id(self.load.trace), self.load.share, self.promises, *served
+        return self.deployment, id(self.load.trace), self.load.share, self.slos, *served
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Memo:
 
 @dataclass(frozen=True)
 class NotServed:
-    """Why a setup cannot keep its promises, or cannot be bought."""
+    """Why a setup cannot meet its SLOs, or cannot be bought."""
 
     reason: str
     fix: str | None = None

@@ -2,7 +2,7 @@
 
 Every setup is first sized as a fixed fleet (``trials``). Of a disaggregated one, prompts get the share of the
 replicas that they took of the working time, give or take one. An autoscaled one is tried with a few rules on how many
-outstanding requests call for a replica, from greedy to careful, until one keeps the promises, cold starts included.
+outstanding requests call for a replica, from greedy to careful, until one meets the SLOs, cold starts included.
 """
 
 import math
@@ -128,7 +128,7 @@ def _autoscaled(setup: Setup, fixed: FleetTrial) -> Sized | NotServed:
         return NotServed("only a slice of this traffic is simulated: an autoscaler would see the wrong number")
     broken = ""
     for share in _TARGETS:
-        # A rule that breaks a promise with one replica that always stays breaks it without.
+        # A rule that misses an SLO with one replica that always stays breaks it without.
         staying = _scaled(setup, fixed, share, 1)
         if isinstance(staying, str):
             broken = staying
@@ -136,7 +136,7 @@ def _autoscaled(setup: Setup, fixed: FleetTrial) -> Sized | NotServed:
         leaving = _scaled(setup, fixed, share, 0)
         ways = [way for way in (leaving, staying) if isinstance(way, Sized)]
         return min(ways, key=lambda way: way.mean_replicas)
-    return NotServed(f"no rule tried keeps the promises through cold starts: {broken}")
+    return NotServed(f"no rule tried meets the SLOs through cold starts: {broken}")
 
 
 def _scaled(setup: Setup, fixed: FleetTrial, share: float, fewest: int) -> Sized | str:
@@ -150,7 +150,7 @@ def _scaled(setup: Setup, fixed: FleetTrial, share: float, fewest: int) -> Sized
         cold_start_s=startup_seconds(setup.deployment),
     )
     made = serve(setup, 1, autoscale=rule, max_sequences=fixed.max_sequences)
-    summed = outcome(made, setup.promises)
+    summed = outcome(made, setup.slos)
     if breaks := what_breaks(made, summed):
         return breaks
     return Sized(

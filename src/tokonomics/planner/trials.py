@@ -1,9 +1,9 @@
-"""A setup on a number of replicas, always as many: simulated, and searched for the fewest that keep its promises.
+"""A setup on a number of replicas, always as many: simulated, and searched for the fewest that meet its SLOs.
 
 The same replicas are tried behind several routers: taking turns keeps prompts apart, while the least loaded replica
 gets whole bursts of them; requests of very unequal length want the opposite. Where the time per token is what breaks,
-no more sequences at a time are let in than the closed form allows under the promise. Of long traffic the busiest part
-is simulated first: where it alone is late more often than the promise allows of the whole, the rest need not be.
+no more sequences at a time are let in than the closed form allows under the SLO. Of long traffic the busiest part
+is simulated first: where it alone is late more often than the SLO allows of the whole, the rest need not be.
 """
 
 import math
@@ -32,10 +32,10 @@ from tokonomics.serving.capacity import (
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
-from tokonomics.serving.steady import MissesPromise, ReplicaCurve
+from tokonomics.serving.steady import MissesSlo, ReplicaCurve
 from tokonomics.serving.tiers import TierHits, plan_fetches
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.traffic.promises import Latency, Promise
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Trace
 
 WHOLE_AT_ONCE = 60_000
@@ -48,7 +48,7 @@ beyond a p99 is then known to 2 % of itself."""
 _BELOW = (0.5, 2 / 3, 0.75)
 """Of the fewest replicas found behind a prefix-aware router: smaller fleets that are tried as well."""
 _IN_HAND = 1.03
-"""Where nothing is promised, a plan's replicas must finish so much more than arrives: the simulator takes what is 3 %
+"""Where no SLO is set, a plan's replicas must finish so much more than arrives: the simulator takes what is 3 %
 behind for keeping up (``serving.capacity``), and a month of that is a day."""
 _FASTER = f"Loosen {option('slo')}, or name more or faster GPUs ({option('tp')}, {option('gpu')})."
 
@@ -78,7 +78,7 @@ class FleetTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class Sized:
-    """A deployment on the replicas that keep the promises, and how requests fare on them."""
+    """A deployment on the replicas that meet the SLOs, and how requests fare on them."""
 
     deployment: Deployment
     replicas: int
@@ -167,7 +167,7 @@ def try_fixed(setup: Setup, replicas: int, max_sequences: int | None, prefill_re
 
 
 def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int) -> FleetTrial | None:
-    """The busiest part alone, where in it more requests are late than the promise allows of all of them.
+    """The busiest part alone, where in it more requests are late than the SLO allows of all of them.
 
     It begins with idle replicas, which the whole does not, so it is late no more often. With a prefix cache it begins
     cold, which proves nothing.
@@ -180,20 +180,20 @@ def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, prefill_re
         return None
     latencies = request_latencies(part.simulation)
     unserved = np.isnan(latencies[Latency.e2e])
-    for promise in setup.promises:
-        if promise.statistic == "mean":
+    for slo in setup.slos:
+        if slo.statistic == "mean":
             continue
-        late = np.count_nonzero(unserved | (latencies[promise.latency] > promise.seconds))
-        if late > (1 - float(promise.statistic[1:]) / 100) * len(load.trace) + 1:
+        late = np.count_nonzero(unserved | (latencies[slo.latency] > slo.seconds))
+        if late > (1 - float(slo.statistic[1:]) / 100) * len(load.trace) + 1:
             # Its latencies are those of the part.
             return part if part.breaks == BEHIND else replace(part, breaks=f"in its busiest hours {part.breaks}")
     return None
 
 
 def _busiest(setup: Setup) -> Load:
-    """The part of long traffic that decides whether promises are kept; all of it where it is short or even."""
+    """The part of long traffic that decides whether SLOs are met; all of it where it is short or even."""
     load = setup.load
-    if load.is_stationary or len(load.trace) <= WHOLE_AT_ONCE or not setup.promises:
+    if load.is_stationary or len(load.trace) <= WHOLE_AT_ONCE or not setup.slos:
         return load
     return load.busiest(max(ENOUGH_REQUESTS, round(len(load.trace) * _BUSIEST)))
 
@@ -209,7 +209,7 @@ def _whole(
         trace, served_by = (setup.load.trace, replicas) if whole else setup.load.on(replicas)
         trace = trace.faster(faster) if faster != 1 else trace
         made = serve(setup, served_by, max_sequences=max_sequences, load=replace(setup.load, trace=trace))
-    summed = outcome(made, setup.promises)
+    summed = outcome(made, setup.slos)
     breaks = what_breaks(made, summed)
     return FleetTrial(replicas, prefill_replicas, max_sequences, _routers(setup)[0], breaks, summed, made)
 
@@ -242,8 +242,8 @@ def _limited(setup: Setup, replicas: int) -> FleetTrial:
     if not _tokens_are_late(first) or setup.max_sequences is not None:
         return first
     try:
-        batch = curve_for(setup.deployment, setup.load).capacity(tpot_limit(setup.promises)).batch
-    except MissesPromise:
+        batch = curve_for(setup.deployment, setup.load).capacity(tpot_limit(setup.slos)).batch
+    except MissesSlo:
         return first
     if batch >= setup.deployment.limits.max_sequences:
         return first
@@ -253,7 +253,7 @@ def _limited(setup: Setup, replicas: int) -> FleetTrial:
 
 def _tokens_are_late(trial: FleetTrial) -> bool:
     slo = trial.outcome.slo
-    return not trial.holds and any(not kept.kept and kept.promise.startswith(Latency.tpot) for kept in slo)
+    return not trial.holds and any(not kept.kept and kept.slo.startswith(Latency.tpot) for kept in slo)
 
 
 def fewest_replicas(setup: Setup, tried: Callable[[int], FleetTrial], start: int = 1) -> FleetTrial | NotServed:
@@ -305,7 +305,7 @@ def _alone(setup: Setup) -> str | None:
     prompts = np.ceil(computed).astype(trace.input_tokens.dtype)
     few = apart_in_time(replace(trace, input_tokens=prompts, prefix=None), _ALONE)
     made = serve(replace(setup, tiers=None), 1, load=replace(setup.load, trace=few))
-    return what_breaks(made, outcome(made, setup.promises))
+    return what_breaks(made, outcome(made, setup.slos))
 
 
 @dataclass
@@ -313,7 +313,7 @@ class Trials:
     """The simulations of one plan, each made once."""
 
     load: Load
-    promises: tuple[Promise, ...]
+    slos: tuple[Slo, ...]
     router: Router | None = None
     """None: round robin, then the least outstanding requests, and first of all prefix-aware where prompts share."""
     made: dict[tuple[str, int], FleetTrial] = field(default_factory=dict)
@@ -374,8 +374,8 @@ class Trials:
         self, deployment: Deployment, load: Load, replicas: int, max_sequences: int | None, router: Router
     ) -> FleetTrial:
         # Served, not bought: offers and the day of their prices do not matter.
-        setup = Setup(deployment, load, (), date.min, self.promises, router=router)
+        setup = Setup(deployment, load, (), date.min, self.slos, router=router)
         self.count += 1
-        trial = _whole(setup, replicas, max_sequences, faster=1.0 if self.promises else _IN_HAND)
+        trial = _whole(setup, replicas, max_sequences, faster=1.0 if self.slos else _IN_HAND)
         # Of hundreds of simulations only what came out is kept.
         return replace(trial, simulation=None)

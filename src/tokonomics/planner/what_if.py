@@ -1,8 +1,8 @@
-"""The same candidate under other circumstances: other traffic, lengths, promises or speed, and what it then takes.
+"""The same candidate under other circumstances: other traffic, lengths, SLOs or speed, and what it then takes.
 
 The candidate is sized anew as the plan sized it. A fleet that is ``k`` times slower serves a trace exactly as the
 unchanged one serves it replayed ``k`` times faster, with every duration divided by ``k``: so a doubt about the speed is
-a change of traffic and promises, and the simulator needs no second set of step times.
+a change of traffic and SLOs, and the simulator needs no second set of step times.
 """
 
 import math
@@ -20,7 +20,7 @@ from tokonomics.planner.screen import LEEWAY, Screened
 from tokonomics.planner.search import Placed, Search, late_in_the_mean
 from tokonomics.planner.trials import Trials
 from tokonomics.serving.capacity import BEHIND
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Counts, PrefixBlocks
 
 CLOSE_ENOUGH = 1.01
@@ -41,18 +41,18 @@ class HeldRate:
 
 
 def resize(
-    question: Question, hosts: Hosts, load: Load | None = None, promises: Sequence[Promise] | None = None
+    question: Question, hosts: Hosts, load: Load | None = None, slos: Sequence[Slo] | None = None
 ) -> Placed | Refusal:
-    """The replicas that one candidate takes for other traffic or other promises, found as the plan finds them."""
+    """The replicas that one candidate takes for other traffic or other SLOs, found as the plan finds them."""
     load = load or question.load
     refusal = why_not(hosts.deployment, load.longest)
     if refusal:
         return refusal
-    promised = question.promises if promises is None else tuple(promises)
+    targets = question.slos if slos is None else tuple(slos)
     search = Search(
         load,
-        promised,
-        Trials(load, promised, question.router),
+        targets,
+        Trials(load, targets, question.router),
         simulate=question.simulate,
         max_utilization=question.limits.max_utilization,
         spare=question.limits.spare,
@@ -67,19 +67,19 @@ def highest_rate(
     each: Screened,
     replicas: int,
     load: Load | None = None,
-    promises: Sequence[Promise] | None = None,
+    slos: Sequence[Slo] | None = None,
     close_enough: float = CLOSE_ENOUGH,
 ) -> HeldRate:
     """The highest rate that these replicas hold, from the load's own on, which they are known to hold.
 
-    Rates are those of a grid, ``close_enough`` apart, so that a looser promise never holds less.
+    Rates are those of a grid, ``close_enough`` apart, so that a looser SLO never holds less.
     """
     load = load or question.load
-    promised = question.promises if promises is None else tuple(promises)
+    targets = question.slos if slos is None else tuple(slos)
     planned = load.workload.rate
 
     def broken(step: int) -> str | None:
-        return _broken(question, each, replicas, load.at(planned * close_enough**step), promised)
+        return _broken(question, each, replicas, load.at(planned * close_enough**step), targets)
 
     ceiling = each.capacity.rate * replicas * LEEWAY / planned
     holds, breaks = 0, max(1, math.ceil(math.log(max(ceiling, 1.0), close_enough)))
@@ -97,31 +97,31 @@ def highest_rate(
     return HeldRate(planned * close_enough**holds, math.inf, "nothing: is there any work to do?")
 
 
-def _broken(question: Question, each: Screened, replicas: int, load: Load, promises: tuple[Promise, ...]) -> str | None:
+def _broken(question: Question, each: Screened, replicas: int, load: Load, slos: tuple[Slo, ...]) -> str | None:
     if question.simulate:
-        return Trials(load, promises, question.router).on(each, replicas).breaks
+        return Trials(load, slos, question.router).on(each, replicas).breaks
     rate = load.workload.rate / replicas
     if rate > each.capacity.rate:
         return BEHIND
-    return late_in_the_mean(each, rate, promises)
+    return late_in_the_mean(each, rate, slos)
 
 
 # --- what is altered ------------------------------------------------------------------------------------------------
 
 
-def slower(load: Load, promises: Sequence[Promise], times: float) -> tuple[Load, tuple[Promise, ...]]:
-    """Traffic and promises under which the unchanged fleet does what one so many times slower would do."""
+def slower(load: Load, slos: Sequence[Slo], times: float) -> tuple[Load, tuple[Slo, ...]]:
+    """Traffic and SLOs under which the unchanged fleet does what one so many times slower would do."""
     trace = load.trace
     if trace.patience_s is not None:
         load = replace(load, trace=replace(trace, patience_s=trace.patience_s / times))
-    return load.at(load.workload.rate * times), loosened(promises, 1 / times)
+    return load.at(load.workload.rate * times), loosened(slos, 1 / times)
 
 
-def loosened(promises: Sequence[Promise], factor: float, only: Promise | None = None) -> tuple[Promise, ...]:
-    """Promises so many times as long; all of them, or only one."""
+def loosened(slos: Sequence[Slo], factor: float, only: Slo | None = None) -> tuple[Slo, ...]:
+    """SLOs so many times as long; all of them, or only one."""
     return tuple(
         each.model_copy(update={"seconds": each.seconds * factor}) if only in (None, each) else each
-        for each in promises
+        for each in slos
     )
 
 
@@ -176,11 +176,11 @@ def usd_per_month(deployment: Deployment, machine: Machine, replicas: int) -> fl
 
 
 def resized(
-    study: Study, row: Candidate, load: Load, promises: Sequence[Promise]
+    study: Study, row: Candidate, load: Load, slos: Sequence[Slo]
 ) -> tuple[Placed, int, float] | Refusal:
-    """A ranked row sized for other traffic or promises: its replicas, spare ones included, and their bill."""
+    """A ranked row sized for other traffic or SLOs: its replicas, spare ones included, and their bill."""
     sized = study.of(row)
-    found = resize(study.question, sized.screened.hosts, load, promises)
+    found = resize(study.question, sized.screened.hosts, load, slos)
     if isinstance(found, Refusal):
         return found
     replicas = found.replicas + study.question.limits.spare

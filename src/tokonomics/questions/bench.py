@@ -90,7 +90,7 @@ def _asked(request: BenchRequest, listener: Listener) -> "BenchSettings":
     from tokonomics.measure.bench.stopping import Budget
     from tokonomics.measure.bench.target import target
     from tokonomics.measure.benchmark_run import Stated
-    from tokonomics.traffic.promises import parse_promises
+    from tokonomics.traffic.slo import parse_slos
 
     # Prompts that were sent before may lie in the server's cache: unless asked for, none is sent twice.
     seed = secrets.randbelow(2**31) if request.seed is None else request.seed
@@ -114,7 +114,7 @@ def _asked(request: BenchRequest, listener: Listener) -> "BenchSettings":
         input_tokens=request.input,
         output_tokens=request.output,
         budget=Budget(request.precision, request.requests or 100_000, request.seconds, request.max_usd),
-        promises=parse_promises(request.slo) if request.slo is not None else (),
+        slos=parse_slos(request.slo) if request.slo is not None else (),
         usd_per_hour=price.usd_per_hour if price else None,
         retries=request.retries,
         timeout_s=request.timeout,

@@ -126,7 +126,7 @@ def _planned(request: BreakevenRequest, extras: "tuple[Extra, ...]", listener: L
     hosted, hardware = self_hosted(hosting, prices, extras, own_rate, listener.doing)
     return report(
         model.name, load.trace, hosted, hardware, bills, left_out, cached_share=share,
-        promises=targets_of(request), own_tokens_per_month=own,
+        slos=targets_of(request), own_tokens_per_month=own,
     )  # fmt: skip
 
 

@@ -120,7 +120,7 @@ def _served(
     requests = traffic_of(request, listener)
     say_if_compiling(listener)
     listener.doing("simulating with and without a cache")
-    lever = prefix_cache_lever(deployment, requests, price, tiers=memories, replicas=request.replicas, promises=targets)
+    lever = prefix_cache_lever(deployment, requests, price, tiers=memories, replicas=request.replicas, slos=targets)
     fixed = template_lever(deployment, requests, price(1), replicas=lever.rows[1].replicas)
     saved = None
     if texts and hits and hits.means and lever.rows[0].bill:
@@ -133,7 +133,7 @@ def _served(
             embed_usd_per_mtok=request.embedding_usd_per_mtok,
             wait_s=hits.embed_s + hits.lookup_s,
             bytes_per_entry=hits.bytes_per_entry,
-            promises=targets,
+            slos=targets,
             seed=request.seed,
         )
     return {"prefix_cache": lever, "templates": fixed, "semantic_bill": saved, "price_from": priced(1)[1]}

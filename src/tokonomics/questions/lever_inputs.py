@@ -71,7 +71,7 @@ def setup_of(
         load=load,
         offers=offers,
         today=today(),
-        promises=targets,
+        slos=targets,
         max_sequences=max_sequences,
         prefix_cache=prefix_cache,
         spare=request.spare or 0,

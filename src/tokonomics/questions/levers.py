@@ -53,6 +53,6 @@ def levers(request: LeversRequest, listener: Listener = SILENT) -> "LeversResult
         **dict(found.ranking),
         utilization=utilization_bills(setup, bills) if request.utilization else None,
         workload=setup.load.workload,
-        promises=setup.promises,
+        slos=setup.slos,
         setup=setup,
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokonomics.catalog.offers import Offer
     from tokonomics.planner.load import Load
     from tokonomics.planner.plan import Question
-    from tokonomics.traffic.promises import Promise
+    from tokonomics.traffic.slo import Slo
     from tokonomics.traffic.trace import Trace
 
 CASES = ("low", "mid", "high")
@@ -113,7 +113,7 @@ def question_of(
         offers=offers,
         engines=tuple(find_engine(name) for name in names),
         today=today(),
-        promises=targets_of(request),
+        slos=targets_of(request),
         weights=weights_for(model, request.weights, request.min_weights),
         kv=kv_for(request.kv),
         terms=terms_from(request.terms),
@@ -139,14 +139,14 @@ def offers_of(request: Market, gpus: str | None = None) -> "tuple[Offer, ...]":
     return offers_for(sold, request.provider, request.region, names, discounts_from(request.discount))
 
 
-def targets_of(request: Objectives) -> "tuple[Promise, ...]":
+def targets_of(request: Objectives) -> "tuple[Slo, ...]":
     """The latency targets; none offline."""
-    from tokonomics.traffic.promises import parse_promises
+    from tokonomics.traffic.slo import parse_slos
 
     if isinstance(request, PlanTraffic) and request.offline and request.slo:
         fix = f"Leave out {option('slo')} or {option('offline')}."
         raise BadInput("has no latency targets", field="offline", fix=fix)
-    return parse_promises(request.slo) if request.slo is not None else ()
+    return parse_slos(request.slo) if request.slo is not None else ()
 
 
 def load_of(request: PlanTraffic) -> "Load":

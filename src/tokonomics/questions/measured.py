@@ -42,11 +42,11 @@ def priced(run: "BenchmarkRun", request: Rented) -> "PricedRunResult":
     """A run in dollars, and how far predictions were off, whoever measured it."""
     from tokonomics.measure.priced_run import price_run
     from tokonomics.questions.measured_results import PricedRunResult
-    from tokonomics.traffic.promises import parse_promises
+    from tokonomics.traffic.slo import parse_slos
 
     machine = machine_from(run.stated, request)
     price = price_from(machine, run.model, request.gpus, request.usd_per_hour)
-    targets = parse_promises(request.slo) if request.slo is not None else ()
+    targets = parse_slos(request.slo) if request.slo is not None else ()
     return PricedRunResult(**dict(price_run(run, machine, price, targets)))
 
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import Cost, LoadCost, Needed
@@ -31,7 +31,7 @@ from tokonomics.planner.utilization import Utilization
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.capacity import HighestRate, ReplicasNeeded
 from tokonomics.serving.outcome import Moment, Outcome
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
 from tokonomics.units import count, percent, plural, seconds, usd
@@ -201,7 +201,7 @@ class LeversResult(Result, Ranking):
     utilization: Utilization | None
     """The bill against batch limit, load and burstiness, where asked for."""
     workload: Workload
-    promises: tuple[Promise, ...]
+    slos: tuple[Slo, ...] = Field(alias="promises")
 
     setup: Any = beside()
 
@@ -257,8 +257,8 @@ class SimulateResult(Result, Outcome):
         price = "no price" if self.usd_per_mtok is None else f"{usd(self.usd_per_mtok)} per Mtok"
         times = [(name, spread.p99) for name, spread in (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))]
         latency = "".join(f", {name} p99 {seconds(value)}" for name, value in times if value is not None)
-        broken = ", ".join(each.promise for each in self.slo if not each.kept)
-        kept = "" if self.slo_kept is None else f"; {broken} broken" if broken else "; every promise kept"
+        broken = ", ".join(each.slo for each in self.slo if not each.kept)
+        kept = "" if self.slo_kept is None else f"; {broken} missed" if broken else "; every SLO met"
         return f"{self.deployment}: {price}{latency}; {plural(self.requests, 'request')}{kept}"
 
 
@@ -357,7 +357,7 @@ class StackResult(Result, Waterfall):
     ROWS = "steps"
 
     workload: Workload
-    promises: tuple[Promise, ...]
+    slos: tuple[Slo, ...] = Field(alias="promises")
     setup: Any = beside()
 
 

@@ -43,4 +43,4 @@ def stack(request: StackRequest, listener: Listener = SILENT) -> "StackResult":
     say_if_compiling(listener)
     listener.doing("simulating")
     found = stacked(setup, choices, steps, Bills(progress=listener.doing))
-    return StackResult(**dict(found.waterfall), workload=setup.load.workload, promises=setup.promises, setup=setup)
+    return StackResult(**dict(found.waterfall), workload=setup.load.workload, slos=setup.slos, setup=setup)

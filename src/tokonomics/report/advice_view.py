@@ -33,7 +33,7 @@ def _interval(bills: BillRange) -> str:
     fast, slow = bills.fast, bills.slow
     if slow.usd_per_month is None or fast.usd_per_month is None:
         low = usd(fast.usd_per_month or bills.mid.usd_per_month or 0.0)
-        return f"80 % interval: from {low}; {percent(1 - slow.speed)} slower, no number of replicas keeps the promise"
+        return f"80 % interval: from {low}; {percent(1 - slow.speed)} slower, no number of replicas meets the SLO"
     bills_usd = [fast.usd_per_month, slow.usd_per_month, bills.mid.usd_per_month or fast.usd_per_month]
     if min(bills_usd) == max(bills_usd):
         return (
@@ -122,8 +122,8 @@ def models_view(studies: Sequence[Study], rows: Sequence[Candidate]) -> Renderab
     without = [name for key, name in names.items() if key not in {row.model for row in rows}]
     notes = "The same requests for each model, counted in tokens; tokenizers differ by some percent. "
     notes += "Whether a cheaper model is good enough is for you to measure."
-    if not studies[0].plan.promises:
-        notes += " Nothing is promised (--slo): answers may wait for long."
+    if not studies[0].plan.slos:
+        notes += " No SLO is set (--slo): answers may wait for long."
     if without:
         notes += f" Nothing fits for {', '.join(without)}: plan it alone to see why."
     return Group(ranking, "", Text(notes, style="dim"))

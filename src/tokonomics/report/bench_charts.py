@@ -49,8 +49,8 @@ def _legend(result: PricedRun) -> str:
     parts = [f"measured by {result.run.tool}"]
     if any(point.scored for point in result.points):
         parts.append("dashed: predicted")
-    if result.verdict.promises:
-        parts.append("dotted red: promised")
+    if result.verdict.slos:
+        parts.append("dotted red: the SLO")
     if result.verdict.best is not None and len(result.points) > 1:
         parts.append("dotted green: the best load")
     return "; ".join(parts)
@@ -78,10 +78,10 @@ def _latency(result: PricedRun, name: str) -> list[Row]:
             if spread is not None and getattr(spread, kind) is not None
         ]
     metric = Metric.ttft_s if name == "ttft" else Metric.tpot_s
-    for kept in result.verdict.promises[0] if result.verdict.promises else ():
-        if kept.promise.startswith(name):
+    for kept in result.verdict.slos[0] if result.verdict.slos else ():
+        if kept.slo.startswith(name):
             ends = (min(map(_at, result.run.points)), max(map(_at, result.run.points)))
-            rows += [{"load": end, "kind": "promised", "value": kept.promised_s} for end in ends]
+            rows += [{"load": end, "kind": "SLO", "value": kept.objective_s} for end in ends]
     return rows + _predicted(result, metric)
 
 
@@ -112,7 +112,7 @@ _KINDS: dict[str, tuple[str, list[int]]] = {
     "predicted": (_GREY, [5, 4]),
     "predicted p50": (_LIGHT, [5, 4]),
     "predicted p99": (_GREY, [5, 4]),
-    "promised": (_RED, [2, 3]),
+    "SLO": (_RED, [2, 3]),
 }
 
 

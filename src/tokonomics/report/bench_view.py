@@ -17,10 +17,10 @@ _NAMES = {Metric.tpot_s: "TPOT", Metric.ttft_s: "TTFT", Metric.output_tok_s: "ou
 
 
 def bench_view(result: PricedRun) -> RenderableType:
-    """The headline, a row a load, promises, predictions, and where the figures come from."""
+    """The headline, a row a load, SLOs, predictions, and where the figures come from."""
     parts: list[RenderableType] = [_headline(result), "", _loads(result)]
-    if result.verdict.promises:
-        parts += ["", _promises(result)]
+    if result.verdict.slos:
+        parts += ["", _slos(result)]
     if any(point.scored for point in result.points):
         parts += ["", _predictions(result), "", _errors(result)]
     return Group(*parts, "", Text("\n".join(_notes(result)), style="dim"))
@@ -32,7 +32,7 @@ def _headline(result: PricedRun) -> Text:
         f"{run.model or 'an unnamed model'}, measured by {run.tool}{f' {run.tool_version}' if run.tool_version else ''}"
     )
     if all(group.best is None for group in groups):
-        why = "keeps the promises" if result.verdict.promises else "is without failed requests"
+        why = "meets the SLOs" if result.verdict.slos else "is without failed requests"
         return Text.assemble((f"No measured load {why}: ", "bold red"), what)
     best = result.verdict.best
     if best is None:
@@ -115,7 +115,7 @@ def _failed(point: LoadPoint) -> str:
     return "–" if point.failed is None else f"{point.failed:,}"
 
 
-def _promises(result: PricedRun) -> RenderableType:
+def _slos(result: PricedRun) -> RenderableType:
     rows: list[list[str | Text]] = []
     for place in _order(result):
         cells = [
@@ -123,11 +123,11 @@ def _promises(result: PricedRun) -> RenderableType:
                 ("kept    ", "green") if each.kept else ("BROKEN  ", "bold red"),
                 f"{'not measured' if each.measured_s is None else seconds(each.measured_s)}",
             )
-            for each in result.verdict.promises[place]
+            for each in result.verdict.slos[place]
         ]
         rows.append([_label(result, place), *cells])
-    promised = [f"{each.promise} ≤ {seconds(each.promised_s)}" for each in result.verdict.promises[0]]
-    return table(["!load", *promised], rows)
+    targets = [f"{each.slo} ≤ {seconds(each.objective_s)}" for each in result.verdict.slos[0]]
+    return table(["!load", *targets], rows)
 
 
 def _predictions(result: PricedRun) -> RenderableType:

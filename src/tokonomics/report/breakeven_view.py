@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
 from tokonomics.planner.breakeven import SECONDS_PER_MONTH, BreakEvenReport
-from tokonomics.report.plan_view import promises_text
+from tokonomics.report.plan_view import slos_text
 from tokonomics.report.tables import OLD_PRICE, table
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
@@ -23,10 +23,10 @@ def breakeven_view(found: BreakEvenReport) -> RenderableType:
     """The verdicts first, then the bills, then what moves the break-even."""
     body: list[RenderableType] = [Text(_asked(found), style="dim"), ""]
     body += [_verdict(found, each) for each in found.found]
-    if found.hardware and not found.promises:
+    if found.hardware and not found.slos:
         body.append(
             Text(
-                "Nothing is promised: replicas are filled however long requests wait. "
+                "No SLO is set: replicas are filled however long requests wait. "
                 "Give --slo, such as ttft_p99=1,tpot_p99=80ms.",
                 style="yellow",
             )
@@ -39,12 +39,12 @@ def breakeven_view(found: BreakEvenReport) -> RenderableType:
 
 
 def _asked(found: BreakEvenReport) -> str:
-    promised = promises_text(found.promises)
+    targets = slos_text(found.slos)
     cached = f"; {_cached(found)}" if found.cached_share else ""
     return (
         f"{found.model}, self-hosted, against {plural(len(found.apis), 'API price')}: requests of "
         f"{count(found.input_tokens)} in / {count(found.output_tokens)} out{cached}"
-        f"{f'; promised: {promised}' if promised else ''}"
+        f"{f'; SLO: {targets}' if targets else ''}"
     )
 
 
@@ -187,7 +187,7 @@ def _notes(found: BreakEvenReport) -> str:
     if found.hardware:
         how = "simulated" if all(each.simulated for each in found.hardware) else "closed form (--quick), filled to 70 %"
         dates = sorted(each.pick.price_date for each in found.hardware)
-        held = "What replicas hold under the promise" if found.promises else "What replicas hold, nothing promised"
+        held = "What replicas hold under the SLO" if found.slos else "What replicas hold, no SLO"
         lines.append(f"{held}: {how}. GPU prices of {_dates(dates)}, on these terms.")
         if any(each.pick.price_stale for each in found.hardware):
             lines.append(OLD_PRICE)

@@ -63,7 +63,7 @@ def _settings(lever: PrefixCacheLever) -> "alt.LayerChart":
         {
             "setting": row.setting.name.strip(),
             "prefill": row.prefill_replicas,
-            "label": f"{usd(row.bill.usd)}/h on {row.needs}" if row.bill else "keeps no promise",
+            "label": f"{usd(row.bill.usd)}/h on {row.needs}" if row.bill else "meets no SLO",
         }
         for row in lever.rows
     ]

@@ -47,7 +47,7 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableT
         parts.append(
             Text(
                 f"{late.name} saves {usd(late.saved_usd_per_hour)}/h at {_later(late)}; "
-                "nothing is promised, say with --slo what may not get worse."
+                "no SLO is set, say with --slo what may not get worse."
             )
         )
     parts += [Text(f"{row.setting.name.strip()}: {row.breaks}", style="yellow") for row in rows if row.breaks]
@@ -64,7 +64,7 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableT
         f"{lever.source}: {plural(lever.requests, 'request')}, {count(lever.input_tokens)} prompt tokens.",
         *_refused(lever),
         "found: share of prompt tokens not computed. prefill: replicas' worth of time. needs: replicas that keep up"
-        " and keep the promises (--slo); $/hour: the bill of those.",
+        " and meet the SLOs (--slo); $/hour: the bill of those.",
         f"The GPU's own memory for KV is {gigabytes(lever.gpu_cache_bytes)} a replica, running requests included.",
     ]
     if any(row.needs is None for row in rows):
@@ -111,7 +111,7 @@ def _refused(lever: PrefixCacheLever) -> list[str]:
 def _headline(lever: PrefixCacheLever) -> Text:
     bill = lever.bill
     if lever.best is None:
-        return Text.assemble(("no setting keeps the promises", "bold yellow"), f" on any number: {lever.deployment}")
+        return Text.assemble(("no setting meets the SLOs", "bold yellow"), f" on any number: {lever.deployment}")
     if bill is None:
         kept = next(row for row in lever.rows if row.setting.name == lever.best)
         cost = f"{usd(kept.bill.usd if kept.bill else 0.0)} an hour"
@@ -257,7 +257,7 @@ def _semantic(hits: SemanticHits, saved: SemanticLever | None, threshold: float)
         notes.append("How many hits are wrong is not known: give --pairs with labels from your own traffic.")
     if saved and saved.breaks:
         notes.append(
-            f"Behind a look-up of {seconds(saved.wait_s)} no number of replicas keeps the promises: {saved.breaks}"
+            f"Behind a look-up of {seconds(saved.wait_s)} no number of replicas meets the SLOs: {saved.breaks}"
         )
     if saved and saved.bill:
         notes.append(

@@ -10,7 +10,7 @@ from tokonomics.measure.validate import ScoredPrediction
 from tokonomics.planner.machines import UNUSED
 from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.predict import BatchCurve
-from tokonomics.report.plan_view import promises_text, workload_text
+from tokonomics.report.plan_view import slos_text, workload_text
 from tokonomics.units import plural, usd
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ _PART_COLOURS = {"prefill": "#3b6fb6", "decode": "#5aa9a4", "idle": "#d9d3c7", U
 def plan_chart(plan: Plan, model_name: str, rows: int = 14) -> "alt.LayerChart":
     """The monthly bill on each kind of hardware at its cheapest offer, split into what it pays for."""
     leaders = plan.leaders(rows)
-    promised = f"; {promises_text(plan.promises)}" if plan.promises else ""
+    targets = f"; {slos_text(plan.slos)}" if plan.slos else ""
     return bill_chart(
         leaders,
         [_label(place, row) for place, row in enumerate(leaders, 1)],
         f"What serving {model_name} costs on each GPU",
-        f"{workload_text(plan.workload)}{promised}; the cheapest offer of each kind",
+        f"{workload_text(plan.workload)}{targets}; the cheapest offer of each kind",
     )
 
 

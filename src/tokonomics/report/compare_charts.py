@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tokonomics.planner.compare import Comparison
 from tokonomics.report.compare_view import price_text
-from tokonomics.report.plan_view import layout_text, promises_text, workload_text
+from tokonomics.report.plan_view import layout_text, slos_text, workload_text
 
 if TYPE_CHECKING:
     import altair as alt
@@ -62,11 +62,11 @@ def _grid(found: Comparison) -> Any:
     filled = base.transform_filter("datum.usd != null").mark_rect(stroke="white", strokeWidth=2).encode(color=colour)
     white = alt.condition("datum.dark", alt.value("white"), alt.value("#1d1d1f"))
     words = base.mark_text(fontSize=12).encode(text="label:N", color=white)
-    promised = promises_text(found.promises)
+    targets = slos_text(found.slos)
     title = alt.TitleParams(
         "Dollars per million tokens, by model and GPU",
         subtitle=[
-            f"{workload_text(found.workload)} for each{f'; promised: {promised}' if promised else ''}. "
+            f"{workload_text(found.workload)} for each{f'; SLO: {targets}' if targets else ''}. "
             "The cheapest offer of each pair; darker is dearer.",
             _marks([row["label"] for row in rows]),
         ],

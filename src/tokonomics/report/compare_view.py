@@ -5,7 +5,7 @@ from rich.text import Text
 
 from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.planner.plan import Candidate
-from tokonomics.report.plan_view import layout_text, promises_text, workload_text
+from tokonomics.report.plan_view import layout_text, slos_text, workload_text
 from tokonomics.report.tables import quoted_text, table
 from tokonomics.units import percent, usd
 
@@ -15,8 +15,8 @@ _MOST_GPUS = 8
 
 def compare_view(found: Comparison) -> RenderableType:
     """The grid, the pick of each model, and the front where qualities were given."""
-    promised = promises_text(found.promises)
-    asked = f"{workload_text(found.workload)} for each model{f'; promised: {promised}' if promised else ''}"
+    targets = slos_text(found.slos)
+    asked = f"{workload_text(found.workload)} for each model{f'; SLO: {targets}' if targets else ''}"
     body: list[RenderableType] = [Text(asked, style="dim"), ""]
     best = found.cheapest()
     if best is None:
@@ -109,7 +109,7 @@ def _notes(found: Comparison) -> str:
     refused = any(each.usd_per_mtok is None and each.gpu in found.gpus for each in found.cells)
     why = " – nothing fits: `tokonomics plan` says why." if refused else ""
     lines = [
-        f"Each pair is the cheapest offer that keeps the promise: {how}.{why}",
+        f"Each pair is the cheapest offer that meets the SLO: {how}.{why}",
         "Whole machines: at little traffic a large GPU waits, and its price per token shows it. "
         "Tokenizers differ by some percent.",
     ]

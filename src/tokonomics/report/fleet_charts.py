@@ -65,7 +65,7 @@ def fleet_chart(report: FleetReport) -> "alt.LayerChart":
         subtitle=[
             f"{report.traffic}; {count(report.mean_requests_per_s)} requests/s in the mean, "
             f"{count(report.peak_requests_per_s)} at the peak",
-            "Coloured: what each purchase carries under the promise. Black: the demand.",
+            "Coloured: what each purchase carries under the SLO. Black: the demand.",
         ],
         anchor="start",
         fontSize=15,

@@ -23,8 +23,8 @@ _WIDE = 0.05
 def fleet_view(report: FleetReport) -> RenderableType:
     """The whole report."""
     body: list[RenderableType] = [_asked(report), "", _headline(report), "", _purchases(report), ""]
-    if report.promises and any(not each.kept for each in report.replays[:1]):
-        body[:0] = [Text("This fleet does not keep its promise: see the replay below.", style="bold red"), ""]
+    if report.slos and any(not each.kept for each in report.replays[:1]):
+        body[:0] = [Text("This fleet does not meet its SLO: see the replay below.", style="bold red"), ""]
     body += [_comparisons(report), ""]
     if report.replays:
         body += [_replays(report.replays), _proof(report), ""]
@@ -50,17 +50,17 @@ def what_is_bought(purchase: FleetPurchase, kind: MachineKind) -> str:
 def _asked(report: FleetReport) -> Text:
     hours = report.plan.hours
     span = f"{hours // 24} days" if hours % 24 == 0 and hours >= 48 else plural(hours, "hour")
-    promises = ", ".join(f"{each} ≤ {seconds(each.seconds)}" for each in report.promises) or (
-        "no promise (--slo), so taken as batch work: it may wait, and all of it may be on spot"
+    slos = ", ".join(f"{each} ≤ {seconds(each.seconds)}" for each in report.slos) or (
+        "no SLO (--slo), so taken as batch work: it may wait, and all of it may be on spot"
     )
     sizes = ""
     if len(report.classes) > 1:
         means = [f"{name}: {count(rate)} requests/s in the mean" for name, rate in report.classes.items()]
-        sizes = f"\n{'; '.join(means)}; the promise is kept for each"
+        sizes = f"\n{'; '.join(means)}; the SLO is met for each"
     if report.left_out_share:
         sizes += f"\n{percent(report.left_out_share)} of the requests are left out: longer than the model's context"
     return Text(
-        f"{report.model} ({report.deployed}), {report.traffic}; {promises}\n"
+        f"{report.model} ({report.deployed}), {report.traffic}; {slos}\n"
         f"{span} of demand: {count(report.mean_requests_per_s)} requests/s in the mean, "
         f"{count(report.peak_requests_per_s)} at the peak{sizes}",
         style="dim",
@@ -84,12 +84,12 @@ def _headline(report: FleetReport) -> Text:
         lines.append(Text(against))
     if report.committed_usd:
         lines.append(Text(f"What is reserved commits you to {usd(report.committed_usd)} in all, to its end."))
-    if report.promises and not report.bought_again:
+    if report.slos and not report.bought_again:
         lost = report.wishes.max_zone_share
         so = (
             "the rest carries the demand without any one zone"
             if lost == 0
-            else f"a zone that goes takes up to {percent(lost)} of the demand with it, and the promise is broken then"
+            else f"a zone that goes takes up to {percent(lost)} of the demand with it, and the SLO is missed then"
         )
         lines.append(Text(f"What spot takes back is not bought again: {so}."))
     return Text("\n").join(lines)
@@ -164,7 +164,7 @@ def _saved(share: float) -> str:
 
 
 def _replays(replays: Sequence[FleetReplay]) -> RenderableType:
-    promised = [each.promise for each in replays[0].slo]
+    targets = [each.slo for each in replays[0].slo]
     rows = []
     for each in replays:
         cells: list[str | Text] = [each.name, each.what]
@@ -176,7 +176,7 @@ def _replays(replays: Sequence[FleetReplay]) -> RenderableType:
     first = replays[0]
     begin = f"hour {first.start_hour:.3g}" if first.start_hour % 1 else f"hour {first.start_hour:.0f}"
     length = f"{first.hours:.0f} h" if first.hours >= 1 else f"{first.hours * 60:.0f} min"
-    limits = [f">{name} ≤ {seconds(kept.promised_s)}" for name, kept in zip(promised, first.slo, strict=True)]
+    limits = [f">{name} ≤ {seconds(kept.objective_s)}" for name, kept in zip(targets, first.slo, strict=True)]
     return table(
         ["!replay", "what happens", *limits, ">answered", ">begun again"],
         rows,
@@ -187,21 +187,21 @@ def _replays(replays: Sequence[FleetReplay]) -> RenderableType:
 def _proof(report: FleetReport) -> Text:
     """What the replay says, and what to do about it."""
     calm, loss = report.replays
-    if not report.promises:
-        return Text("Nothing was promised, so nothing could be broken.", style="dim")
+    if not report.slos:
+        return Text("No SLO was set, so none could be missed.", style="dim")
     if not calm.kept:
         return Text(
-            f"The promise is broken even undisturbed, counting on {percent(report.counted_share)} of what machines "
-            "were measured to carry: promise less, or plan for a larger --demand.",
+            f"The SLO is missed even undisturbed, counting on {percent(report.counted_share)} of what machines "
+            "were measured to carry: SLO less, or plan for a larger --demand.",
             style="red",
         )
     if loss.kept:
-        return Text("The promise is kept, with the loss as well.", style="green")
+        return Text("The SLO is met, with the loss as well.", style="green")
     spread = "--max-zone-share 0 or " if _has_spot(report) and report.wishes.max_zone_share else ""
     instead = f"{spread}--availability {_one_nine_more(report)}"
     often = count(float(f"{loss.expected_per_month:.2g}"))
     return Text(
-        f"The promise is kept undisturbed. With the loss, expected {often} times a month, it is "
+        f"The SLO is met undisturbed. With the loss, expected {often} times a month, it is "
         f"broken for that hour: {instead} buys room for that.",
         style="yellow",
     )
@@ -249,7 +249,7 @@ def _notes(report: FleetReport) -> Text:
         lines.insert(
             2,
             f"Counted on for {percent(report.counted_share)} of what was measured: with more the fleet broke its "
-            "promise in the simulator.",
+            "SLO in the simulator.",
         )
     if _has_spot(report):
         lines.insert(3, _spot_note(report))

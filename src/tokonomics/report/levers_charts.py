@@ -110,7 +110,7 @@ def _prices(prices: list[dict[str, Any]], order: list[str]) -> "alt.LayerChart":
 
 
 def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
-    """The saving of each lever alone, of all together, and what their sum would have promised."""
+    """The saving of each lever alone, of all together, and what their sum would have been."""
     import altair as alt
 
     rows: list[dict[str, Any]] = [

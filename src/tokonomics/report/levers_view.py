@@ -10,7 +10,7 @@ from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking
 from tokonomics.planner.levers.stack import Drafted, Step, Waterfall
 from tokonomics.planner.setup import Setup
 from tokonomics.planner.utilization import Utilization, UtilizationPoint
-from tokonomics.report.plan_view import promises_text, workload_text
+from tokonomics.report.plan_view import slos_text, workload_text
 from tokonomics.report.tables import quoted_text, table
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
@@ -21,7 +21,7 @@ def levers_view(ranking: Ranking, setup: Setup) -> RenderableType:
     pulled = [each for each in ranking.levers if each.bill]
     parts: list[RenderableType] = [
         Text(asked(setup)),
-        *_unpromised(setup),
+        *_no_slo(setup),
         "",
         Text.assemble("Now: ", (f"{usd(now.usd_per_month)} a month", "bold"), f", {_served(now)}"),
         Text(f"  {bought(now)}", style="dim"),
@@ -56,16 +56,16 @@ def levers_view(ranking: Ranking, setup: Setup) -> RenderableType:
 
 
 def asked(setup: Setup) -> str:
-    """The deployment, its traffic and its promises in one line."""
-    promised = promises_text(setup.promises)
-    promised = f"; promised: {promised}" if promised else "; nothing promised"
-    return f"{setup.deployment}: {workload_text(setup.load.workload)}{promised}"
+    """The deployment, its traffic and its SLOs in one line."""
+    targets = slos_text(setup.slos)
+    targets = f"; SLO: {targets}" if targets else "; no SLO"
+    return f"{setup.deployment}: {workload_text(setup.load.workload)}{targets}"
 
 
-def _unpromised(setup: Setup) -> list[Text]:
-    if setup.promises or setup.offline:
+def _no_slo(setup: Setup) -> list[Text]:
+    if setup.slos or setup.offline:
         return []
-    said = "Nothing is promised: a bill may fall because requests wait longer. Look at the latencies, or give --slo."
+    said = "No SLO is set: a bill may fall because requests wait longer. Look at the latencies, or give --slo."
     return [Text(said, style="yellow")]
 
 
@@ -174,7 +174,7 @@ def _effects(changed: Sequence[tuple[str, Effects]]) -> RenderableType:
 
 def _footnotes(ranking: Ranking) -> str:
     notes = [
-        "Every bill is of a simulated fleet: the fewest replicas that keep every promise, on whole machines. full: "
+        "Every bill is of a simulated fleet: the fewest replicas that meet every SLO, on whole machines. full: "
         "requests served over what full batches would serve; a lever that saves nothing yet may make room.",
     ]
     names = {each.name for each in ranking.levers if each.bill}
@@ -209,7 +209,7 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
              ">TPOT p99"]  # fmt: skip
     rows = [["one request at a time, 16 bit", "", "", *_figures(naive)]]
     rows += [_step(step, made.drafted) for step in made.steps]
-    parts: list[RenderableType] = [Text(asked(setup)), *_unpromised(setup), "", headline, "", table(heads, rows), ""]
+    parts: list[RenderableType] = [Text(asked(setup)), *_no_slo(setup), "", headline, "", table(heads, rows), ""]
     parts += [Text.assemble("End: ", (end.deployment, "bold"), f"; {bought(end)}"), ""]
     if made.left_out:
         widest = max(len(each.name) for each in made.left_out)
@@ -221,7 +221,7 @@ def stack_view(made: Waterfall, setup: Setup) -> RenderableType:
         parts.append(Text(_drafted(made.drafted), style="yellow" if made.drafted.assumed else "dim"))
     parts.append(
         Text(
-            "Every step is a simulated fleet that keeps the promises. The order changes what a step saves, not the end "
+            "Every step is a simulated fleet that meets the SLOs. The order changes what a step saves, not the end "
             "(--order). The start serves one request at a time on each replica, as the document's baseline does.",
             style="dim",
         )

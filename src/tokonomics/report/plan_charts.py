@@ -8,7 +8,7 @@ from tokonomics.planner.frontier import Frontier, FrontierPoint
 from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.regret import Regret, RegretChoice
 from tokonomics.planner.sensitivity import BillSwing, Case, Sensitivity
-from tokonomics.traffic.promises import Latency, Promise
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import count, percent, plural, seconds, usd
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_INK, _GREY, _PROMISED = "#333", "#857c6d", "#b33"
+_INK, _GREY, _OBJECTIVES = "#333", "#857c6d", "#b33"
 _LESS, _MORE = "#5aa9a4", "#3b6fb6"
 _KEPT = "#e4efe9"
 _COLOURS = (
@@ -55,7 +55,7 @@ def frontier_chart(frontier: Frontier, plan: Plan, model_name: str) -> "alt.HCon
     subtitle = [
         f"{_load(plan)}; every point is a fleet of whole machines, its means in closed form",
         f"Line: no fleet is both cheaper and quicker{_diamond(plan)}"
-        + ("; shaded: the promised time is kept in the mean" if plan.promises else ""),
+        + ("; shaded: the SLO is met in the mean" if plan.slos else ""),
     ]
     title = _title(f"Cheap or quick: what {model_name} can cost", subtitle)
     return cast("alt.HConcatChart", alt.hconcat(*panels, spacing=30, title=title).configure_view(stroke=None))
@@ -168,7 +168,7 @@ def regret_chart(regret: Regret, model_name: str, rows: int = 6) -> "alt.LayerCh
         color=colour,
         tooltip=["what:N", "case:N", "replicas:Q", alt.Tooltip("usd:Q", format="$,.2f")],
     )
-    ticks = base.mark_tick(color=_PROMISED, thickness=2, size=13).encode(x="best:Q", y=y, yOffset=offset)
+    ticks = base.mark_tick(color=_OBJECTIVES, thickness=2, size=13).encode(x="best:Q", y=y, yOffset=offset)
     text = base.mark_text(align="left", dx=6, fontSize=10.5, color=_INK).encode(
         x=x, y=y, yOffset=offset, text="label:N"
     )
@@ -235,7 +235,7 @@ def _front(
     points = alt.Chart(alt.InlineData(values=dots)).mark_circle(opacity=0.85, size=26)
     on_front = alt.Chart(alt.InlineData(values=[_dot(point, field, names) for point in front]))
     layers: list[Any] = [
-        *_promised(plan.promises, latency, low, high, x),
+        *_objectives(plan.slos, latency, low, high, x),
         alt.Chart(alt.InlineData(values=line))
         .mark_line(interpolate="step-after", color=_INK, strokeWidth=1.3, clip=True)
         .encode(x=x, y=y, order=alt.Order("seconds:Q")),
@@ -262,23 +262,23 @@ def _dot(point: FrontierPoint, field: str, names: list[str]) -> Row:
     }
 
 
-def _promised(promises: Sequence[Promise], latency: Latency, low: float, high: float, x: "alt.X") -> list[Any]:
-    """The region within the strictest promise on this latency, and its edge."""
+def _objectives(slos: Sequence[Slo], latency: Latency, low: float, high: float, x: "alt.X") -> list[Any]:
+    """The region within the strictest SLO on this latency, and its edge."""
     import altair as alt
 
-    bounds = [each for each in promises if each.latency is latency]
+    bounds = [each for each in slos if each.latency is latency]
     if not bounds:
         return []
     strictest = min(bounds, key=lambda each: each.seconds)
     edge = min(max(strictest.seconds, low), high)
-    label = f"{strictest.statistic} promised {seconds(strictest.seconds)}"
+    label = f"{strictest.statistic} SLO {seconds(strictest.seconds)}"
     data = alt.Chart(alt.InlineData(values=[{"seconds": low, "edge": edge, "label": label}]))
     at_edge = x.copy()
     at_edge.shorthand = "edge:Q"
     return [
         data.mark_rect(color=_KEPT).encode(x=x, x2="edge:Q"),
-        data.mark_rule(color=_PROMISED, strokeDash=[4, 4]).encode(x=at_edge),
-        data.mark_text(align="right", baseline="top", dx=-5, y=4, color=_PROMISED).encode(x=at_edge, text="label:N"),
+        data.mark_rule(color=_OBJECTIVES, strokeDash=[4, 4]).encode(x=at_edge),
+        data.mark_text(align="right", baseline="top", dx=-5, y=4, color=_OBJECTIVES).encode(x=at_edge, text="label:N"),
     ]
 
 

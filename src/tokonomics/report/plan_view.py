@@ -17,7 +17,7 @@ from tokonomics.report.cost_view import prices_text
 from tokonomics.report.predict_view import SPEEDS
 from tokonomics.report.tables import OLD_PRICE, quoted_on, table
 from tokonomics.serving.outcome import Spread
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Badge
 from tokonomics.units import count, percent, plural, seconds, usd
@@ -49,9 +49,9 @@ def plan_view(
 
 def asked_text(plan: Plan, model_name: str) -> str:
     """The question in one line."""
-    promised = promises_text(plan.promises)
+    targets = slos_text(plan.slos)
     return (
-        f"{model_name} at {workload_text(plan.workload)}{f'; promised: {promised}' if promised else ''}; "
+        f"{model_name} at {workload_text(plan.workload)}{f'; SLO: {targets}' if targets else ''}; "
         f"{count(plan.workload.tokens_per_month)} tokens a month"
     )
 
@@ -66,9 +66,9 @@ def _tokens(number: float) -> str:
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
-def promises_text(promises: Sequence[Promise]) -> str:
+def slos_text(slos: Sequence[Slo]) -> str:
     """``TTFT p99 ≤ 500 ms, TPOT p99 ≤ 50 ms``."""
-    return ", ".join(f"{describe(each)} ≤ {seconds(each.seconds)}" for each in promises)
+    return ", ".join(f"{describe(each)} ≤ {seconds(each.seconds)}" for each in slos)
 
 
 def why_view(plan: Plan) -> RenderableType:
@@ -212,7 +212,7 @@ def _notes(plan: Plan, shown: list[Candidate], discounts: Mapping[str, float]) -
     ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(each.offers for each in plan.rejected):,}"
     lines = [
         "$/Mtok: the whole bill over all tokens, in and out. util.: load over what full batches of mean requests hold;",
-        "bursts and promises leave less to use than that: the room to grow is simulated.",
+        "bursts and SLOs leave less to use than that: the room to grow is simulated.",
         "Speeds are modelled: from kernels timed on that GPU, scaled from a relative's by the datasheet, or assumed.",
         _how_sized(plan),
         f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected (--why).",
@@ -235,8 +235,8 @@ def _how_sized(plan: Plan) -> str:
         share = percent(plan.limits.max_utilization or CLOSED_FORM_UTILIZATION)
         return f"Replicas are planned to at most {share} of the closed form's capacity; leave out --quick to simulate."
     spare = f", and {plan.limits.spare} more that may fail (latencies are with them down)" if plan.limits.spare else ""
-    promised = "keep every promise" if plan.promises else "keep up (nothing is promised: --slo)"
+    targets = "meet every SLO" if plan.slos else "keep up (no SLO is set: --slo)"
     return (
-        f"Replicas are the fewest that {promised}{spare}: {plan.simulations:,} simulations; "
+        f"Replicas are the fewest that {targets}{spare}: {plan.simulations:,} simulations; "
         "whatever was left out is dearer than the runner-up; the rows after it are examples, not a full ranking."
     )

@@ -16,7 +16,7 @@ Row = dict[str, Any]
 _BLUE, _LIGHT_BLUE, _PALE_BLUE = "#3b6fb6", "#9cb9de", "#d3dfef"
 _GREEN, _PALE_GREEN = "#5aa9a4", "#d2e8e5"
 _PLAIN, _OUTLINE = "#cfc9be", "#857c6d"
-_PROMISED = "#b33"
+_OBJECTIVES = "#b33"
 _DASHES = [4, 4]
 _WIDTH, _HEIGHT, _TALL = 720, 72, 120
 _GUTTER = 70
@@ -73,19 +73,19 @@ def capacity_chart(
     subtitle: str | None = None,
     capacity: float | None = None,
 ) -> "alt.HConcatChart":
-    """What is delivered at each rate of requests, a panel for each promise; without any, p99 of both latencies.
+    """What is delivered at each rate of requests, a panel for each SLO; without any, p99 of both latencies.
 
     ``capacity`` is the highest rate that holds, drawn as a line where given.
     """
     import altair as alt
 
     in_order = sorted(points, key=lambda point: point[0])
-    promised = {kept.promise: kept.promised_s for kept in in_order[0][1].slo}
-    names = list(promised) or ["ttft_p99", "tpot_p99"]
+    targets = {kept.slo: kept.objective_s for kept in in_order[0][1].slo}
+    names = list(targets) or ["ttft_p99", "tpot_p99"]
     width = max((_WIDTH - _GUTTER * (len(names) - 1)) // len(names), 220)
     if subtitle is None:
-        subtitle = "Each point is a simulation" + ("; filled: the promise is kept" if promised else "")
-    panels = [_delivered(in_order, name, promised.get(name), capacity, width) for name in names]
+        subtitle = "Each point is a simulation" + ("; filled: the SLO is met" if targets else "")
+    panels = [_delivered(in_order, name, targets.get(name), capacity, width) for name in names]
     side_by_side = alt.hconcat(*panels, spacing=28, title=_title(title, subtitle))
     return cast("alt.HConcatChart", side_by_side.configure_view(stroke=None))
 
@@ -140,16 +140,16 @@ def _area(rows: list[Row], x: "alt.X", title: str, fill: str, line: str, least: 
 def _first_tokens(rows: list[Row], outcome: Outcome, x: "alt.X") -> "alt.LayerChart":
     import altair as alt
 
-    promised = {
-        f"promised {kept.promise.partition('_')[2]}: {seconds(kept.promised_s)}": kept.promised_s
+    targets = {
+        f"SLO {kept.slo.partition('_')[2]}: {seconds(kept.objective_s)}": kept.objective_s
         for kept in outcome.slo
-        if kept.promise.startswith("ttft")
+        if kept.slo.startswith("ttft")
     }
-    colours = {"p99": _BLUE, "p50": _LIGHT_BLUE} | dict.fromkeys(promised, _PROMISED)
-    patterns = [_DASHES if each == _PROMISED else [1, 0] for each in colours.values()]
+    colours = {"p99": _BLUE, "p50": _LIGHT_BLUE} | dict.fromkeys(targets, _OBJECTIVES)
+    patterns = [_DASHES if each == _OBJECTIVES else [1, 0] for each in colours.values()]
     dashes = alt.StrokeDash("kind:N", title=None, scale=alt.Scale(domain=list(colours), range=patterns))
     known = [row["value"] for row in rows if row["value"] is not None]
-    y = _times([*known, *promised.values()], 4)
+    y = _times([*known, *targets.values()], 4)
     lines = (
         alt.Chart(alt.InlineData(values=rows))
         .mark_line(strokeWidth=1.5)
@@ -162,12 +162,12 @@ def _first_tokens(rows: list[Row], outcome: Outcome, x: "alt.X") -> "alt.LayerCh
         )
     )
     rules = (
-        alt.Chart(alt.InlineData(values=[{"kind": kind, "value": bound} for kind, bound in promised.items()]))
+        alt.Chart(alt.InlineData(values=[{"kind": kind, "value": bound} for kind, bound in targets.items()]))
         .mark_rule()
         .encode(y=alt.Y("value:Q", title=None, **y), color=_colours(colours), strokeDash=dashes)
     )
     heading = _heading("Time to first token, by time of arrival")
-    layers = alt.layer(lines, rules) if promised else alt.layer(lines)
+    layers = alt.layer(lines, rules) if targets else alt.layer(lines)
     return cast("alt.LayerChart", layers.properties(width=_WIDTH, height=_TALL, title=heading))
 
 
@@ -224,10 +224,10 @@ def _delivered(
     )
     layers: list[alt.Chart] = []
     if bound:
-        promised = alt.Chart(alt.InlineData(values=[{"value": bound, "label": f"promised {seconds(bound)}"}]))
-        text = promised.mark_text(align="left", baseline="bottom", x=5, dy=-3, color=_PROMISED)
+        targets = alt.Chart(alt.InlineData(values=[{"value": bound, "label": f"SLO {seconds(bound)}"}]))
+        text = targets.mark_text(align="left", baseline="bottom", x=5, dy=-3, color=_OBJECTIVES)
         layers += [
-            promised.mark_rule(strokeDash=_DASHES, color=_PROMISED).encode(y=y),
+            targets.mark_rule(strokeDash=_DASHES, color=_OBJECTIVES).encode(y=y),
             text.encode(y=y, text="label:N"),
         ]
     if capacity:

@@ -22,7 +22,7 @@ def simulate_view(simulation: Simulation, made: Outcome, cost: ServedCost | None
     trace = simulation.trace
     parts: list[RenderableType] = [_headline(simulation, made, cost), ""]
     parts += [_latency_table(made), ""]
-    parts += [*_promises(made), *_shares(made, cost), "", pairs(_figures(simulation, made, cost))]
+    parts += [*_slos(made), *_shares(made, cost), "", pairs(_figures(simulation, made, cost))]
     notes = [f"Traffic: {trace.source}, {made.requests:,} requests over {_span(trace.duration_s)}."]
     if cost:
         notes.append(f"Price: {usd(cost.usd_per_replica_hour)} an hour for a replica ({cost.price_from}).")
@@ -64,17 +64,17 @@ def _latency_table(made: Outcome) -> RenderableType:
     return table(["latency", ">p50", ">p90", ">p95", ">p99", ">mean"], rows)
 
 
-def _promises(made: Outcome) -> list[RenderableType]:
+def _slos(made: Outcome) -> list[RenderableType]:
     if not made.slo:
         return []
     lines: list[RenderableType] = []
     for each in made.slo:
         mark = ("kept  ", "bold green") if each.kept else ("BROKEN", "bold red")
         delivered = "–" if each.delivered_s is None else seconds(each.delivered_s)
-        lines.append(Text.assemble(mark, f"  {each.promise} {delivered}, promised {seconds(each.promised_s)}"))
+        lines.append(Text.assemble(mark, f"  {each.slo} {delivered}, SLO {seconds(each.objective_s)}"))
     attained = percent(made.slo_attainment or 0.0)
     lines.append(
-        Text(f"{attained} of all requests answered within every promised time: {made.goodput_per_s:.3g} requests/s")
+        Text(f"{attained} of all requests answered within every SLO: {made.goodput_per_s:.3g} requests/s")
     )
     return [*lines, ""]
 
@@ -167,7 +167,7 @@ def _hints(simulation: Simulation, made: Outcome) -> list[RenderableType]:
     elif fleet.autoscale and (waits or made.slo_kept is False):
         hint = "The fleet follows too slowly: a lower target, a shorter cold start, or more replicas at least (min=)."
     elif made.slo_kept is False:
-        hint = "A promise is broken: add --replicas, or ask tokonomics capacity how many it takes."
+        hint = "An SLO is missed: add --replicas, or ask tokonomics capacity how many it takes."
     elif waits:
         hint = "Requests queue for seconds: this is more than it holds. Add --replicas, or ask tokonomics capacity."
     elif made.preemptions > made.requests / 10:
@@ -204,16 +204,16 @@ def capacity_view(
         ]
         for trial in best.trials
     ]
-    columns = [">requests/s", *(f">{each.promise}" for each in made.slo or _tails(made)), ">tok/s out", ""]
+    columns = [">requests/s", *(f">{each.slo}" for each in made.slo or _tails(made)), ">tok/s out", ""]
     each = best.trials[0].outcome.requests
     note = f"{trace.source}; {each:,} requests in each of {len(best.trials)} simulations; the two rates are 1 % apart."
     return Group(head, "", pairs(rows), "", table(columns, trials), "", Text(note, style="dim"))
 
 
 def _tails(made: Outcome) -> tuple[Kept, ...]:
-    """What to show where nothing is promised."""
+    """What to show where no SLO is set."""
     tails = (("ttft_p99", made.ttft_s.p99), ("tpot_p99", made.tpot_s.p99))
-    return tuple(Kept(promise=name, promised_s=0.0, delivered_s=value, kept=True) for name, value in tails)
+    return tuple(Kept(slo=name, objective_s=0.0, delivered_s=value, kept=True) for name, value in tails)
 
 
 def _delivered(value: float | None, kept: bool) -> Text:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour
 from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.report.tenants_view import SHOWN
-from tokonomics.traffic.promises import Latency, Promise
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, usd
 
 if TYPE_CHECKING:
@@ -19,16 +19,16 @@ _WIDE = 8
 """The slowest over the fastest from which the axis is logarithmic: else it would have one tick."""
 
 
-def tenants_chart(pooling: Pooling, noisy: NoisyNeighbour, promises: Sequence[Promise] = ()) -> "alt.VConcatChart":
+def tenants_chart(pooling: Pooling, noisy: NoisyNeighbour, slos: Sequence[Slo] = ()) -> "alt.VConcatChart":
     """Fleets and the noisy neighbour above, the tenants' bills below."""
     import altair as alt
 
-    above = alt.hconcat(_fleets(pooling), _noisy(noisy, promises), spacing=40)
+    above = alt.hconcat(_fleets(pooling), _noisy(noisy, slos), spacing=40)
     above = above.resolve_scale(color="independent", shape="independent")
     title = f"{plural(len(pooling.tenants), 'tenant')} apart and together: {pooling.deployment}"
-    promised = f"; {', '.join(pooling.promises)} for each" if pooling.promises else ""
+    targets = f"; {', '.join(pooling.slos)} for each" if pooling.slos else ""
     heading = alt.TitleParams(
-        title, subtitle=f"{pooling.source}{promised}", anchor="start", fontSize=15, subtitleFontSize=12, offset=12
+        title, subtitle=f"{pooling.source}{targets}", anchor="start", fontSize=15, subtitleFontSize=12, offset=12
     )
     made = alt.vconcat(above, _bills(pooling), spacing=30, title=heading)
     made = made.resolve_scale(color="independent", shape="independent")
@@ -61,12 +61,12 @@ def _fleets(pooling: Pooling) -> "alt.LayerChart":
     colour = alt.Color("kind:N", scale=alt.Scale(domain=["these", "supposed"], range=[_BLUE, "#b9c9e0"]), legend=None)
     bars = alt.Chart(data).mark_bar(height={"band": 0.62}).encode(x=x, y=y, color=colour)
     labels = alt.Chart(data).mark_text(align="left", dx=5).encode(x=x, y=y, text="label:N")
-    heading = _heading(f"The fewest replicas that keep {'the promises' if pooling.promises else 'up'}")
+    heading = _heading(f"The fewest replicas that keep {'the slos' if pooling.slos else 'up'}")
     made = alt.layer(bars, labels).properties(width=_WIDTH, height=alt.Step(34), title=heading)
     return cast("alt.LayerChart", made)
 
 
-def _noisy(noisy: NoisyNeighbour, promises: Sequence[Promise]) -> "alt.LayerChart":
+def _noisy(noisy: NoisyNeighbour, slos: Sequence[Slo]) -> "alt.LayerChart":
     import altair as alt
 
     names = [f"{row.name.strip()} ({row.replicas})" for row in noisy.rows]
@@ -78,8 +78,8 @@ def _noisy(noisy: NoisyNeighbour, promises: Sequence[Promise]) -> "alt.LayerChar
         if seen.ttft_p99_s is not None
     ]
     y = alt.Y("case:N", title=None, sort=names, axis=alt.Axis(labelLimit=220, grid=True, domain=False))
-    promised = [each.seconds for each in promises if each.latency == Latency.ttft and each.statistic == "p99"]
-    seen = [*(row["seconds"] for row in rows), *promised]
+    targets = [each.seconds for each in slos if each.latency == Latency.ttft and each.statistic == "p99"]
+    seen = [*(row["seconds"] for row in rows), *targets]
     wide = bool(seen) and max(seen) > _WIDE * min(seen)
     log = alt.Scale(type="log", domain=[min(seen) / 1.2, max(seen) * 1.2], nice=False) if wide else None
     scale = log or alt.Scale(domain=[0, max(seen, default=1) * 1.1], nice=False)
@@ -98,8 +98,8 @@ def _noisy(noisy: NoisyNeighbour, promises: Sequence[Promise]) -> "alt.LayerChar
         )
     )
     layers: list[alt.Chart] = [points]
-    if promised:
-        there = alt.Chart(alt.InlineData(values=[{"seconds": promised[0]}]))
+    if targets:
+        there = alt.Chart(alt.InlineData(values=[{"seconds": targets[0]}]))
         layers.append(there.mark_rule(strokeDash=[4, 4], color=_DARK).encode(x=x))
     heading = _heading(f"Beside {noisy.tenant} sending {noisy.times} times as much (replicas)")
     made = alt.layer(*layers).properties(width=_WIDTH, height=34 * len(names), title=heading)

@@ -52,17 +52,17 @@ def _headline(pooling: Pooling) -> Text:
 def _why(pooling: Pooling) -> list[Text]:
     """Why sharing does not pay, and what it does to first tokens where nothing forbids it."""
     said = []
-    if pooling.bill.saved_usd <= 0 and pooling.one_fewer and pooling.promises:
+    if pooling.bill.saved_usd <= 0 and pooling.one_fewer and pooling.slos:
         fewer = pooling.together.replicas - 1
         why = "In a shared fleet who is hardest to serve sets the size for all, beside the requests of the others: "
         said.append(Text(f"{why}on {plural(fewer, 'replica')} {pooling.one_fewer}."))
     later = [row for row in pooling.tenants if _times_later(row) > _LATER]
-    if later and not pooling.promises:
+    if later and not pooling.slos:
         worst = max(later, key=_times_later)
         said.append(
             Text(
                 f"First tokens come later when shared, for {worst.tenant} {_times_later(worst):.2g} times at the p99; "
-                "nothing is promised, say with --slo what may not get worse.",
+                "no SLO is set, say with --slo what may not get worse.",
                 style="yellow",
             )
         )
@@ -75,10 +75,10 @@ def _times_later(row: TenantRow) -> float:
 
 
 def _fleets(pooling: Pooling) -> list[RenderableType]:
-    promised = f", keeping {', '.join(pooling.promises)} for each" if pooling.promises else " that keep up"
+    targets = f", meeting {', '.join(pooling.slos)} for each" if pooling.slos else " that keep up"
     rows = [_fleet(row, pooling) for row in (pooling.apart, pooling.together, *pooling.what_if)]
     heads = ["!", ">replicas", ">$/hour", ">against apart", ">utilisation", ">busy", ">correlation"]
-    return [Text(f"The fewest replicas{promised}", style="bold"), table(heads, rows)]
+    return [Text(f"The fewest replicas{targets}", style="bold"), table(heads, rows)]
 
 
 def _fleet(row: FleetRow, pooling: Pooling) -> list[str]:
@@ -147,7 +147,7 @@ def _noisy(pooling: Pooling, noisy: NoisyNeighbour) -> list[RenderableType]:
     heads = ["!", ">replicas", ">its TTFT p99", ">TPOT p99", ">within", ">others' TTFT p99", ">TPOT p99", ">within"]
     heads.append(">worst TTFT p99")
     sizes = f"{noisy.needs} together, {noisy.apart_needs} with {noisy.tenant} on its own"
-    ask = f"Replicas that {'keep every promise' if pooling.promises else 'keep up'} then: {sizes}."
+    ask = f"Replicas that {'keep every slo' if pooling.slos else 'keep up'} then: {sizes}."
     title = f"Noisy neighbour: {noisy.tenant} sends {noisy.times} times as much"
     return [Text(title, style="bold"), table(heads, rows), Text(ask)]
 

@@ -1,6 +1,6 @@
-"""How much a deployment holds under a promise, by simulation: the highest rate, and the replicas a trace needs.
+"""How much a deployment holds under an SLO, by simulation: the highest rate, and the replicas a trace needs.
 
-The same requests, repeated until there are enough of them, arrive faster and faster until a promise breaks or the
+The same requests, repeated until there are enough of them, arrive faster and faster until an SLO is missed or the
 replica falls behind; between the last rate that held and the first that did not, the search halves the gap until it
 is 1 %. Numbers of replicas are searched likewise, from a guess (``fewest_that_hold``).
 
@@ -21,7 +21,7 @@ from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import REFUSED
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
 from tokonomics.units import percent, seconds
@@ -74,7 +74,7 @@ class Trial(Noun):
 
 
 class HighestRate(Noun):
-    """The most requests a second that keep the promises."""
+    """The most requests a second that meet the SLOs."""
 
     rate: PositiveFloat
     at_most: PositiveFloat
@@ -86,7 +86,7 @@ class HighestRate(Noun):
 
 
 class ReplicasNeeded(Noun):
-    """The fewest replicas that keep the promises."""
+    """The fewest replicas that meet the SLOs."""
 
     replicas: PositiveInt
     outcome: Outcome
@@ -94,10 +94,10 @@ class ReplicasNeeded(Noun):
 
 
 class NeverHolds(TokonomicsError):
-    """Not even the lightest load, or the largest fleet, keeps the promise."""
+    """Not even the lightest load, or the largest fleet, meets the SLO."""
 
 
-def highest_rate(serve: Serve, trace: Trace, promises: Sequence[Promise], guess: float) -> HighestRate:
+def highest_rate(serve: Serve, trace: Trace, slos: Sequence[Slo], guess: float) -> HighestRate:
     """Search from a guess of the rate; ``serve`` simulates a trace on what is being measured."""
     if trace.rate <= 0:
         raise BadInput("all requests arrive at once: there is no rate to raise", where=trace.source)
@@ -108,7 +108,7 @@ def highest_rate(serve: Serve, trace: Trace, promises: Sequence[Promise], guess:
     def holds(rate: float) -> bool:
         nonlocal broken
         simulation = serve(trace.faster(rate / trace.rate))
-        made = outcome(simulation, promises)
+        made = outcome(simulation, slos)
         breaks = what_breaks(simulation, made)
         broken = breaks or broken
         trials.append(Trial(rate=rate, replicas=_replicas(simulation), breaks=breaks, outcome=made))
@@ -141,21 +141,21 @@ def highest_rate(serve: Serve, trace: Trace, promises: Sequence[Promise], guess:
 
 def replicas_needed(
     serve_on: ServeOn,
-    promises: Sequence[Promise],
+    slos: Sequence[Slo],
     also_breaks: Breaks = lambda simulation: None,
     start: int = 1,
     hopeless: Callable[[], bool] = lambda: False,
 ) -> ReplicasNeeded:
     """Search the number of replicas from ``start``; ``serve_on`` simulates the trace on so many.
 
-    ``also_breaks`` asks for more than the promises; ``hopeless`` tells, after a few failures, whether any will do.
+    ``also_breaks`` asks for more than the SLOs; ``hopeless`` tells, after a few failures, whether any will do.
     """
     trials: dict[int, Trial] = {}
 
     def holds(replicas: int) -> bool:
         if replicas not in trials:
             simulation = serve_on(replicas)
-            result = outcome(simulation, promises)
+            result = outcome(simulation, slos)
             breaks = what_breaks(simulation, result) or also_breaks(simulation)
             trials[replicas] = Trial(rate=simulation.trace.rate, replicas=replicas, breaks=breaks, outcome=result)
         return trials[replicas].holds
@@ -216,7 +216,7 @@ def apart_in_time(trace: Trace, most: int) -> Trace:
 
 
 def what_breaks(simulation: Simulation, made: Outcome) -> str | None:
-    """The promise that a simulation breaks, in words; None when it holds."""
+    """The SLO that a simulation breaks, in words; None when it holds."""
     if made.completed == 0:
         return "no request can be answered: all are longer than the context or the memory, or were given up"
     broken = _broken(made)
@@ -270,14 +270,14 @@ def _broken(made: Outcome) -> str | None:
         given_up = [kept for kept in missed if kept.delivered_s is None]
         if given_up:
             lost = percent((made.timed_out + made.unserved) / made.requests)
-            return f"{given_up[0].promise} cannot be kept: {lost} of the requests are never answered"
-        worst = max(missed, key=lambda kept: (kept.delivered_s or 0.0) / kept.promised_s)
-        return f"{worst.promise} is {seconds(worst.delivered_s or 0.0)}, {seconds(worst.promised_s)} promised"
+            return f"{given_up[0].slo} cannot be kept: {lost} of the requests are never answered"
+        worst = max(missed, key=lambda kept: (kept.delivered_s or 0.0) / kept.objective_s)
+        return f"{worst.slo} is {seconds(worst.delivered_s or 0.0)}; the SLO is {seconds(worst.objective_s)}"
     return None
 
 
 def _nearest(made: Outcome) -> str:
-    reached = ", ".join(f"{kept.promise}={kept.delivered_s:.3g}" for kept in made.slo if kept.delivered_s is not None)
+    reached = ", ".join(f"{kept.slo}={kept.delivered_s:.3g}" for kept in made.slo if kept.delivered_s is not None)
     return f"What it reaches: {reached}." if reached else f"Choose a larger GPU or more of them ({option('tp')})."
 
 

@@ -1,4 +1,4 @@
-"""What a simulation came to: latencies, throughput, utilisation, and whether promises were kept.
+"""What a simulation came to: latencies, throughput, utilisation, and whether SLOs were kept.
 
 Latencies are those of requests that were answered. Busy is the share of paid time in which a replica computed; useful
 leaves out what was computed again after a preemption or a failure, and what clients that hung up never read.
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from tokonomics.physics.memory import max_sequences
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, TIMED_OUT, UNSERVED
 from tokonomics.serving.steady import ReplicaCurve
-from tokonomics.traffic.promises import PERCENTILES, Latency, Promise
+from tokonomics.traffic.slo import PERCENTILES, Latency, Slo
 from tokonomics.types import Noun
 
 Floats = NDArray[np.float64]
@@ -32,10 +32,10 @@ class Spread(Noun):
 
 
 class Kept(Noun):
-    """A promise and what was delivered."""
+    """An SLO and what was delivered."""
 
-    promise: str
-    promised_s: float
+    slo: str = Field(alias="promise")
+    objective_s: float = Field(alias="promised_s")
     delivered_s: float | None
     kept: bool
 
@@ -114,25 +114,25 @@ class Outcome(Noun):
     peak_replicas: NonNegativeInt
     slo: tuple[Kept, ...]
     slo_kept: bool | None
-    """All promises; None without any."""
+    """All SLOs; None without any."""
     slo_attainment: float | None
-    """Share of all requests that were answered within every promised time; None without promises."""
+    """Share of all requests that were answered within every SLO; None without SLOs."""
     goodput_per_s: float | None
     """Such requests a second."""
 
 
-def outcome(simulation: Simulation, promises: Sequence[Promise] = ()) -> Outcome:
+def outcome(simulation: Simulation, slos: Sequence[Slo] = ()) -> Outcome:
     """Sum a simulation up."""
     trace, served = simulation.trace, simulation.served
     done = served.status == DONE
     latencies = request_latencies(simulation)
     spreads = {name: spread(values[done]) for name, values in latencies.items()}
     unanswered = int(((served.status == TIMED_OUT) | (served.status == UNSERVED)).sum())
-    kept = [judged(promise, latencies[promise.latency][done], unanswered) for promise in promises]
+    kept = [judged(slo, latencies[slo.latency][done], unanswered) for slo in slos]
     within = done.copy()
-    for promise in promises:
-        # An answer of one token has no time per token: it breaks no promise.
-        within &= ~(latencies[promise.latency] > promise.seconds)
+    for slo in slos:
+        # An answer of one token has no time per token: it misses no SLO.
+        within &= ~(latencies[slo.latency] > slo.seconds)
     inputs = int(trace.input_tokens[done].sum(dtype=np.int64))
     outputs = int(trace.output_tokens[done].sum(dtype=np.int64))
     duration = max(simulation.end_s - float(trace.arrival_s[0]), 0.0)
@@ -259,26 +259,26 @@ def _time_before(times: Floats, edge: float) -> float:
     return count * edge - float(times[:count].sum())
 
 
-def judged(promise: Promise, answered: Floats, unanswered: int) -> Kept:
+def judged(slo: Slo, answered: Floats, unanswered: int) -> Kept:
     """What was delivered; a request that was accepted and never answered took for ever.
 
-    Answers of one token have no time per token and break no promise; no answers at all break every one.
+    Answers of one token have no time per token and miss no SLO; no answers at all break every one.
     """
     known = answered[~np.isnan(answered)]
-    delivered = getattr(spread(known), promise.statistic)
+    delivered = getattr(spread(known), slo.statistic)
     if unanswered:
         all_of_them = np.concatenate([known, np.full(unanswered, np.inf)])
-        percent = 100.0 if promise.statistic == "mean" else float(promise.statistic[1:])
+        percent = 100.0 if slo.statistic == "mean" else float(slo.statistic[1:])
         delivered = float(np.percentile(all_of_them, percent, method="higher"))
     if delivered is None or math.isinf(delivered):
         return Kept(
-            promise=str(promise),
-            promised_s=promise.seconds,
+            slo=str(slo),
+            objective_s=slo.seconds,
             delivered_s=None,
             kept=not unanswered and len(answered) > 0,
         )
-    kept = delivered <= promise.seconds
-    return Kept(promise=str(promise), promised_s=promise.seconds, delivered_s=delivered, kept=kept)
+    kept = delivered <= slo.seconds
+    return Kept(slo=str(slo), objective_s=slo.seconds, delivered_s=delivered, kept=kept)
 
 
 def _shares(simulation: Simulation) -> Shares:

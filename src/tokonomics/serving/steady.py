@@ -62,13 +62,13 @@ class Capacity(Noun):
     limited_by: str
 
 
-class MissesPromise(TokonomicsError):
-    """Even one request at a time is slower than the promise; carries the fastest TPOT."""
+class MissesSlo(TokonomicsError):
+    """Even one request at a time is slower than the SLO; carries the fastest TPOT."""
 
-    def __init__(self, what: str, *, tpot_s: float, promised_s: float) -> None:
+    def __init__(self, what: str, *, tpot_s: float, objective_s: float) -> None:
         super().__init__(what)
         self.tpot_s = tpot_s
-        self.promised_s = promised_s
+        self.objective_s = objective_s
 
 
 def alone_s(steps: StepModel, input_tokens: int, output_tokens: int) -> float:
@@ -133,14 +133,14 @@ class ReplicaCurve:
         self.rates = self.batches / (self.stall_s + output_tokens * self.tpot_s)
 
     def capacity(self, tpot_s: float | None = None) -> Capacity:
-        """The highest rate whose TPOT keeps the promise."""
+        """The highest rate whose TPOT meets the SLO."""
         kept = np.flatnonzero(self.tpot_s <= tpot_s) if tpot_s else np.arange(len(self.batches))
         if not len(kept):
             fastest = float(self.tpot_s[0])
-            raise MissesPromise(
-                f"misses the promise: TPOT is {seconds(fastest)} for a single request, {seconds(tpot_s or 0)} promised",
+            raise MissesSlo(
+                f"misses the SLO: TPOT is {seconds(fastest)} for a single request; the SLO is {seconds(tpot_s or 0)}",
                 tpot_s=fastest,
-                promised_s=tpot_s or 0,
+                objective_s=tpot_s or 0,
             )
         best = int(kept[np.argmax(self.rates[kept])])
         return Capacity(
@@ -152,11 +152,11 @@ class ReplicaCurve:
         )
 
     def _limit(self, best: int, tpot_s: float | None) -> str:
-        """What keeps the batch from growing: its room, the promise, or that a larger one finishes no more."""
+        """What keeps the batch from growing: its room, the SLO, or that a larger one finishes no more."""
         if best == len(self.batches) - 1:
             return self.limited_by
         if tpot_s is not None and self.tpot_s[best + 1] > tpot_s:
-            return "TPOT promise"
+            return "TPOT SLO"
         return "compute"
 
     def at_rate(self, rate: float, capacity: Capacity) -> Steady:

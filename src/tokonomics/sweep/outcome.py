@@ -2,7 +2,7 @@
 
 The few figures of an answer that become columns of the results have the same name and unit whatever verb they come
 from; the whole answer lies beside them. A verb without a list of its own gives what stands at the top of its answer:
-numbers, names, and the middle of an interval. A point counts when it was answered and, where a promise was made, keeps
+numbers, names, and the middle of an interval. A point counts when it was answered and, where an SLO was made, keeps
 it. Lower is better, except for rates and attainments.
 """
 
@@ -165,7 +165,7 @@ def as_number(text: str) -> int | float | str:
 
 @dataclass(frozen=True)
 class OfValue:
-    """One value of one key: how many of its points keep the promise, and the best of them."""
+    """One value of one key: how many of its points meet the SLO, and the best of them."""
 
     value: str
     points: int
@@ -189,11 +189,11 @@ class SweepSummary:
     """By status."""
     reasons: tuple[tuple[str, int], ...]
     """Why points have no answer, the most frequent first."""
-    promised: bool
+    targets: bool
 
 
 def summary_of(
-    verb: str, keys: Sequence[str], rows: Sequence[SweepRow], by: str | None, promised: bool
+    verb: str, keys: Sequence[str], rows: Sequence[SweepRow], by: str | None, targets: bool
 ) -> SweepSummary:
     """The best first."""
     columns = list(dict.fromkeys(name for row in rows for name in row.outcome.figures))
@@ -211,7 +211,7 @@ def summary_of(
     reasons = Counter(row.outcome.error or "" for row in rows if row.outcome.status is not Status.OK)
     return SweepSummary(
         verb, tuple(keys), chosen, tuple(rows), tuple(ranked), values,
-        {str(status): counts.get(str(status), 0) for status in Status}, tuple(reasons.most_common()), promised,
+        {str(status): counts.get(str(status), 0) for status in Status}, tuple(reasons.most_common()), targets,
     )  # fmt: skip
 
 

@@ -83,8 +83,8 @@ class Run:
     """Workers that died on the way."""
 
     def summary(self, by: str | None) -> SweepSummary:
-        promised = any("slo" in point.values for point in self.sweep.points)
-        return summary_of(self.sweep.verb, list(self.sweep.over), self.rows, by, promised)
+        targets = any("slo" in point.values for point in self.sweep.points)
+        return summary_of(self.sweep.verb, list(self.sweep.over), self.rows, by, targets)
 
     def said(self) -> list[str]:
         """What is the same whenever it is asked: where the results are, and what they rest on."""

@@ -2,7 +2,7 @@
 
 How far it is goes to standard error: a bar on a terminal, a line now and then in a pipe. The picture shows one key as a
 line or bars, two as lines by colour or a map of cells; where more keys were swept, each mark is the best over the
-others, and points that keep no promise are left out.
+others, and points that meet no SLO are left out.
 """
 
 import time
@@ -71,13 +71,13 @@ def points_view(points: list[SweepPoint], done: int, said: list[str], rows: int 
 def _heading(summary: SweepSummary) -> str:
     counts = [f"{number:,} {_STATUSES[status]}" for status, number in summary.counts.items() if number]
     kept, answered = sum(row.kept for row in summary.rows), summary.counts["ok"]
-    if summary.promised and kept < answered:
-        counts.insert(1, f"{kept:,} of them keep the promise")
+    if summary.targets and kept < answered:
+        counts.insert(1, f"{kept:,} of them meet the SLO")
     return f"{summary.verb} over {', '.join(summary.keys)}: {plural(len(summary.rows), 'point')}; {', '.join(counts)}"
 
 
 _STATUSES = {
-    "ok": "answered", "nothing": "where nothing keeps the promise", "refused": "refused", "failed": "failed",
+    "ok": "answered", "nothing": "where nothing meets the SLO", "refused": "refused", "failed": "failed",
 }  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def _best(summary: SweepSummary, top: int) -> Any:
         for place, row in enumerate(summary.ranked[:top], 1)
     ]
     which = "highest" if more_is_better(summary.by) else "lowest"
-    title = f"The {which} {summary.by}{' that keeps the promise' if summary.promised else ''}"
+    title = f"The {which} {summary.by}{' that meets the SLO' if summary.targets else ''}"
     return table([">", *(f"!{key}" for key in summary.keys), *_titles(names)], rows, title=title)
 
 
@@ -131,7 +131,7 @@ def _of_key(summary: SweepSummary, key: str) -> Any:
             rows.append([shorten(of.value, 30), kept, *with_others, *_cells(of.best, names)])
     columns = [
         f"!{key}",
-        ">keep it" if summary.promised else ">answered",
+        ">meet it" if summary.targets else ">answered",
         *(f"!best {other}" for other in others),
         *_titles(names),
     ]
@@ -154,7 +154,7 @@ def sweep_chart(summary: SweepSummary) -> "alt.LayerChart":
     keys = sorted(summary.keys, key=lambda key: -_numbers(summary, key))[:2]  # the longest line runs across
     cells = _marks(summary, keys)
     others = [key for key in summary.keys if key not in keys]
-    said = f"{plural(len(summary.ranked), 'point')} of {len(summary.rows):,} that answer and keep the promise"
+    said = f"{plural(len(summary.ranked), 'point')} of {len(summary.rows):,} that answer and meet the SLO"
     subtitle = [said] + ([f"the best over {', '.join(others)}"] if others else [])
     title = alt.TitleParams(
         f"{summary.verb}: {summary.by} over {' and '.join(keys)}", subtitle=subtitle, anchor="start", fontSize=15

@@ -36,7 +36,7 @@ PRESETS: tuple[dict[str, Any], ...] = (
                    "output": "sample:azure-code", "slo": "e2e_p95=1.5"},
     },
     {
-        "key": "batch", "name": "Batch work", "what": "Documents overnight: nothing is promised, price is all.",
+        "key": "batch", "name": "Batch work", "what": "Documents overnight: no SLO is set, price is all.",
         "inputs": {"model": "qwen3-30b-a3b", "tokens_per_month": "20B", "input": "2000", "output": "400",
                    "offline": True},
     },

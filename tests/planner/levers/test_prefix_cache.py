@@ -45,7 +45,7 @@ from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse_within
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
 
 USD = 3.0
@@ -270,7 +270,7 @@ def test_the_cheapest_mix_is_found_though_another_memory_is_named_first(
 ) -> None:
     tiers = parse_tiers("dram=200@9,ssd=2000@0", deployment)
     made = prefix_cache_lever(
-        deployment, conversations.faster(3), lambda count: USD, tiers=tiers, promises=parse_promises("ttft_p99=60")
+        deployment, conversations.faster(3), lambda count: USD, tiers=tiers, slos=parse_slos("ttft_p99=60")
     )
     mixes = [tuple(price.tier.name for price in row.setting.tiers) for row in made.rows]
     assert mixes[-3:] == [("dram",), ("ssd",), ("dram", "ssd")]
@@ -280,11 +280,11 @@ def test_the_cheapest_mix_is_found_though_another_memory_is_named_first(
     assert best.bill.usd == min(row.bill.usd for row in made.rows if row.bill)
 
 
-def test_a_promise_that_no_replicas_keep_is_a_table_that_says_what_breaks(
+def test_a_slo_that_no_replicas_keep_is_a_table_that_says_what_breaks(
     deployment: Deployment, conversations: Trace
 ) -> None:
     few = conversations.take(np.arange(200))
-    made = prefix_cache_lever(deployment, few, lambda count: USD, promises=parse_promises("ttft_p99=0.001"))
+    made = prefix_cache_lever(deployment, few, lambda count: USD, slos=parse_slos("ttft_p99=0.001"))
     assert made.best is None
     assert made.bill is None
     for row in made.rows:
@@ -339,7 +339,7 @@ def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_
     assert made.slower
     found = made.slower
     assert (found.ttft_times, found.tpot_times, found.e2e_times) == pytest.approx((ttft, tpot, e2e))
-    promised = prefix_cache_lever(deployment, trace, lambda count: USD, promises=parse_promises("ttft_p99=60"))
+    promised = prefix_cache_lever(deployment, trace, lambda count: USD, slos=parse_slos("ttft_p99=60"))
     assert promised.slower is None
     assert promised.bill
     assert promised.bill.after.usd == min(row.bill.usd for row in promised.rows if row.bill)

@@ -31,8 +31,8 @@ from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.embeddings import HASHED, KEY, Embedded, embed
 from tokonomics.traffic.generate import generate, parse_system
 from tokonomics.traffic.lengths import parse_lengths
-from tokonomics.traffic.promises import parse_promises
 from tokonomics.traffic.prompts import Prompts, read_pairs, read_prompts
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
 
 USD = 3.0
@@ -359,12 +359,12 @@ def test_more_hits_never_need_more_replicas(deployment: Deployment, asked: Trace
     assert needs == sorted(needs, reverse=True)
 
 
-def test_the_look_up_is_waited_for_and_may_break_a_promise(deployment: Deployment, asked: Trace) -> None:
+def test_the_look_up_is_waited_for_and_may_break_a_slo(deployment: Deployment, asked: Trace) -> None:
     few = asked.take(np.arange(300))
 
     def lever(wait_s: float, slo: str | None = None) -> SemanticLever:
-        promises = parse_promises(slo) if slo else ()
-        return semantic_cache_lever(deployment, few, TEXTS, 0.0, lambda count: USD, wait_s=wait_s, promises=promises)
+        slos = parse_slos(slo) if slo else ()
+        return semantic_cache_lever(deployment, few, TEXTS, 0.0, lambda count: USD, wait_s=wait_s, slos=slos)
 
     now, late = lever(0.0), lever(0.25)
     assert now.ttft_after_s == now.ttft_before_s == late.ttft_before_s
@@ -393,7 +393,7 @@ def test_the_screen_tells_the_wait_the_memory_and_what_breaks(deployment: Deploy
             lambda count: USD,
             wait_s=0.25,
             bytes_per_entry=1536,
-            promises=parse_promises(slo),
+            slos=parse_slos(slo),
         )
         screen = Console(width=160, file=StringIO())
         screen.print(cache_view(None, None, (), hits, saved, 0.95, None))
@@ -402,4 +402,4 @@ def test_the_screen_tells_the_wait_the_memory_and_what_breaks(deployment: Deploy
     kept, broken = shown("ttft_p99=5"), shown("ttft_p99=0.2")
     assert "250 ms of it the look-up" in kept
     assert "of stored vectors and answers included" in kept
-    assert "no number of replicas keeps the promises: ttft_p99 is 200 ms, the look-up alone takes 250 ms" in broken
+    assert "no number of replicas meets the SLOs: ttft_p99 is 200 ms, the look-up alone takes 250 ms" in broken

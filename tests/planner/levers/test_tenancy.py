@@ -26,11 +26,11 @@ from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions, parse_tenants
 from tokonomics.traffic.lengths import parse_lengths
-from tokonomics.traffic.promises import parse_promises
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.tenants import by_tenant, only, present
 from tokonomics.traffic.trace import Trace, make_trace
 
-PROMISES = parse_promises("ttft_p99=0.3,tpot_p99=30ms")
+SLOS = parse_slos("ttft_p99=0.3,tpot_p99=30ms")
 USD = 2.0
 
 
@@ -51,7 +51,7 @@ def requests(arrivals: str, tenants: str, seed: int = 0, duration_s: float = 600
 
 
 def sharing(deployment: Deployment, trace: Trace, text: str = "ttft_p99=0.3,tpot_p99=30ms") -> Sharing:
-    return Sharing(deployment, deployment, trace, parse_promises(text), lambda replicas: USD)
+    return Sharing(deployment, deployment, trace, parse_slos(text), lambda replicas: USD)
 
 
 def test_a_tenant_alone_needs_what_capacity_says_of_its_log(deployment: Deployment) -> None:
@@ -64,7 +64,7 @@ def test_a_tenant_alone_needs_what_capacity_says_of_its_log(deployment: Deployme
         def serve(replicas: int, log: Trace = log) -> object:
             return simulate(deployment, log, FleetSettings(replicas=replicas))
 
-        needed = replicas_needed(serve, PROMISES).replicas  # type: ignore[arg-type]
+        needed = replicas_needed(serve, SLOS).replicas  # type: ignore[arg-type]
         row = next(row for row in made.tenants if row.tenant == trace.tenants[tenant])
         assert row.alone_replicas == needed
     assert made.apart.replicas == sum(row.alone_replicas for row in made.tenants)
@@ -94,7 +94,7 @@ def test_pooling_never_needs_more_and_its_shares_sum_to_the_bill(
         assert math.fsum(row.shapley_usd_per_hour or 0 for row in made.tenants) == pytest.approx(made.bill.after.usd)
 
 
-def test_the_shared_fleet_keeps_the_promise_for_every_tenant_and_one_less_does_not(deployment: Deployment) -> None:
+def test_the_shared_fleet_meets_the_slo_for_every_tenant_and_one_less_does_not(deployment: Deployment) -> None:
     trace = requests("gamma:40,cv=3", "4,skew=1")
     shared = sharing(deployment, trace)
     made = pool(shared)
@@ -105,7 +105,7 @@ def test_the_shared_fleet_keeps_the_promise_for_every_tenant_and_one_less_does_n
         waits = (served.served.first_token_s - trace.arrival_s)[at]
         assert np.percentile(waits, 99) <= 0.3
     fewer = shared.serve(trace, count - 1)
-    assert tenant_breaks(fewer, PROMISES) is not None or what_breaks(fewer, outcome(fewer, PROMISES)) is not None
+    assert tenant_breaks(fewer, SLOS) is not None or what_breaks(fewer, outcome(fewer, SLOS)) is not None
 
 
 def test_a_tenant_of_seven_requests_is_not_judged_by_its_slowest(deployment: Deployment) -> None:
@@ -114,11 +114,11 @@ def test_a_tenant_of_seven_requests_is_not_judged_by_its_slowest(deployment: Dep
     inputs = np.concatenate([np.full(2000, 100), [100, 100, 60_000, 100, 100, 100, 100]])
     tenant = np.repeat(np.array([0, 1], np.int32), [2000, 7])
     trace = make_trace(arrival, inputs, np.full(2007, 20), tenant=tenant, tenants=("large", "small"))
-    seven = tenant_breaks(simulate(deployment, trace, FleetSettings(replicas=8)), parse_promises("ttft_p99=0.3"))
+    seven = tenant_breaks(simulate(deployment, trace, FleetSettings(replicas=8)), parse_slos("ttft_p99=0.3"))
     assert seven is not None
     assert "the smaller tenants" in seven
     many = replace(trace, tenant=np.arange(2007, dtype=np.int32) % 50, tenants=tuple(str(each) for each in range(50)))
-    assert tenant_breaks(simulate(deployment, many, FleetSettings(replicas=8)), parse_promises("ttft_p99=0.3")) is None
+    assert tenant_breaks(simulate(deployment, many, FleetSettings(replicas=8)), parse_slos("ttft_p99=0.3")) is None
 
 
 def test_twice_the_traffic_of_one_makes_the_others_wait_and_priorities_shield_their_first_token(

@@ -1,7 +1,7 @@
 """A whole load test: get to know the server, run each load, and put what came out into a ``BenchmarkRun``.
 
 Getting to know it: its model's name, three prompts that tell how it counts tokens, and whether it takes ``ignore_eos``
-(answers of the length asked for). A **sweep** doubles the users until a promise breaks, requests fail, or twice the
+(answers of the length asked for). A **sweep** doubles the users until an SLO is missed, requests fail, or twice the
 users bring less than 5 % more tokens; then it looks twice between the last load that held and the first that did not.
 """
 
@@ -25,7 +25,7 @@ from tokonomics.measure.bench.target import BenchTarget
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint
 from tokonomics.measure.importers.own import NAME
 from tokonomics.measure.load_curve import holds
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import SECONDS_PER_HOUR, plural
 
@@ -56,7 +56,7 @@ class BenchSettings:
     input_tokens: int = 512
     output_tokens: int = 128
     budget: Budget = field(default_factory=Budget)
-    promises: tuple[Promise, ...] = ()
+    slos: tuple[Slo, ...] = ()
     usd_per_hour: float | None = None
     """All GPUs together: for the display and the dollar budget."""
     retries: int = 1
@@ -216,7 +216,7 @@ class _Bench:
             point = await self._closed(users)
             if point is not None:
                 yield point
-            if point is None or not holds(point, self.asked.promises):
+            if point is None or not holds(point, self.asked.slos):
                 broken = users
                 break
             held = users
@@ -230,7 +230,7 @@ class _Bench:
             point = await self._closed(between)
             if point is not None:
                 yield point
-            if point is not None and holds(point, self.asked.promises):
+            if point is not None and holds(point, self.asked.slos):
                 held = between
             else:
                 broken = between

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.benchmark_run import Latencies
-from tokonomics.traffic.promises import STATISTICS
+from tokonomics.traffic.slo import STATISTICS
 from tokonomics.units import plural
 
 _LARGEST = 1e19

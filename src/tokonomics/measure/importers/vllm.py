@@ -20,7 +20,7 @@ from tokonomics.measure.benchmark_run import (
     tpot,
 )
 from tokonomics.measure.importers.fields import ResultFields, from_totals, moment, named_latencies, users_of
-from tokonomics.traffic.promises import STATISTICS
+from tokonomics.traffic.slo import STATISTICS
 from tokonomics.units import plural, seconds
 
 NAME = "vLLM bench serve"

@@ -133,7 +133,7 @@ def read_plan(path: Path) -> Planned:
     try:
         best, load = document["best"], document["workload"]
         if best is None:
-            raise BadInput("nothing in this plan keeps its promises", where=where)
+            raise BadInput("nothing in this plan meets its SLOs", where=where)
         replicas = best["replicas"]
         tokens_per_s = load["rate"] * (load["input_tokens"] + load["output_tokens"]) / replicas
         usd_per_hour = best["usd_per_month"] / HOURS_PER_MONTH / replicas

@@ -58,7 +58,7 @@ COST = MetricFamily(
     "(blended), over output alone, or over input alone.",
 )  # fmt: skip
 PLANNED_COST = MetricFamily(
-    "llm_planned_cost_per_million_tokens", False, ("basis", "kind"), "What the plan promised, in US dollars."
+    "llm_planned_cost_per_million_tokens", False, ("basis", "kind"), "What the plan estimated, in US dollars."
 )
 TOKENS = MetricFamily(
     "llm_tokens", True, (*_GROUP, "kind"),

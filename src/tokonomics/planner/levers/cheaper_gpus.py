@@ -2,8 +2,8 @@
 
 A candidate enters with the bill that arithmetic demands at the mean rate, comes back with the closed form's, and is
 left out once that is no less than the best bill so far. What is left is simulated once, on as many replicas as that
-bill affords: where a promise breaks there, it is dearer; only where all hold is it sized. A day is not judged by its
-busiest minutes, which ask for more than a promise on nine requests of ten does.
+bill affords: where an SLO is missed there, it is dearer; only where all hold is it sized. A day is not judged by its
+busiest minutes, which ask for more than an SLO on nine requests of ten does.
 """
 
 import math
@@ -47,7 +47,7 @@ def cheaper(setup: Setup, question: Question, bills: Bills) -> Found:
         if bound > best - _CENT:
             return None
         if isinstance(prospect, Hosts):
-            seen = screen(prospect.deployment, prospect, setup.load, setup.promises)
+            seen = screen(prospect.deployment, prospect, setup.load, setup.slos)
             if isinstance(seen, Refusal):
                 return None
             least = max(seen.fewest, setup.load.fewest_replicas) + setup.spare

@@ -3,7 +3,7 @@
 A lever moves one knob, so levers on different knobs compose, in any order, to the same setup; those that cannot be
 simulated together refuse each other in either order, and only the search for GPUs looks at where the others are. What
 a lever saves is never written here: it is measured by simulating the changed setup (``ranking``). Notes on quality are
-what published evaluations found, with their source; they promise nothing about another model or task.
+what published evaluations found, with their source; they say nothing about another model or task.
 """
 
 import re
@@ -196,7 +196,7 @@ def _kv(setup: Setup) -> Setup | NotApplicable:
 def right_size(
     setup: Setup, weights: tuple[Precision, ...] = (), kv: tuple[Precision, ...] = (), bills: Bills | None = None
 ) -> Setup | NotApplicable:
-    """The cheapest GPUs under the same promise, on demand, at the precisions given or the setup's own.
+    """The cheapest GPUs under the same SLO, on demand, at the precisions given or the setup's own.
 
     Short traffic, or the first of even traffic, is planned; long traffic is searched for what is cheaper than today
     (``cheaper_gpus``). The best few are simulated on all of it, with all that the setup has besides. Never one that is
@@ -210,14 +210,14 @@ def right_size(
         offers=setup.offers,
         engines=(now.engine,),
         today=setup.today,
-        promises=setup.promises,
+        slos=setup.slos,
         weights=weights or (now.weights,),
         kv=kv or (now.kv,),
         limits=Limits(spare=setup.spare),
     )
     # What else a setup has, such as replicas that come and go, is not asked. The load, named by its place in memory,
     # is kept with the answer.
-    key = question.weights, question.kv, setup.promises, setup.spare, setup.offers, id(setup.load.trace)
+    key = question.weights, question.kv, setup.slos, setup.spare, setup.offers, id(setup.load.trace)
     found = (_searched if is_long else _ranked)(setup, question, bills, key)
     picks = [setup.deployed(**changes(each)) for each in found.deployments[:_CHECKED]]
     billed = [(bill.usd_per_month, place) for place, each in enumerate(picks)
@@ -225,7 +225,7 @@ def right_size(
     today = bills.of(setup)
     counts = f"of {plural(found.screened, 'layout')} screened, {found.simulated} simulated"
     if not billed and not isinstance(today, SetupBill):
-        return NotApplicable(f"no other machine keeps the promises: {counts}")
+        return NotApplicable(f"no other machine meets the SLOs: {counts}")
     if not billed or (isinstance(today, SetupBill) and min(billed)[0] >= today.usd_per_month):
         return NotApplicable(f"no cheaper GPU found: {counts}")
     return picks[min(billed)[1]]

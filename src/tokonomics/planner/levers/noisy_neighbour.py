@@ -2,7 +2,7 @@
 
 The tenant that takes most of the GPUs' time sends twice as much while the fleet stays as it was sized; then the same
 with that tenant's requests served last (priorities, as vLLM's --scheduling-policy priority: a request in the batch is
-not thrown out for an urgent one unless memory runs short). What keeps the promises again is searched: a larger common
+not thrown out for an urgent one unless memory runs short). What meets the SLOs again is searched: a larger common
 fleet, or the tenant on replicas of its own.
 """
 
@@ -37,7 +37,7 @@ class NoisyNeighbour(Noun):
     times: PositiveInt
     rows: tuple[NoisyRow, ...]
     needs: PositiveInt
-    """Replicas that keep every tenant's promise then, all together."""
+    """Replicas that meet every tenant's SLO then, all together."""
     apart_needs: PositiveInt
     """The same with the tenant on replicas of its own, and the others on theirs."""
     requests: NonNegativeInt
@@ -55,7 +55,7 @@ def noisy_neighbour(
     loud = busier(trace, tenant, times, sharing.seed)
 
     def row(name: str, made: Simulation) -> NoisyRow:
-        read = latency_reader(made, sharing.promises)
+        read = latency_reader(made, sharing.slos)
         each = {other: read([other]) for other in others}
         worst = max(each, key=lambda other: each[other].ttft_p99_s or 0.0)
         return NoisyRow(

@@ -1,8 +1,8 @@
 """What keeping the KV of shared prompt beginnings saves: the user's trace served with and without it.
 
 Each setting (no cache, the GPU's own, with prefix-aware routing, with every choice of the slower memories behind it) is
-simulated on as few replicas as keep up and keep the promises: the bill and the latencies are of the same fleet. One
-that keeps them on no number of replicas has no bill, and says what breaks. Where nothing is promised, fewer replicas
+simulated on as few replicas as keep up and meet the SLOs: the bill and the latencies are of the same fleet. One
+that keeps them on no number of replicas has no bill, and says what breaks. Where no SLO is set, fewer replicas
 that answer later than today (the first token, the next ones or the whole, at p99) are no saving, and are told apart.
 How the hits depend on size and time to live is a replay of the trace through one LRU cache (``traffic.prefix_reuse``).
 """
@@ -26,7 +26,7 @@ from tokonomics.serving.outcome import Outcome, Spread, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_token
 from tokonomics.traffic.prefix_reuse import found_share
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
 from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK
@@ -53,7 +53,7 @@ class CacheRow(Noun):
     setting: CacheSetting
     replicas: PositiveInt
     """Which the figures up to ``outcome`` are of: those it needs, or as many as were asked for; the fewest that keep up
-    where no number keeps the promises."""
+    where no number meets the SLOs."""
     cached_share: NonNegativeFloat
     """Of the prompt tokens of answered requests."""
     computed_tokens_per_hour: NonNegativeFloat
@@ -63,9 +63,9 @@ class CacheRow(Noun):
     tier_hits: tuple[TierHits, ...]
     outcome: Outcome
     needs: PositiveInt | None
-    """The fewest replicas that keep up and keep the promises; None: no number of them does."""
+    """The fewest replicas that keep up and meet the SLOs; None: no number of them does."""
     breaks: str | None
-    """The promise that breaks then, in words."""
+    """The SLO that is missed then, in words."""
     ttft_s: Spread
     """On those, as the two below; on the fewest that keep up where there are none."""
     tpot_s: Spread
@@ -76,7 +76,7 @@ class CacheRow(Noun):
 
 
 class Slower(Noun):
-    """A setting whose bill is lower, and which answers later, where nothing was promised."""
+    """A setting whose bill is lower, and which answers later, where no SLO was set."""
 
     name: str
     saved_usd_per_hour: float
@@ -114,11 +114,11 @@ class PrefixCacheLever(Noun):
     kv_bytes_per_token: NonNegativeInt
     rows: tuple[CacheRow, ...]
     bill: LeverBill | None
-    """From the first row to the cheapest; of equals the quickest to the first token. Where nothing is promised, only to
+    """From the first row to the cheapest; of equals the quickest to the first token. Where no SLO is set, only to
     one whose TTFT, TPOT and whole answer at p99 are no worse than without a cache. None where one of the two keeps no
-    promise."""
+    SLO."""
     best: str | None
-    """None where no setting keeps the promises."""
+    """None where no setting meets the SLOs."""
     slower: Slower | None
     """Cheaper still, but later."""
     sizes: tuple[SizePoint, ...]
@@ -133,7 +133,7 @@ def prefix_cache_lever(
     *,
     tiers: Sequence[TierPrice] = (),
     replicas: int | None = None,
-    promises: Sequence[Promise] = (),
+    slos: Sequence[Slo] = (),
     say: Callable[[str], None] = lambda what: None,
 ) -> PrefixCacheLever:
     """Every setting on the fewest replicas that it needs, and, where asked for, what each does on ``replicas``."""
@@ -152,11 +152,11 @@ def prefix_cache_lever(
 
     def needed(setting: CacheSetting) -> _Fewest:
         say(f"the replicas it takes: {setting.name}")
-        return _fewest(lambda count: serve_setting(deployment, trace, setting, count)[0], promises)
+        return _fewest(lambda count: serve_setting(deployment, trace, setting, count)[0], slos)
 
     def row(setting: CacheSetting, fleet: _Fewest) -> CacheRow:
         say(f"{setting.name} on {fleet.replicas} replicas")
-        return _row(deployment, trace, setting, replicas or fleet.replicas, fleet, usd_per_replica_hour, promises)
+        return _row(deployment, trace, setting, replicas or fleet.replicas, fleet, usd_per_replica_hour, slos)
 
     fleets = [needed(setting) for setting in plain]
     if (replicas or 1) == max(fleet.replicas for fleet in fleets) == 1:
@@ -165,7 +165,7 @@ def prefix_cache_lever(
     # Slower memories come behind the router that does better: following prefixes can make the load uneven.
     base = min(rows[1:], key=_cost_then_wait).setting
     rows += [row(setting, needed(setting)) for setting in _with_tiers(base, tiers)]
-    prompt = [row for row in rows if row.bill and (promises or max(_times(row, rows[0])) <= 1 + _SAME)]
+    prompt = [row for row in rows if row.bill and (slos or max(_times(row, rows[0])) <= 1 + _SAME)]
     best = min(prompt, key=_cost_then_wait, default=None)
     per_replica = usd_per_replica_hour(replicas or fleets[0].replicas)
     per_token = kv_bytes_per_token(deployment)
@@ -219,27 +219,27 @@ def hits_by_ttl(trace: Trace, bytes_per_token: int, ttls_s: Sequence[float] = TT
 
 @dataclass(frozen=True)
 class _Fewest:
-    """The fewest replicas that hold, or that at least keep up, with the promise that breaks on any number of them."""
+    """The fewest replicas that hold, or that at least keep up, with the SLO that is missed on any number of them."""
 
     replicas: int
     breaks: str | None = None
 
 
-def _fewest(on: Callable[[int], Simulation], promises: Sequence[Promise]) -> _Fewest:
+def _fewest(on: Callable[[int], Simulation], slos: Sequence[Slo]) -> _Fewest:
     """More replicas than requests are ever under way change nothing: there the search ends."""
     broken = ""
 
     def seen(count: int) -> Simulation:
         nonlocal broken
         made = on(count)
-        breaks = what_breaks(made, outcome(made, promises))
-        if promises and breaks and count >= _most_under_way(made):
+        breaks = what_breaks(made, outcome(made, slos))
+        if slos and breaks and count >= _most_under_way(made):
             broken = breaks
             raise NeverHolds(broken)
         return made
 
     try:
-        return _Fewest(replicas_needed(seen, promises).replicas)
+        return _Fewest(replicas_needed(seen, slos).replicas)
     except NeverHolds:
         if not broken:
             raise
@@ -299,12 +299,12 @@ def _row(
     replicas: int,
     fleet: _Fewest,
     usd_per_replica_hour: Callable[[int], float],
-    promises: Sequence[Promise],
+    slos: Sequence[Slo],
 ) -> CacheRow:
     needs = fleet.replicas
     simulation, hits = serve_setting(deployment, trace, setting, replicas)
-    made = outcome(simulation, promises)
-    fewest = made if needs == replicas else outcome(serve_setting(deployment, trace, setting, needs)[0], promises)
+    made = outcome(simulation, slos)
+    fewest = made if needs == replicas else outcome(serve_setting(deployment, trace, setting, needs)[0], slos)
     hours = made.duration_s / SECONDS_PER_HOUR
     bill = None
     if fleet.breaks is None:

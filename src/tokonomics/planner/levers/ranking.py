@@ -58,7 +58,7 @@ class Pulled(Noun):
     risk: str
     quality: str
     bill: SetupBill | None
-    """None where it does not apply, or breaks a promise."""
+    """None where it does not apply, or misses an SLO."""
     reason: str | None
     """Why there is no bill."""
     saved_usd_per_month: float
@@ -78,7 +78,7 @@ class Ranking(Noun):
     saved_share: float
     """Together."""
     sum_of_shares: float
-    """Of the same levers, each alone: what a list of percentages would promise."""
+    """Of the same levers, each alone: what a list of percentages would SLO."""
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import Spread
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.embeddings import Embedded, Vectors
-from tokonomics.traffic.promises import Latency, Promise
 from tokonomics.traffic.prompts import Prompts, tokens_of
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.types import Noun
 from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
@@ -97,7 +97,7 @@ class SemanticLever(Noun):
     stored_bytes: NonNegativeInt
     """Vectors and answers of the trace, all kept; what an index adds is not in it."""
     breaks: str | None
-    """The promise that the wait breaks on any number of replicas: there is no bill then."""
+    """The SLO that the wait breaks on any number of replicas: there is no bill then."""
     bill: LeverBill | None
 
 
@@ -155,7 +155,7 @@ def semantic_cache_lever(
     embed_usd_per_mtok: float = 0.0,
     wait_s: float = 0.0,
     bytes_per_entry: int = 0,
-    promises: Sequence[Promise] = (),
+    slos: Sequence[Slo] = (),
     seed: int = 0,
 ) -> SemanticLever:
     """The trace without so many of its requests, drawn at random; the others wait ``wait_s`` for their look-up.
@@ -167,15 +167,15 @@ def semantic_cache_lever(
         raise BadInput(f"a share of hits is from 0 to 1, got {hit_share}")
     left = trace.sampled(1 - hit_share, seed) if hit_share < 1 else trace.take(np.zeros(0, np.intp))
 
-    def served(requests: Trace, kept: Sequence[Promise]) -> ReplicasNeeded | None:
+    def served(requests: Trace, kept: Sequence[Slo]) -> ReplicasNeeded | None:
         if not len(requests):
             return None
         return replicas_needed(lambda count: simulate(deployment, requests, FleetSettings(replicas=count)), kept)
 
-    before, breaks = served(trace, promises), None
+    before, breaks = served(trace, slos), None
     after: ReplicasNeeded | None = None
     try:
-        after = served(left, _sooner(promises, wait_s))
+        after = served(left, _sooner(slos, wait_s))
     except NeverHolds as never:
         breaks = never.what
     hours = trace.duration_s / SECONDS_PER_HOUR
@@ -213,10 +213,10 @@ def semantic_cache_lever(
     )
 
 
-def _sooner(promises: Sequence[Promise], wait_s: float) -> tuple[Promise, ...]:
-    """What is left of promises behind a wait that is the same for all: it moves every arrival, and nothing else."""
+def _sooner(slos: Sequence[Slo], wait_s: float) -> tuple[Slo, ...]:
+    """What is left of SLOs behind a wait that is the same for all: it moves every arrival, and nothing else."""
     made = []
-    for each in promises:
+    for each in slos:
         left_s = each.seconds if each.latency is Latency.tpot else each.seconds - wait_s
         if left_s <= 0:
             raise NeverHolds(f"{each} is {seconds(each.seconds)}, the look-up alone takes {seconds(wait_s)}")

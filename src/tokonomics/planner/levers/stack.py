@@ -92,7 +92,7 @@ class Waterfall(Noun):
     steps: tuple[Step, ...]
     end: SetupBill
     batched: SetupBill | None
-    """The baseline with continuous batching: where most teams are. None where it does not keep the promises so."""
+    """The baseline with continuous batching: where most teams are. None where it does not meet the SLOs so."""
     left_out: tuple[LeftOut, ...]
     quality: tuple[str, ...]
     """What published evaluations say of the steps that touch the answers."""

@@ -1,6 +1,6 @@
 """What sharing one fleet among tenants saves: replicas by simulation, for each tenant alone and for all together.
 
-Alone, each tenant's own arrivals are served on as few replicas as keep the promises; together, all requests on as few
+Alone, each tenant's own arrivals are served on as few replicas as meet the SLOs; together, all requests on as few
 as keep them *for every tenant*, so that nobody is sold another service. What the sum of the fleets apart exceeds the
 common one by is the gain. How much of it rests on whose peaks fall when is shown by moving them: the same requests with
 all peaks together, and with the peaks spread evenly (``traffic.tenants``).
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, computed_field
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, computed_field
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
@@ -25,7 +25,7 @@ from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for, simulate
 from tokonomics.serving.state import too_long
 from tokonomics.serving.steady import ReplicaCurve
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.tenants import (
     ALIGNED,
     SPREAD,
@@ -105,13 +105,13 @@ class Pooling(Noun):
     source: str
     requests: NonNegativeInt
     duration_s: NonNegativeFloat
-    promises: tuple[str, ...]
+    slos: tuple[str, ...] = Field(alias="promises")
     tenants: tuple[TenantRow, ...]
     """The largest bill first."""
     apart: FleetRow
     together: FleetRow
     what_if: tuple[FleetRow, ...]
-    """The same tenants with their peaks moved, or promised something only all together."""
+    """The same tenants with their peaks moved, or with an SLO for all together only."""
     one_fewer: str | None
     """What breaks on one replica less than all need together; None where none less was tried."""
     batch: NonNegativeFloat
@@ -131,23 +131,23 @@ class Together(NamedTuple):
     """All tenants on one fleet."""
 
     replicas: int
-    """The fewest that keep the promises for every tenant."""
+    """The fewest that meet the SLOs for every tenant."""
     made: Simulation
     over_all: int
-    """The fewest if the promises were kept only over all requests."""
+    """The fewest if the SLOs were met only over all requests."""
     one_fewer: str | None
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """Who shares what under which promise."""
+    """Who shares what under which SLO."""
 
     shared: Deployment
     """What serves all: the base model with an adapter for each tenant, where they have any."""
     own: Deployment
     """What serves one tenant alone: its adapter is merged into the weights."""
     trace: Trace
-    promises: tuple[Promise, ...]
+    slos: tuple[Slo, ...]
     usd_per_replica_hour: Callable[[int], float]
     """Of one replica among so many."""
     router: Router = Router.least_outstanding
@@ -167,7 +167,7 @@ class Sharing:
         )
 
     def alone(self, tenant: int, trace: Trace | None = None) -> tuple[int, Simulation]:
-        """The fewest replicas that keep the promises for one tenant, and what happens on them."""
+        """The fewest replicas that meet the SLOs for one tenant, and what happens on them."""
         requests = only(self.trace if trace is None else trace, [tenant])
         seen: dict[int, Simulation] = {}
 
@@ -178,7 +178,7 @@ class Sharing:
         try:
             needed = replicas_needed(
                 on,
-                self.promises,
+                self.slos,
                 start=least_replicas(self.own, requests),
                 hopeless=lambda: self._must_hold_one_by_one(requests),
             ).replicas
@@ -190,16 +190,16 @@ class Sharing:
     def _must_hold_one_by_one(self, requests: Trace) -> bool:
         """What a request without any other beside it breaks, no number of replicas keeps: refused with what it is."""
         alone = self.serve(apart_in_time(requests, _ALONE), 1, self.own)
-        result = outcome(alone, self.promises)
+        result = outcome(alone, self.slos)
         if breaks := what_breaks(alone, result):
-            reached = ", ".join(f"{kept.promise}={kept.delivered_s:.3g}" for kept in result.slo if kept.delivered_s)
+            reached = ", ".join(f"{kept.slo}={kept.delivered_s:.3g}" for kept in result.slo if kept.delivered_s)
             start = f"One by one they reach {reached}: loosen" if reached else "Loosen"
             fix = f"{start} {option('slo')}, or take a faster GPU or more of them ({option('tp')})."
             raise NeverHolds(f"with a replica for every request {breaks}", fix=fix)
         return False
 
     def together(self, trace: Trace) -> Together:
-        """The fewest that keep the promises for every tenant, and what happens on them."""
+        """The fewest that meet the SLOs for every tenant, and what happens on them."""
         seen: dict[int, Simulation] = {}
 
         def on(count: int) -> Simulation:
@@ -208,14 +208,14 @@ class Sharing:
             return seen[count]
 
         def of_a_tenant(made: Simulation) -> str | None:
-            return tenant_breaks(made, self.promises)
+            return tenant_breaks(made, self.slos)
 
         start = least_replicas(self.shared, trace)
-        of_each = over_all = replicas_needed(on, self.promises, of_a_tenant, start).replicas
+        of_each = over_all = replicas_needed(on, self.slos, of_a_tenant, start).replicas
         fewer = None
         if (one_less := seen.get(of_each - 1)) is not None:
-            fewer = what_breaks(one_less, outcome(one_less, self.promises)) or of_a_tenant(one_less)
-        while over_all > 1 and what_breaks(on(over_all - 1), outcome(on(over_all - 1), self.promises)) is None:
+            fewer = what_breaks(one_less, outcome(one_less, self.slos)) or of_a_tenant(one_less)
+        while over_all > 1 and what_breaks(on(over_all - 1), outcome(on(over_all - 1), self.slos)) is None:
             over_all -= 1
         return Together(of_each, seen[of_each], over_all, fewer)
 
@@ -243,7 +243,7 @@ def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
     apart, together = _apart(sharing, own), _row(sharing, "one fleet for all", replicas, made)
     what_if = []
     if over_all < replicas:
-        what_if.append(_row(sharing, "if promised to all together only", over_all, sharing.serve(trace, over_all)))
+        what_if.append(_row(sharing, "if the SLO is for all together only", over_all, sharing.serve(trace, over_all)))
     for name, where in PEAKS if have_peaks(trace) else ():
         say(f"the replicas needed {name}")
         moved = sharing.together(with_peaks(trace, where))
@@ -254,7 +254,7 @@ def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
         source=trace.source,
         requests=len(trace),
         duration_s=trace.duration_s,
-        promises=tuple(f"{each} ≤ {seconds(each.seconds)}" for each in sharing.promises),
+        slos=tuple(f"{each} ≤ {seconds(each.seconds)}" for each in sharing.slos),
         tenants=rows,
         apart=apart,
         together=together,
@@ -301,7 +301,7 @@ def _tenant_rows(
     check = _shapley(sharing, own, together, say)
     hours = trace.duration_s / SECONDS_PER_HOUR
     tokens = trace.input_tokens.astype(np.int64) + trace.output_tokens
-    in_the_pool = latency_reader(made, sharing.promises)
+    in_the_pool = latency_reader(made, sharing.slos)
     rows = []
     for place, tenant in enumerate(senders):
         needed, simulation = own[tenant]
@@ -314,7 +314,7 @@ def _tenant_rows(
                 tokens=sent,
                 alone_replicas=needed,
                 alone_busy_share=float(simulation.replicas["busy_s"].sum()) / (needed * made.end_s),
-                alone=latency_reader(simulation, sharing.promises)([tenant]),
+                alone=latency_reader(simulation, sharing.slos)([tenant]),
                 shared=in_the_pool([tenant]),
                 usage_replicas=used_s[tenant] / made.end_s,
                 usage_usd_per_hour=usage[place],
@@ -381,7 +381,7 @@ def _apart(sharing: Sharing, own: dict[int, tuple[int, Simulation]]) -> FleetRow
 
 
 def _row(sharing: Sharing, name: str, replicas: int, made: Simulation) -> FleetRow:
-    result: Outcome = outcome(made, sharing.promises)
+    result: Outcome = outcome(made, sharing.slos)
     return FleetRow(
         name=name,
         replicas=replicas,

@@ -1,4 +1,4 @@
-"""What each tenant's users see in a simulation, and whether a promise is kept for every one of them."""
+"""What each tenant's users see in a simulation, and whether an SLO is met for every one of them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from tokonomics.errors import shorten
 from tokonomics.serving.outcome import judged, request_latencies, spread
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED
-from tokonomics.traffic.promises import Promise
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.tenants import by_tenant
 from tokonomics.types import Noun
 from tokonomics.units import seconds
@@ -21,42 +21,42 @@ class TenantLatency(Noun):
     ttft_p99_s: float | None
     tpot_p99_s: float | None
     within: float | None
-    """Share of its requests answered within every promised time; None without promises."""
+    """Share of its requests answered within every SLO; None without SLOs."""
 
 
-def tenant_breaks(simulation: Simulation, promises: Sequence[Promise]) -> str | None:
-    """The promise that a tenant is not kept, in words.
+def tenant_breaks(simulation: Simulation, slos: Sequence[Slo]) -> str | None:
+    """The SLO missed for a tenant, in words.
 
     Who sends too few requests to have that percentile (fewer than 100 for a p99) is judged with the others like it:
     the p99 of seven requests is the slowest of them.
     """
     latencies, served = request_latencies(simulation), simulation.served
     places = by_tenant(simulation.trace)
-    for promise in promises:
-        least = 1 if promise.statistic == "mean" else math.ceil(100 / (100 - float(promise.statistic[1:])))
+    for slo in slos:
+        least = 1 if slo.statistic == "mean" else math.ceil(100 / (100 - float(slo.statistic[1:])))
         large = {simulation.trace.tenants[each]: at for each, at in places.items() if len(at) >= least}
         small = [at for at in places.values() if len(at) < least]
         if small:
             large["the smaller tenants"] = np.concatenate(small)
         for name, at in large.items():
             asked = at[served.status[at] != REFUSED]
-            values = latencies[promise.latency][asked]
+            values = latencies[slo.latency][asked]
             done = served.status[asked] == DONE
-            found = judged(promise, values[done], int(np.count_nonzero(~done)))
+            found = judged(slo, values[done], int(np.count_nonzero(~done)))
             if len(asked) and not found.kept:
                 took = "never" if found.delivered_s is None else seconds(found.delivered_s)
-                return f"{promise} of {shorten(name)} is {took}, {seconds(promise.seconds)} promised"
+                return f"{slo} of {shorten(name)} is {took}; the SLO is {seconds(slo.seconds)}"
     return None
 
 
-def latency_reader(simulation: Simulation, promises: Sequence[Promise]) -> Callable[[Sequence[int]], TenantLatency]:
+def latency_reader(simulation: Simulation, slos: Sequence[Slo]) -> Callable[[Sequence[int]], TenantLatency]:
     """What some tenants' users see, asked for one group of them after the other."""
     latencies, done = request_latencies(simulation), simulation.served.status == DONE
     places = by_tenant(simulation.trace)
     within = done.copy()
-    for promise in promises:
-        # An answer of one token has no time per token: it breaks no promise.
-        within &= ~(latencies[promise.latency] > promise.seconds)
+    for slo in slos:
+        # An answer of one token has no time per token: it misses no SLO.
+        within &= ~(latencies[slo.latency] > slo.seconds)
 
     def read(tenants: Sequence[int]) -> TenantLatency:
         at = np.concatenate([places[each] for each in tenants])
@@ -64,7 +64,7 @@ def latency_reader(simulation: Simulation, promises: Sequence[Promise]) -> Calla
         return TenantLatency(
             ttft_p99_s=spread(latencies["ttft"][answered]).p99,
             tpot_p99_s=spread(latencies["tpot"][answered]).p99,
-            within=float(within[at].mean()) if promises else None,
+            within=float(within[at].mean()) if slos else None,
         )
 
     return read

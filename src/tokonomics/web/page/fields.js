@@ -44,8 +44,8 @@ export const output = {
 };
 export const slo = {
   name: "slo",
-  label: "Promise",
-  kind: "promise",
+  label: "SLO",
+  kind: "slo",
   when: (values) => values.offline !== "1",
   fallback: "ttft_p99=500ms,tpot_p99=50ms",
 };
@@ -141,7 +141,7 @@ export const minWeights = {
   fallback: "",
   options: (catalog) => [["", "no limit"], ...names(catalog.precisions.weights)],
 };
-export const offline = { name: "offline", label: "Batch work: nothing is promised", kind: "check", fallback: "" };
+export const offline = { name: "offline", label: "Batch work: no SLO", kind: "check", fallback: "" };
 
 export const named = (list) => list.map((each) => (typeof each === "string" ? { key: each, name: each } : each));
 const names = (list) => named(list).map(({ key, name }) => [key, name ?? key]);

@@ -253,8 +253,8 @@ const LATENCIES = [
   ["e2e", "Whole answer ≤"],
 ];
 
-// The promise as three rows; in the address it is the text that the command line takes: ttft_p99=0.5,tpot_p99=0.05.
-function promise(field, { live, final }) {
+// The SLO as three rows; in the address it is the text that the command line takes: ttft_p99=0.5,tpot_p99=0.05.
+function slo(field, { live, final }) {
   const rows = LATENCIES.map(([latency, label]) => {
     const id = freshId(latency);
     const box = h("input", {
@@ -279,7 +279,7 @@ function promise(field, { live, final }) {
       unit,
       element: h(
         "div",
-        { class: "promise" },
+        { class: "slo" },
         h("label", { for: id }, label),
         box,
         h("span", { class: "unit" }, unit),
@@ -311,7 +311,7 @@ function promise(field, { live, final }) {
   };
   const element = h(
     "div",
-    { class: "field promises", role: "group", "aria-label": "Promise" },
+    { class: "field slos", role: "group", "aria-label": "SLO" },
     rows.map((each) => each.element),
   );
   return { element, fill, blame: (fault) => rows.forEach(({ box }) => marker(box)(fault)) };
@@ -326,7 +326,7 @@ const KINDS = {
   choice,
   segments,
   check,
-  promise,
+  slo,
   model: searched((catalog) =>
     catalog.models.map(({ key, name, params_b, active_b, context, is_moe }) => {
       const size = is_moe

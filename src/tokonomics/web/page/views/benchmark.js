@@ -39,7 +39,7 @@ export default {
         { ...field.weights },
       ],
     },
-    { name: "Promise", fields: [{ ...field.slo, fallback: "" }] },
+    { name: "SLO", fields: [{ ...field.slo, fallback: "" }] },
   ],
   request(values) {
     if (!values.files) return null;

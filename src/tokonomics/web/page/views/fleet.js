@@ -50,7 +50,7 @@ export default {
         field.trace,
       ],
     },
-    { name: "Promise", fields: [{ ...field.slo, fallback: "ttft_p99=1000ms,tpot_p99=50ms" }] },
+    { name: "SLO", fields: [{ ...field.slo, fallback: "ttft_p99=1000ms,tpot_p99=50ms" }] },
     {
       name: "What may be bought",
       folded: true,
@@ -116,7 +116,7 @@ export default {
           value: "None",
           mood: "bad",
           detail: result.verdict && String(result.verdict),
-          next: "loosen the promise or allow more offers; the reasons are below.",
+          next: "loosen the SLO or allow more offers; the reasons are below.",
         },
         after: [refusals(result)],
       };
@@ -224,7 +224,7 @@ function replays(list) {
     { key: "answered_share", name: "Answered", unit: "%", number: true, show: (value) => figure(value * 100, 4) },
     {
       key: "slo",
-      name: "Promises",
+      name: "SLOs",
       value: (row) =>
         row.slo
           .map(

@@ -105,7 +105,7 @@ export default {
         field.trace,
       ],
     },
-    { name: "Promise", fields: [{ ...field.slo, fallback: "ttft_p99=1000ms,tpot_p99=60ms" }] },
+    { name: "SLO", fields: [{ ...field.slo, fallback: "ttft_p99=1000ms,tpot_p99=60ms" }] },
     {
       name: "More",
       folded: true,
@@ -288,11 +288,11 @@ function ofStack({ naive, steps, end, left_out, quality, saved_share, saved_shar
 }
 
 function afterCache(prefix, best, none) {
-  if (!prefix.best) return `${none.breaks ?? "a promise breaks"}: loosen the promise, or take a faster GPU.`;
+  if (!prefix.best) return `${none.breaks ?? "an SLO is missed"}: loosen the SLO, or take a faster GPU.`;
   if (best.needs < none.needs) return `${count(none.needs)} replicas become ${count(best.needs)}.`;
   if (prefix.slower) {
     const saved = usd(prefix.slower.saved_usd_per_hour);
-    return `${prefix.slower.name.trim()} would save ${saved} an hour, but answers come later: promise what may not get worse.`;
+    return `${prefix.slower.name.trim()} would save ${saved} an hour, but answers come later: set an SLO for what may not get worse.`;
   }
   return "the bill stays, since as many replicas are needed. More traffic may turn the work saved into dollars.";
 }
@@ -326,7 +326,7 @@ function ofCache({ prefix_cache: prefix, price_from }) {
     headline: {
       label: prefix.best
         ? `${prefix.best}: prompt tokens that need not be computed`
-        : "No setting keeps the promise on any number of replicas",
+        : "No setting meets the SLO on any number of replicas",
       value: percent(best.cached_share),
       unit: prefix.best
         ? `${usd(none.usd_per_mtok)} → ${usd(best.usd_per_mtok)} per million tokens`

@@ -1,5 +1,5 @@
-// Plan: the cheapest ways to serve a model under a promise. While the form moves, a closed form answers with means;
-// on request every candidate near the top is simulated and the promise is checked at its percentile.
+// Plan: the cheapest ways to serve a model under an SLO. While the form moves, a closed form answers with means;
+// on request every candidate near the top is simulated and the SLO is checked at its percentile.
 
 import { h } from "../dom.js";
 import * as field from "../fields.js";
@@ -36,13 +36,13 @@ const leaderOf = ({ best, ranked }) => best ?? ranked?.[0] ?? null;
 const plan = {
   key: "plan",
   name: "Plan",
-  lede: "Model, traffic and promise in; the cheapest machines that keep it out.",
+  lede: "Model, traffic and SLO in; the cheapest machines that meet it out.",
   comparable: true,
   submitLabel: "Check by simulation",
   groups: [
     { name: "Model", fields: [{ ...field.model, bare: true }] },
     { name: "Traffic", fields: [field.rate, field.input, field.output] },
-    { name: "Promise", fields: [field.slo, field.offline] },
+    { name: "SLO", fields: [field.slo, field.offline] },
     {
       name: "Where and what to buy",
       folded: true,
@@ -106,7 +106,7 @@ function shown(result, best, values) {
   return {
     headline: {
       label: result.simulations
-        ? `Cheapest of ${plural(result.ranked.length, "way")} that keep the promise`
+        ? `Cheapest of ${plural(result.ranked.length, "way")} that meet the SLO`
         : `Cheapest estimate of ${plural(result.ranked.length, "way")}`,
       value: usd(best.usd_per_mtok.blended),
       unit: "per million tokens",
@@ -120,7 +120,7 @@ function shown(result, best, values) {
         : [
             "this is a closed form: it knows means, not percentiles. Press ",
             h("b", {}, "Check by simulation"),
-            values.trace ? " to hold the promise against your log." : " to hold the promise against made-up traffic.",
+            values.trace ? " to check the SLO against your log." : " to check the SLO against made-up traffic.",
           ],
     },
     before: [facts(result, best, faithful(result, best)), runnersUp(result.ranked, best), ranking(result)],
@@ -152,17 +152,17 @@ function faithful({ ranked }, best) {
   return best.below_checkpoint ? ranked.find((row) => !row.below_checkpoint) : null;
 }
 
-function facts({ promises, headroom, bill_range: range }, best, whole) {
-  const kept = promises.map(({ latency, statistic, seconds: promised }) => {
+function facts({ promises: slos, headroom, bill_range: range }, best, whole) {
+  const kept = slos.map(({ latency, statistic, seconds: target }) => {
     const told = best[`${latency}_s`];
     const value = told[statistic] ?? told.mean;
     const which = told[statistic] === null || told[statistic] === undefined ? "mean" : statistic;
     return {
       name: `${NAMES[latency]}, ${which}`,
       value: seconds(value),
-      note: `promised ${seconds(promised)} at ${statistic}`,
-      // A mean below a promise of p99 has not kept it: only the simulated percentile is coloured.
-      mood: which !== statistic ? null : value <= promised ? "good" : "bad",
+      note: `SLO ${seconds(target)} at ${statistic}`,
+      // A mean below an SLO at p99 has not met it: only the simulated percentile is coloured.
+      mood: which !== statistic ? null : value <= target ? "good" : "bad",
     };
   });
   return tiles(
@@ -189,12 +189,12 @@ function facts({ promises, headroom, bill_range: range }, best, whole) {
   );
 }
 
-// The bill over the 80 % interval of the speed; a slower machine may keep the promise on no number of replicas.
+// The bill over the 80 % interval of the speed; a slower machine may meet the SLO on no number of replicas.
 function ifSpeedsAreOff({ fast, mid, slow }) {
   const bills = [fast, mid, slow].map((each) => each.usd_per_month).filter((each) => each !== null);
   const [low, high] = [Math.min(...bills), Math.max(...bills)];
   if (slow.usd_per_month === null)
-    return `from ${usd(low)}; ${percent(1 - slow.speed)} slower, no number of replicas keeps the promise`;
+    return `from ${usd(low)}; ${percent(1 - slow.speed)} slower, no number of replicas meets the SLO`;
   return low === high ? "also if speeds are off" : `${usd(low)} to ${usd(high)} if speeds are off`;
 }
 
@@ -250,11 +250,11 @@ function nothing(result) {
   const blames = result.blame ?? [];
   return {
     headline: {
-      label: "Nothing keeps this promise at this traffic",
+      label: "Nothing meets this SLO at this traffic",
       value: "No machine",
       mood: "bad",
       detail: `${plural(result.rejected?.length ?? 0, "candidate")} looked at, all left out.`,
-      next: "loosen the promise, allow more providers or lower precisions; what stands in the way is listed below.",
+      next: "loosen the SLO, allow more providers or lower precisions; what stands in the way is listed below.",
     },
     before: [
       blames.length > 0 &&

@@ -45,7 +45,7 @@ export default {
       ],
     },
     { name: "Traffic", fields: [field.rate, field.input, field.output] },
-    { name: "Promise", fields: [{ ...field.slo, fallback: "ttft_p99=1000ms,tpot_p99=80ms" }, field.offline] },
+    { name: "SLO", fields: [{ ...field.slo, fallback: "ttft_p99=1000ms,tpot_p99=80ms" }, field.offline] },
     {
       name: "Where to buy",
       folded: true,
@@ -55,7 +55,7 @@ export default {
   request(values) {
     const inputs = field.asked(values, TAKEN);
     if (inputs.tokens_per_month) delete inputs.rate;
-    delete inputs.offline; // without a promise everything is batch work here
+    delete inputs.offline; // without an SLO everything is batch work here
     const models = [values.model, ...values.also.split(",")].map((each) => each.trim()).filter(Boolean);
     return { verb: "compare", inputs: { models, ...inputs } };
   },
@@ -76,7 +76,7 @@ export default {
           label: "No GPU serves this",
           value: "None",
           mood: "bad",
-          next: "loosen the promise or allow lower precisions; the reasons are below.",
+          next: "loosen the SLO or allow lower precisions; the reasons are below.",
         },
         after: [others(left)],
       };
@@ -84,14 +84,14 @@ export default {
     const several = result.models.length > 1;
     return {
       headline: {
-        label: `Best of ${plural(rows.length, several ? "pair" : "GPU")} that keep the promise in the mean`,
+        label: `Best of ${plural(rows.length, several ? "pair" : "GPU")} that meet the SLO in the mean`,
         value: best.gpu,
         unit: `${usd(best.usd_per_mtok.blended)} per million tokens${several ? ` with ${best.model_name}` : ""}`,
         detail:
           dearest !== best &&
           `${dearest.gpu} would cost ${figure(dearest.usd_per_mtok.blended / best.usd_per_mtok.blended, 2)} times as much for the same traffic.`,
         badges: origins(best),
-        next: ["take it to ", h("b", {}, "Plan"), " to check the promise at its percentile, by simulation."],
+        next: ["take it to ", h("b", {}, "Plan"), " to check the SLO at its percentile, by simulation."],
       },
       before: [section("GPUs", listed(rows, several))],
       charts: (all) => (several ? all : []),

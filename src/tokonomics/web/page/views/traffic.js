@@ -72,7 +72,7 @@ export default {
         },
       ],
     },
-    { name: "Promise", fields: [field.slo] },
+    { name: "SLO", fields: [field.slo] },
     {
       name: "Fleet behaviour",
       folded: true,
@@ -213,19 +213,19 @@ function simulated(result) {
         `${usd(result.cost.usd)} for ${figure(result.replica_hours)} replica-hours at ${usd(result.cost.usd_per_replica_hour)}: ${result.cost.price_from}. Were it always busy: ${usd(result.cost.usd_per_mtok_usage)}.`,
       badges: [
         badge("simulated"),
-        kept !== null && badge(kept ? "kept" : "broken", kept ? "promise kept" : "promise broken"),
+        kept !== null && badge(kept ? "kept" : "broken", kept ? "SLO met" : "SLO missed"),
       ],
       next:
         kept === false
-          ? "add replicas, loosen the promise, or ask Plan for machines that keep it."
-          : `it runs at ${percent(result.load_share)} of its load: ${result.load_share < 0.5 ? "speed the log up or take a smaller GPU until the promise just holds." : "Levers says what to change first."}`,
+          ? "add replicas, loosen the SLO, or ask Plan for machines that meet it."
+          : `it runs at ${percent(result.load_share)} of its load: ${result.load_share < 0.5 ? "speed the log up or take a smaller GPU until the SLO is just met." : "Levers says what to change first."}`,
     },
     before: [
       tiles(
         ...(result.slo ?? []).map((each) => ({
           name: each.promise.replace("_", " "),
           value: seconds(each.delivered_s),
-          note: `promised ${seconds(each.promised_s)}`,
+          note: `SLO ${seconds(each.promised_s)}`,
           mood: each.kept ? "good" : "bad",
         })),
         {

@@ -1,4 +1,4 @@
-"""Latency promised to users, such as "99 % of first tokens within half a second": ``ttft_p99=0.5,tpot_p99=0.05``."""
+"""Latency SLOs, such as "99 % of first tokens within half a second": ``ttft_p99=0.5,tpot_p99=0.05``."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -12,7 +12,7 @@ PERCENTILES = (50, 90, 95, 99)
 STATISTICS = (*(f"p{each}" for each in PERCENTILES), "mean")
 
 _LONGEST_S = 120.0
-"""Nobody promises two minutes to a first token: milliseconds without their unit."""
+"""Nobody SLOs two minutes to a first token: milliseconds without their unit."""
 
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
 
@@ -28,7 +28,7 @@ class Latency(StrEnum):
     """The last token, from the request's arrival."""
 
 
-class Promise(Noun):
+class Slo(Noun):
     """One line of a service level objective."""
 
     latency: Latency
@@ -40,8 +40,8 @@ class Promise(Noun):
         return f"{self.latency}_{self.statistic}"
 
 
-def parse_promises(text: str, field: str = "slo") -> tuple[Promise, ...]:
-    """``ttft_p99=0.5,tpot_p99=50ms`` → promises; a name without a statistic means p99."""
+def parse_slos(text: str, field: str = "slo") -> tuple[Slo, ...]:
+    """``ttft_p99=0.5,tpot_p99=50ms`` → SLOs; a name without a statistic means p99."""
     made = []
     for part in text.split(","):
         name, _, value = (each.strip().lower() for each in part.partition("="))
@@ -49,21 +49,21 @@ def parse_promises(text: str, field: str = "slo") -> tuple[Promise, ...]:
         statistic = statistic or "p99"
         if latency not in set(Latency) or statistic not in STATISTICS:
             raise BadInput(
-                f"'{shorten(part.strip())}' is not a promise",
+                f"'{shorten(part.strip())}' is not an SLO",
                 field=field,
                 fix="Write such as ttft_p99=0.5,tpot_p90=50ms: ttft, tpot or e2e; p50, p90, p95, p99 or mean.",
             )
-        promised = _seconds(value, part, field)
-        if latency != Latency.e2e and promised > _LONGEST_S:
+        bound = _seconds(value, part, field)
+        if latency != Latency.e2e and bound > _LONGEST_S:
             raise BadInput(
-                f"'{shorten(part.strip())}' promises {promised:g} seconds",
+                f"'{shorten(part.strip())}' is {bound:g} seconds",
                 field=field,
-                fix=f"Did you mean {promised:g}ms?",
+                fix=f"Did you mean {bound:g}ms?",
             )
-        made.append(Promise(latency=Latency(latency), statistic=statistic, seconds=promised))
+        made.append(Slo(latency=Latency(latency), statistic=statistic, seconds=bound))
     names = [str(each) for each in made]
     if len(set(names)) < len(names):
-        raise BadInput("promises the same thing twice", field=field)
+        raise BadInput("SLOs the same thing twice", field=field)
     return tuple(made)
 
 
