@@ -99,7 +99,7 @@ def _decode(scored: list[ScoredPrediction]) -> list[ScoredPrediction]:
 
 def _prefill(scored: list[ScoredPrediction]) -> list[ScoredPrediction]:
     prompts = [each for each in scored if each.measurement.mode is Mode.prefill_step]
-    return [each for each in prompts if each.measurement.input_tokens >= SHORTEST_PREFILL]
+    return [prompt for prompt in prompts if prompt.measurement.input_tokens >= SHORTEST_PREFILL]
 
 
 def _row(name: str, group: list[ScoredPrediction]) -> dict[str, object]:

@@ -56,7 +56,7 @@ def main() -> None:
         "command": "python benchmarks/bench_profile.py",
         "python": platform.python_version(),
         "steps": {name: steps([path], profile) for name, path in STEPS.items()}
-        | {"both": {name: each for name, each in steps(list(STEPS.values()), profile).items() if "all" in name}},
+        | {"both": {name: step for name, step in steps(list(STEPS.values()), profile).items() if "all" in name}},
         "loop": {name: loop(paths) for name, paths in RUNS.items()},
     }
     show(found)

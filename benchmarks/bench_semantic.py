@@ -51,9 +51,9 @@ def main() -> int:
             "how": embedded.how,
             "embed_s": embedded.seconds_per_text,
             "lookup_s": hits.lookup_s,
-            "labels": [each.model_dump() for each in false_hits(first, second, pairs.same)],
+            "labels": [hit.model_dump() for hit in false_hits(first, second, pairs.same)],
             "replayed": len(asked),
-            "hits": [each.model_dump() for each in hits.points],
+            "hits": [point.model_dump() for point in hits.points],
         }
     RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     json.dump(result, sys.stdout, indent=1)

@@ -33,7 +33,7 @@ def reference_count(config: dict[str, Any]) -> int:
         model = build.from_config(settings)
     model.tie_weights()
     corrections = sum(each.numel() for name, each in model.named_buffers() if name.endswith("e_score_correction_bias"))
-    return int(sum(each.numel() for each in model.parameters()) + corrections)
+    return int(sum(parameter.numel() for parameter in model.parameters()) + corrections)
 
 
 def with_nulls(config: dict[str, Any]) -> dict[str, Any]:

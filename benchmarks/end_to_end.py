@@ -63,8 +63,8 @@ def main() -> None:
     try:
         asked = BenchSettings(
             target(f"http://127.0.0.1:{given.port}"),
-            users=[int(each) for each in given.users.split(",") if each],
-            rates=[float(each) for each in given.rates.split(",") if each],
+            users=[int(part) for part in given.users.split(",") if part],
+            rates=[float(part) for part in given.rates.split(",") if part],
             input_tokens=given.input,
             output_tokens=given.output,
             budget=Budget(0.02, 100_000, given.seconds, None),

@@ -97,7 +97,7 @@ def _read(path: Path, *, decode: bool) -> pl.DataFrame:
     rows = pl.read_parquet(path).filter(pl.col("gpu").cast(str).is_in(list(GPUS)))
     names = {"num_heads": "heads", "num_key_value_heads": "kv_heads", "batch_size": "batch", "window_size": "window"}
     rows = rows.rename({old: new for old, new in names.items() if old in rows.columns})
-    text = [pl.col(each).cast(str) for each in rows.columns if rows[each].dtype == pl.Categorical]
+    text = [pl.col(column).cast(str) for column in rows.columns if rows[column].dtype == pl.Categorical]
     rows = rows.with_columns(*text, seconds=pl.col("latency_ms").cast(float) * 1e-3)
     rows = rows.with_columns(kv=pl.col("kv_cache_dtype").replace({"bfloat16": "bf16"}))
     if "window" in rows.columns:
@@ -128,7 +128,7 @@ def _fit_op(op: str, rows: pl.DataFrame, done: dict[str, Any]) -> dict[str, Any]
             fit = _fit(op, part, find_gpu(key), cache, str(kv), math, done.get("decode", {}).get(key, {}))
             if fit is None:
                 continue
-            table.setdefault(mode, {})[str(width)] = [float(f"{each:.4g}") for each in fit.parameters]
+            table.setdefault(mode, {})[str(width)] = [float(f"{parameter:.4g}") for parameter in fit.parameters]
             fits.append(fit)
         found.setdefault(key, {}).setdefault(str(backend), {})[str(kv)] = table
         pool += fits
@@ -299,13 +299,13 @@ def _joined(curve: tuple[float, ...], module: tuple[float, ...]) -> Array:
 
 
 def _line(label: str, fits: list[Fit]) -> str:
-    error = np.concatenate([each.unseen for each in fits])
-    small = np.concatenate([each.seconds for each in fits]) < 30e-6
+    error = np.concatenate([fit.unseen for fit in fits])
+    small = np.concatenate([fit.seconds for fit in fits]) < 30e-6
     size = np.abs(error)
     if not len(size):
         return f"{label}{0:7}"
     halves = " / ".join(f"{np.median(size[part]):.3f}" if part.any() else "-" for part in (small, ~small))
-    hot = np.concatenate([each.hot for each in fits])
+    hot = np.concatenate([fit.hot for fit in fits])
     both = np.median(np.abs(np.concatenate([error, hot])))
     heated = f"{len(hot):6} {np.median(np.abs(hot)):.3f} {np.median(hot):+.3f}  {both:.3f}" if len(hot) else ""
     figures = f"{len(size):7}{np.median(size):8.3f}{np.quantile(size, 0.9):7.3f}{np.median(error):+8.3f}"

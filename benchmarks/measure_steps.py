@@ -99,13 +99,13 @@ def measure(name: str, shape: KernelShape, device: str, record: Record, into: st
 
     model, clock = Model(shape, device), GpuClock(device)
     for batch in dict.fromkeys(batch for batch, _ in shape.loads):
-        for context in (context for each, context in shape.loads if each == batch):
+        for context in (context for load, context in shape.loads if load == batch):
             if record.late:
                 return
             milliseconds, counts = clock.decode_ms(model.decode_step(batch, context))
             record.add(into, row("decode", name, shape, batch, context, milliseconds))
             if shape.experts and context == shape.contexts[0]:
-                touched = statistics.mean(int((each > 0).sum()) for each in counts)
+                touched = statistics.mean(int((count > 0).sum()) for count in counts)
                 record.add("experts_touched", {"model": name, "batch": batch, "mean": round(touched, 3)})
         milliseconds, _ = clock.decode_ms(model.decode_step(batch, shape.contexts[0], attention=False))
         record.add("without_attention", {"model": name, "batch": batch, "ms": round(milliseconds, 4)})
@@ -146,9 +146,9 @@ def attention_kernels(shape: KernelShape, batch: int, context: int) -> list[str]
         sdpa(query, cached, cached)
         torch.cuda.synchronize()
     return [
-        f"{each.key[:80]} {each.device_time_total:.1f} us"
-        for each in profile.key_averages()
-        if each.device_time_total > 2
+        f"{average.key[:80]} {average.device_time_total:.1f} us"
+        for average in profile.key_averages()
+        if average.device_time_total > 2
     ]
 
 

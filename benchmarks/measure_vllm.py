@@ -196,7 +196,7 @@ def load(folder, inp, out, n, users=None, rate=None, spread=0.0, seed=0, prefix=
     kept = {k: v for k, v in found.items() if k not in ("generated_texts", "errors", "tokenizer_id", "model_id")}
     if itls:
         # (last − first token) of each request: with its lengths, TPOT.
-        kept["spans"] = [round(sum(each), 6) for each in itls]
+        kept["spans"] = [round(sum(itl), 6) for itl in itls]
     kept["asked"] = {"input": inp, "output": out, "n": n, "users": users, "rate": rate, "spread": spread, "seed": seed,
                      "prefix": prefix}  # fmt: skip
     kept["window"] = [begun, time.perf_counter()]

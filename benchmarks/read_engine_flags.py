@@ -69,8 +69,8 @@ def _arguments(tree: ast.AST) -> Iterator[str]:
     """Every flag given to an ``add_argument`` call; a switch counts with its negation."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
-            for each in node.args:
-                if (text := _string(each)) and text.startswith("--"):
+            for arg in node.args:
+                if (text := _string(arg)) and text.startswith("--"):
                     yield text
                     if text == "--enable-prefix-caching":  # A bool field: argparse.BooleanOptionalAction.
                         yield "--no-enable-prefix-caching"
@@ -89,11 +89,11 @@ def _is_flag(annotation: ast.expr) -> bool:
     """``A[type, help or Arg(...)]`` without ``no_cli``."""
     if not (isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", None) == "A"):
         return False
-    keywords = [each for node in ast.walk(annotation) if isinstance(node, ast.Call) for each in node.keywords]
+    keywords = [keyword for node in ast.walk(annotation) if isinstance(node, ast.Call) for keyword in node.keywords]
     derived = any(
         isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Derived" for node in ast.walk(annotation)
     )
-    return not derived and not any(each.arg in ("no_cli", "cli_name") for each in keywords)
+    return not derived and not any(keyword.arg in ("no_cli", "cli_name") for keyword in keywords)
 
 
 def _listed(annotation: ast.expr, keyword: str) -> list[str]:
@@ -108,7 +108,7 @@ def _listed(annotation: ast.expr, keyword: str) -> list[str]:
 def _literal(archive: ZipFile, name: str, variable: str) -> list[str]:
     """The strings in the value of a module's variable."""
     for node in ast.parse(archive.read(name)).body:
-        if isinstance(node, ast.Assign) and any(getattr(each, "id", None) == variable for each in node.targets):
+        if isinstance(node, ast.Assign) and any(getattr(target, "id", None) == variable for target in node.targets):
             return [text for each in ast.walk(node.value) if (text := _string(each))]
     raise SystemExit(f"{name} has no {variable}")
 

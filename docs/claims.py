@@ -211,7 +211,7 @@ def _rule_of_thumb() -> str:
 
 
 def _p4d() -> str:
-    offer = next(each for each in load_offers() if each.instance == "p4d.24xlarge" and each.region == "us-east-1")
+    offer = next(load_offer for load_offer in load_offers() if load_offer.instance == "p4d.24xlarge" and load_offer.region == "us-east-1")
     cheapest = cheapest_offer("A100-40GB")
     return (
         f"{usd(32 / 8)}; list price on {offer.date}: {usd(offer.usd_per_gpu_hour() or 0)} ({offer.region}), "
@@ -249,7 +249,7 @@ def _conflict() -> str:
 def _semantic() -> str:
     file = Path(__file__).parent.parent / "benchmarks" / "results" / "semantic.json"
     labels = json.loads(file.read_text(encoding="utf-8"))["model"]["labels"]
-    strict = next(each for each in labels if each["threshold"] == 0.95)
+    strict = next(label for label in labels if label["threshold"] == 0.95)
     return (
         f"`tokonomics cache --semantic` measures it; of Quora's question pairs at 0.95, {percent(strict['false_share'])} of the hits "
         f"are false and {percent(strict['found_share'])} of the same questions are found"
@@ -264,7 +264,7 @@ def _bursts_simulated() -> str:
         for name, text in arrival_patterns(load).items()
         if name != "as given"
     ]
-    even, _, burst = (bill for each in setups if isinstance(bill := Bills().of(each), SetupBill))
+    even, _, burst = (bill for setup in setups if isinstance(bill := Bills().of(setup), SetupBill))
     return (
         f"Simulated (8B on A100s, 20 requests/s, a SLO kept): evenly {usd(even.usd_per_mtok)} on {even.replicas}, all in a "
         f"third of the time {usd(burst.usd_per_mtok)} on {burst.replicas} (`tokonomics levers --utilization`)"
@@ -277,7 +277,7 @@ def _stack() -> str:
     at_aws = select_offers(load_offers(SNAPSHOT), provider="aws", terms=None)
     made = stack(Setup(four, load, at_aws, today(), slos)).waterfall
     batched = made.steps[0].bill.usd_per_mtok
-    steps = ", ".join(f"{each.name} −{each.saved_share * 100:.1f} %" for each in made.steps)
+    steps = ", ".join(f"{step.name} −{step.saved_share * 100:.1f} %" for step in made.steps)
     return (
         f"simulated for a 70B on 4×A100 at AWS with Azure's conversations: {usd(made.naive.usd_per_mtok)} → "
         f"{usd(made.end.usd_per_mtok)}, −{made.saved_share * 100:.1f} % ({steps}); from the batched deployment on, "
@@ -344,6 +344,6 @@ def claims_page() -> str:
         "|---|---|---|---|---|",
     ]
     lines += [
-        f"| {each.key} | {each.statement} | {each.stated} | {each.figure()} | {each.verdict} |" for each in CLAIMS
+        f"| {claim.key} | {claim.statement} | {claim.stated} | {claim.figure()} | {claim.verdict} |" for claim in CLAIMS
     ]
     return "\n".join(lines) + "\n"

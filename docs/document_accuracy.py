@@ -117,7 +117,7 @@ def short_accuracy_table() -> str:
             for session in UNSEEN
             for figure in names
         ]
-        middle = max(statistics.median(each) for each in sizes)
+        middle = max(statistics.median(size) for size in sizes)
         lines.append(f"| {plain} | {sum(map(len, sizes))} | at most {middle:.1%} for either model | – | – |")
     for name, plain in SHORT.items():
         n, median, _, bias, inside = _figures(result["rows"][name]).split(" | ")

@@ -167,7 +167,7 @@ def client_table() -> str:
     lines = ["| answer | requests/s | tokens/s | per processor second: requests | tokens |", "|---|--:|--:|--:|--:|"]
     for name, case in result["cases"].items():
         figures = ("requests_per_s", "tokens_per_s", "requests_per_cpu_s", "tokens_per_cpu_s")
-        lines.append(f"| {name} | {' | '.join(f'{case[each]:,.0f}' for each in figures)} |")
+        lines.append(f"| {name} | {' | '.join(f'{case[figure]:,.0f}' for figure in figures)} |")
     case, wanted = next(iter(result["cases"].values())), result["targets"]
     met = case["requests_per_cpu_s"] >= wanted["requests_per_s"] and case["tokens_per_cpu_s"] >= wanted["tokens_per_s"]
     target = f"{wanted['requests_per_s']:,} requests/s and {wanted['tokens_per_s']:,} tokens/s on one core"
@@ -185,7 +185,7 @@ def growth_table() -> str:
             size = f"{row['size']:,} {grown['unit']}"
             last = row is grown["rows"][-1]
             slopes = [grown["time_slope_beyond_start"], grown["memory_slope"]] if last else []
-            cells = [f"{row['cpu_s']:.1f}", f"{row['peak_mb']:,.0f}", *(f"{each:.2f}" for each in slopes)]
+            cells = [f"{row['cpu_s']:.1f}", f"{row['peak_mb']:,.0f}", *(f"{slope:.2f}" for slope in slopes)]
             lines.append(f"| `{name}` | {size} | {' | '.join(cells + [''] * (4 - len(cells)))} |")
     said = "Growth: the slope of log(time beyond the start) and log(memory) against log(size); 1 is linear, 0 does not grow."
     return "\n".join([*lines, "", f"{said} Made by `{result['command']}` on {result['date']}, {result['machine']}."])
@@ -202,7 +202,7 @@ def profile_table() -> str:
         for what, score in rows.items():
             kind, _, model = what.partition(", ")
             if model == "all":
-                cells = [f"{score[each][key]:{sign}.1%}" for each, key, sign in _PROFILE_CELLS]
+                cells = [f"{score[cell][key]:{sign}.1%}" for cell, key, sign in _PROFILE_CELLS]
                 lines.append(f"| {kind}, {name} | {score['n']} | {' | '.join(cells)} |")
     lines += [
         "",

@@ -115,9 +115,9 @@ def parameters() -> dict[str, set[str]]:
     """Every parameter of our command line with its flags."""
     found: dict[str, set[str]] = {}
     for command in _commands(typer.main.get_command(application(None))):  # type: ignore[arg-type]
-        for each in command.params:
-            names = (*each.opts, *each.secondary_opts)
-            found.setdefault(str(each.name), set()).update(name for name in names if name.startswith("--"))
+        for param in command.params:
+            names = (*param.opts, *param.secondary_opts)
+            found.setdefault(str(param.name), set()).update(name for name in names if name.startswith("--"))
     return found
 
 
@@ -154,8 +154,8 @@ def test_every_field_that_an_error_names_is_a_parameter(parameters: dict[str, se
     for path, module in _modules("questions"):
         for call in (node for node in ast.walk(module) if isinstance(node, ast.Call)):
             name = getattr(call.func, "id", None)
-            named = [each.value for each in call.keywords if each.arg == "field"]
+            named = [keyword.value for keyword in call.keywords if keyword.arg == "field"]
             for given in [*named, *(call.args[:1] if name == "option" else ())]:
                 if isinstance(given, ast.Constant):
-                    fields = {each.strip() for each in str(given.value).split(",")}
+                    fields = {part.strip() for part in str(given.value).split(",")}
                     assert fields <= set(parameters), (path, call.lineno)

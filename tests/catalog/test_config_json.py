@@ -241,8 +241,8 @@ QWEN3_NEXT = QWEN_MOE | {
 
 def test_qwen3_next_has_a_state_in_three_layers_of_four() -> None:
     model = read(QWEN3_NEXT)
-    recurrent = [each for each in mixers(model) if isinstance(each, RecurrentMixer)]
-    attention = [each for each in mixers(model) if isinstance(each, GroupedAttention)]
+    recurrent = [mixer for mixer in mixers(model) if isinstance(mixer, RecurrentMixer)]
+    attention = [mixer for mixer in mixers(model) if isinstance(mixer, GroupedAttention)]
     assert (len(recurrent), len(attention)) == (6, 2)
     keys, values = 2 * 16, 4 * 16
     assert recurrent[0].projection_parameters == H * (2 * keys + 2 * values + 2 * 4) + values * H

@@ -121,7 +121,7 @@ def test_what_is_held_never_exceeds_the_device_and_more_weights_never_leave_more
 def test_every_engine_is_sourced_and_runs_sixteen_bits_wherever_it_runs(engine: Engine) -> None:
     assert engine.source
     assert engine.version
-    architectures = [each for row in engine.hardware for each in row.architectures]
+    architectures = [architecture for row in engine.hardware for architecture in row.architectures]
     assert len(architectures) == len(set(architectures))
     for row in engine.hardware:
         assert Precision.bf16 in row.weights

@@ -79,14 +79,14 @@ def test_the_shipped_prices_are_the_sources_own_for_the_whole_instance() -> None
 
 
 def test_names_of_one_gpu_are_one_gpu() -> None:
-    gpus = {each.gpu for each in load_offers()}
+    gpus = {load_offer.gpu for load_offer in load_offers()}
     assert not gpus & {"H100-MEGA", "T4g"}
     mega = next(each for each in load_offers() if each.instance == "a3-megagpu-8g")
     assert mega.gpu == "H100-SXM"
 
 
 def test_a_region_with_commas_in_it_is_one_cell() -> None:
-    assert any(each.region == "Georgia, US, NA" for each in load_offers())
+    assert any(load_offer.region == "Georgia, US, NA" for load_offer in load_offers())
     assert all(each.region and not each.region.startswith(",") for each in load_offers())
 
 
@@ -251,7 +251,7 @@ def test_offers_are_chosen_by_provider_region_gpu_and_price_cheapest_first() -> 
 
 
 def test_offers_without_a_price_on_those_terms_are_not_chosen() -> None:
-    assert all(each.spot_usd_per_hour for each in select_offers(load_offers(), terms=Terms.spot))
+    assert all(select_offer.spot_usd_per_hour for select_offer in select_offers(load_offers(), terms=Terms.spot))
     assert len(select_offers(load_offers(), terms=Terms.reserved)) == 53
 
 

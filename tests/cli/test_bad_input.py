@@ -233,7 +233,7 @@ def joined(message: str) -> str:
 )
 def test_an_unknown_name_is_refused_with_the_nearest(tokonomics: Call, args: Command, says: list[str]) -> None:
     message = joined(refusal(tokonomics(*args)))
-    assert [each for each in says if each not in message] == []
+    assert [say for say in says if say not in message] == []
 
 
 SPLIT = pytest.mark.parametrize("command", [FIT, PREDICT, CURVE, SIMULATE, CAPACITY], ids=named)
@@ -282,7 +282,7 @@ def test_what_the_engine_does_not_run_is_refused_with_those_that_do(
 ) -> None:
     gpu = () if option.startswith("--gpu") else ("--gpu=MI300X",)
     message = joined(refusal(tokonomics(*command, *gpu, option)))
-    assert [each for each in (*says, "does not run on", "These engines do: ") if each not in message] == []
+    assert [say for say in (*says, "does not run on", "These engines do: ") if say not in message] == []
     runs = re.findall(r"[\w.-]+(?=[,.] |, |\.$)", message.partition("These engines do: ")[2] + " ")
     assert runs
     for engine in runs:
@@ -325,7 +325,7 @@ def test_a_split_that_no_row_has_is_refused_with_those_there_are(tokonomics: Cal
 )
 def test_wishes_that_no_offer_meets_together_are_refused(tokonomics: Call, wish: list[str], says: list[str]) -> None:
     message = joined(refusal(tokonomics(*PLAN, *wish)))
-    assert [each for each in says if each not in message] == []
+    assert [say for say in says if say not in message] == []
 
 
 @pytest.mark.parametrize(("command", "option"), NAMES, ids=named)
@@ -589,7 +589,7 @@ def test_a_discount_at_a_provider_without_offers_is_refused(tokonomics: Call, co
 )
 def test_options_that_contradict_each_other_are_refused(tokonomics: Call, args: Command, says: list[str]) -> None:
     message = joined(refusal(tokonomics(*args)))
-    assert [each for each in says if each not in message] == []
+    assert [say for say in says if say not in message] == []
 
 
 def test_requests_beyond_the_models_context_are_an_answer_with_the_reason(tokonomics: Call) -> None:
@@ -679,7 +679,7 @@ def test_a_price_list_that_is_wrong_names_the_line_and_the_column(
     file.write_text(content, encoding="utf-8")
     message = refusal(tokonomics(*command, f"--offers={file}"))
     assert str(file) in message
-    assert [each for each in says if each not in message] == []
+    assert [say for say in says if say not in message] == []
 
 
 @settings(max_examples=60, deadline=None)
@@ -740,7 +740,7 @@ def test_a_config_that_is_wrong_names_the_file_and_the_field(
 ) -> None:
     (tmp_path / "config.json").write_bytes(content)
     message = refusal(tokonomics(verb, tmp_path / "config.json", *REST[verb]))
-    assert [each for each in says if each not in message] == []
+    assert [say for say in says if say not in message] == []
 
 
 @pytest.mark.parametrize("verb", REST)
@@ -788,7 +788,7 @@ def test_a_litellm_file_that_is_wrong_names_the_model_and_the_field(
     file.write_text(content, encoding="utf-8")
     message = refusal(tokonomics(*APIS, f"--litellm={file}"))
     assert str(file) in message
-    assert [each for each in says if each not in message] == []
+    assert [say for say in says if say not in message] == []
 
 
 # --- measurements ---------------------------------------------------------------------------------------------------
@@ -849,7 +849,7 @@ def test_measurements_that_are_none_say_what_is_wrong(
     file.write_bytes(content)
     message = refusal(tokonomics("validate", file))
     assert str(file) in message
-    assert [each for each in says if each not in message] == []
+    assert [say for say in says if say not in message] == []
 
 
 @pytest.mark.parametrize(
@@ -1072,7 +1072,7 @@ def test_a_chart_that_cannot_be_saved_leaves_nothing_behind(
     before = sorted(tmp_path.rglob("*"))
     target = tmp_path / name if name else Path()
     message = joined(refusal(tokonomics(*command, f"--chart={target}")))
-    assert [each for each in says if each not in message] == []
+    assert [say for say in says if say not in message] == []
     assert sorted(tmp_path.rglob("*")) == before
     assert list(Path().iterdir()) == []
 

@@ -124,7 +124,7 @@ def test_a_slo_that_nothing_keeps_says_what_is_reached(tokonomics: Call) -> None
 )
 def test_a_mistake_is_explained(tokonomics: Call, flags: tuple[str, ...], says: list[str]) -> None:
     message = refusal(tokonomics, *MADE_UP, *flags)
-    assert [each for each in says if each not in message] == []
+    assert [say for say in says if say not in message] == []
 
 
 def test_lengths_are_asked_for(tokonomics: Call) -> None:

@@ -46,9 +46,9 @@ def test_what_begins_with_a_dash_is_parsed_as_it_was_given(values: Mapping[str, 
 def test_every_flag_that_says_no_is_known() -> None:
     made: Any = typer.main.get_command(app)
     for verb, known in VERBS.items():
-        for each in made.commands[verb].params:
-            if each.name in known.keys:
-                assert ([known.keys[each.name].off] if each.secondary_opts else []) == each.secondary_opts
+        for param in made.commands[verb].params:
+            if param.name in known.keys:
+                assert ([known.keys[param.name].off] if param.secondary_opts else []) == param.secondary_opts
 
 
 def test_files_of_a_plan_that_a_sweep_asks_for_name_the_plan() -> None:

@@ -50,9 +50,9 @@ def commands() -> dict[str, Any]:
 
 def of_flag(name: str) -> Iterator[tuple[str, Parameter]]:
     for verb in VERBS:
-        for each in find_verb(verb).keys.values():
-            if each.flag == name and (verb, name) not in OTHERWISE and verb not in MEASURED:
-                yield verb, each
+        for key in find_verb(verb).keys.values():
+            if key.flag == name and (verb, name) not in OTHERWISE and verb not in MEASURED:
+                yield verb, key
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +68,7 @@ def test_a_flag_has_one_type_and_one_explanation_wherever_it_is_taken(name: str)
 
 
 def flags_of(verb: str) -> set[str | None]:
-    return {each.flag for each in find_verb(verb).keys.values()}
+    return {key.flag for key in find_verb(verb).keys.values()}
 
 
 def test_a_verb_that_could_take_a_flag_takes_it() -> None:
@@ -92,7 +92,7 @@ def test_no_group_of_inputs_is_declared_and_not_taken() -> None:
 
 def examples(verb: str) -> list[str]:
     _, _, after = (commands()[verb].help or "").partition("Examples:")
-    return [each.strip() for each in after.strip().splitlines() if each.strip()]
+    return [line.strip() for line in after.strip().splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("verb", [*VERBS, "sweep"])
@@ -108,7 +108,7 @@ def test_every_help_has_examples_that_can_be_typed(verb: str) -> None:
         context = typer.Context(command, info_name=name)
         _, left, _ = command.make_parser(context).parse_args(list(words))
         assert left == [] or all(each.endswith(".toml") for each in left), line
-        if not left and "--profile" not in words and not any(each.endswith(".toml") for each in words):
+        if not left and "--profile" not in words and not any(word.endswith(".toml") for word in words):
             command.make_context(name, list(words), obj=AS_GIVEN)  # types and bounds as well
 
 

@@ -118,15 +118,15 @@ def test_a_key_of_several_verbs_is_said_once_and_belongs_to_a_group() -> None:
 def test_every_value_that_is_commented_out_is_one_that_the_verb_takes(verb: str) -> None:
     made: Any = typer.main.get_command(app)
     command = made.commands[verb]
-    placed = [each.key for each in find_verb(verb).keys.values() if each.flag is None]
-    for each in find_verb(verb).keys.values():
-        if each.name == "profile":  # a file that is read while parsing
+    placed = [key.key for key in find_verb(verb).keys.values() if key.flag is None]
+    for key in find_verb(verb).keys.values():
+        if key.name == "profile":  # a file that is read while parsing
             continue
-        values = {each.key: shown(each)}
+        values = {key.key: shown(key)}
         needed = {one.key: shown(one) for one in find_verb(verb).keys.values() if one.required}
         defaults, by_place = as_defaults(verb, {**needed, **values}, ScenarioFile(Path("x.toml"), {}, {}))
         with command.make_context(verb, by_place, obj=AS_GIVEN, default_map=defaults) as context:
-            assert each.key in placed or context.params[each.name] not in (None, [], ())
+            assert key.key in placed or context.params[key.name] not in (None, [], ())
 
 
 @pytest.mark.parametrize("verb", scenario_verbs())
@@ -135,7 +135,7 @@ def test_the_file_uncommented_is_read_and_fits_the_schema(tmp_path: Path, verb: 
     text = re.sub(rf"(?m)^{verb} = .*$", "", COMMENTED.sub("", scenario_text([verb])))
     file = tmp_path / "scenario.toml"
     file.write_text(text)
-    keys = {each.key for each in find_verb(verb).keys.values()}
+    keys = {key.key for key in find_verb(verb).keys.values()}
     said_once = {"gpu", "offers"} if verb == "cost" else set()  # its price is given
     assert set(read_scenario_file(file).values_for(verb)) == keys - {"json", verb} - said_once
     jsonschema.Draft4Validator(scenario_schema()).validate(tomllib.loads(text))

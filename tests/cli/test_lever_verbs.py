@@ -40,7 +40,7 @@ def test_the_json_of_levers_says_what_is_asked(tokonomics: Call) -> None:
         "levers", "llama-3.1-8b", "--gpu=H100", *TRAFFIC, "--slo=ttft_p99=0.8,tpot_mean=40ms", quick, "--json"
     )
     slos = json.loads(done.stdout)["promises"]
-    assert [(each["latency"], each["statistic"], each["seconds"]) for each in slos] == [
+    assert [(slo["latency"], slo["statistic"], slo["seconds"]) for slo in slos] == [
         ("ttft", "p99", 0.8),
         ("tpot", "mean", 0.04),
     ]

@@ -63,7 +63,7 @@ def test_a_file_says_what_the_flags_say(tmp_path: Path) -> None:
     assert first.kv == (Precision.fp8,)
     assert first.limits.spare == 1
     assert first.limits.max_usd_per_gpu_hour == 3.5
-    assert [str(each) for each in first.slos] == ["ttft_p99"]
+    assert [str(slo) for slo in first.slos] == ["ttft_p99"]
 
 
 def test_files_named_in_a_scenario_are_found_beside_it(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_values_that_cannot_be_asked_are_refused(values: dict[str, object], says
 def test_every_flag_of_every_verb_is_a_key(verb: str) -> None:
     assert ".toml" in run(verb, "--help").stdout
     made: Any = typer.main.get_command(app)
-    flags = [flag for each in made.commands[verb].params for flag in each.opts if flag.startswith("--")]
+    flags = [flag for param in made.commands[verb].params for flag in param.opts if flag.startswith("--")]
     assert {flag.removeprefix("--").replace("-", "_") for flag in flags} - {"help"} - set(known_keys([verb])) == set()
 
 

@@ -221,7 +221,7 @@ def test_odd_traffic_is_answered_and_drawn(
 ) -> None:
     done = tokonomics(*ON, *traffic, f"--chart={tmp_path / 'chart.json'}", f"--save={tmp_path / 'served.parquet'}")
     assert done.returncode == 0, done.stderr
-    assert [each for each in says if each not in done.stdout] == []
+    assert [say for say in says if say not in done.stdout] == []
     assert "nan" not in done.stdout
     chart = (tmp_path / "chart.json").read_text(encoding="utf-8")
     json.loads(chart, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
@@ -349,7 +349,7 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_a_mistake_is_explained(tokonomics: Call, flags: tuple[str, ...], says: list[str]) -> None:
     message = refusal(tokonomics, *MADE_UP, *flags)
-    assert [each for each in says if each not in message] == []
+    assert [say for say in says if say not in message] == []
 
 
 def test_no_traffic_is_refused_with_an_example(tokonomics: Call) -> None:

@@ -180,7 +180,7 @@ def test_a_log_of_a_few_odd_rows_is_described_and_drawn(
     log.write_text(HEADER + rows, encoding="utf-8")
     done = tokonomics("trace", log, f"--chart={chart}")
     assert done.returncode == 0, done.stderr
-    assert [each for each in says if each not in done.stdout] == []
+    assert [say for say in says if say not in done.stdout] == []
     drawn = chart.read_text(encoding="utf-8")
     json.loads(drawn, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     answer(tokonomics, "trace", log)

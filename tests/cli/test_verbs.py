@@ -334,7 +334,7 @@ def test_curve_runs_from_one_to_the_kv_limit(args: list[str]) -> None:
     assert batches[-1] == curve["max_sequences"]
     assert all(one < next <= 2 * one for one, next in pairwise(batches))
     context = args[args.index("--context") + 1] if "--context" in args else "1024"
-    fit = [each for each in args if each != "--ep"]
+    fit = [arg for arg in args if arg != "--ep"]
     if "--ep" in args:
         fit.pop(args.index("--ep"))
     assert curve["max_sequences"] == answer_json("fit", *fit, "--context", context)["max_sequences"]
@@ -679,7 +679,7 @@ def test_nothing_to_draw_saves_no_chart(tmp_path: Path) -> None:
 
 def test_models_lists_those_that_match() -> None:
     models = answer_json("models", "llama-3.1")
-    sizes = {each["key"]: each["parameters"] for each in models}
+    sizes = {model["key"]: model["parameters"] for model in models}
     assert sizes["llama-3.1-8b"] == 8_030_261_248  # Meta's own count
     assert sizes["llama-3.1-70b"] == 70_553_706_496
     assert len(answer_json("models")) > len(models)

@@ -39,7 +39,7 @@ def test_a_link_to_a_missing_file_or_heading_is_found(tmp_path: Path, monkeypatc
     monkeypatch.setattr("links.ROOT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text("# One two\n\n[a](gone.md) [b](#one-two) [c](#three) `[d](code.md)`\n```\n[e](fence.md)\n```\n")
-    assert [each.split(": ")[-1] for each in broken_links(page)] == ["no such file", "no such heading"]
+    assert [link.split(": ")[-1] for link in broken_links(page)] == ["no such file", "no such heading"]
 
 
 def test_anchors_are_made_as_code_hosts_make_them() -> None:

@@ -190,7 +190,7 @@ LONGEST = set() if os.environ.get("UPDATE_GOLDEN") == "1" else {"calibrate"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[pytest.mark.explore] * (each in LONGEST)) for each in SCREENS]
+    "name", [pytest.param(screen, marks=[pytest.mark.explore] * (screen in LONGEST)) for screen in SCREENS]
 )
 def test_a_screen_is_as_it_was(tokonomics: Call, name: str) -> None:
     done = tokonomics(*SCREENS[name])

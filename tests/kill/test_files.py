@@ -18,7 +18,7 @@ from tokonomics.errors import BadInput
 from tokonomics.files import ABANDONED_S, whole, write_text
 
 NOBODY = 65534
-FILES = [each for each in WRITERS if each.name not in ("ledger", "library", "sweep")]
+FILES = [writer for writer in WRITERS if writer.name not in ("ledger", "library", "sweep")]
 """The ledger holds back what it cannot write (tests/measure), the page's library is kept only where it can be."""
 
 
@@ -181,7 +181,7 @@ for name in sys.argv[2:]:
 def test_where_no_more_can_be_written_every_writer_says_so_and_the_old_file_stays(tmp_path: Path) -> None:
     """A limit on the size of files stands in for a full disk: a write that begins well and then fails."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    names = [each.name for each in FILES]
+    names = [file.name for file in FILES]
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path), *names],
         env={**os.environ, "PYTHONPATH": path},
@@ -254,9 +254,9 @@ def test_of_two_that_write_at_once_a_reader_never_sees_a_mixture(tmp_path: Path)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     writers = [subprocess.Popen([sys.executable, "-c", BOTH, str(path), letter], env=env) for letter in "ab"]
     seen = set()
-    while any(each.poll() is None for each in writers):
+    while any(writer.poll() is None for writer in writers):
         seen.add(path.read_text())
-    assert [each.returncode for each in writers] == [0, 0]
+    assert [writer.returncode for writer in writers] == [0, 0]
     assert seen <= {"a" * 100_000, "b" * 100_000}
     assert list(tmp_path.iterdir()) == [path]
 

@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_kills_are_a_thousand() -> None:
-    assert sum(each.kills for each in WRITERS) + UPLOADS + COMPILATIONS == KILLS
+    assert sum(writer.kills for writer in WRITERS) + UPLOADS + COMPILATIONS == KILLS
 
 
 class Forker:

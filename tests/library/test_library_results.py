@@ -172,7 +172,7 @@ def test_a_chart_is_altairs_and_draws_itself(name: str, made: Callable[[str], Re
     drawn = result.chart()
     assert isinstance(drawn, alt.TopLevelMixin)
     assert drawn.to_dict()
-    assert [result.chart(each).to_dict() is not None for each in result.charts()] == [True] * len(result.charts())
+    assert [result.chart(chart).to_dict() is not None for chart in result.charts()] == [True] * len(result.charts())
     with pytest.raises(UnknownName, match="unknown chart"):
         result.chart("bils")
 

@@ -60,7 +60,7 @@ def server(
     **numbers: float,
 ) -> list[Measurement]:
     """What a server would measure that differs from our predictions by known numbers."""
-    return measured([row(each, metric) for each in users for metric in SERVED], noise, seed, **numbers)
+    return measured([row(user, metric) for user in users for metric in SERVED], noise, seed, **numbers)
 
 
 def alone(noise: float = 0.0, **numbers: float) -> list[Measurement]:
@@ -262,7 +262,7 @@ def test_other_precisions_share_the_host_until_they_are_measured() -> None:
     with using(made(rows).profile):
         assert float(steps_of(narrow).decode(1, 1000)) > 0.03
     both = rows + [each.model_copy(update={"weights": "fp8", "value": each.value}) for each in rows]
-    assert {each.weights for each in made(both).profile.corrections} == {"bf16", "fp8"}
+    assert {correction.weights for correction in made(both).profile.corrections} == {"bf16", "fp8"}
 
 
 def test_what_cannot_be_calibrated_on_says_why() -> None:
@@ -282,7 +282,7 @@ def test_bare_steps_are_calibrated_without_a_host() -> None:
         for context in (512, 2048)
     ]
     base = steps_of(steps[0])
-    rows = [each.model_copy(update={"value": 1.2 * value_of(each, base)}) for each in steps]
+    rows = [step.model_copy(update={"value": 1.2 * value_of(step, base)}) for step in steps]
     found = made(rows).groups[0].correction
     assert found
     assert found.engine == "bare"
@@ -326,7 +326,7 @@ def test_on_a_real_engine_half_of_the_loads_predict_the_other_half() -> None:
 
 def test_a_window_that_ends_in_the_middle_of_a_round_is_counted_by_littles_law() -> None:
     evidence = read_evidence([RUN], Said(gpu="H200", engine="vllm"), "test")
-    points = {each["concurrency"]: each for each in json.loads(RUN.read_text())["points"]}
+    points = {load["concurrency"]: load for load in json.loads(RUN.read_text())["points"]}
     found = next(each for each in evidence.rows if each.batch == 32 and each.metric is Metric.output_tok_s)
     assert points[32]["output_tokens_per_s"] < 0.7 * found.value
     assert found.value == pytest.approx(32 * 64 / points[32]["e2e_s"]["mean"], rel=1e-3)

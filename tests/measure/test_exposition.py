@@ -50,7 +50,7 @@ def samples(shown: MeterState = ALL, told: Told = TOLD) -> dict[tuple[str, froze
 
 def value(name: str, shown: MeterState = ALL, told: Told = TOLD, **labels: str) -> float:
     wanted = set(labels.items())
-    (only,) = [each for (its_name, its), each in samples(shown, told).items() if its_name == name and wanted <= its]
+    (only,) = [sample for (its_name, its), sample in samples(shown, told).items() if its_name == name and wanted <= its]
     return only
 
 
@@ -248,9 +248,9 @@ def exposed() -> set[str]:
 
 
 def test_the_dashboard_asks_only_for_metrics_that_the_page_has() -> None:
-    asked = {name for each in expressions() for name in METRIC.findall(each)}
+    asked = {name for expression in expressions() for name in METRIC.findall(expression)}
     queries = [each["definition"] for each in dashboard()["templating"]["list"] if each["type"] == "query"]
-    asked |= {name for each in queries for name in METRIC.findall(each)}
+    asked |= {name for query in queries for name in METRIC.findall(query)}
     assert asked
     assert asked <= exposed()
 
@@ -263,7 +263,7 @@ def test_the_dashboard_can_be_provisioned_into_any_grafana() -> None:
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert all(panel["title"] and panel["description"] for panel in panels)
     sources = [panel["datasource"] for panel in panels] + [each["datasource"] for p in panels for each in p["targets"]]
-    assert all(each == {"type": "prometheus", "uid": "${datasource}"} for each in sources)
+    assert all(source == {"type": "prometheus", "uid": "${datasource}"} for source in sources)
     assert "__inputs" not in board, "a file with inputs must be imported by hand"
 
 

@@ -196,8 +196,8 @@ def test_slices_of_a_mig_gpu_are_told_apart_but_its_energy_counts_once() -> None
         for each, share in ((1, "0.9"), (2, "0.1"))
     ]
     readings = read_dcgm_page(page(*slices), 0.0)
-    assert [(each.labels["mig_id"], each.utilization) for each in readings] == [("1", 0.9), ("2", 0.1)]
-    later = [each.model_copy(update={"energy_j": 9.0, "at": 10.0}) for each in readings]
+    assert [(reading.labels["mig_id"], reading.utilization) for reading in readings] == [("1", 0.9), ("2", 0.1)]
+    later = [reading.model_copy(update={"energy_j": 9.0, "at": 10.0}) for reading in readings]
     used = energy_used(readings, later)
     assert used.joules == pytest.approx(4.0)
     assert used.gpus_counted == 1
@@ -209,7 +209,7 @@ def test_pods_that_share_a_gpu_are_told_apart_but_its_power_counts_once() -> Non
         for pod in ("a", "b")
     ]
     readings = read_dcgm_page(page(*shares), 0.0)
-    assert [each.labels["pod"] for each in readings] == ["a", "b"]
+    assert [reading.labels["pod"] for reading in readings] == ["a", "b"]
     assert readings[0].labels["hostname"] == "n"
     assert len(physical_gpus(readings)) == 1
 

@@ -64,7 +64,7 @@ def test_vllm_requests_give_the_same_figures_as_their_lists(tmp_path: Path) -> N
     point = read_run(tmp_path / "v.json").points[0]
     assert (point.rate, point.concurrency) == (2.0, None)
     assert (point.completed, point.failed, point.errors) == (2, 1, {"boom": 1})
-    assert [each.sent_s for each in point.records] == [0.0, 0.5, 1.0]
+    assert [record.sent_s for record in point.records] == [0.0, 0.5, 1.0]
     assert point.tpot_s is not None
     assert point.e2e_s is not None
     assert point.itl_s is not None
@@ -89,7 +89,7 @@ def test_vllm_requests_without_their_gaps_are_kept_beside_the_summary(tmp_path: 
     said = {"median_tpot_ms": 40.0, "p99_tpot_ms": 50.0, "p99_e2el_ms": 250.0, "median_ttft_ms": 1.0}
     (tmp_path / "v.json").write_text(json.dumps(whole | said))
     point = read_run(tmp_path / "v.json").points[0]
-    assert [(each.sent_s, each.input_tokens, each.output_tokens) for each in point.records] == [
+    assert [(record.sent_s, record.input_tokens, record.output_tokens) for record in point.records] == [
         (0.0, 10, 3), (0.5, 7, 0), (1.0, 20, 2),
     ]  # fmt: skip
     assert point.tpot_s is not None
@@ -176,12 +176,12 @@ def test_what_is_odd_in_a_vllm_file_is_noted(tmp_path: Path, slip: dict[str, Any
 
 def test_a_clock_that_begins_at_zero_keeps_its_first_arrival(tmp_path: Path) -> None:
     (tmp_path / "v.json").write_text(json.dumps(detailed() | {"start_times": [0.0, 0.5, 1.0]}))
-    assert [each.sent_s for each in read_run(tmp_path / "v.json").points[0].records] == [0.0, 0.5, 1.0]
+    assert [record.sent_s for record in read_run(tmp_path / "v.json").points[0].records] == [0.0, 0.5, 1.0]
 
 
 def test_a_request_that_was_never_sent_does_not_begin_the_run(tmp_path: Path) -> None:
     (tmp_path / "v.json").write_text(json.dumps(detailed() | {"start_times": [5.0, 0.0, 6.0]}))
-    assert [each.sent_s for each in read_run(tmp_path / "v.json").points[0].records] == [0.0, 0.0, 1.0]
+    assert [record.sent_s for record in read_run(tmp_path / "v.json").points[0].records] == [0.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("total", ["total_input_tokens", "total_output_tokens"])
@@ -347,7 +347,7 @@ def test_totals_equal_the_sum_of_the_records(made: list[RequestRecord], duration
 def test_every_sample_keeps_the_law(path: Path) -> None:
     for point in read_run(path).points:
         if point.records:
-            good = [each for each in point.records if each.error is None]
+            good = [record for record in point.records if record.error is None]
             assert point.input_tokens == sum(each.input_tokens for each in good)
             assert point.output_tokens == sum(each.output_tokens for each in good)
         if point.duration_s and point.output_tokens:
@@ -517,7 +517,7 @@ def test_no_damage_to_a_file_goes_unsaid_or_ends_in_a_crash(
     assert measurements_of(named, MeasuredMachine(gpu="H100", gpus=1, tp=1))
     for point in run.points:
         figures = (point.requests_per_s, point.input_tokens_per_s, point.output_tokens_per_s)
-        assert all(math.isfinite(each) and each > 0 for each in figures)
+        assert all(math.isfinite(figure) and figure > 0 for figure in figures)
 
 
 def test_a_request_of_aiperf_that_does_not_say_when_it_ended_holds_no_place() -> None:

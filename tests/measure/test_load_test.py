@@ -117,11 +117,11 @@ def test_a_stall_is_felt_by_everyone_who_was_due_in_it() -> None:
     """
     with loopback() as server:
         point = bench(server, "stalls", users=[], rates=[200.0], budget=Budget(requests=300, seconds=20)).points[0]
-    waited = [each.ttft_s for each in point.records if each.ttft_s is not None]
+    waited = [record.ttft_s for record in point.records if record.ttft_s is not None]
     assert sum(each > server.stall_s / 2 for each in waited) >= 25
     with loopback() as server:
         closed = bench(server, "stalls", users=[1], budget=Budget(requests=100, seconds=20)).points[0]
-    assert sum((each.ttft_s or 0) > server.stall_s / 2 for each in closed.records) <= 1
+    assert sum((record.ttft_s or 0) > server.stall_s / 2 for record in closed.records) <= 1
 
 
 def test_a_request_that_is_due_after_the_end_is_not_waited_for(server: Loopback) -> None:

@@ -91,7 +91,7 @@ def test_what_was_produced_while_the_meter_was_away_is_an_absence_of_its_own(ben
     group = bench.only()
     assert group.total.away_s == pytest.approx(1000)
     assert group.total.unseen_tokens == 150
-    assert [each.watched for each in bench.spans()] == [WatchedSpan.seen, WatchedSpan.away]
+    assert [span.watched for span in bench.spans()] == [WatchedSpan.seen, WatchedSpan.away]
 
 
 def test_from_now_leaves_the_absence_out(bench: Bench) -> None:
@@ -120,7 +120,7 @@ def test_a_wall_clock_that_is_set_changes_labels_and_no_sums(bench: Bench, jump:
         bench.process.work(10, 5)
         state = bench.tick()
     spans = bench.spans()
-    assert all(each.seconds >= 0 for each in spans)
+    assert all(span.seconds >= 0 for span in spans)
     assert all(then.start >= first.end - 1e-6 for first, then in pairwise(spans))
     assert state.total.seconds == pytest.approx(19 * 15)
     assert state.total.output == 19 * 5
@@ -290,7 +290,7 @@ def test_a_pod_is_paid_from_its_first_breath_to_its_last_scrape(tmp_path: Path) 
         clock.passed += 3600
         source.scrape("prod/a", first)
         assert [group.target for group in run(meter).groups] == ["prod/a"]
-        assert sum(each.seconds for each in book.spans() if each.target == "prod/b") == pytest.approx(20)
+        assert sum(span.seconds for span in book.spans() if span.target == "prod/b") == pytest.approx(20)
 
 
 def test_a_pod_that_left_and_came_back_keeps_its_tokens_and_is_not_paid_for_the_time_between(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_a_pod_that_left_and_came_back_keeps_its_tokens_and_is_not_paid_for_the_
         state = run(meter)
         assert state.total.output == 5 + 7
         assert state.total.seconds == pytest.approx(30 + 30)
-        assert state.today.output == state.total.output == sum(each.output for each in book.spans())
+        assert state.today.output == state.total.output == sum(span.output for span in book.spans())
 
 
 def test_after_more_than_a_month_counting_starts_anew_and_says_so(bench: Bench) -> None:

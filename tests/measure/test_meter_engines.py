@@ -177,6 +177,6 @@ def test_each_model_of_a_server_has_its_reading() -> None:
     ]
     unnamed = Sample("vllm:num_preemptions_total", {}, 2.0)
     readings = readings_of([*samples, unnamed], "t", 0.0, {"pod": "p"})
-    assert [(each.model, each.total(Counted.output)) for each in readings] == [("a", 3.0), ("b", 4.0)]
-    assert sum(each.total(Counted.preempted) for each in readings) == 2.0
+    assert [(reading.model, reading.total(Counted.output)) for reading in readings] == [("a", 3.0), ("b", 4.0)]
+    assert sum(reading.total(Counted.preempted) for reading in readings) == 2.0
     assert replace(readings[0], labels={}) != readings[0]

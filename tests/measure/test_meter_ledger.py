@@ -90,7 +90,7 @@ def test_killed_at_any_statement_the_book_and_the_next_meter_agree_with_the_serv
 def failing(start: float, answered: float, failed: float) -> Span:
     """Fifteen busy seconds at a tenth of a cent each."""
     counters = ({Counted.answered: {"x": n * answered}, Counted.failed: {"x": n * failed}} for n in (0, 1))
-    before, now = (Reading("t", "vllm", "m", start, each, running=1.0) for each in counters)
+    before, now = (Reading("t", "vllm", "m", start, counter, running=1.0) for counter in counters)
     (made,) = spans_between({"m": before}, [now], start, 15.0, WatchedSpan.seen, 3.6)
     return made
 
@@ -185,8 +185,8 @@ def test_spans_that_follow_each_other_are_one_row_of_at_most_five_minutes(tmp_pa
 def test_a_change_of_price_or_state_starts_a_row(tmp_path: Path) -> None:
     changes = [span(), span(BEGIN + 15, usd_per_hour=9.9), span(BEGIN + 30, watched=WatchedSpan.gap), span(BEGIN + 100)]
     with Ledger(tmp_path / "meter.db") as book:
-        for each in changes:
-            book.record([each], [])
+        for change in changes:
+            book.record([change], [])
         assert list(book.spans()) == changes
 
 

@@ -115,7 +115,7 @@ def test_killed_at_random_moments_the_ledger_still_has_every_token_once(tmp_path
         process = server.process
     with Ledger(tmp_path / "meter.db", read_only=True) as book:
         spans = list(book.spans())
-    made = sum((tally(each) for each in spans), MeterTally())
+    made = sum((tally(span) for span in spans), MeterTally())
     assert made.output == process.true_output
     assert made.input_total == process.true_input
     assert made.input_cached == process.true_cached

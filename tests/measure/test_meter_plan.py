@@ -67,7 +67,7 @@ def test_the_factors_multiply_to_the_ratio(
     assert verdict is not None
     expected = hours * price / (input_tokens + output_tokens) * 1e6 / planned_price
     assert verdict.ratio == pytest.approx(expected)
-    assert math.prod(each.times for each in verdict.factors) == pytest.approx(verdict.ratio)
+    assert math.prod(factor.times for factor in verdict.factors) == pytest.approx(verdict.ratio)
     if verdict.largest is not None:
         assert verdict.largest in verdict.factors
         assert verdict.largest.times > 1
@@ -115,7 +115,7 @@ def test_one_thing_that_differs_is_the_one_that_is_named(actual: MeterTally, nam
     assert verdict.largest is not None
     assert verdict.largest.name == name
     assert verdict.largest.times == pytest.approx(times)
-    others = [each.times for each in verdict.factors if each.name != name]
+    others = [factor.times for factor in verdict.factors if factor.name != name]
     assert others == pytest.approx([1.0] * len(others))
 
 
@@ -192,7 +192,7 @@ def test_time_that_nobody_watched_is_not_called_idle() -> None:
     verdict = compare(hour + away, planned())
     assert verdict is not None
     assert (verdict.said, verdict.largest) == ("you pay what was planned", None)
-    assert {each.name: each.times for each in verdict.factors} == pytest.approx(
+    assert {factor.name: factor.times for factor in verdict.factors} == pytest.approx(
         {"price": 1, "idle hours": 1, "not watched": 1, "batch": 1, "cache hits": 1, "speed": 1}
     )
 
@@ -210,5 +210,5 @@ def test_a_gap_without_tokens_is_named_as_such() -> None:
 def test_cache_hits_that_a_plan_does_not_name_are_not_called_zero(tmp_path: Path) -> None:
     verdict = compare(served(hits=0.5), read_plan(plan_file(tmp_path / "plan.json")))
     assert verdict is not None
-    (cache,) = (each for each in verdict.factors if each.name == "cache hits")
+    (cache,) = (factor for factor in verdict.factors if factor.name == "cache hits")
     assert cache.said == "50 % of the prompts come from the cache, not in the plan"

@@ -164,7 +164,7 @@ def test_models_of_one_server_share_its_price_by_their_tokens() -> None:
 
 def test_the_batches_of_models_on_one_server_add_up_to_the_servers() -> None:
     readings = {name: Reading("t", "vllm", name, 0.0, {Counted.output: {"x": 0.0}}, running=3.0) for name in ("a", "b")}
-    now = [replace(each, counters={Counted.output: {"x": 10.0}}) for each in readings.values()]
+    now = [replace(reading, counters={Counted.output: {"x": 10.0}}) for reading in readings.values()]
     both = sum(map(tally, spans_between(readings, now, BEGIN, 60, WatchedSpan.seen, 4.0)), MeterTally())
     assert both.batch == pytest.approx(3 + 3)
 
@@ -181,13 +181,13 @@ def test_pieces_of_a_span_add_up_to_it(
 ) -> None:
     whole = span(BEGIN + offset, seconds, watched=watched, busy_s=seconds * share)
     pieces = cut_every(whole, period)
-    assert sum(each.input_total for each in pieces) == whole.input_total
+    assert sum(piece.input_total for piece in pieces) == whole.input_total
     for name in ("seconds", "usd", "busy_s"):
-        assert math.fsum(getattr(each, name) for each in pieces) == pytest.approx(getattr(whole, name))
+        assert math.fsum(getattr(piece, name) for piece in pieces) == pytest.approx(getattr(whole, name))
     for first, then in pairwise(pieces):
         assert then.start == pytest.approx(first.end)
         assert then.start % period == 0
-    assert all(each.seconds >= 0 and each.usd >= 0 for each in pieces)
+    assert all(piece.seconds >= 0 and piece.usd >= 0 for piece in pieces)
 
 
 def test_tokens_stay_where_they_were_seen() -> None:

@@ -60,13 +60,13 @@ def test_room_is_made_with_small_machines_where_that_is_cheaper() -> None:
     small = simple_offer("small", 1.0, 1.0, gpus=1, startup_s=200.0)
     demand = demand_of([8.0, 8.0])
     plan, wishes, got = hold_availability(solver([big, small], demand), [big, small], demand, Wishes(), 0.999999, 0.5)
-    assert {each.offer: each.by_hour for each in plan.purchases} == {"small": (9, 9)}
+    assert {purchase.offer: purchase.by_hour for purchase in plan.purchases} == {"small": (9, 9)}
     assert got.share >= 0.999999
     assert (got.spare_machines, wishes.spare) == (1, {"all": 1.0})
     # Dear small machines: two large ones it is.
     dear = small.model_copy(update={"usd_per_hour": 1.8})
     plan, _, _ = hold_availability(solver([big, dear], demand), [big, dear], demand, Wishes(), 0.999999, 0.5)
-    assert {each.offer: each.by_hour for each in plan.purchases} == {"big": (2, 2)}
+    assert {purchase.offer: purchase.by_hour for purchase in plan.purchases} == {"big": (2, 2)}
 
 
 def test_zones_are_spread_before_spot_is_given_up() -> None:

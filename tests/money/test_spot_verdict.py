@@ -20,8 +20,8 @@ def test_a_lone_replica_and_a_slow_start_under_a_strict_p99_stay_off_spot() -> N
     alone = spot_verdict(answer_s=20, cold_start_s=120, replicas=1, interruptions=CALM)
     slow = spot_verdict(answer_s=20, cold_start_s=600, replicas=6, interruptions=CALM, strict_p99=True)
     assert alone.suitability is slow.suitability is Suitability.none
-    assert any("1 replica" in each.text for each in alone.reasons if not each.speaks_for)
-    assert sum(not each.speaks_for for each in slow.reasons) == 3
+    assert any("1 replica" in reason.text for reason in alone.reasons if not reason.speaks_for)
+    assert sum(not reason.speaks_for for reason in slow.reasons) == 3
 
 
 def test_long_answers_on_a_scarce_market_are_cut_off() -> None:

@@ -151,7 +151,7 @@ def test_quantised_weights_are_read_faster_and_int4_multiplies_like_bf16() -> No
 
 def test_an_engine_without_timings_gets_the_faster_kernel_at_each_size() -> None:
     batch = np.array([1, 16, 128, 1024, 8192])
-    vllm, sglang = (gemm_s(H200, Precision.fp8, batch, 6144, 4096, each) for each in BACKENDS)
+    vllm, sglang = (gemm_s(H200, Precision.fp8, batch, 6144, 4096, backend) for backend in BACKENDS)
     assert np.array_equal(gemm_s(H200, Precision.fp8, batch, 6144, 4096, "tensorrt-llm"), np.minimum(vllm, sglang))
 
 

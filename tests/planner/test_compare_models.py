@@ -30,7 +30,7 @@ def test_c37_a_small_model_on_a_big_gpu_is_cheaper_by_the_token_than_a_large_one
 def test_each_cell_is_the_plan_of_that_model_on_that_gpu() -> None:
     found = compared()
     for cell in found.cells:
-        mine = tuple(each for each in OFFERS if each.gpu == cell.gpu)
+        mine = tuple(offer for offer in OFFERS if offer.gpu == cell.gpu)
         best = study(asked(cell.model, BUSY, mine)).plan.best
         assert (cell.pick is None) == (best is None)
         if best is not None and cell.pick is not None:
@@ -44,7 +44,7 @@ def test_the_best_cell_of_a_model_is_its_plan() -> None:
     for model in found.models:
         best = study(asked(model, BUSY)).plan.best
         assert best is not None
-        prices = [each.usd_per_mtok for each in found.cells if each.model == model and each.usd_per_mtok]
+        prices = [cell.usd_per_mtok for cell in found.cells if cell.model == model and cell.usd_per_mtok]
         assert min(prices) == pytest.approx(best.usd_per_mtok.blended)
 
 
@@ -102,7 +102,7 @@ def test_two_pairs_of_one_price_are_both_the_cheapest_and_both_on_the_front() ->
     best = found.cheapest()
     assert best is not None
     twin = best.model_copy(update={"model": "twin", "model_name": "Twin"})
-    rest = [each.model_copy(update={"model": "twin", "model_name": "Twin"}) for each in found.cells if each != best]
+    rest = [cell.model_copy(update={"model": "twin", "model_name": "Twin"}) for cell in found.cells if cell != best]
     cells = (*found.cells, twin, *rest)
     both = found.model_copy(update={"models": (*found.models, "twin"), "cells": cells, "front": front(cells)})
     assert both.front == (("llama-3.1-8b", best.gpu), ("twin", best.gpu))

@@ -23,7 +23,7 @@ TODAY_FILE = _words(PlanRequest.of(SAID))
 
 def test_only_what_differs_is_listed() -> None:
     proposal = _words(PlanRequest.of({**SAID, "rate": "7", "gpu": ("H100",), "spare": 1}))
-    assert [(each.key, each.before, each.after) for each in changes(TODAY_FILE, proposal)] == [
+    assert [(change.key, change.before, change.after) for change in changes(TODAY_FILE, proposal)] == [
         ("rate", "5", "7"),
         ("gpu", "H100, L4", "H100"),
         ("spare", None, "1"),

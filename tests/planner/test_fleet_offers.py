@@ -83,7 +83,7 @@ def test_a_layout_that_breaks_the_slo_alone_takes_no_better_ones_place() -> None
     both = offer("cheap", "L4", 1, 0.1), offer("quick", "H100-SXM", 1, 3.0)
     slo = parse_slos("ttft_p99=0.1")
     made = fleet_machines(MODEL, ENGINE, both, curve("24x2"), slo, FleetMarket(today=TODAY), measured=1)
-    assert [each.gpu for each in made.kinds.values()] == ["H100-SXM"]
+    assert [kind.gpu for kind in made.kinds.values()] == ["H100-SXM"]
     assert "one request at a time" in made.refused["1×L4 bf16"]
 
 
@@ -229,7 +229,7 @@ def test_a_fleet_stays_in_one_region_unless_told() -> None:
         )
         for anywhere in (False, True)
     )
-    assert len({(each.provider, each.region) for each in report.machines}) == 1
+    assert len({(machine.provider, machine.region) for machine in report.machines}) == 1
     assert report.chosen_place
     assert mixed.plan.usd_per_month <= report.plan.usd_per_month * (1 + mixed.plan.gap)
 

@@ -50,7 +50,7 @@ def test_the_stairs_are_what_the_planner_would_pay() -> None:
         assert ours >= best.usd_per_month * (1 - 1e-9)
         # Only hardware picked near the volumes asked about competes; it is never far from the best.
         assert ours <= best.usd_per_month * 1.5
-    assert {each.kind.name for each in kinds} == {each.name for each in hosted.kinds}
+    assert {kind.kind.name for kind in kinds} == {kind.name for kind in hosted.kinds}
 
 
 def test_machines_of_one_name_are_told_apart_by_their_gpus() -> None:
@@ -58,7 +58,7 @@ def test_machines_of_one_name_are_told_apart_by_their_gpus() -> None:
     same = tuple(offer("H100-SXM", gpus, usd, instance="box") for gpus, usd in ((8, 18.0), (1, 3.0)))
     _, kinds = self_hosted(hosting(offers=same, quick=True), [1.0])
     assert kinds
-    bought = {(each.kind.gpus_per_purchase, each.kind.usd_per_purchase) for each in kinds}
+    bought = {(kind.kind.gpus_per_purchase, kind.kind.usd_per_purchase) for kind in kinds}
     assert bought <= {(1, 3.0 * 730), (8, 18.0 * 730)}
 
 
@@ -84,7 +84,7 @@ def test_break_evens_beyond_the_planned_volumes_are_named(monkeypatch: pytest.Mo
     monkeypatch.setattr(breakeven, "_MOST_STUDIES", 2)
     few, _ = self_hosted(hosting(quick=True), prices)
     meets = [break_even(few, "", price) for price in prices]
-    met = {volume for each in meets for volume in (each.first_tokens_per_month, each.stays_tokens_per_month)}
+    met = {volume for meet in meets for volume in (meet.first_tokens_per_month, meet.stays_tokens_per_month)}
     assert few.not_planned_for
     assert all(any(volume == pytest.approx(each) for each in met if each) for volume in few.not_planned_for)
 
@@ -134,4 +134,4 @@ def test_an_own_offer_is_planned_with(tmp_path: Path) -> None:
     write_offers(tmp_path / "mine.csv", [own_offer(bought, find_gpu("H100"), date(2026, 11, 15))])
     asked = hosting(offers=load_offers(tmp_path / "mine.csv"), quick=True)
     hosted, _ = self_hosted(asked, [1.0])
-    assert all("own" in each.name for each in hosted.kinds)
+    assert all("own" in kind.name for kind in hosted.kinds)

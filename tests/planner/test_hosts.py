@@ -58,7 +58,7 @@ def test_fewer_bits_do_not_save_by_moving_to_a_host_without_memory() -> None:
     thin, enough = offer("H100-SXM", 1, 1.0, memory_gb=8), offer("H100-SXM", 1, 2.0, memory_gb=24)
     now = Setup(SMALL, load_of_shape(5, "1000", "300"), (thin, enough), TODAY, SLOS)
     bills = [Bills().of(each) for each in (now, now.deployed(weights=Precision.int4))]
-    assert [each.usd_per_month for each in bills if isinstance(each, SetupBill)] == [2 * 730.0] * 2
+    assert [bill.usd_per_month for bill in bills if isinstance(bill, SetupBill)] == [2 * 730.0] * 2
 
 
 def test_a_host_too_small_is_refused_with_its_figures_and_one_that_does_not_tell_is_not() -> None:
@@ -67,7 +67,7 @@ def test_a_host_too_small_is_refused_with_its_figures_and_one_that_does_not_tell
         for each in (offer("H100-SXM", 8, 20.0, memory_gb=64), offer("H100-SXM", 8, 22.0))
     ]
     hosts, refused = hosts_of(LARGE, sold)
-    assert [each.offer.usd_per_hour for each in hosts.machines] == [22.0]
+    assert [machine.offer.usd_per_hour for machine in hosts.machines] == [22.0]
     assert "the host has 64 GB" in refused[0][1].reason
     assert [room_for(LARGE)(each.offer) for each in sold] == [False, True]
 
@@ -96,7 +96,7 @@ def test_a_price_that_other_verbs_pass_over_says_so_where_it_is_listed() -> None
     assert "too little memory" in seen.getvalue()
     kept, _ = usable([old, thin, fine], (Terms.on_demand,), None, None, TODAY)
     hosts, _ = hosts_of(SMALL, kept)
-    assert [each.offer.instance for each in hosts.machines] == ["fine"]
+    assert [machine.offer.instance for machine in hosts.machines] == ["fine"]
 
 
 def test_a_replica_is_not_split_over_the_gpus_that_others_leave() -> None:

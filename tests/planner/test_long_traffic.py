@@ -47,7 +47,7 @@ def test_the_busiest_part_decides_nothing_that_the_whole_would_not(monkeypatch: 
         made = size(DAY)
         assert isinstance(made, Sized)
         found.append((made.replicas, made.router, made.outcome))
-        whole.append(sum(each == len(DAY.load.trace) for each in lengths))
+        whole.append(sum(length == len(DAY.load.trace) for length in lengths))
     assert found[0] == found[1]
     assert found[0][0] > 1
     assert whole[1] < whole[0]

@@ -107,7 +107,7 @@ def test_latencies_of_slow_steps_are_those_of_fast_traffic_stretched(monkeypatch
     deployment = made.of(made.plan.best).deployment
     load, slos = slower(CHAT, SLOS, 2.0)
     fast = simulate(deployment, load.trace, FleetSettings(replicas=3)).served
-    assert [each.seconds for each in slos] == [0.25, 0.025]
+    assert [slo.seconds for slo in slos] == [0.25, 0.025]
     make_steps_slow(monkeypatch, 2.0)
     slow = simulate(deployment, CHAT.trace, FleetSettings(replicas=3)).served
     np.testing.assert_allclose(slow.finish_s, 2 * fast.finish_s, rtol=1e-9)

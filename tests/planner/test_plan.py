@@ -110,7 +110,7 @@ def exhaustive(load: Load, slos: tuple[Slo, ...], weights: tuple[Precision, ...]
 def holds(one: Deployment, load: Load, slos: tuple[Slo, ...], replicas: int) -> bool:
     """With the engine's own batch limit, or with the one that the closed form allows."""
     limits: list[int | None] = [None]
-    strictest = min((each.seconds for each in slos if each.latency == "tpot"), default=None)
+    strictest = min((slo.seconds for slo in slos if slo.latency == "tpot"), default=None)
     try:
         limits.append(curve_for(one, load).capacity(strictest).batch)
     except MissesSlo:

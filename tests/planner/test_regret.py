@@ -36,10 +36,10 @@ def largest_regrets_by_hand(studies: tuple[Study, ...]) -> list[float]:
         counts = [each.replicas for each in sized if isinstance(each, Placed)]
         if len(counts) < len(studies):
             continue
-        for each in OFFERS:
-            if each.gpu == hosts.deployment.gpu.key and each.gpus >= hosts.deployment.gpus:
-                per_machine = each.gpus // hosts.deployment.gpus
-                bills = [math.ceil(count / per_machine) * (each.usd_per_hour or 0) * 730 for count in counts]
+        for offer in OFFERS:
+            if offer.gpu == hosts.deployment.gpu.key and offer.gpus >= hosts.deployment.gpus:
+                per_machine = offer.gpus // hosts.deployment.gpus
+                bills = [math.ceil(count / per_machine) * (offer.usd_per_hour or 0) * 730 for count in counts]
                 found.append(max(bill / least - 1 for bill, least in zip(bills, best, strict=True)))
     return sorted(found)
 

@@ -36,7 +36,7 @@ def test_tokens_a_month_are_a_rate() -> None:
 
 def test_ranges_make_three_cases() -> None:
     cases = cases_of(PlanRequest.of({**CHAT, "rate": "2:5:20", "output": "100:300:900"}))
-    assert [(name, each.rate, each.input, each.output) for name, each in cases.items()] == [
+    assert [(name, case.rate, case.input, case.output) for name, case in cases.items()] == [
         ("low", "2", "1000", "100"),
         ("mid", "5", "1000", "300"),
         ("high", "20", "1000", "900"),
@@ -91,7 +91,7 @@ def test_the_days_of_a_huge_load_are_thinned_to_a_share() -> None:
 def test_a_slip_in_a_scenario_is_named(values: dict[str, object], says: list[str]) -> None:
     with pytest.raises(BadInput) as caught:
         questions_in(PlanRequest.of({**CHAT, **values}))
-    assert [each for each in says if each not in str(caught.value)] == []
+    assert [say for say in says if say not in str(caught.value)] == []
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def usd(case: Case) -> float:
 
 def test_every_assumption_is_changed_and_the_strongest_comes_first() -> None:
     base, found = made()
-    names = {each.assumption for each in found.swings}
+    names = {swing.assumption for swing in found.swings}
     traffic = {"requests a second", "prompt tokens", "answer tokens"}
     assert names == traffic | {
         "speed of the replicas",
@@ -41,7 +41,7 @@ def test_every_assumption_is_changed_and_the_strongest_comes_first() -> None:
         "SLO ttft_p99",
         "SLO tpot_p99",
     }
-    swings = [each.usd(found.usd_per_month) for each in found.swings]
+    swings = [swing.usd(found.usd_per_month) for swing in found.swings]
     assert swings == sorted(swings, reverse=True)
     assert base.plan.best is not None
     assert found.usd_per_month == base.plan.best.usd_per_month
@@ -63,7 +63,7 @@ def test_the_bill_at_another_rate_is_that_of_a_plan_for_it() -> None:
     base, _ = made()
     best = base.plan.best
     assert best is not None
-    only = tuple(each for each in OFFERS if each.instance == best.instance)
+    only = tuple(offer for offer in OFFERS if offer.instance == best.instance)
     for case in cases("requests a second"):
         there = study(
             asked(

@@ -143,7 +143,7 @@ def test_other_arrivals_keep_the_requests_and_the_mean_rate() -> None:
 def test_a_larger_batch_and_more_load_never_cost_more_per_token() -> None:
     made = utilization_bills(setup())
     for points in (made.by_batch, made.by_load):
-        prices = [each.bill.usd_per_mtok for each in points if each.bill]
+        prices = [point.bill.usd_per_mtok for point in points if point.bill]
         assert len(prices) > 2
         assert prices == sorted(prices, reverse=True)
 
@@ -247,6 +247,6 @@ def test_the_lines_of_a_bill_sum_to_it_and_its_gpu_hours_to_those_paid(way: str)
     assert hours == pytest.approx(made.gpus_paid * 730)
     assert made.gpus_paid * 730 >= (made.mean_replicas + asked_for.spare) * A100.gpus * 730 * (1 - 1e-9)
     paid_for_memory = math.fsum(line.usd for line in made.bill.lines if line.unit != "GPU-hour")
-    of_one = sum(each.usd_per_gb_hour * each.tier.size_bytes / 1e9 for each in asked_for.memories()) * 730
+    of_one = sum(memory.usd_per_gb_hour * memory.tier.size_bytes / 1e9 for memory in asked_for.memories()) * 730
     by_hand = of_one * (made.replicas + asked_for.spare)
     assert paid_for_memory == pytest.approx(by_hand)

@@ -34,7 +34,7 @@ def sessions(count: int, turns: int = 6) -> Trace:
     order = np.argsort(arrival, kind="stable")
     session, turn = order // turns, order % turns
     blocks = [np.arange((t + 1) * TURN) + s * turns * TURN for s, t in zip(session, turn, strict=True)]
-    starts = np.concatenate([[0], np.cumsum([len(each) for each in blocks])]).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum([len(block) for block in blocks])]).astype(np.int64)
     prefix = PrefixBlocks(np.concatenate(blocks).astype(np.int32), starts, BLOCK, count * turns * TURN)
     return make_trace(arrival[order], tokens[order], np.full(len(order), 20), prefix=prefix)
 

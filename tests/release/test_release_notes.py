@@ -57,7 +57,7 @@ def test_the_layers_of_the_map_are_those_that_are_checked() -> None:
     """In the same order, from the top."""
     contracts = tomllib.loads(text("pyproject.toml"))["tool"]["importlinter"]["contracts"]
     layers = [
-        {each.strip().removeprefix("tokonomics.") for each in layer.split("|")} for layer in contracts[0]["layers"]
+        {part.strip().removeprefix("tokonomics.") for part in layer.split("|")} for layer in contracts[0]["layers"]
     ]
     place = {name: number for number, layer in enumerate(layers) for name in layer}
     drawn = text("docs/architecture.md").partition("```\n")[2].partition("```")[0]

@@ -191,7 +191,7 @@ def test_a_rate_at_which_nobody_was_answered_has_no_point() -> None:
 
 
 def test_without_slos_both_latencies_are_drawn_without_bounds(tmp_path: Path) -> None:
-    chart = capacity_chart([(rate, each.model_copy(update={"slo": ()})) for rate, each in POINTS], "title")
+    chart = capacity_chart([(rate, point.model_copy(update={"slo": ()})) for rate, point in POINTS], "title")
     drawn = panels(chart)
     assert list(drawn) == ["Time to first token, p99", "Time per output token, p99"]
     assert not any("label" in row for panel in drawn.values() for row in rows(panel))

@@ -217,10 +217,10 @@ def test_the_moments_add_up_to_the_whole() -> None:
     simulation = busy()
     parts = moments(simulation, most=50)
     assert 25 <= len(parts) <= 50
-    edges = np.array([each.at_s for each in parts] + [simulation.end_s])
+    edges = np.array([part.at_s for part in parts] + [simulation.end_s])
     lasted = np.diff(edges)
     total = {
-        name: float(sum(getattr(each, name) * span for each, span in zip(parts, lasted, strict=True)))
+        name: float(sum(getattr(part, name) * span for part, span in zip(parts, lasted, strict=True)))
         for name in ("arrivals_per_s", "running", "waiting", "busy_share", "input_tokens_per_s", "output_tokens_per_s")
     }
     served, trace, rows = simulation.served, simulation.trace, simulation.replicas
@@ -238,18 +238,18 @@ def test_those_who_wait_to_the_end_are_as_many_in_the_last_moment() -> None:
     # 300 at once, four at a time: the queue empties evenly, and does so in a last bin that is cut short, too.
     simulation = simulate(on(), make_trace(np.zeros(300), [1000] * 300, [50] * 300), max_sequences=4)
     parts = moments(simulation, most=7)
-    lasted = np.diff([*(each.at_s for each in parts), simulation.end_s])
+    lasted = np.diff([*(part.at_s for part in parts), simulation.end_s])
     assert lasted[-1] < 0.95 * lasted[0]
     waited = float((simulation.served.start_s - simulation.trace.arrival_s).sum())
-    assert float(np.dot([each.waiting for each in parts], lasted)) == pytest.approx(waited)
+    assert float(np.dot([part.waiting for part in parts], lasted)) == pytest.approx(waited)
 
 
 def test_requests_turned_away_after_the_last_work_are_in_the_moments() -> None:
     simulation = simulate(on(), make_trace([0.0, 0.1, 50.0], [1000, 1000, 200_000], [10, 10, 10]))
     parts = moments(simulation)
     width = parts[1].at_s
-    last = [min(width, simulation.end_s - each.at_s) or width for each in parts]
-    assert sum(each.arrivals_per_s * span for each, span in zip(parts, last, strict=True)) == pytest.approx(3)
+    last = [min(width, simulation.end_s - part.at_s) or width for part in parts]
+    assert sum(part.arrivals_per_s * span for part, span in zip(parts, last, strict=True)) == pytest.approx(3)
     assert parts[-1].at_s + width >= 50
 
 
@@ -258,10 +258,10 @@ def test_a_moments_first_tokens_are_those_of_the_requests_that_arrived_in_it() -
     parts = moments(simulation, most=20)
     width = parts[1].at_s
     ttft = simulation.served.first_token_s - simulation.trace.arrival_s
-    for each in parts:
-        inside = (simulation.trace.arrival_s >= each.at_s) & (simulation.trace.arrival_s < each.at_s + width)
+    for part in parts:
+        inside = (simulation.trace.arrival_s >= part.at_s) & (simulation.trace.arrival_s < part.at_s + width)
         known = ttft[inside & ~np.isnan(ttft)]
-        assert each.ttft_p50_s == (pytest.approx(np.median(known)) if len(known) else None)
+        assert part.ttft_p50_s == (pytest.approx(np.median(known)) if len(known) else None)
 
 
 def test_a_busy_replica_shows_how_full_it_is() -> None:
@@ -274,8 +274,8 @@ def test_a_busy_replica_shows_how_full_it_is() -> None:
     host = overhead(on().engine)
     idle = host.request_s + 500 * host.token_s + host.reach_s + host.answer_s
     assert made.utilization == pytest.approx(1 - idle / simulation.end_s, rel=1e-9)
-    assert max(each.kv_share for each in moments(simulation)) > 0.95
-    assert min(each.busy_share for each in moments(simulation)) > 0.99
+    assert max(moment.kv_share for moment in moments(simulation)) > 0.95
+    assert min(moment.busy_share for moment in moments(simulation)) > 0.99
 
 
 def test_taking_turns_splits_equal_requests_evenly() -> None:

@@ -178,7 +178,7 @@ def test_a_tiny_model_is_held_back_by_the_host_of_todays_vllm(gpu: str, users: i
 def test_a_faster_gpu_never_finishes_less_however_slow_the_host() -> None:
     deployments = [on(model="llama-3.2-1b", gpu=gpu) for gpu in ("H100", "H200", "B200")]
     with_host, without = (
-        [ReplicaCurve(each, 128, 1024, steps=steps(each)).capacity().rate for each in deployments]
+        [ReplicaCurve(deployment, 128, 1024, steps=steps(deployment)).capacity().rate for deployment in deployments]
         for steps in (step_model, hostless)
     )
     assert without == sorted(without)
@@ -283,7 +283,7 @@ def test_prompts_and_answers_share_the_gpu_at_full_load() -> None:
     assert seconds_of_prompts + seconds_of_answers == pytest.approx(1, rel=0.02)  # the rest is waiting for the host
 
 
-ENGINES = [each.key for each in all_engines()]
+ENGINES = [all_engine.key for all_engine in all_engines()]
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])

@@ -65,7 +65,7 @@ def off_by(kind: str, decodes: Ints, context: Ints, chunk: Ints, past: Ints, n: 
     # What a prompt's tokens see: all of the past, and of the chunk on average its half, themselves included.
     pairs = tokens * (past + (chunk + 1) / 2)
     columns = (decodes, decodes * context, tokens, n, pairs)
-    rows = zip(*(each.tolist() for each in columns), strict=True)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     found = [step_s(table, batch, float(kv), many, prompts, float(seen)) for batch, kv, many, prompts, seen in rows]
     return np.array(found) / expected - 1
 

@@ -54,9 +54,9 @@ EVERYTHING: dict[str, Any] = {
 
 def test_equal_seeds_give_equal_traces() -> None:
     one, same, other = made(seed=7, **EVERYTHING), made(seed=7, **EVERYTHING), made(seed=8, **EVERYTHING)
-    for each in fields(Trace):
-        if each.name not in ("prefix", "tenants", "source"):
-            np.testing.assert_array_equal(getattr(one, each.name), getattr(same, each.name))
+    for field in fields(Trace):
+        if field.name not in ("prefix", "tenants", "source"):
+            np.testing.assert_array_equal(getattr(one, field.name), getattr(same, field.name))
     assert one.prefix is not None
     assert same.prefix is not None
     np.testing.assert_array_equal(one.prefix.ids, same.prefix.ids)
@@ -126,11 +126,11 @@ def test_saved_conversations_are_read_back_as_they_were(tmp_path: Path) -> None:
     listed = np.diff(trace.prefix.starts) * 64
     assert (listed > trace.input_tokens).mean() > 0.3
     assert (listed <= trace.input_tokens + trace.output_tokens).all()
-    for each in fields(Trace):
-        if each.name not in ("prefix", "source"):
-            np.testing.assert_array_equal(getattr(again, each.name), getattr(trace, each.name))
-    for each in fields(PrefixBlocks):
-        np.testing.assert_array_equal(getattr(again.prefix, each.name), getattr(trace.prefix, each.name))
+    for field in fields(Trace):
+        if field.name not in ("prefix", "source"):
+            np.testing.assert_array_equal(getattr(again, field.name), getattr(trace, field.name))
+    for field in fields(PrefixBlocks):
+        np.testing.assert_array_equal(getattr(again.prefix, field.name), getattr(trace.prefix, field.name))
 
 
 def test_conversations_have_their_mean_turns_and_think_time() -> None:

@@ -31,7 +31,7 @@ def test_a_slo_is_read(text: str, latency: str, statistic: str, seconds: float) 
 )
 def test_slos_that_are_written_out_are_read_back(names: list[tuple[Latency, str]], seconds: float) -> None:
     slos = tuple(Slo(latency=latency, statistic=statistic, seconds=seconds) for latency, statistic in names)
-    assert parse_slos(",".join(f"{each}={each.seconds!r}" for each in slos)) == slos
+    assert parse_slos(",".join(f"{slo}={slo.seconds!r}" for slo in slos)) == slos
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_gaps_are_those_of_the_whole(trace: Trace, made: TraceSummary) -> None:
     gaps = np.diff(trace.arrival_s)
     assert made.gap_cv == pytest.approx(gaps.std() / gaps.mean())
     assert made.same_time == (gaps == 0).mean()
-    assert sum(each.count for each in made.gaps) == (gaps > 0).sum()
+    assert sum(gap.count for gap in made.gaps) == (gaps > 0).sum()
 
 
 def test_the_curve_adds_up(trace: Trace, made: TraceSummary) -> None:
@@ -92,7 +92,7 @@ def test_tenants_are_ordered_by_their_tokens(trace: Trace, made: TraceSummary) -
     tokens = trace.input_tokens + trace.output_tokens
     shares = np.bincount(trace.tenant, tokens) / tokens.sum()
     assert made.tenant_count == 15
-    assert [each.tokens for each in made.tenants] == pytest.approx(sorted(shares, reverse=True)[:10])
+    assert [tenant.tokens for tenant in made.tenants] == pytest.approx(sorted(shares, reverse=True)[:10])
     first = trace.tenants.index(made.tenants[0].name)
     assert made.tenants[0].requests == pytest.approx((trace.tenant == first).mean())
 
@@ -125,7 +125,7 @@ def test_however_rows_are_batched_the_tally_is_the_same(data: st.DataObject) -> 
     whole, parts = tally([0, len(times)], 10**6), tally([0, *cuts, len(times)], len(times))
     assert parts.late == 0
     assert (whole.requests, whole.duration_s) == (parts.requests, parts.duration_s)
-    assert [each.peak for each in whole.windows] == [each.peak for each in parts.windows]
+    assert [window.peak for window in whole.windows] == [window.peak for window in parts.windows]
     np.testing.assert_array_equal(whole.bins.sums, parts.bins.sums)
     assert whole.gaps.squares == pytest.approx(parts.gaps.squares)
     assert whole.gaps.variation == pytest.approx(parts.gaps.variation)

@@ -140,7 +140,7 @@ def background(page: Page) -> str:
 
 def dropped(page: Page, *files: Path | tuple[str, str]) -> None:
     """Lets files fall on the page, as a mouse would."""
-    named = [(each.name, each.read_text()) if isinstance(each, Path) else each for each in files]
+    named = [(file.name, file.read_text()) if isinstance(file, Path) else file for file in files]
     page.evaluate(
         """(files) => {
           const data = new DataTransfer();
@@ -325,7 +325,7 @@ def test_shares_differ_by_points_and_not_by_shares_of_shares(window: Visit) -> N
     page = window.open("?view=plan&rate=5&b.rate=7")
     expect(page.locator(".column .headline")).to_have_count(2)
     cells = page.locator(".compared tbody tr", has_text="Utilisation").locator("td").all_inner_texts()
-    before, after = (float(each.removesuffix("%")) for each in cells[:2])
+    before, after = (float(cell.removesuffix("%")) for cell in cells[:2])
     assert cells[2].endswith("points")
     assert float(cells[2].split()[0].replace("−", "-")) == pytest.approx(after - before, abs=1.1)
 

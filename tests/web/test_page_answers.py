@@ -198,8 +198,8 @@ def test_a_command_uses_the_flags_that_the_command_line_knows(name: str) -> None
     from tokonomics.cli.main import application
 
     made: Any = typer.main.get_command(application(name))
-    taken = {flag for each in made.commands[name].params for flag in (*each.opts, *each.secondary_opts)}
-    assert {each.flag for each in verbs()[name].parameters.values() if each.flag} <= taken
+    taken = {flag for param in made.commands[name].params for flag in (*param.opts, *param.secondary_opts)}
+    assert {parameter.flag for parameter in verbs()[name].parameters.values() if parameter.flag} <= taken
 
 
 def test_what_fleet_is_asked_is_written_with_its_own_flags() -> None:

@@ -233,7 +233,7 @@ def _all_shipped(day: dt.date) -> tuple[ApiPrice, ...]:
 @cache
 def _snapshot_date() -> dt.date | None:
     """The newest day on which the snapshot says a price was verified: it is at least that young as a whole."""
-    days = [_day_checked(each.price_comments) for each in _providers()]
+    days = [_day_checked(provider.price_comments) for provider in _providers()]
     days += [_day_checked(model.price_comments) for host in _providers() for model in host.models]
     return max((day for day in days if day), default=None)
 

@@ -78,7 +78,7 @@ class Engine(Noun):
 
     @model_validator(mode="after")
     def _defaults_cover_every_device(self) -> Self:
-        sizes = [each.at_least_gib for each in self.defaults]
+        sizes = [default.at_least_gib for default in self.defaults]
         if sizes != sorted(sizes, reverse=True) or not sizes or sizes[-1] != 0 or self.defaults[-1].except_gpus:
             raise ValueError("defaults must be listed by memory, largest first, the last for every device")
         return self
@@ -86,7 +86,7 @@ class Engine(Noun):
     def defaults_on(self, gpu: Gpu) -> Defaults:
         """The defaults it picks on that device."""
         gib = gpu.memory_bytes / GIB
-        return next(each for each in self.defaults if gib >= each.at_least_gib and gpu.key not in each.except_gpus)
+        return next(one for one in self.defaults if gib >= one.at_least_gib and gpu.key not in one.except_gpus)
 
     def memory_text(self, gpu: Gpu) -> str:
         """What its memory setting means on that device, in words."""
@@ -137,4 +137,4 @@ def all_engines() -> tuple[Engine, ...]:
 
 def find_engine(name: str) -> Engine:
     """The engine of that name."""
-    return resolve("engine", name, all_engines(), fix=f"Known: {', '.join(each.key for each in all_engines())}.")
+    return resolve("engine", name, all_engines(), fix=f"Known: {', '.join(engine.key for engine in all_engines())}.")

@@ -128,7 +128,7 @@ def _our_rows() -> tuple[ModelRow, ...]:
 @lru_cache(maxsize=512)
 def _our_spec(key: str) -> ModelSpec:
     """One row of ours, read once."""
-    row = next(each for each in _our_rows() if each.key == key)
+    row = next(our_row for our_row in _our_rows() if our_row.key == key)
     table = row.table
     return from_config(
         _with_nulls(table["config"]),
@@ -173,7 +173,7 @@ def _user_row(key: str, table: Mapping[str, Any]) -> ModelRow:
         if not isinstance(table.get(field, ""), str):
             raise BadInput(f"field '{field}' needs a string", where=where)
     aliases = table.get("aliases", [])
-    if not isinstance(aliases, list) or not all(isinstance(each, str) for each in aliases):
+    if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
         raise BadInput("field 'aliases' needs a list of strings", where=where)
     return ModelRow(key, table.get("name", key), tuple(aliases), table, where, False)
 

@@ -374,7 +374,7 @@ class ModelSpec(Noun):
             "moe": self.is_moe,
             "checkpoint": self.checkpoint.value,
             "weight_bytes": {each.value: self.weight_bytes(each) for each in Precision},
-            "kv_bytes_per_token": {each.value: self.kv_bytes_per_token(each) for each in KV_PRECISIONS},
+            "kv_bytes_per_token": {precision.value: self.kv_bytes_per_token(precision) for precision in KV_PRECISIONS},
             "flops_per_token": self.flops_per_token(context=0),
             "published": self.published.model_dump() if self.published else None,
             "source": self.source,

@@ -63,13 +63,13 @@ def terms() -> list[Value]:
 def weights() -> list[Value]:
     from tokonomics.catalog.precision import WEIGHT_PRECISIONS
 
-    return [(each.value, f"{each.bits} bits") for each in WEIGHT_PRECISIONS]
+    return [(precision.value, f"{precision.bits} bits") for precision in WEIGHT_PRECISIONS]
 
 
 def kv() -> list[Value]:
     from tokonomics.catalog.precision import KV_PRECISIONS
 
-    return [(each.value, f"{each.bits} bits") for each in KV_PRECISIONS]
+    return [(precision.value, f"{precision.bits} bits") for precision in KV_PRECISIONS]
 
 
 def samples() -> list[Value]:

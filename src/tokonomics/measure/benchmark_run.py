@@ -123,7 +123,7 @@ class LoadPoint(Noun):
     def _totals_are_sums(self) -> Self:
         if not self.records:
             return self
-        good = [each for each in self.records if each.error is None]
+        good = [record for record in self.records if record.error is None]
         sums = {
             "completed": len(good),
             "failed": len(self.records) - len(good),
@@ -188,7 +188,7 @@ def latencies(values: Sequence[float] | ArrayLike, weights: ArrayLike | None = N
         reached = np.cumsum(counts[order]) / counts.sum()
         places = np.searchsorted(reached, np.asarray(PERCENTILES) / 100, side="left")
         mean, found = float(np.average(seen, weights=counts)), seen[order][np.minimum(places, len(seen) - 1)]
-    return Latencies(mean=mean, **{f"p{each}": float(at) for each, at in zip(PERCENTILES, found, strict=True)})
+    return Latencies(mean=mean, **{f"p{rank}": float(at) for rank, at in zip(PERCENTILES, found, strict=True)})
 
 
 def point_from_records(

@@ -123,11 +123,11 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
         with using(profile):
             members = _groups(evidence.rows, reasons)
             groups = [_group(rows, hold_out) for rows in members]
-    fitted = _widened([each.correction for each in groups if each.correction])
+    fitted = _widened([group.correction for group in groups if group.correction])
     scopes = {_scope(each) for each in fitted}
-    kept = [each for each in evidence.corrections if _scope(each) not in scopes]
-    if not fitted and not kept and evidence.kernels is None and not any(each.held_out for each in groups):
-        refusals = ["; ".join([f"{each.what}: {each.refused}", *each.doubts]) for each in groups if each.refused]
+    kept = [correction for correction in evidence.corrections if _scope(correction) not in scopes]
+    if not fitted and not kept and evidence.kernels is None and not any(group.held_out for group in groups):
+        refusals = ["; ".join([f"{group.what}: {group.refused}", *group.doubts]) for group in groups if group.refused]
         said = "; ".join(refusals) or _most_common(reasons)
         told = f"{option('model')}, {option('gpu')}, {option('engine')} and {option('weights')}"
         fix = f"{told} say what files do not; docs/calibrate.md says what is needed."

@@ -54,7 +54,7 @@ class Steps:
     pairs: Array
 
     def where(self, chosen: NDArray[np.bool_]) -> "Steps":
-        return Steps(*(each[chosen] for each in vars(self).values()))
+        return Steps(*(var[chosen] for var in vars(self).values()))
 
 
 class StepFit(Noun):

@@ -143,7 +143,7 @@ def _simulator() -> Iterator[Check]:
     if not missing:
         seen = "compiled, and kept for the next run"
     others = [each for each in folder.parent.glob("compiled-*") if each != folder] if folder else []
-    size = sum(file.stat().st_size for each in others for file in each.rglob("*") if file.is_file())
+    size = sum(file.stat().st_size for other in others for file in other.rglob("*") if file.is_file())
     fix = None
     if folder and others:
         seen += f"; beside it code of {plural(len(others), 'other version')}, {gigabytes(size)}"

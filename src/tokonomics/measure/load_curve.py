@@ -63,7 +63,7 @@ def keeps(point: LoadPoint, slos: Sequence[Slo]) -> tuple[KeptLoad, ...]:
 
 
 def holds(point: LoadPoint, slos: Sequence[Slo]) -> bool:
-    return point.error_share <= MOST_ERRORS and all(each.kept for each in keeps(point, slos))
+    return point.error_share <= MOST_ERRORS and all(keep.kept for keep in keeps(point, slos))
 
 
 def judge(

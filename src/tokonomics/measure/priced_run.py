@@ -315,7 +315,7 @@ def _figures(metric: Metric, spread: Latencies | None, known: bool) -> list[tupl
 
 def _facts(point: LoadPoint, replicas: int, users: int | None) -> RunFacts:
     """Of one replica, which gets every so-manieth request."""
-    answered = [each for each in point.records if each.error is None and each.input_tokens and each.output_tokens]
+    answered = [sent for sent in point.records if sent.error is None and sent.input_tokens and sent.output_tokens]
     mine = sorted(answered, key=lambda each: each.sent_s)[::replicas]
     count = len(mine) or math.ceil((point.completed or 0) / replicas)
     return RunFacts(

@@ -99,7 +99,7 @@ def validate(rows: Sequence[Measurement | Unread]) -> tuple[Validation, list[Sco
             rows=len(rows),
             predicted=len(predictions),
             not_predicted=dict(reasons.most_common()),
-            splits=dict(Counter(each.measurement.split for each in predictions if each.measurement.split)),
+            splits=dict(Counter(row.measurement.split for row in predictions if row.measurement.split)),
             overall=summary(predictions) if predictions else None,
             groups={name: _grouped(predictions, key) for name, key in _GROUPS.items()},
             ranking=_ranking(predictions),
@@ -132,14 +132,14 @@ def steps_of(row: Measurement) -> StepModel:
 
 def summary(predictions: Sequence[ScoredPrediction]) -> ErrorSummary:
     """The four figures of a group."""
-    errors = [each.error for each in predictions]
+    errors = [prediction.error for prediction in predictions]
     sizes = sorted(abs(error) for error in errors)
     return ErrorSummary(
         n=len(errors),
         median_abs_log_error=statistics.median(sizes),
         p90_abs_log_error=sizes[math.ceil(0.9 * len(sizes)) - 1],
         bias=statistics.median(errors),
-        inside_interval=sum(each.inside for each in predictions) / len(predictions),
+        inside_interval=sum(prediction.inside for prediction in predictions) / len(predictions),
     )
 
 
@@ -387,19 +387,19 @@ def _grouped(
     predictions: Iterable[ScoredPrediction], key: Callable[[ScoredPrediction], str]
 ) -> dict[str, ErrorSummary]:
     members: dict[str, list[ScoredPrediction]] = defaultdict(list)
-    for each in predictions:
-        members[key(each)].append(each)
+    for prediction in predictions:
+        members[key(prediction)].append(prediction)
     return {name: summary(group) for name, group in sorted(members.items())}
 
 
 def _ranking(predictions: Iterable[ScoredPrediction]) -> RankingScore:
     """Spearman's rank correlation of predicted and measured, within what differs only in its GPUs."""
     alike: dict[tuple[object, ...], list[ScoredPrediction]] = defaultdict(list)
-    for each in predictions:
-        row = each.measurement
+    for prediction in predictions:
+        row = prediction.measurement
         if row.metric is not Metric.ttft_s:  # in a closed loop the wait for the others' prompts, not the GPU's speed
             what = (row.source, row.model, row.engine, row.engine_version, row.weights, row.figure, row.mode)
-            alike[*what, row.input_tokens, row.output_tokens, row.batch, row.rate].append(each)
+            alike[*what, row.input_tokens, row.output_tokens, row.batch, row.rate].append(prediction)
     correlations, members = [], 0
     for group in alike.values():
         kinds = {(find_gpu(each.measurement.gpu).key, each.measurement.gpus) for each in group}

@@ -53,14 +53,14 @@ class FleetKind(Noun):
 
     def capacity(self, replicas: int) -> float:
         """Tokens a month of so many replicas, spare ones not counted."""
-        each = next(each for each in reversed(self.holds) if each.replicas <= max(1, replicas))
+        each = next(hold for hold in reversed(self.holds) if hold.replicas <= max(1, replicas))
         return max(0, replicas) * each.tokens_per_month
 
     def replicas(self, tokens_per_month: float) -> int:
         """The fewest that hold the volume, spare ones not counted."""
-        ends = [each.replicas - 1 for each in self.holds[1:]]
-        for each, last in zip(self.holds, [*ends, math.inf], strict=True):
-            needed = max(each.replicas, math.ceil(tokens_per_month / each.tokens_per_month * (1 - _SAME)))
+        ends = [hold.replicas - 1 for hold in self.holds[1:]]
+        for hold, last in zip(self.holds, [*ends, math.inf], strict=True):
+            needed = max(hold.replicas, math.ceil(tokens_per_month / hold.tokens_per_month * (1 - _SAME)))
             if needed <= last:
                 return needed
         raise AssertionError("the last size has no end")
@@ -77,8 +77,8 @@ class FleetKind(Noun):
         first = self.purchases(0.0)
         bought = np.arange(first, last + 1)
         replicas = bought * self.replicas_per_purchase - self.spare
-        sizes = np.array([each.replicas for each in self.holds])
-        each_holds = np.array([each.tokens_per_month for each in self.holds])
+        sizes = np.array([hold.replicas for hold in self.holds])
+        each_holds = np.array([hold.tokens_per_month for hold in self.holds])
         held = each_holds[np.searchsorted(sizes, np.maximum(replicas, 1), side="right") - 1]
         ends: Floats = np.maximum(replicas, 0) * held
         bills: Floats = np.asarray(bought * self.usd_per_purchase, dtype=np.float64)
@@ -92,7 +92,7 @@ class FleetKind(Noun):
     def scaled(self, capacity: float = 1.0, price: float = 1.0) -> "FleetKind":
         """The same machines, so many times as capable and as dear."""
         holds = tuple(
-            each.model_copy(update={"tokens_per_month": each.tokens_per_month * capacity}) for each in self.holds
+            hold.model_copy(update={"tokens_per_month": hold.tokens_per_month * capacity}) for hold in self.holds
         )
         return self.model_copy(update={"holds": holds, "usd_per_purchase": self.usd_per_purchase * price})
 
@@ -136,17 +136,17 @@ class SelfHosted(Noun):
 
     @property
     def fixed_usd(self) -> float:
-        return math.fsum(each.usd_per_month for each in self.extras)
+        return math.fsum(extra.usd_per_month for extra in self.extras)
 
     @property
     def per_machine_usd(self) -> float:
         """Dollars on the bill for each dollar of machines."""
-        return 1.0 + math.fsum(each.share_of_machines for each in self.extras)
+        return 1.0 + math.fsum(extra.share_of_machines for extra in self.extras)
 
     @property
     def usd_per_mtok_full(self) -> float:
         """The lowest that one more token can come to: full machines of the best kind."""
-        return min(each.usd_per_mtok_full for each in self.kinds) * self.per_machine_usd
+        return min(kind.usd_per_mtok_full for kind in self.kinds) * self.per_machine_usd
 
     def kind(self, tokens_per_month: float) -> FleetKind:
         """The cheapest kind at a volume."""
@@ -168,16 +168,16 @@ class SelfHosted(Noun):
             usd_per_unit=kind.usd_per_purchase / (kind.gpus_per_purchase * HOURS_PER_MONTH),
         )
         lines = [machines]
-        for each in self.extras:
-            share = each.share_of_machines * machines.usd
+        for extra in self.extras:
+            share = extra.share_of_machines * machines.usd
             lines.append(
-                CostLine(name=each.name, quantity=1, unit="month", usd_per_unit=each.usd_per_month + share),
+                CostLine(name=extra.name, quantity=1, unit="month", usd_per_unit=extra.usd_per_month + share),
             )
         return CostTree(name="self-hosted, one month", lines=tuple(lines))
 
     def stairs(self, until: float) -> tuple[Floats, Floats]:
         """Where each stair of the bill ends and what it costs: the lower envelope of all kinds."""
-        made = [each.stairs(until) for each in self.kinds]
+        made = [kind.stairs(until) for kind in self.kinds]
         ends = np.unique(np.concatenate([each for each, _ in made] + [np.array([until])]))
         ends = ends[(ends > 0) & (ends <= until * (1 + _SAME))]
         bills = np.full(len(ends), math.inf)
@@ -189,7 +189,7 @@ class SelfHosted(Noun):
 
     def scaled(self, capacity: float = 1.0, price: float = 1.0) -> "SelfHosted":
         """With machines so many times as capable and as dear; people cost what they cost."""
-        return self.model_copy(update={"kinds": tuple(each.scaled(capacity, price) for each in self.kinds)})
+        return self.model_copy(update={"kinds": tuple(kind.scaled(capacity, price) for kind in self.kinds)})
 
 
 MACHINES = "machines"
@@ -244,7 +244,7 @@ def break_even(hosted: SelfHosted, api: str, usd_per_mtok: float) -> BreakEven:
         )
         return BreakEven.model_validate(known | none | {"never": why})
     # A kind whose full machines are dearer than the API is never below its line, and makes no crossing.
-    able = [each for each in hosted.kinds if each.usd_per_mtok_full * hosted.per_machine_usd < usd_per_mtok]
+    able = [kind for kind in hosted.kinds if kind.usd_per_mtok_full * hosted.per_machine_usd < usd_per_mtok]
     kept = tuple(each for each in able if each.purchases(until) <= MOST_STAIRS)
     stairs = hosted.model_copy(update={"kinds": kept}).stairs(until)
     windows = _windows(*stairs, usd_per_mtok / TOKENS_PER_MTOK)
@@ -323,7 +323,7 @@ def swings(
         return Swing(what=what, found=break_even(hosted.scaled(capacity, price), api, usd_per_mtok * token))
 
     made = [at(f"machines filled to {percent(share)} of what they hold", capacity=share) for share in filled]
-    made += [at(f"speed {_off(each)} (80 % interval)", capacity=each) for each in speeds]
+    made += [at(f"speed {_off(speed)} (80 % interval)", capacity=speed) for speed in speeds]
     made += [at(f"machines at {each:g}× the price", price=each) for each in PRICED]
     made += [at(f"the API at {each:g}× the price", token=each) for each in PRICED]
     return made

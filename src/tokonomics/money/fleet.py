@@ -152,14 +152,14 @@ class FleetPlan(Noun):
     def committed_usd(self) -> float:
         """Owed from the first day: every reserved machine to the end of its commitment."""
         return math.fsum(
-            each.usd_per_hour * max(each.by_hour) * 12 * HOURS_PER_MONTH * _YEARS.get(each.place or "", 1)
-            for each in self.purchases
-            if each.terms is Terms.reserved
+            purchase.usd_per_hour * max(purchase.by_hour) * 12 * HOURS_PER_MONTH * _YEARS.get(purchase.place or "", 1)
+            for purchase in self.purchases
+            if purchase.terms is Terms.reserved
         )
 
     def machines(self, terms: Terms | None = None) -> tuple[int, ...]:
         """By hour, on those terms or on any."""
-        chosen = [each.by_hour for each in self.purchases if terms in (None, each.terms)]
+        chosen = [purchase.by_hour for purchase in self.purchases if terms in (None, purchase.terms)]
         return tuple(sum(hour) for hour in zip(*chosen, strict=True)) or (0,) * self.hours
 
 

@@ -52,15 +52,15 @@ def availability(
     plan: FleetPlan, offers: Mapping[str, FleetOffer], demand: Demand, wishes: Wishes, correlation: float
 ) -> Availability:
     """Of a plan, over the hours of its demand."""
-    zones = sorted({each.place or "" for each in plan.purchases if each.terms is Terms.spot})
+    zones = sorted({purchase.place or "" for purchase in plan.purchases if purchase.terms is Terms.spot})
     gone = [_gone(zone, plan.purchases, offers, wishes) for zone in zones]
     states = list(_states(gone, correlation))
     mix = demand.mix
     seen: dict[tuple[float, ...], tuple[float, float]] = {}
     zones_hold = holds = 0.0
     for hour in range(demand.hours):
-        counts = tuple(each.by_hour[hour] for each in plan.purchases)
-        rates = {name: each[hour] for name, each in demand.rates.items()}
+        counts = tuple(purchase.by_hour[hour] for purchase in plan.purchases)
+        rates = {name: rate[hour] for name, rate in demand.rates.items()}
         key = (*counts, *rates.values())
         if key not in seen:
             seen[key] = _hour(plan.purchases, counts, rates, offers, zones, states, mix)
@@ -169,10 +169,10 @@ def missing_share(offer: FleetOffer) -> float:
 def _gone(zone: str, purchases: Sequence[FleetPurchase], offers: Mapping[str, FleetOffer], wishes: Wishes) -> float:
     """The share of time in which a zone's machines are missing; of several offers the largest."""
     return max(
-        1 - counted_share(offers[each.offer], market, wishes)
-        for each in purchases
-        if each.terms is Terms.spot and each.place == zone
-        for market in offers[each.offer].spot
+        1 - counted_share(offers[purchase.offer], market, wishes)
+        for purchase in purchases
+        if purchase.terms is Terms.spot and purchase.place == zone
+        for market in offers[purchase.offer].spot
         if market.zone == zone
     )
 
@@ -211,9 +211,9 @@ def _hour(
     for gone, chance in states:
         lost = {zones[index] for index in gone}
         present = [
-            (offers[each.offer], number)
-            for each, number in zip(purchases, counts, strict=True)
-            if number and not (each.terms is Terms.spot and each.place in lost)
+            (offers[purchase.offer], number)
+            for purchase, number in zip(purchases, counts, strict=True)
+            if number and not (purchase.terms is Terms.spot and purchase.place in lost)
         ]
         room, _ = shared_out(present, rates)
         if room < _ENOUGH:

@@ -35,7 +35,7 @@ def compare(
     least_usd = plan.expected_usd * (1 - plan.gap)
     others: dict[Terms, FleetPlan] = {}
     for terms in (Terms.on_demand, Terms.reserved):
-        if {each.terms for each in plan.purchases} <= {terms}:
+        if {purchase.terms for purchase in plan.purchases} <= {terms}:
             others[terms] = plan  # It is that way to buy already.
             continue
         left = [offer for offer in (stripped(each, terms) for each in offers) if offer.prices]

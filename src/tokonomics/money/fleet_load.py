@@ -30,7 +30,7 @@ def shared_out(present: Present, rates: Mapping[str, float]) -> tuple[float, dic
     shares = {name: each / each.sum() if each.sum() > 0 else np.zeros(len(present)) for name, each in capacity.items()}
     if not asked:
         return math.inf, shares
-    if any(not each.sum() for each in shares.values()):
+    if any(not share.sum() for share in shares.values()):
         return 0.0, shares
     if len(asked) == 1:
         ((name, rate),) = asked.items()
@@ -66,4 +66,4 @@ def _least_load(
     shares = {
         name: np.asarray(found.x[place * offers : (place + 1) * offers], np.float64) for place, name in enumerate(names)
     }
-    return 1 / max(float(found.x[-1]), 1e-12), {name: each / each.sum() for name, each in shares.items()}
+    return 1 / max(float(found.x[-1]), 1e-12), {name: share / share.sum() for name, share in shares.items()}

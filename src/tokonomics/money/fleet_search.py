@@ -268,8 +268,8 @@ def _by_windows(
     shift = (hours // 2) * (turn % 2)
     for begin in range(shift, demand.hours + shift, hours):
         inside = np.arange(begin, min(begin + hours, demand.hours + shift)) % demand.hours
-        rates = {name: tuple(np.asarray(each)[inside].tolist()) for name, each in demand.rates.items()}
-        if hours == 1 and (same := done.get(key := tuple(each[0] for each in rates.values()))) is not None:
+        rates = {name: tuple(np.asarray(rate)[inside].tolist()) for name, rate in demand.rates.items()}
+        if hours == 1 and (same := done.get(key := tuple(rate[0] for rate in rates.values()))) is not None:
             counts[:, inside[0]] = counts[:, same]
             continue
         if left() <= 0:

@@ -95,7 +95,7 @@ def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
         hourly("staff", purchase.staff_usd_per_year / HOURS_PER_YEAR),
     )
     return CostTree(
-        name=f"an hour of {purchase.gpus}×{gpu.key}, owned", lines=tuple(each for each in lines if each.usd)
+        name=f"an hour of {purchase.gpus}×{gpu.key}, owned", lines=tuple(line for line in lines if line.usd)
     )
 
 

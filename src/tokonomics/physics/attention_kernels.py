@@ -319,7 +319,7 @@ def _backends(op: Op, source: str, backend: str) -> tuple[str, ...]:
     TensorRT-LLM, TGI and llama.cpp have no timings here: at each point the faster of the engines' kernels, as those
     engines choose among the same libraries.
     """
-    timed = [each for each in _tables()[op][source] if each != "pytorch" or backend == "pytorch"]
+    timed = [table for table in _tables()[op][source] if table != "pytorch" or backend == "pytorch"]
     if backend in timed:
         return (backend,)
     if backend in ("vllm", "sglang", "pytorch"):

@@ -268,7 +268,7 @@ class Profile(Noun):
     @property
     def gpus(self) -> tuple[str, ...]:
         """GPUs that it speaks of."""
-        named = [each.gpu for each in self.corrections] + ([self.kernels.gpu] if self.kernels else [])
+        named = [correction.gpu for correction in self.corrections] + ([self.kernels.gpu] if self.kernels else [])
         return tuple(dict.fromkeys(named))
 
     def kernels_of(self, gpu: Gpu) -> Kernels | None:
@@ -277,7 +277,7 @@ class Profile(Noun):
 
     def correction_of(self, deployment: Deployment, engine: str) -> Correction | None:
         """The most special one that covers a deployment."""
-        found = [each for each in self.corrections if each.covers(deployment, engine)]
+        found = [correction for correction in self.corrections if correction.covers(deployment, engine)]
         return max(
             found, key=lambda each: sum(part is not None for part in (each.model, each.weights, each.tp)), default=None
         )
@@ -285,7 +285,7 @@ class Profile(Noun):
     def summary(self) -> str:
         """In one line."""
         parts = [f"kernels of {self.kernels.gpu} probed"] if self.kernels else []
-        parts += [each.summary() for each in self.corrections]
+        parts += [correction.summary() for correction in self.corrections]
         return f"profile {self.name} of {self.made}: {'; '.join(parts) or 'empty'}"
 
 

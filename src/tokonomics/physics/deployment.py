@@ -101,7 +101,7 @@ def deploy(
     weights = weights or model.served
     reason = why_not_run(engine, gpu, weights, kv)
     if reason:
-        others = [each.key for each in all_engines() if why_not_run(each, gpu, weights, kv) is None]
+        others = [other.key for other in all_engines() if why_not_run(other, gpu, weights, kv) is None]
         raise BadInput(reason, fix=f"These engines do: {', '.join(others)}." if others else None)
     return Deployment(
         model=model,

@@ -95,7 +95,7 @@ def head_s(deployment: Deployment, backend: str, sequences: Array, own: Kernels 
 def least_tokens_s(deployment: Deployment, tokens: Array) -> Array:
     """What the datasheet allows: weights read once at full bandwidth, matrix products at peak FLOP/s."""
     model, gpu = deployment.model, deployment.gpu
-    read = np.array([step_weight_bytes(deployment, each) for each in tokens]) / gpu.bandwidth_bytes_per_s
+    read = np.array([step_weight_bytes(deployment, token) for token in tokens]) / gpu.bandwidth_bytes_per_s
     token_s = 0.0
     for group in model.groups:
         for n, k, weights in dense_products(group, deployment):

@@ -107,9 +107,9 @@ def overhead(engine: Engine, year: int = NEWEST, version: str | None = None) -> 
     eras = sorted(_fitted().engines[engine.key].items())
     given = version_numbers(version)
     if given:
-        begun = [each for _, each in eras if version_numbers(each.since_version) <= given]
+        begun = [era for _, era in eras if version_numbers(era.since_version) <= given]
     else:
-        begun = [each for start, each in eras if start <= year]
+        begun = [era for start, era in eras if start <= year]
     return begun[-1] if begun else eras[0][1]
 
 

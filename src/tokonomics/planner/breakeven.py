@@ -332,7 +332,7 @@ def report(
         left_out=left_out,
         found=found,
         swings=tuple(moved),
-        bills=tuple(bill_at(hosted, prices, each) for each in volumes),
+        bills=tuple(bill_at(hosted, prices, volume) for volume in volumes),
         own_tokens_per_month=own_tokens_per_month,
     )
 

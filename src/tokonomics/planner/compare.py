@@ -51,10 +51,10 @@ class Comparison(Noun):
     """Model and GPU of the pairs that no other beats in both price and quality; empty without qualities."""
 
     def cell(self, model: str, gpu: str) -> Cell:
-        return next(each for each in self.cells if (each.model, each.gpu) == (model, gpu))
+        return next(cell for cell in self.cells if (cell.model, cell.gpu) == (model, gpu))
 
     def cheapest(self) -> Cell | None:
-        priced = [each for each in self.cells if each.usd_per_mtok is not None]
+        priced = [cell for cell in self.cells if cell.usd_per_mtok is not None]
         return min(priced, key=lambda each: each.usd_per_mtok or 0.0, default=None)
 
 
@@ -73,8 +73,8 @@ def compare(
             mine = [offer for offer in question.offers if offer.gpu == gpu]
             made = study(replace(question, offers=mine)).plan
             cells.append(_cell(question, gpu, made, scores.get(question.model.key)))
-    used = [gpu for gpu in gpus if any(each.pick and each.gpu == gpu for each in cells)]
-    lowest = {gpu: min(each.usd_per_mtok or float("inf") for each in cells if each.gpu == gpu) for gpu in used}
+    used = [gpu for gpu in gpus if any(cell.pick and cell.gpu == gpu for cell in cells)]
+    lowest = {gpu: min(cell.usd_per_mtok or float("inf") for cell in cells if cell.gpu == gpu) for gpu in used}
     first = questions[0]
     return Comparison(
         workload=first.load.workload,
@@ -109,7 +109,7 @@ def _reason(made: Plan) -> str:
 
 def front(cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
     """Pairs that no other pair beats: at least as good for less, or better for as little; the cheapest first."""
-    scored = [(each, each.usd_per_mtok, each.quality) for each in cells]
+    scored = [(cell, cell.usd_per_mtok, cell.quality) for cell in cells]
     priced = sorted(
         ((price, -score, each) for each, price, score in scored if price is not None and score is not None),
         key=lambda row: (row[0], row[1], row[2].gpu),

@@ -162,7 +162,7 @@ def weights_for(job: DeployJob, converted_on_load: Iterable[Precision]) -> Weigh
 
 def catalogue_repository(model: ModelSpec) -> str | None:
     """The Hugging Face repository among a model's names; the catalogue lists it last."""
-    return next((each for each in reversed(model.aliases) if _REPOSITORY.fullmatch(each)), None)
+    return next((alias for alias in reversed(model.aliases) if _REPOSITORY.fullmatch(alias)), None)
 
 
 def slug(text: str) -> str:

@@ -111,7 +111,7 @@ def _vllm(job: DeployJob) -> EngineCommand:
     arguments += ["--gpu-memory-utilization", f"{limits.memory_fraction:g}"]
     arguments.append("--enable-prefix-caching" if job.prefix_cache else "--no-enable-prefix-caching")
     if deployment.lora_adapters:
-        rank = next(each for each in _LORA_RANKS if each >= deployment.lora_rank)
+        rank = next(lora_rank for lora_rank in _LORA_RANKS if lora_rank >= deployment.lora_rank)
         arguments += ["--enable-lora", "--max-loras", str(deployment.lora_adapters), "--max-lora-rank", str(rank)]
     images = {
         "nvidia": f"vllm/vllm-openai:v{deployment.engine.version}",

@@ -104,7 +104,7 @@ class FleetReport(Noun):
     """The document's own example, for reference."""
 
     def kind(self, name: str) -> MachineKind:
-        return next(each for each in self.machines if each.name == name)
+        return next(machine for machine in self.machines if machine.name == name)
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def plan_fleet(
         counted_share=share,
         committed_usd=plan.committed_usd,
         bought_again=all(
-            is_bought_again(by_name[each.offer], wishes) for each in plan.purchases if each.terms is Terms.spot
+            is_bought_again(by_name[bought.offer], wishes) for bought in plan.purchases if bought.terms is Terms.spot
         ),
         left_out_share=traffic.left_out_share,
         machines=tuple(counted.kinds.values()),
@@ -331,7 +331,7 @@ def replayed(
 ) -> tuple[FleetReplay, ...]:
     """The bought fleet with its own traffic about the busiest hour: undisturbed, then with the worst of losses."""
     offers = {offer.name: offer for offer in machines.offers}
-    replicas = sum(max(each.by_hour) * offers[each.offer].replicas for each in plan.purchases)
+    replicas = sum(max(purchase.by_hour) * offers[purchase.offer].replicas for purchase in plan.purchases)
     if replicas > _MOST_REPLICAS:
         return ()
     window = window_of(traffic.seen, replicas)
@@ -366,7 +366,7 @@ def _verdict(machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo]) -> 
         cold_start_s=max(offer.startup_s for offer in machines.offers),
         replicas=max(1, math.ceil(traffic.demand.peak / carried)),
         interruptions=riskiest,
-        strict_p99=any(each.statistic == "p99" for each in slos),
+        strict_p99=any(slo.statistic == "p99" for slo in slos),
         batch=not slos,
     )
 

@@ -233,7 +233,7 @@ def stands_on(deployment: Deployment) -> Callable[[Offer], bool]:
 
 
 def cheapest_price(offer: Offer, terms: Sequence[Terms]) -> float | None:
-    return min((price for each in terms if (price := offer.price(each)) is not None), default=None)
+    return min((price for term in terms if (price := offer.price(term)) is not None), default=None)
 
 
 def layout_name(deployment: Deployment) -> str:

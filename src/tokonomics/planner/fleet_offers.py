@@ -93,10 +93,10 @@ class Machines:
 
         return replace(
             self,
-            offers=tuple(each.model_copy(update={"requests_per_s": less(each.requests_per_s)}) for each in self.offers),
+            offers=tuple(kind.model_copy(update={"requests_per_s": less(kind.requests_per_s)}) for kind in self.offers),
             kinds={
-                name: each.model_copy(update={"requests_per_s": less(each.requests_per_s)})
-                for name, each in self.kinds.items()
+                name: kind.model_copy(update={"requests_per_s": less(kind.requests_per_s)})
+                for name, kind in self.kinds.items()
             },
         )
 
@@ -134,7 +134,7 @@ def fleet_machines(
     terms, today = market.terms, market.today
     sold = _recent([offer for offer in offers if cheapest_price(offer, terms) is not None], today)
     if not sold:
-        wanted = ", ".join(each.replace("_", " ") for each in terms)
+        wanted = ", ".join(term.replace("_", " ") for term in terms)
         raise BadInput(
             f"no offer has a price on these terms ({wanted})",
             fix=f"Loosen {option('terms')}, {option('gpu')} or {option('region')}.",

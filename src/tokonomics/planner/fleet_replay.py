@@ -183,10 +183,10 @@ def taken_per_month(plan: FleetPlan, offers: Mapping[str, FleetOffer], zone: str
     Its offers go together: those of the most frequent one are counted.
     """
     per_month = [
-        market.interruptions.per_hour * HOURS_PER_MONTH * sum(map(bool, each.by_hour)) / plan.hours
-        for each in plan.purchases
-        if each.terms is Terms.spot and each.place == zone
-        for market in offers[each.offer].spot
+        market.interruptions.per_hour * HOURS_PER_MONTH * sum(map(bool, purchase.by_hour)) / plan.hours
+        for purchase in plan.purchases
+        if purchase.terms is Terms.spot and purchase.place == zone
+        for market in offers[purchase.offer].spot
         if market.zone == zone
     ]
     return max(per_month, default=0.0)
@@ -355,7 +355,7 @@ def _one_fails(
     made[next(index for index, place in enumerate(places) if place is lost)] = Place(
         lost.offer, lost.zone, (*lost.away, Away(at_s, until_s, 0.0))
     )
-    gpu_hours = sum(offers[each.offer].gpus * sum(each.by_hour) for each in plan.purchases)
+    gpu_hours = sum(offers[purchase.offer].gpus * sum(purchase.by_hour) for purchase in plan.purchases)
     risk = gpu_hours / plan.hours * FAILURES_PER_GPU_HOUR * HOURS_PER_MONTH
     return made, f"one machine ({lost.offer}) fails at the busiest moment and is replaced", risk
 

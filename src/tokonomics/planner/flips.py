@@ -112,8 +112,8 @@ def flips(study: Study, only: Collection[str] | None = None, progress: Progress 
     )
     # What does not fit now may fit shorter requests.
     candidates, _ = prospects(study.question, stretched(load, 1 / FURTHEST, 1 / FURTHEST))
-    own = [each for each in candidates if each.deployment.gpu.key == pick.gpu]
-    others = [each for each in candidates if each.deployment.gpu.key != pick.gpu]
+    own = [candidate for candidate in candidates if candidate.deployment.gpu.key == pick.gpu]
+    others = [candidate for candidate in candidates if candidate.deployment.gpu.key != pick.gpu]
     found: list[Flip] = []
     steady: list[str] = []
     ratios: dict[Kind, float] = {}
@@ -325,7 +325,7 @@ class _Walk:
 
     def _side(self, rival: Hosts, factor: float) -> Side:
         bills = self._lowest(factor), self._usd(rival, factor)
-        own, other = (each * HOURS_PER_MONTH if math.isfinite(each) else None for each in bills)
+        own, other = (bill * HOURS_PER_MONTH if math.isfinite(bill) else None for bill in bills)
         return Side(value=self.axis.value * factor, pick_usd_per_month=own, rival_usd_per_month=other)
 
     def _lowest(self, factor: float) -> float:

@@ -50,9 +50,9 @@ def _too_slow(study: Study) -> Iterator[Blame]:
     for slo in question.slos:
         fastest = min(
             (
-                (floor.seconds, str(each.deployment))
-                for each in hosts
-                for floor in floors(step_model(each.deployment), question.load, [slo])
+                (floor.seconds, str(host.deployment))
+                for host in hosts
+                for floor in floors(step_model(host.deployment), question.load, [slo])
             ),
             default=(0.0, ""),
         )
@@ -175,9 +175,9 @@ def _nothing_to_choose_from(study: Study) -> Iterator[Blame]:
     elif Reason.not_supported in kinds:
         case = next(each for each in study.plan.rejected if each.kind is Reason.not_supported)
         yield Blame(constraint="--engine, --weights, --kv", why=case.reason, nearest="another engine or precision")
-    elif not any(offer.price(each) for offer in question.offers for each in question.terms):
+    elif not any(offer.price(term) for offer in question.offers for term in question.terms):
         terms = ", ".join(question.terms)
-        sold = sorted(each for each in Terms if any(offer.price(each) is not None for offer in question.offers))
+        sold = sorted(term for term in Terms if any(offer.price(term) is not None for offer in question.offers))
         yield Blame(
             constraint=f"--terms {terms}",
             why="none of these offers has such a price",

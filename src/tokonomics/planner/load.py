@@ -92,7 +92,7 @@ class Load:
         """Computed prompts, whole prompts and answers, each in order."""
         outputs = np.maximum(self.trace.output_tokens, 1).astype(np.float64)
         columns = self.computed_tokens, self.trace.input_tokens.astype(np.float64), outputs
-        computed, inputs, answers = (np.sort(each) for each in columns)
+        computed, inputs, answers = (np.sort(column) for column in columns)
         return computed, inputs, answers
 
     @property

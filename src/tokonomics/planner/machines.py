@@ -71,14 +71,14 @@ def usable(
     kept: list[Machine] = []
     refused: list[tuple[Offer, Refusal]] = []
     for offer in offers:
-        prices = [(each, price) for each in terms if (price := offer.price(each)) is not None]
+        prices = [(term, price) for term in terms if (price := offer.price(term)) is not None]
         cheap = [
             (each, price)
             for each, price in prices
             if max_usd_per_gpu_hour is None or price / offer.gpus <= max_usd_per_gpu_hour
         ]
         if not prices:
-            wanted = " or ".join(each.replace("_", "-") for each in terms)
+            wanted = " or ".join(term.replace("_", "-") for term in terms)
             refused.append((offer, Refusal(Reason.no_price, f"no {wanted} price")))
         elif not cheap:
             limit = usd(max_usd_per_gpu_hour or 0.0)

@@ -116,7 +116,7 @@ def weights_for(model: ModelSpec, weights: Sequence[str] | None, min_weights: st
     if min_weights is None:
         return tuple(choices)
     floor = parse_precision(min_weights, WEIGHT_PRECISIONS, "min_weights")
-    kept = [each for each in choices if not each.is_below(floor)]
+    kept = [choice for choice in choices if not choice.is_below(floor)]
     if not kept:
         raise BadInput(
             f"none of {', '.join(choices)} is at or above {floor}",

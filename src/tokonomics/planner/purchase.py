@@ -72,7 +72,7 @@ def verdict_on(setup: Setup, sized: Sized) -> SpotVerdict | None:
         cold_start_s=startup_seconds(setup.deployment),
         replicas=sized.replicas,
         interruptions=max((each.interruptions for each in markets), key=lambda each: each.per_hour),
-        strict_p99=any(each.statistic == "p99" for each in setup.slos),
+        strict_p99=any(slo.statistic == "p99" for slo in setup.slos),
         batch=setup.offline,
     )
 
@@ -130,16 +130,16 @@ def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
     if not plans:
         return NotServed("no region sells enough on these terms")
     plan, offers = min(plans, key=lambda each: each[0].usd_per_month)
-    if all(each.terms is Terms.on_demand for each in plan.purchases):
+    if all(purchase.terms is Terms.on_demand for purchase in plan.purchases):
         return NotServed("nothing on these terms is cheaper than on demand")
     gpus = {offer.name: offer.gpus for offer in offers}
-    paid = math.fsum(gpus[each.offer] * math.fsum(each.by_hour) / plan.hours for each in plan.purchases)
+    paid = math.fsum(gpus[purchase.offer] * math.fsum(purchase.by_hour) / plan.hours for purchase in plan.purchases)
     parts = [
-        f"{math.fsum(each.by_hour) / plan.hours:.3g}× {each.offer}, "
-        + (f"spot in {each.place}" if each.terms is Terms.spot else each.place or "on demand")
-        for each in plan.purchases
+        f"{math.fsum(purchase.by_hour) / plan.hours:.3g}× {purchase.offer}, "
+        + (f"spot in {purchase.place}" if purchase.terms is Terms.spot else purchase.place or "on demand")
+        for purchase in plan.purchases
     ]
-    bought = tuple(sold[name] for name in dict.fromkeys(each.offer for each in plan.purchases))
+    bought = tuple(sold[name] for name in dict.fromkeys(purchase.offer for purchase in plan.purchases))
     return Bought("; ".join(parts), plan.usd_per_month, paid, min(each.date for each in bought), bought, plan.gap)
 
 
@@ -161,11 +161,11 @@ def _by_hour(sized: Sized) -> list[int]:
 def _offers(setup: Setup) -> list[Offer]:
     """Machines with room for a replica, whose price is not too old."""
     deployment = setup.deployment
-    of_gpu = [each for each in setup.offers if each.gpu == deployment.gpu.key]
+    of_gpu = [offer for offer in setup.offers if offer.gpu == deployment.gpu.key]
     machines, _ = usable(of_gpu, tuple(Terms), None, None, setup.today)
     hosts, _ = hosts_of(deployment, machines)
     # A replica over several machines is not sold by the program, which counts replicas of one.
-    kept = {id(each.offer): each.offer for each in hosts.machines if each.offer.gpus >= deployment.gpus}
+    kept = {id(machine.offer): machine.offer for machine in hosts.machines if machine.offer.gpus >= deployment.gpus}
     return list(kept.values())
 
 

@@ -67,7 +67,7 @@ def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: Sequence[Slo]
     """How one replica serves this load at best, or why it cannot."""
     workload = load.workload
     curve = curve_for(deployment, load)
-    missed = [each for each in floors(curve.steps, load, slos) if each.seconds > each.slo.seconds]
+    missed = [floor for floor in floors(curve.steps, load, slos) if floor.seconds > floor.slo.seconds]
     if missed:
         worst = max(missed, key=lambda each: each.seconds / each.slo.seconds)
         late = percent(worst.seconds / worst.slo.seconds - 1)
@@ -122,7 +122,7 @@ def _curve(
 
 def tpot_limit(slos: Sequence[Slo]) -> float | None:
     """What the mean TPOT must keep: the strictest SLO on any statistic that is not below it."""
-    bounds = [each.seconds for each in slos if each.latency is Latency.tpot and each.statistic != "p50"]
+    bounds = [slo.seconds for slo in slos if slo.latency is Latency.tpot and slo.statistic != "p50"]
     return min(bounds, default=None)
 
 

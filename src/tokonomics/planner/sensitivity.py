@@ -50,7 +50,7 @@ class BillSwing(Noun):
     def usd(self, mid: float) -> float:
         """Between the dearest and the cheapest case; infinite where one cannot be served."""
         bills = [self.low.usd_per_month, mid, self.high.usd_per_month]
-        known = [each for each in bills if each is not None]
+        known = [bill for bill in bills if bill is not None]
         return float("inf") if len(known) < len(bills) else max(known) - min(known)
 
 
@@ -91,8 +91,8 @@ def sensitivity(study: Study) -> Sensitivity | None:
         swing("answer tokens", lambda by: (stretched(load, outputs=by, context=context), slos), few, many),
         swing("speed of the replicas", lambda by: slower(load, slos, 1 / by), speed.low, speed.high),
         *(
-            swing(f"SLO {each}", lambda by, only=each: (load, loosened(slos, by, only)), few, many)  # type: ignore[misc]
-            for each in slos
+            swing(f"SLO {slo}", lambda by, only=slo: (load, loosened(slos, by, only)), few, many)  # type: ignore[misc]
+            for slo in slos
         ),
     ]
     at_price = [

@@ -120,8 +120,8 @@ def slower(load: Load, slos: Sequence[Slo], times: float) -> tuple[Load, tuple[S
 def loosened(slos: Sequence[Slo], factor: float, only: Slo | None = None) -> tuple[Slo, ...]:
     """SLOs so many times as long; all of them, or only one."""
     return tuple(
-        each.model_copy(update={"seconds": each.seconds * factor}) if only in (None, each) else each
-        for each in slos
+        slo.model_copy(update={"seconds": slo.seconds * factor}) if only in (None, slo) else slo
+        for slo in slos
     )
 
 
@@ -191,8 +191,8 @@ def machine_of(sized: Placed, row: Candidate) -> Machine:
     """The machine that a ranked row stands on."""
     wanted = row.provider, row.region, row.instance, row.gpu, row.terms
     return next(
-        each
-        for each in sized.screened.hosts.machines
-        if (each.offer.provider, each.offer.region, each.offer.instance, each.offer.gpu, each.terms) == wanted
-        and (each.usd_per_hour, each.offer.gpus * row.instances) == (row.instance_usd_per_hour, row.gpus_paid)
+        host
+        for host in sized.screened.hosts.machines
+        if (host.offer.provider, host.offer.region, host.offer.instance, host.offer.gpu, host.terms) == wanted
+        and (host.usd_per_hour, host.offer.gpus * row.instances) == (row.instance_usd_per_hour, row.gpus_paid)
     )

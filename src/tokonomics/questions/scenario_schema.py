@@ -53,16 +53,16 @@ def _value(parameters: Sequence[Parameter]) -> dict[str, Any]:
     """One value; or several, where some verb takes them."""
     types = _types(parameters)
     one: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
-    if types != ["boolean"] and all(each.kind in (Kind.PLAIN, Kind.LENGTHS) for each in parameters):
-        one["minimum"] = min(each.low or 0 for each in parameters)
-    highs = [each.high for each in parameters]
+    if types != ["boolean"] and all(parameter.kind in (Kind.PLAIN, Kind.LENGTHS) for parameter in parameters):
+        one["minimum"] = min(parameter.low or 0 for parameter in parameters)
+    highs = [parameter.high for parameter in parameters]
     if None not in highs:
-        one["maximum"] = max(each for each in highs if each is not None)
-    if any(each.is_list for each in parameters):
+        one["maximum"] = max(high for high in highs if high is not None)
+    if any(parameter.is_list for parameter in parameters):
         return {"anyOf": [one, {"type": "array", "items": one}]}
     return one
 
 
 def _types(parameters: Sequence[Parameter]) -> list[str]:
-    found = [name for each in parameters for name in _TYPES[str if each.takes_text else each.type]]
+    found = [name for parameter in parameters for name in _TYPES[str if parameter.takes_text else parameter.type]]
     return [name for name in dict.fromkeys(found) if not (name == "integer" and "number" in found)]

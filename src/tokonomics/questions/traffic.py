@@ -267,7 +267,7 @@ def trial_of(traffic: Traffic, listener: Listener) -> "Trace":
 def _say_rate(made: "Trace", traffic: Traffic, rate: float, listener: Listener) -> None:
     """Another rate than the one asked for is never served in silence."""
     cuts = (traffic.start, traffic.end, traffic.sample)
-    is_cut = any(each is not None for each in cuts)
+    is_cut = any(cut is not None for cut in cuts)
     if not is_cut and traffic.requests is None and traffic.duration is None:
         return
     served = _rate_of(made, None if is_cut else read_time(traffic.duration, "duration"))

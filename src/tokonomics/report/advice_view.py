@@ -88,7 +88,7 @@ def sensitivity_view(found: Sensitivity) -> RenderableType:
     """Which assumption moves the bill most."""
     return table(
         ["!assumption", ">change", ">$/month", ">used", ">change", ">$/month", ">used"],
-        [(each.assumption.replace("_", " "), *_case(each.low), *_case(each.high)) for each in found.swings],
+        [(swing.assumption.replace("_", " "), *_case(swing.low), *_case(swing.high)) for swing in found.swings],
         title=f"What moves the bill of the pick ({usd(found.usd_per_month)}, {percent(found.used)} of what it holds)",
     )
 
@@ -150,13 +150,13 @@ def regret_view(found: Regret, cases: Sequence[str], model_name: str) -> Rendera
         [
             (
                 str(place),
-                f"{each.gpu} {each.layout}{'*' if each.below_checkpoint else ''}",
-                f"{each.provider} {each.instance}",
-                *(f"{usd(case.usd_per_month)} ({case.replicas}×)" for case in each.cases),
-                percent(each.largest_regret),
-                ", ".join(cases[place] for place in each.best_in) or "–",
+                f"{choice.gpu} {choice.layout}{'*' if choice.below_checkpoint else ''}",
+                f"{choice.provider} {choice.instance}",
+                *(f"{usd(case.usd_per_month)} ({case.replicas}×)" for case in choice.cases),
+                percent(choice.largest_regret),
+                ", ".join(cases[place] for place in choice.best_in) or "–",
             )
-            for place, each in enumerate(found.choices, 1)
+            for place, choice in enumerate(found.choices, 1)
         ],
     )
     notes = "Replicas (×) follow the demand, the hardware does not. Regret: the bill over the best bill of that case."

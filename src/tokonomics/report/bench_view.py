@@ -120,13 +120,13 @@ def _slos(result: PricedRun) -> RenderableType:
     for place in _order(result):
         cells = [
             Text.assemble(
-                ("kept    ", "green") if each.kept else ("BROKEN  ", "bold red"),
-                f"{'not measured' if each.measured_s is None else seconds(each.measured_s)}",
+                ("kept    ", "green") if slo.kept else ("BROKEN  ", "bold red"),
+                f"{'not measured' if slo.measured_s is None else seconds(slo.measured_s)}",
             )
-            for each in result.verdict.slos[place]
+            for slo in result.verdict.slos[place]
         ]
         rows.append([_label(result, place), *cells])
-    targets = [f"{each.slo} ≤ {seconds(each.objective_s)}" for each in result.verdict.slos[0]]
+    targets = [f"{slo.slo} ≤ {seconds(slo.objective_s)}" for slo in result.verdict.slos[0]]
     return table(["!load", *targets], rows)
 
 

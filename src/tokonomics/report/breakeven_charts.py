@@ -98,13 +98,13 @@ def _span(found: BreakEvenReport) -> tuple[float, float]:
     met += [each for each in (found.own_tokens_per_month,) if each]
     kinds = found.hosted.kinds
     met = met or [kinds[0].holds[0].tokens_per_month]
-    widest = max(each.holds[-1].tokens_per_month * each.replicas_per_purchase for each in kinds)
+    widest = max(kind.holds[-1].tokens_per_month * kind.replicas_per_purchase for kind in kinds)
     return min(met) / 10, max(*met, 2 * widest) * 3
 
 
 def _stairs(found: BreakEvenReport, low: float, high: float) -> list[dict[str, Any]]:
     """The top of each stair between the two volumes."""
-    kinds = [each for each in found.hosted.kinds if each.purchases(high) <= _MOST_STAIRS] or [found.hosted.kind(high)]
+    kinds = [kind for kind in found.hosted.kinds if kind.purchases(high) <= _MOST_STAIRS] or [found.hosted.kind(high)]
     hosted = found.hosted.model_copy(update={"kinds": tuple(kinds)})
     ends, bills = hosted.stairs(high)
     inside = [(float(end), float(bill)) for end, bill in zip(ends, bills, strict=True) if end > low]

@@ -102,11 +102,11 @@ def _tokens(volume: float | None) -> str:
 def _bills(found: BreakEvenReport) -> RenderableType:
     """Sides of the comparison as rows, volumes as columns."""
     bills = found.bills
-    rows = [(SELF_HOSTED, *(_cell(each, SELF_HOSTED, each.hosted_usd) for each in bills))]
-    rows.append(("  replicas / GPUs", *(f"{each.replicas:,} / {each.gpus:,}" for each in bills)))
+    rows = [(SELF_HOSTED, *(_cell(bill, SELF_HOSTED, bill.hosted_usd) for bill in bills))]
+    rows.append(("  replicas / GPUs", *(f"{bill.replicas:,} / {bill.gpus:,}" for bill in bills)))
     for letter, api in zip(_letters(len(found.apis)), found.apis, strict=True):
-        rows.append((f"{letter} {api.name}", *(_cell(each, api.name, each.api_usd[api.name]) for each in bills)))
-    heads = [f">{count(each.tokens_per_month)}{_own(found, each)}" for each in bills]
+        rows.append((f"{letter} {api.name}", *(_cell(bill, api.name, bill.api_usd[api.name]) for bill in bills)))
+    heads = [f">{count(bill.tokens_per_month)}{_own(found, bill)}" for bill in bills]
     return table(["tokens a month", *heads], rows, title="Dollars a month (→ the cheapest)")
 
 
@@ -122,16 +122,16 @@ def _lines(found: BreakEvenReport) -> RenderableType:
     """The self-hosted bill line by line."""
     bills = found.bills
     rows = [
-        (line.name, *(usd(each.hosted.lines[place].usd) for each in bills))
+        (line.name, *(usd(bill.hosted.lines[place].usd) for bill in bills))
         for place, line in enumerate(bills[0].hosted.lines)
     ]
-    rows.append(("together", *(usd(each.hosted_usd) for each in bills)))
-    return table(["self-hosted", *(f">{count(each.tokens_per_month)}" for each in bills)], rows)
+    rows.append(("together", *(usd(bill.hosted_usd) for bill in bills)))
+    return table(["self-hosted", *(f">{count(bill.tokens_per_month)}" for bill in bills)], rows)
 
 
 def _swings(found: BreakEvenReport) -> RenderableType:
     heads = [f">{letter}" for letter in _letters(len(found.apis))]
-    kinds = [_plain(each.what) for each in found.swings[0]]
+    kinds = [_plain(swing.what) for swing in found.swings[0]]
     rows = [
         (what, *(_range(row[place].found) for row in found.swings))
         for place, what in enumerate(kinds)
@@ -156,14 +156,14 @@ def _hardware(found: BreakEvenReport) -> RenderableType:
     old = {each.kind.name for each in found.hardware if each.pick.price_stale}
     rows = [
         (
-            f"{each.name}{'†' if each.name in old else ''}",
-            usd(each.usd_per_purchase),
-            str(each.gpus_per_purchase),
-            str(each.replicas_per_purchase),
-            _holds(each),
-            usd(each.usd_per_mtok_full),
+            f"{kind.name}{'†' if kind.name in old else ''}",
+            usd(kind.usd_per_purchase),
+            str(kind.gpus_per_purchase),
+            str(kind.replicas_per_purchase),
+            _holds(kind),
+            usd(kind.usd_per_mtok_full),
         )
-        for each in kinds
+        for kind in kinds
     ]
     columns = ["bought as volume grows", ">$/month each", ">GPUs", ">replicas", ">tokens a month each", ">$/Mtok full"]
     return table(columns, rows)

@@ -80,11 +80,11 @@ def _settings(lever: PrefixCacheLever) -> "alt.LayerChart":
 def _thresholds(hits: SemanticHits, threshold: float) -> "alt.LayerChart":
     import altair as alt
 
-    rows = [{"cosine": each.threshold, "share": each.hit_share, "kind": "prompts that hit"} for each in hits.points]
+    rows = [{"cosine": point.threshold, "share": point.hit_share, "kind": "prompts that hit"} for point in hits.points]
     rows += [
-        {"cosine": each.threshold, "share": each.false_share, "kind": "of labelled hits, false"}
-        for each in hits.labels
-        if each.false_share is not None
+        {"cosine": label.threshold, "share": label.false_share, "kind": "of labelled hits, false"}
+        for label in hits.labels
+        if label.false_share is not None
     ]
     kinds = ["prompts that hit", *(["of labelled hits, false"] if hits.labels else [])]
     line = (

@@ -78,7 +78,7 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableT
     if price_from:
         notes.append(f"Price of a replica: {price_from}.")
     if memories:
-        paid = "; ".join(f"{name}{_mark((each,))} {each.price_from}" for name, each in memories.items())
+        paid = "; ".join(f"{name}{_mark((memory,))} {memory.price_from}" for name, memory in memories.items())
         notes.append(f"$/GB-hour of the memories: {paid}. Speeds: docs/caching.md.")
     if _mark(tuple(memories.values())):
         notes.append(
@@ -90,12 +90,12 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None) -> list[RenderableT
 
 def _later(late: Slower) -> str:
     times = {"TTFT": late.ttft_times, "TPOT": late.tpot_times, "time to the end": late.e2e_times}
-    worse = [f"{each:.3g} times the {name} p99" for name, each in times.items() if each > 1]
+    worse = [f"{time_:.3g} times the {name} p99" for name, time_ in times.items() if time_ > 1]
     return " and ".join(worse)
 
 
 def _mark(tiers: Sequence[TierPrice]) -> str:
-    return "†" if any(each.price_stale for each in tiers) else ""
+    return "†" if any(tier.price_stale for tier in tiers) else ""
 
 
 def _refused(lever: PrefixCacheLever) -> list[str]:
@@ -132,7 +132,7 @@ def _row(row: CacheRow) -> list[str]:
         percent(row.cached_share),
         count(row.computed_tokens_per_hour),
         f"{row.prefill_replicas:.2f}",
-        *("–" if each is None else seconds(each) for each in waits),
+        *("–" if wait is None else seconds(wait) for wait in waits),
         f"{made.batch:.1f}",
         "never" if row.needs is None else f"{row.needs}",
         "–" if row.bill is None else f"{usd(row.bill.usd)}{_mark(row.setting.tiers)}",
@@ -143,14 +143,14 @@ def _row(row: CacheRow) -> list[str]:
 def _break_evens(lever: PrefixCacheLever) -> RenderableType:
     rows = [
         [
-            each.tier,
-            seconds(each.fetch_s),
-            seconds(each.compute_first_s),
-            seconds(each.compute_last_s),
-            _where(each),
-            _pays(each),
+            even.tier,
+            seconds(even.fetch_s),
+            seconds(even.compute_first_s),
+            seconds(even.compute_last_s),
+            _where(even),
+            _pays(even),
         ]
-        for each in lever.break_evens
+        for even in lever.break_evens
     ]
     block = lever.break_evens[0].block_tokens
     heads = ["!tier", f">fetch {block} tokens", ">compute: first", ">last", "fetching is quicker", "a block pays if"]
@@ -174,11 +174,11 @@ def _where(each: TierBreakEven) -> str:
 def _ttls(lever: PrefixCacheLever) -> RenderableType:
     rows = [
         (
-            "kept for good" if each.ttl_s is None else f"kept {_span(each.ttl_s)}",
-            percent(each.share),
-            f"of prompt tokens found; {gigabytes(each.held_bytes)} to hold at the most",
+            "kept for good" if ttl.ttl_s is None else f"kept {_span(ttl.ttl_s)}",
+            percent(ttl.share),
+            f"of prompt tokens found; {gigabytes(ttl.held_bytes)} to hold at the most",
         )
-        for each in lever.ttls
+        for ttl in lever.ttls
     ]
     return Group(Text("One cache for all, without a limit of size", style="bold"), pairs(rows))
 
@@ -189,14 +189,14 @@ def _templates(fixed: TemplateLever) -> list[RenderableType]:
     head = f"{plural(len(fixed.templates), 'template')}: {percent(fixed.fixed_share)} of the prompt tokens are fixed"
     rows = [
         [
-            f"{each.fixed_tokens:,}",
-            f"{each.requests:,}",
-            f"{each.mean_tokens:,.0f}",
-            gigabytes(each.kv_bytes),
-            seconds(each.once_s),
-            seconds(each.saved_s_per_request),
+            f"{template.fixed_tokens:,}",
+            f"{template.requests:,}",
+            f"{template.mean_tokens:,.0f}",
+            gigabytes(template.kv_bytes),
+            seconds(template.once_s),
+            seconds(template.saved_s_per_request),
         ]
-        for each in fixed.templates[:5]
+        for template in fixed.templates[:5]
     ]
     heads = [">fixed tokens", ">requests", ">mean prompt", ">KV kept", ">once", ">saved a request"]
     saved, now = fixed.bill.saved_usd, usd(fixed.bill.before.usd)
@@ -240,7 +240,7 @@ def _semantic(hits: SemanticHits, saved: SemanticLever | None, threshold: float)
         (f"{percent(point.hit_share)} of {plural(hits.prompts, 'prompt')}", "bold green"),
         f" find a similar one at cosine ≥ {point.threshold:g}; {percent(hits.exact_share)} repeat one word for word",
     )
-    labels = {each.threshold: each for each in hits.labels}
+    labels = {label.threshold: label for label in hits.labels}
     rows = []
     for each in hits.points:
         known = labels.get(each.threshold)

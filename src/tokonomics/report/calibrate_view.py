@@ -77,7 +77,7 @@ def _curves(kernels: Kernels) -> list[tuple[str, Fitted, str]]:
 def _group(group: GroupResult) -> list[RenderableType]:
     split = f"{plural(group.loads, 'load')}: {group.taught} taught, {group.judged} judged"
     body: list[RenderableType] = [Text.assemble((group.what, "bold"), f"  {split}")]
-    body += [Text(f"doubtful: {each}", style="bold yellow") for each in group.doubts]
+    body += [Text(f"doubtful: {doubt}", style="bold yellow") for doubt in group.doubts]
     body += [Text(f"left out: {each}", style="bold yellow") for each in group.dropped]
     if group.refused:
         body.append(Text(f"not calibrated: {group.refused}", style="bold red"))
@@ -92,13 +92,13 @@ def _group(group: GroupResult) -> list[RenderableType]:
 def _held_out(figures: Sequence[HeldOut]) -> RenderableType:
     rows = [
         (
-            _named(each.figure),
-            f"{each.n:,}",
-            _error(each.before),
-            _error(each.after),
-            f"{_signed(each.bias_before)} → {_signed(each.bias_after)}",
+            _named(figure.figure),
+            f"{figure.n:,}",
+            _error(figure.before),
+            _error(figure.after),
+            f"{_signed(figure.bias_before)} → {_signed(figure.bias_after)}",
         )
-        for each in figures
+        for figure in figures
     ]
     return table(["!held out", ">n", ">off before", ">after", ">bias"], rows)
 

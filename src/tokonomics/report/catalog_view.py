@@ -145,7 +145,7 @@ def apis_view(
 
 
 def refresh_view(result: Refresh) -> RenderableType:
-    rows = [(each.provider, f"{each.rows:,}", str(each.date or "?"), _outcome(each)) for each in result.providers]
+    rows = [(row.provider, f"{row.rows:,}", str(row.date or "?"), _outcome(row)) for row in result.providers]
     where = f"Written to {result.path}." if result.path else "Nothing was written: every provider failed."
     return Group(table(["!provider", ">offers", "!date", "outcome"], rows), "", _dim(where))
 

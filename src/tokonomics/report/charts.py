@@ -125,14 +125,14 @@ def validation_chart(predictions: Sequence[ScoredPrediction]) -> "alt.FacetChart
 
     points = [
         {
-            "measured": each.measurement.value,
-            "predicted ÷ measured": min(max(each.interval.mid / each.measurement.value, 0.2), 5.0),
-            "metric": each.measurement.metric.value,
-            "engine": each.measurement.engine or "bare",
-            "what": f"{each.measurement.model} on {each.measurement.gpus}×{each.measurement.gpu}",
-            "source": each.measurement.source,
+            "measured": prediction.measurement.value,
+            "predicted ÷ measured": min(max(prediction.interval.mid / prediction.measurement.value, 0.2), 5.0),
+            "metric": prediction.measurement.metric.value,
+            "engine": prediction.measurement.engine or "bare",
+            "what": f"{prediction.measurement.model} on {prediction.measurement.gpus}×{prediction.measurement.gpu}",
+            "source": prediction.measurement.source,
         }
-        for each in predictions
+        for prediction in predictions
     ]
     base = alt.Chart(alt.InlineData(values=points))
     marks = base.mark_circle(size=22, opacity=0.5).encode(

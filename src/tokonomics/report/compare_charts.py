@@ -34,21 +34,21 @@ def compare_chart(found: Comparison) -> "alt.TopLevelMixin":
 def _grid(found: Comparison) -> Any:
     import altair as alt
 
-    cells = [each for each in found.cells if each.gpu in found.gpus]
-    prices = [each.usd_per_mtok for each in cells if each.usd_per_mtok is not None]
+    cells = [cell for cell in found.cells if cell.gpu in found.gpus]
+    prices = [cell.usd_per_mtok for cell in cells if cell.usd_per_mtok is not None]
     middle = (min(prices) * max(prices)) ** 0.5
     rows: list[dict[str, Any]] = [
         {
-            "model": each.model_name,
-            "gpu": each.gpu,
-            "usd": each.usd_per_mtok,
-            "label": price_text(each, found),
-            "dark": each.usd_per_mtok is not None and each.usd_per_mtok > middle,
-            "how": layout_text(each.pick) if each.pick else each.refused,
+            "model": cell.model_name,
+            "gpu": cell.gpu,
+            "usd": cell.usd_per_mtok,
+            "label": price_text(cell, found),
+            "dark": cell.usd_per_mtok is not None and cell.usd_per_mtok > middle,
+            "how": layout_text(cell.pick) if cell.pick else cell.refused,
         }
-        for each in cells
+        for cell in cells
     ]
-    names = [next(each.model_name for each in found.cells if each.model == model) for model in found.models]
+    names = [next(cell.model_name for cell in found.cells if cell.model == model) for model in found.models]
     # The longer list goes down the page.
     models_across = len(found.gpus) > _ACROSS
     across, down = ("model:N", "gpu:N") if models_across else ("gpu:N", "model:N")
@@ -96,15 +96,15 @@ def _front(found: Comparison) -> Any:
 
     rows: list[dict[str, Any]] = [
         {
-            "model": each.model_name,
-            "gpu": each.gpu,
-            "usd": each.usd_per_mtok,
-            "quality": each.quality,
-            "front": (each.model, each.gpu) in found.front,
-            "label": f"{each.model_name} on {each.gpu}",
+            "model": cell.model_name,
+            "gpu": cell.gpu,
+            "usd": cell.usd_per_mtok,
+            "quality": cell.quality,
+            "front": (cell.model, cell.gpu) in found.front,
+            "label": f"{cell.model_name} on {cell.gpu}",
         }
-        for each in found.cells
-        if each.usd_per_mtok is not None and each.quality is not None
+        for cell in found.cells
+        if cell.usd_per_mtok is not None and cell.quality is not None
     ]
     scores = [row["quality"] for row in rows]
     room = (max(scores) - min(scores)) * 0.15 or max(scores) * 0.1

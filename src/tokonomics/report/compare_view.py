@@ -48,7 +48,7 @@ def price_text(cell: Cell, found: Comparison) -> str:
 
 
 def _best(found: Comparison, model: str) -> Cell | None:
-    priced = [each for each in found.cells if each.model == model and each.usd_per_mtok is not None]
+    priced = [cell for cell in found.cells if cell.model == model and cell.usd_per_mtok is not None]
     return min(priced, key=lambda each: each.usd_per_mtok or 0.0, default=None)
 
 
@@ -87,26 +87,26 @@ def _front(found: Comparison) -> RenderableType:
     cells = [found.cell(*each) for each in found.front]
     rows = [
         (
-            each.model_name,
-            each.gpu,
-            f"{each.quality:g}",
-            usd(each.usd_per_mtok or 0.0),
-            usd(each.usd_per_quality_mtok or 0.0),
+            cell.model_name,
+            cell.gpu,
+            f"{cell.quality:g}",
+            usd(cell.usd_per_mtok or 0.0),
+            usd(cell.usd_per_quality_mtok or 0.0),
         )
-        for each in cells
+        for cell in cells
     ]
     title = "Front: nothing is both better and cheaper"
     return table(["!model", "GPU", ">quality", ">$/Mtok", ">$/Mtok ÷ quality"], rows, title=title)
 
 
 def _why(found: Comparison) -> RenderableType:
-    rows = [(each.model_name, each.gpu, each.refused or "") for each in found.cells]
+    rows = [(cell.model_name, cell.gpu, cell.refused or "") for cell in found.cells]
     return table(["!model", "!GPU", "because"], rows)
 
 
 def _notes(found: Comparison) -> str:
     how = "sized by simulation" if found.simulated else "closed form, replicas filled to 70 % (--simulate for p99s)"
-    refused = any(each.usd_per_mtok is None and each.gpu in found.gpus for each in found.cells)
+    refused = any(cell.usd_per_mtok is None and cell.gpu in found.gpus for cell in found.cells)
     why = " – nothing fits: `tokonomics plan` says why." if refused else ""
     lines = [
         f"Each pair is the cheapest offer that meets the SLO: {how}.{why}",
@@ -114,15 +114,15 @@ def _notes(found: Comparison) -> str:
         "Tokenizers differ by some percent.",
     ]
     lines.append("util.: of the GPUs in use. GPUs: in use, and paid for where the machines have more.")
-    picks = [each.pick for each in found.cells if each.pick]
-    lines.append(quoted_text([each.price_date for each in picks], any(each.price_stale for each in picks)))
-    if any(each.pick and each.pick.below_checkpoint for each in found.cells):
+    picks = [cell.pick for cell in found.cells if cell.pick]
+    lines.append(quoted_text([pick.price_date for pick in picks], any(pick.price_stale for pick in picks)))
+    if any(cell.pick and cell.pick.below_checkpoint for cell in found.cells):
         lines.append("* weights or KV cache at fewer bits than published: check quality (--min-weights, --kv).")
     if len(found.gpus) > _MOST_GPUS:
         more = ", ".join(found.gpus[_MOST_GPUS:])
         lines.append(f"Not shown, dearer: {more} (--gpu, --json, --chart).")
-    if any(each.quality for each in found.cells):
-        unscored = dict.fromkeys(each.model_name for each in found.cells if not each.quality)
+    if any(cell.quality for cell in found.cells):
+        unscored = dict.fromkeys(cell.model_name for cell in found.cells if not cell.quality)
         if unscored:
             lines.append(f"Not in the front, since without a score: {', '.join(unscored)} (--quality).")
         lines.append("Quality is your own score; $/Mtok ÷ quality counts a token as much as its score.")

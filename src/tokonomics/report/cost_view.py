@@ -42,15 +42,15 @@ def loads_view(loads: Sequence[LoadCost], gpus: int) -> RenderableType:
     fleet = plural(gpus, "GPU")
     rows = [
         (
-            each.load,
-            percent(each.mean_utilization),
-            usd(each.usd_per_mtok),
-            usd(each.working_usd),
-            usd(each.idle_usd),
-            str(each.gpus_for_peak),
-            usd(each.usd_per_mtok_for_peak),
+            load.load,
+            percent(load.mean_utilization),
+            usd(load.usd_per_mtok),
+            usd(load.working_usd),
+            usd(load.idle_usd),
+            str(load.gpus_for_peak),
+            usd(load.usd_per_mtok_for_peak),
         )
-        for each in loads
+        for load in loads
     ]
     columns = ["!load (hours × utilisation)", ">mean util.", f">$/Mtok on {fleet}", ">working $", ">idle $"]
     columns += [">peak GPUs", ">$/Mtok on those"]

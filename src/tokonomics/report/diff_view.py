@@ -17,7 +17,7 @@ def diff_view(made: Diff) -> RenderableType:
     body.append(
         table(
             ["!scenario", made.before.name, made.after.name],
-            [(each.key, each.before or "–", each.after or "–") for each in made.changes] or [("nothing", "", "")],
+            [(row.key, row.before or "–", row.after or "–") for row in made.changes] or [("nothing", "", "")],
         )
     )
     body += ["", table(["!plan", f">{made.before.name}", f">{made.after.name}", ">change"], _rows(made))]
@@ -32,7 +32,7 @@ def diff_markdown(made: Diff) -> str:
         f"| scenario | {made.before.name} | {made.after.name} |",
         "|---|---|---|",
     ]
-    lines += [f"| `{each.key}` | {each.before or '–'} | {each.after or '–'} |" for each in made.changes]
+    lines += [f"| `{change.key}` | {change.before or '–'} | {change.after or '–'} |" for change in made.changes]
     lines += ["", f"| plan | {made.before.name} | {made.after.name} | change |", "|---|--:|--:|--:|"]
     lines += [f"| {' | '.join(row)} |" for row in _rows(made)]
     lines += [

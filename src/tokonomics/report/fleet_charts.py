@@ -58,7 +58,7 @@ def fleet_chart(report: FleetReport) -> "alt.LayerChart":
         )
         .encode(x="hour:Q", y="requests/s:Q", text="text:N")
     )
-    best = min((each.usd_per_month for each in plan.comparisons if each.usd_per_month), default=None)
+    best = min((comparison.usd_per_month for comparison in plan.comparisons if comparison.usd_per_month), default=None)
     saves = f", {percent(1 - plan.usd_per_month / best)} below the best simple way to buy" if best else ""
     title = alt.TitleParams(
         f"What to buy for {report.model}: {usd(plan.usd_per_month)} a month{saves}",

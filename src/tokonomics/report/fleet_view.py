@@ -23,7 +23,7 @@ _WIDE = 0.05
 def fleet_view(report: FleetReport) -> RenderableType:
     """The whole report."""
     body: list[RenderableType] = [_asked(report), "", _headline(report), "", _purchases(report), ""]
-    if report.slos and any(not each.kept for each in report.replays[:1]):
+    if report.slos and any(not replay.kept for replay in report.replays[:1]):
         body[:0] = [Text("This fleet does not meet its SLO: see the replay below.", style="bold red"), ""]
     body += [_comparisons(report), ""]
     if report.replays:
@@ -50,7 +50,7 @@ def what_is_bought(purchase: FleetPurchase, kind: MachineKind) -> str:
 def _asked(report: FleetReport) -> Text:
     hours = report.plan.hours
     span = f"{hours // 24} days" if hours % 24 == 0 and hours >= 48 else plural(hours, "hour")
-    slos = ", ".join(f"{each} ≤ {seconds(each.seconds)}" for each in report.slos) or (
+    slos = ", ".join(f"{slo} ≤ {seconds(slo.seconds)}" for slo in report.slos) or (
         "no SLO (--slo), so taken as batch work: it may wait, and all of it may be on spot"
     )
     sizes = ""
@@ -69,7 +69,7 @@ def _asked(report: FleetReport) -> Text:
 
 def _headline(report: FleetReport) -> Text:
     plan = report.plan
-    best = min((each for each in plan.comparisons if each.usd_per_month), key=_dollars, default=None)
+    best = min((comparison for comparison in plan.comparisons if comparison.usd_per_month), key=_dollars, default=None)
     against = ""
     if best is not None and best.saved_share is not None and best.saved_share > 0.0005:
         against = f"{percent(best.saved_share)} below {best.name}, the next best of the simple ways"
@@ -100,7 +100,7 @@ def _dollars(comparison: object) -> float:
 
 
 def _has_spot(report: FleetReport) -> bool:
-    return any(each.terms is Terms.spot for each in report.plan.purchases)
+    return any(purchase.terms is Terms.spot for purchase in report.plan.purchases)
 
 
 def _purchases(report: FleetReport) -> RenderableType:
@@ -147,12 +147,12 @@ def _comparisons(report: FleetReport) -> RenderableType:
     rows = [("this plan", usd(plan.usd_per_month), "", "")]
     rows += [
         (
-            each.name,
-            usd(each.usd_per_month) if each.usd_per_month else "–",
-            "" if each.saved_share is None else _saved(each.saved_share),
-            each.note if each.usd_per_month else "cannot be done with these offers",
+            comparison.name,
+            usd(comparison.usd_per_month) if comparison.usd_per_month else "–",
+            "" if comparison.saved_share is None else _saved(comparison.saved_share),
+            comparison.note if comparison.usd_per_month else "cannot be done with these offers",
         )
-        for each in plan.comparisons
+        for comparison in plan.comparisons
     ]
     return table(["!ways to buy", ">$/month", ">plan saves", "note"], rows)
 
@@ -166,12 +166,12 @@ def _saved(share: float) -> str:
 def _replays(replays: Sequence[FleetReplay]) -> RenderableType:
     targets = [each.slo for each in replays[0].slo]
     rows = []
-    for each in replays:
-        cells: list[str | Text] = [each.name, each.what]
-        for kept in each.slo:
+    for replay in replays:
+        cells: list[str | Text] = [replay.name, replay.what]
+        for kept in replay.slo:
             delivered = "never" if kept.delivered_s is None else seconds(kept.delivered_s)
             cells.append(Text(delivered, style="green" if kept.kept else "bold red"))
-        cells += [percent(each.answered_share) if each.answered_share < 0.99995 else "all", f"{each.restarts:,}"]
+        cells += [percent(replay.answered_share) if replay.answered_share < 0.99995 else "all", f"{replay.restarts:,}"]
         rows.append(cells)
     first = replays[0]
     begin = f"hour {first.start_hour:.3g}" if first.start_hour % 1 else f"hour {first.start_hour:.0f}"
@@ -217,9 +217,9 @@ def _verdict(report: FleetReport) -> Text:
     verdict = report.verdict
     assert verdict is not None
     made = Text.assemble("Spot for this workload: ", (verdict.suitability.value, "bold"), "\n")
-    for each in verdict.reasons:
+    for reason in verdict.reasons:
         made.append(
-            f"  {'+' if each.speaks_for else '−'} {each.text}\n", style="green" if each.speaks_for else "yellow"
+            f"  {'+' if reason.speaks_for else '−'} {reason.text}\n", style="green" if reason.speaks_for else "yellow"
         )
     limit = (
         f"  Limit on spot: {percent(report.wishes.max_spot_share)} of any hour's demand (by {report.spot_share_by})."
@@ -230,7 +230,7 @@ def _verdict(report: FleetReport) -> Text:
 
 def _notes(report: FleetReport) -> Text:
     plan = report.plan
-    bought = [report.kind(each.offer) for each in plan.purchases]
+    bought = [report.kind(purchase.offer) for purchase in plan.purchases]
     quoted = f"{quoted_on(each.price_date for each in bought)}. " if bought else ""
     starts = sorted({each.startup_s for each in bought})
     lines = [
@@ -264,7 +264,7 @@ def _notes(report: FleetReport) -> Text:
 
 
 def _spot_note(report: FleetReport) -> str:
-    told = {each.interruptions_by for each in report.plan.purchases if each.terms is Terms.spot}
+    told = {purchase.interruptions_by for purchase in report.plan.purchases if purchase.terms is Terms.spot}
     said = {
         ADVISOR: "those of AWS's advisor",
         "given": "as given",

@@ -45,7 +45,7 @@ def stack_chart(made: Waterfall, setup: Setup) -> "alt.HConcatChart":
         prices.append({"step": name, "usd": step.bill.usd_per_mtok, "label": usd(step.bill.usd_per_mtok)})
         before = after
     bars.append(_bar(_END, floor, least, "bill", usd(least)))
-    order = [each["step"] for each in bars]
+    order = [bar["step"] for bar in bars]
     y = alt.Y("step:N", title=None, sort=order, axis=alt.Axis(labelLimit=280, ticks=False, domain=False))
     scale = (
         alt.Scale(type="log", domain=[floor, top * (top / floor) ** 0.45], nice=False)
@@ -93,7 +93,7 @@ def _prices(prices: list[dict[str, Any]], order: list[str]) -> "alt.LayerChart":
     import altair as alt
 
     y = alt.Y("step:N", title=None, sort=order, scale=alt.Scale(domain=order), axis=None)
-    least, most = min(each["usd"] for each in prices), max(each["usd"] for each in prices)
+    least, most = min(price["usd"] for price in prices), max(price["usd"] for price in prices)
     x = alt.X(
         "usd:Q",
         title="dollars per Mtok (logarithmic)",
@@ -115,15 +115,15 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
 
     rows: list[dict[str, Any]] = [
         {
-            "lever": each.name,
-            "share": each.saved_share,
-            "kind": "alone" if each.saved_share >= 0 else "added",
-            "label": f"{_said(each.saved_share)}, {usd(each.bill.usd_per_month)} a month",
+            "lever": lever.name,
+            "share": lever.saved_share,
+            "kind": "alone" if lever.saved_share >= 0 else "added",
+            "label": f"{_said(lever.saved_share)}, {usd(lever.bill.usd_per_month)} a month",
         }
-        for each in ranking.levers
-        if each.bill and abs(each.saved_share) >= _NOTHING
+        for lever in ranking.levers
+        if lever.bill and abs(lever.saved_share) >= _NOTHING
     ]
-    without = [each.name for each in ranking.levers if each.bill and abs(each.saved_share) < _NOTHING]
+    without = [lever.name for lever in ranking.levers if lever.bill and abs(lever.saved_share) < _NOTHING]
     if len(ranking.taken) > 1:
         rows.append(
             {
@@ -141,8 +141,8 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
             "label": f"{_said(ranking.saved_share)}, {usd(ranking.together.usd_per_month)} a month",
         }
     )
-    order = [each["lever"] for each in rows]
-    shares = [each["share"] for each in rows]
+    order = [row["lever"] for row in rows]
+    shares = [row["share"] for row in rows]
     low, high = min(0.0, *shares), max(0.05, *shares)
     span = high - low
     y = alt.Y("lever:N", title=None, sort=order, axis=alt.Axis(labelLimit=240, ticks=False, domain=False))
@@ -162,7 +162,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> "alt.LayerChart":
         .mark_bar(height={"band": 0.66}, strokeDash=[4, 3])
         .encode(x=x, y=y, color=colour, stroke=outline)
     )
-    edge = alt.Chart(alt.InlineData(values=[{**each, "share": max(0.0, each["share"])} for each in rows]))
+    edge = alt.Chart(alt.InlineData(values=[{**row, "share": max(0.0, row["share"])} for row in rows]))
     labels = edge.mark_text(align="left", dx=5).encode(x=x, y=y, text="label:N")
     zero = alt.Chart(alt.InlineData(values=[{"share": 0}])).mark_rule(color=_PLAIN).encode(x="share:Q")
     heading = alt.TitleParams(

@@ -18,7 +18,7 @@ from tokonomics.units import gigabytes, percent, plural, seconds, usd
 def levers_view(ranking: Ranking, setup: Setup) -> RenderableType:
     """The ranked list, and what the levers save together."""
     now = ranking.now
-    pulled = [each for each in ranking.levers if each.bill]
+    pulled = [lever for lever in ranking.levers if lever.bill]
     parts: list[RenderableType] = [
         Text(asked(setup)),
         *_no_slo(setup),
@@ -43,10 +43,10 @@ def levers_view(ranking: Ranking, setup: Setup) -> RenderableType:
     parts += [_together(ranking), ""]
     if pulled:
         parts += [Text("Effort; risk", style="bold"), *_efforts(pulled), ""]
-    without = [each for each in ranking.levers if not each.bill]
+    without = [lever for lever in ranking.levers if not lever.bill]
     if without:
         parts += [Text("Nothing to gain, or not possible", style="bold"), *_reasons(without), ""]
-    changed = [(each.name, each.effects) for each in ranking.levers if each.effects]
+    changed = [(lever.name, lever.effects) for lever in ranking.levers if lever.effects]
     if changed:
         parts += [_effects(changed), ""]
     notes = [f"{each.name}: {each.quality}" for each in pulled if each.knob in ("weights", "kv")]
@@ -75,7 +75,7 @@ def bought(bill: SetupBill) -> str:
 
 
 def _quoted(bills: Sequence[SetupBill]) -> str:
-    return quoted_text([each.price_date for each in bills], any(each.price_stale for each in bills))
+    return quoted_text([bill.price_date for bill in bills], any(bill.price_stale for bill in bills))
 
 
 def _served(bill: SetupBill) -> str:
@@ -98,7 +98,7 @@ def _name(each: Pulled) -> Text:
 
 def memories_text(bill: SetupBill) -> str:
     """Sizes of the memories behind the GPU's, a replica or all of them."""
-    sizes = (f"{each.tier.name} {gigabytes(each.tier.size_bytes)}" for each in bill.memories)
+    sizes = (f"{memory.tier.name} {gigabytes(memory.tier.size_bytes)}" for memory in bill.memories)
     return " + ".join(sizes) + (" a replica, assumed free" if bill.memory_assumed else "")
 
 
@@ -140,13 +140,13 @@ def _together(ranking: Ranking) -> Text:
 
 
 def _efforts(levers: Sequence[Pulled]) -> list[Text]:
-    widest = max(len(each.name) for each in levers)
-    return [Text.assemble(f"  {each.name:<{widest}}  ", (f"{each.effort}; {each.risk}", "dim")) for each in levers]
+    widest = max(len(lever.name) for lever in levers)
+    return [Text.assemble(f"  {lever.name:<{widest}}  ", (f"{lever.effort}; {lever.risk}", "dim")) for lever in levers]
 
 
 def _reasons(levers: Sequence[Pulled]) -> list[Text]:
-    widest = max(len(each.name) for each in levers)
-    return [Text.assemble(f"  {each.name:<{widest}}  ", (each.reason or "", "dim")) for each in levers]
+    widest = max(len(lever.name) for lever in levers)
+    return [Text.assemble(f"  {lever.name:<{widest}}  ", (lever.reason or "", "dim")) for lever in levers]
 
 
 def _effects(changed: Sequence[tuple[str, Effects]]) -> RenderableType:
@@ -177,7 +177,7 @@ def _footnotes(ranking: Ranking) -> str:
         "Every bill is of a simulated fleet: the fewest replicas that meet every SLO, on whole machines. full: "
         "requests served over what full batches would serve; a lever that saves nothing yet may make room.",
     ]
-    names = {each.name for each in ranking.levers if each.bill}
+    names = {lever.name for lever in ranking.levers if lever.bill}
     if "speculative decoding" in names:
         notes.append(
             "Speculative decoding: steps scaled by the tokens a round yields in the mean, none drafted beside prompts; "
@@ -185,7 +185,7 @@ def _footnotes(ranking: Ranking) -> str:
         )
     if "spot" in names:
         notes.append("Spot: as much as the verdict allows, interruptions priced; `tokonomics fleet` replays them.")
-    notes.append(_quoted([ranking.now, ranking.together, *(each.bill for each in ranking.levers if each.bill)]))
+    notes.append(_quoted([ranking.now, ranking.together, *(lever.bill for lever in ranking.levers if lever.bill)]))
     notes.append("Similar prompts and templates: `tokonomics cache`. Shared fleets and LoRA: `tokonomics tenants`.")
     return "\n".join(notes)
 
@@ -270,5 +270,5 @@ def utilization_view(made: Utilization) -> RenderableType:
 
 def _points(title: str, points: Sequence[UtilizationPoint]) -> RenderableType:
     heads = ["!", ">$/month", ">$/Mtok", ">replicas", ">full", ">TTFT p99", ">TPOT p99"]
-    rows = [[each.name, *(_figures(each.bill) if each.bill else [each.reason or "–", *[""] * 5])] for each in points]
+    rows = [[row.name, *(_figures(row.bill) if row.bill else [row.reason or "–", *[""] * 5])] for row in points]
     return table(heads, rows, title=title)

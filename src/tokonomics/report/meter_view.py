@@ -141,7 +141,7 @@ def _server(group: GroupState) -> list[str | Text]:
 
 
 def _prices(*windows: MeterTally) -> list[str]:
-    return [_usd(each.usd_per_mtok) for each in windows]
+    return [_usd(window.usd_per_mtok) for window in windows]
 
 
 def _day_cells(today: MeterTally) -> list[str]:
@@ -211,7 +211,7 @@ def _figures(sums: MeterTally) -> list[tuple[str, str | Text, str]]:
 
 def _verdict(verdict: Verdict) -> list[RenderableType]:
     style = "bold red" if verdict.ratio > 1.05 else "bold green"
-    rows = [(each.name, f"× {each.times:.3g}", each.said) for each in verdict.factors]
+    rows = [(factor.name, f"× {factor.times:.3g}", factor.said) for factor in verdict.factors]
     planned = f"{usd(verdict.usd_per_mtok)}/Mtok, planned {usd(verdict.planned_usd_per_mtok)}"
     return [Text.assemble((verdict.said, style), f"  ({planned})"), pairs(rows)]
 

@@ -266,7 +266,7 @@ def _objectives(slos: Sequence[Slo], latency: Latency, low: float, high: float, 
     """The region within the strictest SLO on this latency, and its edge."""
     import altair as alt
 
-    bounds = [each for each in slos if each.latency is latency]
+    bounds = [slo for slo in slos if slo.latency is latency]
     if not bounds:
         return []
     strictest = min(bounds, key=lambda each: each.seconds)

@@ -68,7 +68,7 @@ def _tokens(number: float) -> str:
 
 def slos_text(slos: Sequence[Slo]) -> str:
     """``TTFT p99 ≤ 500 ms, TPOT p99 ≤ 50 ms``."""
-    return ", ".join(f"{describe(each)} ≤ {seconds(each.seconds)}" for each in slos)
+    return ", ".join(f"{describe(slo)} ≤ {seconds(slo.seconds)}" for slo in slos)
 
 
 def why_view(plan: Plan) -> RenderableType:
@@ -81,7 +81,7 @@ def why_view(plan: Plan) -> RenderableType:
     return table(
         ["!GPU", ">ranked", ">rejected", "because", "such as"],
         [
-            (gpu, f"{ranked[gpu]:,}", f"{sum(each.offers for each in members):,}", kind.value, _case(members))
+            (gpu, f"{ranked[gpu]:,}", f"{sum(member.offers for member in members):,}", kind.value, _case(members))
             for (gpu, kind), members in sorted(groups.items())
         ],
         title=f"{len(plan.ranked):,} candidates ranked, {rejected:,} rejected",
@@ -90,8 +90,8 @@ def why_view(plan: Plan) -> RenderableType:
 
 def _case(members: Sequence[Rejection]) -> str:
     """The commonest reason of a group, with the layout or offer it befell."""
-    reason, _ = Counter(each.reason for each in members).most_common(1)[0]
-    each = next(each for each in members if each.reason == reason)
+    reason, _ = Counter(member.reason for member in members).most_common(1)[0]
+    each = next(member for member in members if member.reason == reason)
     layout = f"{each.layout}: " if each.layout else ""
     return f"{layout}{reason.removeprefix('does not fit: ')}"
 
@@ -103,7 +103,7 @@ def blame_view(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = 
         "",
         Text("Nothing fits these wishes.", style="bold red"),
     ]
-    lines += [Text.assemble((f"  {each.constraint}: ", "bold"), f"{each.why}; {each.nearest}.") for each in blames]
+    lines += [Text.assemble((f"  {blame.constraint}: ", "bold"), f"{blame.why}; {blame.nearest}.") for blame in blames]
     kinds: Counter[Reason] = Counter()
     for rejection in plan.rejected:
         kinds[rejection.kind] += rejection.offers

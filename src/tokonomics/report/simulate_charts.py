@@ -146,7 +146,7 @@ def _first_tokens(rows: list[Row], outcome: Outcome, x: "alt.X") -> "alt.LayerCh
         if kept.slo.startswith("ttft")
     }
     colours = {"p99": _BLUE, "p50": _LIGHT_BLUE} | dict.fromkeys(targets, _OBJECTIVES)
-    patterns = [_DASHES if each == _OBJECTIVES else [1, 0] for each in colours.values()]
+    patterns = [_DASHES if colour == _OBJECTIVES else [1, 0] for colour in colours.values()]
     dashes = alt.StrokeDash("kind:N", title=None, scale=alt.Scale(domain=list(colours), range=patterns))
     known = [row["value"] for row in rows if row["value"] is not None]
     y = _times([*known, *targets.values()], 4)

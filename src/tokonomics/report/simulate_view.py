@@ -53,7 +53,7 @@ def _headline(simulation: Simulation, made: Outcome, cost: ServedCost | None) ->
 def _latency_table(made: Outcome) -> RenderableType:
     def row(name: str, values: Spread) -> list[str]:
         figures = (values.p50, values.p90, values.p95, values.p99, values.mean)
-        return [name, *("–" if each is None else seconds(each) for each in figures)]
+        return [name, *("–" if figure is None else seconds(figure) for figure in figures)]
 
     rows = [
         row("first token (TTFT)", made.ttft_s),

@@ -78,7 +78,7 @@ def _noisy(noisy: NoisyNeighbour, slos: Sequence[Slo]) -> "alt.LayerChart":
         if seen.ttft_p99_s is not None
     ]
     y = alt.Y("case:N", title=None, sort=names, axis=alt.Axis(labelLimit=220, grid=True, domain=False))
-    targets = [each.seconds for each in slos if each.latency == Latency.ttft and each.statistic == "p99"]
+    targets = [slo.seconds for slo in slos if slo.latency == Latency.ttft and slo.statistic == "p99"]
     seen = [*(row["seconds"] for row in rows), *targets]
     wide = bool(seen) and max(seen) > _WIDE * min(seen)
     log = alt.Scale(type="log", domain=[min(seen) / 1.2, max(seen) * 1.2], nice=False) if wide else None

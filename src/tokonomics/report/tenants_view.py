@@ -164,10 +164,10 @@ def _lora(lever: LoraLever) -> list[RenderableType]:
     adapters, bill = lever.lora, lever.bill
     share = 1 - adapters.kv_bytes / adapters.kv_bytes_without if adapters.kv_bytes_without else 0.0
     steps = ", ".join(
-        f"{seconds(each.step_s)} with {each.adapters} ({each.slower * 100:+.0f} %)"
-        if each.adapters
-        else f"{seconds(each.step_s)} without"
-        for each in adapters.steps
+        f"{seconds(step.step_s)} with {step.adapters} ({step.slower * 100:+.0f} %)"
+        if step.adapters
+        else f"{seconds(step.step_s)} without"
+        for step in adapters.steps
     )
     rows = [
         ("an adapter", gigabytes(adapters.bytes_each), f"rank {adapters.rank}, beside every dense product"),

@@ -116,10 +116,10 @@ def _bars(made: TraceSummary) -> Text:
 
 
 def _tenants(made: TraceSummary) -> RenderableType:
-    rows = [[each.name, percent(each.requests), percent(each.tokens)] for each in made.tenants]
+    rows = [[tenant.name, percent(tenant.requests), percent(tenant.tokens)] for tenant in made.tenants]
     others = made.tenant_count - len(rows)
     if others:
-        left = [1 - sum(each.requests for each in made.tenants), 1 - sum(each.tokens for each in made.tenants)]
+        left = [1 - sum(tenant.requests for tenant in made.tenants), 1 - sum(tenant.tokens for tenant in made.tenants)]
         rows.append([f"{others:,} more", *(percent(max(share, 0.0)) for share in left)])
     return table(["!tenant", ">requests", ">tokens"], rows)
 

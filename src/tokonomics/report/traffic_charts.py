@@ -141,8 +141,8 @@ def _lengths(made: TraceSummary, width: int) -> "alt.Chart":
 def _gaps(gaps: tuple[Share, ...], width: int) -> "alt.Chart":
     import altair as alt
 
-    total = sum(each.count for each in gaps)
-    bars = [{"low": each.low, "high": each.high, "share": each.count / total} for each in gaps]
+    total = sum(gap.count for gap in gaps)
+    bars = [{"low": gap.low, "high": gap.high, "share": gap.count / total} for gap in gaps]
     panel: alt.Chart = (
         alt.Chart(alt.InlineData(values=bars))
         .mark_bar(color=_PLAIN)

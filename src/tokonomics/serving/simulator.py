@@ -310,7 +310,7 @@ def _check_outages(fleet: FleetSettings) -> None:
         raise BadInput("an autoscaled fleet replaces what fails: give outages or autoscaling, not both")
     if fleet.prefill_replicas and (fleet.outages or fleet.autoscale):
         raise BadInput("a disaggregated fleet has a fixed number of replicas here, and none fails")
-    beyond = [each.replica for each in fleet.outages if each.replica >= fleet.replicas]
+    beyond = [outage.replica for outage in fleet.outages if outage.replica >= fleet.replicas]
     if beyond:
         raise BadInput(
             f"there is no replica {beyond[0]}: they are numbered from 0 to {fleet.replicas - 1}", field="outage"
@@ -324,8 +324,8 @@ def _check_outages(fleet: FleetSettings) -> None:
 
 def _fleet(settings: FleetSettings, replicas: int, seed: int) -> Fleet:
     rows = [
-        (each.replica, max(0.0, each.at_s - each.notice_s), each.at_s, each.at_s + (each.down_s or math.inf))
-        for each in settings.outages
+        (out.replica, max(0.0, out.at_s - out.notice_s), out.at_s, out.at_s + (out.down_s or math.inf))
+        for out in settings.outages
     ]
     scale = settings.autoscale
     rule = []
@@ -368,7 +368,7 @@ def _disaggregated(
     goes_on = np.flatnonzero((read.status == DONE) & (requests.output_tokens > 1))
     lengths, which = np.unique(requests.input_tokens[goes_on], return_inverse=True)
     # Every GPU sends its part over a link of its own.
-    sent_bytes = np.array([sequence_bytes(deployment, int(each)) for each in lengths], np.float64)[which]
+    sent_bytes = np.array([sequence_bytes(deployment, int(length)) for length in lengths], np.float64)[which]
     arrives_s = read.finish_s[goes_on] + sent_bytes / fleet.link_bytes_per_s
     goes_on = goes_on[np.argsort(arrives_s, kind="stable")]
     second = Requests(

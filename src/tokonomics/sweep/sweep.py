@@ -134,7 +134,7 @@ def _dry_run(made: "Sweep", jobs: int | None, json: bool) -> None:
 
     done = done_before(made)
     if json:
-        points = [{"point": each.place, "id": each.id, "over": dict(each.over)} for each in made.points]
+        points = [{"point": point.place, "id": point.id, "over": dict(point.over)} for point in made.points]
         show_json({"verb": made.verb, "points": points, "done": done, "folder": str(made.folder)})
         return
     workers, took = jobs or most_workers(), timed(made)

@@ -94,7 +94,7 @@ def read_pairs(path: Path, limit: int | None = None) -> Pairs:
     labels = [str(each).lower() for each in table["label"]]
     if not labels or not {*labels} <= {"0", "1", "0.0", "1.0", "true", "false"}:
         raise BadInput("a label is neither 0 nor 1", where=named(path))
-    same = np.array([each in {"1", "1.0", "true"} for each in labels])
+    same = np.array([label in {"1", "1.0", "true"} for label in labels])
     return Pairs(tuple(map(str, table["text_a"])), tuple(map(str, table["text_b"])), same, path.name)
 
 

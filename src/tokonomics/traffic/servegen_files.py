@@ -134,7 +134,7 @@ def _clients(model: str, table: "pl.DataFrame", lengths: dict[int, list[tuple[fl
         busy["p1"].to_numpy(),
         (busy["family"] == "Weibull").to_numpy(),
         float(window) if isinstance(window, float) else DEFAULT_WINDOW_S,
-        {number[client]: sorted(each, key=_when) for client, each in lengths.items() if client in number},
+        {number[client]: sorted(length, key=_when) for client, length in lengths.items() if client in number},
     )
 
 

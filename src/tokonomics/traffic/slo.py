@@ -9,7 +9,7 @@ from tokonomics.errors import BadInput, shorten
 from tokonomics.types import Noun
 
 PERCENTILES = (50, 90, 95, 99)
-STATISTICS = (*(f"p{each}" for each in PERCENTILES), "mean")
+STATISTICS = (*(f"p{percentile}" for percentile in PERCENTILES), "mean")
 
 _LONGEST_S = 120.0
 """Nobody SLOs two minutes to a first token: milliseconds without their unit."""
@@ -63,7 +63,7 @@ def parse_slos(text: str, field: str = "slo") -> tuple[Slo, ...]:
         made.append(Slo(latency=Latency(latency), statistic=statistic, seconds=bound))
     names = [str(each) for each in made]
     if len(set(names)) < len(names):
-        raise BadInput("SLOs the same thing twice", field=field)
+        raise BadInput("names the same latency twice", field=field)
     return tuple(made)
 
 

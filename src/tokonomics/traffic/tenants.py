@@ -51,11 +51,11 @@ def present(trace: Trace) -> tuple[int, ...]:
 
 def joined(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
     """One trace of several, each a tenant of its own; all begin together and share no prompts."""
-    lengths = [len(each) for each in traces]
+    lengths = [len(trace) for trace in traces]
     whole = Trace(
-        arrival_s=np.concatenate([each.arrival_s for each in traces]),
-        input_tokens=np.concatenate([each.input_tokens for each in traces]),
-        output_tokens=np.concatenate([each.output_tokens for each in traces]),
+        arrival_s=np.concatenate([trace.arrival_s for trace in traces]),
+        input_tokens=np.concatenate([trace.input_tokens for trace in traces]),
+        output_tokens=np.concatenate([trace.output_tokens for trace in traces]),
         tenant=np.repeat(np.arange(len(traces), dtype=np.int32), lengths),
         tenants=tuple(names),
         prefix=_joined_blocks(traces),
@@ -66,8 +66,8 @@ def joined(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
 
 def _joined_blocks(traces: Sequence[Trace]) -> PrefixBlocks | None:
     """Only where all logs say what prompts share, in blocks of one size."""
-    blocks = [each.prefix for each in traces]
-    known = [each for each in blocks if each is not None]
+    blocks = [trace.prefix for trace in traces]
+    known = [block for block in blocks if block is not None]
     if len(known) < len(blocks) or len({each.block_tokens for each in known}) != 1:
         return None
     before = np.cumsum([0, *(each.distinct for each in known)])
@@ -185,7 +185,7 @@ def by_tenant(trace: Trace) -> dict[int, NDArray[np.intp]]:
     tenant = tenant_numbers(trace)
     order = np.argsort(tenant, kind="stable")
     numbers, starts = np.unique(tenant[order], return_index=True)
-    return dict(zip((int(each) for each in numbers), np.split(order, starts[1:]), strict=True))
+    return dict(zip((int(number) for number in numbers), np.split(order, starts[1:]), strict=True))
 
 
 def _span_s(trace: Trace) -> float:

@@ -240,7 +240,7 @@ def _add_catalogue(app: FastAPI) -> None:
                 "quick_when": verb.quick_when
                 if isinstance(verb.quick_when, bool)
                 else {verb.quick_when[0]: verb.quick_when[1]},
-                "parameters": [each.described() for each in verb.parameters.values()],
+                "parameters": [parameter.described() for parameter in verb.parameters.values()],
             }
             for verb in verbs().values()
         ]

@@ -103,7 +103,7 @@ def catalogue() -> dict[str, Any]:
             }
             for gpu in all_gpus()
         ],
-        "engines": [{"key": each.key, "name": each.name, "version": each.version} for each in all_engines()],
+        "engines": [{"key": engine.key, "name": engine.name, "version": engine.version} for engine in all_engines()],
         "providers": sorted({offer.provider for offer in offers}),
         "regions": sorted({offer.region for offer in offers}),
         "samples": list(sample_names()),
@@ -119,8 +119,8 @@ def catalogue() -> dict[str, Any]:
             for each in list_apis()
         ],
         "precisions": {
-            "weights": [each.value for each in WEIGHT_PRECISIONS],
-            "kv": [each.value for each in KV_PRECISIONS],
+            "weights": [precision.value for precision in WEIGHT_PRECISIONS],
+            "kv": [kv_precision.value for kv_precision in KV_PRECISIONS],
         },
         "presets": list(PRESETS),
         "version": __version__,

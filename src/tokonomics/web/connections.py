@@ -30,8 +30,8 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         who = self.client[0] if self.client else None
-        others = [each for each in self.connections if isinstance(each, Connection) and each is not self]
-        of_this = [each for each in others if each.client and each.client[0] == who]
+        others = [other for other in self.connections if isinstance(other, Connection) and other is not self]
+        of_this = [other for other in others if other.client and other.client[0] == who]
         if len(of_this) >= MOST_OF_ONE:
             idle = [each for each in of_this if not each.is_busy]
             given_up = min(idle, key=lambda each: each.since, default=self)

@@ -168,7 +168,7 @@ def test_the_key_is_not_sent_on_to_where_an_endpoint_redirects(monkeypatch: pyte
     ],
 )
 def test_what_is_no_list_of_numbers_is_a_message(embeddings: list[object], longer_by: int) -> None:
-    rows = [{"index": at, "embedding": each} for at, each in enumerate(embeddings)]
+    rows = [{"index": at, "embedding": embedding} for at, embedding in enumerate(embeddings)]
     with (
         endpoint(lambda to, _: send_rows(to, rows, longer_by)) as port,
         pytest.raises(BadInput, match="gave no embeddings"),
@@ -231,7 +231,7 @@ def test_templates_are_the_leading_blocks_that_many_share(deployment: Deployment
     prefix = blocks_of(lists, 16)
     trace = make_trace(range(7), [48] * 7, [1] * 7, prefix=prefix)
     made = template_lever(deployment, trace, 3.0, least_share=0.5)
-    assert [(each.requests, each.fixed_tokens) for each in made.templates] == [(4, 32), (1, 16)]
+    assert [(template.requests, template.fixed_tokens) for template in made.templates] == [(4, 32), (1, 16)]
     assert made.covered_share == pytest.approx(5 / 7)
     assert made.fixed_share == pytest.approx((4 * 32 + 16) / (7 * 48))
     assert made.templates[0].kv_bytes == 32 * 131_072

@@ -190,7 +190,7 @@ def test_c24_fifty_adapters_on_one_70b_base() -> None:
     assert whole == pytest.approx(414e6, rel=0.01)
     assert whole <= found.bytes_each <= 4 * whole
     assert 50 * 100e6 / found.kv_bytes_without < 0.035  # the document's 5 GB hardly matter
-    slower = [each.slower for each in found.steps]
+    slower = [step.slower for step in found.steps]
     assert slower == sorted(slower)
     assert slower[-1] > 0.03  # more than its 1 to 3 %
     fits = found.most_adapters

@@ -270,7 +270,7 @@ class _Bench:
             window.keep(await self.client.ask(body, perf_counter()), inside=False)
         async with Drawing(self.show, load, window, stopping, asked.usd_per_hour):
             await open_loop(self.client, due, stopping, self._spent, window)
-        if trace is not None and (last := max((each.due_s for each in window.replies), default=0.0)):
+        if trace is not None and (last := max((reply.due_s for reply in window.replies), default=0.0)):
             since = last - (window.opened_s or 0.0)
             rate = len(window.replies) / since if since > 0 else None
         made = self._finished(point_of(window, self._taken(), rate=rate), window, stopping)
@@ -302,7 +302,7 @@ class _Bench:
 
     def _finished(self, made: LoadPoint | None, window: LoadWindow, stopping: Stopping) -> LoadPoint | None:
         if made is None:
-            first = next((each.error for each in window.replies if each.error), "nothing was answered in time")
+            first = next((reply.error for reply in window.replies if reply.error), "nothing was answered in time")
             self.notes.append(f"A load gave no figure: {shorten(first, 160)}")
             return None
         return made.model_copy(update={"stopped": window.stopped, "precision": stopping.precision})

@@ -68,7 +68,7 @@ class Stopping:
         budget = self._budget
         if len(self._e2e) >= self._next:
             widths = [half_width(array("d", each)) for each in (self._ttft, self._e2e)]
-            self.precision = max((each for each in widths if each is not None), default=None)
+            self.precision = max((width for width in widths if width is not None), default=None)
             self._next = len(self._e2e) + max(1, self._least // 4)
             if self.precision is not None and self.precision <= budget.precision:
                 return f"interval within {budget.precision:.0%}"

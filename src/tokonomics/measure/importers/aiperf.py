@@ -96,7 +96,7 @@ def _record(line: ResultFields, sent_s: float, gaps: list[float]) -> RequestReco
             sent_s=sent_s, input_tokens=0, output_tokens=0, error=(what and what.text("type")) or "error"
         )
     chunks = metrics.maybe("inter_chunk_latency")
-    gaps += [each * unit_s(chunks, "unit", "ms") for each in chunks.numbers("value")] if chunks.values else []
+    gaps += [number * unit_s(chunks, "unit", "ms") for number in chunks.numbers("value")] if chunks.values else []
     return RequestRecord(
         sent_s=sent_s,
         ttft_s=_time_s(metrics, "time_to_first_token"),

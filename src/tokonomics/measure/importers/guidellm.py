@@ -40,7 +40,7 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
         model=report.maybe("config", "spec", "backend").text("model")
         or benchmarks[0].maybe("config", "backend").text("model"),
         when=unix_moment(benchmarks[0].maybe_number("start_time")),
-        points=tuple(_point(each, found.layout) for each in benchmarks),
+        points=tuple(_point(benchmark, found.layout) for benchmark in benchmarks),
     )
 
 
@@ -60,10 +60,10 @@ def _point(benchmark: ResultFields, layout: LogLayout) -> LoadPoint:
     sent = sum(totals.maybe_count(outcome) or 0 for outcome in ("successful", "errored", "incomplete"))
     users = users_of(1 if kind == "synchronous" else limit or None, max(1, sent))
     load: dict[str, Any] = {"rate": rate} if rate else users
-    if len([each for each in records if each.error is None]) != totals.count("successful"):
+    if len([record for record in records if record.error is None]) != totals.count("successful"):
         return _summary(benchmark, totals, duration_s, load)
-    first = min((each.sent_s for each in records), default=0.0)
-    kept = [each.model_copy(update={"sent_s": each.sent_s - first}) for each in records]
+    first = min((record.sent_s for record in records), default=0.0)
+    kept = [record.model_copy(update={"sent_s": record.sent_s - first}) for record in records]
     made = point_from_records(kept, duration_s, cached_known=True, **load)
     if made is None:
         raise BadInput(f"{benchmark.path}: no request was answered", where=benchmark.where)

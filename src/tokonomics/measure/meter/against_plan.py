@@ -101,8 +101,8 @@ def _factors(actual: MeterTally, planned: Planned, ratio: float) -> list[Factor]
 def _largest(factors: list[Factor]) -> Factor | None:
     """The one to name. A small batch makes each request fast, so that batch and speed weigh together."""
     *others, rest = factors
-    batch = next((each for each in others if each.name == "batch"), None)
-    weights = [(each.times, each) for each in others if each is not batch]
+    batch = next((other for other in others if other.name == "batch"), None)
+    weights = [(other.times, other) for other in others if other is not batch]
     weights.append(
         (rest.times * batch.times, max(batch, rest, key=lambda each: each.times)) if batch else (rest.times, rest)
     )

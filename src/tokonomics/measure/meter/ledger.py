@@ -146,7 +146,7 @@ class Ledger:
                 target: Mark(
                     target,
                     _finite(until),
-                    {each["model"]: _reading(each) for each in json.loads(readings)},
+                    {reading["model"]: _reading(reading) for reading in json.loads(readings)},
                     {model: MeterTally(**sums) for model, sums in json.loads(totals).items()},
                     _finite(usd_per_hour),
                     bool(is_gone),
@@ -186,7 +186,7 @@ class Ledger:
                 done = self._db.execute(f"INSERT INTO spans ({', '.join(_COLUMNS)}) VALUES ({marks})", _row(span))
                 last[key] = done.lastrowid or 0, span
         for mark in self._held_marks.values():
-            readings = json.dumps([_plain(each) for each in mark.readings.values()], separators=(",", ":"))
+            readings = json.dumps([_plain(reading) for reading in mark.readings.values()], separators=(",", ":"))
             totals = json.dumps({model: sums.__dict__ for model, sums in mark.totals.items()}, separators=(",", ":"))
             self._db.execute(
                 "INSERT OR REPLACE INTO servers (target, until, usd_per_hour, is_gone, readings, totals) "

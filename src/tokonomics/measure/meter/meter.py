@@ -355,7 +355,7 @@ class Meter:
             notes.append("no servers now")
         if self._left_out_gpus:
             notes.append(f"{plural(self._left_out_gpus, 'GPU')} of pods that are not metered here: left out")
-        notes += [f"--price {each.said}: no server has it" for each in self._prices.others if not self._holds(each)]
+        notes += [f"--price {other.said}: no server has it" for other in self._prices.others if not self._holds(other)]
         notes += [warning for source in self._sources for warning in source.warnings]
         notes += [self._gpus.why] if self._gpus is not None and self._gpus.why else []
         if self._unwritten is not None:
@@ -386,7 +386,7 @@ def _current(sums: tuple[float, MeterTally], until: float, period_s: float) -> M
 
 def _born(readings: Sequence[Reading], absent_since: float | None) -> float | None:
     """When a server began that was not there for a while: loading its model is paid for too."""
-    starts = [each.started for each in readings if each.started is not None]
+    starts = [reading.started for reading in readings if reading.started is not None]
     if absent_since is None or not starts or max(starts) < absent_since:
         return None
     return max(starts)

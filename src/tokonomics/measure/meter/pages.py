@@ -41,10 +41,10 @@ def samples_of(page: str, wanted: re.Pattern[str]) -> list[Sample]:
     except (ValueError, KeyError, IndexError, OverflowError) as error:
         raise Missed(f"the page is not in the Prometheus text format: {shorten(str(error), 100)}") from None
     return [
-        Sample(each.name, each.labels, each.value)
+        Sample(sample.name, sample.labels, sample.value)
         for family in families
-        for each in family.samples
-        if math.isfinite(each.value)
+        for sample in family.samples
+        if math.isfinite(sample.value)
     ]
 
 

@@ -32,7 +32,7 @@ class Prices:
     """The first that holds counts."""
 
     def of(self, target: str, labels: Mapping[str, str]) -> float:
-        return next((each.usd_per_hour for each in self.others if each.holds(target, labels)), self.usd_per_hour)
+        return next((other.usd_per_hour for other in self.others if other.holds(target, labels)), self.usd_per_hour)
 
 
 def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:

@@ -84,7 +84,7 @@ class PrometheusApi:
             other = shorten(str(data["data"].get("resultType")))
             raise self._not_prometheus(f"it answered with a {other} where a {kind} was due")
         warnings = data["warnings"] if isinstance(data.get("warnings"), list) else []
-        return data["data"]["result"], [shorten(str(each), 300) for each in warnings]
+        return data["data"]["result"], [shorten(str(warning), 300) for warning in warnings]
 
     def _labels(self, series: object, named: bool = False) -> Mapping[str, str]:
         """What a series is called; half a character, which JSON can hold and no book or screen, is replaced."""

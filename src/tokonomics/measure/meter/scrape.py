@@ -113,7 +113,7 @@ class EngineSource:
                     break
                 continue
             self._page = page
-            words = next(each for each in ENGINES if each.name == readings[0].engine)
+            words = next(engine for engine in ENGINES if engine.name == readings[0].engine)
             names = {pick.name for pick in words.picks()}
             self._finder = finder(names | created_names(names))
             return readings

@@ -86,7 +86,7 @@ async def _run(
         asyncio.Semaphore(AT_ONCE),
     )
     async with aiohttp.ClientSession(connector=connector, headers=authorization()) as session:
-        sources: list[Source] = [EngineSource(each, session, clock, asked.labels, at_once) for each in addresses]
+        sources: list[Source] = [EngineSource(address, session, clock, asked.labels, at_once) for address in addresses]
         fleet = _fleet(asked, clock, ledger)
         meter = Meter(
             [*sources, *([fleet] if fleet else [])],

@@ -80,10 +80,10 @@ class Watch:
             said = "the clock was set back by more than an hour" if start < self.until else said
             spans = spans_between(self.readings, readings, start, seconds, watched, self._price())
             self.until = start + seconds
-            self.readings |= {each.model: carried(self.readings.get(each.model), each) for each in readings}
+            self.readings |= {reading.model: carried(self.readings.get(reading.model), reading) for reading in readings}
         else:
             self.until = wall
-            self.readings = {each.model: each for each in readings}
+            self.readings = {reading.model: reading for reading in readings}
         self._steady = self._later(steady)
         self._missing, self.up, self.said = False, True, said
         return spans
@@ -111,13 +111,13 @@ class Watch:
     @property
     def current(self) -> list[Reading]:
         """Of the models on its newest page. The counters of others are kept; their time is not theirs any more."""
-        newest = max((each.at for each in self.readings.values()), default=None)
-        return [each for each in self.readings.values() if each.at == newest]
+        newest = max((reading.at for reading in self.readings.values()), default=None)
+        return [reading for reading in self.readings.values() if reading.at == newest]
 
     @property
     def last_at(self) -> float:
         """When the newest of its readings was made."""
-        return max((each.at for each in self.readings.values() if each.engine), default=float("-inf"))
+        return max((reading.at for reading in self.readings.values() if reading.engine), default=float("-inf"))
 
     @property
     def patience_s(self) -> float:
@@ -152,7 +152,7 @@ class Watch:
         if not now.model:
             return [replace(now, model=known.model)]
         if not known.model and known.engine:
-            others = {model: each for model, each in self.readings.items() if model}
+            others = {model: reading for model, reading in self.readings.items() if model}
             self.readings, self.named = others | {now.model: replace(known, model=now.model)}, now
         return readings
 
@@ -161,13 +161,13 @@ class Watch:
         unread = self.readings.get("")
         if unread is None or unread.engine:
             return
-        began = [each.started for each in readings if each.started is not None]
+        began = [reading.started for reading in readings if reading.started is not None]
         ours = bool(began) and min(began) >= unread.at
-        self.readings, self.named = {} if ours else {each.model: each for each in readings}, readings[0]
+        self.readings, self.named = {} if ours else {reading.model: reading for reading in readings}, readings[0]
 
     def _refuse_strangers(self, readings: Sequence[Reading]) -> None:
         before: Mapping[str, Reading] = self.readings
-        strange = [each for each in readings if each.model in before and is_stranger(before[each.model], each)]
+        strange = [new for new in readings if new.model in before and is_stranger(before[new.model], new)]
         if not strange:
             self._strangers = []
             return
@@ -180,7 +180,7 @@ class Watch:
                 fix="Give the address of each server, so that its counters can be told apart.",
             )
         # What it did before we first read it is not known to be ours.
-        self.readings |= {each.model: each for each in self._strangers[0]}
+        self.readings |= {stranger.model: stranger for stranger in self._strangers[0]}
         self._strangers = []
 
 

@@ -76,7 +76,7 @@ class GpuClock:
         for _ in range(WARM):
             replay()
         milliseconds = self.median_ms(replay, REPLAYS)
-        counts = [each.cpu() for each in counts if each is not None]
+        counts = [count.cpu() for count in counts if count is not None]
         let_go()
         return milliseconds, counts
 

@@ -166,9 +166,9 @@ def prompt_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int,
     """Heads, prompts, tokens of each and cached tokens before them."""
     heads = PROMPT_HEADS[:2] if quick else PROMPT_HEADS
     fresh = [
-        (each, many, tokens, 0) for each in heads for many in (1, 4) for tokens in PROMPTS if many * tokens < 32768
+        (head, many, tokens, 0) for head in heads for many in (1, 4) for tokens in PROMPTS if many * tokens < 32768
     ]
-    after = [(each, 1, tokens, past) for each in heads[:1] for tokens, past in PASTS]
+    after = [(head, 1, tokens, past) for head in heads[:1] for tokens, past in PASTS]
     return [point for point in (*fresh, *after) if 8 * point[0].kv_bytes(point[1], point[2] + point[3]) <= most_bytes]
 
 

@@ -102,7 +102,7 @@ def steps(bench: kernels.Bench, name: str, shape: KernelShape, *, attention: boo
             row: Row = {"kind": "decode" if attention else "decode_no_attention", "model": name, "batch": batch}
             row |= {"ctx": context, "ms": round(milliseconds, 4)}
             if counts:
-                row["experts_touched"] = round(statistics.mean(int((each > 0).sum()) for each in counts), 3)
+                row["experts_touched"] = round(statistics.mean(int((count > 0).sum()) for count in counts), 3)
             yield row if attention else row | size
         model.keys, model.values = [], []
         free(bench)
@@ -205,8 +205,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--cpu", action="store_true", help="a look at the logic without a GPU")
     options = parser.parse_args()
-    names = [each.strip() for each in options.sections.split(",") if each.strip()]
-    unknown = [each for each in names if each not in SECTIONS]
+    names = [part.strip() for part in options.sections.split(",") if part.strip()]
+    unknown = [name for name in names if name not in SECTIONS]
     if unknown:
         sys.stderr.write(f"unknown sections {', '.join(unknown)}; known: {', '.join(SECTIONS)}\n")
         return 2

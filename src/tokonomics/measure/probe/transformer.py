@@ -73,7 +73,7 @@ class Model:
 
         self.shape, self.device = shape, device
         grouped = torch._grouped_mm if device == "cuda" else _grouped_by_loop
-        compiled = (torch.compile(each, fullgraph=True, dynamic=False) for each in blocks(shape, grouped))
+        compiled = (torch.compile(block, fullgraph=True, dynamic=False) for block in blocks(shape, grouped))
         self.before, self.before_decode, self.after, self.finish = compiled
         hidden, inner = shape.hidden, shape.intermediate
         experts = (shape.experts,) if shape.experts else ()

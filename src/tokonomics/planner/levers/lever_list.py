@@ -219,9 +219,9 @@ def right_size(
     # is kept with the answer.
     key = question.weights, question.kv, setup.slos, setup.spare, setup.offers, id(setup.load.trace)
     found = (_searched if is_long else _ranked)(setup, question, bills, key)
-    picks = [setup.deployed(**changes(each)) for each in found.deployments[:_CHECKED]]
-    billed = [(bill.usd_per_month, place) for place, each in enumerate(picks)
-              if isinstance(bill := bills.of(each), SetupBill)]  # fmt: skip
+    picks = [setup.deployed(**changes(deployment)) for deployment in found.deployments[:_CHECKED]]
+    billed = [(bill.usd_per_month, place) for place, pick in enumerate(picks)
+              if isinstance(bill := bills.of(pick), SetupBill)]  # fmt: skip
     today = bills.of(setup)
     counts = f"of {plural(found.screened, 'layout')} screened, {found.simulated} simulated"
     if not billed and not isinstance(today, SetupBill):
@@ -241,7 +241,7 @@ def _ranked(setup: Setup, question: Question, bills: Bills, asked: object) -> Fo
     key = "study", question.model.key, setup.deployment.engine.key, asked
     made = bills.memo.once(key, setup.load, lambda: study(question))
     near = made.plan.best.usd_per_month * _NEAR if made.plan.best else 0.0
-    rows = [each for each in made.plan.leaders(_CHECKED) if each.usd_per_month <= near]
+    rows = [leader for leader in made.plan.leaders(_CHECKED) if leader.usd_per_month <= near]
     looked_at = len(made.search.sized) + len(made.search.refused)
     return Found(tuple(made.of(row).deployment for row in rows), looked_at, len(made.search.sized))
 
@@ -300,13 +300,13 @@ def smallest_relative(model: ModelSpec) -> ModelSpec | None:
     """The smallest model of the family with the same vocabulary, much smaller than the model itself."""
     family = re.match(r"[a-z]+", model.key)
     relatives = [
-        each
-        for each in all_models()
+        model
+        for model in all_models()
         if family
-        and each.key.startswith(family[0])
-        and each.vocab == model.vocab
-        and not each.is_moe
-        and each.active_parameters * _SMALLER <= model.active_parameters
+        and model.key.startswith(family[0])
+        and model.vocab == model.vocab
+        and not model.is_moe
+        and model.active_parameters * _SMALLER <= model.active_parameters
     ]
     return min(relatives, key=lambda each: each.active_parameters, default=None)
 
@@ -334,8 +334,8 @@ def _commit(setup: Setup) -> Setup | NotApplicable:
     if setup.commit:
         return NotApplicable("it is committed already")
     gpu = setup.deployment.gpu.key
-    if not any(each.gpu == gpu and (each.reserved_1yr_usd_per_hour or each.reserved_3yr_usd_per_hour)
-               for each in setup.offers):  # fmt: skip
+    if not any(offer.gpu == gpu and (offer.reserved_1yr_usd_per_hour or offer.reserved_3yr_usd_per_hour)
+               for offer in setup.offers):  # fmt: skip
         return NotApplicable(f"no reserved price is known for {gpu} among these offers")
     return replace(setup, commit=True)
 
@@ -344,6 +344,6 @@ def _spot(setup: Setup) -> Setup | NotApplicable:
     if setup.spot:
         return NotApplicable("it may be on spot already")
     gpu = setup.deployment.gpu.key
-    if not any(each.gpu == gpu and each.spot_usd_per_hour for each in setup.offers):
+    if not any(offer.gpu == gpu and offer.spot_usd_per_hour for offer in setup.offers):
         return NotApplicable(f"no spot price is known for {gpu} among these offers")
     return replace(setup, spot=True)

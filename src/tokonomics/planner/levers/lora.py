@@ -69,7 +69,7 @@ def lora_lever(sharing: Sharing, pooling: Pooling) -> LoraLever:
     trace, deployment = sharing.trace, sharing.shared
     shares = np.bincount(tenant_numbers(trace)) / len(trace)
     context = float((trace.input_tokens + trace.output_tokens / 2).mean())
-    made = lora(deployment, max(1, round(pooling.batch)), max(1, round(context)), [float(each) for each in shares])
+    made = lora(deployment, max(1, round(pooling.batch)), max(1, round(context)), [float(share) for share in shares])
     apart = pooling.apart.replicas + max(0, deployment.lora_adapters - len(pooling.tenants))
     before = replica_hour("a deployment for each", apart, sharing.usd_per_replica_hour(apart))
     return LoraLever(lora=made, bill=LeverBill(before=before, after=pooling.bill.after))

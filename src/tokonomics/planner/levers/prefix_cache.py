@@ -289,7 +289,7 @@ def _with_tiers(base: CacheSetting, tiers: Sequence[TierPrice]) -> tuple[CacheSe
 
 
 def _tiers_name(tiers: Sequence[TierPrice]) -> str:
-    return "  + " + " + ".join(f"{each.tier.name} {each.tier.size_bytes / BYTES_PER_GB:g} GB" for each in tiers)
+    return "  + " + " + ".join(f"{tier.tier.name} {tier.tier.size_bytes / BYTES_PER_GB:g} GB" for tier in tiers)
 
 
 def _row(

@@ -216,11 +216,11 @@ def semantic_cache_lever(
 def _sooner(slos: Sequence[Slo], wait_s: float) -> tuple[Slo, ...]:
     """What is left of SLOs behind a wait that is the same for all: it moves every arrival, and nothing else."""
     made = []
-    for each in slos:
-        left_s = each.seconds if each.latency is Latency.tpot else each.seconds - wait_s
+    for slo in slos:
+        left_s = slo.seconds if slo.latency is Latency.tpot else slo.seconds - wait_s
         if left_s <= 0:
-            raise NeverHolds(f"{each} is {seconds(each.seconds)}, the look-up alone takes {seconds(wait_s)}")
-        made.append(each.model_copy(update={"seconds": left_s}))
+            raise NeverHolds(f"{slo} is {seconds(slo.seconds)}, the look-up alone takes {seconds(wait_s)}")
+        made.append(slo.model_copy(update={"seconds": left_s}))
     return tuple(made)
 
 

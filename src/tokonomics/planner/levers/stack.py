@@ -207,11 +207,11 @@ def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tupl
 
 def _planned(setup: Setup, choices: Choices, bills: Bills) -> Setup:
     now, floor = setup.deployment, choices.min_weights
-    weights = tuple(each for each in weight_choices(now.model) if not (floor and each.is_below(floor)))
+    weights = tuple(choice for choice in weight_choices(now.model) if not (floor and choice.is_below(floor)))
     weights = (now.weights,) if "weights" in choices.without else weights or (now.weights,)
     kv = (now.kv,) if "kv" in choices.without else KV_CHOICES
     if "hardware" in choices.without:
-        same = tuple(each for each in setup.offers if each.gpu == now.gpu.key)
+        same = tuple(offer for offer in setup.offers if offer.gpu == now.gpu.key)
         setup_here = replace(setup, offers=same)
         picked = right_size(setup_here, weights, kv, bills)
         return setup if isinstance(picked, NotApplicable) else replace(picked, offers=setup.offers)

@@ -254,7 +254,7 @@ def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
         source=trace.source,
         requests=len(trace),
         duration_s=trace.duration_s,
-        slos=tuple(f"{each} ≤ {seconds(each.seconds)}" for each in sharing.slos),
+        slos=tuple(f"{slo} ≤ {seconds(slo.seconds)}" for slo in sharing.slos),
         tenants=rows,
         apart=apart,
         together=together,
@@ -354,7 +354,7 @@ def _shapley(
         if len(group) == len(senders):
             return together.usd_per_hour
         names = sorted(senders[each] for each in group)
-        say(f"the replicas {', '.join(shorten(sharing.trace.tenants[each]) for each in names)} need")
+        say(f"the replicas {', '.join(shorten(sharing.trace.tenants[name]) for name in names)} need")
         return sharing.together(only(sharing.trace, names)).replicas * per_replica
 
     return shapley(len(senders), cost_of)

@@ -59,7 +59,7 @@ def latency_reader(simulation: Simulation, slos: Sequence[Slo]) -> Callable[[Seq
         within &= ~(latencies[slo.latency] > slo.seconds)
 
     def read(tenants: Sequence[int]) -> TenantLatency:
-        at = np.concatenate([places[each] for each in tenants])
+        at = np.concatenate([places[tenant] for tenant in tenants])
         answered = at[done[at]]
         return TenantLatency(
             ttft_p99_s=spread(latencies["ttft"][answered]).p99,
