@@ -8,8 +8,8 @@ from rich.text import Text
 
 from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
 from tokonomics.planner.breakeven import SECONDS_PER_MONTH, BreakEvenReport
-from tokonomics.report.plan_view import slos_text
-from tokonomics.report.tables import OLD_PRICE, table
+from tokonomics.report.tables import table
+from tokonomics.report.wording import OLD_PRICE, slos_text
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
 

@@ -10,7 +10,7 @@ from tokonomics.measure.validate import ScoredPrediction
 from tokonomics.planner.machines import UNUSED
 from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.predict import BatchCurve
-from tokonomics.report.plan_view import slos_text, workload_text
+from tokonomics.report.wording import slos_text, workload_text
 from tokonomics.units import plural, usd
 
 if TYPE_CHECKING:

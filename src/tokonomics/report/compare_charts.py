@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING, Any, cast
 
 from tokonomics.planner.compare import Comparison
+from tokonomics.questions.results import layout_text
 from tokonomics.report.compare_view import price_text
-from tokonomics.report.plan_view import layout_text, slos_text, workload_text
+from tokonomics.report.wording import slos_text, workload_text
 
 if TYPE_CHECKING:
     import altair as alt

@@ -5,8 +5,9 @@ from rich.text import Text
 
 from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.planner.plan import Candidate
-from tokonomics.report.plan_view import layout_text, slos_text, workload_text
-from tokonomics.report.tables import quoted_text, table
+from tokonomics.questions.results import layout_text
+from tokonomics.report.tables import table
+from tokonomics.report.wording import quoted_text, slos_text, workload_text
 from tokonomics.units import percent, usd
 
 _MOST_GPUS = 8

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.planner.diff import Diff
-from tokonomics.report.plan_view import layout_text
+from tokonomics.questions.results import layout_text
 from tokonomics.report.tables import table
 from tokonomics.units import count, percent, seconds, usd
 

@@ -11,7 +11,8 @@ from tokonomics.money.fleet import ADVISOR, FleetPurchase
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.fleet_offers import ASSUMED, MachineKind
 from tokonomics.planner.fleet_replay import FleetReplay
-from tokonomics.report.tables import OLD_PRICE, quoted_on, table
+from tokonomics.report.tables import table
+from tokonomics.report.wording import OLD_PRICE, quoted_on
 from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, seconds, usd
 
 TERMS = {Terms.reserved: "reserved", Terms.on_demand: "on demand", Terms.spot: "spot"}

@@ -10,8 +10,8 @@ from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking
 from tokonomics.planner.levers.stack import Drafted, Step, Waterfall
 from tokonomics.planner.setup import Setup
 from tokonomics.planner.utilization import Utilization, UtilizationPoint
-from tokonomics.report.plan_view import slos_text, workload_text
-from tokonomics.report.tables import quoted_text, table
+from tokonomics.report.tables import table
+from tokonomics.report.wording import quoted_text, slos_text, workload_text
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
 

@@ -1,0 +1,56 @@
+"""Phrases that several views share."""
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+
+from tokonomics.catalog.offers import STALE_AFTER_DAYS
+from tokonomics.planner.screen import describe
+from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.workload import Workload
+from tokonomics.types import Badge
+from tokonomics.units import percent, seconds, usd
+
+SPEEDS = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}
+"""Where a speed comes from, in a word."""
+OLD_PRICE = f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`."
+"""What the mark on old prices means."""
+NO_VALUE = "–"
+
+
+def time_text(value: float | None) -> str:
+    return NO_VALUE if value is None else seconds(value)
+
+
+def usd_text(value: float | None) -> str:
+    return NO_VALUE if value is None else usd(value)
+
+
+def percent_text(value: float | None) -> str:
+    return NO_VALUE if value is None else percent(value)
+
+
+def workload_text(workload: Workload) -> str:
+    """``5 requests/s of 1,000 in / 300 out``."""
+    inputs, outputs = _tokens(workload.input_tokens), _tokens(workload.output_tokens)
+    return f"{workload.rate:.4g} requests/s of {inputs} in / {outputs} out"
+
+
+def _tokens(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def slos_text(slos: Sequence[Slo]) -> str:
+    """``TTFT p99 ≤ 500 ms, TPOT p99 ≤ 50 ms``."""
+    return ", ".join(f"{describe(slo)} ≤ {seconds(slo.seconds)}" for slo in slos)
+
+
+def quoted_on(dates: Iterable[date]) -> str:
+    """When prices were quoted."""
+    found = list(dates)
+    first, last = min(found), max(found)
+    return f"Prices quoted on {first}" if first == last else f"Prices quoted from {first} to {last}"
+
+
+def quoted_text(dates: Iterable[date], any_stale: bool) -> str:
+    """When prices were quoted, and what the mark on old ones means."""
+    return f"{quoted_on(dates)}. {OLD_PRICE}" if any_stale else f"{quoted_on(dates)}."
