@@ -68,22 +68,23 @@ def line(state: MeterState) -> str:
     return ", ".join([*said, *state.notes])
 
 
-def ledger(windows: Mapping[str, MeterTally], servers: Bill, burning: Mapping[str, float] | None) -> blocks.View:
-    """What a ledger says now: its sums over windows, shortest first, and today's servers."""
-    *recent, today, _ = windows.values()
-    known = (name for name in list(windows)[1:] if windows[name].usd_per_mtok is not None)
-    span = next(known, next(iter(windows)))
-    best = windows[span]
+_WINDOWS = {"hour": "this hour", "today": "today", "total": "in all", "now": "in the last 5 minutes"}
+
+
+def ledger(sums: Mapping[str, MeterTally], servers: Bill, burning: Mapping[str, float] | None) -> blocks.View:
+    """What a ledger says: its sums over windows up to now, and today's servers."""
+    hour, today, total = sums["hour"], sums["today"], sums["total"]
+    key = next((key for key in _WINDOWS if sums[key].usd_per_mtok is not None), "now")
+    span, best = _WINDOWS[key], sums[key]
     price = f"{usd_text(best.usd_per_mtok)} per million tokens"
-    paid = f" {span}: {usd(best.usd)} for {count(best.billed_tokens)} tokens"
-    yield blocks.headline(price, paid)
+    yield blocks.headline(price, f" {span}: {usd(best.usd)} for {count(best.billed_tokens)} tokens")
     idle = blocks.Span(usd(today.idle_usd), "bad" if (today.idle_share or 0) > _MUCH_IDLE else "")
     of_time = "nothing was read today" if today.idle_share is None else f"{percent(today.idle_share)} of the time"
     hourly, speed = NO_VALUE, "nothing was read in the last five minutes"
     if burning:
         hourly = f"{usd(burning['usd_per_hour'])}/h"
         speed = f"{count(burning['tokens_per_s'])} tokens a second, all servers"
-    batch = next((window.batch for window in (*recent[1:], today) if window.batch is not None), None)
+    batch = today.batch if hour.batch is None else hour.batch
     failed = f"{usd(today.failed_usd)} of work"
     yield blocks.facts(
         ("while busy", f"{usd_text(best.usd_per_mtok_usage)}/Mtok", "were the machines never idle"),
@@ -93,16 +94,17 @@ def ledger(windows: Mapping[str, MeterTally], servers: Bill, burning: Mapping[st
         ("from cache", percent_text(today.cache_share), "of prompt tokens, today"),
         ("failed", blocks.Span(count(today.failed), "bad"), failed) if today.failed else None,
     )
-    said = "hold it against what `tokonomics plan` expects for this traffic; `tokonomics levers` says what to change."
+    said = "Hold it against what `tokonomics plan` expects for this traffic; `tokonomics levers` says what to change."
     if (best.idle_share or 0) > _MUCH_IDLE:
-        idle_text = f"{percent(best.idle_share or 0)} of the time nothing runs"
-        said = f"{idle_text}: `tokonomics fleet` finds machines for the hours that need them."
-    yield blocks.hint(said[0].upper() + said[1:])
-    rows = [BillLine(group=(name,), sums=sums) for name, sums in windows.items()]
-    yield blocks.section(_sums(["over (UTC)"], rows, windows["all"]), title="Sums")
+        nothing = f"{percent_text(best.idle_share)} of the time nothing runs"
+        said = f"{nothing}: `tokonomics fleet` finds machines for the hours that need them."
+    yield blocks.hint(said)
+    rows = [BillLine(group=(span,), sums=sums[key]) for key, span in _WINDOWS.items()]
+    yield blocks.section(_sums(["over"], rows, total, add_up=False), title="Sums")
     if servers.lines:
-        yield blocks.section(_sums(["server", "model", "engine"], servers.lines, servers.total), title="Servers today")
-    yield blocks.note(*_bill_notes(windows["all"]))
+        by = ["server", "model", "engine"]
+        yield blocks.section(_sums(by, servers.lines, servers.total), title="Servers today")
+    yield blocks.note(*_bill_notes(total))
 
 
 def _bill(bill: Bill) -> blocks.View:
@@ -182,12 +184,12 @@ _BILL: dict[str, Callable[[MeterTally], str]] = {
 }
 
 
-def _sums(by: Sequence[str], lines: Sequence[BillLine], total: MeterTally) -> blocks.Table:
+def _sums(by: Sequence[str], lines: Sequence[BillLine], total: MeterTally, add_up: bool = True) -> blocks.Table:
     """A row a group, and their sum where they add up; columns that would be empty are left out."""
     empty = {"gap": not total.gap_s, "away": not total.away_s, "req": not total.answered, "batch": not total.batch}
     shown = {name: cell for name, cell in _BILL.items() if not empty.get(name)}
     rows = [[*(_short(name) for name in line.group), *(cell(line.sums) for cell in shown.values())] for line in lines]
-    if len(rows) > 1 and by and lines[-1].sums != total:
+    if len(rows) > 1 and by and add_up:
         rows.append(["all", *[""] * (len(by) - 1), *(cell(total) for cell in shown.values())])
     return blocks.table([*(f"!{name}" for name in by), *(f">{name}" for name in shown)], rows)
 
