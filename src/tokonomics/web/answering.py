@@ -30,7 +30,7 @@ class JobListener(Listener):
         self._tell(what)
 
     def note(self, line: str) -> None:
-        self.notes += [part for part in spelled(line, marked).splitlines() if part.strip()]
+        self.notes += [part for part in spelled(line, _marked).splitlines() if part.strip()]
 
 
 def answer(request: dict[str, Any], tell: Told) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def answer(request: dict[str, Any], tell: Told) -> dict[str, Any]:
         "command": request["command"],
         "title": made.title,
         "result": made.plain(),
-        "sections": made.document(marked),
+        "sections": made.document(_marked),
         "text": made.text(),
         "markdown": made.markdown(),
         "rows": made.result.ROWS,
@@ -67,12 +67,12 @@ def _spec(draw: Callable[[], Any]) -> dict[str, Any]:
 
 def error_of(problem: TokonomicsError) -> dict[str, Any]:
     """What is wrong, where, and what to do, by the names of the inputs; within a sentence they are marked."""
-    what, _, fix = problem.told(marked)
+    what, _, fix = problem.told(_marked)
     _, where, _ = problem.told(in_python)
     return {"what": what, "where": where, "fix": fix}
 
 
-def marked(field: str, value: str | None) -> str:
+def _marked(field: str, value: str | None) -> str:
     return f"`{in_python(field, value)}`"
 
 

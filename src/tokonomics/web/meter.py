@@ -15,7 +15,7 @@ from typing import Any
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.bill import Bill, bill
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.web.answering import as_json, marked
+from tokonomics.web.answering import as_json
 from tokonomics.workers import Busy
 
 EVERY_S = 5.0
@@ -98,32 +98,25 @@ def _burning(recent: Bill) -> dict[str, float] | None:
 
 def state(ledger: Path) -> dict[str, Any]:
     """Sums of the last five minutes, this hour, today (UTC) and of all; by server and model; by hour and by day."""
-    from tokonomics.report.answer import document
-    from tokonomics.report.blocks import sections
-    from tokonomics.report.meter_view import ledger as ledger_view
-
     now = time.time()
 
-    def sums(since: float, *by: str) -> Bill:
-        return bill(book.spans(since, now), since, now, by)
+    def sums(since: float, *by: str) -> dict[str, Any]:
+        made: dict[str, Any] = bill(book.spans(since, now), since, now, by).model_dump(mode="json")
+        return made
 
-    hour, today = now - now % _HOUR_S, now - now % _DAY_S
+    today = now - now % _DAY_S
     with Ledger(ledger, read_only=True) as book:
-        recent = sums(now - _NOW_S)
-        windows = {"now": recent.total, "hour": sums(hour).total, "today": sums(today).total, "total": sums(0.0).total}
-        servers, burning, read = sums(today, "target", "model", "engine"), _burning(recent), _latest(book)
-        lines = {
-            "groups": servers,
-            "hours": sums(hour - _HOURS * _HOUR_S, "hour"),
-            "days": sums(today - _DAYS * _DAY_S, "day"),
+        recent = bill(book.spans(now - _NOW_S, now), now - _NOW_S, now, ())
+        return {
+            "at": now,
+            "ledger": ledger.name,
+            "read": _latest(book),
+            "now": recent.total.model_dump(mode="json"),
+            "burning": _burning(recent),
+            "hour": sums(now - now % _HOUR_S)["total"],
+            "today": sums(today)["total"],
+            "total": sums(0.0)["total"],
+            "groups": sums(today, "target", "model", "engine")["lines"],
+            "hours": sums(now - now % _HOUR_S - _HOURS * _HOUR_S, "hour")["lines"],
+            "days": sums(today - _DAYS * _DAY_S, "day")["lines"],
         }
-    described = ledger_view(windows, servers, burning)
-    return {
-        "at": now,
-        "ledger": ledger.name,
-        "read": read,
-        **{name: sums.model_dump(mode="json") for name, sums in windows.items()},
-        "burning": burning,
-        **{name: found.model_dump(mode="json")["lines"] for name, found in lines.items()},
-        "sections": document(sections(described), marked),
-    }
