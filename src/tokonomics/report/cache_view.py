@@ -85,7 +85,9 @@ def _figures(none: CacheRow, best: CacheRow) -> blocks.Facts:
     return blocks.facts(
         blocks.fact("from cache", percent(share), f"of prompt tokens, with {name}", number=share, less="worse"),
         blocks.fact("replicas", needs[0], f"{needs[1]} without a cache", number=best.needs),
-        blocks.fact("per Mtok", usd_text(price), f"{usd_text(none.usd_per_mtok)} without a cache", number=price),
+        blocks.fact("per Mtok", usd(price), f"{usd_text(none.usd_per_mtok)} without a cache", number=price)
+        if price is not None
+        else None,
     )
 
 

@@ -32,6 +32,7 @@ from tokonomics.report.wording import (
     slos_text,
     time_text,
     usd_text,
+    with_inputs,
     workload_text,
 )  # fmt: skip
 from tokonomics.traffic.slo import Latency, Slo
@@ -119,7 +120,10 @@ def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "")
     yield blocks.section(
         blocks.line("No offer meets these constraints.", kind="worst"),
         *(
-            blocks.line(blocks.Span(f"  {blame.constraint}: ", "strong"), f"{blame.why}; {blame.nearest}.")
+            blocks.line(
+                blocks.Span(f"  {with_inputs(blame.constraint)}: ", "strong"),
+                with_inputs(f"{blame.why}; {blame.nearest}."),
+            )
             for blame in blames
         ),
         blocks.note(f"{kinds.total():,} candidates rejected: {counts}. See {see or option('why')}."),
