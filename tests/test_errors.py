@@ -9,8 +9,7 @@ import pytest
 import typer
 
 from tokonomics.cli.main import application
-from tokonomics.errors import BadInput, TokonomicsError, in_python, option, shorten, spelled
-from tokonomics.report.terminal import flag
+from tokonomics.errors import BadInput, TokonomicsError, flag, in_python, option, shorten, spelled
 
 SOURCE = Path(__file__).parents[1] / "src" / "tokonomics"
 BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner", "measure")
@@ -148,6 +147,15 @@ def test_no_layer_below_the_doors_names_a_flag(parameters: dict[str, set[str]]) 
     assert {"--rate", "--from", "--usd-per-hour", "--no-prefix-cache"} <= ours
     found = {name: {each for text in _texts(module) for each in _flags(text)} & ours for name, module in _modules()}
     assert {name: flags for name, flags in found.items() if flags} == ALLOWED
+
+
+def test_no_view_names_a_flag(parameters: dict[str, set[str]]) -> None:
+    """But in a command that the reader is told to type."""
+    ours = set().union(*parameters.values())
+    views = {name: module for name, module in _modules("report") if name.startswith("report/")}
+    assert views
+    found = {name: {flag for text in _texts(module) for flag in _flags(text)} & ours for name, module in views.items()}
+    assert {name: flags for name, flags in found.items() if flags} == {}
 
 
 def test_every_field_that_an_error_names_is_a_parameter(parameters: dict[str, set[str]]) -> None:

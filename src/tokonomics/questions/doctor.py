@@ -21,7 +21,6 @@ class DoctorResult(Result, Installation):
     """Everything that was looked at."""
 
     ROWS = "checks"
-    SHOWN = ("name", "state", "seen", "fix")
 
     @property
     def is_found(self) -> bool:

@@ -17,8 +17,6 @@ class PricedRunResult(Result, PricedRun):
     """A measured run with what it costs and how far predictions were off."""
 
     ROWS = "run.points"
-    SHOWN = ("load", "requests_per_s", "output_tokens_per_s", "ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s",
-             "failed")  # fmt: skip
 
     def headline(self) -> str:
         what = f"{self.run.model or 'a server'}, measured by {self.run.tool}"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import BaseModel, Field, PrivateAttr
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-_NOTEBOOK_ROWS = 10
-"""As on the terminal."""
-
-
 class Shows(Protocol):
     """The description of a result: see ``report.answer``."""
 
@@ -28,6 +25,8 @@ class Shows(Protocol):
     def chart(self, name: str) -> "alt.TopLevelMixin": ...
 
     def text(self) -> str: ...
+
+    def html(self) -> str: ...
 
 
 def beside() -> Any:
@@ -40,8 +39,6 @@ class Result(Noun):
 
     ROWS: ClassVar[str] = ""
     """The part that ``to_frame`` shows unless told otherwise; itself, as one row, where there is none."""
-    SHOWN: ClassVar[tuple[str, ...]] = ()
-    """Columns of that frame in a notebook."""
 
     _described: Callable[[], Shows] | None = PrivateAttr(default=None)
     _command: str = PrivateAttr(default="")
@@ -87,13 +84,6 @@ class Result(Noun):
         """The lists that ``to_frame`` can show."""
         return [name for name, nouns in _lists(self).items() if nouns]
 
-    def first_rows(self, count: int) -> Sequence[BaseModel]:
-        """Those that a notebook shows."""
-        return self._nouns(self.ROWS)[:count]
-
-    def row_count(self) -> int:
-        return len(self._nouns(self.ROWS))
-
     def chart(self, name: str = "") -> "alt.TopLevelMixin":
         """The chart that ``--chart`` saves, as Altair draws it in a notebook; by ``name``, one of several."""
         shows = self._shows
@@ -117,16 +107,12 @@ class Result(Noun):
         return shows.text() if shows else self.headline()
 
     def _repr_html_(self) -> str:
-        """The headline over a small table."""
-        from tokonomics.questions.notebook import table_html
-
-        rows = frame_of(noun.model_dump(mode="json") for noun in self.first_rows(_NOTEBOOK_ROWS)).to_dicts()
-        count = self.row_count()
-        shown = f"{len(rows)} of {count:,} rows; " if count > len(rows) else ""
-        others = "".join(f', to_frame("{name}")' for name in self.frames() if name != self.ROWS)
-        columns = [name for name in self.SHOWN if not rows or name in rows[0]]
-        notes = [f"{shown}all figures: to_frame(){others}", self._command]
-        return table_html(self.headline(), rows, columns, [note for note in notes if note])
+        """The description; the headline alone where the result came from a file."""
+        shows = self._shows
+        body = shows.html() if shows else f"<b>{escape(self.headline())}</b>"
+        more = ", ".join(["to_frame()", *(f'to_frame("{name}")' for name in self.frames() if name != self.ROWS)])
+        notes = "<br>".join(escape(line) for line in (f"All figures: {more}", self._command) if line)
+        return f"{body}<p><small style='opacity:.7'>{notes}</small></p>"
 
     def __getstate__(self) -> dict[Any, Any]:
         """Without the views and what they draw from: that is large and stays where it is."""

@@ -53,9 +53,6 @@ class OneNoun(Result):
 class FitResult(Result):
     """Where the memory of one GPU of a replica goes, and how many sequences it leaves room for."""
 
-    SHOWN = ("fits", "max_sequences", "memory_bytes", "weight_bytes_per_gpu", "workspace_bytes", "kv_budget_bytes",
-             "kv_bytes_per_token", "kv_bytes_per_sequence", "shortfall_bytes", "min_gpus")  # fmt: skip
-
     model: str
     gpu: str
     engine: str
@@ -96,9 +93,6 @@ class FitResult(Result):
 class PredictResult(Result, Prediction):
     """How long a decode step and a prompt take; every time has low, mid and high (80 % interval)."""
 
-    SHOWN = ("decode_step_low_s", "decode_step_mid_s", "decode_step_high_s", "prefill_low_s", "prefill_mid_s",
-             "prefill_high_s", "tokens_per_s_low", "tokens_per_s_mid", "tokens_per_s_high", "speed")  # fmt: skip
-
     def headline(self) -> str:
         step = self.decode_step_s
         return (
@@ -125,7 +119,6 @@ class CurveResult(Result, BatchCurve):
     """What batching buys, point by point up to what the memory holds."""
 
     ROWS = "points"
-    SHOWN = ("batch", "tpot_s", "tokens_per_s", "usd_per_mtok", "share_of_linear")
 
     def headline(self) -> str:
         first, last = self.points[0], self.points[-1]
@@ -140,9 +133,6 @@ class PlanResult(Result, Plan):
     """Every candidate that could be the pick, cheapest first, how firm the pick is, and every refusal."""
 
     ROWS = "ranked"
-    SHOWN = ("replicas", "gpus_per_replica", "gpu", "weights", "kv", "provider", "instance", "usd_per_month",
-             "usd_per_mtok_blended", "utilization", "ttft_p99_s", "tpot_p99_s", "speed", "below_checkpoint",
-             "price_date", "price_stale")  # fmt: skip
 
     headroom: Headroom | None = None
     """How much the traffic may grow on the same replicas."""
@@ -173,16 +163,11 @@ class PlanResult(Result, Plan):
             f"{layout_text(best)} at {best.provider} {best.instance}; {len(self.ranked):,} ranked"
         )
 
-    def first_rows(self, count: int) -> list[Candidate]:
-        """One of each kind, as on the terminal."""
-        return self.leaders(count)
-
 
 class FleetResult(Result, FleetReport):
     """The cheapest fleet over time, what it is compared with, and how it fared in the simulator."""
 
     ROWS = "plan.purchases"
-    SHOWN = ("offer", "terms", "place", "usd_per_hour", "requests_per_s", "usd_per_month")
 
     def headline(self) -> str:
         plan = self.plan
@@ -196,7 +181,6 @@ class LeversResult(Result, Ranking):
     """Every lever, the largest saving first, and all that help together."""
 
     ROWS = "levers"
-    SHOWN = ("name", "saved_usd_per_month", "saved_share", "bill_usd_per_month", "effort", "reason")
 
     utilization: Utilization | None
     """The bill against batch limit, load and burstiness, where asked for."""
@@ -220,8 +204,6 @@ class BreakevenResult(Result, BreakEvenReport):
     """A model of one's own against APIs, at every volume."""
 
     ROWS = "found"
-    SHOWN = ("api", "api_usd_per_mtok", "full_usd_per_mtok", "first_tokens_per_month", "stays_tokens_per_month",
-             "never")  # fmt: skip
 
     def headline(self) -> str:
         said = [
@@ -233,10 +215,6 @@ class BreakevenResult(Result, BreakEvenReport):
 
 class SimulateResult(Result, Outcome):
     """A simulation in figures, its bill, and how it went over time."""
-
-    SHOWN = ("usd_per_mtok", "ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "e2e_p99_s", "slo_kept",
-             "slo_attainment", "requests_per_s", "output_tokens_per_s", "utilization", "load_share", "batch",
-             "kv_peak_share", "preemptions", "replica_hours", "cost_usd")  # fmt: skip
 
     deployment: str
     usd_per_mtok: float | None
@@ -266,8 +244,6 @@ class CapacityResult(Result):
     """The highest rate of one replica, and the replicas that a log needs."""
 
     ROWS = "highest_rate.trials"
-    SHOWN = ("rate", "breaks", "outcome_ttft_p99_s", "outcome_tpot_p99_s", "outcome_output_tokens_per_s",
-             "outcome_batch", "outcome_utilization")  # fmt: skip
 
     deployment: str
     rate: float
@@ -291,9 +267,6 @@ class CapacityResult(Result):
 
 class TraceResult(Result, TraceSummary):
     """What traffic is like."""
-
-    SHOWN = ("requests", "duration_s", "rate", "input_mean", "input_p99", "output_mean", "output_p99", "local_cv",
-             "tokens_per_second", "peak_minute_over_mean", "bad_rows")  # fmt: skip
 
     def headline(self) -> str:
         span = seconds(self.duration_s)

@@ -1,25 +1,37 @@
-"""The description of a result for people: a title, a view, charts; every door shows the same one."""
+"""One result as people see it: its description and its charts, whichever door shows them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import altair as alt
+from tokonomics.errors import Spell, in_python, spelled
+from tokonomics.report.blocks import Section, View, sections
 
+if TYPE_CHECKING:
     from tokonomics.questions.result import Result
+
+Charts = Mapping[str, Callable[[], Any]]
+"""By name, in the order in which they are read; drawn when looked at."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One result and its pictures; what is expensive to draw is drawn when it is looked at."""
+    """One result as people see it; what is expensive to describe or draw is made when it is looked at."""
 
     result: "Result"
-    view: Callable[[], object]
-    """For a terminal, to be printed by rich."""
     title: str
-    charts: "Mapping[str, Callable[[], alt.TopLevelMixin]]" = field(default_factory=dict)
-    """By name, in the order in which they are read."""
+    view: Callable[[], View]
+    charts: Charts = field(default_factory=dict)
+    as_markdown: bool = False
+    """Whether a terminal prints Markdown."""
+
+    def sections(self) -> list[Section]:
+        """The description."""
+        return sections(self.view())
+
+    def document(self, spell: Spell) -> list[dict[str, Any]]:
+        """The description as plain data, with inputs as a door writes them."""
+        return document(self.sections(), spell)
 
     def plain(self) -> Any:
         """The result as JSON has it."""
@@ -30,7 +42,7 @@ class Answer:
         """1 where nothing was found that does what was asked."""
         return 0 if self.result.is_found else 1
 
-    def chart(self, name: str = "") -> "alt.TopLevelMixin":
+    def chart(self, name: str = "") -> Any:
         """One of the charts, or all of them below each other."""
         if name or len(self.charts) == 1:
             return self.charts[name or next(iter(self.charts))]()
@@ -40,13 +52,34 @@ class Answer:
 
     def text(self) -> str:
         """What a terminal of 140 columns shows."""
-        from tokonomics.report.text import as_text
+        if self.as_markdown:
+            return self.markdown()
+        from tokonomics.report.rich_text import as_text
 
-        return as_text(self.view())
+        return as_text(self.sections())
+
+    def html(self) -> str:
+        """What a notebook shows."""
+        from tokonomics.report.html import described
+
+        return described(self.sections(), in_python)
+
+    def markdown(self) -> str:
+        """What a pull request shows."""
+        from tokonomics.report.markdown import markdown
+
+        return markdown(self.sections())
 
 
-def below_each_other(views: Sequence[Any]) -> Any:
-    """Several views as one."""
-    from rich.console import Group
+def document(description: Iterable[Section], spell: Spell) -> list[dict[str, Any]]:
+    """A description as plain data, with inputs as a door writes them."""
+    return [_spelled(asdict(section), spell) for section in description]
 
-    return Group(*views)
+
+def _spelled(value: Any, spell: Spell) -> Any:
+    """Plain data with every text in it spelled."""
+    if isinstance(value, str):
+        return spelled(value, spell)
+    if isinstance(value, dict):
+        return {name: _spelled(part, spell) for name, part in value.items()}
+    return [_spelled(part, spell) for part in value] if isinstance(value, list | tuple) else value

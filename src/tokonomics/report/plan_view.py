@@ -1,50 +1,104 @@
-"""A plan for a person: the pick first, then the others, then why not the rest."""
+"""A plan: the pick first, how firm it is, then the other hardware, and why the rest was left out."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
+from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
+from tokonomics.errors import option
 from tokonomics.planner.candidates import Reason
+from tokonomics.planner.flips import Flip, Flips
 from tokonomics.planner.infeasible import Blame
-from tokonomics.planner.plan import Candidate, Plan, Rejection
-from tokonomics.planner.screen import describe
+from tokonomics.planner.margins import BillRange, Headroom
+from tokonomics.planner.parsing import discounts_from, gpu_filter
+from tokonomics.planner.plan import Candidate, Plan, Rejection, Study
+from tokonomics.planner.regret import Regret
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
-from tokonomics.questions.results import layout_text as layout_text
-from tokonomics.report.cost_view import prices_text
-from tokonomics.report.predict_view import SPEEDS
-from tokonomics.report.tables import OLD_PRICE, quoted_on, table
-from tokonomics.serving.outcome import Spread
-from tokonomics.traffic.slo import Slo
-from tokonomics.traffic.workload import Workload
+from tokonomics.planner.sensitivity import Case, Sensitivity
+from tokonomics.questions.plan import PlanRequest
+from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text
+from tokonomics.report import blocks
+from tokonomics.report.answer import Answer, Charts
+from tokonomics.report.charts import bill_chart, plan_chart
+from tokonomics.report.plan_charts import frontier_chart, regret_chart, sensitivity_chart
+from tokonomics.report.wording import (
+    FEWER_BITS,
+    OLD_PRICE,
+    SPEEDS,
+    percent_text,
+    quoted_on,
+    slos_text,
+    time_text,
+    usd_text,
+    with_inputs,
+    workload_text,
+)  # fmt: skip
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.types import Badge
 from tokonomics.units import count, percent, plural, seconds, usd
 
 
-def plan_view(
-    plan: Plan,
-    firm: Text | None = None,
-    *,
-    rows: int,
-    model_name: str,
-    discounts: Mapping[str, float] | None = None,
-    without_offers: Sequence[str] = (),
-) -> RenderableType:
-    """The pick of a plan that has one, and the cheapest offer of each other kind of hardware."""
-    asked = Text(asked_text(plan, model_name), style="dim")
-    assert plan.best is not None
-    shown = plan.leaders(rows)
-    pick = pick_text(plan.best, "Cheapest")
-    body: list[RenderableType] = [asked, "", pick if firm is None else Text.assemble(pick, firm)]
-    faithful = plan.best_at_checkpoint()
-    if faithful and faithful != plan.best:
-        body.append(pick_text(faithful, "Cheapest at the checkpoint's own precision"))
-    body += [_ranking(shown), "", _notes(plan, shown, discounts or {})]
-    if without_offers:
-        body.append(Text(f"No offer lists {', '.join(without_offers)}: give one with --offers my.csv.", style="yellow"))
-    return Group(*body)
+def plan(result: "PlanResult | PlanModels | PlanCases", request: PlanRequest) -> Answer:
+    """The plan of one model, of several, or under several demands."""
+    studies = (result.study,) if isinstance(result, PlanResult) else result.studies
+    title = f"What serving {', '.join(dict.fromkeys(study.question.model.name for study in studies))} costs"
+    files = [] if request.deploy_to else [blocks.section(blocks.File(file.name, file.text)) for file in result.deploy]
+    if isinstance(result, PlanCases):
+        found, name = result.regret, studies[0].question.model.name
+        charts = {"Bills and regrets": partial(regret_chart, found, name)} if found else {}
+        return Answer(result, title, lambda: [*_cases(result), *files], charts)
+    if isinstance(result, PlanModels):
+        picks = result.models
+        names = [f"{place}. {row.model} on {row.gpu}" for place, row in enumerate(picks, 1)]
+        asked = asked_text(studies[0].plan, "The same requests")
+        heading = "What each model costs on its cheapest hardware"
+        charts = {"Bills": partial(bill_chart, list(picks), names, heading, asked)} if picks else {}
+        return Answer(result, title, lambda: [*_models(studies, picks), *files], charts)
+    return Answer(result, title, lambda: [*_one(result, request), *files], _charts(result))
+
+
+def _charts(result: PlanResult) -> Charts:
+    """The bill by hardware, the frontier of price and latency, and, where asked for, what moves the bill."""
+    from tokonomics.planner.frontier import frontier
+
+    study: Study = result.study
+    name = study.question.model.name
+    if result.best is None:
+        return {}
+    charts: dict[str, Callable[[], Any]] = {
+        "Bills": partial(plan_chart, study.plan, name),
+        "Price against latency": lambda: frontier_chart(frontier(study.question), study.plan, name),
+    }
+    if result.sensitivity:
+        charts["What moves the bill"] = partial(sensitivity_chart, result.sensitivity, name)
+    return charts
+
+
+def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
+    """One model at one demand."""
+    study: Study = result.study
+    whole, name = study.plan, study.question.model.name
+    if whole.best is None:
+        yield from nothing(whole, name, result.blame)
+    else:
+        yield blocks.line(asked_text(whole, name), kind="asked")
+        yield blocks.section(*_pick(whole.best, "Cheapest", whole.slos, _firm(result.headroom, result.bill_range)))
+        faithful = whole.best_at_checkpoint()
+        if faithful and faithful != whole.best:
+            yield blocks.section(*_pick(faithful, "Cheapest at the checkpoint's own precision", whole.slos))
+        leaders = whole.leaders(len(whole.ranked))
+        shown = leaders[: request.top or 10]
+        yield ranking(leaders, len(shown))
+        yield blocks.section(_notes(whole, shown, request), _not_sold(study, request))
+        if result.flips:
+            yield blocks.section(*_flips(whole, result.flips))
+        if result.sensitivity:
+            yield _sensitivity(result.sensitivity)
+        yield blocks.section(ranking(whole.ranked, None), title="Every offer", folded=True)
+    if whole.rejected:
+        yield blocks.section(_why(whole), title="" if request.why else "Why not the others", folded=not request.why)
 
 
 def asked_text(plan: Plan, model_name: str) -> str:
@@ -56,106 +110,75 @@ def asked_text(plan: Plan, model_name: str) -> str:
     )
 
 
-def workload_text(workload: Workload) -> str:
-    """``5 requests/s of 1,000 in / 300 out``."""
-    inputs, outputs = _tokens(workload.input_tokens), _tokens(workload.output_tokens)
-    return f"{workload.rate:.4g} requests/s of {inputs} in / {outputs} out"
-
-
-def _tokens(number: float) -> str:
-    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
-
-
-def slos_text(slos: Sequence[Slo]) -> str:
-    """``TTFT p99 ≤ 500 ms, TPOT p99 ≤ 50 ms``."""
-    return ", ".join(f"{describe(slo)} ≤ {seconds(slo.seconds)}" for slo in slos)
-
-
-def why_view(plan: Plan) -> RenderableType:
-    """What was rejected, by GPU and kind of reason, with one case in words."""
-    groups: dict[tuple[str, Reason], list[Rejection]] = {}
-    for each in plan.rejected:
-        groups.setdefault((each.gpu, each.kind), []).append(each)
-    ranked = Counter(row.gpu for row in plan.ranked)
-    rejected = sum(each.offers for each in plan.rejected)
-    return table(
-        ["!GPU", ">ranked", ">rejected", "because", "such as"],
-        [
-            (gpu, f"{ranked[gpu]:,}", f"{sum(member.offers for member in members):,}", kind.value, _case(members))
-            for (gpu, kind), members in sorted(groups.items())
-        ],
-        title=f"{len(plan.ranked):,} candidates ranked, {rejected:,} rejected",
-    )
-
-
-def _case(members: Sequence[Rejection]) -> str:
-    """The commonest reason of a group, with the layout or offer it befell."""
-    reason, _ = Counter(member.reason for member in members).most_common(1)[0]
-    each = next(member for member in members if member.reason == reason)
-    layout = f"{each.layout}: " if each.layout else ""
-    return f"{layout}{reason.removeprefix('does not fit: ')}"
-
-
-def blame_view(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "See --why.") -> RenderableType:
-    """Nothing fits: which wish stands in the way, the nearest that would do, and how many each reason took."""
-    lines: list[Text | str] = [
-        Text(asked_text(plan, model_name), style="dim"),
-        "",
-        Text("Nothing fits these wishes.", style="bold red"),
-    ]
-    lines += [Text.assemble((f"  {blame.constraint}: ", "bold"), f"{blame.why}; {blame.nearest}.") for blame in blames]
+def nothing(plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "") -> blocks.View:
+    """Which constraint stands in the way, the nearest value that would do, and how many each reason took."""
+    yield blocks.line(asked_text(plan, model_name), kind="asked")
     kinds: Counter[Reason] = Counter()
     for rejection in plan.rejected:
         kinds[rejection.kind] += rejection.offers
     counts = "; ".join(f"{kind.value}: {number:,}" for kind, number in kinds.most_common())
-    lines.append(Text(f"{kinds.total():,} candidates rejected: {counts}. {see}", style="dim"))
-    return Group(*lines)
-
-
-def pick_text(row: Candidate, label: str) -> Text:
-    """One candidate in a few lines: what to rent, what it costs, how it serves."""
-    where = f"{row.provider} {row.instance}{'' if row.region == UNSPECIFIED else f', {row.region}'}"
-    return Text.assemble(
-        f"{label}: ",
-        (f"{usd(row.usd_per_month)} a month", "bold green"),
-        f", {layout_text(row)} at {where}\n",
-        f"  {prices_text(row.usd_per_mtok)} per Mtok, whole bill; {usd(row.usd_per_mtok_usage)} on usage\n",
-        f"  {_latency_text(row)}; {percent(row.utilization)} of full batches{_router_text(row)}\n",
-        f"  {_unused(row)}{_SPEED_NOTES[row.speed]}{_terms(row)}, "
-        f"price of {row.price_date}{' (old)' if row.price_stale else ''}\n",
+    yield blocks.section(
+        blocks.line("No offer meets these constraints.", kind="worst"),
+        *(
+            blocks.line(
+                blocks.Span(f"  {with_inputs(blame.constraint)}: ", "strong"),
+                with_inputs(f"{blame.why}; {blame.nearest}."),
+            )
+            for blame in blames
+        ),
+        blocks.note(f"{kinds.total():,} candidates rejected: {counts}. See {see or option('why')}."),
     )
 
 
-def _latency_text(row: Candidate) -> str:
-    if not row.simulated:
-        return (
-            f"in the mean, TTFT {seconds(row.ttft_s.mean or 0)}, TPOT {seconds(row.tpot_s.mean or 0)} (not simulated)"
-        )
-    parts = (("TTFT", row.ttft_s), ("TPOT", row.tpot_s), ("end to end", row.e2e_s))
-    return "p50 / p99: " + ", ".join(f"{name} {_pair(spread)}" for name, spread in parts)
-
-
-def _router_text(row: Candidate) -> str:
-    """With several replicas, how requests find them."""
-    return f", {row.router} router" if row.simulated and row.replicas > 1 else ""
-
-
-def _pair(spread: Spread) -> str:
-    if spread.p50 is None or spread.p99 is None:
-        return "–"
-    return f"{seconds(spread.p50)} / {seconds(spread.p99)}"
-
-
-def _unused(row: Candidate) -> str:
+def _pick(row: Candidate, label: str, slos: Sequence[Slo], firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
+    """What to rent, what it costs, how it serves."""
+    where = f"{row.provider} {row.instance}{'' if row.region == UNSPECIFIED else f', {row.region}'}"
+    prices = row.usd_per_mtok
+    whole_bill = f"whole bill: {usd(prices.input)} input, {usd(prices.output)} output"
+    router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
     idle = row.gpus_paid - row.replicas * row.gpus_per_replica
-    return f"{plural(idle, 'GPU')} of the {row.gpus_paid} paid for unused; " if idle else ""
+    bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "best")
+    return [
+        blocks.line(f"{label}: ", bill, f", {layout_text(row)} at {where}", kind="headline"),
+        blocks.facts(
+            (
+                "per Mtok",
+                usd(prices.blended),
+                f"{whole_bill}; {usd(row.usd_per_mtok_usage)} at full use",
+                prices.blended,
+            ),
+            *_latencies(row, slos),
+            blocks.fact("load", percent(row.utilization), f"of capacity{router}", number=row.utilization, less="worse"),
+            *firm,
+            ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
+            ("speed", SPEEDS[row.speed], _SPEED_NOTES[row.speed]),
+            ("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
+        ),
+    ]
+
+
+def _latencies(row: Candidate, slos: Sequence[Slo]) -> Iterable[blocks.Fact]:
+    """The tail of each latency, or the statistic that its SLO is about; means where nothing was simulated."""
+    for name, latency, spread in (
+        ("TTFT", Latency.ttft, row.ttft_s), ("TPOT", Latency.tpot, row.tpot_s), ("end to end", Latency.e2e, row.e2e_s),
+    ):  # fmt: skip
+        targets = {slo.statistic: slo.seconds for slo in slos if slo.latency is latency}
+        for statistic in (list(targets) or ["p99"]) if row.simulated else ["mean"]:
+            value, target = getattr(spread, statistic), targets.get(statistic)
+            if value is None:
+                continue
+            met = target is not None and value <= target
+            said = [f"SLO {seconds(target)} {'met' if met else 'missed'}"] if target is not None else []
+            said += [f"p50 {time_text(spread.p50)}"] if row.simulated else ["not simulated"]
+            mood: blocks.Mood = "" if target is None else "good" if met else "bad"
+            yield blocks.fact(f"{name} {statistic}", blocks.Span(seconds(value), mood), "; ".join(said), number=value)
 
 
 _SPEED_NOTES = {
-    Badge.measured: "",
+    Badge.measured: "from kernels timed on this GPU",
     Badge.quoted: "",
-    Badge.modelled: "speed scaled from a relative's kernels; ",
-    Badge.assumed: "speed assumed, no kernels timed on such a GPU: measure before you buy; ",
+    Badge.modelled: "from kernel timings of a related GPU, by the datasheets",
+    Badge.assumed: "by the datasheet, no kernels timed on such a GPU: measure before you buy",
 }
 _TERMS = {
     Terms.on_demand: "on demand",
@@ -164,79 +187,267 @@ _TERMS = {
 }
 
 
-def _terms(row: Candidate) -> str:
+def _price_note(row: Candidate) -> str:
     years = f" for {plural(row.commitment_years, 'year')}, paid upfront" if row.commitment_years else ""
-    return f"{_TERMS[row.terms]}{years}"
+    machines = f" × {plural(row.instances, 'instance')}" if row.instances > 1 else ""
+    old = " (old)" if row.price_stale else ""
+    return f"{_TERMS[row.terms]}{years}{machines}, quoted {row.price_date}{old}"
 
 
-def _ranking(rows: list[Candidate]) -> RenderableType:
-    simulated = any(row.simulated for row in rows)
-    late = "p99" if simulated else "mean"
-    return table(
-        [
-            "",
-            "!replicas × GPUs",
-            "weights",
-            "offer",
-            ">$/month",
-            ">$/Mtok",
-            ">util.",
-            f">TTFT {late}",
-            f">TPOT {late}",
-            "speed",
-        ],
+def _firm(headroom: Headroom | None, bills: BillRange | None) -> list[blocks.Fact]:
+    """The room to grow, and the interval of the bill."""
+    if not headroom or not bills:
+        return []
+    return [_room(headroom), _interval(bills)]
+
+
+def _room(headroom: Headroom) -> blocks.Fact:
+    if headroom.at_most is None:
+        return blocks.fact("room to grow", "any", "nothing breaks however much the traffic grows")
+    more = f"+{percent(headroom.share)}" if headroom.share < 2 else f"{headroom.share + 1:.2g} ×"
+    if headroom.share < 0.005:
+        more = "none"
+    said = f"holds up to {count(headroom.rate)} requests/s, then {headroom.breaks}"
+    return blocks.fact("room to grow", more, said, number=headroom.share, less="worse")
+
+
+def _interval(bills: BillRange) -> blocks.Fact:
+    """The bill over the 80 % interval of the speed."""
+    fast, slow = bills.fast, bills.slow
+    name = "80 % interval"
+    if slow.usd_per_month is None or fast.usd_per_month is None:
+        low = usd(fast.usd_per_month or bills.mid.usd_per_month or 0.0)
+        return blocks.fact(
+            name, f"from {low}", f"{percent(1 - slow.speed)} slower, no number of replicas meets the SLO"
+        )
+    dollars = [fast.usd_per_month, slow.usd_per_month, bills.mid.usd_per_month or fast.usd_per_month]
+    speeds = f"speed {_off(slow.speed)} to {_off(fast.speed)}"
+    if min(dollars) == max(dollars):
+        return blocks.fact(name, "same bill", f"{speeds}: whole replicas absorb it")
+    return blocks.fact(name, f"{usd(min(dollars))} to {usd(max(dollars))}", f"a month; {speeds}")
+
+
+def _off(speed: float) -> str:
+    return f"{'−' if speed < 1 else '+'}{percent(abs(speed - 1))}"
+
+
+def ranking(rows: Sequence[Candidate], shown: int | None, models: Sequence[str] = ()) -> blocks.Table:
+    """Candidates, the pick first; with the name of the model of each where there are several."""
+    late = "p99" if any(row.simulated for row in rows) else "mean"
+    named: list[tuple[str, ...]] = [(name,) for name in models] or [()] * len(rows)
+    columns = ["", *(["!model"] if models else []), "!replicas × GPUs", "weights", "offer"]
+    columns += [">$/month", ">$/Mtok", ">load"]
+    return blocks.table(
+        [*columns, f">TTFT {late}", f">TPOT {late}", "speed"],
         [
             (
                 str(place),
+                *name,
                 f"{row.replicas} × {row.gpus_per_replica} {row.gpu}",
                 f"{row.weights}{'*' if row.below_checkpoint else ''}",
                 f"{row.provider} {row.instance}{'†' if row.price_stale else ''}",
                 usd(row.usd_per_month),
                 usd(row.usd_per_mtok.blended),
                 percent(row.utilization),
-                _one(row.ttft_s, late),
-                _one(row.tpot_s, late),
+                time_text(getattr(row.ttft_s, late)),
+                time_text(getattr(row.tpot_s, late)),
                 SPEEDS[row.speed],
             )
-            for place, row in enumerate(rows, 1)
+            for place, (name, row) in enumerate(zip(named, rows, strict=True), 1)
         ],
+        best=0,
+        shown=shown,
     )
 
 
-def _one(spread: Spread, statistic: str) -> str:
-    value = getattr(spread, statistic)
-    return "–" if value is None else seconds(value)
-
-
-def _notes(plan: Plan, shown: list[Candidate], discounts: Mapping[str, float]) -> Text:
-    ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(each.offers for each in plan.rejected):,}"
-    lines = [
-        "$/Mtok: the whole bill over all tokens, in and out. util.: load over what full batches of mean requests hold;",
-        "bursts and SLOs leave less to use than that: the room to grow is simulated.",
-        "Speeds are modelled: from kernels timed on that GPU, scaled from a relative's by the datasheet, or assumed.",
+def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> blocks.Line:
+    ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(row.offers for row in plan.rejected):,}"
+    discounts = discounts_from(request.discount)
+    taken_off = ", ".join(f"{provider} {percent(share)}" for provider, share in discounts.items())
+    return blocks.note(
+        "$/Mtok: the whole bill over all tokens, in and out. load: requests over what full batches of mean requests",
+        "hold; bursts and SLOs leave less to use than that: the room to grow is simulated.",
+        "speed: timed = kernels timed on that GPU; scaled = from a related GPU by the datasheets; assumed = neither.",
         _how_sized(plan),
-        f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected (--why).",
-    ]
-    if discounts:
-        lines.append(
-            "After your discounts: " + ", ".join(f"{who} {percent(share)}" for who, share in discounts.items()) + "."
-        )
-    if any(row.below_checkpoint for row in shown):
-        lines.append(
-            "* weights or KV cache at fewer bits than published: check quality on your own task (--min-weights, --kv)."
-        )
-    if any(row.price_stale for row in shown):
-        lines.append(OLD_PRICE)
-    return Text("\n".join(lines), style="dim")
+        f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected ({option('why')}).",
+        f"After your discounts: {taken_off}." if discounts else "",
+        FEWER_BITS if any(row.below_checkpoint for row in shown) else "",
+        OLD_PRICE if any(row.price_stale for row in shown) else "",
+    )
 
 
 def _how_sized(plan: Plan) -> str:
     if not plan.simulations:
         share = percent(plan.limits.max_utilization or CLOSED_FORM_UTILIZATION)
-        return f"Replicas are planned to at most {share} of the closed form's capacity; leave out --quick to simulate."
+        quick = option("quick")
+        return f"Replicas are planned to at most {share} of the closed form's capacity; leave out {quick} to simulate."
     spare = f", and {plan.limits.spare} more that may fail (latencies are with them down)" if plan.limits.spare else ""
-    targets = "meet every SLO" if plan.slos else "keep up (no SLO is set: --slo)"
+    targets = "meet every SLO" if plan.slos else f"keep up (no SLO is set: {option('slo')})"
     return (
         f"Replicas are the fewest that {targets}{spare}: {plan.simulations:,} simulations; "
-        "whatever was left out is dearer than the runner-up; the rows after it are examples, not a full ranking."
+        "whatever was left out is more expensive than the runner-up; "
+        "the rows after it are examples, not a full ranking."
+    )
+
+
+def _not_sold(study: Study, request: PlanRequest) -> blocks.Line | None:
+    """GPUs that were asked for and that nobody sells."""
+    names, _ = gpu_filter(request.gpu, request.gpus)
+    sold = {offer.gpu for offer in study.question.offers}
+    without = [name for name in names or () if find_gpu(name).key not in sold]
+    return (
+        blocks.hint(f"No offer lists {', '.join(without)}: give one with {option('offers', 'my.csv')}.")
+        if without
+        else None
+    )
+
+
+def _why(plan: Plan) -> blocks.Table:
+    """What was rejected, by GPU and kind of reason, with one case in words."""
+    groups: dict[tuple[str, Reason], list[Rejection]] = {}
+    for rejection in plan.rejected:
+        groups.setdefault((rejection.gpu, rejection.kind), []).append(rejection)
+    ranked = Counter(row.gpu for row in plan.ranked)
+    rejected = sum(row.offers for row in plan.rejected)
+    return blocks.table(
+        ["!GPU", ">ranked", ">rejected", "because", "such as"],
+        [
+            (gpu, f"{ranked[gpu]:,}", f"{sum(member.offers for member in members):,}", kind.value, _example(members))
+            for (gpu, kind), members in sorted(groups.items())
+        ],
+        f"{len(plan.ranked):,} candidates ranked, {rejected:,} rejected",
+    )
+
+
+def _example(members: Sequence[Rejection]) -> str:
+    """The commonest reason of a group, with the layout or offer it befell."""
+    reason, _ = Counter(member.reason for member in members).most_common(1)[0]
+    first = next(member for member in members if member.reason == reason)
+    layout = f"{first.layout}: " if first.layout else ""
+    return f"{layout}{reason.removeprefix('does not fit: ')}"
+
+
+def _flips(plan: Plan, found: Flips) -> Iterable[blocks.Line]:
+    """The runner-up, and what would make another GPU the cheapest."""
+    rival = plan.runner_up()
+    if rival and found.other_gpu:
+        more, less = percent(found.other_gpu.pick_may_rise), percent(found.other_gpu.rival_must_fall)
+        how = (
+            f"{more} more expensive; wins if its price falls by {less}, or the pick's GPU becomes {more} more expensive"
+        )
+        same = found.other_gpu.pick_may_rise < 0.005
+        yield blocks.line(
+            "Runner-up: ",
+            blocks.Span(f"{usd(rival.usd_per_month)} a month", "strong"),
+            f", {layout_text(rival)} at {rival.provider} {rival.instance}: ",
+            "the same bill on another GPU" if same else f"{how} everywhere",
+        )
+    yield from (blocks.line(f"  {_flip(flip)}") for flip in found.traffic)
+    if found.steady:
+        yield blocks.note(f"  no flip up to: {', '.join(found.steady)}")
+
+
+def _flip(flip: Flip) -> str:
+    way = "from" if flip.factor > 1 else "down to"
+    rival, pick = (
+        "no way" if bill is None else usd(bill)
+        for bill in (flip.after.rival_usd_per_month, flip.after.pick_usd_per_month)
+    )
+    value = f"{count(flip.after.value)} {flip.what}"
+    return f"{way} {value} ({flip.factor:.3g}×): {flip.gpu} {flip.rival}, {rival} against {pick}"
+
+
+def _sensitivity(found: Sensitivity) -> blocks.Table:
+    """Which assumption moves the bill most."""
+
+    def cells(case: Case) -> tuple[str, str, str]:
+        return _off(case.factor), usd_text(case.usd_per_month), percent_text(case.used)
+
+    return blocks.table(
+        ["!assumption", ">change", ">$/month", ">used", ">change", ">$/month", ">used"],
+        [(swing.assumption.replace("_", " "), *cells(swing.low), *cells(swing.high)) for swing in found.swings],
+        f"What moves the bill of the pick ({usd(found.usd_per_month)}, {percent(found.used)} of what it holds)",
+    )
+
+
+def _models(studies: Sequence[Study], rows: Sequence[Candidate]) -> blocks.View:
+    """The pick of each model, the cheapest first."""
+    names = {study.plan.model: study.question.model.name for study in studies}
+    yield blocks.line(asked_text(studies[0].plan, ", ".join(names.values())))
+    if not rows:
+        yield blocks.line("No offer meets the constraints for any of them: plan one alone to see why.")
+        return
+    cheapest = rows[0].usd_per_mtok.blended
+    yield blocks.table(
+        ["", "!model", "replicas × GPUs", "offer", ">$/month", ">$/Mtok", ">costs more", ">TTFT p99", ">TPOT p99"],
+        [
+            (
+                str(place),
+                names[row.model],
+                f"{layout_text(row)}{'*' if row.below_checkpoint else ''}",
+                f"{row.provider} {row.instance}",
+                usd(row.usd_per_month),
+                usd(row.usd_per_mtok.blended),
+                "" if place == 1 else percent(row.usd_per_mtok.blended / cheapest - 1),
+                time_text(row.ttft_s.p99),
+                time_text(row.tpot_s.p99),
+            )
+            for place, row in enumerate(rows, 1)
+        ],
+        best=0,
+    )
+    without = [name for key, name in names.items() if key not in {row.model for row in rows}]
+    said = [
+        "The same requests for each model, counted in tokens; tokenizers differ by some percent. "
+        "Whether a cheaper model is good enough is for you to measure.",
+        "" if studies[0].plan.slos else f"No SLO is set ({option('slo')}): answers may wait for long.",
+        f"No offer meets the constraints for {', '.join(without)}: plan it alone to see why." if without else "",
+    ]
+    yield blocks.note(" ".join(part for part in said if part))
+
+
+def _cases(result: PlanCases) -> blocks.View:
+    """The choice that is least wrong under several demands, and what each choice costs in each of them."""
+    name = result.studies[0].question.model.name
+    found: Regret | None = result.regret
+    if found is None:
+        lost = next(study for study in result.studies if study.plan.best is None)
+        yield from nothing(lost.plan, name, result.blame)
+        return
+    cases = list(result.cases or ())
+    yield blocks.section(
+        *(
+            blocks.line(f"{name}, {case}: {workload_text(demand)}, best {usd(best)} a month", kind="asked")
+            for case, demand, best in zip(cases, found.demands, found.best_usd_per_month, strict=True)
+        )
+    )
+    least = found.least
+    if least is None:
+        yield blocks.line("No choice holds in every case.", kind="worst")
+        return
+    bills = " / ".join(usd(case.usd_per_month) for case in least.cases)
+    yield blocks.line(
+        "Least regret: ",
+        blocks.Span(f"{least.gpu} {least.layout}", "best"),
+        f" at {least.provider} {least.instance}: {bills} a month for {' / '.join(cases)}, "
+        f"at most {percent(least.largest_regret)} above the best of any case",
+        kind="headline",
+    )
+    yield blocks.table(
+        ["", "!hardware", "offer", *(f">{case}" for case in cases), ">most regret", "best in"],
+        [
+            (
+                str(place),
+                f"{choice.gpu} {choice.layout}{'*' if choice.below_checkpoint else ''}",
+                f"{choice.provider} {choice.instance}",
+                *(f"{usd(case.usd_per_month)} ({case.replicas}×)" for case in choice.cases),
+                percent(choice.largest_regret),
+                ", ".join(cases[at] for at in choice.best_in) or "–",
+            )
+            for place, choice in enumerate(found.choices, 1)
+        ],
+        best=0,
+    )
+    yield blocks.note(
+        "Replicas (×) follow the demand, the hardware does not. Regret: the bill over the best bill of that case."
     )

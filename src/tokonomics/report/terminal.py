@@ -3,34 +3,27 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokonomics.errors import spelled
+from tokonomics.errors import flag, spelled
 from tokonomics.questions.listener import Listener
 
 if TYPE_CHECKING:
     from tokonomics.measure.bench.progress import Progress
     from tokonomics.report.answer import Answer
+    from tokonomics.report.blocks import Section
 
 _LEAST_WIDTH = 118
 """A narrower terminal wraps long lines itself: a table that fits it would have to cut names and numbers."""
-_KEYS = {"start": "from", "end": "to", "for_": "for", "as_json": "json", "timings": "from"}
-"""Of fields whose flag is no name in Python."""
-
-
-def flag(field: str, value: str | None = None) -> str:
-    """An input as it is typed: ``--rate``, ``--rate 5``."""
-    written = f"--{_KEYS.get(field, field).replace('_', '-')}"
-    return written if value is None else f"{written} {value}"
 
 
 def console(stderr: bool = False) -> Any:
     """A rich console that keeps tables whole in a pipe; colours follow NO_COLOR and FORCE_COLOR."""
     from rich.console import Console
 
-    from tokonomics.report.text import COLUMNS
+    from tokonomics.report.rich_text import COLUMNS
 
     screen = Console(stderr=stderr, highlight=False)
     if not screen.is_terminal and "COLUMNS" not in os.environ:
@@ -40,9 +33,11 @@ def console(stderr: bool = False) -> Any:
     return screen
 
 
-def show(view: object) -> None:
-    """Print a rich renderable."""
-    console().print(view, crop=False)
+def show(sections: "Iterable[Section]") -> None:
+    """Print a description."""
+    from tokonomics.report.rich_text import renderable
+
+    console().print(renderable(sections), crop=False)
 
 
 def show_json(result: object) -> None:
@@ -96,11 +91,11 @@ class Terminal(Listener):
             return None
         from rich.live import Live
 
-        from tokonomics.report.bench_view import progress_view
+        from tokonomics.report.rich_text import progress_line
 
         live = self._shown = Live(console=self._screen, transient=True, auto_refresh=False)
         live.start()
-        return lambda progress: live.update(progress_view(progress), refresh=True)
+        return lambda progress: live.update(progress_line(progress), refresh=True)
 
     def counting(self, what: str, total: int) -> Callable[[int], None] | None:
         if self._screen is None:
@@ -113,7 +108,7 @@ class Terminal(Listener):
 def check_files(chart: str | None, html: str | None = None) -> None:
     """Refuse names that cannot be written to before any work is done."""
     from tokonomics.report.charts import check_chart_path
-    from tokonomics.report.html_report import check_html_path
+    from tokonomics.report.html import check_html_path
 
     if chart:
         check_chart_path(Path(chart))
@@ -125,19 +120,20 @@ def give(
     answer: "Answer", command: str, *, json: bool = False, chart: str | None = None, html: str | None = None
 ) -> int:
     """Print the answer, save what was asked for, and return the exit code."""
-    drawn = {name: draw() for name, draw in answer.charts.items()} if html else {}
     if chart and answer.charts:
         from tokonomics.report.charts import save_chart
 
         save_chart(answer.chart(), Path(chart))
         say(f"chart saved to {chart}")
     if html:
-        from tokonomics.report.html_report import save_report
+        from tokonomics.report.html import save_report
 
-        save_report(Path(html), answer.title, answer.view(), drawn, answer.plain(), command)
+        save_report(Path(html), answer, command)
         say(f"report saved to {html}")
     if json:
         show_json(answer.plain())
+    elif answer.as_markdown:
+        sys.stdout.write(f"{answer.markdown()}\n")
     else:
-        show(answer.view())
+        show(answer.sections())
     return answer.exit_code

@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from tokonomics import __version__
 from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.report.blocks import Section
 from tokonomics.web import login, meter, pages
 from tokonomics.web.catalogue import catalogue_json, prices_as_of
 from tokonomics.web.jobs import Job, TooManyOfYours
@@ -55,7 +56,10 @@ class AnswerOut(BaseModel):
     command: str = Field(description="The line that asks the same of the command line.")
     title: str
     result: Any
+    sections: list[Section] = Field(description="The description: lines, facts, tables, bars and files.")
     text: str = Field(description="What the terminal shows.")
+    markdown: str = Field(description="The same for a pull request, a wiki or a chat.")
+    rows: str = Field(description="The list within the result that has the rows, such as ranked; empty where none has.")
     charts: list[ChartOut]
     found: bool = Field(description="False where nothing does what was asked: exit code 1 of the command line.")
     notes: list[str] = Field(description="What the command line says beside the answer, such as rows left out.")

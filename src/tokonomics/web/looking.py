@@ -82,22 +82,14 @@ def _trace(path: Path) -> dict[str, Any]:
     return {"format": file.format}
 
 
-class _Drawn:
-    """A chart whose spec is already made."""
-
-    def __init__(self, spec: dict[str, Any]) -> None:
-        self._spec = spec
-
-    def to_dict(self) -> dict[str, Any]:
-        return self._spec
-
-
 def report(request: dict[str, Any], tell: Told) -> dict[str, Any]:
     """The one-file page of an answer that was already given."""
-    from rich.text import Text
+    from pydantic import TypeAdapter
 
-    from tokonomics.report.html_report import report_page
+    from tokonomics.report.blocks import Section
+    from tokonomics.report.html import report_page
 
     made = request["answer"]
-    charts: Any = {chart["name"]: _Drawn(chart["spec"]) for chart in made["charts"]}
-    return {"html": report_page(made["title"], Text(made["text"]), charts, made["result"], made["command"])}
+    sections = TypeAdapter(list[Section]).validate_python(made["sections"])
+    charts = {chart["name"]: chart["spec"] for chart in made["charts"]}
+    return {"html": report_page(made["title"], sections, charts, made["result"], made["command"])}

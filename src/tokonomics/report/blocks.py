@@ -1,0 +1,202 @@
+"""The description of a result for people, as data: sections of lines, facts, tables, bars and files.
+
+A view makes it once. The terminal (``terminal``), the report in one file and the notebook (``html``), Markdown
+(``markdown``) and the page (its JSON) render it; none of them adds a figure or a word of advice. Texts name inputs by
+``errors.option``; each renderer spells them its own way.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Mood = Literal["", "strong", "soft", "good", "bad", "warn", "best", "worst", "alert", "mark"]
+"""How a piece of text is shown: ``best``, ``worst`` and ``alert`` are strong and good, bad or a warning."""
+Kind = Literal["", "headline", "asked", "heading", "note", "hint", "good", "bad", "worst"]
+"""What a line is: the answer in a line, the question, a heading, small print, advice, or a verdict."""
+Colour = Literal["blue", "green", "yellow", "red", "grey", "cyan", "magenta"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of text in one mood."""
+
+    text: str
+    mood: Mood = ""
+
+
+Piece = str | Span
+Pieces = Piece | Sequence[Piece]
+
+
+def spans(pieces: Pieces) -> tuple[Span, ...]:
+    """Pieces of text as spans."""
+    several = (pieces,) if isinstance(pieces, str | Span) else pieces
+    return tuple(Span(piece) if isinstance(piece, str) else piece for piece in several)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A paragraph."""
+
+    spans: tuple[Span, ...]
+    kind: Kind = ""
+    type: Literal["line"] = "line"
+
+
+def line(*pieces: Piece, kind: Kind = "") -> Line:
+    """A paragraph of plain and marked pieces."""
+    return Line(spans(pieces), kind)
+
+
+def headline(figure: str, rest: str = "", mood: Mood = "best") -> Line:
+    """The answer in a line: the one figure, and what it is of."""
+    return Line((Span(figure, mood), Span(rest)), "headline")
+
+
+def note(*lines: str) -> Line:
+    """Small print; one sentence a line."""
+    return Line(spans("\n".join(text for text in lines if text)), "note")
+
+
+def hint(text: str) -> Line:
+    """What to do next."""
+    return Line(spans(text), "hint")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A named value and what it means."""
+
+    name: str
+    value: tuple[Span, ...]
+    note: str = ""
+    number: float | None = None
+    """The value itself, where two answers may be compared by it."""
+    less: Literal["better", "worse"] = "better"
+
+
+def fact(
+    name: str,
+    value: Pieces,
+    note: str = "",
+    *,
+    number: float | None = None,
+    less: Literal["better", "worse"] = "better",
+) -> Fact:
+    """A fact from pieces of text."""
+    return Fact(name, spans(value), note, number, less)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names, values and notes, one a row."""
+
+    rows: tuple[Fact, ...]
+    type: Literal["facts"] = "facts"
+
+
+FactRow = Fact | tuple[str, Pieces] | tuple[str, Pieces, str] | tuple[str, Pieces, str, float | None]
+"""A fact, or its name and value, and perhaps its note and its number."""
+
+
+def facts(*rows: FactRow | None) -> Facts:
+    """Those that there are."""
+    return Facts(tuple(_fact(row) for row in rows if row))
+
+
+def _fact(row: FactRow) -> Fact:
+    if isinstance(row, Fact):
+        return row
+    name, value, note, number = (*row, "", None)[:4] if len(row) == 2 else (*row, None)[:4]
+    return fact(name, value, note, number=number)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading; numbers stand right, and what is whole is never cut or wrapped."""
+
+    name: str
+    number: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells below headings."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[tuple[Span, ...], ...], ...]
+    title: str = ""
+    best: int | None = None
+    """The row that is taken."""
+    shown: int | None = None
+    """Rows to show at first where more can be asked for; a terminal shows no more."""
+    type: Literal["table"] = "table"
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Pieces]],
+    title: str = "",
+    *,
+    best: int | None = None,
+    shown: int | None = None,
+) -> Table:
+    """A table; a heading starts with '>' above numbers, and with '!' above names that are never cut."""
+    heads = tuple(Column(name.lstrip(">!"), name.startswith(">"), name[:1] in ">!") for name in columns)
+    return Table(heads, tuple(tuple(spans(cell) for cell in row) for row in rows), title, best, shown)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a bar."""
+
+    name: str
+    size: float
+    colour: Colour
+    label: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Parts of a whole, drawn in proportion."""
+
+    parts: tuple[Part, ...]
+    type: Literal["bar"] = "bar"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file to take away, as it is."""
+
+    name: str
+    text: str
+    type: Literal["file"] = "file"
+
+
+Block = Line | Facts | Table | Bar | File
+
+
+@dataclass(frozen=True)
+class Section:
+    """Blocks that belong together."""
+
+    blocks: tuple[Block, ...]
+    title: str = ""
+    folded: bool = False
+    """Shown on request; a terminal leaves it out."""
+
+
+View = Iterable[Section | Block | None]
+"""What a view yields; a block alone is a section of its own."""
+
+
+def sections(view: View) -> list[Section]:
+    """The sections of a view that are not empty."""
+    whole = (part if isinstance(part, Section) else section(part) for part in view)
+    return [part for part in whole if part.blocks]
+
+
+def section(*blocks: Block | None, title: str = "", folded: bool = False) -> Section:
+    """The blocks that there are, under a title."""
+    return Section(tuple(block for block in blocks if block), title, folded)

@@ -1,0 +1,95 @@
+"""Phrases that several views share."""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import date
+
+from tokonomics.catalog.offers import STALE_AFTER_DAYS
+from tokonomics.errors import option
+from tokonomics.money.cost import LeverBill
+from tokonomics.planner.screen import describe
+from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.summary import TraceSummary
+from tokonomics.traffic.workload import Workload
+from tokonomics.types import Badge
+from tokonomics.units import HOURS_PER_MONTH, percent, seconds, usd
+
+SPEEDS = {Badge.measured: "timed", Badge.modelled: "scaled", Badge.assumed: "assumed"}
+"""Where a speed comes from, in a word."""
+OLD_PRICE = f"† price older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`."
+"""What the mark on old prices means."""
+FEWER_BITS = (
+    f"* weights or KV cache at fewer bits than published: check quality on your own task ({option('min_weights')}, "
+    f"{option('kv')})."
+)
+"""What the mark on precisions means."""
+NO_VALUE = "–"
+
+
+def time_text(value: float | None) -> str:
+    return NO_VALUE if value is None else seconds(value)
+
+
+def usd_text(value: float | None) -> str:
+    return NO_VALUE if value is None else usd(value)
+
+
+def percent_text(value: float | None) -> str:
+    return NO_VALUE if value is None else percent(value)
+
+
+def signed_text(share: float) -> str:
+    """``+1.8 %``."""
+    return f"{share * 100:+.1f} %"
+
+
+def duration_text(duration_s: float) -> str:
+    """Seconds, minutes, hours or days: whichever reads best."""
+    for name, size in (("days", 86400), ("hours", 3600), ("min", 60)):
+        if duration_s >= (2 * size if name != "min" else size):
+            return f"{duration_s / size:.3g} {name}"
+    return f"{duration_s:.3g} s"
+
+
+def how_long(made: TraceSummary) -> str:
+    """After the number of requests of a log."""
+    return f" in {duration_text(made.duration_s)}" if made.duration_s else " at once" if made.requests > 1 else ""
+
+
+def workload_text(workload: Workload) -> str:
+    """``5 requests/s of 1,000 in / 300 out``."""
+    inputs, outputs = _tokens(workload.input_tokens), _tokens(workload.output_tokens)
+    return f"{workload.rate:.4g} requests/s of {inputs} in / {outputs} out"
+
+
+def _tokens(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def slos_text(slos: Sequence[Slo]) -> str:
+    """``TTFT p99 ≤ 500 ms, TPOT p99 ≤ 50 ms``."""
+    return ", ".join(f"{describe(slo)} ≤ {seconds(slo.seconds)}" for slo in slos)
+
+
+def quoted_on(dates: Iterable[date]) -> str:
+    """When prices were quoted."""
+    found = list(dates)
+    first, last = min(found), max(found)
+    return f"Prices quoted on {first}" if first == last else f"Prices quoted from {first} to {last}"
+
+
+def quoted_text(dates: Iterable[date], any_stale: bool) -> str:
+    """When prices were quoted, and what the mark on old ones means."""
+    return f"{quoted_on(dates)}. {OLD_PRICE}" if any_stale else f"{quoted_on(dates)}."
+
+
+def hourly_text(bill: LeverBill) -> str:
+    """``$9.00 → $3.00 an hour ($6,570 → $2,190 a month)``."""
+    before, after = bill.before.usd, bill.after.usd
+    month = f"{usd(before * HOURS_PER_MONTH)} → {usd(after * HOURS_PER_MONTH)} a month"
+    return f"{usd(before)} → {usd(after)} an hour ({month})"
+
+
+def with_inputs(text: str) -> str:
+    """A note of a result, whose JSON has inputs as flags, with inputs that each renderer spells."""
+    return re.sub("--([a-z][a-z-]*[a-z])", lambda found: option(found[1].replace("-", "_")), text)
