@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tokonomics.measure.bench.progress import Progress
+from tokonomics.measure.bench.loads import Progress
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.priced_run import Price, PricedRun, machine_of, price_run
 from tokonomics.report.bench_charts import bench_chart

@@ -47,23 +47,17 @@ Load = tuple[object, ...]
 Terms = tuple[Term, ...]
 Array = NDArray[np.float64]
 
-FEWEST_LOADS = 4
-"""Two to teach and two to judge."""
-FEWEST_FOR_ALL = 4
-"""Loads that teach, from which all numbers are fitted."""
-NOISE = 0.05
-"""Size of log(predicted ÷ measured) that is a run's own chance, and no reason to correct anything."""
-FAR = 2 * NOISE
-"""Errors beyond count less than their square."""
+FEWEST_LOADS = 4  # two to teach and two to judge
+FEWEST_FOR_ALL = 4  # loads that teach, from which all numbers are fitted
+NOISE = 0.05  # size of log(predicted ÷ measured) that is a run's own chance, and no reason to correct anything
+FAR = 2 * NOISE  # errors beyond count less than their square
 PROBED = 0.03
 """Change of a number from which its effect is read: a simulated run is made of whole steps, so its figures jump at
 smaller ones."""
-SCALED: tuple[Term, ...] = ("decode", "prefill", "launch", "request")
-"""Terms that are factors."""
+SCALED: tuple[Term, ...] = ("decode", "prefill", "launch", "request")  # terms that are factors
 PRIOR: dict[Term, float] = {"decode": 0.3, "prefill": 0.5, "host": 1.0, "launch": 0.5, "request": 0.5}
 """How far a correction may well be: logarithm of a factor; the host's time as a share of the median time per token."""
-CONTRADICTION = 1.5
-"""Times that a load of fewer users may be slower than one of more, by chance."""
+CONTRADICTION = 1.5  # times that a load of fewer users may be slower than one of more, by chance
 FACTORS = (0.5, 4.0)
 FAR_OFF = 20.0
 """Times that predictions are off from which something was mistaken: the slowest host met (transformers') makes it 7."""
@@ -91,8 +85,7 @@ class GroupResult(Noun):
     """Fitted on the loads that taught alone: what the others were predicted with, and what the profile keeps."""
     held_out: tuple[HeldOut, ...] = ()
     dropped: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
-    """Loads that contradict each other, or all that we know."""
+    doubts: tuple[str, ...] = ()  # loads that contradict each other, or all that we know
     refused: str | None = None
 
 
@@ -101,8 +94,7 @@ class Calibrated(Noun):
 
     profile: Profile
     groups: tuple[GroupResult, ...]
-    not_predicted: dict[str, int]
-    """Rows without a prediction, by reason."""
+    not_predicted: dict[str, int]  # rows without a prediction, by reason
     notes: tuple[str, ...]
 
 

@@ -31,12 +31,9 @@ STEP_COLUMNS = (
     "decode_kv_tokens",
     "prefill_attention_pairs",
 )
-_MOST_SEQUENCES, _MOST_TOKENS = 100_000, 10_000_000
-"""Beyond any engine's limits: a typing mistake."""
-_MOST_OF_A_STEP = 2.0**52
-"""Whole numbers are exact in a float up to here, and sums of steps fit 64 bits."""
-_LEAST_S = 1e-9
-"""Less than a cycle of any GPU: a clock that did not tick."""
+_MOST_SEQUENCES, _MOST_TOKENS = 100_000, 10_000_000  # beyond any engine's limits: a typing mistake
+_MOST_OF_A_STEP = 2.0**52  # whole numbers are exact in a float up to here, and sums of steps fit 64 bits
+_LEAST_S = 1e-9  # less than a cycle of any GPU: a clock that did not tick
 
 
 @dataclass(frozen=True)
@@ -47,18 +44,14 @@ class EngineRun:
     arrival_s: Array
     input_tokens: Whole
     output_tokens: Whole
-    first_token_s: Array
-    """Not a number where the request was not answered, as ``last_token_s``."""
+    first_token_s: Array  # not a number where the request was not answered, as ``last_token_s``
     last_token_s: Array
     start_s: Array
     duration_s: Array
-    decodes: Whole
-    """Sequences that got one token each."""
+    decodes: Whole  # sequences that got one token each
     prompt_tokens: Whole
-    kv_tokens: Array
-    """What the decoding sequences attend to, together."""
-    pairs: Array
-    """Pairs of a prompt token and one it attends to."""
+    kv_tokens: Array  # what the decoding sequences attend to, together
+    pairs: Array  # pairs of a prompt token and one it attends to
 
     @property
     def steps(self) -> int:
@@ -73,8 +66,7 @@ class EngineLog:
     model: str
     max_sequences: int
     max_batched_tokens: int
-    buckets: tuple[int, ...]
-    """Batches that decode steps are padded to, ascending; none: no padding."""
+    buckets: tuple[int, ...]  # batches that decode steps are padded to, ascending; none: no padding
     runs: Mapping[str, EngineRun]
 
     def padded(self, batch: Whole) -> Whole:

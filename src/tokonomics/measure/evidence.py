@@ -39,13 +39,11 @@ from tokonomics.physics.calibration import (
 )
 from tokonomics.units import plural
 
-ROUNDED = 0.95
-"""Share of the users whom Little's law must find for a window to count whole rounds."""
+ROUNDED = 0.95  # share of the users whom Little's law must find for a window to count whole rounds
 CONTRADICTED = 0.1
 """The same: of fewer, no round that was cut explains it, and nobody knows which of the figures is wrong."""
 
-FEWEST_FOR_P99 = 40
-"""Requests of a load; of fewer, the 99th percentile is one request's luck."""
+FEWEST_FOR_P99 = 40  # requests of a load; of fewer, the 99th percentile is one request's luck
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,7 @@ class Evidence:
     machine: ProbedMachine | None = None
     timings: dict[str, Any] = field(default_factory=dict)
     check: tuple[HeldOut, ...] = ()
-    corrections: tuple[Correction, ...] = ()
-    """Of a profile among the files: kept where no new ones take their place."""
+    corrections: tuple[Correction, ...] = ()  # of a profile among the files: kept where no new ones take their place
     notes: list[str] = field(default_factory=list)
 
 

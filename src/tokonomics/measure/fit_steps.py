@@ -31,13 +31,10 @@ _FAR_DECODE, _FAR_PROMPT = 0.03, 0.3
 usual time) are part of what requests wait for."""
 _BUSY_GAP_S = 1e-3
 """The scheduler's pause between two steps is below 0.2 ms in the logs seen; longer is waiting for work."""
-_FEW = 20
-"""Host-bound steps below which the host's time is a guess."""
+_FEW = 20  # host-bound steps below which the host's time is a guess
 _ROUNDS = 200
-_SLIGHT = 1e-3
-"""Weight of what is only assumed, beside one for each step."""
-_NO_PAIRS_S = 1e-15
-"""Of attention that the fit prices at nothing: the table keeps logarithms."""
+_SLIGHT = 1e-3  # weight of what is only assumed, beside one for each step
+_NO_PAIRS_S = 1e-15  # of attention that the fit prices at nothing: the table keeps logarithms
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,7 @@ class Steps:
 
     seconds: Array
     decodes: Array
-    rows: Array
-    """The batch as padded."""
+    rows: Array  # the batch as padded
     kv_tokens: Array
     prompt_tokens: Array
     prompts: Array
@@ -61,26 +57,21 @@ class StepFit(Noun):
     """The constants, in seconds."""
 
     decode_step_s: float
-    row_s: tuple[float, ...]
-    """For one more row, up to each of ``ROW_KNOTS`` and beyond."""
+    row_s: tuple[float, ...]  # for one more row, up to each of ``ROW_KNOTS`` and beyond
     kv_token_s: float
     host_step_s: float
     host_prompt_s: float
     pass_s: float
     token_s: float
     pair_s: float
-    decoding_s: float
-    """Once, if sequences decode beside the prompts."""
-    sequence_s: float
-    """For each of those, beside their KV cache."""
+    decoding_s: float  # once, if sequences decode beside the prompts
+    sequence_s: float  # for each of those, beside their KV cache
     decode_steps: int
     prompt_steps: int
     host_bound_steps: int
-    decode_error: float
-    """Median size of the relative error, as ``prompt_error``."""
+    decode_error: float  # median size of the relative error, as ``prompt_error``
     prompt_error: float
-    host_is_guessed: bool
-    """Too few steps waited for the host to say how long it takes."""
+    host_is_guessed: bool  # too few steps waited for the host to say how long it takes
 
     def decode_s(self, rows: Array, kv_tokens: Array) -> Array:
         """Steps without prompts, by the padded batch."""

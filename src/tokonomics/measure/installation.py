@@ -44,16 +44,14 @@ _COMPLETIONS = {
 }
 """Where ``--install-completion`` puts its scripts."""
 
-_LITTLE_BYTES = 100_000_000
-"""Some ten times what the compiled simulator and refreshed prices take."""
+_LITTLE_BYTES = 100_000_000  # some ten times what the compiled simulator and refreshed prices take
 
 
 class Check(Noun):
     """One thing that was looked at."""
 
     name: str
-    state: State
-    """``note``: worth knowing, nothing is wrong."""
+    state: State  # ``note``: worth knowing, nothing is wrong
     seen: str
     fix: str | None = None
     facts: Facts = Field(default_factory=dict)

@@ -25,6 +25,7 @@ from tokonomics.measure.validate import (
     assumed_weights,
     most_sequences,
     predict,
+    replica_curve,
     stated_deployment,
     stated_weights,
     steady_of,
@@ -33,7 +34,6 @@ from tokonomics.measure.validate import (
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.intervals import Interval
 from tokonomics.planner.machines import cheapest_host
-from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
@@ -67,10 +67,8 @@ class Price(Noun):
 class PointPrice(Noun):
     """Dollars per Mtok at one load, on reservation."""
 
-    blended: PositiveFloat
-    """Prompt and answer tokens alike."""
-    output_only: PositiveFloat
-    """The whole bill over the answers alone."""
+    blended: PositiveFloat  # prompt and answer tokens alike
+    output_only: PositiveFloat  # the whole bill over the answers alone
     input: PositiveFloat | None = None
     output: PositiveFloat | None = None
     """Prompts and answers by their modelled shares of the GPU's time; None without a model of it."""
@@ -83,10 +81,8 @@ class Scored(Noun):
     statistic: Statistic = Statistic.mean
     measured: PositiveFloat
     predicted: Interval
-    off: float
-    """Predicted ÷ measured − 1."""
-    inside: bool
-    """Whether the measured figure lies in the predicted 80 % interval."""
+    off: float  # predicted ÷ measured − 1
+    inside: bool  # whether the measured figure lies in the predicted 80 % interval
 
 
 class PricedPoint(Noun):
@@ -95,8 +91,7 @@ class PricedPoint(Noun):
     load: str
     usd_per_mtok: PointPrice | None
     scored: tuple[Scored, ...]
-    recorded: bool = False
-    """Predicted with the arrivals and lengths of its own requests; otherwise they were drawn."""
+    recorded: bool = False  # predicted with the arrivals and lengths of its own requests; otherwise they were drawn
     not_predicted: str | None = None
 
 
@@ -131,16 +126,13 @@ def machine_of(
         return None
     with suppress(UnknownName):  # a file may name a GPU that only its author knows
         name = find_gpu(name).key
-    many = gpus or stated.gpus or (tp or stated.tp or 1) * (pp or stated.pp or 1)
     stages = pp or stated.pp or 1
+    many = gpus or stated.gpus or (tp or stated.tp or 1) * stages
     # GPUs given without a split are taken to share every layer, as one replica.
     split = tp or (stated.tp if gpus is None or gpus == stated.gpus else None) or max(1, many // stages)
     if many % (split * stages):
-        raise BadInput(
-            f"{plural(many, 'GPU')} cannot hold whole replicas of {split * stages}",
-            field="gpus",
-            fix=f"Give {option('tp')} (and {option('pp')}) so that they divide {option('gpus')}.",
-        )
+        fix = f"Give {option('tp')} (and {option('pp')}) so that they divide {option('gpus')}."
+        raise BadInput(f"{plural(many, 'GPU')} cannot hold whole replicas of {split * stages}", field="gpus", fix=fix)
     try:
         return MeasuredMachine(
             gpu=name,
@@ -277,16 +269,8 @@ def _rows(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine) -> list
         Measurement(
             key=f"{point.load}, {figure_name(metric, statistic)}",
             model=run.model,
-            gpu=machine.gpu,
-            gpus=machine.gpus,
-            tp=machine.tp,
-            pp=machine.pp,
-            ep=machine.ep,
-            weights=machine.weights,
-            kv=machine.kv,
-            engine=machine.engine,
+            **dict(machine),
             year=run.when.year if run.when else 2026,
-            tuned=machine.tuned,
             input_tokens=max(1, round(point.mean_input_tokens)),
             output_tokens=max(1, round(point.mean_output_tokens)),
             batch=users,
@@ -300,41 +284,37 @@ def _rows(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine) -> list
         )
         for metric, statistic, value in figures
         # A step of less than a nanosecond, or no time at all, is a clock that did not tick.
-        if value is not None and value >= 1e-9
+        if value >= 1e-9
     ]
 
 
-def _figures(metric: Metric, spread: Latencies | None, known: bool) -> list[tuple[Metric, Statistic, float | None]]:
-    """Every statistic that is given; of a load not known, the mean alone, or the median for want of it."""
-    if spread is None:
-        return []
-    given = [(metric, statistic, getattr(spread, statistic)) for statistic in Statistic]
-    given = [figure for figure in given if figure[2] is not None]
+def _figures(metric: Metric, spread: Latencies | None, known: bool) -> list[tuple[Metric, Statistic, float]]:
+    """Every statistic that is given; where the load is not known, the mean alone, or else the median."""
+    values = [(statistic, getattr(spread, statistic, None)) for statistic in Statistic]
+    given = [(metric, statistic, value) for statistic, value in values if value is not None]
     return given if known else given[:1]
 
 
 def _facts(point: LoadPoint, replicas: int, users: int | None) -> RunFacts:
-    """Of one replica, which gets every so-manieth request."""
+    """What is known of one replica's run: it gets every n-th request."""
     answered = [sent for sent in point.records if sent.error is None and sent.input_tokens and sent.output_tokens]
-    mine = sorted(answered, key=lambda each: each.sent_s)[::replicas]
+    mine = sorted(answered, key=lambda request: request.sent_s)[::replicas]
     count = len(mine) or math.ceil((point.completed or 0) / replicas)
     return RunFacts(
         requests=min(count, MOST_REQUESTS) or None,
         spread=point.length_spread,
         # Our own benchmark keeps apart what was answered before every user had had an answer.
         warm_up=users if users and point.outside.requests >= users else 0,
-        arrival_s=tuple(each.sent_s - mine[0].sent_s for each in mine),
-        input_tokens=tuple(each.input_tokens for each in mine),
-        output_tokens=tuple(each.output_tokens for each in mine),
+        arrival_s=tuple(request.sent_s - mine[0].sent_s for request in mine),
+        input_tokens=tuple(request.input_tokens for request in mine),
+        output_tokens=tuple(request.output_tokens for request in mine),
     )
 
 
 def _prefill_share(row: Measurement) -> float | None:
     """Of the GPU's busy time under this load."""
     try:
-        steps = steps_of(row)
-        most = most_sequences(row)
-        curve = ReplicaCurve(steps.deployment, row.input_tokens, row.output_tokens, steps=steps, most_sequences=most)
+        curve = replica_curve(steps_of(row), row.input_tokens, row.output_tokens, most_sequences(row))
     except TokonomicsError:
         return None
     steady = steady_of(row, curve)

@@ -42,8 +42,7 @@ class ReplayComparison(Noun):
 
     measured: float
     predicted: float
-    error: float
-    """Relative: above 0 we predict too much."""
+    error: float  # relative: above 0 we predict too much
 
 
 class ReplayedRun(Noun):

@@ -32,14 +32,10 @@ from tokonomics.measure.priced_run import MeasuredMachine
 from tokonomics.units import plural
 
 COLUMNS = ("begun", "done", "decode", "prompts", "prefill_tokens", "context")
-FEWEST = 10
-"""Steps of answers of a batch from which their median counts."""
-FEWEST_PROMPTS = 3
-"""The same of prompts of a size, which are alone less often."""
-MOST_OF_A_STEP = 2.0**40
-"""Tokens, far beyond any cache."""
-MOST_STEPS = 2_000_000
-"""Days of steps; more is a typing mistake."""
+FEWEST = 10  # steps of answers of a batch from which their median counts
+FEWEST_PROMPTS = 3  # the same of prompts of a size, which are alone less often
+MOST_OF_A_STEP = 2.0**40  # tokens, far beyond any cache
+MOST_STEPS = 2_000_000  # days of steps; more is a typing mistake
 
 Floats = NDArray[np.float64]
 Key = TypeVar("Key", int, tuple[int, int])

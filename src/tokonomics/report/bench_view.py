@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tokonomics.measure.bench.progress import Progress
+from tokonomics.measure.bench.loads import Progress
 from tokonomics.measure.benchmark_run import Latencies, LoadPoint
 from tokonomics.measure.importers.vllm import NAME as VLLM
 from tokonomics.measure.measurements import Metric, Statistic, figure_name

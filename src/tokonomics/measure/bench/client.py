@@ -1,9 +1,9 @@
-"""One request to an OpenAI-compatible server, streamed, timed from when it was due.
+"""One streamed request to an OpenAI-compatible server, timed from when it was due.
 
-aiohttp, no proxies, no redirects, as many connections as requests. The key comes from the environment, goes into one
-header and nowhere else: what a server says is searched for it before it is kept. A request is tried again only where
-the server did no work for it: no connection, or 429, 502, 503, 504. Some servers (llama.cpp's) hang up after an answer
-without saying so: the request that finds out is sent again at once, and from then on each opens its own connection.
+No proxies, no redirects, one connection per running request. The key comes from the environment and goes into one
+header only: it is cut out of whatever the server says. A request is retried only where the server did no work for it:
+no connection, or 429, 502, 503, 504. Some servers (llama.cpp's) close the connection after an answer without saying so:
+the request that meets this is sent again at once, and from then on each opens its own connection.
 """
 
 import asyncio
@@ -11,45 +11,31 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from time import perf_counter
-from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import aiohttp
 
 from tokonomics.errors import shorten
+from tokonomics.measure.addresses import BenchTarget
 from tokonomics.measure.bench.stream import AnswerStream, BadAnswer, said
-from tokonomics.measure.bench.target import BenchTarget
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 
 _AGAIN = (429, 502, 503, 504)
-_FIRST_WAIT_S = 0.1
-"""Before the first retry; doubles with each."""
-_LARGEST_ANSWER = 64_000_000
-"""Bytes: about 300,000 chunks. More is a body without end."""
+_FIRST_WAIT_S = 0.1  # before the first retry; doubles with each
+_LARGEST_ANSWER = 64_000_000  # bytes: about 300,000 chunks. More is a body without end.
 _READ_OF_ERROR = 10_000
-_CLOSE = {"Connection": "close"}
 
-
-class _Outcome(Enum):
-    """Of one attempt."""
-
-    ended = auto()
-    """Answered, or failed for good."""
-    refused = auto()
-    """The server did no work for it."""
-    stale = auto()
-    """It was sent on a connection that the server had left."""
+# Of one attempt: answered or failed for good; the server did no work; the server had already closed the connection.
+Outcome = Literal["ended", "refused", "stale"]
 
 
 @dataclass(slots=True)
 class Reply:
     """What came of a request; times are of ``perf_counter``."""
 
-    due_s: float
-    """When it should have been sent: what latencies count from."""
+    due_s: float  # when it should have been sent: what latencies count from
     sent_s: float = 0.0
     first_s: float | None = None
     last_s: float | None = None
@@ -72,7 +58,6 @@ class Client:
         self._retries = retries
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self._session: aiohttp.ClientSession | None = None
         self._answered = False
         self.one_request_a_connection = False
         self.trouble: str | None = None
@@ -86,44 +71,36 @@ class Client:
             headers=headers,
             timeout=self._timeout,
             cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._session is not None:
-            await self._session.close()
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
 
     async def ask(self, body: bytes, due_s: float) -> Reply:
-        """Send a request and read its answer to the end; what went wrong is in the reply, never raised."""
+        """The reply to a request, read to the end; what went wrong is in it, never raised."""
         reply = Reply(due_s)
         while True:
             reply.error, reply.status, reply.sent_s = None, None, perf_counter()
             outcome = await self._try(body, reply)
-            if outcome is _Outcome.stale:
+            if outcome == "stale":
                 continue
-            if outcome is _Outcome.ended or reply.retries >= self._retries:
+            if outcome == "ended" or reply.retries >= self._retries:
                 break
             await asyncio.sleep(_FIRST_WAIT_S * 2**reply.retries)
             reply.retries += 1
         reply.end_s = perf_counter()
         return reply
 
-    async def _try(self, body: bytes, reply: Reply) -> _Outcome:
-        assert self._session is not None
-        kept_open = not self.one_request_a_connection
-        untouched = True
+    async def _try(self, body: bytes, reply: Reply) -> Outcome:
+        url, kept_open, untouched = self._target.url, not self.one_request_a_connection, True
+        headers = None if kept_open else {"Connection": "close"}
         try:
-            headers = None if kept_open else _CLOSE
-            async with self._session.post(
-                self._target.url, data=body, headers=headers, allow_redirects=False
-            ) as response:
+            async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
                 reply.status = response.status
                 if response.status != 200:
                     reply.error = await self._refused(response)
-                    return _Outcome.refused if response.status in _AGAIN else _Outcome.ended
+                    return "refused" if response.status in _AGAIN else "ended"
                 untouched = False
                 if response.content_type != "text/event-stream":
                     raise BadAnswer(f"answered {shorten(response.content_type, 40)}, not a stream of events")
@@ -137,12 +114,18 @@ class Client:
             reply.error = "the stream was cut off"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             lost = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | ConnectionError)
-            if lost and untouched and kept_open and self._answered and not _no_connection(error):
+            if (
+                lost
+                and untouched
+                and kept_open
+                and self._answered
+                and not isinstance(error, aiohttp.ClientConnectorError)
+            ):
                 self.one_request_a_connection = True
-                return _Outcome.stale
+                return "stale"
             reply.error = self._hidden(shorten(_what_happened(error, lost), 160))
-            return _Outcome.refused if untouched and lost else _Outcome.ended
-        return _Outcome.ended
+            return "refused" if untouched and lost else "ended"
+        return "ended"
 
     async def _refused(self, response: aiohttp.ClientResponse) -> str:
         text = (await response.content.read(_READ_OF_ERROR)).decode("utf-8", "replace")
@@ -156,23 +139,17 @@ class Client:
         return text.replace(self._key, "(key)") if self._key else text
 
     async def models(self) -> list[str]:
-        """What the server calls its models; none where it does not list them, and then ``trouble`` may say why."""
-        assert self._session is not None
+        """The names of the server's models; none where it does not list them, and then ``trouble`` may say why."""
         try:
             async with self._session.get(self._target.models_url, allow_redirects=False) as response:
                 text = await response.content.read(1 << 20)
                 listed = json.loads(text)["data"] if response.status == 200 else []
-                return [each["id"] for each in listed if isinstance(each.get("id"), str)]
+                return [model["id"] for model in listed if isinstance(model.get("id"), str)]
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
             self.trouble = self._hidden(shorten(_what_happened(error, lost=True), 160))
         except (ValueError, KeyError, TypeError, AttributeError):
             self.trouble = "its list of models is not what OpenAI's is"
         return []
-
-
-def _no_connection(error: Exception) -> bool:
-    """There was none to begin with."""
-    return isinstance(error, aiohttp.ClientConnectorError)
 
 
 def _what_happened(error: Exception, lost: bool) -> str:

@@ -1,8 +1,8 @@
-"""Prompts of about so many tokens, for a server whose tokenizer is not known, and the requests that carry them.
+"""Requests with prompts of about a given number of tokens, for a server whose tokenizer is not known.
 
-Plain English words, drawn at random. How many tokens the server makes of them, and what its chat template adds, is
-learned from its own count of a few. Each prompt begins with words of its own, so that a prefix cache finds no
-more than the template; the rest is a stretch of one long text, which is quick to cut.
+Prompts are plain English words drawn at random. How many tokens the server makes of them, and what its chat template
+adds, is learned from its own count of a few. Each prompt begins with words of its own, so that a prefix cache finds
+only the template; the rest is cut from one long text, which is quick.
 """
 
 import json
@@ -10,7 +10,7 @@ import random
 from itertools import accumulate
 from typing import NamedTuple
 
-from tokonomics.measure.bench.target import BenchTarget
+from tokonomics.measure.addresses import BenchTarget
 
 _PLAIN = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
@@ -23,10 +23,8 @@ _PLAIN = (
 WORDS = _PLAIN.split()
 
 _TEXT_WORDS = 40_000
-_HERE = "@@@"
-"""Where the prompt goes; no name of a model holds it."""
-_OWN_WORDS = 12
-"""At the start of a prompt: 100 words to the twelfth power is more prompts than anyone sends."""
+_HERE = "@@@"  # where the prompt goes; no name of a model holds it
+_OWN_WORDS = 12  # at the start of a prompt: 100 words to the twelfth power is more prompts than anyone sends
 
 
 class Scale(NamedTuple):
@@ -83,18 +81,9 @@ class BenchPrompts:
         """The JSON before and after the prompt: plain words need no escaping, and there are thousands a second."""
         settings = (output_tokens, self.limit_name, bool(self.extras))
         if settings not in self._made:
-            self._made[settings] = self._make_around(output_tokens)
+            prompt = {"messages": [{"role": "user", "content": _HERE}]} if self._target.chat else {"prompt": _HERE}
+            fields = {"model": self._model, **prompt, self.limit_name: output_tokens, "stream": True}
+            fields |= {"stream_options": {"include_usage": True}, **self.extras}
+            before, _, after = json.dumps(fields).encode().partition(_HERE.encode())
+            self._made[settings] = before, after
         return self._made[settings]
-
-    def _make_around(self, output_tokens: int) -> tuple[bytes, bytes]:
-        prompt = {"messages": [{"role": "user", "content": _HERE}]} if self._target.chat else {"prompt": _HERE}
-        fields: dict[str, object] = {
-            "model": self._model,
-            **prompt,
-            self.limit_name: output_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **self.extras,
-        }
-        before, _, after = json.dumps(fields).encode().partition(_HERE.encode())
-        return before, after

@@ -1,8 +1,8 @@
-"""One streamed answer, byte by byte: when its text arrived, what the server counted, and whether it was whole.
+"""One streamed answer as it arrives: when its text came, what the server counted, and whether it was complete.
 
 Server-sent events, one JSON chunk a line after ``data:``. Chunks are not tokens: tokens come from ``usage``, which the
-last chunk carries when ``stream_options.include_usage`` is asked for. A read that holds several chunks counts as as
-many equal gaps since the read before, so that what the network glued together is not a burst of the model.
+last chunk carries when ``stream_options.include_usage`` is asked for. A read that holds several chunks counts as that
+many equal gaps since the read before: what the network put together is not a burst of the model.
 """
 
 import json
@@ -11,8 +11,7 @@ from typing import Any
 
 from tokonomics.errors import shorten
 
-LONGEST_LINE = 4_000_000
-"""Bytes without an end of line: no server sends a chunk of this size."""
+LONGEST_LINE = 4_000_000  # bytes without an end of line: no server sends a chunk of this size
 
 _UNFINISHED, _SPACED = b'"finish_reason":null', b'"finish_reason": null'
 """In every chunk of text but the last: told without parsing, which is most of what a client does."""
@@ -23,33 +22,17 @@ class BadAnswer(Exception):
 
 
 class AnswerStream:
-    """Takes the body as it arrives; knows the times of the first and last text, the gaps between, and the usage."""
-
-    __slots__ = (
-        "_fed_s",
-        "_rest",
-        "cached_tokens",
-        "ended",
-        "first_s",
-        "gaps_s",
-        "input_tokens",
-        "last_s",
-        "output_tokens",
-        "pieces",
-    )
+    """The times of the first and last text of a body, the gaps between, and the usage."""
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._fed_s = 0.0
+        self._rest, self._fed_s, self.ended = b"", 0.0, False
         self.first_s: float | None = None
         self.last_s: float | None = None
         self.gaps_s = array("d")
-        self.pieces = array("l")
-        """How many chunks of text arrived at the end of each gap; the gap of one is the gap over these."""
+        self.pieces = array("l")  # chunks of text that arrived at the end of each gap, which is shared by them
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
         self.cached_tokens: int | None = None
-        self.ended = False
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Bytes that arrived at a time; raises ``BadAnswer`` where they are not a stream of chunks."""
@@ -60,8 +43,14 @@ class AnswerStream:
         if len(self._rest) > LONGEST_LINE:
             raise BadAnswer("a line without end in the stream")
         texts = self._texts(data[:end])
-        if texts:
-            self._arrived(texts, now_s)
+        if not texts:
+            return
+        if self.first_s is None or self.last_s is None:
+            self.first_s = now_s
+        else:
+            self.gaps_s.append((now_s - self.last_s) / texts)
+            self.pieces.append(texts)
+        self.last_s = now_s
 
     def _texts(self, lines: bytes) -> int:
         """How many chunks with text are in these whole lines."""
@@ -87,14 +76,6 @@ class AnswerStream:
         if self.output_tokens is None or self.input_tokens is None:
             raise BadAnswer("the stream ended without usage" if self.ended else "the stream was cut off")
 
-    def _arrived(self, texts: int, now_s: float) -> None:
-        if self.first_s is None or self.last_s is None:
-            self.first_s = now_s
-        else:
-            self.gaps_s.append((now_s - self.last_s) / texts)
-            self.pieces.append(texts)
-        self.last_s = now_s
-
     def _chunk(self, event: bytes) -> int:
         """1 where the chunk has text; what follows on other lines is no part of it."""
         payload = event.partition(b"\n")[0].strip()
@@ -110,7 +91,10 @@ class AnswerStream:
         if chunk.get("error"):
             raise BadAnswer(f"the server says: {said(chunk)}")
         if isinstance(usage := chunk.get("usage"), dict):
-            self._count(usage)
+            self.input_tokens, self.output_tokens = _whole(usage, "prompt_tokens"), _whole(usage, "completion_tokens")
+            details = usage.get("prompt_tokens_details")
+            if isinstance(details, dict) and details.get("cached_tokens") is not None:
+                self.cached_tokens = _whole(details, "cached_tokens")
         has_text = 0
         for choice in chunk.get("choices") or ():
             if not isinstance(choice, dict):
@@ -118,12 +102,6 @@ class AnswerStream:
             self.ended |= choice.get("finish_reason") is not None
             has_text |= _has_text(choice)
         return has_text
-
-    def _count(self, usage: dict[str, Any]) -> None:
-        self.input_tokens, self.output_tokens = _whole(usage, "prompt_tokens"), _whole(usage, "completion_tokens")
-        details = usage.get("prompt_tokens_details")
-        if isinstance(details, dict) and details.get("cached_tokens") is not None:
-            self.cached_tokens = _whole(details, "cached_tokens")
 
 
 def _has_text(choice: dict[str, Any]) -> int:

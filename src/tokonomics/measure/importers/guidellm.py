@@ -8,8 +8,15 @@ Names: guidellm 0.8.
 from typing import Any
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, RequestRecord, point_from_records
-from tokonomics.measure.importers.fields import ResultFields, from_totals, spread, unix_moment, users_of
+from tokonomics.measure.benchmark_run import (
+    BenchmarkRun,
+    Latencies,
+    LoadPoint,
+    RequestRecord,
+    from_totals,
+    point_from_records,
+)
+from tokonomics.measure.importers.fields import ResultFields, spread, unix_moment, users_of
 from tokonomics.traffic.documents import requests_of
 from tokonomics.traffic.formats import LogLayout
 from tokonomics.traffic.sources import value_at
@@ -25,13 +32,10 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     report = ResultFields(documents[0], where)
     version = report.maybe("metadata").maybe_count("version")
     if version != 2:
-        raise BadInput(
-            f"guidellm result of version {version or 'unknown'}; version 2 is read",
-            where=where,
-            fix="Run guidellm 0.8 or newer.",
-        )
+        said = f"guidellm result of version {version or 'unknown'}; version 2 is read"
+        raise BadInput(said, where=where, fix="Run guidellm 0.8 or newer.")
     found = requests_of([dict(report.values)], where)
-    benchmarks = [ResultFields(each, where, f"benchmarks[{at}]") for at, each in report.listed("benchmarks")]
+    benchmarks = [ResultFields(load, where, f"benchmarks[{at}]") for at, load in report.listed("benchmarks")]
     if not benchmarks or found is None:
         raise BadInput("a guidellm result without a benchmark", where=where)
     return BenchmarkRun(
@@ -52,9 +56,9 @@ def _point(benchmark: ResultFields, layout: LogLayout) -> LoadPoint:
     duration_s = benchmark.positive("duration")
     requests = benchmark.maybe("requests")
     records = [
-        _record(ResultFields(each, benchmark.where, f"{requests.path}.{outcome}[{at}]"), layout, failed)
+        _record(ResultFields(request, benchmark.where, f"{requests.path}.{outcome}[{at}]"), layout, failed)
         for outcome, failed in (("successful", None), ("errored", "error"), ("incomplete", "cut off at the end"))
-        for at, each in requests.listed(outcome)
+        for at, request in requests.listed(outcome)
     ]
     totals = benchmark.inside("metrics", "request_totals")
     sent = sum(totals.maybe_count(outcome) or 0 for outcome in ("successful", "errored", "incomplete"))
@@ -64,10 +68,10 @@ def _point(benchmark: ResultFields, layout: LogLayout) -> LoadPoint:
         return _summary(benchmark, totals, duration_s, load)
     first = min((record.sent_s for record in records), default=0.0)
     kept = [record.model_copy(update={"sent_s": record.sent_s - first}) for record in records]
-    made = point_from_records(kept, duration_s, cached_known=True, **load)
-    if made is None:
+    point = point_from_records(kept, duration_s, cached_known=True, **load)
+    if point is None:
         raise BadInput(f"{benchmark.path}: no request was answered", where=benchmark.where)
-    return made
+    return point
 
 
 def _record(request: ResultFields, layout: LogLayout, failed: str | None) -> RequestRecord:

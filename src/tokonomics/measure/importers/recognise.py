@@ -24,8 +24,7 @@ class Format:
     name: str
     matches: Callable[[Any], bool]
     read: Callable[[list[Any], str], BenchmarkRun]
-    many: bool = True
-    """Several documents in a file are several loads of one run."""
+    many: bool = True  # several documents in a file are several loads of one run
 
 
 FORMATS = (

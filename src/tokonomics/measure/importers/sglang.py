@@ -7,8 +7,8 @@ End-to-end latency is called ``e2e_latency_ms``; ``total_output_tokens`` counts 
 from typing import Any
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
-from tokonomics.measure.importers.fields import ResultFields, from_totals, named_latencies, users_of
+from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated, from_totals
+from tokonomics.measure.importers.fields import ResultFields, named_latencies, users_of
 
 NAME = "SGLang bench_serving"
 
@@ -48,8 +48,5 @@ def _point(run: ResultFields) -> LoadPoint:
     return LoadPoint(
         **({"rate": rate} if rate is not None else users),
         **from_totals(duration_s, completed, tokens_in, tokens_out),
-        ttft_s=named_latencies(run, "{}_ttft_ms", 1e-3),
-        tpot_s=named_latencies(run, "{}_tpot_ms", 1e-3),
-        itl_s=named_latencies(run, "{}_itl_ms", 1e-3),
-        e2e_s=named_latencies(run, "{}_e2e_latency_ms", 1e-3),
+        **named_latencies(run, "{}_{}_ms", 1e-3, e2e="e2e_latency"),
     )

@@ -16,8 +16,7 @@ from tokonomics.errors import BadInput, from_validation, option, shorten
 from tokonomics.measure.meter.state import Factor, MeterTally, Planned, Verdict
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, usd
 
-_NO_NEWS = 1.05
-"""A factor or ratio this close to 1 is the plan kept: predictions are not closer."""
+_NO_NEWS = 1.05  # a factor or ratio this close to 1 is the plan kept: predictions are not closer
 
 
 def compare(actual: MeterTally, planned: Planned) -> Verdict | None:

@@ -23,15 +23,13 @@ _PERIODS = {"day": 24 * SECONDS_PER_HOUR, "hour": SECONDS_PER_HOUR}
 _FIELDS = ("model", "target", "engine")
 _ALIASES = {"server": "target"}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_LONGEST_S = 1e10
-"""Three hundred years."""
+_LONGEST_S = 1e10  # three hundred years
 
 
 class BillLine(Noun):
     """One group and its sums."""
 
-    group: tuple[str, ...]
-    """A value for each of the bill's keys; "" where there is none."""
+    group: tuple[str, ...]  # a value for each of the bill's keys; "" where there is none
     sums: MeterTally
 
 

@@ -36,8 +36,7 @@ class Pick:
         return value in self.among if self.among else value not in self.but
 
 
-Choice = Sequence[Sequence[Pick]]
-"""Names that mean the same, the best first; of a choice all picks are added."""
+Choice = Sequence[Sequence[Pick]]  # names that mean the same, the best first; of a choice all picks are added
 
 
 def _one(*names: str) -> Choice:
@@ -51,16 +50,13 @@ class EngineWords:
     name: str
     prefix: str
     paths: Sequence[str]
-    switch: str
-    """What must be given to the server so that it counts."""
+    switch: str  # what must be given to the server so that it counts
     counters: Mapping[Counted, Choice]
     running: Choice
     waiting: Choice
     kv_share: Choice = field(default_factory=list)
-    lumpy: bool = True
-    """Tokens count when a request ends."""
-    moves_within: Sequence[str] = ()
-    """Samples of work that move while a request still runs."""
+    lumpy: bool = True  # tokens count when a request ends
+    moves_within: Sequence[str] = ()  # samples of work that move while a request still runs
 
     def picks(self) -> Iterable[Pick]:
         for choice in (*self.counters.values(), self.running, self.waiting, self.kv_share):

@@ -22,8 +22,7 @@ from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, usd_per_mtok_of
 from tokonomics.types import Noun
 
-DEFAULT_LISTEN = "127.0.0.1:9464"
-"""This machine alone; the port is the default of OpenTelemetry's Prometheus exporters."""
+DEFAULT_LISTEN = "127.0.0.1:9464"  # this machine alone; the port is the default of OpenTelemetry's Prometheus exporters
 
 
 class Told(Noun):

@@ -25,8 +25,7 @@ _BLANK = float(0x7FFFFFF0)
 """DCGM writes "no value" as a number at the top of its type's range (dcgm_structs.h: DCGM_INT32_BLANK 0x7ffffff0,
 DCGM_INT64_BLANK 0x7ffffffffffffff0, DCGM_FP64_BLANK 2^47), and the reason as a small number added to it. No GPU draws
 2 GW or holds 2 PiB, so all from the smallest of them is no value; only the energy counter can rightly pass it."""
-_MAX_PAGE_BYTES = 16_000_000
-"""A choice: 8 GPUs of 7 MIG slices with 30 fields each are 1,700 lines, half a megabyte."""
+_MAX_PAGE_BYTES = 16_000_000  # a choice: 8 GPUs of 7 MIG slices with 30 fields each are 1,700 lines, half a megabyte
 
 _DCGM: dict[str, tuple[str, float]] = {
     "DCGM_FI_DEV_GPU_UTIL": ("utilization", _PERCENT),
@@ -60,12 +59,9 @@ class EnergyUsed(Noun):
     """What the GPUs drew between two readings, each physical GPU counted once."""
 
     joules: float = 0.0
-    gpus_counted: int = 0
-    """By their own counters."""
-    gpus_estimated: int = 0
-    """From power × time."""
-    gpus_unknown: int = 0
-    """Nothing of them is in ``joules``."""
+    gpus_counted: int = 0  # by their own counters
+    gpus_estimated: int = 0  # from power × time
+    gpus_unknown: int = 0  # nothing of them is in ``joules``
 
 
 def energy_used(before: Iterable[GpuReading], after: Iterable[GpuReading]) -> EnergyUsed:

@@ -14,8 +14,7 @@ from dataclasses import replace
 from tokonomics.measure.meter.engines import PREFERENCE
 from tokonomics.measure.meter.readings import Counted, Reading, Series
 
-SAME_START_S = 0.5
-"""Start times that differ by less are the same: no engine loads a model in less."""
+SAME_START_S = 0.5  # start times that differ by less are the same: no engine loads a model in less
 CLOCKS_APART_S = 120.0
 """How far the server's clock and ours may differ (assumed; synchronised clocks differ by far less)."""
 

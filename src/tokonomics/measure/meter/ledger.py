@@ -22,16 +22,13 @@ from tokonomics.measure.meter.readings import Counted, Reading
 from tokonomics.measure.meter.spans import SUMS, Span, WatchedSpan
 from tokonomics.measure.meter.state import MeterTally
 
-APPLICATION = 0x746F6B6F
-"""``toko``: marks the file as ours, in SQLite's own field for it."""
-SCHEMA = 2
-"""1 had no ``failed_s``."""
+APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
+SCHEMA = 2  # 1 had no ``failed_s``
 ROW_S = 300.0
 """Spans are joined over so long: a report's edge inside a row moves its tokens by at most this and an interval."""
 LATEST_S, LONGEST_S = 253_402_300_800.0, 10 * 366 * 86_400.0
 """The end of the year 9999 as unix seconds, and ten years: a row beyond them is damaged, and has no end of hours."""
-MOST_HELD = 50_000
-"""Spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes."""
+MOST_HELD = 50_000  # spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes
 
 _WHO = ("target", "model", "engine", "watched", "usd_per_hour", "labels")
 _COLUMNS = (*_WHO, "start", *SUMS)
@@ -68,12 +65,9 @@ class Mark:
     target: str
     until: float
     readings: Mapping[str, Reading]
-    totals: Mapping[str, MeterTally]
-    """What all spans of each model add up to."""
-    usd_per_hour: float
-    """As it was priced then: what an absence of the meter costs."""
-    is_gone: bool = False
-    """It was scaled away: not paid for until it is back."""
+    totals: Mapping[str, MeterTally]  # what all spans of each model add up to
+    usd_per_hour: float  # as it was priced then: what an absence of the meter costs
+    is_gone: bool = False  # it was scaled away: not paid for until it is back
 
 
 def default_ledger() -> Path:

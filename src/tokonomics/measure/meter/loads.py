@@ -17,10 +17,8 @@ from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.spans import Span, WatchedSpan
 from tokonomics.units import plural
 
-BUSY = 0.99
-"""Share of a stretch from which it is busy throughout: an idle part would pass for a slow server."""
-LEAST_ANSWERED = 20
-"""Requests of a load: the mean of fewer lengths says little."""
+BUSY = 0.99  # share of a stretch from which it is busy throughout: an idle part would pass for a slow server
+LEAST_ANSWERED = 20  # requests of a load: the mean of fewer lengths says little
 _MAGIC = b"SQLite format 3\x00"
 
 

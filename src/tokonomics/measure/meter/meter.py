@@ -24,8 +24,7 @@ from tokonomics.units import SECONDS_PER_HOUR, plural
 
 NOW_S, LUMPY_NOW_S = 60.0, 300.0
 """Most answers take less than five minutes (assumed), so that such a window holds more whole requests than cut ones."""
-LATE_S = 60.0
-"""A scrape may reach a Prometheus, or us through it, this much later than it was made."""
+LATE_S = 60.0  # a scrape may reach a Prometheus, or us through it, this much later than it was made
 DAY_S = 24 * SECONDS_PER_HOUR
 _NOTHING = MeterTally()
 
@@ -80,8 +79,7 @@ class _Gone:
     """A server that was scaled away: should it come back, its counters go on from where they were."""
 
     readings: dict[str, Reading]
-    at: float
-    """Since when it is known not to be there."""
+    at: float  # since when it is known not to be there
 
 
 class Meter:

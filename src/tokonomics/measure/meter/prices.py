@@ -28,8 +28,7 @@ class Prices:
     """US dollars an hour of a server with all its GPUs."""
 
     usd_per_hour: float
-    others: tuple[PriceOf, ...] = ()
-    """The first that holds counts."""
+    others: tuple[PriceOf, ...] = ()  # the first that holds counts
 
     def of(self, target: str, labels: Mapping[str, str]) -> float:
         return next((other.usd_per_hour for other in self.others if other.holds(target, labels)), self.usd_per_hour)

@@ -26,12 +26,10 @@ from tokonomics.measure.meter.targets import TARGET_LABELS, TargetKey, TargetNam
 PLACE_LABELS = (*TARGET_LABELS, "endpoint", "service", "node", "prometheus", "prometheus_replica")
 """Of the scrape and not of the engine: kept with the reading, to group by."""
 
-LATEST_WINDOW_S = 300.0
-"""How far back the newest scrape is looked for: Prometheus's own default lookback."""
+LATEST_WINDOW_S = 300.0  # how far back the newest scrape is looked for: Prometheus's own default lookback
 ENDED_WITHIN_S = 240.0
 """After its last scrape: Prometheus has marked the series of a target that is gone, and would still show the others."""
-PIECE_S = 600.0
-"""A choice: ten minutes of 300 replicas at 15 s are 230,000 samples, 10 MB of JSON."""
+PIECE_S = 600.0  # a choice: ten minutes of 300 replicas at 15 s are 230,000 samples, 10 MB of JSON
 _SMALLEST_PIECE_S = 10.0
 _OVERLAP_S = 60.0
 """Read again at each question: samples that reach a central store by remote write come some seconds late."""
@@ -69,8 +67,7 @@ class PrometheusSource:
     ) -> None:
         self.api = PrometheusApi(url, headers=authorization() if headers is None else headers, timeout_s=timeout_s)
         self.match = _matchers(match or "")
-        self.warnings: list[str] = []
-        """What the server warned of at the last read, such as stores that did not answer."""
+        self.warnings: list[str] = []  # what the server warned of at the last read, such as stores that did not answer
         self._keep = (*PLACE_LABELS, *keep_labels)
         self._clock = clock
         self._jobs: set[str] = set()

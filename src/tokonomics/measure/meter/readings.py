@@ -19,59 +19,44 @@ from tokonomics.types import Noun
 class Counted(StrEnum):
     """What is counted up over the life of a process; values of all series of a kind add up."""
 
-    input_total = "input_total"
-    """Prompt tokens, those found in a cache included."""
-    input_cached = "input_cached"
-    """Of them, not computed again."""
+    input_total = "input_total"  # prompt tokens, those found in a cache included
+    input_cached = "input_cached"  # of them, not computed again
     output = "output"
-    answered = "answered"
-    """Requests that ended well."""
-    failed = "failed"
-    """Requests that ended in an error, or were given up."""
-    preempted = "preempted"
-    """Times that a request lost its place and must compute again."""
-    work = "work"
-    """Steps, seconds or tokens that move whenever the engine does anything: only whether it moves matters."""
-    idle_s = "idle_s"
-    """Seconds without work, by the engine's own account."""
+    answered = "answered"  # requests that ended well
+    failed = "failed"  # requests that ended in an error, or were given up
+    preempted = "preempted"  # times that a request lost its place and must compute again
+    work = "work"  # steps, seconds or tokens that move whenever the engine does anything: only whether it moves matters
+    idle_s = "idle_s"  # seconds without work, by the engine's own account
     ttft_s = "ttft_s"
     ttft_count = "ttft_count"
     e2e_s = "e2e_s"
     e2e_count = "e2e_count"
 
 
-Series = Mapping[str, float]
-"""Values by the series' full name, such as ``vllm:generation_tokens_total{engine="0"}``."""
+Series = Mapping[str, float]  # values by the series' full name, such as ``vllm:generation_tokens_total{engine="0"}``
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What one model on one server had counted at an instant."""
 
-    target: str
-    """The address, or the name the source gives it; with the model, who this reading is of."""
+    target: str  # the address, or the name the source gives it; with the model, who this reading is of
     engine: str
-    model: str
-    """As the engine names it; "" where it does not."""
-    at: float
-    """Unix seconds, by the meter's clock."""
+    model: str  # as the engine names it; "" where it does not
+    at: float  # unix seconds, by the meter's clock
     counters: Mapping[Counted, Series]
-    started: float | None = None
-    """Of the process, unix seconds by the server's clock."""
+    started: float | None = None  # of the process, unix seconds by the server's clock
     created: Series = field(default_factory=dict)
     """When a series was made, by its name in ``counters``: later than before means that it began again at zero."""
     running: float | None = None
     waiting: float | None = None
-    kv_share: float | None = None
-    """Share of the KV cache in use, 0 to 1."""
-    lumpy: bool = False
-    """Tokens are counted only when a request ends."""
+    kv_share: float | None = None  # share of the KV cache in use, 0 to 1
+    lumpy: bool = False  # tokens are counted only when a request ends
     moves_within: bool = False
     """A counter on the page moves while a request runs: when none has moved there was no work, whatever gauges say."""
     tells_idle: bool = True
     """False: nothing on the page moves or shows while a long request runs, so silence is not idleness."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Of the target, to group by: pod, namespace, tenant, team."""
+    labels: Mapping[str, str] = field(default_factory=dict)  # of the target, to group by: pod, namespace, tenant, team
 
     def total(self, kind: Counted) -> float:
         return sum(self.counters.get(kind, {}).values())
@@ -86,15 +71,12 @@ class GpuReading(Noun):
     utilization: float | None = None
     """Share of the time in which any kernel ran, 0 to 1: decode at batch 1 reads about 1."""
     power_w: float | None = None
-    energy_j: float | None = None
-    """Cumulative; starts again with the driver or the machine."""
+    energy_j: float | None = None  # cumulative; starts again with the driver or the machine
     memory_used_bytes: float | None = None
     memory_total_bytes: float | None = None
-    dram_active: float | None = None
-    """Share of the memory bandwidth in use, 0 to 1."""
+    dram_active: float | None = None  # share of the memory bandwidth in use, 0 to 1
     tensor_active: float | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Such as hostname, pod, namespace."""
+    labels: dict[str, str] = Field(default_factory=dict)  # such as hostname, pod, namespace
 
 
 class Missed(TokonomicsError):

@@ -24,13 +24,10 @@ if TYPE_CHECKING:
 
     from tokonomics.measure.meter.clocks import Clock
 
-MOST_BYTES = 20_000_000
-"""A vLLM page has 50 KB; of a large data-parallel server perhaps a hundred times that."""
+MOST_BYTES = 20_000_000  # a vLLM page has 50 KB; of a large data-parallel server perhaps a hundred times that
 TIMEOUT_S = 10.0
-CONNECT_S = 3.0
-"""A host that is there accepts within milliseconds; one that is not must not hold a place for long."""
-AT_ONCE = 64
-"""Pages read at the same time: a choice, so that a thousand servers do not open a thousand connections."""
+CONNECT_S = 3.0  # a host that is there accepts within milliseconds; one that is not must not hold a place for long
+AT_ONCE = 64  # pages read at the same time: a choice, so that a thousand servers do not open a thousand connections
 _ASK_MODEL_TIMES = 3
 _PATHS = ("/metrics", "/prometheus/metrics")
 

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 Show = Callable[[MeterState], None]
 _LAST_MINUTES_S = 600.0
 """Not all servers were scraped at the same time: read again what may be new of some; the book leaves the rest out."""
-_SAY_EVERY_S = 6 * 3600.0
-"""Of the past, how much is read between two lines that say so: 28 of them for a week."""
+_SAY_EVERY_S = 6 * 3600.0  # of the past, how much is read between two lines that say so: 28 of them for a week
 
 
 @dataclass(frozen=True)
@@ -41,21 +40,16 @@ class MeterSettings:
     usd_per_hour: "float | Prices"
     price_from: str
     every_s: float = 15.0
-    beats: int | None = None
-    """Intervals after which it ends; None: when it is told to."""
+    beats: int | None = None  # intervals after which it ends; None: when it is told to
     labels: Mapping[str, str] = field(default_factory=dict)
     planned: Planned | None = None
     from_now: bool = False
-    prometheus: str | None = None
-    """The address of one that scrapes engines already."""
-    match: str | None = None
-    """Of its series: label matchers."""
+    prometheus: str | None = None  # the address of one that scrapes engines already
+    match: str | None = None  # of its series: label matchers
     keep_labels: Sequence[str] = ()
-    since: float | None = None
-    """Unix seconds: read its past from here on first."""
+    since: float | None = None  # unix seconds: read its past from here on first
     gpus: GpuSource | None = None
-    listen: tuple[str, int] | None = None
-    """Where our own metrics are served."""
+    listen: tuple[str, int] | None = None  # where our own metrics are served
     gpus_per_server: int = 1
     price_date: date | None = None
     usd_per_kwh: float | None = None

@@ -17,8 +17,7 @@ from tokonomics.measure.meter.readings import Counted, Reading
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.units import SECONDS_PER_HOUR
 
-STARVED_BELOW = 0.5
-"""Of the planned batch: the planned one is a mean, so that less than it is no news (assumed)."""
+STARVED_BELOW = 0.5  # of the planned batch: the planned one is a mean, so that less than it is no news (assumed)
 
 
 class WatchedSpan(StrEnum):
@@ -39,14 +38,10 @@ class Span:
     watched: WatchedSpan
     start: float
     seconds: float
-    usd_per_hour: float
-    """Of the server, as it was priced then."""
-    usd: float
-    """This model's part of the server's price."""
-    server_s: float
-    """Likewise of ``seconds``: a server with two models is paid for once."""
-    busy_s: float = 0.0
-    """Of ``server_s``."""
+    usd_per_hour: float  # of the server, as it was priced then
+    usd: float  # this model's part of the server's price
+    server_s: float  # likewise of ``seconds``: a server with two models is paid for once
+    busy_s: float = 0.0  # of ``server_s``
     failed_s: float = 0.0
     """Of ``busy_s``: the share of failed among all ended requests, as if each took the same. Kept as seconds, since
     shares of stretches do not add up to that of the whole."""
@@ -69,8 +64,7 @@ class Span:
 
 _COUNTS = ("input_total", "input_cached", "output", "answered", "failed", "preempted", "ttft_s", "ttft_count")
 _SHARED = ("seconds", "usd", "server_s", "busy_s", "failed_s", "running_s", "running_seen_s")
-SUMS = (*_SHARED, *_COUNTS)
-"""What is added when two stretches become one."""
+SUMS = (*_SHARED, *_COUNTS)  # what is added when two stretches become one
 
 
 def spans_between(

@@ -16,33 +16,25 @@ class MeterTally(Noun):
     seconds: float = 0.0
     busy_s: float = 0.0
     idle_s: float = 0.0
-    gap_s: float = 0.0
-    """The server did not answer; it is paid for all the same."""
-    away_s: float = 0.0
-    """The meter did not run; likewise."""
+    gap_s: float = 0.0  # the server did not answer; it is paid for all the same
+    away_s: float = 0.0  # the meter did not run; likewise
     usd: float = 0.0
     busy_usd: float = 0.0
     idle_usd: float = 0.0
     gap_usd: float = 0.0
     away_usd: float = 0.0
-    failed_usd: float = 0.0
-    """Of ``busy_usd``: the share of failed among all ended requests, as if each cost the same."""
+    failed_usd: float = 0.0  # of ``busy_usd``: the share of failed among all ended requests, as if each cost the same
     input_total: float = 0.0
     input_cached: float = 0.0
     output: float = 0.0
-    unseen_tokens: float = 0.0
-    """Of input and output: counted over time in which the server or the meter was away."""
-    unseen_output: float = 0.0
-    """Of ``unseen_tokens``: output."""
+    unseen_tokens: float = 0.0  # of input and output: counted over time in which the server or the meter was away
+    unseen_output: float = 0.0  # of ``unseen_tokens``: output
     answered: float = 0.0
     failed: float = 0.0
     preempted: float = 0.0
-    running_s: float = 0.0
-    """Requests running × seconds, over the time in which the gauge was seen."""
-    running_seen_s: float = 0.0
-    """Busy seconds for which ``running_s`` is known."""
-    starved_s: float = 0.0
-    """Of ``busy_s``: with less than half of the planned batch running."""
+    running_s: float = 0.0  # requests running × seconds, over the time in which the gauge was seen
+    running_seen_s: float = 0.0  # busy seconds for which ``running_s`` is known
+    starved_s: float = 0.0  # of ``busy_s``: with less than half of the planned batch running
     starved_usd: float = 0.0
     ttft_s: float = 0.0
     ttft_count: float = 0.0
@@ -127,14 +119,11 @@ def usd_per_mtok_of(usd: float, tokens: float) -> float | None:
 class Planned(Noun):
     """What was meant to be: of one replica."""
 
-    usd_per_mtok: PositiveFloat
-    """Reservation basis, input and output tokens."""
+    usd_per_mtok: PositiveFloat  # reservation basis, input and output tokens
     batch: NonNegativeFloat | None = None
     usd_per_hour: NonNegativeFloat | None = None
-    tokens_per_s: NonNegativeFloat | None = None
-    """Input and output."""
-    cache_share: float | None = None
-    """Of the prompt tokens; None: the plan does not say, and none is taken."""
+    tokens_per_s: NonNegativeFloat | None = None  # input and output
+    cache_share: float | None = None  # of the prompt tokens; None: the plan does not say, and none is taken
     requests_per_s: NonNegativeFloat | None = None
 
 
@@ -145,26 +134,18 @@ class GroupState(Noun):
     model: str
     engine: str
     labels: dict[str, str]
-    up: bool
-    """Whether the last reading came."""
-    busy: bool | None
-    """In the last span; None while nothing is known."""
+    up: bool  # whether the last reading came
+    busy: bool | None  # in the last span; None while nothing is known
     usd_per_hour: float
     running: float | None
     waiting: float | None
     kv_share: float | None
-    now: MeterTally
-    """The last minute; longer where the engine counts tokens only as requests end."""
-    hour: MeterTally
-    """This hour by the clock, UTC."""
-    today: MeterTally
-    """This day, UTC."""
-    total: MeterTally
-    """All that the ledger holds of it."""
-    misses: int
-    """Readings that did not come, since the meter started."""
-    said: str | None = None
-    """Why the last reading did not come, or what is odd about it."""
+    now: MeterTally  # the last minute; longer where the engine counts tokens only as requests end
+    hour: MeterTally  # this hour by the clock, UTC
+    today: MeterTally  # this day, UTC
+    total: MeterTally  # all that the ledger holds of it
+    misses: int  # readings that did not come, since the meter started
+    said: str | None = None  # why the last reading did not come, or what is odd about it
 
 
 class Factor(Noun):
@@ -189,28 +170,22 @@ class Verdict(Noun):
 class MeterState(Noun):
     """All the meter knows at an instant."""
 
-    at: float
-    """Unix seconds."""
+    at: float  # unix seconds
     every_s: float
     price_from: str
     groups: tuple[GroupState, ...]
-    now: MeterTally
-    """Sum over the groups; of the other windows also over servers that have left since."""
+    now: MeterTally  # sum over the groups; of the other windows also over servers that have left since
     hour: MeterTally
     today: MeterTally
     total: MeterTally
     gpus: tuple[GpuReading, ...] = ()
-    energy_j: float | None = None
-    """Drawn by the GPUs since the meter started; None where none is read."""
-    electricity_usd: float | None = None
-    """Of that energy, where a price of it is given; not part of the bill."""
+    energy_j: float | None = None  # drawn by the GPUs since the meter started; None where none is read
+    electricity_usd: float | None = None  # of that energy, where a price of it is given; not part of the bill
     planned: Planned | None = None
-    against_plan: Verdict | None = None
-    """Of today."""
+    against_plan: Verdict | None = None  # of today
     notes: tuple[str, ...] = ()
     """What a person should know: servers that do not answer, a disk that is full, a clock that jumped."""
-    held_spans: int = 0
-    """Not yet written to the ledger, because it cannot be."""
+    held_spans: int = 0  # not yet written to the ledger, because it cannot be
 
     @computed_field  # type: ignore[prop-decorator]
     @property

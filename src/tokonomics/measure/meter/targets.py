@@ -14,8 +14,7 @@ TARGET_LABELS = ("cluster", "namespace", "job", "pod", "container", "instance")
 """Who was scraped, by the names that Prometheus and its Kubernetes operator use."""
 
 TargetKey = tuple[tuple[str, str], ...]
-Scraped = Iterable[tuple[TargetKey, float]]
-"""Targets and times, oldest first."""
+Scraped = Iterable[tuple[TargetKey, float]]  # targets and times, oldest first
 
 
 def target_of(labels: Mapping[str, str]) -> TargetKey:

@@ -14,14 +14,12 @@ from tokonomics.measure.meter.ledger import Mark
 from tokonomics.measure.meter.readings import Missed, Reading
 from tokonomics.measure.meter.spans import Span, WatchedSpan, empty_spans, spans_between
 
-CLOCK_SLACK_S = 2.0
-"""By which labels and the wall clock may differ before labels skip: clocks are slewed all the time."""
+CLOCK_SLACK_S = 2.0  # by which labels and the wall clock may differ before labels skip: clocks are slewed all the time
 SET_BACK_S = 3600.0
 """Labels that are ahead by more were written by a clock that was wrong; a summer time that is set back is an hour."""
 LONG_S = 120.0
 """Longer than this without a reading, or a miss, nobody looked: a machine that slept, or a scraper that was down."""
-LONGEST_INTERVAL_S = 300.0
-"""Prometheus shows no sample that is older, so that nobody scrapes less often."""
+LONGEST_INTERVAL_S = 300.0  # Prometheus shows no sample that is older, so that nobody scrapes less often
 MOST_AWAY_S = 31 * 86_400.0
 """After a longer absence the machine was hardly paid for all the while, or a clock was wrong: counting starts anew."""
 STRANGERS_BELIEVED = 3

@@ -44,10 +44,8 @@ PREFILL = Bounds(
 )
 GEMM_SHARPNESS = (1.0, 2.0, 4.0, 8.0)
 ATTENTION_SHARPNESS = (1.0, 2.0, 4.0)
-PULL = 0.3
-"""Of an attention parameter to where it starts, beside one for each timing."""
-HEAT_S = 1e-3
-"""A GPU that has computed for this long is half as hot as one that serves."""
+PULL = 0.3  # of an attention parameter to where it starts, beside one for each timing
+HEAT_S = 1e-3  # a GPU that has computed for this long is half as hot as one that serves
 
 
 def least_log_squares(

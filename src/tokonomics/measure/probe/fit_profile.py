@@ -43,15 +43,11 @@ from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve, all_reduce_s
 
 Array = NDArray[np.float64]
 Rows = Sequence[Mapping[str, Any]]
-Law = Callable[[Array, NDArray[np.intp]], Array]
-"""Seconds of the rows at some indices, by parameters."""
+Law = Callable[[Array, NDArray[np.intp]], Array]  # seconds of the rows at some indices, by parameters
 
-FEWEST = 24
-"""Timings below which a curve of ten parameters is a guess."""
-FEW_PULLED = 12
-"""The same of a curve whose parameters are pulled to known ones."""
-PRIOR_POINTS = 8
-"""Points that the spread without a profile counts as: a few good hits do not make an interval narrow."""
+FEWEST = 24  # timings below which a curve of ten parameters is a guess
+FEW_PULLED = 12  # the same of a curve whose parameters are pulled to known ones
+PRIOR_POINTS = 8  # points that the spread without a profile counts as: a few good hits do not make an interval narrow
 
 
 def is_timings(document: object) -> bool:
@@ -253,8 +249,7 @@ def _layer_s(stacks: Rows, products: Rows, gpu: Gpu, share: float) -> float | No
     return max(0.0, statistics.median(left)) if left else None
 
 
-Pair = tuple[str, float, float]
-"""What was predicted, log(predicted ÷ measured) without the profile, and with it."""
+Pair = tuple[str, float, float]  # what was predicted, log(predicted ÷ measured) without the profile, and with it
 
 
 def check(profile: Profile, rows: Rows, gpu: Gpu) -> list[Pair]:

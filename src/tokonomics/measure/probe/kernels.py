@@ -24,8 +24,7 @@ from tokonomics.measure.probe.shapes import (
 
 Row = dict[str, Any]
 
-HOT_S = 0.06
-"""Of the same product before it is timed, where it computes: power limits act within tens of milliseconds."""
+HOT_S = 0.06  # of the same product before it is timed, where it computes: power limits act within tens of milliseconds
 _TINY_KERNELS = 200
 
 

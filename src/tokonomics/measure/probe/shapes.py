@@ -8,8 +8,7 @@ on. Plain Python: the machine with the GPU needs no more.
 from dataclasses import dataclass, replace
 from itertools import product
 
-BYTES = 2
-"""Of an element in bf16."""
+BYTES = 2  # of an element in bf16
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,7 @@ class KernelShape:
     batches: tuple[int, ...] = (1, 8, 32, 64, 128, 256)
     contexts: tuple[int, ...] = (512, 2048, 8192)
     prompts: tuple[tuple[int, int], ...] = ((1, 512), (1, 2048), (1, 8192), (4, 1024))
-    memory: float = 120e9
-    """Bytes that weights and KV cache may take together."""
+    memory: float = 120e9  # bytes that weights and KV cache may take together
 
     @property
     def qkv(self) -> int:
@@ -105,10 +103,8 @@ OTHER_BATCHES = (1, 12, 40, 110, 256)
 OTHER_CONTEXTS = (517, 1531, 4099, 16411)
 PROMPT_HEADS = (Heads(32, 8, 128), Heads(32, 8, 64), Heads(16, 8, 128), Heads(32, 32, 128))
 PROMPTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-PASTS = ((512, 2048), (512, 8192), (2048, 8192), (2048, 30720))
-"""Tokens of a chunk and cached ones before it."""
-MESSAGES = tuple(1 << power for power in range(12, 29, 2))
-"""Bytes of an all-reduce."""
+PASTS = ((512, 2048), (512, 8192), (2048, 8192), (2048, 30720))  # tokens of a chunk and cached ones before it
+MESSAGES = tuple(1 << power for power in range(12, 29, 2))  # bytes of an all-reduce
 
 STACKS = {
     "narrow": KernelShape(12, 1536, 16, 8, 6144, 1024, batches=(1, 32, 256), contexts=(16,), prompts=()),

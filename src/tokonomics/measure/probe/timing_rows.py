@@ -28,8 +28,7 @@ _MAY_BE_0 = {"prefill_attention": ("past",), "gemm": ("heat", "busy_ms"), "susta
 _MOST = {"us": 1e9, "ms": 1e6, "busy_ms": 1e9, "heat": 1.0, "bytes_per_s": 1e15, "bytes": 1e13, "gpus": 1e5}
 """A quarter of an hour for a kernel, a thousand times the fastest memory; sizes are below ``_MOST_SIZE``."""
 _MOST_SIZE = 2.0**24
-_LEAST_US = 1e-3
-"""A nanosecond: less than one cycle of any GPU."""
+_LEAST_US = 1e-3  # a nanosecond: less than one cycle of any GPU
 
 
 def check_timings(timings: Mapping[str, Any], where: str) -> None:

@@ -26,12 +26,10 @@ from tokonomics.measure.probe.shapes import CHECK, HELD_OUT, STACKS, KernelShape
 
 SCHEMA_VERSION = 1
 KIND = "tokonomics probe timings"
-SECONDS = 170.0
-"""The whole probe ends within three minutes."""
+SECONDS = 170.0  # the whole probe ends within three minutes
 
 Row = dict[str, Any]
-Show = Callable[[str, int, float], None]
-"""What is being measured, rows so far, and seconds left of the whole."""
+Show = Callable[[str, int, float], None]  # what is being measured, rows so far, and seconds left of the whole
 
 
 @dataclass(frozen=True)
