@@ -131,8 +131,7 @@ PLAN = json.dumps(
 
 
 def read_metrics(path: Path) -> object:
-    from tokonomics.measure.meter.engines import FINDER, readings_of
-    from tokonomics.measure.meter.pages import prefixes_of, samples_of
+    from tokonomics.measure.meter.engines import FINDER, prefixes_of, readings_of, samples_of
     from tokonomics.measure.meter.readings import Missed
 
     try:

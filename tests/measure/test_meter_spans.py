@@ -12,8 +12,7 @@ from tests.measure.test_meter_engines import read as page_reading
 from tests.measure.test_meter_engines import recorded
 
 from tokonomics.measure.meter.bill import bill
-from tokonomics.measure.meter.engines import FINDER, readings_of
-from tokonomics.measure.meter.pages import samples_of
+from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.readings import Counted, Reading
 from tokonomics.measure.meter.spans import Span, WatchedSpan, cut, cut_every, empty_spans, spans_between, tally
 from tokonomics.measure.meter.state import MeterTally

@@ -1,10 +1,11 @@
-"""What the meter reads: counters of serving engines brought to the same words, and what GPUs say of themselves.
+"""What the meter reads: counters of serving engines in common words, what GPUs report, and the time.
 
 Engines disagree on what "prompt tokens" are and count per rank or data-parallel engine, so a reading keeps every
-series of a kind on its own: only the increases of single series may be added up, since each can start from zero
-on its own. A source is anything that can be asked for readings: an engine's address, or a Prometheus server.
+series of a kind apart: only the increases of single series may be added up, since each can restart from zero. A source
+is anything that can be asked for readings: an engine's address, or a Prometheus server.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -86,21 +87,10 @@ class Missed(TokonomicsError):
 class Source(Protocol):
     """Where readings come from."""
 
-    @property
-    def name(self) -> str:
-        """For messages; of an engine's address also the target of its readings."""
-
-    @property
-    def discovers(self) -> bool:
-        """Whether targets come and go by themselves: one that is not reported any more is not paid for any more."""
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Of its one target, to group and price by; none where it discovers, since each reading has its own."""
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """What was odd about the last reading."""
+    name: str  # for messages; of an engine's address also the target of its readings
+    discovers: bool  # targets come and go by themselves: one that is not reported any more is not paid for any more
+    labels: Mapping[str, str]  # of its one target, to group and price by; empty where it discovers
+    warnings: Sequence[str]  # what was odd about the last reading
 
     async def read(self) -> Sequence[Reading]:
         """All there is now; raises ``Missed`` when nothing can be had.
@@ -112,9 +102,29 @@ class Source(Protocol):
 class GpuSource(Protocol):
     """Where GPU readings come from."""
 
-    @property
-    def why(self) -> str | None:
-        """Why the last reading gave nothing."""
+    why: str | None  # why the last reading gave nothing
 
     async def gpus(self) -> Sequence[GpuReading]:
         """All there are now; none where none can be had."""
+
+
+class Clock(Protocol):
+    """Two clocks: one that labels and may jump, and one that measures durations."""
+
+    def wall(self) -> float:
+        """Unix seconds."""
+
+    def steady(self) -> float:
+        """Seconds since some instant; never goes back."""
+
+
+class SystemClock:
+    """This machine's."""
+
+    def wall(self) -> float:
+        return time.time()
+
+    def steady(self) -> float:
+        # Linux alone has a clock that neither jumps nor stops while the machine sleeps.
+        boottime = getattr(time, "CLOCK_BOOTTIME", None)
+        return time.clock_gettime(boottime) if boottime is not None else time.monotonic()

@@ -14,10 +14,9 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.clocks import Clock, SystemClock
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.meter import Meter
-from tokonomics.measure.meter.readings import GpuSource, Source
+from tokonomics.measure.meter.readings import Clock, GpuSource, Source, SystemClock
 from tokonomics.measure.meter.scrape import AT_ONCE, EngineSource, address_of, authorization
 from tokonomics.measure.meter.state import MeterState, Planned
 from tokonomics.units import plural

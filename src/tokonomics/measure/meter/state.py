@@ -3,11 +3,21 @@
 A tally adds up spans; every figure on the screen, in JSON and on our own ``/metrics`` is read off one.
 """
 
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
 from pydantic import NonNegativeFloat, PositiveFloat, computed_field
 
 from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
+
+Value = TypeVar("Value")
+
+
+def _figure(of: Callable[[Any], Value]) -> Value:
+    """A property that is also part of the JSON."""
+    return cast(Value, computed_field(property(of)))
 
 
 class MeterTally(Noun):
@@ -43,70 +53,57 @@ class MeterTally(Noun):
         mine, its = self.__dict__, other.__dict__
         return MeterTally.model_construct(**{name: mine[name] + its[name] for name in mine})
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def input_computed(self) -> float:
         return max(0.0, self.input_total - self.input_cached)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def billed_tokens(self) -> float:
         """Input and output, as an API would bill them."""
         return self.input_total + self.output
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def usd_per_mtok(self) -> float | None:
         """Reservation basis: every paid hour, over input and output tokens."""
         return usd_per_mtok_of(self.usd, self.billed_tokens)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def usd_per_mtok_output(self) -> float | None:
         """Reservation basis, over output tokens alone."""
         return usd_per_mtok_of(self.usd, self.output)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def usd_per_mtok_usage(self) -> float | None:
         """Usage basis: busy time alone, over the tokens counted while it was watched."""
         return usd_per_mtok_of(self.busy_usd, self.billed_tokens - self.unseen_tokens)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def usd_per_mtok_output_usage(self) -> float | None:
         return usd_per_mtok_of(self.busy_usd, self.output - self.unseen_output)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def idle_share(self) -> float | None:
         """Of the time that was watched."""
-        watched = self.busy_s + self.idle_s
-        return self.idle_s / watched if watched > 0 else None
+        return _ratio(self.idle_s, self.busy_s + self.idle_s)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def batch(self) -> float | None:
         """Requests running, in the mean over busy time."""
-        return self.running_s / self.running_seen_s if self.running_seen_s > 0 else None
+        return _ratio(self.running_s, self.running_seen_s)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def cache_share(self) -> float | None:
-        return self.input_cached / self.input_total if self.input_total > 0 else None
+        return _ratio(self.input_cached, self.input_total)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def tokens_per_s(self) -> float | None:
-        return self.billed_tokens / self.seconds if self.seconds > 0 else None
+        return _ratio(self.billed_tokens, self.seconds)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def output_per_s(self) -> float | None:
-        return self.output / self.seconds if self.seconds > 0 else None
+        return _ratio(self.output, self.seconds)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def usd_per_hour(self) -> float | None:
         return self.usd / self.seconds * SECONDS_PER_HOUR if self.seconds > 0 else None
 
@@ -116,8 +113,12 @@ def usd_per_mtok_of(usd: float, tokens: float) -> float | None:
     return usd / tokens * TOKENS_PER_MTOK if tokens > 0 else None
 
 
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
+
+
 class Planned(Noun):
-    """What was meant to be: of one replica."""
+    """What the plan says of one replica."""
 
     usd_per_mtok: PositiveFloat  # reservation basis, input and output tokens
     batch: NonNegativeFloat | None = None
@@ -149,7 +150,7 @@ class GroupState(Noun):
 
 
 class Factor(Noun):
-    """One reason for which the price is not the planned one: above 1 dearer, below 1 cheaper."""
+    """One reason why the price is not the planned one: above 1 more expensive, below 1 cheaper."""
 
     name: str
     times: float
@@ -183,12 +184,10 @@ class MeterState(Noun):
     electricity_usd: float | None = None  # of that energy, where a price of it is given; not part of the bill
     planned: Planned | None = None
     against_plan: Verdict | None = None  # of today
-    notes: tuple[str, ...] = ()
-    """What a person should know: servers that do not answer, a disk that is full, a clock that jumped."""
+    notes: tuple[str, ...] = ()  # servers that do not answer, a disk that is full, a clock that jumped
     held_spans: int = 0  # not yet written to the ledger, because it cannot be
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def tokens_per_s(self) -> float:
         """Input and output, all servers together."""
         return sum(group.now.tokens_per_s or 0.0 for group in self.groups)
