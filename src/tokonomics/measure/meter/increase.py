@@ -1,11 +1,11 @@
 """How much was counted between two readings, whatever the server did in between.
 
-For each series: the difference; or, where the counter fell or began again, all of the new value, as Prometheus'
-``increase`` has it. A restart whose counter has already overtaken the old one shows in the time the process started,
-or the series was created. What was counted after the last reading of the old process is gone with it: nobody has seen
-it. An address behind which several processes answer in turn (a load balancer) is told apart from a restart: a process
-that started while the one before was still answering did not replace it. Half a page, on which a count is there under
-a lesser name alone, is one on which it was not read.
+For each series: the difference; or, where the counter fell or restarted, all of the new value, as Prometheus'
+``increase`` has it. A restart whose counter has already overtaken the old one shows in the time the process started or
+the series was created. What was counted after the last reading of the old process is lost with it. An address where
+several processes answer in turn (a load balancer) is told apart from a restart: a process that started while the one
+before was still answering did not replace it. Half a page, which has a count under a lesser name alone, does not count
+as read.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,10 @@ def carried(before: Reading | None, now: Reading) -> Reading:
     """
     ahead = _ahead({kind: _increase(kind, before, now) for kind in now.counters})
     if ahead:
-        behind = _less(now.counters[Counted.input_cached], ahead)
+        behind = {}
+        for key, value in now.counters[Counted.input_cached].items():
+            taken = min(value, ahead)
+            behind[key], ahead = value - taken, ahead - taken
         now = replace(now, counters={**now.counters, Counted.input_cached: behind})
     if before is None or restarted(before, now):
         return now
@@ -57,7 +60,7 @@ def carried(before: Reading | None, now: Reading) -> Reading:
     created = dict(now.created)
     for kind, series in before.counters.items():
         if kind in counters and _renamed(before, now, kind):
-            if not _lesser(series, counters[kind]):
+            if _preference(counters[kind]) <= _preference(series):
                 continue
             counters[kind] = {}
         lacking = {key: value for key, value in series.items() if key not in counters.get(kind, {})}
@@ -76,15 +79,12 @@ def _increase(kind: Counted, before: Reading | None, now: Reading) -> float:
     if _renamed(before, now, kind):
         # A better name has it all, of which only what comes from now on is new; a lesser one was not what we count.
         return 0.0
-    return sum(_series_increase(key, value, old, before.created, now.created) for key, value in series.items())
-
-
-def _series_increase(
-    key: str, value: float, old: Series, created_before: Mapping[str, float], created_now: Mapping[str, float]
-) -> float:
-    last = old.get(key, 0.0)
-    began_again = value < last or _later(created_now.get(key), created_before.get(key))
-    return value if began_again else value - last
+    total = 0.0
+    for key, value in series.items():
+        last = old.get(key, 0.0)
+        began_again = value < last or _later(now.created.get(key), before.created.get(key))
+        total += value if began_again else value - last
+    return total
 
 
 def _renamed(before: Reading, now: Reading, kind: Counted) -> bool:
@@ -92,31 +92,19 @@ def _renamed(before: Reading, now: Reading, kind: Counted) -> bool:
     old, series = before.counters.get(kind), now.counters[kind]
     if not old or not series or not _names(old).isdisjoint(_names(series)):
         return False
-    return not any(_fell(before, now, each) for each in (Counted.input_total, Counted.output))
-
-
-def _fell(before: Reading, now: Reading, kind: Counted) -> bool:
-    old = before.counters.get(kind, {})
-    return any(value < old.get(key, 0.0) for key, value in now.counters.get(kind, {}).items())
-
-
-def _lesser(old: Series, series: Series) -> bool:
-    return min(PREFERENCE.get(name, 0) for name in _names(series)) > min(
-        PREFERENCE.get(name, 0) for name in _names(old)
+    return not any(
+        value < before.counters.get(tokens, {}).get(key, 0.0)
+        for tokens in (Counted.input_total, Counted.output)
+        for key, value in now.counters.get(tokens, {}).items()
     )
+
+
+def _preference(series: Series) -> int:
+    return min(PREFERENCE.get(name, 0) for name in _names(series))
 
 
 def _ahead(counted: Mapping[Counted, float]) -> float:
     return max(0.0, counted.get(Counted.input_cached, 0.0) - counted.get(Counted.input_total, 0.0))
-
-
-def _less(series: Series, amount: float) -> Series:
-    """Series that add up to so much less, none below zero."""
-    left, made = amount, {}
-    for key, value in series.items():
-        taken = min(value, left)
-        made[key], left = value - taken, left - taken
-    return made
 
 
 def _names(series: Series) -> set[str]:

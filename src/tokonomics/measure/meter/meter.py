@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tokonomics.measure.meter.against_plan import compare
-from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.gpu import electricity_usd, joules_used
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.prices import PriceOf, Prices
@@ -347,10 +346,6 @@ class Meter:
     def _holds(self, price: PriceOf) -> bool:
         watches = self._watches.values()
         return any(price.holds(watch.target, _labels(watch.readings.values())) for watch in watches)
-
-    def unknown_engines(self) -> set[str]:
-        """Addresses whose pages are of no engine that we know."""
-        return {name for name, miss in self._never.items() if isinstance(miss, UnknownEngine)}
 
     def has_read_any(self) -> bool:
         """Whether any server is known by more than its address."""

@@ -39,7 +39,7 @@ def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
     from tokonomics.measure.meter.scrape import address_of
     from tokonomics.money.cost import require_positive
 
-    made = []
+    prices = []
     for text in texts:
         who, _, price = text.strip().rpartition(":")
         try:
@@ -51,13 +51,10 @@ def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
             # A pod as the meter names it: prod/llama-0.
             label, value = "", who
         if not value or (equals and not label):
-            raise BadInput(
-                f"'{shorten(text)}' is not a price of some servers",
-                field="price",
-                fix="Such as gpu=L4:0.80 (a label of theirs), or http://gpu2:8000:0.80.",
-            )
-        made.append(PriceOf(label.strip(), value.strip(), require_positive("price", usd) * gpus))
-    return tuple(made)
+            fix = "Such as gpu=L4:0.80 (a label of theirs), or http://gpu2:8000:0.80."
+            raise BadInput(f"'{shorten(text)}' is not a price of some servers", field="price", fix=fix)
+        prices.append(PriceOf(label.strip(), value.strip(), require_positive("price", usd) * gpus))
+    return tuple(prices)
 
 
 def find_offer(text: str) -> Offer:
@@ -66,7 +63,7 @@ def find_offer(text: str) -> Offer:
     if not sign or not provider or not instance:
         raise BadInput(f"'{shorten(text)}' names no offer", field="offer", fix="Such as aws:p5.48xlarge.")
     sold = select_offers(load_offers(), provider=provider)
-    named = [each for each in sold if each.instance.lower() == instance.lower()]
+    named = [offer for offer in sold if offer.instance.lower() == instance.lower()]
     if not named:
-        raise UnknownName("instance", instance, {each.instance for each in sold}, fix="See: tokonomics offers")
+        raise UnknownName("instance", instance, {offer.instance for offer in sold}, fix="See: tokonomics offers")
     return cheapest_offer(named[0].gpu, named[0].gpus, offers=named)

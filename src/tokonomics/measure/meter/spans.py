@@ -77,10 +77,12 @@ def spans_between(
 ) -> list[Span]:
     """The spans of a server's models up to readings that came; its price is split by the tokens of each."""
     counted = [(reading, increases(before.get(reading.model), reading)) for reading in now]
-    tokens = [each.get(Counted.input_total, 0.0) + each.get(Counted.output, 0.0) for _, each in counted]
+    tokens = [more.get(Counted.input_total, 0.0) + more.get(Counted.output, 0.0) for _, more in counted]
+    total = sum(tokens)
+    shares = [own / total if total > 0 else 1 / len(tokens) for own in tokens]
     return [
-        _span(before.get(reading.model), reading, each, start, seconds, watched, usd_per_hour, share)
-        for (reading, each), share in zip(counted, _shares(tokens), strict=True)
+        _span(before.get(reading.model), reading, more, start, seconds, watched, usd_per_hour, share)
+        for (reading, more), share in zip(counted, shares, strict=True)
     ]
 
 
@@ -88,33 +90,24 @@ def empty_spans(
     last: Sequence[Reading], start: float, seconds: float, watched: WatchedSpan, usd_per_hour: float
 ) -> list[Span]:
     """Paid time of which nothing is known."""
+    usd, server_s = usd_per_hour * seconds / SECONDS_PER_HOUR / len(last), seconds / len(last)
     return [
-        Span(
-            target=each.target,
-            model=each.model,
-            engine=each.engine,
-            watched=watched,
-            start=start,
-            seconds=seconds,
-            usd_per_hour=usd_per_hour,
-            usd=usd_per_hour * seconds / SECONDS_PER_HOUR / len(last),
-            server_s=seconds / len(last),
-            labels=each.labels,
-        )
-        for each in last
+        Span(*_who(reading), watched, start, seconds, usd_per_hour, usd, server_s, labels=reading.labels)
+        for reading in last
     ]
+
+
+def _who(reading: Reading) -> tuple[str, str, str]:
+    return reading.target, reading.model, reading.engine
 
 
 def is_busy(before: Reading | None, now: Reading, counted: Mapping[Counted, float]) -> bool:
     """Whether there was work between two readings, as far as the page can tell."""
-    if not now.tells_idle:
-        return True
-    if any(counted.get(kind, 0.0) > 0 for kind in _WORK):
+    if not now.tells_idle or any(counted.get(kind, 0.0) > 0 for kind in _WORK):
         return True
     if now.moves_within:
         return False
-    ends = (now.running, now.waiting, before.running if before else None, before.waiting if before else None)
-    return any(gauge for gauge in ends)
+    return any(gauge for reading in (now, before) if reading for gauge in (reading.running, reading.waiting))
 
 
 _WORK = (Counted.work, Counted.input_total, Counted.output, Counted.answered, Counted.failed, Counted.preempted)
@@ -131,27 +124,21 @@ def _span(
     share: float,
 ) -> Span:
     busy_s = _busy_s(before, now, counted, seconds) if watched is WatchedSpan.seen else 0.0
-    gauges = [each.running for each in (before, now) if each is not None and each.running is not None]
+    readings = (before, now) if before is not None else (now,)
+    gauges = [reading.running for reading in readings if reading.running is not None]
     known = busy_s > 0 and bool(gauges)
     failed = counted.get(Counted.failed, 0.0)
     ended = counted.get(Counted.answered, 0.0) + failed
+    usd, server_s = usd_per_hour * seconds / SECONDS_PER_HOUR * share, seconds * share
     return Span(
-        target=now.target,
-        model=now.model,
-        engine=now.engine,
-        watched=watched,
-        start=start,
-        seconds=seconds,
-        usd_per_hour=usd_per_hour,
-        usd=usd_per_hour * seconds / SECONDS_PER_HOUR * share,
-        server_s=seconds * share,
+        *(*_who(now), watched, start, seconds, usd_per_hour, usd, server_s),
         busy_s=busy_s * share,
         failed_s=busy_s * share * failed / ended if ended > 0 else 0.0,
         # A gauge read at random times has the mean of the whole stretch, so it weighs with all of it.
         running_s=sum(gauges) / len(gauges) * seconds if known else 0.0,
         running_seen_s=busy_s * share if known else 0.0,
         labels=now.labels,
-        **{name: counted.get(Counted(name), 0.0) for name in _COUNTS},
+        **{name: counted.get(Counted(name), 0.0) for name in _COUNTS},  # type: ignore[arg-type]
     )
 
 
@@ -164,12 +151,6 @@ def _busy_s(before: Reading | None, now: Reading, counted: Mapping[Counted, floa
     return seconds - idle_s if idle_s <= seconds else seconds
 
 
-def _shares(weights: Sequence[float]) -> list[float]:
-    """By weight, or even without any; they add up to 1."""
-    total = sum(weights)
-    return [weight / total if total > 0 else 1 / len(weights) for weight in weights]
-
-
 def cut(span: Span, at: float) -> tuple[Span | None, Span | None]:
     """The parts before and from an instant: time and dollars by length, counts in the last part, where they came in."""
     if at <= span.start:
@@ -179,22 +160,17 @@ def cut(span: Span, at: float) -> tuple[Span | None, Span | None]:
     share = (at - span.start) / span.seconds if span.seconds else 0.0
     first = {name: getattr(span, name) * share for name in _SHARED}
     rest = {name: getattr(span, name) - first[name] for name in _SHARED}
-    return _with(span, first | dict.fromkeys(_COUNTS, 0.0)), _with(span, rest | {"start": at})
-
-
-def _with(span: Span, sums: dict[str, float]) -> Span:
-    return replace(span, **sums)  # type: ignore[arg-type]
+    before = replace(span, **first, **dict.fromkeys(_COUNTS, 0.0))  # type: ignore[arg-type]
+    return before, replace(span, **rest, start=at)
 
 
 def cut_every(span: Span, period_s: float) -> list[Span]:
     """The span in pieces that do not cross a multiple of the period."""
-    pieces = []
+    pieces: list[Span] = []
     rest: Span | None = span
     while rest is not None:
-        edge = (rest.start // period_s + 1) * period_s
-        piece, rest = cut(rest, edge)
-        if piece is not None:
-            pieces.append(piece)
+        piece, rest = cut(rest, (rest.start // period_s + 1) * period_s)
+        pieces += [piece] if piece is not None else []
     return pieces
 
 

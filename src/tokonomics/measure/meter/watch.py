@@ -1,6 +1,6 @@
-"""One server over time: readings that come or do not, turned into spans that follow each other without overlap.
+"""One server over time: readings that come or are missed, turned into spans that follow each other without overlap.
 
-The time of the spans is that of the steady clock. Their labels follow the wall clock while it agrees; when it is set
+The length of spans comes from the steady clock. Their dates follow the wall clock while it agrees; when it is set
 forward they skip, when it is set back they go on from where they were until it has caught up, or follow it where that
 would take more than an hour.
 """
@@ -38,11 +38,8 @@ class Watch:
         after_patience: WatchedSpan = WatchedSpan.away,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        self.target = target
-        self._labels = labels or {}
-        self._patience_s = patience_s
-        self._after_patience = after_patience
-        self.usd_per_hour = usd_per_hour
+        self.target, self.usd_per_hour, self._labels = target, usd_per_hour, labels or {}
+        self._patience_s, self._after_patience = patience_s, after_patience
         self._booked_usd_per_hour = mark.usd_per_hour if mark else usd_per_hour
         self.readings: dict[str, Reading] = dict(mark.readings) if mark else {}
         self.until: float | None = mark.until if mark else None
@@ -71,7 +68,8 @@ class Watch:
         elif self.until is None and self.readings:
             # It had left and is back: what it counted meanwhile is ours, the time is not.
             self.until, self._steady, self._missing = wall, steady, True
-        self._learn_interval(readings)
+        if self.up and readings:
+            self._intervals.append(readings[0].at - self.last_at)
         said = "the last meter ended more than a month ago: counting starts anew" if anew else None
         if self.until is not None:
             start, seconds, watched = self._stretch(wall, steady)
@@ -123,10 +121,6 @@ class Watch:
         usual_s = min(self._intervals) if len(self._intervals) == 2 and self._after_patience is WatchedSpan.gap else 0.0
         return max(self._patience_s, 1.5 * min(usual_s, LONGEST_INTERVAL_S))
 
-    def _learn_interval(self, readings: Sequence[Reading]) -> None:
-        if self.up and readings:
-            self._intervals.append(readings[0].at - self.last_at)
-
     def _price(self) -> float:
         """An absence costs what the server cost before it."""
         return self._booked_usd_per_hour if self._steady is None else self.usd_per_hour
@@ -169,7 +163,7 @@ class Watch:
         if not strange:
             self._strangers = []
             return
-        if self._strangers and _start(self._strangers[0]) != _start(readings):
+        if self._strangers and self._strangers[0][0].started != readings[0].started:
             self._strangers = []
         self._strangers.append(readings)
         if len(self._strangers) < STRANGERS_BELIEVED:
@@ -180,7 +174,3 @@ class Watch:
         # What it did before we first read it is not known to be ours.
         self.readings |= {stranger.model: stranger for stranger in self._strangers[0]}
         self._strangers = []
-
-
-def _start(readings: Sequence[Reading]) -> float | None:
-    return readings[0].started if readings else None
