@@ -24,8 +24,7 @@ from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.measurements import Measurement, Statistic, Unread, read_measurements, read_text, steps_from
 from tokonomics.measure.meter.loads import is_ledger, runs_of
 from tokonomics.measure.priced_run import MeasuredMachine, as_model, machine_of, measurements_of
-from tokonomics.measure.probe.fit_profile import is_timings, profile_from
-from tokonomics.measure.probe.timing_rows import check_timings
+from tokonomics.measure.probe.fit_profile import check_timings, is_timings, profile_from
 from tokonomics.measure.step_log import is_step_log, stated_by, steps_logged
 from tokonomics.measure.validate import engine_named
 from tokonomics.physics.calibration import (

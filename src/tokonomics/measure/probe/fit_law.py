@@ -91,15 +91,13 @@ def fit_law(
     bounds: Bounds[Any],
     *,
     sharpness: Sequence[float],
-    place: int,
     weight: Array | None = None,
     pull: float = 0.0,
 ) -> Array:
     """The parameters under the sharpness that fits best."""
-    trials = []
+    place, trials = bounds.start._fields.index("sharpness"), []
+    how = {"fixed": place, "weight": weight, "pull": pull}
     for p in sharpness:
         begin = np.where(np.arange(len(bounds.start)) == place, p, bounds.start)
-        trials.append(
-            least_log_squares(predict, seconds, begin, bounds.low, bounds.high, fixed=place, weight=weight, pull=pull)
-        )
+        trials.append(least_log_squares(predict, seconds, begin, bounds.low, bounds.high, **how))
     return min(trials, key=lambda trial: trial[0])[1]

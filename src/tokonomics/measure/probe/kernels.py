@@ -5,9 +5,12 @@ times the L2 cache, inside one CUDA graph. Values are random, so that they draw 
 function yields rows as soon as they are timed.
 """
 
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tokonomics.measure.probe.clock import GpuClock
@@ -68,13 +71,7 @@ def machine(device: str) -> Row:
 
 
 def _driver() -> str | None:
-    import shutil
-    import subprocess
-
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return None
-    asked = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False).stdout.split()
     except (OSError, subprocess.TimeoutExpired):
@@ -125,13 +122,16 @@ def matrices(bench: Bench) -> Iterator[Row]:
     inputs = bench.random(max(m * k for m, _, k in points), 1.0)
     for m, n, k in points:
         count = copies(n * k * BYTES, bench.cache_bytes)
-        if count * n * k > len(pool) or 3 * BYTES * m * n > 0.2 * bench.memory_bytes:
-            continue
-        rows = inputs[: m * k].view(m, k)
-        weights = [pool[place * n * k : (place + 1) * n * k].view(n, k) for place in range(count)]
-        run = _each(partial(linear, rows), weights)
-        seconds, busy_s = bench.clock.in_graph_s(run, count, HOT_S if m >= 512 else 2e-3)
-        yield {"dtype": "bf16", "m": m, "n": n, "k": k, "us": seconds * 1e6, "busy_ms": busy_s * 1e3}
+        if count * n * k <= len(pool) and 3 * BYTES * m * n <= 0.2 * bench.memory_bytes:
+            weights = [pool[place * n * k : (place + 1) * n * k].view(n, k) for place in range(count)]
+            yield _product(bench, "bf16", (m, n, k), partial(linear, inputs[: m * k].view(m, k)), weights)
+
+
+def _product(bench: Bench, dtype: str, size: tuple[int, int, int], call: Callable[[Any], Any], weights: Any) -> Row:
+    """A product timed with cold weights, on a hot GPU where it computes."""
+    m, n, k = size
+    seconds, busy_s = bench.clock.in_graph_s(_each(call, weights), len(weights), HOT_S if m >= 512 else 2e-3)
+    return {"dtype": dtype, "m": m, "n": n, "k": k, "us": seconds * 1e6, "busy_ms": busy_s * 1e3}
 
 
 def matrices_fp8(bench: Bench) -> Iterator[Row]:
@@ -142,14 +142,9 @@ def matrices_fp8(bench: Bench) -> Iterator[Row]:
     one = torch.ones((), device=bench.device)
     for m, n, k in ((16, 8192, 8192), (64, 24576, 4096), (256, 8192, 8192), (2048, 8192, 8192), (8192, 8192, 8192)):
         count = copies(n * k, bench.cache_bytes)
-        rows = pool[: m * k].view(m, k)
         weights = [pool[place * n * k : (place + 1) * n * k].view(n, k).t() for place in range(count)]
-
-        def call(weight: Any, rows: Any = rows) -> Any:
-            return torch._scaled_mm(rows, weight, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-
-        seconds, busy_s = bench.clock.in_graph_s(_each(call, weights), count, HOT_S if m >= 512 else 2e-3)
-        yield {"dtype": "fp8", "m": m, "n": n, "k": k, "us": seconds * 1e6, "busy_ms": busy_s * 1e3}
+        scaled = partial(torch._scaled_mm, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        yield _product(bench, "fp8", (m, n, k), partial(scaled, pool[: m * k].view(m, k)), weights)
 
 
 def sustained(bench: Bench) -> Iterator[Row]:
@@ -160,14 +155,11 @@ def sustained(bench: Bench) -> Iterator[Row]:
     for m, n, k in SUSTAINED:
         if BYTES * (m * n + m * k + 2 * n * k) > 0.2 * bench.memory_bytes:
             continue
-        rows, weight = bench.random(m * k, 1.0).view(m, k), bench.random(n * k).view(n, k)
-
-        def call(rows: Any = rows, weight: Any = weight) -> Any:
-            return linear(rows, weight)
-
+        call = partial(linear, bench.random(m * k, 1.0).view(m, k), bench.random(n * k).view(n, k))
         for _ in range(3):
             call()
-        _wait(bench)
+        if bench.device == "cuda":
+            torch.cuda.synchronize()
         cool = []
         for _ in range(3):
             time.sleep(0.25)
@@ -179,7 +171,7 @@ def sustained(bench: Bench) -> Iterator[Row]:
         size = {"dtype": "bf16", "m": m, "n": n, "k": k}
         yield size | {"heat": 0.0, "us": min(cool) * 1e3}
         yield size | {"heat": 1.0, "us": hot * 1e3}
-        del rows, weight
+        del call
         if bench.device == "cuda":
             torch.cuda.empty_cache()
 
@@ -223,15 +215,14 @@ def prompt_attention(bench: Bench) -> Iterator[Row]:
 
             # Chunks after cached tokens take a mask object, which does not repeat keys for grouped queries.
             keys = heads.heads if past else heads.kv_heads
-            parts = [
-                (part(heads.heads, tokens), part(keys, past + tokens), part(keys, past + tokens)) for _ in range(2)
-            ]
+            sizes = ((heads.heads, tokens), (keys, past + tokens), (keys, past + tokens))
+            parts = [[part(*size) for size in sizes] for _ in range(2)]
             grouped = heads.heads != heads.kv_heads
 
-            def call(each: Any, grouped: bool = grouped, tokens: int = tokens, past: int = past) -> Any:
+            def call(kept: Any, grouped: bool = grouped, tokens: int = tokens, past: int = past) -> Any:
                 if past:
-                    return sdpa(*each, attn_mask=causal_lower_right(tokens, past + tokens))
-                return sdpa(*each, is_causal=True, enable_gqa=grouped)
+                    return sdpa(*kept, attn_mask=causal_lower_right(tokens, past + tokens))
+                return sdpa(*kept, is_causal=True, enable_gqa=grouped)
 
             seconds, _ = bench.clock.in_graph_s(_each(call, parts), len(parts), HOT_S / 2 if tokens >= 1024 else 2e-3)
             shown = _attention(heads) | ({"kv_heads": heads.heads} if past else {})
@@ -240,9 +231,6 @@ def prompt_attention(bench: Bench) -> Iterator[Row]:
 
 def all_reduce(bench: Bench) -> Iterator[Row]:
     """Sums over the GPUs of this machine with NCCL, in a CUDA graph."""
-    import tempfile
-    from pathlib import Path
-
     import torch
 
     groups = [gpus for gpus in (2, 4, 8) if gpus <= torch.cuda.device_count()] if bench.device == "cuda" else []
@@ -257,8 +245,6 @@ def all_reduce(bench: Bench) -> Iterator[Row]:
 
 def _rank(rank: int, gpus: int, meeting: str, into: str) -> None:
     """One GPU's part of the all-reduce."""
-    from pathlib import Path
-
     import torch
     import torch.distributed as group
 
@@ -296,10 +282,3 @@ def _each(call: Callable[[Any], Any], items: list[Any]) -> Callable[[], Any]:
         return gave
 
     return run
-
-
-def _wait(bench: Bench) -> None:
-    import torch
-
-    if bench.device == "cuda":
-        torch.cuda.synchronize()

@@ -14,8 +14,9 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,26 +42,10 @@ class Section:
     says: str
 
 
-def layers(bench: kernels.Bench) -> Iterator[Row]:
-    """A few layers without attention: what lies between the matrices."""
-    for name, shape in STACKS.items():
-        yield from steps(bench, name, shape, attention=False)
-        if bench.quick:
-            return
-
-
-def check(bench: kernels.Bench) -> Iterator[Row]:
-    """Decode steps and prompts of whole models."""
-    for name, shape in CHECK.items():
-        yield from steps(bench, name, shape)
-        if bench.quick:
-            return
-
-
-def held_out(bench: kernels.Bench) -> Iterator[Row]:
-    """Models and loads that the probe times nowhere else; for validation."""
-    for name, shape in HELD_OUT.items():
-        yield from steps(bench, name, shape)
+def models(bench: kernels.Bench, shapes: Mapping[str, KernelShape], attention: bool = True) -> Iterator[Row]:
+    """Decode steps and prompts of these models; of the first alone where it must be quick."""
+    for name in list(shapes)[: 1 if bench.quick and shapes is not HELD_OUT else None]:
+        yield from steps(bench, name, shapes[name], attention=attention)
 
 
 SECTIONS = {
@@ -72,9 +57,9 @@ SECTIONS = {
     "decode_attention": Section(kernels.decode_attention, 35, "decode attention"),
     "prefill_attention": Section(kernels.prompt_attention, 20, "prefill attention"),
     "all_reduce": Section(kernels.all_reduce, 30, "all-reduce"),
-    "layers": Section(layers, 45, "layers without attention"),
-    "check": Section(check, 75, "whole decode steps"),
-    "validate": Section(held_out, 420, "held-out models"),
+    "layers": Section(partial(models, shapes=STACKS, attention=False), 45, "layers without attention"),
+    "check": Section(partial(models, shapes=CHECK), 75, "whole decode steps"),
+    "validate": Section(partial(models, shapes=HELD_OUT), 420, "held-out models"),
 }
 PROBE = tuple(name for name in SECTIONS if name != "validate")
 
@@ -175,7 +160,7 @@ def write(made: Row, path: Path) -> None:
     parts = []
     for name, value in made.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            lines = ",\n".join(json.dumps({key: _rounded(each) for key, each in row.items()}) for row in value)
+            lines = ",\n".join(json.dumps({key: _rounded(cell) for key, cell in row.items()}) for row in value)
             parts.append(f"{json.dumps(name)}: [\n{lines}\n]")
         else:
             parts.append(f"{json.dumps(name)}: {json.dumps(value)}")
