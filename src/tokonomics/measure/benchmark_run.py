@@ -67,8 +67,6 @@ class Outside(Noun):
 
 
 class LoadPoint(Noun):
-    """A server under one load."""
-
     concurrency: PositiveInt | None = Field(default=None, le=10**6)
     """Users who each send a request when the last is answered."""
     rate: PositiveFloat | None = Field(default=None, le=1e9)
@@ -101,7 +99,6 @@ class LoadPoint(Noun):
 
     @property
     def load(self) -> str:
-        """In words."""
         if self.concurrency is not None:
             return f"{self.concurrency:,} user{'s' * (self.concurrency != 1)}"
         return f"{float(f'{self.rate:.3g}'):g} requests/s" if self.rate is not None else "all at once"
@@ -150,7 +147,6 @@ class BenchmarkRun(Noun):
     notes: tuple[str, ...] = ()
 
     def without_records(self) -> "BenchmarkRun":
-        """The same figures without the requests behind them."""
         points = tuple(point.model_copy(update={"records": ()}) for point in self.points)
         return self.model_copy(update={"points": points})
 

@@ -80,8 +80,6 @@ class GroupResult(Noun):
 
 
 class Calibrated(Noun):
-    """What ``tokonomics calibrate`` found out."""
-
     profile: Profile
     groups: tuple[GroupResult, ...]
     not_predicted: dict[str, int]  # rows without a prediction, by reason

@@ -58,8 +58,6 @@ class EngineRun:
 
 @dataclass(frozen=True)
 class EngineLog:
-    """The runs of one engine with its limits."""
-
     gpu: str
     model: str
     max_sequences: int
@@ -89,7 +87,6 @@ def is_engine_log(path: Path) -> bool:
 
 
 def read_engine_log(path: Path) -> EngineLog:
-    """Every run of a log, checked."""
     where = shorten(str(path), 200)
     try:
         found = json.loads(read_text(path))

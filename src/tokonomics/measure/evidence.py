@@ -62,8 +62,6 @@ class Said:
 
 @dataclass
 class Evidence:
-    """All files together."""
-
     rows: list[Measurement] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
     kernels: Kernels | None = None
@@ -75,7 +73,6 @@ class Evidence:
 
 
 def read_evidence(paths: Sequence[Path], said: Said, command: str) -> Evidence:
-    """Every file, in the order given."""
     found = Evidence()
     for path in paths:
         where = shorten(str(path), 200)

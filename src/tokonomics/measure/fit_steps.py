@@ -83,7 +83,6 @@ class StepFit(Noun):
         return np.where(decodes > 0, added, 0.0)
 
     def prompt_step_s(self, steps: Steps) -> Array:
-        """Steps with prompts."""
         host = self.host_step_s + self.host_prompt_s * steps.prompts
         gpu = self.pass_s + self.token_s * (steps.decodes + steps.prompt_tokens) + self.pair_s * steps.pairs
         return np.maximum(host, gpu + self.attention_s(steps.decodes, steps.kv_tokens))
@@ -103,7 +102,6 @@ def steps_of(log: EngineLog, names: Sequence[str], where: str) -> Steps:
 
 
 def fit_steps(log: EngineLog, names: Sequence[str], where: str) -> StepFit:
-    """The step time of an engine, from the steps of some of its runs."""
     steps = steps_of(log, names, where)
     alone, mixed = steps.where(steps.prompt_tokens == 0), steps.where(steps.prompt_tokens > 0)
     if len(alone.seconds) < len(ROW_KNOTS) + 3 or len(mixed.seconds) < 6:

@@ -48,8 +48,6 @@ _LITTLE_BYTES = 100_000_000  # some ten times what the compiled simulator and re
 
 
 class Check(Noun):
-    """One thing that was checked."""
-
     name: str
     state: State  # ``note``: worth knowing, nothing is wrong
     seen: str
@@ -58,8 +56,6 @@ class Check(Noun):
 
 
 class Installation(Noun):
-    """Every check, in the order shown."""
-
     works: bool
     checks: tuple[Check, ...]
 

@@ -20,8 +20,6 @@ MOST_APART = 1.25  # between mean lengths of loads that count as equal: means of
 
 
 class KeptLoad(Noun):
-    """An SLO at one load."""
-
     slo: str = Field(alias="promise")
     objective_s: float = Field(alias="promised_s")
     measured_s: float | None  # None where the source does not have this statistic: not met
@@ -49,7 +47,6 @@ class LoadVerdict(Noun):
 
 
 def keeps(point: LoadPoint, slos: Sequence[Slo]) -> tuple[KeptLoad, ...]:
-    """Each SLO against what was measured."""
     return tuple(KeptLoad(slo=str(slo), objective_s=slo.seconds, measured_s=_measured(point, slo)) for slo in slos)
 
 

@@ -86,8 +86,6 @@ class Scored(Noun):
 
 
 class PricedPoint(Noun):
-    """One load in dollars, and scored."""
-
     load: str
     usd_per_mtok: PointPrice | None
     scored: tuple[Scored, ...]
@@ -96,8 +94,6 @@ class PricedPoint(Noun):
 
 
 class PricedRun(Noun):
-    """A benchmark with what it costs and how far predictions were off."""
-
     run: BenchmarkRun
     machine: MeasuredMachine | None
     price: Price | None
@@ -177,7 +173,6 @@ def rental_of(machine: MeasuredMachine, model: str | None, offers: Iterable[Offe
 def price_run(
     run: BenchmarkRun, machine: MeasuredMachine | None, price: Price | None, slos: Sequence[Slo] = ()
 ) -> PricedRun:
-    """Dollars and errors of every load."""
     points = tuple(_priced(run, point, machine, price) for point in run.points)
     prices = [point.usd_per_mtok.blended if point.usd_per_mtok else None for point in points]
     sizes: dict[str, list[float]] = {}

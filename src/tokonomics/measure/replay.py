@@ -38,8 +38,6 @@ class Figure(StrEnum):
 
 
 class ReplayComparison(Noun):
-    """One figure of one run."""
-
     measured: float
     predicted: float
     error: float  # relative: above 0 we predict too much
@@ -57,8 +55,6 @@ class ReplayedRun(Noun):
 
 
 class Replay(Noun):
-    """Every run that was predicted."""
-
     gpu: str
     model: str
     runs: tuple[ReplayedRun, ...]

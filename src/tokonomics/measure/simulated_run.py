@@ -29,8 +29,6 @@ _SEED = 0
 
 
 class RunLoad(Noun):
-    """What was asked of one replica."""
-
     users: int | None = None
     rate: float | None = None  # neither: arrivals as they were recorded
     input_tokens: int  # in the mean, where lengths vary; of each request, where its own are not recorded

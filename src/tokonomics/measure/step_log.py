@@ -44,12 +44,10 @@ Key = TypeVar("Key", int, tuple[int, int])
 
 
 def is_step_log(document: object) -> bool:
-    """Whether a JSON document is such a log."""
     return isinstance(document, dict) and isinstance(document.get("steps"), list)
 
 
 def stated_by(document: Mapping[str, Any], where: str) -> Stated:
-    """What a log says of its machine."""
     named = {name: document.get(name) for name in ("gpu", "engine", "quant")}
     said = {name: value if isinstance(value, str) and value else None for name, value in named.items()}
     engine = said["engine"].split()[0] if said["engine"] else None
@@ -114,7 +112,6 @@ def _apart(found: Mapping[Key, Sequence[object]], size: Callable[[Key], int]) ->
 
 
 def _columns(document: Mapping[str, Any], where: str) -> list[Floats]:
-    """The named columns of all steps."""
     names, steps = document.get("columns") or [], document["steps"]
     missing = [name for name in COLUMNS if not isinstance(names, list) or name not in names]
     if missing:

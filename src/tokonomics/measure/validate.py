@@ -48,8 +48,6 @@ class ScoredPrediction(Noun):
 
 
 class ErrorSummary(Noun):
-    """How well a group of rows was predicted."""
-
     n: int
     median_abs_log_error: float
     p90_abs_log_error: float
@@ -66,8 +64,6 @@ class RankingScore(Noun):
 
 
 class Validation(Noun):
-    """The score of a file."""
-
     rows: int
     predicted: int
     not_predicted: dict[str, int]  # rows without a prediction, by reason
@@ -118,14 +114,12 @@ def kind_of(row: Measurement) -> Kind:
 
 
 def steps_of(row: Measurement) -> StepModel:
-    """The step model of what a row ran on."""
     # An engine's own program times rows of low latency: there is no front end.
     era = (row.year, row.engine_version, row.tuned, row.mode is not Mode.low_latency)
     return _step_model(row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, era, profile_key())
 
 
 def summary(predictions: Sequence[ScoredPrediction]) -> ErrorSummary:
-    """The four figures of a group."""
     errors = [prediction.error for prediction in predictions]
     sizes = sorted(abs(error) for error in errors)
     return ErrorSummary(

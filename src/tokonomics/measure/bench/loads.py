@@ -63,8 +63,6 @@ def half_width(values: "array[float]") -> float | None:
 
 
 class Stopping:
-    """Watches one load."""
-
     def __init__(self, budget: Budget, users: int) -> None:
         self._budget = budget
         self._least = BATCHES * max(users, _LEAST_IN_BATCH)
@@ -277,8 +275,6 @@ def _notes(good: list[Reply]) -> list[str]:
 
 
 class Progress(Noun):
-    """Where a running load stands."""
-
     load: str
     phase: str  # warm-up, measuring or draining
     elapsed_s: float
@@ -313,7 +309,6 @@ async def shown(
 
 
 def progress(load: str, window: LoadWindow, stopping: Stopping, usd_per_hour: float | None, now_s: float) -> Progress:
-    """The state of a window at a moment."""
     until_s = window.closed_s if window.phase == "draining" and window.closed_s else now_s
     measured_s = until_s - (window.opened_s or until_s)
     price = None

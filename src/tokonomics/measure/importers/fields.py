@@ -32,7 +32,6 @@ class ResultFields:
         return BadInput(f"field '{self._full(name)}' {why}", where=self.where)
 
     def inside(self, *names: str) -> "ResultFields":
-        """The object under those names."""
         found = self
         for name in names:
             if name not in found:

@@ -19,8 +19,6 @@ from tokonomics.measure.measurements import read_text
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of result file."""
-
     name: str
     matches: Callable[[Any], bool]
     read: Callable[[list[Any], str], BenchmarkRun]
@@ -41,7 +39,6 @@ SUPPORTED = "; ".join(each.name for each in FORMATS)
 
 
 def read_run(path: Path) -> BenchmarkRun:
-    """The run in a result file."""
     where = shorten(str(path), 200)
     documents = _documents(read_text(path), where)
     for each in FORMATS:

@@ -44,7 +44,6 @@ def matches(document: Any) -> bool:
 
 
 def read(documents: list[Any], where: str) -> BenchmarkRun:
-    """One run; every document is a load."""
     runs = [ResultFields(document, where) for document in documents]
     models = {run.text("model_id") for run in runs}
     if len(models) > 1:

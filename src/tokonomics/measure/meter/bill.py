@@ -27,15 +27,11 @@ _LONGEST_S = 1e10  # three hundred years
 
 
 class BillLine(Noun):
-    """One group and its sums."""
-
     group: tuple[str, ...]  # a value for each of the bill's keys; "" where there is none
     sums: MeterTally
 
 
 class Bill(Noun):
-    """A stretch of the past."""
-
     since: float
     until: float
     by: tuple[str, ...]
@@ -46,7 +42,6 @@ class Bill(Noun):
 
 
 def bill(spans: Iterable[Span], since: float, until: float, by: Sequence[str], planned: Planned | None = None) -> Bill:
-    """Sums by group, in the order of the groups."""
     period_s = min((_PERIODS[key] for key in by if key in _PERIODS), default=None)
     batch = planned.batch if planned else None
     groups: dict[tuple[str, ...], MeterTally] = defaultdict(MeterTally)

@@ -28,8 +28,6 @@ _GIVEN_UP = ("abort", "aborted", "error", "cancelled", "timeout")
 
 
 class Sample(NamedTuple):
-    """One line of a page."""
-
     name: str
     labels: Mapping[str, str]
     value: float
@@ -68,8 +66,6 @@ def _latencies(prefix: str) -> dict[Counted, Choice]:
 
 @dataclass(frozen=True)
 class EngineWords:
-    """An engine's names."""
-
     name: str
     prefix: str
     switch: str  # what must be given to the server so that it counts
@@ -260,7 +256,6 @@ def prefixes_of(page: str, most: int = 8) -> list[str]:
 
 
 def engine_of(samples: Iterable[Sample], found: Sequence[str] = ()) -> EngineWords:
-    """Which engine wrote them."""
     names = {sample.name for sample in samples}
     for words in ENGINES:
         if any(name.startswith(words.prefix) for name in names):

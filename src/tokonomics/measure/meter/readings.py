@@ -85,8 +85,6 @@ class Missed(TokonomicsError):
 
 
 class Source(Protocol):
-    """Where readings come from."""
-
     name: str  # for messages; of an engine's address also the target of its readings
     discovers: bool  # targets come and go by themselves: one that is not reported any more is not paid for any more
     labels: Mapping[str, str]  # of its one target, to group and price by; empty where it discovers
@@ -100,8 +98,6 @@ class Source(Protocol):
 
 
 class GpuSource(Protocol):
-    """Where GPU readings come from."""
-
     why: str | None  # why the last reading gave nothing
 
     async def gpus(self) -> Sequence[GpuReading]:
@@ -119,8 +115,6 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """This machine's."""
-
     def wall(self) -> float:
         return time.time()
 

@@ -10,7 +10,6 @@ NAMES = ("tokonomics-dashboard.json", "tokonomics-rules.yml", "prometheus-scrape
 
 
 def text_of(name: str) -> str:
-    """One of the files, as shipped."""
     return files("tokonomics.measure.meter").joinpath("files", name).read_text(encoding="utf-8")
 
 

@@ -69,8 +69,6 @@ def authorization() -> dict[str, str]:
 
 
 class EngineSource:
-    """One engine's address."""
-
     discovers = False
     warnings: Sequence[str] = ()
 

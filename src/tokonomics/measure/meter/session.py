@@ -34,8 +34,6 @@ _SAY_EVERY_S = 6 * 3600.0  # of the past, how much is read between two lines tha
 
 @dataclass(frozen=True)
 class MeterSettings:
-    """What to meter, and how."""
-
     urls: Sequence[str]
     usd_per_hour: "float | Prices"
     price_from: str

@@ -21,8 +21,6 @@ STARVED_BELOW = 0.5  # of the planned batch: the planned one is a mean, so that 
 
 
 class WatchedSpan(StrEnum):
-    """Who was there."""
-
     seen = "seen"
     gap = "gap"
     away = "away"
@@ -175,7 +173,6 @@ def cut_every(span: Span, period_s: float) -> list[Span]:
 
 
 def tally(span: Span, planned_batch: float | None = None) -> MeterTally:
-    """A span as sums."""
     seen = span.watched is WatchedSpan.seen
     busy_share = span.busy_s / span.server_s if span.server_s > 0 else 0.0
     busy_usd = span.usd * busy_share if seen else 0.0

@@ -129,8 +129,6 @@ class Planned(Noun):
 
 
 class GroupState(Noun):
-    """One model on one server, as the meter sees it now."""
-
     target: str
     model: str
     engine: str
@@ -169,8 +167,6 @@ class Verdict(Noun):
 
 
 class MeterState(Noun):
-    """All the meter knows at an instant."""
-
     at: float  # unix seconds
     every_s: float
     price_from: str

@@ -27,8 +27,6 @@ STRANGERS_BELIEVED = 3
 
 
 class Watch:
-    """What is known of a server."""
-
     def __init__(
         self,
         target: str,

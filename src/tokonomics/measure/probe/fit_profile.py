@@ -75,7 +75,6 @@ def is_timings(document: object) -> bool:
 
 
 def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str | None = None) -> Profile:
-    """Curves and their check."""
     machine = timings.get("machine")
     if not isinstance(machine, Mapping) or not isinstance(machine.get("device"), str):
         raise BadInput("the timings do not say which device they are of", where=where)
@@ -112,7 +111,6 @@ def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str 
 
 
 def kernels_from(timings: Mapping[str, Any], gpu: Gpu, where: str) -> Kernels:
-    """The curves of a GPU, of whatever was timed."""
     copied = [row["bytes_per_s"] for row in timings.get("memory") or () if row.get("kind") == "copy"]
     gemm = _gemm(gpu, [*(timings.get("gemm") or ()), *(timings.get("sustained") or ())])
     if gemm is None:

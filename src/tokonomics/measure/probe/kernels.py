@@ -32,8 +32,6 @@ _TINY_KERNELS = 200
 
 
 class Bench:
-    """The device, its clock and its sizes."""
-
     def __init__(self, device: str, quick: bool = False) -> None:
         import torch
 
@@ -51,7 +49,6 @@ class Bench:
 
 
 def machine(device: str) -> Row:
-    """What was probed."""
     import torch
 
     if device != "cuda":

@@ -69,8 +69,6 @@ class KernelShape:
 
 @dataclass(frozen=True)
 class Heads:
-    """One layer's attention."""
-
     heads: int
     kv_heads: int
     head_dim: int

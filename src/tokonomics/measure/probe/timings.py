@@ -35,8 +35,6 @@ Show = Callable[[str, int, float], None]  # what is being measured, rows so far,
 
 @dataclass(frozen=True)
 class Section:
-    """A kind of timing: its rows, and the seconds it may take."""
-
     rows: Callable[[kernels.Bench], Iterator[Row]]
     seconds: float
     says: str
@@ -65,7 +63,6 @@ PROBE = tuple(name for name in SECTIONS if name != "validate")
 
 
 def steps(bench: kernels.Bench, name: str, shape: KernelShape, *, attention: bool = True) -> Iterator[Row]:
-    """Every load of one model."""
     import torch
     import torch._dynamo
 
@@ -99,7 +96,6 @@ def steps(bench: kernels.Bench, name: str, shape: KernelShape, *, attention: boo
 
 
 def free(bench: kernels.Bench) -> None:
-    """Give memory back to the device."""
     import torch
 
     gc.collect()
