@@ -194,19 +194,13 @@ def point_from_records(
     times = ("ttft_s", "tpot_s", "e2e_s")
     waits = {name: [wait for record in good if (wait := getattr(record, name)) is not None] for name in times}
     return LoadPoint(
-        concurrency=concurrency,
-        rate=rate,
-        **from_totals(duration_s, len(good), tokens_in, tokens_out),
-        failed=len(kept) - len(good),
-        retries=sum(record.retries for record in kept),
+        concurrency=concurrency, rate=rate, **from_totals(duration_s, len(good), tokens_in, tokens_out),
+        failed=len(kept) - len(good), retries=sum(record.retries for record in kept),
         cached_tokens=sum(record.cached_tokens for record in good) if cached_known else None,
-        itl_s=itl_s,
-        **{name: latencies(values) for name, values in waits.items()},
+        itl_s=itl_s, **{name: latencies(values) for name, values in waits.items()},
         errors=dict(Counter(record.error for record in kept if record.error is not None)),
-        outside=outside or Outside(),
-        records=kept,
-        notes=tuple(notes),
-    )
+        outside=outside or Outside(), records=kept, notes=tuple(notes),
+    )  # fmt: skip
 
 
 def from_totals(duration_s: float, completed: int, input_tokens: float, output_tokens: float) -> dict[str, Any]:

@@ -89,14 +89,9 @@ class Calibrated(Noun):
 def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_out: float = 0.5) -> Calibrated:
     """A profile from all that is known; without a ``name``, it has that of its GPU."""
     profile = Profile(
-        name=name or "unnamed",
-        made=made,
-        command=command,
-        machine=evidence.machine,
-        kernels=evidence.kernels,
-        check=evidence.check,
-        timings=evidence.timings,
-    )
+        name=name or "unnamed", made=made, command=command, machine=evidence.machine, kernels=evidence.kernels,
+        check=evidence.check, timings=evidence.timings,
+    )  # fmt: skip
     groups: list[GroupResult] = []
     reasons: Counter[str] = Counter(row.reason for row in evidence.unread)
     if evidence.rows:
@@ -365,16 +360,10 @@ def _correction(row: Measurement, numbers: Mapping[str, float]) -> Correction:
     """Of what a row ran on, with numbers that one can read."""
     at = steps_of(row).deployment
     return Correction(
-        gpu=at.gpu.key,
-        engine=engine_of(at, row.engine is not None),
-        model=at.model.key,
-        weights=at.weights,
-        tp=at.tp,
-        learned_at=f"{at.weights}, TP {at.tp}",
-        loads=1,
-        rows=1,
+        gpu=at.gpu.key, engine=engine_of(at, row.engine is not None), model=at.model.key, weights=at.weights,
+        tp=at.tp, learned_at=f"{at.weights}, TP {at.tp}", loads=1, rows=1,
         **{name: float(f"{value:.5g}") for name, value in numbers.items()},
-    )
+    )  # fmt: skip
 
 
 def _sizes(rows: Sequence[Measurement]) -> dict[str, object]:

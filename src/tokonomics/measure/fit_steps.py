@@ -115,23 +115,11 @@ def fit_steps(log: EngineLog, names: Sequence[str], where: str) -> StepFit:
     known = np.where(mixed.decodes > 0, sequence_s * mixed.decodes + kv_token_s * mixed.kv_tokens, 0.0)
     host, gpu = _fit_longer(mixed, known)
     made = StepFit(
-        decode_step_s=decode_step_s,
-        row_s=row_s,
-        kv_token_s=kv_token_s,
-        host_step_s=host[0],
-        host_prompt_s=host[1],
-        pass_s=gpu[0],
-        token_s=gpu[1],
-        pair_s=gpu[2],
-        decoding_s=gpu[3],
-        sequence_s=sequence_s,
-        decode_steps=len(alone.seconds),
-        prompt_steps=len(mixed.seconds),
-        host_bound_steps=0,
-        decode_error=0.0,
-        prompt_error=0.0,
-        host_is_guessed=True,
-    )
+        decode_step_s=decode_step_s, row_s=row_s, kv_token_s=kv_token_s, host_step_s=host[0], host_prompt_s=host[1],
+        pass_s=gpu[0], token_s=gpu[1], pair_s=gpu[2], decoding_s=gpu[3], sequence_s=sequence_s,
+        decode_steps=len(alone.seconds), prompt_steps=len(mixed.seconds), host_bound_steps=0, decode_error=0.0,
+        prompt_error=0.0, host_is_guessed=True,
+    )  # fmt: skip
     host_s = made.host_step_s + made.host_prompt_s * mixed.prompts
     prompt_s, decode_s = made.prompt_step_s(mixed), made.decode_s(alone.rows, alone.kv_tokens)
     host_bound = int((host_s >= prompt_s).sum())
@@ -156,21 +144,13 @@ def fitted_table(fit: StepFit, log: EngineLog, most_context: int) -> StepTable:
     pairs = prompts[:, None, None] * chunks[:, None] * (past + 0.5 * (chunks[:, None] + 1))
     return StepTable(
         tokens_s=fit.pass_s + fit.token_s * np.arange(log.max_batched_tokens + log.max_sequences + 2, dtype=np.float64),
-        head_s=np.zeros(2 * log.max_sequences + 2),
-        decode_s=np.where(batches[:, None] > 0, decode_s, 0.0),
+        head_s=np.zeros(2 * log.max_sequences + 2), decode_s=np.where(batches[:, None] > 0, decode_s, 0.0),
         attention_s=fit.attention_s(np.broadcast_to(batches[:, None], kv_tokens.shape).astype(np.float64), kv_tokens),
         prompt_log_s=np.log(np.maximum(fit.pair_s * pairs, _NO_PAIRS_S)),
         launch_s=np.full(log.max_batched_tokens + log.max_sequences + 2, fit.host_step_s),
-        launch_prompt_s=fit.host_prompt_s,
-        host_step_s=0.0,
-        host_sequence_s=0.0,
-        ahead=False,
-        request_s=0.0,
-        token_s=0.0,
-        reach_s=0.0,
-        answer_s=0.0,
-        stages=1,
-    )
+        launch_prompt_s=fit.host_prompt_s, host_step_s=0.0, host_sequence_s=0.0, ahead=False, request_s=0.0,
+        token_s=0.0, reach_s=0.0, answer_s=0.0, stages=1,
+    )  # fmt: skip
 
 
 def _fit_decode(steps: Steps) -> tuple[float, tuple[float, ...], float]:

@@ -161,23 +161,14 @@ def _step(row: object, gpu: str, file: Mapping[str, object], key: str) -> Measur
         if kind not in ("decode", "prefill"):
             return Unread(key=key, reason=f"a step of kind '{shorten(str(kind))}' is not what an engine runs")
         return Measurement(
-            key=key,
-            model=str(row["model"]),
-            gpu=gpu,
-            gpus=int(row.get("gpus", 1)),
+            key=key, model=str(row["model"]), gpu=gpu, gpus=int(row.get("gpus", 1)),
             tp=int(row["tp"] if "tp" in row else row.get("gpus", 1)),
             weights=str(row.get("weights", row.get("dtype", file.get("dtype", "bf16")))),
-            kv=str(row["kv"]) if "kv" in row else None,
-            engine=None,
-            year=2026,
-            input_tokens=_count(row["ctx"], "ctx"),
-            output_tokens=1,
-            batch=_count(row["batch"], "batch"),
-            mode=Mode.decode_step if kind == "decode" else Mode.prefill_step,
-            metric=Metric.step_s,
-            value=float(row["ms"]) * 1e-3,
-            source=f"bare steps on {gpu}",
-        )
+            kv=str(row["kv"]) if "kv" in row else None, engine=None, year=2026,
+            input_tokens=_count(row["ctx"], "ctx"), output_tokens=1, batch=_count(row["batch"], "batch"),
+            mode=Mode.decode_step if kind == "decode" else Mode.prefill_step, metric=Metric.step_s,
+            value=float(row["ms"]) * 1e-3, source=f"bare steps on {gpu}",
+        )  # fmt: skip
     except KeyError as error:
         return Unread(key=key, reason=f"field {shorten(str(error))} is missing")
     except (TypeError, ValueError, OverflowError) as error:
@@ -232,32 +223,17 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         source = row.get("source_name") or "unnamed"
         is_inferencex = any(name in source for name in _INFERENCEX)
         return Measurement(
-            key=key,
-            model=row["model"] or row.get("hf_id_guess") or "unnamed",
-            gpu=row["gpu"],
-            gpus=gpus,
-            tp=_whole(row["tp"] or row["num_gpus"], "tp"),
-            pp=_whole(row.get("pp") or "1", "pp"),
-            ep=max(1, _whole(row.get("ep") or "1", "ep")),
-            weights=row.get("precision_weights") or "unstated",
-            kv=row.get("precision_kv") or None,
-            engine=row["engine"],
-            engine_version=row.get("engine_version") or None,
-            year=_whole(row.get("year") or "2026", "year"),
-            tuned=is_inferencex,
-            input_tokens=_whole(row["input_len"], "input_len"),
-            output_tokens=_whole(row["output_len"], "output_len"),
-            batch=batch,
-            rate=rate,
-            mode=Mode(row["mode"]),
-            metric=metric,
-            value=value,
-            source=source,
-            split=split,
-            length_share=INFERENCEX_LENGTHS if is_inferencex else 1.0,
-            statistic=statistic,
+            key=key, model=row["model"] or row.get("hf_id_guess") or "unnamed", gpu=row["gpu"], gpus=gpus,
+            tp=_whole(row["tp"] or row["num_gpus"], "tp"), pp=_whole(row.get("pp") or "1", "pp"),
+            ep=max(1, _whole(row.get("ep") or "1", "ep")), weights=row.get("precision_weights") or "unstated",
+            kv=row.get("precision_kv") or None, engine=row["engine"],
+            engine_version=row.get("engine_version") or None, year=_whole(row.get("year") or "2026", "year"),
+            tuned=is_inferencex, input_tokens=_whole(row["input_len"], "input_len"),
+            output_tokens=_whole(row["output_len"], "output_len"), batch=batch, rate=rate, mode=Mode(row["mode"]),
+            metric=metric, value=value, source=source, split=split,
+            length_share=INFERENCEX_LENGTHS if is_inferencex else 1.0, statistic=statistic,
             run=RunFacts(requests=_whole(row["num_requests"], "num_requests") if row.get("num_requests") else None),
-        )
+        )  # fmt: skip
     except (ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error), split=split)
 

@@ -131,16 +131,10 @@ def machine_of(
         raise BadInput(f"{plural(many, 'GPU')} cannot hold whole replicas of {split * stages}", field="gpus", fix=fix)
     try:
         return MeasuredMachine(
-            gpu=name,
-            gpus=many,
-            tp=split,
-            pp=stages,
-            ep=ep or stated.ep or 1,
-            engine=engine or stated.engine or "vllm",
-            weights=weights or stated.weights or "unstated",
-            kv=kv,
+            gpu=name, gpus=many, tp=split, pp=stages, ep=ep or stated.ep or 1,
+            engine=engine or stated.engine or "vllm", weights=weights or stated.weights or "unstated", kv=kv,
             tuned=stated.tuned,
-        )
+        )  # fmt: skip
     except ValidationError as error:
         raise from_validation(error, "the machine") from None
 

@@ -74,18 +74,10 @@ def steps_logged(document: Mapping[str, Any], model: str, machine: MeasuredMachi
 
     def row(mode: Mode, batch: int, length: float, times: Iterable[float]) -> Measurement:
         return Measurement(
-            key=f"{mode} of {batch}",
-            model=model,
-            **machine.model_dump(exclude={"tuned"}),
-            year=today().year,
-            input_tokens=max(1, round(length)),
-            output_tokens=1,
-            batch=batch,
-            mode=mode,
-            metric=Metric.step_s,
-            value=statistics.median(times),
-            source="a log of steps",
-        )
+            key=f"{mode} of {batch}", model=model, **machine.model_dump(exclude={"tuned"}), year=today().year,
+            input_tokens=max(1, round(length)), output_tokens=1, batch=batch, mode=mode, metric=Metric.step_s,
+            value=statistics.median(times), source="a log of steps",
+        )  # fmt: skip
 
     often = {batch: steps for batch, steps in answers.items() if len(steps) >= FEWEST}
     rows = []

@@ -144,14 +144,9 @@ _ONE_TOKEN = "an answer of one token has no time per token after the first"
 TUNED_GRAPH_TOKENS = 2048
 """``max-cudagraph-capture-size`` of InferenceMAX's recipes for vLLM (as of vLLM's own for GPT-OSS on Hopper)."""
 ENGINES = {
-    "deepspeed": "vllm",
-    "lmdeploy": "vllm",
-    "mlc": "vllm",
-    "ollama": "llama.cpp",
-    "text-generation-inference": "tgi",
-    "triton": "tensorrt-llm",
-    "trt": "tensorrt-llm",
-}
+    "deepspeed": "vllm", "lmdeploy": "vllm", "mlc": "vllm", "ollama": "llama.cpp", "text-generation-inference": "tgi",
+    "triton": "tensorrt-llm", "trt": "tensorrt-llm",
+}  # fmt: skip
 """Under which of our engines others are predicted, by how their names begin: those batch continuously as vLLM does."""
 
 _PRECISIONS = (

@@ -246,14 +246,10 @@ def _record(reply: Reply, opened_s: float) -> RequestRecord:
     return RequestRecord(
         sent_s=reply.due_s - opened_s,
         ttft_s=None if first_s is None else max(0.0, first_s - reply.due_s),
-        tpot_s=tpot(first_s, last_s, reply.output_tokens),
-        e2e_s=max(0.0, ended_s - reply.due_s) if good else None,
-        input_tokens=reply.input_tokens,
-        cached_tokens=reply.cached_tokens or 0,
-        output_tokens=reply.output_tokens,
-        retries=reply.retries,
-        error=reply.error,
-    )
+        tpot_s=tpot(first_s, last_s, reply.output_tokens), e2e_s=max(0.0, ended_s - reply.due_s) if good else None,
+        input_tokens=reply.input_tokens, cached_tokens=reply.cached_tokens or 0, output_tokens=reply.output_tokens,
+        retries=reply.retries, error=reply.error,
+    )  # fmt: skip
 
 
 def _notes(good: list[Reply]) -> list[str]:
@@ -315,12 +311,8 @@ def progress(load: str, window: LoadWindow, stopping: Stopping, usd_per_hour: fl
     if usd_per_hour and window.tokens and measured_s > 0:
         price = usd_per_hour / SECONDS_PER_HOUR * measured_s / window.tokens * TOKENS_PER_MTOK
     return Progress(
-        load=load,
-        phase=window.phase,
-        elapsed_s=now_s - window.started_s,
-        completed=window.answered,
+        load=load, phase=window.phase, elapsed_s=now_s - window.started_s, completed=window.answered,
         failed=window.unanswered,
         output_tokens_per_s=window.output_tokens / measured_s if measured_s > 0 else 0.0,
-        usd_per_mtok=price,
-        precision=stopping.precision,
-    )
+        usd_per_mtok=price, precision=stopping.precision,
+    )  # fmt: skip

@@ -108,13 +108,9 @@ class _Bench:
             fix = f"Give it more time with {option('seconds')}."
             raise BadInput("no load gave one answer inside its window", fix=fix)
         self.result = BenchmarkRun(
-            tool=NAME,
-            tool_version=__version__,
-            model=model,
-            when=when,
-            points=tuple(points),
+            tool=NAME, tool_version=__version__, model=model, when=when, points=tuple(points),
             notes=(f"Server: {asked.target.shown}", *self.notes),
-        )
+        )  # fmt: skip
 
     async def _measured(self) -> list[LoadPoint]:
         """Every load; what was finished is kept when the user interrupts."""

@@ -61,13 +61,9 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     ttft, tpot, itl, e2e = (spread_of(profile.maybe(name), "avg", "unit", "ms") for name in names)
     point = LoadPoint(
         **{**load, "notes": (*notes, *load.get("notes", ()))},
-        **from_totals(duration_s, completed, tokens_in, tokens_out),
-        failed=failed,
-        ttft_s=ttft,
-        tpot_s=tpot,
-        itl_s=itl,
-        e2e_s=e2e,
-    )
+        **from_totals(duration_s, completed, tokens_in, tokens_out), failed=failed, ttft_s=ttft, tpot_s=tpot,
+        itl_s=itl, e2e_s=e2e,
+    )  # fmt: skip
     return BenchmarkRun(
         tool="aiperf" if "schema_version" in profile or "benchmark_duration" in profile else "genai-perf",
         tool_version=profile.text("aiperf_version"),

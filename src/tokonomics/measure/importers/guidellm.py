@@ -83,15 +83,11 @@ def _record(request: ResultFields, layout: LogLayout, failed: str | None) -> Req
     )
     first_ms, gap_ms = (request.maybe_number(f"{name}_ms") for name in ("time_to_first_token", "inter_token_latency"))
     return RequestRecord(
-        sent_s=read.maybe_number("arrival") or 0.0,
-        ttft_s=None if first_ms is None or failed else first_ms * 1e-3,
+        sent_s=read.maybe_number("arrival") or 0.0, ttft_s=None if first_ms is None or failed else first_ms * 1e-3,
         tpot_s=None if gap_ms is None or failed else gap_ms * 1e-3,
-        e2e_s=None if failed else request.maybe_number("request_latency"),
-        input_tokens=read.count("input"),
-        cached_tokens=request.maybe_count("cached_tokens") or 0,
-        output_tokens=read.count("output"),
-        error=failed,
-    )
+        e2e_s=None if failed else request.maybe_number("request_latency"), input_tokens=read.count("input"),
+        cached_tokens=request.maybe_count("cached_tokens") or 0, output_tokens=read.count("output"), error=failed,
+    )  # fmt: skip
 
 
 def _summary(benchmark: ResultFields, totals: ResultFields, duration_s: float, load: dict[str, Any]) -> LoadPoint:

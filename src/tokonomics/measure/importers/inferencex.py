@@ -63,13 +63,8 @@ def _point(load: ResultFields) -> LoadPoint:
     if not into > 0:
         raise load.wrong("output_tput_per_gpu", "is more than tput_per_gpu, which counts prompts and answers")
     return LoadPoint(
-        concurrency=load.count("conc"),
-        requests_per_s=out / output_tokens,
-        input_tokens_per_s=into,
-        output_tokens_per_s=out,
-        mean_input_tokens=input_tokens,
-        mean_output_tokens=output_tokens,
-        length_spread=1 / INFERENCEX_LENGTHS - 1,
-        **named_latencies(load, "{}_{}", 1.0, e2e="e2el"),
+        concurrency=load.count("conc"), requests_per_s=out / output_tokens, input_tokens_per_s=into,
+        output_tokens_per_s=out, mean_input_tokens=input_tokens, mean_output_tokens=output_tokens,
+        length_spread=1 / INFERENCEX_LENGTHS - 1, **named_latencies(load, "{}_{}", 1.0, e2e="e2el"),
         notes=("lengths are nominal × 0.9: requests are drawn from 80 to 100 %",),
-    )
+    )  # fmt: skip

@@ -39,14 +39,9 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
         input_tokens_per_s=rates.inside("input_token_rate").positive("mean"),
         output_tokens_per_s=tokens_out_per_s,
         mean_input_tokens=requests.inside("input_length").positive("mean"),
-        mean_output_tokens=mean_out,
-        completed=max(0, sent - failed),
-        failed=failed,
-        ttft_s=ttft,
-        tpot_s=tpot,
-        itl_s=itl,
-        e2e_s=e2e,
-    )
+        mean_output_tokens=mean_out, completed=max(0, sent - failed), failed=failed, ttft_s=ttft, tpot_s=tpot,
+        itl_s=itl, e2e_s=e2e,
+    )  # fmt: skip
     stated, model = _stack(report)
     start = report.maybe("run", "time").values.get("start")
     return BenchmarkRun(

@@ -64,14 +64,10 @@ def bill(spans: Iterable[Span], since: float, until: float, by: Sequence[str], p
             raise BadInput(f"nothing in this stretch has a '{shorten(key)}'", field="by", fix=fix)
     total = sum(groups.values(), MeterTally())
     return Bill(
-        since=min(first, last),
-        until=last,
-        by=tuple(by),
+        since=min(first, last), until=last, by=tuple(by),
         lines=tuple(BillLine(group=group, sums=sums) for group, sums in sorted(groups.items())),
-        total=total,
-        planned=planned,
-        against_plan=compare(total, planned) if planned else None,
-    )
+        total=total, planned=planned, against_plan=compare(total, planned) if planned else None,
+    )  # fmt: skip
 
 
 def _value(span: Span, key: str) -> str:

@@ -325,21 +325,10 @@ def _reading(
     used = [sample.value for sample in _chosen(words.kv_share, by_name).values()]
     within = any(name in by_name for name in words.moves_within)
     return Reading(
-        target=target,
-        engine=words.name,
-        model=model,
-        at=at,
-        counters=counters,
-        started=started,
-        created=created,
-        running=running,
-        waiting=waiting,
-        kv_share=sum(used) / len(used) if used else None,
-        lumpy=words.lumpy,
-        moves_within=within,
-        tells_idle=not words.lumpy or running is not None or within,
-        labels=dict(labels),
-    )
+        target=target, engine=words.name, model=model, at=at, counters=counters, started=started, created=created,
+        running=running, waiting=waiting, kv_share=sum(used) / len(used) if used else None, lumpy=words.lumpy,
+        moves_within=within, tells_idle=not words.lumpy or running is not None or within, labels=dict(labels),
+    )  # fmt: skip
 
 
 def _gauge(choice: Choice, by_name: Mapping[str, Sequence[Sample]]) -> float | None:

@@ -69,12 +69,8 @@ def _point(spans: list[Span]) -> LoadPoint | None:
         return None
     return LoadPoint(
         concurrency=max(1, round(total("running_s") / total("running_seen_s"))),
-        requests_per_s=answered / busy_s,
-        input_tokens_per_s=computed / busy_s,
-        output_tokens_per_s=output / busy_s,
-        mean_input_tokens=computed / answered,
-        mean_output_tokens=output / answered,
-        duration_s=busy_s,
+        requests_per_s=answered / busy_s, input_tokens_per_s=computed / busy_s, output_tokens_per_s=output / busy_s,
+        mean_input_tokens=computed / answered, mean_output_tokens=output / answered, duration_s=busy_s,
         completed=round(answered),
         ttft_s=Latencies(mean=total("ttft_s") / told) if told > 0 else None,
-    )
+    )  # fmt: skip

@@ -290,40 +290,24 @@ class Meter:
                 sums["total"] += left.total
         priced = self._usd_per_kwh is not None and self._energy_j is not None
         return MeterState(
-            at=wall,
-            every_s=self._every_s,
-            price_from=self._price_from,
-            groups=groups,
-            gpus=tuple(gpus),
+            at=wall, every_s=self._every_s, price_from=self._price_from, groups=groups, gpus=tuple(gpus),
             energy_j=self._energy_j,
             electricity_usd=electricity_usd(self._energy_j or 0.0, self._usd_per_kwh or 0.0) if priced else None,
             planned=self._planned,
             against_plan=compare(sums["today"], self._planned) if self._planned else None,
-            notes=self._notes(),
-            held_spans=self._ledger.held,
-            **sums,
-        )
+            notes=self._notes(), held_spans=self._ledger.held, **sums,
+        )  # fmt: skip
 
     def _group(self, watch: Watch, reading: Reading, wall: float, window_s: float) -> GroupState:
         sums = self._sums[watch.target, reading.model]
         until = watch.until or wall
         current = {name: getattr(reading, name) if watch.up else None for name in ("running", "waiting", "kv_share")}
         return GroupState(
-            target=watch.target,
-            model=reading.model,
-            engine=reading.engine,
-            labels=dict(reading.labels),
-            up=watch.up,
-            busy=sums.busy,
-            usd_per_hour=watch.usd_per_hour,
-            now=sums.now(until, window_s, self._batch),
-            hour=sums.hour.at(until),
-            today=sums.today.at(until),
-            total=sums.total,
-            misses=watch.misses,
-            said=watch.said,
-            **current,
-        )
+            target=watch.target, model=reading.model, engine=reading.engine, labels=dict(reading.labels), up=watch.up,
+            busy=sums.busy, usd_per_hour=watch.usd_per_hour, now=sums.now(until, window_s, self._batch),
+            hour=sums.hour.at(until), today=sums.today.at(until), total=sums.total, misses=watch.misses,
+            said=watch.said, **current,
+        )  # fmt: skip
 
     def _notes(self) -> tuple[str, ...]:
         watches = self._watches.values()

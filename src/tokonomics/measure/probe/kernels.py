@@ -55,16 +55,11 @@ def machine(device: str) -> Row:
         return {"device": "no GPU", "gpus": 0, "torch": torch.__version__}
     properties = torch.cuda.get_device_properties(0)
     return {
-        "device": torch.cuda.get_device_name(),
-        "gpus": torch.cuda.device_count(),
-        "memory_bytes": properties.total_memory,
-        "cache_bytes": getattr(properties, "L2_cache_size", None),
-        "multiprocessors": properties.multi_processor_count,
-        "capability": f"{properties.major}.{properties.minor}",
-        "driver": _driver(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-    }
+        "device": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count(),
+        "memory_bytes": properties.total_memory, "cache_bytes": getattr(properties, "L2_cache_size", None),
+        "multiprocessors": properties.multi_processor_count, "capability": f"{properties.major}.{properties.minor}",
+        "driver": _driver(), "torch": torch.__version__, "cuda": torch.version.cuda,
+    }  # fmt: skip
 
 
 def _driver() -> str | None:

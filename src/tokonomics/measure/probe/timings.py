@@ -111,15 +111,9 @@ def measure(
 
     begin = time.monotonic()
     made: Row = {
-        "kind": KIND,
-        "schema_version": SCHEMA_VERSION,
-        "made": time.strftime("%Y-%m-%d"),
-        "quick": bench.quick,
-        "machine": kernels.machine(bench.device),
-        "seconds": {},
-        "failures": {},
-        "cut_short": [],
-    }
+        "kind": KIND, "schema_version": SCHEMA_VERSION, "made": time.strftime("%Y-%m-%d"), "quick": bench.quick,
+        "machine": kernels.machine(bench.device), "seconds": {}, "failures": {}, "cut_short": [],
+    }  # fmt: skip
     made |= {name: [] for name in names}
     with torch.no_grad():
         for name in names:
