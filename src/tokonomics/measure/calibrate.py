@@ -88,10 +88,10 @@ class Calibrated(Noun):
 
 def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_out: float = 0.5) -> Calibrated:
     """A profile from all that is known; without a ``name``, it has that of its GPU."""
-    profile = Profile(
-        name=name or "unnamed", made=made, command=command, machine=evidence.machine, kernels=evidence.kernels,
-        check=evidence.check, timings=evidence.timings,
-    )  # fmt: skip
+    about = {"name": name or "unnamed", "made": made, "command": command}
+    profile = Profile(**about)
+    if evidence.probed:
+        profile = evidence.probed.model_copy(update=about | {"corrections": ()})
     groups: list[GroupResult] = []
     reasons: Counter[str] = Counter(row.reason for row in evidence.unread)
     if evidence.rows:
@@ -101,7 +101,7 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
     fitted = _widened([group.correction for group in groups if group.correction])
     scopes = {_scope(correction) for correction in fitted}
     kept = [correction for correction in evidence.corrections if _scope(correction) not in scopes]
-    if not fitted and not kept and evidence.kernels is None and not any(group.held_out for group in groups):
+    if not fitted and not kept and profile.kernels is None and not any(group.held_out for group in groups):
         refusals = ["; ".join([f"{group.what}: {group.refused}", *group.doubts]) for group in groups if group.refused]
         common = "; ".join(reason for reason, _ in reasons.most_common(2))
         said = "; ".join(refusals) or common or "the files hold no figure that is predicted"
@@ -123,11 +123,9 @@ def _widened(fitted: Sequence[Correction]) -> list[Correction]:
     Else a plan would compare what is corrected with what is not, and pick what nobody measured.
     """
     seen = Counter(_scope(correction)[:3] for correction in fitted)
-    anywhere = {"weights": None, "tp": None}
-    return [
-        correction.model_copy(update=anywhere) if seen[_scope(correction)[:3]] == 1 else correction
-        for correction in fitted
-    ]
+    wider = {"weights": None, "tp": None}
+    alone = [seen[_scope(correction)[:3]] == 1 for correction in fitted]
+    return [found.model_copy(update=wider) if only else found for found, only in zip(fitted, alone, strict=True)]
 
 
 def _scope(correction: Correction) -> tuple[object, ...]:

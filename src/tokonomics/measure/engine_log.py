@@ -23,13 +23,8 @@ Whole = NDArray[np.int64]
 
 REQUEST_COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "first_token_s", "last_token_s")
 STEP_COLUMNS = (
-    "start_s",
-    "duration_s",
-    "decode_sequences",
-    "prefill_tokens",
-    "decode_kv_tokens",
-    "prefill_attention_pairs",
-)
+    "start_s", "duration_s", "decode_sequences", "prefill_tokens", "decode_kv_tokens", "prefill_attention_pairs",
+)  # fmt: skip
 _MOST_SEQUENCES, _MOST_TOKENS = 100_000, 10_000_000  # beyond any engine's limits: a typing mistake
 _MOST_OF_A_STEP = 2.0**52  # whole numbers are exact in a float up to here, and sums of steps fit 64 bits
 _LEAST_S = 1e-9  # less than a cycle of any GPU: a clock that did not tick
@@ -101,9 +96,8 @@ def read_engine_log(path: Path) -> EngineLog:
         place = f"{where}: run {shorten(name)}"
         if not isinstance(run, dict):
             raise BadInput("needs 'requests' and 'steps'", where=place)
-        runs[name] = _run(
-            _rows(run, "requests", request_columns, place), _rows(run, "steps", step_columns, place), place
-        )
+        requests = _rows(run, "requests", request_columns, place)
+        runs[name] = _run(requests, _rows(run, "steps", step_columns, place), place)
     return EngineLog(
         gpu=shorten(str(found.get("gpu", "unnamed GPU"))),
         model=shorten(str(found.get("model", "unnamed model"))),
@@ -154,9 +148,8 @@ def _run(requests: Array, steps: Array, where: str) -> EngineRun:
     check((steps[:, 1] >= _LEAST_S).all(), "a step of no duration")
     check((steps[:, 2:] >= 0).all(), "a step of a negative size")
     start, duration, decodes, prompt_tokens, kv_tokens, pairs = steps.T
-    inputs, outputs, decodes, prompt_tokens = (
-        counts.astype(np.int64) for counts in (inputs, outputs, decodes, prompt_tokens)
-    )
+    counted = (inputs, outputs, decodes, prompt_tokens)
+    inputs, outputs, decodes, prompt_tokens = (counts.astype(np.int64) for counts in counted)
     return EngineRun(arrival, inputs, outputs, first, last, start, duration, decodes, prompt_tokens, kv_tokens, pairs)
 
 

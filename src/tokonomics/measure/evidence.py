@@ -27,15 +27,7 @@ from tokonomics.measure.priced_run import MeasuredMachine, as_model, machine_of,
 from tokonomics.measure.probe.fit_profile import check_timings, is_timings, profile_from
 from tokonomics.measure.step_log import is_step_log, stated_by, steps_logged
 from tokonomics.measure.validate import engine_named
-from tokonomics.physics.calibration import (
-    Correction,
-    HeldOut,
-    Kernels,
-    ProbedMachine,
-    Profile,
-    is_profile,
-    read_profile,
-)
+from tokonomics.physics.calibration import Correction, Profile, is_profile, read_profile
 from tokonomics.units import plural
 
 ROUNDED = 0.95  # share of the users whom Little's law must find for a window to count whole rounds
@@ -64,10 +56,7 @@ class Said:
 class Evidence:
     rows: list[Measurement] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
-    kernels: Kernels | None = None
-    machine: ProbedMachine | None = None
-    timings: dict[str, Any] = field(default_factory=dict)
-    check: tuple[HeldOut, ...] = ()
+    probed: Profile | None = None  # the one whose kernels were probed
     corrections: tuple[Correction, ...] = ()  # of a profile among the files: kept where no new ones take their place
     notes: list[str] = field(default_factory=list)
 
@@ -120,11 +109,11 @@ def _add_timings(found: Evidence, timings: Mapping[str, Any], said: Said, comman
 
 def _add_profile(found: Evidence, profile: Profile, where: str) -> None:
     if profile.kernels:
-        if found.kernels and found.kernels.gpu != profile.kernels.gpu:
-            said = f"kernels of {found.kernels.gpu} and of {profile.kernels.gpu}: a profile holds those of one GPU"
+        known = found.probed.kernels if found.probed else None
+        if known and known.gpu != profile.kernels.gpu:
+            said = f"kernels of {known.gpu} and of {profile.kernels.gpu}: a profile holds those of one GPU"
             raise BadInput(said, where=where, fix="Calibrate each GPU by itself.")
-        found.kernels, found.machine = profile.kernels, profile.machine
-        found.timings, found.check = dict(profile.timings), profile.check
+        found.probed = profile
     found.corrections += profile.corrections
 
 

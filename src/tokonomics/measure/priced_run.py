@@ -8,6 +8,7 @@ errors are those of ``validate``: the same run, simulated.
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
@@ -18,19 +19,10 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offers import Offer, cheapest_offer, machines_usd_per_hour
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_validation, option, shorten
+from tokonomics.measure import validate
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, MostGpus, MostStages, Stated
 from tokonomics.measure.load_curve import LoadVerdict, judge
 from tokonomics.measure.measurements import MOST_REQUESTS, Measurement, Metric, Mode, RunFacts, Statistic, figure_name
-from tokonomics.measure.validate import (
-    assumed_weights,
-    most_sequences,
-    predict,
-    replica_curve,
-    stated_deployment,
-    stated_weights,
-    steady_of,
-    steps_of,
-)
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.intervals import Interval
 from tokonomics.planner.machines import cheapest_host
@@ -141,7 +133,7 @@ def machine_of(
 
 def as_model(run: BenchmarkRun, model: str) -> BenchmarkRun:
     """The run, of the model that the user says; what its own name says of the precision still holds."""
-    named = stated_weights(run.stated.weights or "unstated", run.model or "")
+    named = validate.stated_weights(run.stated.weights or "unstated", run.model or "")
     stated = run.stated.model_copy(update={"weights": named.value}) if named and not run.stated.weights else run.stated
     return run.model_copy(update={"model": model, "stated": stated})
 
@@ -152,7 +144,8 @@ def rental_of(machine: MeasuredMachine, model: str | None, offers: Iterable[Offe
     with suppress(TokonomicsError):
         if model is not None:
             split = (machine.tp, machine.pp, machine.ep)
-            deployment = stated_deployment(model, machine.gpu, *split, machine.weights, machine.kv, machine.engine)
+            served = (machine.weights, machine.kv, machine.engine)
+            deployment = validate.stated_deployment(model, machine.gpu, *split, *served)
     try:
         if deployment is not None:
             offer, usd_per_hour = cheapest_host(deployment, machine.replicas, offers)
@@ -169,13 +162,12 @@ def price_run(
 ) -> PricedRun:
     points = tuple(_priced(run, point, machine, price) for point in run.points)
     prices = [point.usd_per_mtok.blended if point.usd_per_mtok else None for point in points]
-    sizes: dict[str, list[float]] = {}
-    for point in points:
-        for scored in point.scored:
-            sizes.setdefault(figure_name(scored.metric, scored.statistic), []).append(abs(scored.off))
+    sizes: dict[str, list[float]] = defaultdict(list)
+    for scored in (scored for point in points for scored in point.scored):
+        sizes[figure_name(scored.metric, scored.statistic)].append(abs(scored.off))
     assumed = None
     if run.model is not None and machine is not None and any(point.scored for point in points):
-        assumed = assumed_weights(machine.weights, run.model)
+        assumed = validate.assumed_weights(machine.weights, run.model)
     return PricedRun(
         run=run.without_records(),
         machine=machine,
@@ -199,7 +191,7 @@ def _priced(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine | None
     for row in rows:
         if row.statistic is Statistic.mean and row.metric in with_median:
             continue  # one typical figure is enough to show
-        said = predict(row)
+        said = validate.predict(row)
         if isinstance(said, str):
             reason = said
             continue
@@ -303,9 +295,10 @@ def _facts(point: LoadPoint, replicas: int, users: int | None) -> RunFacts:
 def _prefill_share(row: Measurement) -> float | None:
     """Of the GPU's busy time under this load."""
     try:
-        curve = replica_curve(steps_of(row), row.input_tokens, row.output_tokens, most_sequences(row))
+        steps, most = validate.steps_of(row), validate.most_sequences(row)
+        curve = validate.replica_curve(steps, row.input_tokens, row.output_tokens, most)
     except TokonomicsError:
         return None
-    steady = steady_of(row, curve)
+    steady = validate.steady_of(row, curve)
     on_prompts = steady.rate * float(np.interp(steady.batch, curve.batches, curve.stall_s))
     return min(0.999, on_prompts / min(1.0, steady.batch))  # with less than one request in the mean it is idle at times

@@ -66,11 +66,9 @@ class Client:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
+        connector, jar = aiohttp.TCPConnector(limit=0), aiohttp.DummyCookieJar()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
-            headers=headers,
-            timeout=self._timeout,
-            cookie_jar=aiohttp.DummyCookieJar(),
+            connector=connector, headers=headers, timeout=self._timeout, cookie_jar=jar
         )
         return self
 

@@ -257,16 +257,13 @@ def _notes(good: list[Reply]) -> list[str]:
     notes = []
     late = sorted(reply.sent_s - reply.due_s for reply in good if not reply.retries)
     if late and (p99 := late[int(0.99 * (len(late) - 1))]) > _LATE_S:
-        notes.append(
-            f"the client sent requests up to {p99 * 1e3:.0f} ms late (p99); latencies count from when they were due"
-        )
+        sent = f"the client sent requests up to {p99 * 1e3:.0f} ms late (p99)"
+        notes.append(f"{sent}; latencies count from when they were due")
     slow = [reply for reply in good if reply.output_tokens > 1 and reply.end_s - reply.sent_s > _LATE_S]
     whole = [reply for reply in slow if not reply.gaps_s]
     if len(whole) > len(slow) / 2:
-        notes.append(
-            f"{len(whole) / len(slow):.0%} of the answers came in one piece, so that their time per token counts as 0: "
-            "does a proxy hold the stream back?"
-        )
+        share = f"{len(whole) / len(slow):.0%} of the answers came in one piece"
+        notes.append(f"{share}, so that their time per token counts as 0: does a proxy hold the stream back?")
     return notes
 
 

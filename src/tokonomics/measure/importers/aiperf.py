@@ -26,10 +26,10 @@ NAME_RECORDS = "aiperf requests (profile_export.jsonl)"
 
 
 def matches(document: Any) -> bool:
-    return isinstance(document, dict) and any(
-        isinstance(document.get(name), dict) and "avg" in document[name]
-        for name in ("request_throughput", "request_latency")
+    metrics = (
+        [document.get(name) for name in ("request_throughput", "request_latency")] if isinstance(document, dict) else []
     )
+    return any(isinstance(metric, dict) and "avg" in metric for metric in metrics)
 
 
 def matches_records(document: Any) -> bool:
@@ -41,9 +41,8 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     settings = profile.values.get("input_config") or {}
     throughput = profile.inside("request_throughput").positive("avg")
     # A metric may say how many values it has, where the file has no count of its requests.
-    completed = profile.maybe("request_count").maybe_count("avg") or profile.maybe("request_latency").maybe_count(
-        "count"
-    )
+    completed = profile.maybe("request_count").maybe_count("avg")
+    completed = completed or profile.maybe("request_latency").maybe_count("count")
     if not completed:
         raise profile.wrong("request_count", "is missing: the number of requests cannot be told")
     duration_s = _time_s(profile, "benchmark_duration", "avg") or completed / throughput

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -50,10 +51,8 @@ class ResultFields:
     def number(self, name: str) -> float:
         found = self.maybe_number(name)
         if found is None:
-            value = self.values.get(name)
-            raise self.wrong(
-                name, "is missing" if value is None else f"is '{shorten(str(value))}', not a finite number"
-            )
+            said = f"is '{shorten(str(self.values[name]))}', not a finite number" if name in self else "is missing"
+            raise self.wrong(name, said)
         return found
 
     def maybe_number(self, name: str) -> float | None:
@@ -131,8 +130,8 @@ def unit_s(metric: ResultFields, field: str, usual: str) -> float:
 def spread(mean: float | None, percentiles: ResultFields, unit_s: float) -> Latencies | None:
     """A mean and the percentiles beside it, p50 and so on; None where there is nothing."""
     found = {name: mean if name == "mean" else percentiles.maybe_number(name) for name in STATISTICS}
-    made = {name: value * unit_s for name, value in found.items() if value is not None}
-    return Latencies(**made) if made else None
+    times = {name: value * unit_s for name, value in found.items() if value is not None}
+    return Latencies(**times) if times else None
 
 
 def spread_of(metric: ResultFields, mean: str, unit: str, usual: str) -> Latencies | None:
@@ -174,11 +173,9 @@ def users_of(limit: int | None, requests: int) -> dict[str, Any]:
 
 def moment(text: str | None) -> datetime | None:
     """A date in any of the spellings the tools use; None where it is none."""
-    for read in (datetime.fromisoformat, lambda each: datetime.strptime(each, "%Y%m%d-%H%M%S")):
-        try:
+    for read in (datetime.fromisoformat, lambda text: datetime.strptime(text, "%Y%m%d-%H%M%S")):
+        with suppress(ValueError):
             return read(text or "")
-        except ValueError:
-            continue
     return None
 
 

@@ -75,12 +75,9 @@ def _point(benchmark: ResultFields, layout: LogLayout) -> LoadPoint:
 
 
 def _record(request: ResultFields, layout: LogLayout, failed: str | None) -> RequestRecord:
-    sent, tokens_in, tokens_out = (
-        value_at(dict(request.values), places) for places in (layout.arrival, layout.input, layout.output)
-    )
-    read = ResultFields(
-        {"arrival": sent, "input": tokens_in or 0, "output": tokens_out or 0}, request.where, request.path
-    )
+    values, places = dict(request.values), {"arrival": layout.arrival, "input": layout.input, "output": layout.output}
+    found = {name: value_at(values, place) or 0 for name, place in places.items()}
+    read = ResultFields(found, request.where, request.path)
     first_ms, gap_ms = (request.maybe_number(f"{name}_ms") for name in ("time_to_first_token", "inter_token_latency"))
     return RequestRecord(
         sent_s=read.maybe_number("arrival") or 0.0, ttft_s=None if first_ms is None or failed else first_ms * 1e-3,
@@ -95,10 +92,8 @@ def _summary(benchmark: ResultFields, totals: ResultFields, duration_s: float, l
     metrics, completed = benchmark.inside("metrics"), totals.count("successful")
     if not completed:
         raise BadInput(f"{benchmark.path}: no request was answered", where=benchmark.where)
-    tokens_in, tokens_out = (
-        round(metrics.inside(name, "successful").number("total_sum"))
-        for name in ("prompt_token_count", "output_token_count")
-    )
+    names = ("prompt_token_count", "output_token_count")
+    tokens_in, tokens_out = (round(metrics.inside(name, "successful").number("total_sum")) for name in names)
     return LoadPoint(
         **load,
         **from_totals(duration_s, completed, tokens_in, tokens_out),

@@ -196,11 +196,8 @@ def read_dcgm_page(page: str, at: float, where: str = "the DCGM exporter") -> li
     from prometheus_client.parser import text_string_to_metric_families
 
     try:
-        samples = [
-            (sample.name, sample.labels, float(sample.value))
-            for family in text_string_to_metric_families(page)
-            for sample in family.samples
-        ]
+        found = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+        samples = [(sample.name, sample.labels, float(sample.value)) for sample in found]
     except (ValueError, KeyError, IndexError, OverflowError):
         raise BadInput("does not show a page of Prometheus metrics", where=where) from None
     readings = dcgm_readings(samples, at)

@@ -92,11 +92,11 @@ def _renamed(before: Reading, now: Reading, kind: Counted) -> bool:
     old, series = before.counters.get(kind), now.counters[kind]
     if not old or not series or not _names(old).isdisjoint(_names(series)):
         return False
-    return not any(
-        value < before.counters.get(tokens, {}).get(key, 0.0)
-        for tokens in (Counted.input_total, Counted.output)
-        for key, value in now.counters.get(tokens, {}).items()
-    )
+    for tokens in (Counted.input_total, Counted.output):
+        last = before.counters.get(tokens, {})
+        if any(value < last.get(key, 0.0) for key, value in now.counters.get(tokens, {}).items()):
+            return False
+    return True
 
 
 def _preference(series: Series) -> int:

@@ -153,19 +153,15 @@ class Ledger:
         """Those that reach into the window, oldest first."""
         columns = ", ".join(_FAILED_S if self._is_first and name == "failed_s" else name for name in _COLUMNS)
         with _whole(self.path):
-            rows = self._db.execute(
-                f"SELECT {columns} FROM spans WHERE start < ? AND start + seconds >= ? ORDER BY start, id",
-                (until, since),
-            )
-            yield from map(_span, rows)
+            query = f"SELECT {columns} FROM spans WHERE start < ? AND start + seconds >= ? ORDER BY start, id"
+            yield from map(_span, self._db.execute(query, (until, since)))
 
     def _write(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         last = dict(self._last)
         for target, (model, engine) in self._named.items():
-            self._db.execute(
-                "UPDATE spans SET model = ?, engine = ? WHERE target = ? AND model = ''", (model, engine, target)
-            )
+            named = "UPDATE spans SET model = ?, engine = ? WHERE target = ? AND model = ''"
+            self._db.execute(named, (model, engine, target))
             last.pop((target, ""), None)
         for span in self._held:
             key = span.target, span.model
@@ -187,11 +183,9 @@ class Ledger:
             plain = [{name: getattr(reading, name) for name in fields} for reading in mark.readings.values()]
             readings = json.dumps(plain, separators=(",", ":"))
             totals = json.dumps({model: sums.__dict__ for model, sums in mark.totals.items()}, separators=(",", ":"))
-            self._db.execute(
-                "INSERT OR REPLACE INTO servers (target, until, usd_per_hour, is_gone, readings, totals) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (mark.target, mark.until, mark.usd_per_hour, mark.is_gone, readings, totals),
-            )
+            columns = "target, until, usd_per_hour, is_gone, readings, totals"
+            values = [mark.target, mark.until, mark.usd_per_hour, mark.is_gone, readings, totals]
+            self._db.execute(f"INSERT OR REPLACE INTO servers ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)
         self._db.execute("COMMIT")
         self._last = last
 

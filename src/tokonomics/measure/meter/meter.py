@@ -312,9 +312,8 @@ class Meter:
     def _notes(self) -> tuple[str, ...]:
         watches = self._watches.values()
         notes = [f"{name}: {miss.what}" for name, miss in self._never.items()]
-        notes += [
-            f"{watch.target}: {watch.said}" for watch in watches if watch.said and watch.target not in self._never
-        ]
+        odd = [watch for watch in watches if watch.said and watch.target not in self._never]
+        notes += [f"{watch.target}: {watch.said}" for watch in odd]
         if not self._watches:
             notes.append("no servers now")
         if self._left_out_gpus:

@@ -15,17 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.addresses import host_of, split_address
-from tokonomics.measure.meter.engines import (
-    ENGINES,
-    FINDER,
-    STARTED,
-    UnknownEngine,
-    finder,
-    prefixes_of,
-    readings_of,
-    samples_of,
-    wanted_names,
-)
+from tokonomics.measure.meter import engines
 from tokonomics.measure.meter.readings import Clock, Missed, Reading
 
 if TYPE_CHECKING:
@@ -83,7 +73,7 @@ class EngineSource:
         self.name, self.labels, self._session, self._clock = address, labels or {}, session, clock
         self._at_once = at_once or asyncio.Semaphore(AT_ONCE)
         self._page: str | None = None
-        self._finder: re.Pattern[str] = FINDER
+        self._finder: re.Pattern[str] = engines.FINDER
         self._model, self._asked_model = "", 0
 
     async def read(self) -> Sequence[Reading]:
@@ -109,9 +99,10 @@ class EngineSource:
                     break
                 continue
             self._page = page
-            self._finder = finder(wanted_names(engine for engine in ENGINES if engine.name == readings[0].engine))
+            words = [engine for engine in engines.ENGINES if engine.name == readings[0].engine]
+            self._finder = engines.finder(engines.wanted_names(words))
             return readings
-        raise next((miss for miss in misses if isinstance(miss, UnknownEngine)), misses[0])
+        raise next((miss for miss in misses if isinstance(miss, engines.UnknownEngine)), misses[0])
 
     async def _ask_model(self) -> str:
         """The name of the only model of a server whose metrics do not say it."""
@@ -123,13 +114,13 @@ class EngineSource:
             return ""
 
     def _readings(self, page: str) -> Sequence[Reading]:
-        samples = samples_of(page, self._finder)
-        if self._finder is not FINDER and all(sample.name == STARTED for sample in samples):
+        samples = engines.samples_of(page, self._finder)
+        if self._finder is not engines.FINDER and all(sample.name == engines.STARTED for sample in samples):
             # Another engine has come to this address; when a process started, any page may tell.
-            self._finder = FINDER
-            samples = samples_of(page, FINDER)
-        found = () if samples else prefixes_of(page[:20_000])
-        readings = readings_of(samples, self.name, self._clock.wall(), self.labels, found)
+            self._finder = engines.FINDER
+            samples = engines.samples_of(page, engines.FINDER)
+        found = () if samples else engines.prefixes_of(page[:20_000])
+        readings = engines.readings_of(samples, self.name, self._clock.wall(), self.labels, found)
         if not readings:
             raise Missed("the page has no figures of the engine yet")
         return readings
@@ -165,5 +156,5 @@ class EngineSource:
 def _switches(status: int) -> str | None:
     if status in (401, 403):
         return SET_AUTHORIZATION
-    off = [f"{words.name}: {words.switch}" for words in ENGINES if "on" not in words.switch.split()]
+    off = [f"{words.name}: {words.switch}" for words in engines.ENGINES if "on" not in words.switch.split()]
     return f"Its metrics may be off: {'; '.join(off)}" if status in (404, 501) else None

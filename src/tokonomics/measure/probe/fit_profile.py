@@ -20,19 +20,7 @@ from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, UnknownName, from_validation, option, shorten
 from tokonomics.measure.measurements import Measurement, steps_from
-from tokonomics.measure.probe.fit_law import (
-    ATTENTION_SHARPNESS,
-    DECODE,
-    GEMM,
-    GEMM_SHARPNESS,
-    HEAT_S,
-    LINK,
-    PREFILL,
-    PULL,
-    Bounds,
-    fit_law,
-    least_log_squares,
-)
+from tokonomics.measure.probe import fit_law as laws
 from tokonomics.measure.probe.timings import KIND, PROBE
 from tokonomics.measure.validate import ScoredPrediction, kind_of, predict
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
@@ -136,7 +124,7 @@ def _gemm(gpu: Gpu, rows: Rows) -> Fitted | None:
     m, n, k = (_column(rows, name) for name in ("m", "n", "k"))
     busy_s = np.array([row.get("busy_ms", 0.0) for row in rows]) * 1e-3
     heat = np.array([row.get("heat", math.nan) for row in rows], np.float64)
-    heat = np.where(np.isnan(heat), busy_s / (busy_s + HEAT_S), heat)
+    heat = np.where(np.isnan(heat), busy_s / (busy_s + laws.HEAT_S), heat)
     peak, bandwidth = gpu.peak_flops(Precision.bf16), gpu.bandwidth_bytes_per_s
 
     def law(x: Array, at: NDArray[np.intp]) -> Array:
@@ -145,7 +133,7 @@ def _gemm(gpu: Gpu, rows: Rows) -> Fitted | None:
     # A model's time is in its large matrices, and most of its steps have few tokens.
     weight = np.clip(np.sqrt(n * k / 16e6), 0.3, 1.5)
     shapes = [f"{row['n']}/{row['k']}" for row in rows]
-    return _fitted(law, rows, GEMM, shapes, ("m", "n", "k"), GEMM_SHARPNESS, weight)
+    return _fitted(law, rows, laws.GEMM, shapes, ("m", "n", "k"), laws.GEMM_SHARPNESS, weight)
 
 
 def _decode(gpu: Gpu, rows: Rows) -> Fitted | None:
@@ -159,7 +147,7 @@ def _decode(gpu: Gpu, rows: Rows) -> Fitted | None:
         return decode_time(DecodeCurve(*x), bandwidth, peak, batch[at], context[at], work)
 
     shapes = [f"{row['heads']}/{row['kv_heads']}/{row['batch']}/{row['context']}" for row in rows]
-    return _fitted(law, rows, DECODE, shapes, ("batch", "context"), ATTENTION_SHARPNESS, None, PULL, FEW_PULLED)
+    return _fitted(law, rows, laws.DECODE, shapes, ("batch", "context"), laws.ATTENTION_SHARPNESS, pull=laws.PULL)
 
 
 def _prefill(gpu: Gpu, rows: Rows) -> Fitted | None:
@@ -173,7 +161,7 @@ def _prefill(gpu: Gpu, rows: Rows) -> Fitted | None:
         return prefill_time(PrefillCurve(*x), bandwidth, peak, tokens[at], past[at], work, None, many[at])
 
     shapes = [f"{row['heads']}/{row['kv_heads']}/{row['batch']}/{row['tokens']}" for row in rows]
-    return _fitted(law, rows, PREFILL, shapes, ("tokens", "past"), ATTENTION_SHARPNESS, None, PULL, FEW_PULLED)
+    return _fitted(law, rows, laws.PREFILL, shapes, ("tokens", "past"), laws.ATTENTION_SHARPNESS, pull=laws.PULL)
 
 
 def _link(gpu: Gpu, gpus: int, rows: Rows) -> Fitted | None:
@@ -185,7 +173,7 @@ def _link(gpu: Gpu, gpus: int, rows: Rows) -> Fitted | None:
     def law(x: Array) -> Array:
         return all_reduce_seconds(LinkCurve(*x), gpus, message, gpu.link_among(gpus))
 
-    _, curve = least_log_squares(law, seconds, *LINK)
+    _, curve = laws.least_log_squares(law, seconds, *laws.LINK)
     seen = {"bytes": Range(low=float(message.min()), high=float(message.max()))}
     return Fitted(curve=_short(curve), seen=seen, rows=len(rows), held_out=0)
 
@@ -193,15 +181,15 @@ def _link(gpu: Gpu, gpus: int, rows: Rows) -> Fitted | None:
 def _fitted(
     law: Law,
     rows: Rows,
-    bounds: Bounds[Any],
+    bounds: laws.Bounds[Any],
     shapes: Sequence[str],
     sizes: Sequence[str],
     sharpness: Sequence[float],
-    weight: Array | None,
+    weight: Array | None = None,
     pull: float = 0.0,
-    fewest: int = FEWEST,
 ) -> Fitted | None:
     """A curve fitted on all rows, with the error on a quarter of the shapes of one fitted on the rest."""
+    fewest = FEW_PULLED if pull else FEWEST
     if len(rows) < fewest:
         return None
     seconds = _column(rows, "us") * 1e-6
@@ -210,7 +198,7 @@ def _fitted(
 
     def solve(at: NDArray[np.intp]) -> Array:
         chosen = None if weight is None else weight[at]
-        return fit_law(lambda x: law(x, at), seconds[at], bounds, sharpness=sharpness, weight=chosen, pull=pull)
+        return laws.fit_law(lambda x: law(x, at), seconds[at], bounds, sharpness=sharpness, weight=chosen, pull=pull)
 
     error = np.zeros(0)
     if 0 < apart.sum() < len(rows) - fewest // 2:

@@ -13,17 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tokonomics.measure.probe import shapes
 from tokonomics.measure.probe.clock import GpuClock
-from tokonomics.measure.probe.shapes import (
-    BYTES,
-    MESSAGES,
-    SUSTAINED,
-    Heads,
-    copies,
-    decode_points,
-    matrix_points,
-    prompt_points,
-)
 
 Row = dict[str, Any]
 
@@ -76,7 +67,7 @@ def memory(bench: Bench) -> Iterator[Row]:
     import torch
 
     size = int(min(1 << 32, bench.memory_bytes / 8))
-    one, other = (bench.random(size // BYTES) for _ in range(2))
+    one, other = (bench.random(size // shapes.BYTES) for _ in range(2))
     words = one.view(torch.float32)
     runs: dict[str, tuple[Callable[[], object], float]] = {
         "read": (lambda: words.sum(), size),
@@ -109,12 +100,12 @@ def matrices(bench: Bench) -> Iterator[Row]:
     """Dense layers in bf16."""
     from torch.nn.functional import linear
 
-    pool = bench.random(int(min(4e9, bench.memory_bytes * 0.15)) // BYTES)
-    points = matrix_points(bench.quick)
+    pool = bench.random(int(min(4e9, bench.memory_bytes * 0.15)) // shapes.BYTES)
+    points = shapes.matrix_points(bench.quick)
     inputs = bench.random(max(m * k for m, _, k in points), 1.0)
     for m, n, k in points:
-        count = copies(n * k * BYTES, bench.cache_bytes)
-        if count * n * k <= len(pool) and 3 * BYTES * m * n <= 0.2 * bench.memory_bytes:
+        count = shapes.copies(n * k * shapes.BYTES, bench.cache_bytes)
+        if count * n * k <= len(pool) and 3 * shapes.BYTES * m * n <= 0.2 * bench.memory_bytes:
             weights = [pool[place * n * k : (place + 1) * n * k].view(n, k) for place in range(count)]
             yield _product(bench, "bf16", (m, n, k), partial(linear, inputs[: m * k].view(m, k)), weights)
 
@@ -133,7 +124,7 @@ def matrices_fp8(bench: Bench) -> Iterator[Row]:
     pool = bench.random(int(min(2e9, bench.memory_bytes * 0.15)), 1.0).to(torch.float8_e4m3fn)
     one = torch.ones((), device=bench.device)
     for m, n, k in ((16, 8192, 8192), (64, 24576, 4096), (256, 8192, 8192), (2048, 8192, 8192), (8192, 8192, 8192)):
-        count = copies(n * k, bench.cache_bytes)
+        count = shapes.copies(n * k, bench.cache_bytes)
         weights = [pool[place * n * k : (place + 1) * n * k].view(n, k).t() for place in range(count)]
         scaled = partial(torch._scaled_mm, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
         yield _product(bench, "fp8", (m, n, k), partial(scaled, pool[: m * k].view(m, k)), weights)
@@ -144,8 +135,8 @@ def sustained(bench: Bench) -> Iterator[Row]:
     import torch
     from torch.nn.functional import linear
 
-    for m, n, k in SUSTAINED:
-        if BYTES * (m * n + m * k + 2 * n * k) > 0.2 * bench.memory_bytes:
+    for m, n, k in shapes.SUSTAINED:
+        if shapes.BYTES * (m * n + m * k + 2 * n * k) > 0.2 * bench.memory_bytes:
             continue
         call = partial(linear, bench.random(m * k, 1.0).view(m, k), bench.random(n * k).view(n, k))
         for _ in range(3):
@@ -173,11 +164,11 @@ def decode_attention(bench: Bench) -> Iterator[Row]:
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
     most = min(18e9, 0.3 * bench.memory_bytes)
-    pool = bench.random(int(most) // BYTES, 1.0)
-    for heads, batch, context in decode_points(bench.quick, most):
+    pool = bench.random(int(most) // shapes.BYTES, 1.0)
+    for heads, batch, context in shapes.decode_points(bench.quick, most):
         half = batch * heads.kv_heads * context * heads.head_dim
         size = (batch, heads.kv_heads, context, heads.head_dim)
-        count = min(copies(2 * half * BYTES, bench.cache_bytes, 24), len(pool) // (2 * half))
+        count = min(shapes.copies(2 * half * shapes.BYTES, bench.cache_bytes, 24), len(pool) // (2 * half))
         query = bench.random(batch * heads.heads * heads.head_dim, 1.0)
         query = query.view(batch, heads.kv_heads, heads.heads // heads.kv_heads, heads.head_dim)
         caches = [
@@ -199,7 +190,7 @@ def prompt_attention(bench: Bench) -> Iterator[Row]:
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION if bench.device == "cuda" else SDPBackend.MATH):
-        for heads, prompts, tokens, past in prompt_points(bench.quick, 0.3 * bench.memory_bytes):
+        for heads, prompts, tokens, past in shapes.prompt_points(bench.quick, 0.3 * bench.memory_bytes):
 
             def part(many: int, length: int, prompts: int = prompts, width: int = heads.head_dim) -> Any:
                 made = bench.random(prompts * length * many * width, 1.0)
@@ -243,8 +234,8 @@ def _rank(rank: int, gpus: int, meeting: str, into: str) -> None:
     torch.cuda.set_device(rank)
     group.init_process_group("nccl", init_method=f"file://{meeting}", rank=rank, world_size=gpus)
     clock, lines = GpuClock("cuda"), []
-    for message in MESSAGES:
-        data = torch.zeros(message // BYTES, dtype=torch.bfloat16, device="cuda")
+    for message in shapes.MESSAGES:
+        data = torch.zeros(message // shapes.BYTES, dtype=torch.bfloat16, device="cuda")
 
         def run(data: Any = data) -> None:
             for _ in range(10):
@@ -260,7 +251,7 @@ def _rank(rank: int, gpus: int, meeting: str, into: str) -> None:
     group.destroy_process_group()
 
 
-def _attention(heads: Heads) -> Row:
+def _attention(heads: shapes.Heads) -> Row:
     return {"heads": heads.heads, "kv_heads": heads.kv_heads, "head_dim": heads.head_dim}
 
 

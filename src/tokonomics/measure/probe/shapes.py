@@ -159,9 +159,8 @@ def decode_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int]
 def prompt_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int, int]]:
     """Heads, prompts, tokens of each and cached tokens before them."""
     heads = PROMPT_HEADS[:2] if quick else PROMPT_HEADS
-    fresh = [
-        (head, many, tokens, 0) for head in heads for many in (1, 4) for tokens in PROMPTS if many * tokens < 32768
-    ]
+    sizes = product(heads, (1, 4), PROMPTS)
+    fresh = [(head, many, tokens, 0) for head, many, tokens in sizes if many * tokens < 32768]
     after = [(head, 1, tokens, past) for head in heads[:1] for tokens, past in PASTS]
     return [point for point in (*fresh, *after) if 8 * point[0].kv_bytes(point[1], point[2] + point[3]) <= most_bytes]
 
