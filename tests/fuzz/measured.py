@@ -233,7 +233,7 @@ MATRIX = json.dumps(
 
 
 def read_stream(path: Path) -> object:
-    from tokonomics.measure.bench.stream import AnswerStream
+    from tokonomics.measure.bench.client import AnswerStream
 
     body, stream = path.read_bytes(), AnswerStream()
     step = max(1, len(body) // 7)
@@ -261,7 +261,7 @@ STREAM = b"".join(
 
 def read_refusal(path: Path) -> object:
     """The body of an error: whatever it is, one short line of it is told."""
-    from tokonomics.measure.bench.stream import BadAnswer, said
+    from tokonomics.measure.bench.client import BadAnswer, said
 
     try:
         document = json.loads(path.read_bytes())

@@ -17,10 +17,10 @@ from tests.measure.loopback import Loopback, chunk, loopback
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.addresses import target
-from tokonomics.measure.bench import client, stream
+from tokonomics.measure.bench import client
+from tokonomics.measure.bench.client import AnswerStream, BadAnswer
 from tokonomics.measure.bench.loads import Budget, LoadWindow, Stopping, closed_loop, half_width, point_of
 from tokonomics.measure.bench.run import BenchSettings, run_bench
-from tokonomics.measure.bench.stream import AnswerStream, BadAnswer
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
@@ -161,7 +161,7 @@ def test_a_server_that_cannot_be_measured_is_refused_with_what_it_did(
     server: Loopback, monkeypatch: pytest.MonkeyPatch, behaviour: str
 ) -> None:
     monkeypatch.setattr(client, "_LARGEST_ANSWER", 1_000_000)
-    monkeypatch.setattr(stream, "LONGEST_LINE", 500_000)
+    monkeypatch.setattr(client, "LONGEST_LINE", 500_000)
     with pytest.raises(BadInput) as refused:
         bench(server, behaviour, model="tiny", timeout_s=0.5, retries=0)
     assert FAULTS[behaviour] in str(refused.value)
@@ -275,7 +275,7 @@ def test_text_in_a_last_line_without_an_end_arrived_when_its_bytes_did() -> None
 
 def test_a_stream_without_an_end_of_line_is_not_kept() -> None:
     answer = AnswerStream()
-    answer.feed(b"x" * stream.LONGEST_LINE, 0.0)
+    answer.feed(b"x" * client.LONGEST_LINE, 0.0)
     with pytest.raises(BadAnswer, match="without end"):
         answer.feed(b"x", 0.0)
 

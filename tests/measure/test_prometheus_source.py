@@ -15,12 +15,12 @@ from tests.measure.faulty import Fault, FaultyPage, faulty_page
 from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, sglang_page, vllm_page
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.increase import increases
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.prometheus_api import Series
 from tokonomics.measure.meter.prometheus_source import PrometheusGpuSource, PrometheusSource, scrapes_of
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
+from tokonomics.measure.meter.spans import increases
 from tokonomics.measure.meter.state import MeterState, MeterTally
 
 STARTED = 1.7e9

@@ -90,47 +90,43 @@ class StepFit(Noun):
 
 def steps_of(log: EngineLog, names: Sequence[str], where: str) -> Steps:
     """The steps of some runs; the scheduler's pause after a step belongs to it."""
-    made = []
+    parts = []
     for name in names:
         run = log.runs[name]
         prompts = prompts_of_steps(run, f"{where}: run {name}")
         pause = np.append(run.start_s[1:] - run.start_s[:-1] - run.duration_s[:-1], 0.0)
         pause[(pause < 0) | (pause > _BUSY_GAP_S)] = 0.0
         rows = np.where(run.prompt_tokens > 0, run.decodes, log.padded(run.decodes))
-        made.append((run.duration_s + pause, run.decodes, rows, run.kv_tokens, run.prompt_tokens, prompts, run.pairs))
-    return Steps(*(np.concatenate(column).astype(np.float64) for column in zip(*made, strict=True)))
+        parts.append((run.duration_s + pause, run.decodes, rows, run.kv_tokens, run.prompt_tokens, prompts, run.pairs))
+    return Steps(*(np.concatenate(column).astype(np.float64) for column in zip(*parts, strict=True)))
 
 
 def fit_steps(log: EngineLog, names: Sequence[str], where: str) -> StepFit:
     steps = steps_of(log, names, where)
     alone, mixed = steps.where(steps.prompt_tokens == 0), steps.where(steps.prompt_tokens > 0)
     if len(alone.seconds) < len(ROW_KNOTS) + 3 or len(mixed.seconds) < 6:
-        raise BadInput(
-            f"{len(alone.seconds)} steps without prompts and {len(mixed.seconds)} with: too few to fit step times on",
-            where=where,
-            fix=f"Name more runs with {option('fit_on')}, or a log that has them with {option('steps_from')}.",
-        )
+        counts = f"{len(alone.seconds)} steps without prompts and {len(mixed.seconds)} with"
+        fix = f"Name more runs with {option('fit_on')}, or a log that has them with {option('steps_from')}."
+        raise BadInput(f"{counts}: too few to fit step times on", where=where, fix=fix)
     decode_step_s, row_s, kv_token_s = _fit_decode(alone)
     sequence_s = row_s[1]
     known = np.where(mixed.decodes > 0, sequence_s * mixed.decodes + kv_token_s * mixed.kv_tokens, 0.0)
     host, gpu = _fit_longer(mixed, known)
-    made = StepFit(
+    fit = StepFit(
         decode_step_s=decode_step_s, row_s=row_s, kv_token_s=kv_token_s, host_step_s=host[0], host_prompt_s=host[1],
         pass_s=gpu[0], token_s=gpu[1], pair_s=gpu[2], decoding_s=gpu[3], sequence_s=sequence_s,
         decode_steps=len(alone.seconds), prompt_steps=len(mixed.seconds), host_bound_steps=0, decode_error=0.0,
         prompt_error=0.0, host_is_guessed=True,
     )  # fmt: skip
-    host_s = made.host_step_s + made.host_prompt_s * mixed.prompts
-    prompt_s, decode_s = made.prompt_step_s(mixed), made.decode_s(alone.rows, alone.kv_tokens)
+    host_s = fit.host_step_s + fit.host_prompt_s * mixed.prompts
+    prompt_s, decode_s = fit.prompt_step_s(mixed), fit.decode_s(alone.rows, alone.kv_tokens)
     host_bound = int((host_s >= prompt_s).sum())
-    return made.model_copy(
-        update={
-            "host_bound_steps": host_bound,
-            "host_is_guessed": host_bound < _FEW,
-            "decode_error": float(np.median(np.abs(decode_s / alone.seconds - 1))),
-            "prompt_error": float(np.median(np.abs(prompt_s / mixed.seconds - 1))),
-        }
-    )
+    errors = {
+        "decode_error": float(np.median(np.abs(decode_s / alone.seconds - 1))),
+        "prompt_error": float(np.median(np.abs(prompt_s / mixed.seconds - 1))),
+    }
+    bound = {"host_bound_steps": host_bound, "host_is_guessed": host_bound < _FEW}
+    return fit.model_copy(update=errors | bound)
 
 
 def fitted_table(fit: StepFit, log: EngineLog, most_context: int) -> StepTable:
@@ -164,7 +160,8 @@ def _fit_decode(steps: Steps) -> tuple[float, tuple[float, ...], float]:
     # A stretch of batches the log never reached is priced like the one before it.
     alike = np.diff(np.eye(parts.shape[1]), axis=0)[1:-1]
     found = _least_squares(parts, steps.seconds, 1 / np.sqrt(count[place]), _FAR_DECODE, alike)
-    return float(found[0]), tuple(float(each) for each in found[1:-1]), float(found[-1])
+    base_s, *row_s, kv_token_s = found.tolist()
+    return base_s, tuple(row_s), kv_token_s
 
 
 def _fit_longer(steps: Steps, known: Array) -> tuple[list[float], list[float]]:
@@ -193,7 +190,7 @@ def _fit_longer(steps: Steps, known: Array) -> tuple[list[float], list[float]]:
         before, by_host = by_host, of_host @ host >= of_gpu @ gpu + known
         if turn > 20 and (before == by_host).all():
             break
-    return [float(each) for each in host], [float(each) for each in gpu]
+    return host.tolist(), gpu.tolist()
 
 
 def _least_squares(

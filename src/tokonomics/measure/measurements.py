@@ -191,13 +191,10 @@ def _from_table(text: str, where: str) -> list[Measurement | Unread]:
 
 
 _METRICS = {
-    "tpot_ms": (Metric.tpot_s, 1e-3),
-    "tpot_s": (Metric.tpot_s, 1.0),
-    "ttft_ms": (Metric.ttft_s, 1e-3),
-    "ttft_s": (Metric.ttft_s, 1.0),
-    "output_tok_s": (Metric.output_tok_s, 1.0),
-    "total_tok_s": (Metric.total_tok_s, 1.0),
-}
+    "tpot_ms": (Metric.tpot_s, 1e-3), "tpot_s": (Metric.tpot_s, 1.0),
+    "ttft_ms": (Metric.ttft_s, 1e-3), "ttft_s": (Metric.ttft_s, 1.0),
+    "output_tok_s": (Metric.output_tok_s, 1.0), "total_tok_s": (Metric.total_tok_s, 1.0),
+}  # fmt: skip
 INFERENCEX_LENGTHS = 0.9  # lengths are drawn from 80 to 100 % of the nominal ones: their mean is 90 %
 _INFERENCEX = ("InferenceMAX", "InferenceX")
 """Names of the source whose published recipes run vLLM with --async-scheduling and graphs of up to 2,048 tokens."""

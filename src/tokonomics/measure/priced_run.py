@@ -169,14 +169,11 @@ def price_run(
     if run.model is not None and machine is not None and any(point.scored for point in points):
         assumed = validate.assumed_weights(machine.weights, run.model)
     return PricedRun(
-        run=run.without_records(),
-        machine=machine,
-        price=price,
-        points=points,
+        run=run.without_records(), machine=machine, price=price, points=points,
         verdict=judge(run.points, prices, slos),
         median_abs_error={figure: statistics.median(values) for figure, values in sizes.items()},
         assumed_weights=assumed,
-    )
+    )  # fmt: skip
 
 
 def measurements_of(run: BenchmarkRun, machine: MeasuredMachine) -> list[Measurement]:
@@ -210,12 +207,9 @@ def _priced(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine | None
         reason = "the file names no model" if run.model is None else "it has no figure that is predicted"
     share = _prefill_share(rows[0]) if scored else None
     return PricedPoint(
-        load=point.load,
-        usd_per_mtok=_dollars(point, price, share) if price else None,
-        scored=tuple(scored),
-        recorded=bool(scored and point.records),
-        not_predicted=reason,
-    )
+        load=point.load, usd_per_mtok=_dollars(point, price, share) if price else None, scored=tuple(scored),
+        recorded=bool(scored and point.records), not_predicted=reason,
+    )  # fmt: skip
 
 
 def _dollars(point: LoadPoint, price: Price, prefill_share: float | None) -> PointPrice:

@@ -10,6 +10,7 @@ import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 from tokonomics.catalog.engines import Engine, find_engine
@@ -132,12 +133,9 @@ def summary(predictions: Sequence[ScoredPrediction]) -> ErrorSummary:
 
 
 KINDS: dict[Metric, Kind] = {
-    Metric.tpot_s: "tpot",
-    Metric.ttft_s: "ttft",
-    Metric.output_tok_s: "throughput",
-    Metric.total_tok_s: "throughput",
+    Metric.tpot_s: "tpot", Metric.ttft_s: "ttft", Metric.output_tok_s: "throughput", Metric.total_tok_s: "throughput",
     Metric.step_s: "step",
-}
+}  # fmt: skip
 
 _RATES = (Metric.output_tok_s, Metric.total_tok_s)
 _ONE_TOKEN = "an answer of one token has no time per token after the first"
@@ -274,13 +272,8 @@ def value_of(row: Measurement, steps: StepModel) -> float:
     if row.mode is Mode.fixed_batch:
         return _static(row, steps, row.batch or 1, input_tokens, output_tokens)
     steady = steady_of(row, replica_curve(steps, input_tokens, output_tokens, most_sequences(row)))
-    figures = {
-        Metric.tpot_s: steady.tpot_s,
-        Metric.ttft_s: steady.ttft_s,
-        Metric.output_tok_s: steady.output_tokens_per_s,
-        Metric.total_tok_s: steady.total_tokens_per_s,
-    }
-    return figures[row.metric]
+    rates = {Metric.output_tok_s: steady.output_tokens_per_s, Metric.total_tok_s: steady.total_tokens_per_s}
+    return {Metric.tpot_s: steady.tpot_s, Metric.ttft_s: steady.ttft_s, **rates}[row.metric]
 
 
 def is_simulated(row: Measurement) -> bool:
@@ -384,7 +377,6 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float:
 
 def deployment_of(row: Measurement) -> Deployment | None:
     """What a row ran on, where we know all of it."""
-    try:
+    with suppress(TokonomicsError):
         return steps_of(row).deployment
-    except TokonomicsError:
-        return None
+    return None

@@ -41,13 +41,10 @@ def _stated(load: ResultFields) -> Stated:
     apart = load.values.get("disagg") in (True, "true", "True")
     engine = load.text("framework")
     return Stated(
-        gpu=(load.text("hw") or "").split("-")[0] or None,
-        gpus=_gpus(load)[0],
+        gpu=(load.text("hw") or "").split("-")[0] or None, gpus=_gpus(load)[0],
         **{name: load.maybe_count(name) or None for name in ("tp", "pp", "ep")},
-        engine=f"{engine} disagg" if apart else engine,
-        weights=load.text("precision"),
-        tuned=True,
-    )
+        engine=f"{engine} disagg" if apart else engine, weights=load.text("precision"), tuned=True,
+    )  # fmt: skip
 
 
 def _point(load: ResultFields) -> LoadPoint:

@@ -45,13 +45,10 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     stated, model = _stack(report)
     start = report.maybe("run", "time").values.get("start")
     return BenchmarkRun(
-        tool=load.text("tool") or NAME,
-        tool_version=load.text("tool_version"),
-        model=model,
+        tool=load.text("tool") or NAME, tool_version=load.text("tool_version"), model=model,
         when=moment(start) if isinstance(start, str) else start if hasattr(start, "isoformat") else None,
-        stated=stated,
-        points=(point,),
-    )
+        stated=stated, points=(point,),
+    )  # fmt: skip
 
 
 def _stack(report: ResultFields) -> tuple[Stated, str | None]:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun
-from tokonomics.measure.importers import aiperf, guidellm, inferencex, llm_d, own, sglang, vllm
+from tokonomics.measure.importers import aiperf, guidellm, inferencex, llm_d, own, vllm
 from tokonomics.measure.measurements import read_text
 
 
@@ -28,7 +28,7 @@ class Format:
 FORMATS = (
     Format(own.NAME, own.matches, own.read, many=False),
     Format(inferencex.NAME, inferencex.matches, inferencex.read),
-    Format(sglang.NAME, sglang.matches, sglang.read),
+    Format(vllm.NAME_SGLANG, vllm.matches_sglang, vllm.read_sglang),
     Format(vllm.NAME, vllm.matches, vllm.read),
     Format(guidellm.NAME, guidellm.matches, guidellm.read, many=False),
     Format(aiperf.NAME, aiperf.matches, aiperf.read, many=False),

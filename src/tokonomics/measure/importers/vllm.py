@@ -1,7 +1,11 @@
-"""``vllm bench serve --save-result``: one flat JSON a load; with ``--save-detailed`` its requests too.
+"""``vllm bench serve --save-result``: one flat JSON a load; with ``--save-detailed`` its requests too. And SGLang's.
 
 Times are milliseconds in the summary and seconds in the lists; a request rate of "inf" means no limit, so the load is
 ``max_concurrency`` users, or everything at once. Failed requests count in no total. Names: vLLM 0.32.
+
+``sglang.bench_serving --output-file`` writes JSON lines, one object a load. End-to-end latency is called
+``e2e_latency_ms``; ``total_output_tokens`` counts what was asked for, ``total_output_tokens_retokenized`` what the text
+is in tokens. Names: SGLang 0.5.
 """
 
 import math
@@ -24,7 +28,7 @@ from tokonomics.measure.importers.fields import ResultFields, moment, named_late
 from tokonomics.traffic.slo import STATISTICS
 from tokonomics.units import plural, seconds
 
-NAME = "vLLM bench serve"
+NAME, NAME_SGLANG = "vLLM bench serve", "SGLang bench_serving"
 REQUESTS = ("start_times", "input_lens", "output_lens", "ttfts")
 """Lists of ``--save-detailed`` without which requests cannot be told apart."""
 _ROUNDED = 1.05  # a run ends after its last answer; another tool may have rounded, vLLM itself writes every digit
@@ -190,3 +194,42 @@ def _contradictions(run: ResultFields, point: LoadPoint) -> list[str]:
     if answered != point.completed:
         far.append(f"completed {answered:,}, by the lists {point.completed:,}")
     return [f"printed figures contradict the lists, which are taken: {'; '.join(far)}"] if far else []
+
+
+def matches_sglang(document: Any) -> bool:
+    return (
+        isinstance(document, dict)
+        and {"completed", "duration", "total_output_tokens"} <= document.keys()
+        and ("mean_e2e_latency_ms" in document or "median_e2e_latency_ms" in document)
+    )
+
+
+def read_sglang(documents: list[Any], where: str) -> BenchmarkRun:
+    runs = [ResultFields(document, where, f"run {at}") for at, document in enumerate(documents, 1)]
+    servers = [run.maybe("server_info") for run in runs]
+    models = {server.text("model_path") or run.text("model") for run, server in zip(runs, servers, strict=True)}
+    if len(models) > 1:
+        raise BadInput("holds runs of several models", where=where, fix="Keep the lines of one model in a file.")
+    return BenchmarkRun(
+        tool=NAME_SGLANG,
+        model=models.pop(),
+        stated=Stated(
+            engine="sglang" if (runs[0].text("backend") or "").startswith("sglang") else runs[0].text("backend"),
+            tp=servers[0].maybe_count("tp_size") or None,
+        ),
+        points=tuple(_sglang_point(run) for run in runs),
+    )
+
+
+def _sglang_point(run: ResultFields) -> LoadPoint:
+    duration_s, completed = run.positive("duration"), run.count("completed")
+    if not completed:
+        raise BadInput(f"{run.path}: no request was answered", where=run.where)
+    tokens_in, tokens_out = run.count("total_input_tokens"), run.count("total_output_tokens")
+    rate = run.maybe_number("request_rate") if run.text("request_rate") != "trace" else None
+    users = users_of(run.maybe_count("max_concurrency"), max(completed, run.maybe_count("num_prompts") or 0))
+    return LoadPoint(
+        **({"rate": rate} if rate is not None else users),
+        **from_totals(duration_s, completed, tokens_in, tokens_out),
+        **named_latencies(run, "{}_{}_ms", 1e-3, e2e="e2e_latency"),
+    )

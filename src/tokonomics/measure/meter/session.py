@@ -79,17 +79,10 @@ async def _run(
         sources: list[Source] = [EngineSource(address, session, clock, asked.labels, at_once) for address in addresses]
         fleet = _fleet(asked, clock, ledger)
         meter = Meter(
-            [*sources, *([fleet] if fleet else [])],
-            ledger,
-            clock,
-            asked.usd_per_hour,
-            price_from=asked.price_from,
-            every_s=asked.every_s,
-            planned=asked.planned,
-            gpus=asked.gpus,
-            usd_per_kwh=asked.usd_per_kwh,
+            [*sources, *([fleet] if fleet else [])], ledger, clock, asked.usd_per_hour, price_from=asked.price_from,
+            every_s=asked.every_s, planned=asked.planned, gpus=asked.gpus, usd_per_kwh=asked.usd_per_kwh,
             from_now=asked.from_now,
-        )
+        )  # fmt: skip
         since = _past_from(asked, ledger) if fleet is not None else None
         if fleet is not None and since is not None:
             there = [mark for mark in _discovered(ledger) if not mark.is_gone]

@@ -9,10 +9,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tokonomics.measure.meter.increase import carried, is_stranger
 from tokonomics.measure.meter.ledger import Mark
 from tokonomics.measure.meter.readings import Missed, Reading
-from tokonomics.measure.meter.spans import Span, WatchedSpan, empty_spans, spans_between
+from tokonomics.measure.meter.spans import Span, WatchedSpan, carried, empty_spans, is_stranger, spans_between
 
 CLOCK_SLACK_S = 2.0  # by which labels and the wall clock may differ before labels skip: clocks are slewed all the time
 SET_BACK_S = 3600.0
