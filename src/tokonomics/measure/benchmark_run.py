@@ -175,17 +175,9 @@ def latencies(values: Sequence[float] | ArrayLike, weights: ArrayLike | None = N
 
 
 def point_from_records(
-    records: Iterable[RequestRecord],
-    duration_s: float,
-    *,
-    concurrency: int | None = None,
-    rate: float | None = None,
-    itl_s: Latencies | None = None,
-    cached_known: bool = False,
-    outside: Outside | None = None,
-    notes: Sequence[str] = (),
+    records: Iterable[RequestRecord], duration_s: float, *, cached_known: bool = False, **more: Any
 ) -> LoadPoint | None:
-    """A load point whose figures all follow from its requests; None where none was answered."""
+    """A load point whose figures follow from its requests, with ``more`` fields; None where none was answered."""
     kept = tuple(records)
     good = [record for record in kept if record.error is None]
     tokens_in, tokens_out = sum(record.input_tokens for record in good), sum(record.output_tokens for record in good)
@@ -194,13 +186,15 @@ def point_from_records(
     times = ("ttft_s", "tpot_s", "e2e_s")
     waits = {name: [wait for record in good if (wait := getattr(record, name)) is not None] for name in times}
     return LoadPoint(
-        concurrency=concurrency, rate=rate, **from_totals(duration_s, len(good), tokens_in, tokens_out),
-        failed=len(kept) - len(good), retries=sum(record.retries for record in kept),
+        **more,
+        **from_totals(duration_s, len(good), tokens_in, tokens_out),
+        failed=len(kept) - len(good),
+        retries=sum(record.retries for record in kept),
         cached_tokens=sum(record.cached_tokens for record in good) if cached_known else None,
-        itl_s=itl_s, **{name: latencies(values) for name, values in waits.items()},
+        **{name: latencies(values) for name, values in waits.items()},
         errors=dict(Counter(record.error for record in kept if record.error is not None)),
-        outside=outside or Outside(), records=kept, notes=tuple(notes),
-    )  # fmt: skip
+        records=kept,
+    )
 
 
 def from_totals(duration_s: float, completed: int, input_tokens: float, output_tokens: float) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tokonomics.measure.importers import vllm
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.measurements import Measurement, Statistic, Unread, read_measurements, read_text, steps_from
 from tokonomics.measure.meter.loads import is_ledger, runs_of
-from tokonomics.measure.priced_run import MeasuredMachine, as_model, machine_of, measurements_of
+from tokonomics.measure.priced_run import MeasuredMachine, Said, as_model, machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import check_timings, is_timings, profile_from
 from tokonomics.measure.step_log import is_step_log, stated_by, steps_logged
 from tokonomics.measure.validate import engine_named
@@ -35,21 +35,6 @@ CONTRADICTED = 0.1
 """The same: of fewer, no round that was cut explains it, and nobody knows which of the figures is wrong."""
 
 FEWEST_FOR_P99 = 40  # requests of a load; of fewer, the 99th percentile is one request's luck
-
-
-@dataclass(frozen=True)
-class Said:
-    """What the user says of the machine, in place of what files say."""
-
-    gpu: str | None = None
-    gpus: int | None = None
-    tp: int | None = None
-    pp: int | None = None
-    ep: int | None = None
-    engine: str | None = None
-    weights: str | None = None
-    kv: str | None = None
-    model: str | None = None
 
 
 @dataclass
@@ -164,7 +149,7 @@ def _machine(stated: Stated, said: Said, where: str) -> MeasuredMachine:
     if said.engine is None and stated.engine and not _known_engine(stated.engine):
         fix = f"Say with {option('engine')} which of ours stands for it; its host's time is then fitted."
         raise BadInput(f"the engine '{shorten(stated.engine)}' is none of ours", where=where, fix=fix)
-    machine = machine_of(stated, said.gpu, said.gpus, said.tp, said.pp, said.ep, said.engine, said.weights, said.kv)
+    machine = machine_of(stated, said)
     if machine is None:
         raise BadInput("does not say which GPU it ran on", where=where, fix=f"Give {option('gpu')}.")
     return machine

@@ -11,6 +11,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 from pydantic import PositiveFloat, ValidationError
@@ -29,6 +30,21 @@ from tokonomics.planner.machines import cheapest_host
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the user says of the machine, in place of what files say."""
+
+    gpu: str | None = None
+    gpus: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    engine: str | None = None
+    weights: str | None = None
+    kv: str | None = None
+    model: str | None = None
 
 
 class MeasuredMachine(Noun):
@@ -97,24 +113,14 @@ class PricedRun(Noun):
     """The checkpoint's own precision, where it was predicted in that because nobody stated one."""
 
 
-def machine_of(
-    stated: Stated,
-    gpu: str | None,
-    gpus: int | None,
-    tp: int | None,
-    pp: int | None,
-    ep: int | None,
-    engine: str | None,
-    weights: str | None,
-    kv: str | None,
-) -> MeasuredMachine | None:
+def machine_of(stated: Stated, said: Said) -> MeasuredMachine | None:
     """What the user says, completed by what the file says; None where neither names a GPU."""
-    name = gpu or stated.gpu
+    name, gpus, tp = said.gpu or stated.gpu, said.gpus, said.tp
     if name is None:
         return None
     with suppress(UnknownName):  # a file may name a GPU that only its author knows
         name = find_gpu(name).key
-    stages = pp or stated.pp or 1
+    stages = said.pp or stated.pp or 1
     many = gpus or stated.gpus or (tp or stated.tp or 1) * stages
     # GPUs given without a split are taken to share every layer, as one replica.
     split = tp or (stated.tp if gpus is None or gpus == stated.gpus else None) or max(1, many // stages)
@@ -123,9 +129,8 @@ def machine_of(
         raise BadInput(f"{plural(many, 'GPU')} cannot hold whole replicas of {split * stages}", field="gpus", fix=fix)
     try:
         return MeasuredMachine(
-            gpu=name, gpus=many, tp=split, pp=stages, ep=ep or stated.ep or 1,
-            engine=engine or stated.engine or "vllm", weights=weights or stated.weights or "unstated", kv=kv,
-            tuned=stated.tuned,
+            gpu=name, gpus=many, tp=split, pp=stages, ep=said.ep or stated.ep or 1, kv=said.kv, tuned=stated.tuned,
+            engine=said.engine or stated.engine or "vllm", weights=said.weights or stated.weights or "unstated",
         )  # fmt: skip
     except ValidationError as error:
         raise from_validation(error, "the machine") from None

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from typing import Any
 
 from tokonomics.catalog.engines import Engine, find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -117,7 +118,8 @@ def kind_of(row: Measurement) -> Kind:
 def steps_of(row: Measurement) -> StepModel:
     # An engine's own program times rows of low latency: there is no front end.
     era = (row.year, row.engine_version, row.tuned, row.mode is not Mode.low_latency)
-    return _step_model(row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, era, profile_key())
+    served = (row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine)
+    return _step_model(served, era, profile_key())
 
 
 def summary(predictions: Sequence[ScoredPrediction]) -> ErrorSummary:
@@ -165,20 +167,9 @@ _SUFFIX = re.compile(
 
 
 @lru_cache(maxsize=4096)
-def _step_model(
-    model: str,
-    gpu: str,
-    tp: int,
-    pp: int,
-    ep: int,
-    weights: str,
-    kv: str | None,
-    engine: str | None,
-    era: tuple[int, str | None, bool, bool],
-    profile: str | None,
-) -> StepModel:
-    deployment = stated_deployment(model, gpu, tp, pp, ep, weights, kv, engine)
-    if engine is None:
+def _step_model(stated: tuple[Any, ...], era: tuple[int, str | None, bool, bool], profile: str | None) -> StepModel:
+    deployment = stated_deployment(*stated)
+    if stated[-1] is None:  # no engine: bare steps
         return StepModel(deployment, None)
     year, version, tuned, served = era
     own = overhead(deployment.engine, year, version)

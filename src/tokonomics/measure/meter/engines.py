@@ -15,7 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokonomics.errors import shorten
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
@@ -291,18 +291,11 @@ def readings_of(
         unnamed = by_model.pop("")
         for name, series in unnamed.items():
             by_model[min(by_model)][name] += series
-    return [_reading(words, model, by_name, target, at, started, labels or {}) for model, by_name in by_model.items()]
+    of_server = {"target": target, "at": at, "started": started, "labels": dict(labels or {})}
+    return [_reading(words, by_name, **of_server, model=model) for model, by_name in by_model.items()]
 
 
-def _reading(
-    words: EngineWords,
-    model: str,
-    by_name: Mapping[str, Sequence[Sample]],
-    target: str,
-    at: float,
-    started: float | None,
-    labels: Mapping[str, str],
-) -> Reading:
+def _reading(words: EngineWords, by_name: Mapping[str, Sequence[Sample]], **of_server: Any) -> Reading:
     created: dict[str, float] = {}
     counters: dict[Counted, dict[str, float]] = {}
     for kind, choice in words.counters.items():
@@ -325,9 +318,9 @@ def _reading(
     used = [sample.value for sample in _chosen(words.kv_share, by_name).values()]
     within = any(name in by_name for name in words.moves_within)
     return Reading(
-        target=target, engine=words.name, model=model, at=at, counters=counters, started=started, created=created,
-        running=running, waiting=waiting, kv_share=sum(used) / len(used) if used else None, lumpy=words.lumpy,
-        moves_within=within, tells_idle=not words.lumpy or running is not None or within, labels=dict(labels),
+        **of_server, engine=words.name, counters=counters, created=created, running=running, waiting=waiting,
+        kv_share=sum(used) / len(used) if used else None, lumpy=words.lumpy, moves_within=within,
+        tells_idle=not words.lumpy or running is not None or within,
     )  # fmt: skip
 
 
