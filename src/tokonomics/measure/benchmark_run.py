@@ -21,8 +21,7 @@ SCHEMA_VERSION: Final = 1  # of a saved run; rises when a field changes its mean
 
 LONGEST_S = 1e9  # thirty years: what waits for longer is a slip in a file, as is what the next two do not allow
 Waited = Annotated[NonNegativeFloat, Field(le=LONGEST_S)]
-PerSecond = Annotated[float, Field(ge=1 / LONGEST_S, le=1e11)]
-"""From one in all that time to a thousand times what the largest services make."""
+PerSecond = Annotated[float, Field(ge=1 / LONGEST_S, le=1e11)]  # 1,000 × what the largest services make
 MeanTokens = Annotated[float, Field(ge=1e-6, le=1e8)]  # from one in a million answers to ten times the longest context
 MostGpus = Annotated[PositiveInt, Field(le=100_000)]
 MostStages = Annotated[PositiveInt, Field(le=1000)]
@@ -69,15 +68,13 @@ class Outside(Noun):
 class LoadPoint(Noun):
     concurrency: PositiveInt | None = Field(default=None, le=10**6)
     """Users who each send a request when the last is answered."""
-    rate: PositiveFloat | None = Field(default=None, le=1e9)
-    """Requests a second that arrive whatever the server does. Neither: all requests at once."""
+    rate: PositiveFloat | None = Field(default=None, le=1e9)  # requests a second; neither: all at once
     requests_per_s: PerSecond
     input_tokens_per_s: PerSecond  # of answered requests, cached tokens included
     output_tokens_per_s: PerSecond
     mean_input_tokens: MeanTokens
     mean_output_tokens: MeanTokens
-    length_spread: float | None = Field(default=None, ge=0, lt=1)
-    """Lengths are uniform within this share around their mean; None where nobody said."""
+    length_spread: float | None = Field(default=None, ge=0, lt=1)  # lengths are uniform within mean × (1 ± this)
     duration_s: PositiveFloat | None = None
     completed: NonNegativeInt | None = None
     failed: NonNegativeInt | None = None
@@ -92,8 +89,7 @@ class LoadPoint(Noun):
     errors: dict[str, int] = Field(default_factory=dict)  # what failed requests failed with, and how many
     outside: Outside = Outside()
     stopped: str | None = None  # what ended the measurement
-    precision: NonNegativeFloat | None = None
-    """Half-width of the 95 % interval of TTFT and whole answer, whichever is wider, relative to the mean."""
+    precision: NonNegativeFloat | None = None  # half of the 95 % interval of TTFT or whole answer (the wider) ÷ mean
     records: tuple[RequestRecord, ...] = ()
     notes: tuple[str, ...] = ()
 

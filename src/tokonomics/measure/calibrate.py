@@ -45,18 +45,14 @@ FEWEST_LOADS = 4  # two to teach and two to judge
 FEWEST_FOR_ALL = 4  # loads that teach, from which all numbers are fitted
 NOISE = 0.05  # size of log(predicted ÷ measured) that is a run's own chance, and no reason to correct anything
 FAR = 2 * NOISE  # errors beyond count less than their square
-PROBED = 0.03
-"""Change of a number from which its effect is read: a simulated run is made of whole steps, so its figures jump at
-smaller ones."""
+PROBED = 0.03  # step of the numeric slopes: a run is made of whole steps, so its figures jump at smaller changes
 SCALED: tuple[Term, ...] = ("decode", "prefill", "launch", "request")  # terms that are factors
 PRIOR: dict[Term, float] = {"decode": 0.3, "prefill": 0.5, "host": 1.0, "launch": 0.5, "request": 0.5}
 """How far a correction may well be: logarithm of a factor; the host's time as a share of the median time per token."""
 CONTRADICTION = 1.5  # times that a load of fewer users may be slower than one of more, by chance
 FACTORS = (0.5, 4.0)
-FAR_OFF = 20.0
-"""Times that predictions are off from which something was mistaken: the slowest host met (transformers') makes it 7."""
-MOST_HOST = 50.0
-"""Times the median time per token that a host may take for a step, or for the sequences of the largest batch."""
+FAR_OFF = 20.0  # times off that mean a mistake in the input: the slowest host met (transformers') is 7 × off
+MOST_HOST = 50.0  # median times per token that a host may take for a step, or for the sequences of the largest batch
 SAID: dict[Term, str] = {
     "decode": "decode factor", "prefill": "prompt factor", "host": "host's time", "launch": "launch factor",
     "request": "request factor",
@@ -71,8 +67,7 @@ class GroupResult(Noun):
     taught: NonNegativeInt
     judged: NonNegativeInt
     rows: PositiveInt
-    correction: Correction | None = None
-    """Fitted on the loads that taught alone: what the others were predicted with, and what the profile keeps."""
+    correction: Correction | None = None  # fitted on the loads that taught alone; what the profile keeps
     held_out: tuple[HeldOut, ...] = ()
     dropped: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()  # loads that contradict each other, or all that we know

@@ -31,8 +31,7 @@ from tokonomics.physics.calibration import Correction, Profile, is_profile, read
 from tokonomics.units import plural
 
 ROUNDED = 0.95  # share of the users whom Little's law must find for a window to count whole rounds
-CONTRADICTED = 0.1
-"""The same: of fewer, no round that was cut explains it, and nobody knows which of the figures is wrong."""
+CONTRADICTED = 0.1  # of fewer users, no cut round explains it, and nobody knows which figure is wrong
 
 FEWEST_FOR_P99 = 40  # requests of a load; of fewer, the 99th percentile is one request's luck
 

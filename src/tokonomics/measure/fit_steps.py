@@ -29,8 +29,7 @@ ROW_KNOTS = (32, 128)
 _FAR_DECODE, _FAR_PROMPT = 0.03, 0.3
 """Relative errors from which a step weighs less. Graphs repeat within 2 %; the host's slow spells (up to twice the
 usual time) are part of what requests wait for."""
-_BUSY_GAP_S = 1e-3
-"""The scheduler's pause between two steps is below 0.2 ms in the logs seen; longer is waiting for work."""
+_BUSY_GAP_S = 1e-3  # the scheduler's pause between steps is below 0.2 ms in the logs seen; longer is waiting for work
 _FEW = 20  # host-bound steps below which the host's time is a guess
 _ROUNDS = 200
 _SLIGHT = 1e-3  # weight of what is only assumed, beside one for each step

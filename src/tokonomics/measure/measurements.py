@@ -67,8 +67,7 @@ class RunFacts(Noun):
     requests: PositiveInt | None = Field(default=None, le=MOST_REQUESTS)
     spread: float | None = Field(default=None, ge=0, lt=1)
     """Lengths are uniform within this share around their mean (vLLM's --random-range-ratio)."""
-    warm_up: NonNegativeInt = 0
-    """Users who had an answer before the measured window opened; they went on until after it closed."""
+    warm_up: NonNegativeInt = 0  # users answered before the measured window opened; they went on until after it closed
     arrival_s: tuple[float, ...] = ()  # of each request, since the first; with its lengths
     input_tokens: tuple[PositiveInt, ...] = ()
     output_tokens: tuple[PositiveInt, ...] = ()
@@ -107,8 +106,7 @@ class Measurement(Noun):
     value: float = Field(ge=1e-9, le=1e12)  # for all GPUs together, or for one user
     source: str
     split: str = ""
-    length_share: float = Field(default=1.0, gt=0, le=1)
-    """Mean ÷ nominal length, where the source says the lengths vary."""
+    length_share: float = Field(default=1.0, gt=0, le=1)  # mean ÷ nominal length, where lengths vary
     statistic: Statistic = Statistic.mean
     run: RunFacts = RunFacts()
 

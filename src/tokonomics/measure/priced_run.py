@@ -78,8 +78,7 @@ class PointPrice(Noun):
     blended: PositiveFloat  # prompt and answer tokens alike
     output_only: PositiveFloat  # the whole bill over the answers alone
     input: PositiveFloat | None = None
-    output: PositiveFloat | None = None
-    """Prompts and answers by their modelled shares of the GPU's time; None without a model of it."""
+    output: PositiveFloat | None = None  # by the modelled shares of the GPU's time; None without a model of it
 
 
 class Scored(Noun):
@@ -107,10 +106,8 @@ class PricedRun(Noun):
     price: Price | None
     points: tuple[PricedPoint, ...]
     verdict: LoadVerdict
-    median_abs_error: dict[str, float]
-    """By figure ("ttft_s p99"), over the loads: the median size of predicted ÷ measured − 1."""
-    assumed_weights: str | None = None
-    """The checkpoint's own precision, where it was predicted in that because nobody stated one."""
+    median_abs_error: dict[str, float]  # by figure ("ttft_s p99"): the median of |predicted ÷ measured − 1| over loads
+    assumed_weights: str | None = None  # the checkpoint's own precision, where nobody stated one
 
 
 def machine_of(stated: Stated, said: Said) -> MeasuredMachine | None:

@@ -50,8 +50,7 @@ class ReplayedRun(Noun):
     requests: int
     fitted_on: tuple[str, ...]
     fit: StepFit
-    figures: dict[Figure, ReplayComparison | None]
-    """None where no request has the figure: answers of one token have no TPOT."""
+    figures: dict[Figure, ReplayComparison | None]  # None where no request has it: answers of one token have no TPOT
 
 
 class Replay(Noun):

@@ -22,8 +22,7 @@ from tokonomics.types import Noun
 
 Floats = NDArray[np.float64]
 
-PER_USER, FEWEST, MOST, AT_A_RATE = 10, 8, 5000, 500
-"""Requests of a run that does not say how many it had; ten a user is what InferenceMAX's recipes send."""
+PER_USER, FEWEST, MOST, AT_A_RATE = 10, 8, 5000, 500  # requests of a run that states none; 10 a user as InferenceMAX
 LEAST_SEQUENCES = 256  # benchmarks raise the engine's limit to the load they make; below this nobody lowers it
 _SEED = 0
 

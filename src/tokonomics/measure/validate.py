@@ -69,8 +69,7 @@ class Validation(Noun):
     rows: int
     predicted: int
     not_predicted: dict[str, int]  # rows without a prediction, by reason
-    splits: dict[str, int]
-    """Rows with one, by the split that their table names; ``calibrate`` taught the model, others did not."""
+    splits: dict[str, int]  # rows with a prediction, by split; ``calibrate`` taught the model, others did not
     overall: ErrorSummary | None
     groups: dict[str, dict[str, ErrorSummary]]  # by metric, GPU, engine, kind of model, source
     ranking: RankingScore

@@ -57,8 +57,7 @@ class BenchPrompts:
         self._target, self._model = target, model
         self._made: dict[tuple[int, str, bool], tuple[bytes, bytes]] = {}
         self.scale = Scale(0.0, 1.0)
-        self.extras: dict[str, object] = {"ignore_eos": True}
-        """Beyond the standard: answers of the length asked for. Left out for servers that refuse it."""
+        self.extras: dict[str, object] = {"ignore_eos": True}  # not standard: left out for servers that refuse it
         self.limit_name = "max_tokens"
 
     def request(self, input_tokens: int, output_tokens: int) -> bytes:

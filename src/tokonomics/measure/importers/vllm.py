@@ -33,8 +33,7 @@ REQUESTS = ("start_times", "input_lens", "output_lens", "ttfts")
 """Lists of ``--save-detailed`` without which requests cannot be told apart."""
 _ROUNDED = 1.05  # a run ends after its last answer; another tool may have rounded, vLLM itself writes every digit
 _TICK_S = 1e-3  # a clock that ticks no finer cannot tell arrivals apart
-_FAR, _NEAR_S = 0.1, 1e-3
-"""A printed figure contradicts the lists from this share on; vLLM makes it from the same numbers."""
+_FAR, _NEAR_S = 0.1, 1e-3  # from here on a printed figure contradicts the lists, of which vLLM makes it
 
 
 def matches(document: Any) -> bool:

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from tokonomics.errors import shorten
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
 
-MOST_COUNTED = 2.0**53
-"""A float counts every token up to here, which takes the fastest server centuries; one bad page must not spoil sums."""
+MOST_COUNTED = 2.0**53  # a float counts every token up to here; more is a bad page, which must not spoil sums
 _SAME_WORK = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank")
 _MODEL = ("model_name", "model")
 _GIVEN_UP = ("abort", "aborted", "error", "cancelled", "timeout")

@@ -24,8 +24,7 @@ from tokonomics.measure.meter.state import MeterTally
 
 APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
 SCHEMA = 2  # 1 had no ``failed_s``
-ROW_S = 300.0
-"""Spans are joined over so long: a report's edge inside a row moves its tokens by at most this and an interval."""
+ROW_S = 300.0  # spans are joined within so long: a report's edge inside a row moves its tokens by at most this
 LATEST_S, LONGEST_S = 253_402_300_800.0, 10 * 366 * 86_400.0
 """The end of the year 9999 as unix seconds, and ten years: a row beyond them is damaged, and has no end of hours."""
 MOST_HELD = 50_000  # spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes

@@ -20,8 +20,7 @@ from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, P
 from tokonomics.measure.meter.watch import LONG_S, Watch
 from tokonomics.units import SECONDS_PER_HOUR, plural
 
-NOW_S, LUMPY_NOW_S = 60.0, 300.0
-"""Most answers take less than five minutes (assumed), so that such a window holds more whole requests than cut ones."""
+NOW_S, LUMPY_NOW_S = 60.0, 300.0  # most answers take less than five minutes (assumed): a window holds whole requests
 LATE_S = 60.0  # a scrape may reach a Prometheus, or us through it, this much later than it was made
 DAY_S = 24 * SECONDS_PER_HOUR
 _NOTHING = MeterTally()

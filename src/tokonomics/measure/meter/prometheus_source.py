@@ -31,10 +31,8 @@ ENDED_WITHIN_S = 240.0
 """After its last scrape: Prometheus has marked the series of a target that is gone, and would still show the others."""
 PIECE_S = 600.0  # a choice: ten minutes of 300 replicas at 15 s are 230,000 samples, 10 MB of JSON
 _SMALLEST_PIECE_S = 10.0
-_OVERLAP_S = 60.0
-"""Read again at each question: samples that reach a central store by remote write come some seconds late."""
-NEWEST_WITHIN_S = 120.0
-"""A GPU whose newest sample is older is not there any more: exporters are scraped every 15 to 60 s."""
+_OVERLAP_S = 60.0  # read again at each question: samples that come by remote write are some seconds late
+NEWEST_WITHIN_S = 120.0  # a GPU without a newer sample is gone: exporters are scraped every 15 to 60 s
 
 
 class Scrape(NamedTuple):

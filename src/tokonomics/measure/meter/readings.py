@@ -47,16 +47,14 @@ class Reading:
     at: float  # unix seconds, by the meter's clock
     counters: Mapping[Counted, Series]
     started: float | None = None  # of the process, unix seconds by the server's clock
-    created: Series = field(default_factory=dict)
-    """When a series was made, by its name in ``counters``: later than before means that it began again at zero."""
+    created: Series = field(default_factory=dict)  # when each series was made: later than before means restarted at 0
     running: float | None = None
     waiting: float | None = None
     kv_share: float | None = None  # share of the KV cache in use, 0 to 1
     lumpy: bool = False  # tokens are counted only when a request ends
     moves_within: bool = False
     """A counter on the page moves while a request runs: when none has moved there was no work, whatever gauges say."""
-    tells_idle: bool = True
-    """False: nothing on the page moves or shows while a long request runs, so silence is not idleness."""
+    tells_idle: bool = True  # False: nothing on the page moves while a long request runs, so silence is not idleness
     labels: Mapping[str, str] = field(default_factory=dict)  # of the target, to group by: pod, namespace, tenant, team
 
     def total(self, kind: Counted) -> float:
@@ -69,8 +67,7 @@ class GpuReading(Noun):
     uuid: str
     name: str
     at: float = Field(exclude=True)
-    utilization: float | None = None
-    """Share of the time in which any kernel ran, 0 to 1: decode at batch 1 reads about 1."""
+    utilization: float | None = None  # share of the time in which any kernel ran: decode at batch 1 reads about 1
     power_w: float | None = None
     energy_j: float | None = None  # cumulative; starts again with the driver or the machine
     memory_used_bytes: float | None = None

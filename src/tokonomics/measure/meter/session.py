@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from tokonomics.measure.meter.prometheus_source import PrometheusSource
 
 Show = Callable[[MeterState], None]
-_LAST_MINUTES_S = 600.0
-"""Not all servers were scraped at the same time: read again what may be new of some; the book leaves the rest out."""
+_LAST_MINUTES_S = 600.0  # read again: not all servers were scraped at once; the ledger leaves out what it has
 _SAY_EVERY_S = 6 * 3600.0  # of the past, how much is read between two lines that say so: 28 of them for a week
 
 

@@ -27,8 +27,7 @@ from tokonomics.units import SECONDS_PER_HOUR
 STARVED_BELOW = 0.5  # of the planned batch: the planned one is a mean, so that less than it is no news (assumed)
 
 SAME_START_S = 0.5  # start times that differ by less are the same: no engine loads a model in less
-CLOCKS_APART_S = 120.0
-"""How far the server's clock and ours may differ (assumed; synchronised clocks differ by far less)."""
+CLOCKS_APART_S = 120.0  # between the server's clock and ours (assumed; synchronised ones differ by far less)
 
 
 class WatchedSpan(StrEnum):

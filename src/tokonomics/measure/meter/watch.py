@@ -14,15 +14,11 @@ from tokonomics.measure.meter.readings import Missed, Reading
 from tokonomics.measure.meter.spans import Span, WatchedSpan, carried, empty_spans, is_stranger, spans_between
 
 CLOCK_SLACK_S = 2.0  # by which labels and the wall clock may differ before labels skip: clocks are slewed all the time
-SET_BACK_S = 3600.0
-"""Labels that are ahead by more were written by a clock that was wrong; a summer time that is set back is an hour."""
-LONG_S = 120.0
-"""Longer than this without a reading, or a miss, nobody looked: a machine that slept, or a scraper that was down."""
+SET_BACK_S = 3600.0  # labels further ahead were written by a wrong clock; the end of summer time is an hour
+LONG_S = 120.0  # without a reading or a miss for longer, nobody looked: a machine slept, or a scraper was down
 LONGEST_INTERVAL_S = 300.0  # Prometheus shows no sample that is older, so that nobody scrapes less often
-MOST_AWAY_S = 31 * 86_400.0
-"""After a longer absence the machine was hardly paid for all the while, or a clock was wrong: counting starts anew."""
-STRANGERS_BELIEVED = 3
-"""After so many readings in a row of one other process, it is the server now, counted from the first of them."""
+MOST_AWAY_S = 31 * 86_400.0  # after a longer absence the machine was hardly paid for, or a clock was wrong: start anew
+STRANGERS_BELIEVED = 3  # readings in a row of one other process, after which it is the server, from the first of them
 
 
 class Watch:
@@ -40,8 +36,7 @@ class Watch:
         self._booked_usd_per_hour = mark.usd_per_hour if mark else usd_per_hour
         self.readings: dict[str, Reading] = dict(mark.readings) if mark else {}
         self.until: float | None = mark.until if mark else None
-        self.named: Reading | None = None
-        """The reading that told the model of a server whose model was not known; for whoever keeps sums by model."""
+        self.named: Reading | None = None  # the reading that told the model of a server whose model was not known
         self.misses = 0
         self.up = False
         self.said: str | None = None
