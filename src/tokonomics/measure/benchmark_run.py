@@ -66,8 +66,7 @@ class Outside(Noun):
 
 
 class LoadPoint(Noun):
-    concurrency: PositiveInt | None = Field(default=None, le=10**6)
-    """Users who each send a request when the last is answered."""
+    concurrency: PositiveInt | None = Field(default=None, le=10**6)  # users; each sends the next request when answered
     rate: PositiveFloat | None = Field(default=None, le=1e9)  # requests a second; neither: all at once
     requests_per_s: PerSecond
     input_tokens_per_s: PerSecond  # of answered requests, cached tokens included

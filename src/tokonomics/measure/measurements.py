@@ -65,8 +65,7 @@ class RunFacts(Noun):
     """What is known of the run behind a figure, of one replica; the rows of one load share it."""
 
     requests: PositiveInt | None = Field(default=None, le=MOST_REQUESTS)
-    spread: float | None = Field(default=None, ge=0, lt=1)
-    """Lengths are uniform within this share around their mean (vLLM's --random-range-ratio)."""
+    spread: float | None = Field(default=None, ge=0, lt=1)  # lengths are uniform within mean × (1 ± this)
     warm_up: NonNegativeInt = 0  # users answered before the measured window opened; they went on until after it closed
     arrival_s: tuple[float, ...] = ()  # of each request, since the first; with its lengths
     input_tokens: tuple[PositiveInt, ...] = ()

@@ -52,8 +52,7 @@ class Reading:
     waiting: float | None = None
     kv_share: float | None = None  # share of the KV cache in use, 0 to 1
     lumpy: bool = False  # tokens are counted only when a request ends
-    moves_within: bool = False
-    """A counter on the page moves while a request runs: when none has moved there was no work, whatever gauges say."""
+    moves_within: bool = False  # a counter moves while a request runs: none moved means no work, whatever gauges say
     tells_idle: bool = True  # False: nothing on the page moves while a long request runs, so silence is not idleness
     labels: Mapping[str, str] = field(default_factory=dict)  # of the target, to group by: pod, namespace, tenant, team
 
