@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
+from itertools import accumulate, count, islice
 from time import perf_counter, process_time
 
 from tokonomics import __version__
@@ -256,13 +256,9 @@ class _Bench:
             columns = (trace.arrival_s.tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist())
             # A request whose log has no answer still asks for one token: servers refuse none.
             return ((at, self.prompts.request(tokens, max(1, out))) for at, tokens, out in zip(*columns, strict=True))
-        return islice(self._random_arrivals(rate or 1.0), self.asked.budget.requests)
-
-    def _random_arrivals(self, rate: float) -> Iterator[tuple[float, bytes]]:
-        chance, at = random.Random(self.asked.seed), 0.0
-        while True:
-            yield at, self.prompts.request(self.asked.input_tokens, self.asked.output_tokens)
-            at += chance.expovariate(rate)
+        chance, lengths = random.Random(self.asked.seed), (self.asked.input_tokens, self.asked.output_tokens)
+        arrivals = accumulate((chance.expovariate(rate or 1.0) for _ in count()), initial=0.0)
+        return ((at, self.prompts.request(*lengths)) for at in islice(arrivals, self.asked.budget.requests))
 
     def _finished(
         self, window: LoadWindow, stopping: Stopping, *, concurrency: int | None = None, rate: float | None = None

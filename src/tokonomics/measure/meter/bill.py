@@ -103,9 +103,9 @@ def duration(text: str, field: str, may_be_date: bool = False) -> float | None:
     return seconds
 
 
-def bill_csv(made: Bill, path: Path) -> None:
+def bill_csv(of: Bill, path: Path) -> None:
     """Writes the lines as a table for a spreadsheet; whole or not at all."""
     with whole(path, option("csv", shorten(path.name))) as unfinished, unfinished.open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow([*made.by, *MeterTally().model_dump()])
-        rows.writerows([*line.group, *line.sums.model_dump().values()] for line in made.lines)
+        rows.writerow([*of.by, *MeterTally().model_dump()])
+        rows.writerows([*line.group, *line.sums.model_dump().values()] for line in of.lines)

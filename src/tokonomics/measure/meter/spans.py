@@ -18,6 +18,7 @@ does not count as read.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from tokonomics.measure.meter.engines import PREFERENCE
 from tokonomics.measure.meter.readings import Counted, Reading, Series
@@ -75,34 +76,32 @@ _SHARED = ("seconds", "usd", "server_s", "busy_s", "failed_s", "running_s", "run
 SUMS = (*_SHARED, *_COUNTS)  # what is added when two stretches become one
 
 
-def spans_between(
-    before: Mapping[str, Reading],
-    now: Sequence[Reading],
-    start: float,
-    seconds: float,
-    watched: WatchedSpan,
-    usd_per_hour: float,
-) -> list[Span]:
+class Stretch(NamedTuple):
+    """Paid time of a whole server, as its spans begin."""
+
+    watched: WatchedSpan
+    start: float
+    seconds: float
+    usd_per_hour: float
+
+
+def spans_between(before: Mapping[str, Reading], now: Sequence[Reading], stretch: Stretch) -> list[Span]:
     """The spans of a server's models up to readings that came; its price is split by the tokens of each."""
     counted = [(reading, increases(before.get(reading.model), reading)) for reading in now]
     tokens = [more.get(Counted.input_total, 0.0) + more.get(Counted.output, 0.0) for _, more in counted]
     total = sum(tokens)
     shares = [own / total if total > 0 else 1 / len(tokens) for own in tokens]
     return [
-        _span(before.get(reading.model), reading, more, start, seconds, watched, usd_per_hour, share)
+        _span(before.get(reading.model), reading, more, stretch, share)
         for (reading, more), share in zip(counted, shares, strict=True)
     ]
 
 
-def empty_spans(
-    last: Sequence[Reading], start: float, seconds: float, watched: WatchedSpan, usd_per_hour: float
-) -> list[Span]:
+def empty_spans(last: Sequence[Reading], stretch: Stretch) -> list[Span]:
     """Paid time of which nothing is known."""
-    usd, server_s = usd_per_hour * seconds / SECONDS_PER_HOUR / len(last), seconds / len(last)
-    return [
-        Span(*_who(reading), watched, start, seconds, usd_per_hour, usd, server_s, labels=reading.labels)
-        for reading in last
-    ]
+    models = len(last) or 1
+    usd, server_s = stretch.usd_per_hour * stretch.seconds / SECONDS_PER_HOUR / models, stretch.seconds / models
+    return [Span(*(*_who(reading), *stretch, usd, server_s), labels=reading.labels) for reading in last]
 
 
 def _who(reading: Reading) -> tuple[str, str, str]:
@@ -122,15 +121,9 @@ _WORK = (Counted.work, Counted.input_total, Counted.output, Counted.answered, Co
 
 
 def _span(
-    before: Reading | None,
-    now: Reading,
-    counted: Mapping[Counted, float],
-    start: float,
-    seconds: float,
-    watched: WatchedSpan,
-    usd_per_hour: float,
-    share: float,
+    before: Reading | None, now: Reading, counted: Mapping[Counted, float], stretch: Stretch, share: float
 ) -> Span:
+    watched, _, seconds, usd_per_hour = stretch
     busy_s = _busy_s(before, now, counted, seconds) if watched is WatchedSpan.seen else 0.0
     readings = (before, now) if before is not None else (now,)
     gauges = [reading.running for reading in readings if reading.running is not None]
@@ -139,7 +132,7 @@ def _span(
     ended = counted.get(Counted.answered, 0.0) + failed
     usd, server_s = usd_per_hour * seconds / SECONDS_PER_HOUR * share, seconds * share
     return Span(
-        *(*_who(now), watched, start, seconds, usd_per_hour, usd, server_s),
+        *(*_who(now), *stretch, usd, server_s),
         busy_s=busy_s * share,
         failed_s=busy_s * share * failed / ended if ended > 0 else 0.0,
         # A gauge read at random times has the mean of the whole stretch, so it weighs with all of it.

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tokonomics.measure.meter.ledger import Mark
 from tokonomics.measure.meter.readings import Missed, Reading
-from tokonomics.measure.meter.spans import Span, WatchedSpan, carried, empty_spans, is_stranger, spans_between
+from tokonomics.measure.meter.spans import Span, Stretch, WatchedSpan, carried, empty_spans, is_stranger, spans_between
 
 CLOCK_SLACK_S = 2.0  # by which labels and the wall clock may differ before labels skip: clocks are slewed all the time
 SET_BACK_S = 3600.0  # labels further ahead were written by a wrong clock; the end of summer time is an hour
@@ -64,10 +64,10 @@ class Watch:
             self._intervals.append(readings[0].at - self.last_at)
         said = "the last meter ended more than a month ago: counting starts anew" if anew else None
         if self.until is not None:
-            start, seconds, watched = self._stretch(wall, steady)
-            said = "the clock was set back by more than an hour" if start < self.until else said
-            spans = spans_between(self.readings, readings, start, seconds, watched, self._price())
-            self.until = start + seconds
+            stretch = self._stretch(self.until, wall, steady)
+            said = "the clock was set back by more than an hour" if stretch.start < self.until else said
+            spans = spans_between(self.readings, readings, stretch)
+            self.until = stretch.start + stretch.seconds
             self.readings |= {reading.model: carried(self.readings.get(reading.model), reading) for reading in readings}
         else:
             self.until = wall
@@ -86,10 +86,11 @@ class Watch:
             self.until, self._steady, self._missing = wall, steady, True
         if self._steady is None and wall - self.until > MOST_AWAY_S:
             return []
-        start, seconds, watched = self._stretch(wall, steady)
-        watched = WatchedSpan.gap if watched is WatchedSpan.seen else watched
-        spans = empty_spans(self.current, start, seconds, watched, self._price())
-        self.until, self._steady, self._missing = start + seconds, self._later(steady), True
+        stretch = self._stretch(self.until, wall, steady)
+        if stretch.watched is WatchedSpan.seen:
+            stretch = stretch._replace(watched=WatchedSpan.gap)
+        spans = empty_spans(self.current, stretch)
+        self.until, self._steady, self._missing = stretch.start + stretch.seconds, self._later(steady), True
         return spans
 
     def _later(self, steady: float) -> float:
@@ -113,20 +114,15 @@ class Watch:
         usual_s = min(self._intervals) if len(self._intervals) == 2 and self._after_patience is WatchedSpan.gap else 0.0
         return max(self._patience_s, 1.5 * min(usual_s, LONGEST_INTERVAL_S))
 
-    def _price(self) -> float:
-        """An absence costs what the server cost before it."""
-        return self._booked_usd_per_hour if self._steady is None else self.usd_per_hour
-
-    def _stretch(self, wall: float, steady: float) -> tuple[float, float, WatchedSpan]:
-        assert self.until is not None
+    def _stretch(self, until: float, wall: float, steady: float) -> Stretch:
+        """The time since ``until``; an absence costs what the server cost before it."""
         if self._steady is None:
-            return self.until, max(0.0, wall - self.until), WatchedSpan.away
+            return Stretch(WatchedSpan.away, until, max(0.0, wall - until), self._booked_usd_per_hour)
         seconds = max(0.0, steady - self._steady)
-        skipped = wall - seconds - self.until
-        start = self.until + skipped if skipped > CLOCK_SLACK_S or skipped < -SET_BACK_S else self.until
-        if self._missing:
-            return start, seconds, WatchedSpan.gap
-        return start, seconds, WatchedSpan.seen if seconds <= self.patience_s else self._after_patience
+        skipped = wall - seconds - until
+        start = until + skipped if skipped > CLOCK_SLACK_S or skipped < -SET_BACK_S else until
+        watched = WatchedSpan.seen if seconds <= self.patience_s else self._after_patience
+        return Stretch(WatchedSpan.gap if self._missing else watched, start, seconds, self.usd_per_hour)
 
     def _named(self, readings: Sequence[Reading]) -> Sequence[Reading]:
         """A server that names its model on another page may fail to: its counters are still the same ones."""

@@ -139,13 +139,10 @@ def matrix_points(quick: bool) -> list[tuple[int, int, int]]:
     """(m, n, k) of the products to time; the large strides first, so that a run cut short has seen all sizes."""
     rows, matrices = (ROWS[::2] + ROWS[-1:], MATRICES[::2]) if quick else (ROWS, MATRICES)
     every = [(m, n, k) for n, k in matrices for m in rows]
-    return stack_points(quick) + [point for start in (0, 2, 1, 3) for point in every[start::4]]
-
-
-def stack_points(quick: bool) -> list[tuple[int, int, int]]:
-    """The products of ``STACKS``: what is left of their layers lies between them."""
+    # Those of ``STACKS`` too: what is left of their layers lies between them.
     stacks = list(STACKS.values())[: 1 if quick else None]
-    return [(m, n, k) for stack in stacks for m in stack.batches for n, k in stack.products]
+    stacked = [(m, n, k) for stack in stacks for m in stack.batches for n, k in stack.products]
+    return stacked + [point for start in (0, 2, 1, 3) for point in every[start::4]]
 
 
 def decode_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int]]:

@@ -110,11 +110,11 @@ def measure(
     import torch
 
     begin = time.monotonic()
-    made: Row = {
+    document: Row = {
         "kind": KIND, "schema_version": SCHEMA_VERSION, "made": time.strftime("%Y-%m-%d"), "quick": bench.quick,
         "machine": kernels.machine(bench.device), "seconds": {}, "failures": {}, "cut_short": [],
     }  # fmt: skip
-    made |= {name: [] for name in names}
+    document |= {name: [] for name in names}
     with torch.no_grad():
         for name in names:
             section, started = SECTIONS[name], time.monotonic()
@@ -124,31 +124,31 @@ def measure(
                 rows = section.rows(bench)
                 while True:
                     if show:
-                        show(section.says, len(made[name]), begin + seconds - time.monotonic())
+                        show(section.says, len(document[name]), begin + seconds - time.monotonic())
                     if time.monotonic() > until:
-                        made["cut_short"].append(name)
+                        document["cut_short"].append(name)
                         rows.close()  # type: ignore[attr-defined]
                         break
                     row = next(rows, None)
                     if row is None:
                         break
-                    made[name].append(row)
+                    document[name].append(row)
                     if time.monotonic() - written > 5:
                         written = time.monotonic()
-                        save(made)
+                        save(document)
             except Exception as error:  # one section's failure must not cost the others
-                made["failures"][name] = f"{type(error).__name__}: {str(error)[:800]}"
-            made["seconds"][name] = round(time.monotonic() - started, 1)
+                document["failures"][name] = f"{type(error).__name__}: {str(error)[:800]}"
+            document["seconds"][name] = round(time.monotonic() - started, 1)
             rows = iter(())
             free(bench)
-            save(made)
-    return made
+            save(document)
+    return document
 
 
-def write(made: Row, path: Path) -> None:
+def write(document: Row, path: Path) -> None:
     """One row a line; never half a file."""
     parts = []
-    for name, value in made.items():
+    for name, value in document.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             lines = ",\n".join(json.dumps({key: _rounded(cell) for key, cell in row.items()}) for row in value)
             parts.append(f"{json.dumps(name)}: [\n{lines}\n]")
@@ -196,8 +196,8 @@ def main() -> int:
             sys.stderr.flush()
             last[0] = says
 
-    made = measure(bench, names, options.seconds, lambda done: write(done, options.out), show)
-    shown = {"seconds": made["seconds"], "failures": made["failures"], "cut_short": made["cut_short"]}
+    document = measure(bench, names, options.seconds, lambda done: write(done, options.out), show)
+    shown = {"seconds": document["seconds"], "failures": document["failures"], "cut_short": document["cut_short"]}
     sys.stderr.write(json.dumps(shown, indent=1) + "\n")
     return 0
 
