@@ -154,7 +154,7 @@ def tpot(first_s: float | None, last_s: float | None, output_tokens: int) -> flo
 
 
 def latencies(values: Sequence[float] | ArrayLike, weights: ArrayLike | None = None) -> Latencies | None:
-    """Mean and percentiles; with weights, a value counts so many times."""
+    """Mean and percentiles; with weights, a value counts that many times."""
     seen = np.asarray(values, dtype=np.float64)
     if not len(seen):
         return None

@@ -61,7 +61,7 @@ class EngineLog:
     runs: Mapping[str, EngineRun]
 
     def padded(self, batch: Whole) -> Whole:
-        """The batch a decode step of so many sequences is run at."""
+        """The batch that a decode step is padded to."""
         if not self.buckets:
             return batch
         sizes = np.array(self.buckets)

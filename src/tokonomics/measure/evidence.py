@@ -12,6 +12,7 @@ has no such window: it is simulated as it was, with its beginning and its end.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,24 +61,23 @@ def read_evidence(paths: Sequence[Path], said: Said, command: str) -> Evidence:
             _add_timings(found, document, said, command, where)  # type: ignore[arg-type]
         elif is_step_log(document):
             _add_steps(found, document, said, where)  # type: ignore[arg-type]
-        elif path.name.lower().endswith((".csv", ".csv.gz")) or (
-            isinstance(document, dict) and "rows" in document and "gpu" in document
-        ):
+        elif _is_table(path) or (isinstance(document, dict) and {"rows", "gpu"} <= document.keys()):
             _add_rows(found, read_measurements(path), said)
         else:
             _add_run(found, read_run(path), said, where)
     return found
 
 
+def _is_table(path: Path) -> bool:
+    return path.name.lower().endswith((".csv", ".csv.gz"))
+
+
 def _json(path: Path) -> object:
     """The document of a JSON file; None for anything else."""
-    text = read_text(path)
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    with suppress(ValueError, RecursionError):
+        text = read_text(path)
+        return json.loads(text) if text.lstrip().startswith("{") else None
+    return None
 
 
 def _add_timings(found: Evidence, timings: Mapping[str, Any], said: Said, command: str, where: str) -> None:
@@ -108,7 +108,7 @@ def _add_rows(found: Evidence, rows: Sequence[Measurement | Unread], said: Said)
         if isinstance(row, Unread):
             found.unread.append(row)
         elif wanted is None or _gpu_key(row.gpu) == wanted:
-            named = row.engine and not _known_engine(row.engine)  # by a name we do not know
+            named = said.engine and row.engine and not _known_engine(row.engine)  # by a name we do not know
             changes = {"model": said.model, "weights": said.weights, "engine": said.engine if named else None}
             found.rows.append(row.model_copy(update={name: value for name, value in changes.items() if value}))
 
@@ -174,15 +174,12 @@ def _whole_rounds(point: LoadPoint) -> LoadPoint:
 
 
 def _gpu_key(name: str) -> str:
-    try:
+    with suppress(UnknownName):
         return find_gpu(name).key
-    except UnknownName:
-        return name
+    return name
 
 
 def _known_engine(name: str) -> bool:
-    try:
-        engine_named(name)
-    except TokonomicsError:
-        return False
-    return True
+    with suppress(TokonomicsError):
+        return bool(engine_named(name))
+    return False

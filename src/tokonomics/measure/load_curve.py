@@ -19,7 +19,7 @@ MOST_ERRORS = 0.01
 MOST_APART = 1.25  # between mean lengths of loads that count as equal: means of a few drawn lengths differ by chance
 
 
-class KeptLoad(Noun):
+class MeasuredSlo(Noun):
     slo: str = Field(alias="promise")
     objective_s: float = Field(alias="promised_s")
     measured_s: float | None  # None where the source does not have this statistic: not met
@@ -43,15 +43,15 @@ class LoadVerdict(Noun):
     knee: int | None
     best: int | None  # as in ``groups``, where there is one; None where lengths differ
     groups: tuple[EqualLengths, ...]
-    slos: tuple[tuple[KeptLoad, ...], ...] = Field((), alias="promises")  # of each load
+    slos: tuple[tuple[MeasuredSlo, ...], ...] = Field((), alias="promises")  # of each load
 
 
-def keeps(point: LoadPoint, slos: Sequence[Slo]) -> tuple[KeptLoad, ...]:
-    return tuple(KeptLoad(slo=str(slo), objective_s=slo.seconds, measured_s=_measured(point, slo)) for slo in slos)
+def slos_at(point: LoadPoint, slos: Sequence[Slo]) -> tuple[MeasuredSlo, ...]:
+    return tuple(MeasuredSlo(slo=str(slo), objective_s=slo.seconds, measured_s=_measured(point, slo)) for slo in slos)
 
 
 def holds(point: LoadPoint, slos: Sequence[Slo]) -> bool:
-    return point.error_share <= MOST_ERRORS and all(keep.kept for keep in keeps(point, slos))
+    return point.error_share <= MOST_ERRORS and all(slo.kept for slo in slos_at(point, slos))
 
 
 def judge(points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], slos: Sequence[Slo] = ()) -> LoadVerdict:
@@ -74,7 +74,7 @@ def judge(points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], slo
         knee=alone.knee if alone else None,
         best=alone.best if alone else None,
         groups=tuple(groups),
-        slos=tuple(keeps(point, slos) for point in points) if slos else (),
+        slos=tuple(slos_at(point, slos) for point in points) if slos else (),
     )
 
 

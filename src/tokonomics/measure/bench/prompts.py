@@ -28,13 +28,13 @@ _OWN_WORDS = 12  # at the start of a prompt: 100 words to the twelfth power is m
 
 
 class Scale(NamedTuple):
-    """What the server counts: so many tokens for its template, and so many for each word."""
+    """What the server counts: tokens of its template, and tokens for each word."""
 
     fixed_tokens: float
     tokens_per_word: float
 
     def words(self, tokens: int) -> int:
-        """How many words make about so many tokens; at least one."""
+        """How many words make about that many tokens; at least one."""
         return max(1, round((tokens - self.fixed_tokens) / self.tokens_per_word))
 
 
@@ -64,7 +64,7 @@ class BenchPrompts:
         return self.of_words(self.scale.words(input_tokens), output_tokens)
 
     def of_words(self, words: int, output_tokens: int) -> bytes:
-        """The body of a request whose prompt has exactly so many words."""
+        """The body of a request whose prompt has exactly this many words."""
         own = min(words, _OWN_WORDS)
         more = words - own
         parts = [" ".join(self._random.choices(WORDS, k=own)).encode()]

@@ -17,11 +17,11 @@ _ROUNDED = 0.05  # by which percentiles of a few requests, found in different wa
 
 
 class ResultFields:
-    """An object of the document, and where it is."""
+    """An object of a file, and where it is."""
 
     def __init__(self, values: Any, where: str, path: str = "") -> None:
         if not isinstance(values, Mapping):
-            raise BadInput(f"'{path or 'the document'}' is not an object with fields", where=where)
+            raise BadInput(f"'{path or 'the file'}' is not an object with fields", where=where)
         self.values: Mapping[str, Any] = values
         self.where = where
         self.path = path
@@ -163,7 +163,7 @@ def _named_spread(fields: ResultFields, pattern: str, kind: str, unit_s: float) 
 
 
 def users_of(limit: int | None, requests: int) -> dict[str, Any]:
-    """A load of so many users at once, of whom no more are ever at work than there are requests."""
+    """A load of users at once; no more of them are ever at work than there are requests."""
     if limit is None or limit <= requests:
         return {"concurrency": limit}
     were = "was" if requests == 1 else "were"

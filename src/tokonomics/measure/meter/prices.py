@@ -35,7 +35,7 @@ class Prices:
 
 
 def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
-    """``gpu=L4:0.80`` or ``http://gpu2:8000:0.80``, of one GPU-hour, as prices of servers with so many GPUs."""
+    """``gpu=L4:0.80`` or ``http://gpu2:8000:0.80``, of one GPU-hour, as prices of servers with ``gpus`` GPUs."""
     from tokonomics.measure.meter.scrape import address_of
     from tokonomics.money.cost import require_positive
 
