@@ -1,4 +1,4 @@
-"""Every figure the two founding documents state, recomputed with the product's own functions.
+"""Every figure that two published articles state, recomputed with the product's own functions.
 
 ``CLAIMS`` is what ``docs/claims.md`` is made from. A claim that is arithmetic has a figure here; one that is a
 property of someone's traffic says which capability measures it.
@@ -334,7 +334,7 @@ CLAIMS = (
 def claims_page() -> str:
     """docs/claims.md: statement, our figure, verdict."""
     lines = [
-        "# The documents' figures, recomputed",
+        "# Published figures, recomputed",
         "",
         'The product starts from two articles on the cost of LLM tokens ("LLM Inference Cost: Tokens/Dollar" and one on GPU cost per',
         "token). This page recomputes every figure they state",

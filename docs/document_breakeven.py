@@ -1,4 +1,4 @@
-"""The document's table of hosting against an API, recomputed: whole replicas, and the engineers that it leaves out."""
+"""A published table of hosting against an API, recomputed: whole replicas, and the engineers that it leaves out."""
 
 from tokonomics.catalog.apis import find_api
 from tokonomics.money.api_bill import ApiBill, api_bill
@@ -9,15 +9,15 @@ from tokonomics.units import count, usd
 DOCUMENT = kind_of_equation("4×A100, 16 bits", 2.21, 4, 2400, 0.7)
 OPTIMISED = kind_of_equation("2×A100, INT4", 2.21, 2, 1800, 0.7)
 SMALL = kind_of_equation("7B on 1×A100", 2.21, 1, 2900, 0.7)
-"""Prices, speeds and the planning utilisation as the document states them ("LLM Inference Cost: Tokens/Dollar")."""
+"""Prices, speeds and the planning utilisation as the article states them ("LLM Inference Cost: Tokens/Dollar")."""
 OPEN_HOST = "groq:llama-3.3-70b-versatile"
 """A host of the very model that would be hosted."""
 SALARY = 200_000
-"""Dollars a year: the middle of the document's $150–250K."""
+"""Dollars a year: the middle of the article's $150–250K."""
 
 
 def half_and_half(name: str) -> ApiBill:
-    """An API's price for the mix the document's bill stands for: as many tokens in as out."""
+    """An API's price for the mix the article's bill stands for: as many tokens in as out."""
     return api_bill(find_api(name), make_trace([0.0], [1000], [1000]))
 
 

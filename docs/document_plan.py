@@ -1,4 +1,4 @@
-"""The plan for the document's own scenario, next to its right-sizing table."""
+"""The plan for a published scenario, next to its right-sizing table."""
 
 from pathlib import Path
 
@@ -24,12 +24,12 @@ STATED = {
 RATE = 50
 """Enough that whole replicas hardly matter."""
 LENGTHS = ("512", "512")
-"""The document names none; the shape of the traffic its throughput figures are usually quoted for."""
-PROMISE = "ttft_p99=1,tpot_p99=50ms"
+"""The article names none; the shape of the traffic its throughput figures are usually quoted for."""
+SLO = "ttft_p99=1,tpot_p99=50ms"
 
 
 def document_table() -> str:
-    """Markdown: what the document states for Llama-2-7B, what the plan finds, and why they differ."""
+    """Markdown: what the article states for Llama-2-7B, what the plan finds, and why they differ."""
     lines = [
         "| GPU | $/h | stated tok/s | stated $/Mtok | ours, offline: tok/s | $/Mtok output | $/Mtok all | batch | "
         "with the SLO: $/Mtok all | TPOT p99 | what limits it |",
@@ -37,7 +37,7 @@ def document_table() -> str:
     ]
     for offer in read_offers(OFFERS):
         rate, price = STATED[offer.gpu]
-        full, kept = _best(offer, ()), _best(offer, parse_slos(PROMISE))
+        full, kept = _best(offer, ()), _best(offer, parse_slos(SLO))
         lines.append(
             f"| {offer.gpu} | ${offer.usd_per_hour:.2f} | {rate:,} | ${price:.2f} | {_offline(full)} | {_objectives(kept)} |"
         )
@@ -68,5 +68,5 @@ def _offline(row: Candidate | None) -> str:
 
 def _objectives(row: Candidate | None) -> str:
     if row is None:
-        return "no fleet keeps it | – | –"
+        return "no fleet meets it | – | –"
     return f"{usd(row.usd_per_mtok.blended)} | {seconds(row.tpot_s.p99 or 0.0)} | {row.limited_by}"
