@@ -21,11 +21,10 @@ from datetime import date
 from pathlib import Path
 from time import perf_counter, process_time
 
+from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.client import Client
-from tokonomics.measure.bench.loads import LoadWindow, closed_loop, point_of
+from tokonomics.measure.bench.loads import Budget, LoadWindow, Stopping, closed_loop, point_of
 from tokonomics.measure.bench.prompts import BenchPrompts
-from tokonomics.measure.bench.stopping import Budget, Stopping
-from tokonomics.measure.bench.target import target
 
 RESULTS = Path(__file__).parent / "results" / "client.json"
 USERS, REQUESTS, PROMPT_WORDS, REPEATS = 64, 5000, 512, 3

@@ -21,10 +21,10 @@ from typing import Any
 from tokonomics.clock import today
 from tokonomics.errors import TokonomicsError
 from tokonomics.measure.calibrate import GroupResult, calibrate, errors, held_out_loads, load_of
-from tokonomics.measure.evidence import Said, read_evidence
+from tokonomics.measure.evidence import read_evidence
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
-from tokonomics.measure.priced_run import MeasuredMachine, measurements_of
+from tokonomics.measure.priced_run import MeasuredMachine, Said, measurements_of
 from tokonomics.measure.validate import predict
 from tokonomics.physics.calibration import Profile, read_profile, using
 

@@ -17,10 +17,10 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
+from tokonomics.measure.addresses import target
+from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import BenchSettings, run_bench
-from tokonomics.measure.bench.save import save_run
-from tokonomics.measure.bench.stopping import Budget
-from tokonomics.measure.bench.target import target
+from tokonomics.measure.importers.own import save_run
 
 START_S = 240
 

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tokonomics.measure.probe.clock import GpuClock
+from tokonomics.measure.probe.kernels import GpuClock
 from tokonomics.measure.probe.shapes import KernelShape
 from tokonomics.measure.probe.transformer import Model
 

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from tokonomics.errors import TokonomicsError
-from tokonomics.measure.bench.stream import BadAnswer
+from tokonomics.measure.bench.client import BadAnswer
 
 CPU_S = 10.0
 """A choice: thousands of times what a file of a few kilobytes takes."""

@@ -131,8 +131,7 @@ PLAN = json.dumps(
 
 
 def read_metrics(path: Path) -> object:
-    from tokonomics.measure.meter.engines import FINDER, readings_of
-    from tokonomics.measure.meter.pages import prefixes_of, samples_of
+    from tokonomics.measure.meter.engines import FINDER, prefixes_of, readings_of, samples_of
     from tokonomics.measure.meter.readings import Missed
 
     try:
@@ -234,7 +233,7 @@ MATRIX = json.dumps(
 
 
 def read_stream(path: Path) -> object:
-    from tokonomics.measure.bench.stream import AnswerStream
+    from tokonomics.measure.bench.client import AnswerStream
 
     body, stream = path.read_bytes(), AnswerStream()
     step = max(1, len(body) // 7)
@@ -262,7 +261,7 @@ STREAM = b"".join(
 
 def read_refusal(path: Path) -> object:
     """The body of an error: whatever it is, one short line of it is told."""
-    from tokonomics.measure.bench.stream import BadAnswer, said
+    from tokonomics.measure.bench.client import BadAnswer, said
 
     try:
         document = json.loads(path.read_bytes())

@@ -218,7 +218,7 @@ def some_run() -> Any:
 
 
 def write_run(folder: Path, turn: int) -> None:
-    from tokonomics.measure.bench.save import save_run
+    from tokonomics.measure.importers.own import save_run
 
     save_run(some_run().model_copy(update={"notes": (str(turn),) * ROWS}), folder / "run.json")
 

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tokonomics.measure.meter.engines import FINDER, readings_of
-from tokonomics.measure.meter.pages import samples_of
+from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.readings import Missed, Reading
 
 BEGIN = 1_794_700_800.0

@@ -61,7 +61,7 @@ def test_every_alert_has_a_case_that_fires() -> None:
 
 
 def test_rules_ask_only_for_metrics_that_we_expose_or_record() -> None:
-    known = {family.sample_name for family in FAMILIES} | {rule["record"] for rule in rules() if "record" in rule}
+    known = {family.name for family in FAMILIES} | {rule["record"] for rule in rules() if "record" in rule}
     asked = {name for rule in rules() for name in re.findall(r"\bllm[_:][a-zA-Z0-9_:]+", rule["expr"])}
     assert asked <= known
 

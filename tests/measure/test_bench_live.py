@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.measure.tiny_llama import counters, llama_server
 
+from tokonomics.measure.addresses import target
+from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import BenchSettings, run_bench
-from tokonomics.measure.bench.stopping import Budget
-from tokonomics.measure.bench.target import target
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.measure.importers.recognise import read_run
 

@@ -13,7 +13,7 @@ from tokonomics.measure.meter.gpu import (
     NoGpuSeen,
     NvmlSource,
     electricity_usd,
-    energy_used,
+    joules_used,
     physical_gpus,
     read_dcgm_page,
     read_nvml,
@@ -198,9 +198,7 @@ def test_slices_of_a_mig_gpu_are_told_apart_but_its_energy_counts_once() -> None
     readings = read_dcgm_page(page(*slices), 0.0)
     assert [(reading.labels["mig_id"], reading.utilization) for reading in readings] == [("1", 0.9), ("2", 0.1)]
     later = [reading.model_copy(update={"energy_j": 9.0, "at": 10.0}) for reading in readings]
-    used = energy_used(readings, later)
-    assert used.joules == pytest.approx(4.0)
-    assert used.gpus_counted == 1
+    assert joules_used(readings, later) == pytest.approx(4.0)
 
 
 def test_pods_that_share_a_gpu_are_told_apart_but_its_power_counts_once() -> None:
@@ -240,23 +238,20 @@ def known(at: float, **more: Any) -> GpuReading:
 
 
 def test_a_kilowatt_for_an_hour_costs_what_a_kwh_costs() -> None:
-    used = energy_used([known(0.0, energy_j=1e6)], [known(3600.0, energy_j=1e6 + 1000 * 3600)])
-    assert electricity_usd(used.joules, 0.12) == pytest.approx(0.12)
+    used_j = joules_used([known(0.0, energy_j=1e6)], [known(3600.0, energy_j=1e6 + 1000 * 3600)])
+    assert electricity_usd(used_j, 0.12) == pytest.approx(0.12)
 
 
 def test_a_counter_that_began_again_gives_what_it_counted_since() -> None:
-    used = energy_used([known(0.0, energy_j=900.0)], [known(10.0, energy_j=40.0)])
-    assert used.joules == 40.0
+    assert joules_used([known(0.0, energy_j=900.0)], [known(10.0, energy_j=40.0)]) == 40.0
 
 
-def test_without_a_counter_energy_is_mean_power_times_time_and_says_so() -> None:
-    used = energy_used([known(0.0, power_w=100.0)], [known(60.0, power_w=300.0)])
-    assert (used.joules, used.gpus_counted, used.gpus_estimated) == (200.0 * 60, 0, 1)
+def test_without_a_counter_energy_is_mean_power_times_time() -> None:
+    assert joules_used([known(0.0, power_w=100.0)], [known(60.0, power_w=300.0)]) == 200.0 * 60
 
 
-def test_a_gpu_seen_once_is_unknown_not_zero() -> None:
-    used = energy_used([known(0.0)], [GpuReading(uuid="GPU-2", name="H100", at=1.0, energy_j=5.0)])
-    assert (used.joules, used.gpus_unknown) == (0.0, 2)
+def test_a_gpu_seen_once_adds_nothing() -> None:
+    assert joules_used([known(0.0)], [GpuReading(uuid="GPU-2", name="H100", at=1.0, energy_j=5.0)]) == 0.0
 
 
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault not in (Fault.none, Fault.short, Fault.nan)])

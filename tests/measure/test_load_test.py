@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from tests.measure.loopback import Loopback, chunk, loopback
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.bench import client, stream
-from tokonomics.measure.bench.loads import LoadWindow, closed_loop, point_of
+from tokonomics.measure.addresses import target
+from tokonomics.measure.bench import client
+from tokonomics.measure.bench.client import AnswerStream, BadAnswer
+from tokonomics.measure.bench.loads import Budget, LoadWindow, Stopping, closed_loop, half_width, point_of
 from tokonomics.measure.bench.run import BenchSettings, run_bench
-from tokonomics.measure.bench.stopping import Budget, Stopping, half_width
-from tokonomics.measure.bench.stream import AnswerStream, BadAnswer
-from tokonomics.measure.bench.target import target
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
@@ -162,7 +161,7 @@ def test_a_server_that_cannot_be_measured_is_refused_with_what_it_did(
     server: Loopback, monkeypatch: pytest.MonkeyPatch, behaviour: str
 ) -> None:
     monkeypatch.setattr(client, "_LARGEST_ANSWER", 1_000_000)
-    monkeypatch.setattr(stream, "LONGEST_LINE", 500_000)
+    monkeypatch.setattr(client, "LONGEST_LINE", 500_000)
     with pytest.raises(BadInput) as refused:
         bench(server, behaviour, model="tiny", timeout_s=0.5, retries=0)
     assert FAULTS[behaviour] in str(refused.value)
@@ -222,9 +221,7 @@ def test_nobody_there_is_one_message() -> None:
 def test_a_sweep_doubles_until_the_slo_breaks_and_looks_between() -> None:
     """The server answers one after another, so twice the users wait twice as long."""
     with loopback() as server:
-        run = bench(
-            server, "slow", users=[], sweep=True, slos=parse_slos("tpot_p50=1ms"), budget=Budget(requests=8)
-        )
+        run = bench(server, "slow", users=[], sweep=True, slos=parse_slos("tpot_p50=1ms"), budget=Budget(requests=8))
         assert [point.concurrency for point in run.points] == [1]  # five milliseconds a token: broken at once
         run = bench(server, "slow", users=[], sweep=True, budget=Budget(requests=20, seconds=5))
     users = [point.concurrency or 0 for point in run.points]
@@ -278,7 +275,7 @@ def test_text_in_a_last_line_without_an_end_arrived_when_its_bytes_did() -> None
 
 def test_a_stream_without_an_end_of_line_is_not_kept() -> None:
     answer = AnswerStream()
-    answer.feed(b"x" * stream.LONGEST_LINE, 0.0)
+    answer.feed(b"x" * client.LONGEST_LINE, 0.0)
     with pytest.raises(BadAnswer, match="without end"):
         answer.feed(b"x", 0.0)
 
@@ -338,7 +335,7 @@ def test_an_address_is_understood_as_people_write_it(address: str, url: str) -> 
 
 @pytest.mark.parametrize("address", ["", "localhost:8000", "ftp://h", "http://", "http://h:0", "http://h:99999"])
 def test_what_is_no_address_is_said(address: str) -> None:
-    with pytest.raises(BadInput, match="no address"):
+    with pytest.raises(BadInput, match="not the address"):
         target(address)
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from tests.measure.metered import BEGIN, HandClock, PageSource, Process
 
-from tokonomics.measure.meter.engines import FINDER, readings_of
+from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.exposition import page
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import LATE_S, Meter
-from tokonomics.measure.meter.pages import samples_of
 from tokonomics.measure.meter.readings import Missed, Reading, Source
 from tokonomics.measure.meter.spans import Span, WatchedSpan
 from tokonomics.measure.meter.state import GroupState, MeterState

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tokonomics.measure.meter.engines import FINDER, WANTED, UnknownEngine, readings_of
-from tokonomics.measure.meter.pages import Sample, prefixes_of, samples_of
+from tokonomics.measure.meter.engines import FINDER, WANTED, Sample, UnknownEngine, prefixes_of, readings_of, samples_of
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
 
 PAGES = Path(__file__).parent / "pages"

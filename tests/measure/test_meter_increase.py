@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.measure.metered import HandClock, Process
 
-from tokonomics.measure.meter.engines import FINDER, readings_of
-from tokonomics.measure.meter.increase import CLOCKS_APART_S, carried, increases, is_stranger
-from tokonomics.measure.meter.pages import samples_of
+from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.readings import Counted, Reading
+from tokonomics.measure.meter.spans import CLOCKS_APART_S, carried, increases, is_stranger
 
 
 def read(process: Process) -> Reading:

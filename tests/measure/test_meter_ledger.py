@@ -20,7 +20,7 @@ from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import APPLICATION, SCHEMA, Ledger, default_ledger
 from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.readings import Counted, Reading
-from tokonomics.measure.meter.spans import Span, WatchedSpan, cut, spans_between, tally
+from tokonomics.measure.meter.spans import Span, Stretch, WatchedSpan, cut, spans_between, tally
 from tokonomics.measure.meter.state import MeterTally
 
 
@@ -91,7 +91,7 @@ def failing(start: float, answered: float, failed: float) -> Span:
     """Fifteen busy seconds at a tenth of a cent each."""
     counters = ({Counted.answered: {"x": n * answered}, Counted.failed: {"x": n * failed}} for n in (0, 1))
     before, now = (Reading("t", "vllm", "m", start, counter, running=1.0) for counter in counters)
-    (made,) = spans_between({"m": before}, [now], start, 15.0, WatchedSpan.seen, 3.6)
+    (made,) = spans_between({"m": before}, [now], Stretch(WatchedSpan.seen, start, 15.0, 3.6))
     return made
 
 

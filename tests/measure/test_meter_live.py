@@ -15,9 +15,9 @@ from tests.explore import EXPLORE
 from tests.measure.metrics_server import metrics_server
 from tests.measure.tiny_llama import counters, llama_server
 
+from tokonomics.measure.addresses import target
+from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import BenchSettings, run_bench
-from tokonomics.measure.bench.stopping import Budget
-from tokonomics.measure.bench.target import target
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.session import MeterSettings, meter_servers
 from tokonomics.measure.meter.spans import tally

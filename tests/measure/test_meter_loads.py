@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.evidence import Said, read_evidence
+from tokonomics.measure.evidence import read_evidence
 from tokonomics.measure.measurements import Metric
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.loads import is_ledger, runs_of
 from tokonomics.measure.meter.spans import Span, WatchedSpan
+from tokonomics.measure.priced_run import Said
 
 
 def span(start: float, running: float, output: float, **other: object) -> Span:

@@ -7,10 +7,9 @@ from tests.measure.metered import HandClock, PageSource, Process
 from tests.measure.test_meter_clockwork import Bench, Scraper, run
 from tests.measure.test_meter_clockwork import bench as bench
 
-from tokonomics.measure.meter.engines import FINDER, readings_of
+from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.meter import LATE_S, LUMPY_NOW_S, Meter
-from tokonomics.measure.meter.pages import samples_of
 from tokonomics.measure.meter.prices import PriceOf, Prices
 from tokonomics.measure.meter.readings import Missed, Reading
 from tokonomics.measure.meter.watch import LONG_S, Watch

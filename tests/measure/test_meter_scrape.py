@@ -10,7 +10,7 @@ from tests.measure.metered import HandClock
 from tests.measure.metrics_server import MetricsServer, metrics_server
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.bench.target import target
+from tokonomics.measure.addresses import target
 from tokonomics.measure.meter import scrape
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger

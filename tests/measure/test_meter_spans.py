@@ -12,10 +12,9 @@ from tests.measure.test_meter_engines import read as page_reading
 from tests.measure.test_meter_engines import recorded
 
 from tokonomics.measure.meter.bill import bill
-from tokonomics.measure.meter.engines import FINDER, readings_of
-from tokonomics.measure.meter.pages import samples_of
+from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.readings import Counted, Reading
-from tokonomics.measure.meter.spans import Span, WatchedSpan, cut, cut_every, empty_spans, spans_between, tally
+from tokonomics.measure.meter.spans import Span, Stretch, WatchedSpan, cut, cut_every, empty_spans, spans_between, tally
 from tokonomics.measure.meter.state import MeterTally
 
 
@@ -36,7 +35,7 @@ def span(start: float = BEGIN, seconds: float = 15.0, **given: object) -> Span:
 
 
 def between(before: Reading, now: Reading, seconds: float = 15.0, watched: WatchedSpan = WatchedSpan.seen) -> Span:
-    (made,) = spans_between({before.model: before}, [now], BEGIN, seconds, watched, 3.6)
+    (made,) = spans_between({before.model: before}, [now], Stretch(watched, BEGIN, seconds, 3.6))
     return made
 
 
@@ -149,11 +148,11 @@ def test_models_of_one_server_share_its_price_by_their_tokens() -> None:
     now = [
         replace(readings[name], counters={Counted.output: {"x": out}}) for name, out in (("a", 30), ("b", 10), ("c", 0))
     ]
-    spans = spans_between(readings, now, BEGIN, 3600, WatchedSpan.seen, 4.0)
+    spans = spans_between(readings, now, Stretch(WatchedSpan.seen, BEGIN, 3600, 4.0))
     assert [each.usd for each in spans] == pytest.approx([3.0, 1.0, 0.0])
-    idle = spans_between(readings, list(readings.values()), BEGIN, 3600, WatchedSpan.seen, 4.0)
+    idle = spans_between(readings, list(readings.values()), Stretch(WatchedSpan.seen, BEGIN, 3600, 4.0))
     assert [each.usd for each in idle] == pytest.approx([4 / 3] * 3)
-    gap = empty_spans(now, BEGIN, 3600, WatchedSpan.gap, 4.0)
+    gap = empty_spans(now, Stretch(WatchedSpan.gap, BEGIN, 3600, 4.0))
     assert math.fsum(each.usd for each in gap) == pytest.approx(4.0)
     # The server's hour is an hour, however many models were on it.
     for hour in (spans, idle, gap):
@@ -165,7 +164,7 @@ def test_models_of_one_server_share_its_price_by_their_tokens() -> None:
 def test_the_batches_of_models_on_one_server_add_up_to_the_servers() -> None:
     readings = {name: Reading("t", "vllm", name, 0.0, {Counted.output: {"x": 0.0}}, running=3.0) for name in ("a", "b")}
     now = [replace(reading, counters={Counted.output: {"x": 10.0}}) for reading in readings.values()]
-    both = sum(map(tally, spans_between(readings, now, BEGIN, 60, WatchedSpan.seen, 4.0)), MeterTally())
+    both = sum(map(tally, spans_between(readings, now, Stretch(WatchedSpan.seen, BEGIN, 60, 4.0))), MeterTally())
     assert both.batch == pytest.approx(3 + 3)
 
 
@@ -234,7 +233,9 @@ def test_doubling_the_price_doubles_what_a_token_costs() -> None:
     before = read(process)
     process.work(10, 5)
     costs = [
-        tally(spans_between({"tiny": before}, [read(process)], BEGIN, 60, WatchedSpan.seen, price)[0]).usd_per_mtok
+        tally(
+            spans_between({"tiny": before}, [read(process)], Stretch(WatchedSpan.seen, BEGIN, 60, price))[0]
+        ).usd_per_mtok
         for price in (1.5, 3.0)
     ]
     assert costs[0] is not None

@@ -15,8 +15,7 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, flag
 from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.probe import shapes
-from tokonomics.measure.probe.fit_profile import profile_from, shrunken
-from tokonomics.measure.probe.timing_rows import check_timings
+from tokonomics.measure.probe.fit_profile import check_timings, profile_from, shrunken
 from tokonomics.measure.probe.timings import PROBE, SECTIONS, why_not, write
 from tokonomics.measure.validate import ScoredPrediction, predict
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time

@@ -15,13 +15,12 @@ from tests.measure.faulty import Fault, FaultyPage, faulty_page
 from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, sglang_page, vllm_page
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.increase import increases
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.meter import Meter
 from tokonomics.measure.meter.prometheus_api import Series
-from tokonomics.measure.meter.prometheus_gpus import PrometheusGpuSource
-from tokonomics.measure.meter.prometheus_source import PrometheusSource, scrapes_of
+from tokonomics.measure.meter.prometheus_source import PrometheusGpuSource, PrometheusSource, scrapes_of
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
+from tokonomics.measure.meter.spans import increases
 from tokonomics.measure.meter.state import MeterState, MeterTally
 
 STARTED = 1.7e9
@@ -475,7 +474,7 @@ def test_history_that_is_too_much_at_once_is_asked_for_in_smaller_pieces() -> No
 
 @pytest.mark.parametrize("url", ["localhost:9090", "ftp://x", "http://", "http://x:0"])
 def test_an_address_that_is_none_is_named(url: str) -> None:
-    with pytest.raises(BadInput, match="no address of a Prometheus"):
+    with pytest.raises(BadInput, match="not the address of a Prometheus"):
         PrometheusSource(url)
 
 

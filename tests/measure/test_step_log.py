@@ -11,8 +11,9 @@ from tokonomics.__main__ import app
 from tokonomics.clock import today
 from tokonomics.errors import BadInput
 from tokonomics.measure.calibrate import Calibrated, calibrate
-from tokonomics.measure.evidence import Said, read_evidence
+from tokonomics.measure.evidence import read_evidence
 from tokonomics.measure.measurements import Mode
+from tokonomics.measure.priced_run import Said
 from tokonomics.measure.validate import stated_deployment
 from tokonomics.physics.calibration import Correction, read_profile
 from tokonomics.physics.overhead import overhead

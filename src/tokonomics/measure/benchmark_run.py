@@ -1,13 +1,14 @@
-"""A load test of a server in one shape, whoever ran it: what was asked of it, what came back and how long it took.
+"""The result of a load test in one shape, whichever tool ran it.
 
-A run has load points (so many users at once, or so many requests a second); a point may keep its requests. Where it
+A run has load points (a number of users at once, or of requests a second); a point may keep its requests. Where it
 does, every total is the sum over them. Rates are totals over the duration, never a median of moments. TPOT is (last −
 first token) ÷ (output tokens − 1) of a request; ITL is one gap between two arrivals of text; all times are seconds.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,16 +17,12 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.types import Noun
 
-SCHEMA_VERSION: Final = 1
-"""Of a saved run; rises when a field changes its meaning."""
+SCHEMA_VERSION: Final = 1  # of a saved run; rises when a field changes its meaning
 
-LONGEST_S = 1e9
-"""Thirty years: what waits for longer is a slip in a file, as is what the next two do not allow."""
+LONGEST_S = 1e9  # thirty years: what waits for longer is a slip in a file, as is what the next two do not allow
 Waited = Annotated[NonNegativeFloat, Field(le=LONGEST_S)]
-PerSecond = Annotated[float, Field(ge=1 / LONGEST_S, le=1e11)]
-"""From one in all that time to a thousand times what the largest services make."""
-MeanTokens = Annotated[float, Field(ge=1e-6, le=1e8)]
-"""From one in a million answers to ten times the longest context."""
+PerSecond = Annotated[float, Field(ge=1 / LONGEST_S, le=1e11)]  # 1,000 × what the largest services make
+MeanTokens = Annotated[float, Field(ge=1e-6, le=1e8)]  # from one in a million answers to ten times the longest context
 MostGpus = Annotated[PositiveInt, Field(le=100_000)]
 MostStages = Annotated[PositiveInt, Field(le=1000)]
 
@@ -48,11 +45,9 @@ class Latencies(Noun):
 class RequestRecord(Noun):
     """One request as its client saw it."""
 
-    sent_s: float
-    """When it was due, since the point began; latencies count from here even where the client was late."""
+    sent_s: float  # when it was due, since the point began; latencies count from here even where the client was late
     ttft_s: Waited | None = None
-    tpot_s: Waited | None = None
-    """(last − first token) ÷ (output tokens − 1); None for an answer of one token."""
+    tpot_s: Waited | None = None  # (last − first token) ÷ (output tokens − 1); None for an answer of one token
     e2e_s: Waited | None = None
     input_tokens: NonNegativeInt
     cached_tokens: NonNegativeInt = 0
@@ -71,45 +66,34 @@ class Outside(Noun):
 
 
 class LoadPoint(Noun):
-    """A server under one load."""
-
-    concurrency: PositiveInt | None = Field(default=None, le=10**6)
-    """Users who each send a request when the last is answered."""
-    rate: PositiveFloat | None = Field(default=None, le=1e9)
-    """Requests a second that arrive whatever the server does. Neither: all requests at once."""
+    concurrency: PositiveInt | None = Field(default=None, le=10**6)  # users; each sends the next request when answered
+    rate: PositiveFloat | None = Field(default=None, le=1e9)  # requests a second; neither: all at once
     requests_per_s: PerSecond
-    input_tokens_per_s: PerSecond
-    """Of answered requests, cached tokens included."""
+    input_tokens_per_s: PerSecond  # of answered requests, cached tokens included
     output_tokens_per_s: PerSecond
     mean_input_tokens: MeanTokens
     mean_output_tokens: MeanTokens
-    length_spread: float | None = Field(default=None, ge=0, lt=1)
-    """Lengths are uniform within this share around their mean; None where nobody said."""
+    length_spread: float | None = Field(default=None, ge=0, lt=1)  # lengths are uniform within mean × (1 ± this)
     duration_s: PositiveFloat | None = None
     completed: NonNegativeInt | None = None
     failed: NonNegativeInt | None = None
     retries: NonNegativeInt | None = None
     input_tokens: NonNegativeInt | None = None
-    cached_tokens: NonNegativeInt | None = None
-    """Part of ``input_tokens``; None where nobody said."""
+    cached_tokens: NonNegativeInt | None = None  # part of ``input_tokens``; None where nobody said
     output_tokens: NonNegativeInt | None = None
     ttft_s: Latencies | None = None
     tpot_s: Latencies | None = None
     itl_s: Latencies | None = None
     e2e_s: Latencies | None = None
-    errors: dict[str, int] = Field(default_factory=dict)
-    """What failed requests failed with, and how many."""
+    errors: dict[str, int] = Field(default_factory=dict)  # what failed requests failed with, and how many
     outside: Outside = Outside()
-    stopped: str | None = None
-    """What ended the measurement."""
-    precision: NonNegativeFloat | None = None
-    """Half-width of the 95 % interval of TTFT and whole answer, whichever is wider, relative to the mean."""
+    stopped: str | None = None  # what ended the measurement
+    precision: NonNegativeFloat | None = None  # half of the 95 % interval of TTFT or whole answer (the wider) ÷ mean
     records: tuple[RequestRecord, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def load(self) -> str:
-        """In words."""
         if self.concurrency is not None:
             return f"{self.concurrency:,} user{'s' * (self.concurrency != 1)}"
         return f"{float(f'{self.rate:.3g}'):g} requests/s" if self.rate is not None else "all at once"
@@ -124,12 +108,8 @@ class LoadPoint(Noun):
         if not self.records:
             return self
         good = [record for record in self.records if record.error is None]
-        sums = {
-            "completed": len(good),
-            "failed": len(self.records) - len(good),
-            "input_tokens": sum(each.input_tokens for each in good),
-            "output_tokens": sum(each.output_tokens for each in good),
-        }
+        sums = {"completed": len(good), "failed": len(self.records) - len(good)}
+        sums |= {name: sum(getattr(record, name) for record in good) for name in ("input_tokens", "output_tokens")}
         for name, expected in sums.items():
             if getattr(self, name) != expected:
                 raise ValueError(f"{name} is {getattr(self, name)}, but its requests add up to {expected}")
@@ -146,8 +126,7 @@ class Stated(Noun):
     ep: MostGpus | None = None
     engine: str | None = None
     weights: str | None = None
-    tuned: bool = False
-    """Its recipe turns on what the engine leaves off to keep the host out of the way."""
+    tuned: bool = False  # its recipe turns on what the engine leaves off to keep the host out of the way
 
 
 class BenchmarkRun(Noun):
@@ -163,7 +142,6 @@ class BenchmarkRun(Noun):
     notes: tuple[str, ...] = ()
 
     def without_records(self) -> "BenchmarkRun":
-        """The same figures without the requests behind them."""
         points = tuple(point.model_copy(update={"records": ()}) for point in self.points)
         return self.model_copy(update={"points": points})
 
@@ -176,7 +154,7 @@ def tpot(first_s: float | None, last_s: float | None, output_tokens: int) -> flo
 
 
 def latencies(values: Sequence[float] | ArrayLike, weights: ArrayLike | None = None) -> Latencies | None:
-    """Mean and percentiles; with weights, a value counts so many times."""
+    """Mean and percentiles; with weights, a value counts that many times."""
     seen = np.asarray(values, dtype=np.float64)
     if not len(seen):
         return None
@@ -192,48 +170,38 @@ def latencies(values: Sequence[float] | ArrayLike, weights: ArrayLike | None = N
 
 
 def point_from_records(
-    records: Iterable[RequestRecord],
-    duration_s: float,
-    *,
-    concurrency: int | None = None,
-    rate: float | None = None,
-    itl_s: Latencies | None = None,
-    cached_known: bool = False,
-    outside: Outside | None = None,
-    notes: Sequence[str] = (),
+    records: Iterable[RequestRecord], duration_s: float, *, cached_known: bool = False, **more: Any
 ) -> LoadPoint | None:
-    """A load point whose figures all follow from its requests; None where none was answered."""
+    """A load point whose figures follow from its requests, with ``more`` fields; None where none was answered."""
     kept = tuple(records)
-    good = [each for each in kept if each.error is None]
-    tokens_in = sum(each.input_tokens for each in good)
-    tokens_out = sum(each.output_tokens for each in good)
+    good = [record for record in kept if record.error is None]
+    tokens_in, tokens_out = sum(record.input_tokens for record in good), sum(record.output_tokens for record in good)
     if not good or not tokens_in or not tokens_out:
         return None
-    errors: dict[str, int] = {}
-    for each in kept:
-        if each.error is not None:
-            errors[each.error] = errors.get(each.error, 0) + 1
+    times = ("ttft_s", "tpot_s", "e2e_s")
+    waits = {name: [wait for record in good if (wait := getattr(record, name)) is not None] for name in times}
     return LoadPoint(
-        concurrency=concurrency,
-        rate=rate,
-        requests_per_s=len(good) / duration_s,
-        input_tokens_per_s=tokens_in / duration_s,
-        output_tokens_per_s=tokens_out / duration_s,
-        mean_input_tokens=tokens_in / len(good),
-        mean_output_tokens=tokens_out / len(good),
-        duration_s=duration_s,
-        completed=len(good),
+        **more,
+        **from_totals(duration_s, len(good), tokens_in, tokens_out),
         failed=len(kept) - len(good),
-        retries=sum(each.retries for each in kept),
-        input_tokens=tokens_in,
-        cached_tokens=sum(each.cached_tokens for each in good) if cached_known else None,
-        output_tokens=tokens_out,
-        ttft_s=latencies([each.ttft_s for each in good if each.ttft_s is not None]),
-        tpot_s=latencies([each.tpot_s for each in good if each.tpot_s is not None]),
-        itl_s=itl_s,
-        e2e_s=latencies([each.e2e_s for each in good if each.e2e_s is not None]),
-        errors=errors,
-        outside=outside or Outside(),
+        retries=sum(record.retries for record in kept),
+        cached_tokens=sum(record.cached_tokens for record in good) if cached_known else None,
+        **{name: latencies(values) for name, values in waits.items()},
+        errors=dict(Counter(record.error for record in kept if record.error is not None)),
         records=kept,
-        notes=tuple(notes),
     )
+
+
+def from_totals(duration_s: float, completed: int, input_tokens: float, output_tokens: float) -> dict[str, Any]:
+    """The fields of a load point that follow from its totals: rates and mean lengths."""
+    return {
+        "requests_per_s": completed / duration_s,
+        "input_tokens_per_s": input_tokens / duration_s,
+        "output_tokens_per_s": output_tokens / duration_s,
+        "mean_input_tokens": input_tokens / completed,
+        "mean_output_tokens": output_tokens / completed,
+        "duration_s": duration_s,
+        "completed": completed,
+        "input_tokens": round(input_tokens),
+        "output_tokens": round(output_tokens),
+    }

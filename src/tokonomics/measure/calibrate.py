@@ -14,9 +14,10 @@ comes from the errors of the loads that judged.
 
 import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -28,15 +29,8 @@ from tokonomics.measure.evidence import Evidence
 from tokonomics.measure.measurements import Measurement, Mode, Statistic
 from tokonomics.measure.probe.fit_profile import held_out_figures, shrunken
 from tokonomics.measure.validate import kind_of, steps_of, value_of
-from tokonomics.physics.calibration import (
-    Correction,
-    ErrorSpread,
-    HeldOut,
-    Profile,
-    Range,
-    engine_of,
-    using,
-)
+from tokonomics.physics.calibration import Correction, ErrorSpread, HeldOut, Profile, Range, engine_of, using
+from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Kind, prior_deviation
 from tokonomics.physics.steptime import StepModel
 from tokonomics.types import Noun
@@ -47,36 +41,22 @@ Load = tuple[object, ...]
 Terms = tuple[Term, ...]
 Array = NDArray[np.float64]
 
-FEWEST_LOADS = 4
-"""Two to teach and two to judge."""
-FEWEST_FOR_ALL = 4
-"""Loads that teach, from which all numbers are fitted."""
-NOISE = 0.05
-"""Size of log(predicted ÷ measured) that is a run's own chance, and no reason to correct anything."""
-FAR = 2 * NOISE
-"""Errors beyond count less than their square."""
-PROBED = 0.03
-"""Change of a number from which its effect is read: a simulated run is made of whole steps, so its figures jump at
-smaller ones."""
-SCALED: tuple[Term, ...] = ("decode", "prefill", "launch", "request")
-"""Terms that are factors."""
+FEWEST_LOADS = 4  # two to teach and two to judge
+FEWEST_FOR_ALL = 4  # loads that teach, from which all numbers are fitted
+NOISE = 0.05  # size of log(predicted ÷ measured) that is a run's own chance, and no reason to correct anything
+FAR = 2 * NOISE  # errors beyond count less than their square
+PROBED = 0.03  # step of the numeric slopes: a run is made of whole steps, so its figures jump at smaller changes
+SCALED: tuple[Term, ...] = ("decode", "prefill", "launch", "request")  # terms that are factors
 PRIOR: dict[Term, float] = {"decode": 0.3, "prefill": 0.5, "host": 1.0, "launch": 0.5, "request": 0.5}
 """How far a correction may well be: logarithm of a factor; the host's time as a share of the median time per token."""
-CONTRADICTION = 1.5
-"""Times that a load of fewer users may be slower than one of more, by chance."""
+CONTRADICTION = 1.5  # times that a load of fewer users may be slower than one of more, by chance
 FACTORS = (0.5, 4.0)
-FAR_OFF = 20.0
-"""Times that predictions are off from which something was mistaken: the slowest host met (transformers') makes it 7."""
-MOST_HOST = 50.0
-"""Times the median time per token that a host may take for a step, or for the sequences of the largest batch."""
-WORSE, BETTER = "made held-out loads worse", "no correction pays on the held-out loads"
+FAR_OFF = 20.0  # times off that mean a mistake in the input: the slowest host met (transformers') is 7 × off
+MOST_HOST = 50.0  # median times per token that a host may take for a step, or for the sequences of the largest batch
 SAID: dict[Term, str] = {
-    "decode": "decode factor",
-    "prefill": "prompt factor",
-    "host": "host's time",
-    "launch": "launch factor",
+    "decode": "decode factor", "prefill": "prompt factor", "host": "host's time", "launch": "launch factor",
     "request": "request factor",
-}
+}  # fmt: skip
 
 
 class GroupResult(Noun):
@@ -87,36 +67,26 @@ class GroupResult(Noun):
     taught: NonNegativeInt
     judged: NonNegativeInt
     rows: PositiveInt
-    correction: Correction | None = None
-    """Fitted on the loads that taught alone: what the others were predicted with, and what the profile keeps."""
+    correction: Correction | None = None  # fitted on the loads that taught alone; what the profile keeps
     held_out: tuple[HeldOut, ...] = ()
     dropped: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
-    """Loads that contradict each other, or all that we know."""
+    doubts: tuple[str, ...] = ()  # loads that contradict each other, or all that we know
     refused: str | None = None
 
 
 class Calibrated(Noun):
-    """What ``tokonomics calibrate`` found out."""
-
     profile: Profile
     groups: tuple[GroupResult, ...]
-    not_predicted: dict[str, int]
-    """Rows without a prediction, by reason."""
+    not_predicted: dict[str, int]  # rows without a prediction, by reason
     notes: tuple[str, ...]
 
 
 def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_out: float = 0.5) -> Calibrated:
     """A profile from all that is known; without a ``name``, it has that of its GPU."""
-    profile = Profile(
-        name=name or "unnamed",
-        made=made,
-        command=command,
-        machine=evidence.machine,
-        kernels=evidence.kernels,
-        check=evidence.check,
-        timings=evidence.timings,
-    )
+    about = {"name": name or "unnamed", "made": made, "command": command}
+    profile = Profile(**about)
+    if evidence.probed:
+        profile = evidence.probed.model_copy(update=about | {"corrections": ()})
     groups: list[GroupResult] = []
     reasons: Counter[str] = Counter(row.reason for row in evidence.unread)
     if evidence.rows:
@@ -124,16 +94,18 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
             members = _groups(evidence.rows, reasons)
             groups = [_group(rows, hold_out) for rows in members]
     fitted = _widened([group.correction for group in groups if group.correction])
-    scopes = {_scope(each) for each in fitted}
+    scopes = {_scope(correction) for correction in fitted}
     kept = [correction for correction in evidence.corrections if _scope(correction) not in scopes]
-    if not fitted and not kept and evidence.kernels is None and not any(group.held_out for group in groups):
+    if not fitted and not kept and profile.kernels is None and not any(group.held_out for group in groups):
         refusals = ["; ".join([f"{group.what}: {group.refused}", *group.doubts]) for group in groups if group.refused]
-        said = "; ".join(refusals) or _most_common(reasons)
+        common = "; ".join(reason for reason, _ in reasons.most_common(2))
+        said = "; ".join(refusals) or common or "the files hold no figure that is predicted"
         told = f"{option('model')}, {option('gpu')}, {option('engine')} and {option('weights')}"
         fix = f"{told} say what files do not; docs/calibrate.md says what is needed."
         raise BadInput(f"nothing to calibrate on: {said}", fix=fix)
+    profile = profile.model_copy(update={"corrections": (*kept, *fitted)})
     return Calibrated(
-        profile=_named(profile.model_copy(update={"corrections": (*kept, *fitted)}), name),
+        profile=profile.model_copy(update={"name": name or " and ".join(profile.gpus)}),
         groups=tuple(groups),
         not_predicted=dict(reasons.most_common()),
         notes=tuple(evidence.notes),
@@ -145,25 +117,14 @@ def _widened(fitted: Sequence[Correction]) -> list[Correction]:
 
     Else a plan would compare what is corrected with what is not, and pick what nobody measured.
     """
-    seen = Counter((each.gpu, each.engine, each.model) for each in fitted)
-    alone = [seen[each.gpu, each.engine, each.model] == 1 for each in fitted]
-    return [
-        each.model_copy(update={"weights": None, "tp": None}) if one else each
-        for each, one in zip(fitted, alone, strict=True)
-    ]
-
-
-def _named(profile: Profile, name: str) -> Profile:
-    return profile.model_copy(update={"name": name or " and ".join(profile.gpus)})
+    seen = Counter(_scope(correction)[:3] for correction in fitted)
+    wider = {"weights": None, "tp": None}
+    alone = [seen[_scope(correction)[:3]] == 1 for correction in fitted]
+    return [found.model_copy(update=wider) if only else found for found, only in zip(fitted, alone, strict=True)]
 
 
 def _scope(correction: Correction) -> tuple[object, ...]:
     return correction.gpu, correction.engine, correction.model, correction.weights, correction.tp
-
-
-def _most_common(reasons: Mapping[str, int]) -> str:
-    named = sorted(reasons.items(), key=lambda each: -each[1])[:2]
-    return "; ".join(reason for reason, _ in named) or "the files hold no figure that is predicted"
 
 
 def _groups(rows: Sequence[Measurement], reasons: Counter[str]) -> list[list[Measurement]]:
@@ -182,10 +143,9 @@ def _groups(rows: Sequence[Measurement], reasons: Counter[str]) -> list[list[Mea
         engine = engine_of(at, row.engine is not None)
         members.setdefault((at.gpu.key, engine, at.model.key, at.weights, at.tp, at.pp, at.ep, at.kv), []).append(row)
     if len(gpus) > 1:
-        raise BadInput(
-            f"the files are of {len(gpus)} GPUs ({shorten(', '.join(sorted(gpus)), 80)}): a profile speaks of one",
-            fix=f"Give the files of one, or name it with {option('gpu')} where a table holds several.",
-        )
+        fix = f"Give the files of one, or name it with {option('gpu')} where a table holds several."
+        said = f"the files are of {len(gpus)} GPUs ({shorten(', '.join(sorted(gpus)), 80)}): a profile speaks of one"
+        raise BadInput(said, fix=fix)
     return list(members.values())
 
 
@@ -198,19 +158,19 @@ def load_of(row: Measurement) -> Load:
 def held_out_loads(loads: Iterable[Load], share: float) -> set[Load]:
     """Loads that judge: every second in order of size, or every n-th; the smallest teaches."""
     ordered = sorted(set(loads), key=lambda load: tuple(float(part) for part in load))  # type: ignore[arg-type]
-    every = max(2, round(1 / share))
-    return set(ordered[1::every])
+    return set(ordered[1 :: max(2, round(1 / share))])
 
 
 def _group(rows: list[Measurement], hold_out: float) -> GroupResult:
-    steps = steps_of(rows[0])
-    what = _words(rows[0], steps)
+    at = steps_of(rows[0]).deployment
+    engine = at.engine.name if rows[0].engine else "bare steps"
+    what = f"{at.model.key} ({at.weights}) on {at.gpus} × {at.gpu.key}, {engine}"
     loads = {load_of(row) for row in rows}
     apart = held_out_loads(loads, hold_out)
     taught = [row for row in rows if load_of(row) not in apart]
     judging = [row for row in rows if load_of(row) in apart]
     counts = {"loads": len(loads), "rows": len(rows), "taught": len(loads) - len(apart), "judged": len(apart)}
-    doubts = _doubts(rows) + _far_off(rows)
+    doubts = _doubts(rows)
     if len(loads) < FEWEST_LOADS:
         enough = f"{plural(len(loads), 'load')}, and it takes {FEWEST_LOADS}: half of them judge the rest"
         return GroupResult(what=what, **counts, doubts=doubts, refused=enough)
@@ -219,17 +179,11 @@ def _group(rows: list[Measurement], hold_out: float) -> GroupResult:
     terms, dropped = _paying(halves, explaining)
     found = {**counts, "held_out": halves.figures(terms, _figure), "dropped": dropped, "doubts": doubts}
     if not terms:
-        return GroupResult(what=what, **found, refused=f"{BETTER}: predictions stay as they are")
+        refused = "no correction pays on the held-out loads: predictions stay as they are"
+        return GroupResult(what=what, **found, refused=refused)
     trial = halves.trial(terms)
-    correction = trial.model_copy(
-        update={
-            "held_out": halves.figures(terms, _figure),
-            "spreads": _spreads(judging, trial, steps),
-            "notes": dropped,
-            **_sizes(rows),
-        }
-    )
-    return GroupResult(what=what, **found, correction=correction)
+    learned = {"held_out": found["held_out"], "spreads": _spreads(judging, trial, at), "notes": dropped}
+    return GroupResult(what=what, **found, correction=trial.model_copy(update=learned | _sizes(rows)))
 
 
 class _Halves:
@@ -282,16 +236,16 @@ def _paying(halves: _Halves, terms: Terms) -> tuple[Terms, tuple[str, ...]]:
     dropped = []
     while terms:
         now = halves.figures(terms, kind_of)
-        without = {term: tuple(each for each in terms if each != term) for term in terms}
+        without = {term: tuple(other for other in terms if other != term) for term in terms}
         others = {term: halves.figures(rest, kind_of) for term, rest in without.items()}
         worse = [figure for figure in now if figure.worse]
         idle = [term for term in terms if not any(map(_clearly_worse, now, others[term]))]
         if worse:
-            term = min(terms, key=lambda each: _harm(others[each]))
-            shown = ", ".join(f"{each.figure} {percent(each.before)} → {percent(each.after)}" for each in worse)
-            dropped.append(f"{SAID[term]}: {WORSE} ({shown})")
+            term = min(terms, key=lambda term: sum(held.after - held.before for held in others[term] if held.worse))
+            shown = ", ".join(f"{held.figure} {percent(held.before)} → {percent(held.after)}" for held in worse)
+            dropped.append(f"{SAID[term]}: made held-out loads worse ({shown})")
         elif idle:
-            term = min(idle, key=lambda each: sum(figure.after for figure in others[each]))
+            term = min(idle, key=lambda term: sum(held.after for held in others[term]))
             dropped.append(f"{SAID[term]}: made no metric of held-out loads better")
         else:
             break
@@ -304,14 +258,9 @@ def _clearly_worse(one: HeldOut, other: HeldOut) -> bool:
     return other.model_copy(update={"before": one.after}).worse
 
 
-def _harm(figures: Sequence[HeldOut]) -> float:
-    """By how much figures are worse than with no correction."""
-    return sum(figure.after - figure.before for figure in figures if figure.worse)
-
-
 def _doubts(rows: Sequence[Measurement]) -> tuple[str, ...]:
-    """More users at once never make a token faster: where a run says so, the slower load was not steady."""
-    made = []
+    """What is odd: more users at once never make a token faster, so where a run says so, a load was not steady."""
+    doubts = []
     shapes = {(row.input_tokens, row.output_tokens) for row in rows}
     for shape in sorted(shapes):
         of_shape = [row for row in rows if kind_of(row) == "tpot" and (row.input_tokens, row.output_tokens) == shape]
@@ -320,25 +269,14 @@ def _doubts(rows: Sequence[Measurement]) -> tuple[str, ...]:
         for place, (users, value) in enumerate(loads[:-1]):
             faster, least = min(loads[place + 1 :], key=lambda load: load[1])
             if value > CONTRADICTION * least:
-                made.append(
-                    f"{plural(users, 'user')}: {seconds(value)} a token, but {seconds(least)} for {faster}: "
-                    "was the server warm?"
-                )
-    return tuple(made)
-
-
-def _far_off(rows: Sequence[Measurement]) -> tuple[str, ...]:
-    """What no correction reaches is another model, GPU or unit than was said."""
+                said = f"{plural(users, 'user')}: {seconds(value)} a token, but {seconds(least)} for {faster}"
+                doubts.append(f"{said}: was the server warm?")
+    # What no correction reaches is another model, GPU or unit than was said.
     off = statistics.median(map(abs, errors(rows, None)))
-    if off < math.log(FAR_OFF):
-        return ()
-    return (f"predictions are {math.exp(off):,.0f} × off: the right model, GPU and precision, and times in seconds?",)
-
-
-def _words(row: Measurement, steps: StepModel) -> str:
-    at = steps.deployment
-    engine = at.engine.name if row.engine else "bare steps"
-    return f"{at.model.key} ({at.weights}) on {at.gpus} × {at.gpu.key}, {engine}"
+    if off >= math.log(FAR_OFF):
+        said = f"predictions are {math.exp(off):,.0f} × off"
+        doubts.append(f"{said}: the right model, GPU and precision, and times in seconds?")
+    return tuple(doubts)
 
 
 def _available(rows: Sequence[Measurement], taught: int) -> Terms:
@@ -362,22 +300,25 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
     if not terms:
         return {}
     weights = _weights(rows)
-    step_unit_s = _time_per_token_s(rows)
+    # The host's time is measured in times per token.
+    times = [row.value for row in rows if kind_of(row) in ("tpot", "step")]
+    rates = [(row.batch or 1) / row.value for row in rows if kind_of(row) == "throughput"]
+    step_unit_s = statistics.median(times or rates or [row.value for row in rows])
     units_s = {"step": step_unit_s, "sequence": step_unit_s / max(row.batch or 1 for row in rows)}
     own = steps_of(rows[0]).engine
     start = dict.fromkeys((*units_s, *SCALED), 0.0)
     if own and not own.overlapped:
         start |= {"step": own.step_s / units_s["step"], "sequence": own.sequence_s / units_s["sequence"]}
-    free = [each for term in terms for each in (units_s if term == "host" else (term,))]
-    low = [0.0 if each in units_s else math.log(FACTORS[0]) for each in free]
-    high = [MOST_HOST if each in units_s else math.log(FACTORS[1]) for each in free]
-    pulls = np.array([NOISE / PRIOR["host" if each in units_s else each] for each in free])  # type: ignore[index]
-    origin = np.array([start[each] for each in free])
+    free = [name for term in terms for name in (units_s if term == "host" else (term,))]
+    low = [0.0 if name in units_s else math.log(FACTORS[0]) for name in free]
+    high = [MOST_HOST if name in units_s else math.log(FACTORS[1]) for name in free]
+    pulls = np.array([NOISE / PRIOR["host" if name in units_s else name] for name in free])  # type: ignore[index]
+    origin = np.array([start[name] for name in free])
 
     def numbers(x: Array) -> dict[str, float]:
         found = dict(zip(free, x.tolist(), strict=True))
-        made: dict[str, float] = {name: math.exp(found[name]) for name in SCALED if name in found}
-        return made | {f"{name}_s": found[name] * unit_s for name, unit_s in units_s.items() if name in found}
+        factors: dict[str, float] = {name: math.exp(found[name]) for name in SCALED if name in found}
+        return factors | {f"{name}_s": found[name] * unit_s for name, unit_s in units_s.items() if name in found}
 
     def residuals(x: Array) -> Array:
         return np.concatenate([weights * errors(rows, _correction(rows[0], numbers(x))), pulls * (x - origin)])
@@ -387,17 +328,8 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
         return np.stack([(residuals(x + change) - here) / PROBED for change in PROBED * np.eye(len(x))], axis=1)
 
     begin = np.clip(origin, np.array(low) + 1e-4, np.array(high) - 1e-4)
-    solved = least_squares(
-        residuals,
-        begin,
-        slopes,
-        bounds=(low, high),
-        loss="soft_l1",
-        f_scale=FAR,
-        xtol=1e-3,
-        ftol=1e-4,
-        max_nfev=30,
-    )
+    stop = {"xtol": 1e-3, "ftol": 1e-4, "max_nfev": 30}
+    solved = least_squares(residuals, begin, slopes, bounds=(low, high), loss="soft_l1", f_scale=FAR, **stop)
     return numbers(solved.x)
 
 
@@ -417,72 +349,54 @@ def _weights(rows: Sequence[Measurement]) -> Array:
     return np.array([weight(row) for row in rows])
 
 
-def _time_per_token_s(rows: Sequence[Measurement]) -> float:
-    """What the host's time is measured in."""
-    times = [row.value for row in rows if kind_of(row) in ("tpot", "step")]
-    rates = [(row.batch or 1) / row.value for row in rows if kind_of(row) == "throughput"]
-    return statistics.median(times or rates or [row.value for row in rows])
-
-
 def _correction(row: Measurement, numbers: Mapping[str, float]) -> Correction:
     """Of what a row ran on, with numbers that one can read."""
     at = steps_of(row).deployment
     return Correction(
-        gpu=at.gpu.key,
-        engine=engine_of(at, row.engine is not None),
-        model=at.model.key,
-        weights=at.weights,
-        tp=at.tp,
-        learned_at=f"{at.weights}, TP {at.tp}",
-        loads=1,
-        rows=1,
+        gpu=at.gpu.key, engine=engine_of(at, row.engine is not None), model=at.model.key, weights=at.weights,
+        tp=at.tp, learned_at=f"{at.weights}, TP {at.tp}", loads=1, rows=1,
         **{name: float(f"{value:.5g}") for name, value in numbers.items()},
-    )
+    )  # fmt: skip
 
 
 def _sizes(rows: Sequence[Measurement]) -> dict[str, object]:
     """What was seen, for a correction to keep."""
-    seen = {}
-    sizes: dict[str, Callable[[Measurement], float | None]] = {
-        "batch": lambda row: row.batch,
-        "rate": lambda row: row.rate,
-        "input_tokens": lambda row: row.input_tokens,
-        "output_tokens": lambda row: row.output_tokens if row.engine else None,
-        "context": lambda row: row.input_tokens + (row.output_tokens if row.engine else 0),
+    outputs = [row.output_tokens if row.engine else None for row in rows]
+    sizes: dict[str, list[float | None]] = {
+        "batch": [row.batch for row in rows],
+        "rate": [row.rate for row in rows],
+        "input_tokens": [row.input_tokens for row in rows],
+        "output_tokens": [*outputs],
+        # An answer's first token is written with the prompt alone in the cache.
+        "context": [
+            row.input_tokens + more for row, output in zip(rows, outputs, strict=True) for more in (0, output or 0)
+        ],
     }
-    for name, of in sizes.items():
-        values = [value for row in rows if (value := of(row)) is not None]
-        if values:
-            seen[name] = Range(low=min(values), high=max(values))
-    # An answer's first token is written with the prompt alone in the cache.
-    seen["context"] = Range(low=seen["input_tokens"].low, high=seen["context"].high)
+    known = {name: [value for value in values if value is not None] for name, values in sizes.items()}
+    seen = {name: Range(low=min(values), high=max(values)) for name, values in known.items() if values}
     return {"seen": seen, "loads": len({load_of(row) for row in rows}), "rows": len(rows)}
 
 
 def errors(rows: Sequence[Measurement], correction: Correction | None) -> list[float]:
     """log(predicted ÷ measured) of rows, as they come or corrected."""
-    corrected: dict[StepModel, StepModel] = {}
-    found = []
-    for row in rows:
-        steps = steps_of(row)
-        if correction is not None:
-            if steps not in corrected:
-                corrected[steps] = steps.corrected(correction)
-            steps = corrected[steps]
-        found.append(math.log(value_of(row, steps) / row.value))
-    return found
+
+    @cache
+    def corrected(steps: StepModel) -> StepModel:
+        return steps.corrected(correction) if correction is not None else steps
+
+    return [math.log(value_of(row, corrected(steps_of(row))) / row.value) for row in rows]
 
 
-def _spreads(rows: Sequence[Measurement], trial: Correction, steps: StepModel) -> dict[str, ErrorSpread]:
+def _spreads(rows: Sequence[Measurement], trial: Correction, at: Deployment) -> dict[str, ErrorSpread]:
     """How far held-out figures lie from what was learned, as if some of the known size came before.
 
     Statistics of one load err together: they count as one.
     """
-    made: dict[Kind, dict[Load, list[float]]] = {}
+    by_kind: dict[Kind, dict[Load, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row, error in zip(rows, errors(rows, trial), strict=True):
-        made.setdefault(kind_of(row), {}).setdefault(load_of(row), []).append(error)
+        by_kind[kind_of(row)][load_of(row)].append(error)
     spreads: dict[str, ErrorSpread] = {}
-    for kind, loads in made.items():
-        sizes = [math.sqrt(statistics.fmean(error * error for error in found)) for found in loads.values()]
-        spreads[kind] = ErrorSpread(deviation=shrunken(sizes, prior_deviation(kind, steps.deployment)), n=len(sizes))
+    for kind, loads in by_kind.items():
+        sizes = [math.sqrt(statistics.fmean(error * error for error in of_load)) for of_load in loads.values()]
+        spreads[kind] = ErrorSpread(deviation=shrunken(sizes, prior_deviation(kind, at)), n=len(sizes))
     return spreads

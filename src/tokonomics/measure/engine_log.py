@@ -1,9 +1,8 @@
-"""What a serving engine did, request by request and step by step, read from its log.
+"""The log of a serving engine, request by request and step by step.
 
 The file is JSON: the engine's limits, the names of the ``columns``, and ``runs`` by name, each with a row a request
-(when it arrived, its lengths, its first and last token) and a row a step (when, how long, what was in it). Columns are
-found by name. How many prompts shared a step is not logged, but prompts are computed first come first served, so the
-tokens say it.
+(when it arrived, its lengths, its first and last token) and a row a step (when, how long, what was in it). How many
+prompts shared a step is not logged, but they are computed first come first served, so the token counts tell.
 """
 
 import json
@@ -24,41 +23,28 @@ Whole = NDArray[np.int64]
 
 REQUEST_COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "first_token_s", "last_token_s")
 STEP_COLUMNS = (
-    "start_s",
-    "duration_s",
-    "decode_sequences",
-    "prefill_tokens",
-    "decode_kv_tokens",
-    "prefill_attention_pairs",
-)
-_MOST_SEQUENCES, _MOST_TOKENS = 100_000, 10_000_000
-"""Beyond any engine's limits: a typing mistake."""
-_MOST_OF_A_STEP = 2.0**52
-"""Whole numbers are exact in a float up to here, and sums of steps fit 64 bits."""
-_LEAST_S = 1e-9
-"""Less than a cycle of any GPU: a clock that did not tick."""
+    "start_s", "duration_s", "decode_sequences", "prefill_tokens", "decode_kv_tokens", "prefill_attention_pairs",
+)  # fmt: skip
+_MOST_SEQUENCES, _MOST_TOKENS = 100_000, 10_000_000  # beyond any engine's limits: a typing mistake
+_MOST_OF_A_STEP = 2.0**52  # whole numbers are exact in a float up to here, and sums of steps fit 64 bits
+_LEAST_S = 1e-9  # less than a cycle of any GPU: a clock that did not tick
 
 
 @dataclass(frozen=True)
 class EngineRun:
     """One run: requests in order of arrival, steps in order of time."""
 
-    name: str
     arrival_s: Array
     input_tokens: Whole
     output_tokens: Whole
-    first_token_s: Array
-    """Not a number where the request was not answered, as ``last_token_s``."""
+    first_token_s: Array  # not a number where the request was not answered, as ``last_token_s``
     last_token_s: Array
     start_s: Array
     duration_s: Array
-    decodes: Whole
-    """Sequences that got one token each."""
+    decodes: Whole  # sequences that got one token each
     prompt_tokens: Whole
-    kv_tokens: Array
-    """What the decoding sequences attend to, together."""
-    pairs: Array
-    """Pairs of a prompt token and one it attends to."""
+    kv_tokens: Array  # what the decoding sequences attend to, together
+    pairs: Array  # pairs of a prompt token and one it attends to
 
     @property
     def steps(self) -> int:
@@ -67,18 +53,15 @@ class EngineRun:
 
 @dataclass(frozen=True)
 class EngineLog:
-    """The runs of one engine with its limits."""
-
     gpu: str
     model: str
     max_sequences: int
     max_batched_tokens: int
-    buckets: tuple[int, ...]
-    """Batches that decode steps are padded to, ascending; none: no padding."""
+    buckets: tuple[int, ...]  # batches that decode steps are padded to, ascending; none: no padding
     runs: Mapping[str, EngineRun]
 
     def padded(self, batch: Whole) -> Whole:
-        """The batch a decode step of so many sequences is run at."""
+        """The batch that a decode step is padded to."""
         if not self.buckets:
             return batch
         sizes = np.array(self.buckets)
@@ -99,7 +82,6 @@ def is_engine_log(path: Path) -> bool:
 
 
 def read_engine_log(path: Path) -> EngineLog:
-    """Every run of a log, checked."""
     where = shorten(str(path), 200)
     try:
         found = json.loads(read_text(path))
@@ -115,7 +97,7 @@ def read_engine_log(path: Path) -> EngineLog:
         if not isinstance(run, dict):
             raise BadInput("needs 'requests' and 'steps'", where=place)
         requests = _rows(run, "requests", request_columns, place)
-        runs[name] = _run(name, requests, _rows(run, "steps", step_columns, place), place)
+        runs[name] = _run(requests, _rows(run, "steps", step_columns, place), place)
     return EngineLog(
         gpu=shorten(str(found.get("gpu", "unnamed GPU"))),
         model=shorten(str(found.get("model", "unnamed model"))),
@@ -132,57 +114,43 @@ def prompts_of_steps(run: EngineRun, where: str) -> Whole:
     Prompts are computed in order of arrival, each token once, so those of a step lie side by side in the row of all
     prompt tokens.
     """
-    ends = np.cumsum(run.input_tokens)
-    step_ends = np.cumsum(run.prompt_tokens)
+    ends, step_ends = np.cumsum(run.input_tokens), np.cumsum(run.prompt_tokens)
     if not run.steps or step_ends[-1] != ends[-1]:
-        raise BadInput(
-            f"the steps compute {int(step_ends[-1]) if run.steps else 0:,} prompt tokens, "
-            f"the requests have {int(ends[-1]):,}",
-            where=where,
-            fix="Step times are fitted on runs logged from the first arrival to the last answer, without preemption.",
-        )
+        computed = int(step_ends[-1]) if run.steps else 0
+        fix = "Step times are fitted on runs logged from the first arrival to the last answer, without preemption."
+        said = f"the steps compute {computed:,} prompt tokens, the requests have {int(ends[-1]):,}"
+        raise BadInput(said, where=where, fix=fix)
     first = np.searchsorted(ends, step_ends - run.prompt_tokens, side="right")
     last = np.searchsorted(ends, step_ends - 1, side="right")
     return np.where(run.prompt_tokens > 0, last - first + 1, 0)
 
 
-def _run(name: str, requests: Array, steps: Array, where: str) -> EngineRun:
-    if not len(requests):
-        raise BadInput("there is no request", where=where)
+def _run(requests: Array, steps: Array, where: str) -> EngineRun:
+    def check(fine: object, problem: str) -> None:
+        if not fine:
+            raise BadInput(problem, where=where)
+
+    check(len(requests), "there is no request")
     requests = requests[np.argsort(requests[:, 0], kind="stable")]
     steps = steps[np.argsort(steps[:, 0], kind="stable")]
-    arrival, first, last = requests[:, 0], requests[:, 3], requests[:, 4]
-    _check(np.isfinite(requests[:, :3]).all(), "a request without arrival_s, input_tokens or output_tokens", where)
-    _check((requests[:, 1:3] >= 1).all(), "a request of no token: input_tokens and output_tokens count from 1", where)
-    _check((requests[:, 1:3] <= _MOST_TOKENS).all(), f"a request of more than {_MOST_TOKENS:,} tokens", where)
+    arrival, inputs, outputs, first, last = requests.T
+    lengths = requests[:, 1:3]
+    check(np.isfinite(requests[:, :3]).all(), "a request without arrival_s, input_tokens or output_tokens")
+    check((lengths >= 1).all(), "a request of no token: input_tokens and output_tokens count from 1")
+    check((lengths <= _MOST_TOKENS).all(), f"a request of more than {_MOST_TOKENS:,} tokens")
     answered = np.isfinite(first) & np.isfinite(last)
-    _check(answered.any(), "no request was answered", where)
-    _check(last[answered].max() > arrival[answered].min(), "every request answered the instant it arrived", where)
-    _check(not ((first < arrival) | (last < first)).any(), "a request answered before it arrived", where)
-    _check(np.isfinite(steps).all(), "a step with a value missing", where)
-    _check((np.abs(steps) <= _MOST_OF_A_STEP).all(), "a step of a size or at a time that no engine has", where)
-    _check((np.abs(arrival) <= _MOST_OF_A_STEP).all(), "a request at a time that no clock shows", where)
-    _check((steps[:, 1] >= _LEAST_S).all(), "a step of no duration", where)
-    _check((steps[:, 2:] >= 0).all(), "a step of a negative size", where)
-    return EngineRun(
-        name=name,
-        arrival_s=arrival,
-        input_tokens=requests[:, 1].astype(np.int64),
-        output_tokens=requests[:, 2].astype(np.int64),
-        first_token_s=first,
-        last_token_s=last,
-        start_s=steps[:, 0],
-        duration_s=steps[:, 1],
-        decodes=steps[:, 2].astype(np.int64),
-        prompt_tokens=steps[:, 3].astype(np.int64),
-        kv_tokens=steps[:, 4],
-        pairs=steps[:, 5],
-    )
-
-
-def _check(fine: object, problem: str, where: str) -> None:
-    if not fine:
-        raise BadInput(problem, where=where)
+    check(answered.any(), "no request was answered")
+    check(last[answered].max() > arrival[answered].min(), "every request answered the instant it arrived")
+    check(not ((first < arrival) | (last < first)).any(), "a request answered before it arrived")
+    check(np.isfinite(steps).all(), "a step with a value missing")
+    check((np.abs(steps) <= _MOST_OF_A_STEP).all(), "a step of a size or at a time that no engine has")
+    check((np.abs(arrival) <= _MOST_OF_A_STEP).all(), "a request at a time that no clock shows")
+    check((steps[:, 1] >= _LEAST_S).all(), "a step of no duration")
+    check((steps[:, 2:] >= 0).all(), "a step of a negative size")
+    start, duration, decodes, prompt_tokens, kv_tokens, pairs = steps.T
+    counted = (inputs, outputs, decodes, prompt_tokens)
+    inputs, outputs, decodes, prompt_tokens = (counts.astype(np.int64) for counts in counted)
+    return EngineRun(arrival, inputs, outputs, first, last, start, duration, decodes, prompt_tokens, kv_tokens, pairs)
 
 
 def _places(found: Mapping[str, Any], kind: str, needed: Sequence[str], where: str) -> list[int]:
@@ -202,13 +170,13 @@ def _rows(run: Mapping[str, Any], kind: str, places: Sequence[int], where: str) 
     rows = run.get(kind, [])
     if not isinstance(rows, list):
         raise BadInput(f"'{kind}' is not a list of rows", where=where)
-    made = np.empty((len(rows), len(places)))
+    numbers = np.empty((len(rows), len(places)))
     for at, row in enumerate(rows):
         try:
-            made[at] = [_number(row[place]) for place in places]
+            numbers[at] = [_number(row[place]) for place in places]
         except (TypeError, IndexError, KeyError, OverflowError):
             raise BadInput(f"row {at + 1} of {kind} is not {len(places)} numbers", where=where) from None
-    return made
+    return numbers
 
 
 def _number(value: object) -> float:
@@ -227,8 +195,6 @@ def _limit(found: Mapping[str, Any], field: str, most: int, where: str) -> int:
 
 
 def _buckets(value: object, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or any(isinstance(each, bool) or not isinstance(each, int) for each in value):
-        raise BadInput("'graph_buckets' must be a list of batches", where=where)
-    if any(each < 1 for each in value):
-        raise BadInput("'graph_buckets' must be batches of at least 1", where=where)
+    if not isinstance(value, list) or not all(type(batch) is int and batch >= 1 for batch in value):
+        raise BadInput("'graph_buckets' must be a list of batches of at least 1", where=where)
     return tuple(sorted(set(value)))

@@ -1,17 +1,18 @@
 """What files say about a machine, for ``calibrate``: figures that can be predicted, and kernels that were probed.
 
-A file is told by what is in it: a profile, the probe's timings, a table of results or a JSON of step times
+A file is recognised by its content: a profile, the probe's timings, a table of results or a JSON of step times
 (``measurements``), a log of an engine's steps (``step_log``), a meter's ledger, or any result of a load generator
 (``importers``).
 
-Users of a closed loop who never pause are always on their way: by Little's law requests a second × seconds an answer
-is their number. A window inside such a run that ends in the middle of a round counts fewer, so that its throughput is
-too low; there the throughput is taken from the answers' own times, and that is said. A run counted from its first
-request to its last answer has no such window: it is simulated as it was, with its beginning and its end.
+Users of a closed loop never pause: by Little's law their number is requests a second × seconds an answer. A window
+inside such a run that ends in the middle of a round counts fewer, so that its throughput is too low; there the
+throughput is taken from the answers' own times, with a note. A run counted from its first request to its last answer
+has no such window: it is simulated as it was, with its beginning and its end.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,63 +24,29 @@ from tokonomics.measure.importers import vllm
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.measurements import Measurement, Statistic, Unread, read_measurements, read_text, steps_from
 from tokonomics.measure.meter.loads import is_ledger, runs_of
-from tokonomics.measure.priced_run import MeasuredMachine, as_model, machine_of, measurements_of
-from tokonomics.measure.probe.fit_profile import is_timings, profile_from
-from tokonomics.measure.probe.timing_rows import check_timings
+from tokonomics.measure.priced_run import MeasuredMachine, Said, as_model, machine_of, measurements_of
+from tokonomics.measure.probe.fit_profile import check_timings, is_timings, profile_from
 from tokonomics.measure.step_log import is_step_log, stated_by, steps_logged
 from tokonomics.measure.validate import engine_named
-from tokonomics.physics.calibration import (
-    Correction,
-    HeldOut,
-    Kernels,
-    ProbedMachine,
-    Profile,
-    is_profile,
-    read_profile,
-)
+from tokonomics.physics.calibration import Correction, Profile, is_profile, read_profile
 from tokonomics.units import plural
 
-ROUNDED = 0.95
-"""Share of the users whom Little's law must find for a window to count whole rounds."""
-CONTRADICTED = 0.1
-"""The same: of fewer, no round that was cut explains it, and nobody knows which of the figures is wrong."""
+ROUNDED = 0.95  # share of the users whom Little's law must find for a window to count whole rounds
+CONTRADICTED = 0.1  # of fewer users, no cut round explains it, and nobody knows which figure is wrong
 
-FEWEST_FOR_P99 = 40
-"""Requests of a load; of fewer, the 99th percentile is one request's luck."""
-
-
-@dataclass(frozen=True)
-class Said:
-    """What the user says of the machine, in place of what files say."""
-
-    gpu: str | None = None
-    gpus: int | None = None
-    tp: int | None = None
-    pp: int | None = None
-    ep: int | None = None
-    engine: str | None = None
-    weights: str | None = None
-    kv: str | None = None
-    model: str | None = None
+FEWEST_FOR_P99 = 40  # requests of a load; of fewer, the 99th percentile is one request's luck
 
 
 @dataclass
 class Evidence:
-    """All files together."""
-
     rows: list[Measurement] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
-    kernels: Kernels | None = None
-    machine: ProbedMachine | None = None
-    timings: dict[str, Any] = field(default_factory=dict)
-    check: tuple[HeldOut, ...] = ()
-    corrections: tuple[Correction, ...] = ()
-    """Of a profile among the files: kept where no new ones take their place."""
+    probed: Profile | None = None  # the one whose kernels were probed
+    corrections: tuple[Correction, ...] = ()  # of a profile among the files: kept where no new ones take their place
     notes: list[str] = field(default_factory=list)
 
 
 def read_evidence(paths: Sequence[Path], said: Said, command: str) -> Evidence:
-    """Every file, in the order given."""
     found = Evidence()
     for path in paths:
         where = shorten(str(path), 200)
@@ -94,26 +61,23 @@ def read_evidence(paths: Sequence[Path], said: Said, command: str) -> Evidence:
             _add_timings(found, document, said, command, where)  # type: ignore[arg-type]
         elif is_step_log(document):
             _add_steps(found, document, said, where)  # type: ignore[arg-type]
-        elif (isinstance(document, dict) and "rows" in document and "gpu" in document) or _is_table(path):
+        elif _is_table(path) or (isinstance(document, dict) and {"rows", "gpu"} <= document.keys()):
             _add_rows(found, read_measurements(path), said)
         else:
             _add_run(found, read_run(path), said, where)
     return found
 
 
-def _json(path: Path) -> object:
-    """The document of a JSON file; None for anything else."""
-    text = read_text(path)
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _is_table(path: Path) -> bool:
     return path.name.lower().endswith((".csv", ".csv.gz"))
+
+
+def _json(path: Path) -> object:
+    """The document of a JSON file; None for anything else."""
+    with suppress(ValueError, RecursionError):
+        text = read_text(path)
+        return json.loads(text) if text.lstrip().startswith("{") else None
+    return None
 
 
 def _add_timings(found: Evidence, timings: Mapping[str, Any], said: Said, command: str, where: str) -> None:
@@ -129,14 +93,11 @@ def _add_timings(found: Evidence, timings: Mapping[str, Any], said: Said, comman
 
 def _add_profile(found: Evidence, profile: Profile, where: str) -> None:
     if profile.kernels:
-        if found.kernels and found.kernels.gpu != profile.kernels.gpu:
-            raise BadInput(
-                f"kernels of {found.kernels.gpu} and of {profile.kernels.gpu}: a profile holds those of one GPU",
-                where=where,
-                fix="Calibrate each GPU by itself.",
-            )
-        found.kernels, found.machine = profile.kernels, profile.machine
-        found.timings, found.check = dict(profile.timings), profile.check
+        known = found.probed.kernels if found.probed else None
+        if known and known.gpu != profile.kernels.gpu:
+            said = f"kernels of {known.gpu} and of {profile.kernels.gpu}: a profile holds those of one GPU"
+            raise BadInput(said, where=where, fix="Calibrate each GPU by itself.")
+        found.probed = profile
     found.corrections += profile.corrections
 
 
@@ -147,26 +108,16 @@ def _add_rows(found: Evidence, rows: Sequence[Measurement | Unread], said: Said)
         if isinstance(row, Unread):
             found.unread.append(row)
         elif wanted is None or _gpu_key(row.gpu) == wanted:
-            found.rows.append(row.model_copy(update=_changes(row, said)))
-
-
-def _changes(row: Measurement, said: Said) -> dict[str, object]:
-    """What the user says stands for what we do not know."""
-    changes: dict[str, object] = {}
-    if said.model:
-        changes["model"] = said.model
-    if said.weights:
-        changes["weights"] = said.weights
-    if said.engine and row.engine and not _known_engine(row.engine):
-        changes["engine"] = said.engine
-    return changes
+            named = said.engine and row.engine and not _known_engine(row.engine)  # by a name we do not know
+            changes = {"model": said.model, "weights": said.weights, "engine": said.engine if named else None}
+            found.rows.append(row.model_copy(update={name: value for name, value in changes.items() if value}))
 
 
 def _add_steps(found: Evidence, document: Mapping[str, Any], said: Said, where: str) -> None:
     """An engine's steps; and the loads under which it logged them, where they are in the file."""
     stated, model = stated_by(document, where), said.model or document.get("model")
     if not isinstance(model, str) or not model:
-        raise BadInput("names no model", where=where, fix=f"Give {option('model')}.")
+        raise _names_no_model(where)
     found.rows += steps_logged(document, model, _machine(stated, said, where), where)
     loads = document.get("loads")
     results = [load for load in loads if vllm.matches(load)] if isinstance(loads, list) else []
@@ -176,28 +127,28 @@ def _add_steps(found: Evidence, document: Mapping[str, Any], said: Said, where: 
 
 def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None:
     machine = _machine(run.stated, said, where)
-    if said.model or run.model is None:
-        if not said.model:
-            raise BadInput("names no model", where=where, fix=f"Give {option('model')}.")
+    if said.model:
         run = as_model(run, said.model)
+    if run.model is None:
+        raise _names_no_model(where)
     points = tuple(_whole_rounds(point) for point in run.points)
-    changed = sum(one is not other for one, other in zip(points, run.points, strict=True))
+    changed = sum(point is not stated for point, stated in zip(points, run.points, strict=True))
     if changed:
-        found.notes.append(
-            f"{shorten(Path(where).name, 60)}: throughput of {plural(changed, 'load')} taken from users ÷ answer time, "
-            "as the window ended in the middle of a round"
-        )
+        taken = f"throughput of {plural(changed, 'load')} taken from users ÷ answer time"
+        note = f"{shorten(Path(where).name, 60)}: {taken}, as the window ended in the middle of a round"
+        found.notes.append(note)
     found.rows += taught_by(run.model_copy(update={"points": points}), machine)
+
+
+def _names_no_model(where: str) -> BadInput:
+    return BadInput("names no model", where=where, fix=f"Give {option('model')}.")
 
 
 def _machine(stated: Stated, said: Said, where: str) -> MeasuredMachine:
     if said.engine is None and stated.engine and not _known_engine(stated.engine):
-        raise BadInput(
-            f"the engine '{shorten(stated.engine)}' is none of ours",
-            where=where,
-            fix=f"Say with {option('engine')} which of ours stands for it; its host's time is then fitted.",
-        )
-    machine = machine_of(stated, said.gpu, said.gpus, said.tp, said.pp, said.ep, said.engine, said.weights, said.kv)
+        fix = f"Say with {option('engine')} which of ours stands for it; its host's time is then fitted."
+        raise BadInput(f"the engine '{shorten(stated.engine)}' is none of ours", where=where, fix=fix)
+    machine = machine_of(stated, said)
     if machine is None:
         raise BadInput("does not say which GPU it ran on", where=where, fix=f"Give {option('gpu')}.")
     return machine
@@ -223,15 +174,12 @@ def _whole_rounds(point: LoadPoint) -> LoadPoint:
 
 
 def _gpu_key(name: str) -> str:
-    try:
+    with suppress(UnknownName):
         return find_gpu(name).key
-    except UnknownName:
-        return name
+    return name
 
 
 def _known_engine(name: str) -> bool:
-    try:
-        engine_named(name)
-    except TokonomicsError:
-        return False
-    return True
+    with suppress(TokonomicsError):
+        return bool(engine_named(name))
+    return False

@@ -29,15 +29,11 @@ ROW_KNOTS = (32, 128)
 _FAR_DECODE, _FAR_PROMPT = 0.03, 0.3
 """Relative errors from which a step weighs less. Graphs repeat within 2 %; the host's slow spells (up to twice the
 usual time) are part of what requests wait for."""
-_BUSY_GAP_S = 1e-3
-"""The scheduler's pause between two steps is below 0.2 ms in the logs seen; longer is waiting for work."""
-_FEW = 20
-"""Host-bound steps below which the host's time is a guess."""
+_BUSY_GAP_S = 1e-3  # the scheduler's pause between steps is below 0.2 ms in the logs seen; longer is waiting for work
+_FEW = 20  # host-bound steps below which the host's time is a guess
 _ROUNDS = 200
-_SLIGHT = 1e-3
-"""Weight of what is only assumed, beside one for each step."""
-_NO_PAIRS_S = 1e-15
-"""Of attention that the fit prices at nothing: the table keeps logarithms."""
+_SLIGHT = 1e-3  # weight of what is only assumed, beside one for each step
+_NO_PAIRS_S = 1e-15  # of attention that the fit prices at nothing: the table keeps logarithms
 
 
 @dataclass(frozen=True)
@@ -46,8 +42,7 @@ class Steps:
 
     seconds: Array
     decodes: Array
-    rows: Array
-    """The batch as padded."""
+    rows: Array  # the batch as padded
     kv_tokens: Array
     prompt_tokens: Array
     prompts: Array
@@ -61,26 +56,21 @@ class StepFit(Noun):
     """The constants, in seconds."""
 
     decode_step_s: float
-    row_s: tuple[float, ...]
-    """For one more row, up to each of ``ROW_KNOTS`` and beyond."""
+    row_s: tuple[float, ...]  # for one more row, up to each of ``ROW_KNOTS`` and beyond
     kv_token_s: float
     host_step_s: float
     host_prompt_s: float
     pass_s: float
     token_s: float
     pair_s: float
-    decoding_s: float
-    """Once, if sequences decode beside the prompts."""
-    sequence_s: float
-    """For each of those, beside their KV cache."""
+    decoding_s: float  # once, if sequences decode beside the prompts
+    sequence_s: float  # for each of those, beside their KV cache
     decode_steps: int
     prompt_steps: int
     host_bound_steps: int
-    decode_error: float
-    """Median size of the relative error, as ``prompt_error``."""
+    decode_error: float  # median size of the relative error, as ``prompt_error``
     prompt_error: float
-    host_is_guessed: bool
-    """Too few steps waited for the host to say how long it takes."""
+    host_is_guessed: bool  # too few steps waited for the host to say how long it takes
 
     def decode_s(self, rows: Array, kv_tokens: Array) -> Array:
         """Steps without prompts, by the padded batch."""
@@ -92,7 +82,6 @@ class StepFit(Noun):
         return np.where(decodes > 0, added, 0.0)
 
     def prompt_step_s(self, steps: Steps) -> Array:
-        """Steps with prompts."""
         host = self.host_step_s + self.host_prompt_s * steps.prompts
         gpu = self.pass_s + self.token_s * (steps.decodes + steps.prompt_tokens) + self.pair_s * steps.pairs
         return np.maximum(host, gpu + self.attention_s(steps.decodes, steps.kv_tokens))
@@ -100,60 +89,43 @@ class StepFit(Noun):
 
 def steps_of(log: EngineLog, names: Sequence[str], where: str) -> Steps:
     """The steps of some runs; the scheduler's pause after a step belongs to it."""
-    made = []
+    parts = []
     for name in names:
         run = log.runs[name]
         prompts = prompts_of_steps(run, f"{where}: run {name}")
         pause = np.append(run.start_s[1:] - run.start_s[:-1] - run.duration_s[:-1], 0.0)
         pause[(pause < 0) | (pause > _BUSY_GAP_S)] = 0.0
         rows = np.where(run.prompt_tokens > 0, run.decodes, log.padded(run.decodes))
-        made.append((run.duration_s + pause, run.decodes, rows, run.kv_tokens, run.prompt_tokens, prompts, run.pairs))
-    return Steps(*(np.concatenate(column).astype(np.float64) for column in zip(*made, strict=True)))
+        parts.append((run.duration_s + pause, run.decodes, rows, run.kv_tokens, run.prompt_tokens, prompts, run.pairs))
+    return Steps(*(np.concatenate(column).astype(np.float64) for column in zip(*parts, strict=True)))
 
 
 def fit_steps(log: EngineLog, names: Sequence[str], where: str) -> StepFit:
-    """The step time of an engine, from the steps of some of its runs."""
     steps = steps_of(log, names, where)
     alone, mixed = steps.where(steps.prompt_tokens == 0), steps.where(steps.prompt_tokens > 0)
     if len(alone.seconds) < len(ROW_KNOTS) + 3 or len(mixed.seconds) < 6:
-        raise BadInput(
-            f"{len(alone.seconds)} steps without prompts and {len(mixed.seconds)} with: too few to fit step times on",
-            where=where,
-            fix=f"Name more runs with {option('fit_on')}, or a log that has them with {option('steps_from')}.",
-        )
+        counts = f"{len(alone.seconds)} steps without prompts and {len(mixed.seconds)} with"
+        fix = f"Name more runs with {option('fit_on')}, or a log that has them with {option('steps_from')}."
+        raise BadInput(f"{counts}: too few to fit step times on", where=where, fix=fix)
     decode_step_s, row_s, kv_token_s = _fit_decode(alone)
     sequence_s = row_s[1]
     known = np.where(mixed.decodes > 0, sequence_s * mixed.decodes + kv_token_s * mixed.kv_tokens, 0.0)
     host, gpu = _fit_longer(mixed, known)
-    made = StepFit(
-        decode_step_s=decode_step_s,
-        row_s=row_s,
-        kv_token_s=kv_token_s,
-        host_step_s=host[0],
-        host_prompt_s=host[1],
-        pass_s=gpu[0],
-        token_s=gpu[1],
-        pair_s=gpu[2],
-        decoding_s=gpu[3],
-        sequence_s=sequence_s,
-        decode_steps=len(alone.seconds),
-        prompt_steps=len(mixed.seconds),
-        host_bound_steps=0,
-        decode_error=0.0,
-        prompt_error=0.0,
-        host_is_guessed=True,
-    )
-    host_s = made.host_step_s + made.host_prompt_s * mixed.prompts
-    prompt_s, decode_s = made.prompt_step_s(mixed), made.decode_s(alone.rows, alone.kv_tokens)
+    fit = StepFit(
+        decode_step_s=decode_step_s, row_s=row_s, kv_token_s=kv_token_s, host_step_s=host[0], host_prompt_s=host[1],
+        pass_s=gpu[0], token_s=gpu[1], pair_s=gpu[2], decoding_s=gpu[3], sequence_s=sequence_s,
+        decode_steps=len(alone.seconds), prompt_steps=len(mixed.seconds), host_bound_steps=0, decode_error=0.0,
+        prompt_error=0.0, host_is_guessed=True,
+    )  # fmt: skip
+    host_s = fit.host_step_s + fit.host_prompt_s * mixed.prompts
+    prompt_s, decode_s = fit.prompt_step_s(mixed), fit.decode_s(alone.rows, alone.kv_tokens)
     host_bound = int((host_s >= prompt_s).sum())
-    return made.model_copy(
-        update={
-            "host_bound_steps": host_bound,
-            "host_is_guessed": host_bound < _FEW,
-            "decode_error": float(np.median(np.abs(decode_s / alone.seconds - 1))),
-            "prompt_error": float(np.median(np.abs(prompt_s / mixed.seconds - 1))),
-        }
-    )
+    errors = {
+        "decode_error": float(np.median(np.abs(decode_s / alone.seconds - 1))),
+        "prompt_error": float(np.median(np.abs(prompt_s / mixed.seconds - 1))),
+    }
+    bound = {"host_bound_steps": host_bound, "host_is_guessed": host_bound < _FEW}
+    return fit.model_copy(update=errors | bound)
 
 
 def fitted_table(fit: StepFit, log: EngineLog, most_context: int) -> StepTable:
@@ -167,21 +139,13 @@ def fitted_table(fit: StepFit, log: EngineLog, most_context: int) -> StepTable:
     pairs = prompts[:, None, None] * chunks[:, None] * (past + 0.5 * (chunks[:, None] + 1))
     return StepTable(
         tokens_s=fit.pass_s + fit.token_s * np.arange(log.max_batched_tokens + log.max_sequences + 2, dtype=np.float64),
-        head_s=np.zeros(2 * log.max_sequences + 2),
-        decode_s=np.where(batches[:, None] > 0, decode_s, 0.0),
+        head_s=np.zeros(2 * log.max_sequences + 2), decode_s=np.where(batches[:, None] > 0, decode_s, 0.0),
         attention_s=fit.attention_s(np.broadcast_to(batches[:, None], kv_tokens.shape).astype(np.float64), kv_tokens),
         prompt_log_s=np.log(np.maximum(fit.pair_s * pairs, _NO_PAIRS_S)),
         launch_s=np.full(log.max_batched_tokens + log.max_sequences + 2, fit.host_step_s),
-        launch_prompt_s=fit.host_prompt_s,
-        host_step_s=0.0,
-        host_sequence_s=0.0,
-        ahead=False,
-        request_s=0.0,
-        token_s=0.0,
-        reach_s=0.0,
-        answer_s=0.0,
-        stages=1,
-    )
+        launch_prompt_s=fit.host_prompt_s, host_step_s=0.0, host_sequence_s=0.0, ahead=False, request_s=0.0,
+        token_s=0.0, reach_s=0.0, answer_s=0.0, stages=1,
+    )  # fmt: skip
 
 
 def _fit_decode(steps: Steps) -> tuple[float, tuple[float, ...], float]:
@@ -195,7 +159,8 @@ def _fit_decode(steps: Steps) -> tuple[float, tuple[float, ...], float]:
     # A stretch of batches the log never reached is priced like the one before it.
     alike = np.diff(np.eye(parts.shape[1]), axis=0)[1:-1]
     found = _least_squares(parts, steps.seconds, 1 / np.sqrt(count[place]), _FAR_DECODE, alike)
-    return float(found[0]), tuple(float(each) for each in found[1:-1]), float(found[-1])
+    base_s, *row_s, kv_token_s = found.tolist()
+    return base_s, tuple(row_s), kv_token_s
 
 
 def _fit_longer(steps: Steps, known: Array) -> tuple[list[float], list[float]]:
@@ -224,7 +189,7 @@ def _fit_longer(steps: Steps, known: Array) -> tuple[list[float], list[float]]:
         before, by_host = by_host, of_host @ host >= of_gpu @ gpu + known
         if turn > 20 and (before == by_host).all():
             break
-    return [float(each) for each in host], [float(each) for each in gpu]
+    return host.tolist(), gpu.tolist()
 
 
 def _least_squares(

@@ -1,9 +1,9 @@
-"""Where a server should be run: the knee of its load curve, and the cheapest load that meets the SLOs.
+"""The load to run a server at: the knee of its load curve, and the cheapest load that meets the SLOs.
 
 The knee is the smallest measured load that gives 90 % of the highest output throughput: beyond it users wait longer for
 little more. The best load has the lowest price per token (or, without a price, the highest throughput) among those
-that meet every SLO with at most 1 % of requests failed. Only measured loads are named: nothing is interpolated.
-Loads of other lengths are other work: knee and best are named among loads of equal lengths.
+that meet every SLO with at most 1 % of requests failed. Nothing is interpolated. Knee and best are named among loads of
+equal lengths: other lengths are other work.
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,13 @@ from tokonomics.types import Noun
 
 KNEE_SHARE = 0.9
 MOST_ERRORS = 0.01
-MOST_APART = 1.25
-"""Between mean lengths of loads that count as equal: means of a few drawn lengths differ by chance."""
+MOST_APART = 1.25  # between mean lengths of loads that count as equal: means of a few drawn lengths differ by chance
 
 
-class KeptLoad(Noun):
-    """An SLO at one load."""
-
+class MeasuredSlo(Noun):
     slo: str = Field(alias="promise")
     objective_s: float = Field(alias="promised_s")
-    measured_s: float | None
-    """None where the source does not have this statistic: not kept."""
+    measured_s: float | None  # None where the source does not have this statistic: not met
 
     @property
     def kept(self) -> bool:
@@ -37,30 +33,25 @@ class EqualLengths(Noun):
     """Loads of equal lengths, by their place in the run, and which of them matter."""
 
     points: tuple[int, ...]
-    knee: int | None
-    """None of fewer than three loads."""
-    best: int | None
-    """None where no load meets the SLOs."""
+    knee: int | None  # None of fewer than three loads
+    best: int | None  # None where no load meets the SLOs
 
 
 class LoadVerdict(Noun):
     """Which of the measured loads matter, by their place in the run."""
 
     knee: int | None
-    best: int | None
-    """As in ``groups``, where there is one; None where lengths differ."""
+    best: int | None  # as in ``groups``, where there is one; None where lengths differ
     groups: tuple[EqualLengths, ...]
-    slos: tuple[tuple[KeptLoad, ...], ...] = Field((), alias="promises")
-    """Of each load."""
+    slos: tuple[tuple[MeasuredSlo, ...], ...] = Field((), alias="promises")  # of each load
 
 
-def keeps(point: LoadPoint, slos: Sequence[Slo]) -> tuple[KeptLoad, ...]:
-    """Each SLO against what was measured."""
-    return tuple(KeptLoad(slo=str(slo), objective_s=slo.seconds, measured_s=_measured(point, slo)) for slo in slos)
+def slos_at(point: LoadPoint, slos: Sequence[Slo]) -> tuple[MeasuredSlo, ...]:
+    return tuple(MeasuredSlo(slo=str(slo), objective_s=slo.seconds, measured_s=_measured(point, slo)) for slo in slos)
 
 
 def holds(point: LoadPoint, slos: Sequence[Slo]) -> bool:
-    return point.error_share <= MOST_ERRORS and all(keep.kept for keep in keeps(point, slos))
+    return point.error_share <= MOST_ERRORS and all(slo.kept for slo in slos_at(point, slos))
 
 
 def judge(points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], slos: Sequence[Slo] = ()) -> LoadVerdict:
@@ -76,19 +67,14 @@ def judge(points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], slo
         order = sorted(places, key=lambda place: load_size(points[place]))
         knee = next(place for place in order if points[place].output_tokens_per_s >= KNEE_SHARE * top)
         held = [place for place in order if holds(points[place], slos)]
-        groups.append(
-            EqualLengths(
-                points=tuple(places),
-                knee=knee if len(places) > 2 else None,
-                best=min(held, key=cost) if held else None,
-            )
-        )
+        best = min(held, key=cost) if held else None
+        groups.append(EqualLengths(points=tuple(places), knee=knee if len(places) > 2 else None, best=best))
     alone = groups[0] if len(groups) == 1 else None
     return LoadVerdict(
         knee=alone.knee if alone else None,
         best=alone.best if alone else None,
         groups=tuple(groups),
-        slos=tuple(keeps(point, slos) for point in points) if slos else (),
+        slos=tuple(slos_at(point, slos) for point in points) if slos else (),
     )
 
 
@@ -96,20 +82,17 @@ def _equal_lengths(points: Sequence[LoadPoint]) -> list[list[int]]:
     """Places of loads whose mean lengths are about those of the first of them."""
     groups: list[list[int]] = []
     for place, point in enumerate(points):
-        found = next((group for group in groups if _alike(points[group[0]], point)), None)
-        if found is None:
+        alike = next((group for group in groups if _have_equal_lengths(points[group[0]], point)), None)
+        if alike is None:
             groups.append([place])
         else:
-            found.append(place)
+            alike.append(place)
     return groups
 
 
-def _alike(one: LoadPoint, other: LoadPoint) -> bool:
-    lengths = (
-        (one.mean_input_tokens, other.mean_input_tokens),
-        (one.mean_output_tokens, other.mean_output_tokens),
-    )
-    return all(max(pair) <= MOST_APART * min(pair) for pair in lengths)
+def _have_equal_lengths(*points: LoadPoint) -> bool:
+    inputs, outputs = [point.mean_input_tokens for point in points], [point.mean_output_tokens for point in points]
+    return all(max(lengths) <= MOST_APART * min(lengths) for lengths in (inputs, outputs))
 
 
 def load_size(point: LoadPoint) -> float:

@@ -1,9 +1,8 @@
-"""Results that others published or we measured, read into one shape: what ran, under which load, and what came out.
+"""Measured results in one shape, read from files: what ran, under which load, and what came out.
 
 Two kinds of file: a table (csv, csv.gz) with the columns of ``COLUMNS`` (and ``num_requests``, ``statistic``, where a
-source states them), and a JSON of bare step times
-(``{"gpu": …, "rows": [{"kind": "decode", "model": …, "batch": …, "ctx": …, "ms": …}]}``). A row that cannot be read is
-kept, with its reason; none is dropped.
+source states them), and a JSON of bare step times (``{"gpu": …, "rows": [{"kind": "decode", "model": …, "batch": …,
+"ctx": …, "ms": …}]}``). A row that cannot be read is kept with its reason.
 """
 
 import csv
@@ -25,21 +24,11 @@ from tokonomics.traffic.sources import most_unpacked
 from tokonomics.types import Noun
 
 LARGEST_FILE = 200_000_000
-MOST_REQUESTS = 10**6
-"""Of one run."""
+MOST_REQUESTS = 10**6  # of one run
 COLUMNS = (
-    "model",
-    "gpu",
-    "num_gpus",
-    "tp",
-    "engine",
-    "input_len",
-    "output_len",
-    "batch_or_concurrency",
-    "mode",
-    "metric",
+    "model", "gpu", "num_gpus", "tp", "engine", "input_len", "output_len", "batch_or_concurrency", "mode", "metric",
     "value",
-)
+)  # fmt: skip
 
 
 class Metric(StrEnum):
@@ -76,16 +65,12 @@ class RunFacts(Noun):
     """What is known of the run behind a figure, of one replica; the rows of one load share it."""
 
     requests: PositiveInt | None = Field(default=None, le=MOST_REQUESTS)
-    spread: float | None = Field(default=None, ge=0, lt=1)
-    """Lengths are uniform within this share around their mean (vLLM's --random-range-ratio)."""
-    warm_up: NonNegativeInt = 0
-    """Users who had an answer before the measured window opened; they went on until after it closed."""
-    arrival_s: tuple[float, ...] = ()
-    """Of each request, since the first; with its lengths."""
+    spread: float | None = Field(default=None, ge=0, lt=1)  # lengths are uniform within mean × (1 ± this)
+    warm_up: NonNegativeInt = 0  # users answered before the measured window opened; they went on until after it closed
+    arrival_s: tuple[float, ...] = ()  # of each request, since the first; with its lengths
     input_tokens: tuple[PositiveInt, ...] = ()
     output_tokens: tuple[PositiveInt, ...] = ()
-    max_sequences: PositiveInt | None = None
-    """The server's limits, where they were not left to the engine."""
+    max_sequences: PositiveInt | None = None  # the server's limits, where they were not left to the engine
     max_batched_tokens: PositiveInt | None = None
 
     @model_validator(mode="after")
@@ -105,28 +90,22 @@ class Measurement(Noun):
     tp: MostGpus
     pp: MostStages = 1
     ep: MostGpus = 1
-    weights: str
-    """As the source states it; may be a guess for it to make."""
+    weights: str  # as the source states it; may be a guess for it to make
     kv: str | None
-    engine: str | None
-    """None: bare kernels, no engine around them."""
+    engine: str | None  # None: bare kernels, no engine around them
     engine_version: str | None = None
     year: int
-    tuned: bool = False
-    """The source turns on what the engine leaves off by default to keep the host out of the way."""
+    tuned: bool = False  # the source turns on what the engine leaves off by default to keep the host out of the way
     input_tokens: PositiveInt = Field(le=10**8)
     output_tokens: PositiveInt = Field(le=10**8)
-    batch: PositiveInt | None = Field(le=10**6)
-    """Requests at once; None when the queue never empties."""
+    batch: PositiveInt | None = Field(le=10**6)  # requests at once; None when the queue never empties
     rate: PositiveFloat | None = Field(default=None, le=1e9)
     mode: Mode
     metric: Metric
-    value: float = Field(ge=1e-9, le=1e12)
-    """For all GPUs together, or for one user."""
+    value: float = Field(ge=1e-9, le=1e12)  # for all GPUs together, or for one user
     source: str
     split: str = ""
-    length_share: float = Field(default=1.0, gt=0, le=1)
-    """Mean ÷ nominal length, where the source says the lengths vary."""
+    length_share: float = Field(default=1.0, gt=0, le=1)  # mean ÷ nominal length, where lengths vary
     statistic: Statistic = Statistic.mean
     run: RunFacts = RunFacts()
 
@@ -150,23 +129,19 @@ class Unread(Noun):
 
 def read_measurements(path: Path) -> list[Measurement | Unread]:
     """Every row of a results table or of a JSON of step times."""
-    text = read_text(path)
-    if text.lstrip().startswith("{"):
-        return _from_steps(text, path)
-    return _from_table(text, path)
-
-
-def _from_steps(text: str, path: Path) -> list[Measurement | Unread]:
+    text, where = read_text(path), shorten(str(path), 200)
+    if not text.lstrip().startswith("{"):
+        return _from_table(text, where)
     try:
-        found = json.loads(text)
-        gpu, rows = found["gpu"], found["rows"]
+        document = json.loads(text)
+        gpu, rows = document["gpu"], document["rows"]
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=_shown(path)) from None
+        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=where) from None
     except (KeyError, TypeError):
-        raise BadInput("a JSON of step times needs 'gpu' and 'rows'", where=_shown(path)) from None
+        raise BadInput("a JSON of step times needs 'gpu' and 'rows'", where=where) from None
     if not isinstance(rows, list) or not isinstance(gpu, str) or not rows:
-        raise BadInput("'gpu' must be a name and 'rows' a list of steps", where=_shown(path))
-    return steps_from(rows, gpu, found)
+        raise BadInput("'gpu' must be a name and 'rows' a list of steps", where=where)
+    return steps_from(rows, gpu, document)
 
 
 def steps_from(rows: Sequence[object], gpu: str, file: Mapping[str, object]) -> list[Measurement | Unread]:
@@ -183,61 +158,43 @@ def _step(row: object, gpu: str, file: Mapping[str, object], key: str) -> Measur
         if kind not in ("decode", "prefill"):
             return Unread(key=key, reason=f"a step of kind '{shorten(str(kind))}' is not what an engine runs")
         return Measurement(
-            key=key,
-            model=str(row["model"]),
-            gpu=gpu,
-            gpus=int(row.get("gpus", 1)),
+            key=key, model=str(row["model"]), gpu=gpu, gpus=int(row.get("gpus", 1)),
             tp=int(row["tp"] if "tp" in row else row.get("gpus", 1)),
             weights=str(row.get("weights", row.get("dtype", file.get("dtype", "bf16")))),
-            kv=str(row["kv"]) if "kv" in row else None,
-            engine=None,
-            year=2026,
-            input_tokens=_count(row["ctx"], "ctx"),
-            output_tokens=1,
-            batch=_count(row["batch"], "batch"),
-            mode=Mode.decode_step if kind == "decode" else Mode.prefill_step,
-            metric=Metric.step_s,
-            value=float(row["ms"]) * 1e-3,
-            source=f"bare steps on {gpu}",
-        )
+            kv=str(row["kv"]) if "kv" in row else None, engine=None, year=2026,
+            input_tokens=_count(row["ctx"], "ctx"), output_tokens=1, batch=_count(row["batch"], "batch"),
+            mode=Mode.decode_step if kind == "decode" else Mode.prefill_step, metric=Metric.step_s,
+            value=float(row["ms"]) * 1e-3, source=f"bare steps on {gpu}",
+        )  # fmt: skip
     except KeyError as error:
         return Unread(key=key, reason=f"field {shorten(str(error))} is missing")
     except (TypeError, ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error))
 
 
-def _from_table(text: str, path: Path) -> list[Measurement | Unread]:
+def _from_table(text: str, where: str) -> list[Measurement | Unread]:
     table = csv.DictReader(io.StringIO(text, newline=""))
     missing = [column for column in COLUMNS if column not in (table.fieldnames or ())]
     if missing:
-        raise BadInput(
-            f"missing column{'s' * (len(missing) > 1)} {', '.join(missing)}",
-            where=_shown(path),
-            fix="A results table has one figure a row: " + ", ".join(COLUMNS) + ".",
-        )
+        fix = f"A results table has one figure a row: {', '.join(COLUMNS)}."
+        raise BadInput(f"missing column{'s' * (len(missing) > 1)} {', '.join(missing)}", where=where, fix=fix)
     try:
         rows = [_row(row, f"line {table.line_num}") for row in table]
     except csv.Error as error:
-        raise BadInput(f"not a CSV file: {error}", where=f"{_shown(path)}:{table.line_num}") from None
+        raise BadInput(f"not a CSV file: {error}", where=f"{where}:{table.line_num}") from None
     if not rows:
-        raise BadInput("there is no row below the header", where=_shown(path))
+        raise BadInput("there is no row below the header", where=where)
     return rows
 
 
 _METRICS = {
-    "tpot_ms": (Metric.tpot_s, 1e-3),
-    "tpot_s": (Metric.tpot_s, 1.0),
-    "ttft_ms": (Metric.ttft_s, 1e-3),
-    "ttft_s": (Metric.ttft_s, 1.0),
-    "output_tok_s": (Metric.output_tok_s, 1.0),
-    "total_tok_s": (Metric.total_tok_s, 1.0),
-}
-VARYING_LENGTHS = {"InferenceMAX": 0.9, "InferenceX": 0.9}
-"""Sources whose lengths are drawn from 80 to 100 % of the nominal ones: their mean is 90 %."""
-
-
-_TUNED = ("InferenceMAX", "InferenceX")
-"""Sources whose published recipes run vLLM with --async-scheduling and graphs of up to 2,048 tokens."""
+    "tpot_ms": (Metric.tpot_s, 1e-3), "tpot_s": (Metric.tpot_s, 1.0),
+    "ttft_ms": (Metric.ttft_s, 1e-3), "ttft_s": (Metric.ttft_s, 1.0),
+    "output_tok_s": (Metric.output_tok_s, 1.0), "total_tok_s": (Metric.total_tok_s, 1.0),
+}  # fmt: skip
+INFERENCEX_LENGTHS = 0.9  # lengths are drawn from 80 to 100 % of the nominal ones: their mean is 90 %
+_INFERENCEX = ("InferenceMAX", "InferenceX")
+"""Names of the source whose published recipes run vLLM with --async-scheduling and graphs of up to 2,048 tokens."""
 
 
 def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
@@ -249,6 +206,8 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             raise ValueError(f"unknown metric '{shorten(row['metric'], 30)}' (known: {', '.join(_METRICS)})")
         if not row["engine"]:
             raise ValueError("no engine named")
+        if row["mode"] not in _SERVED:
+            raise ValueError(f"unknown mode '{shorten(row['mode'], 30)}' (known: {', '.join(_SERVED)})")
         metric, unit = _METRICS[name]
         gpus = _whole(row["num_gpus"], "num_gpus")
         value = _number(row["value"], "value") * unit
@@ -256,39 +215,25 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             value *= gpus
         batch, rate = _load(row["batch_or_concurrency"])
         source = row.get("source_name") or "unnamed"
-        share = next((share for name, share in VARYING_LENGTHS.items() if name in source), 1.0)
+        is_inferencex = any(name in source for name in _INFERENCEX)
         return Measurement(
-            key=key,
-            model=row["model"] or row.get("hf_id_guess") or "unnamed",
-            gpu=row["gpu"],
-            gpus=gpus,
-            tp=_whole(row["tp"] or row["num_gpus"], "tp"),
-            pp=_whole(row.get("pp") or "1", "pp"),
-            ep=max(1, _whole(row.get("ep") or "1", "ep")),
-            weights=row.get("precision_weights") or "unstated",
-            kv=row.get("precision_kv") or None,
-            engine=row["engine"],
-            engine_version=row.get("engine_version") or None,
-            year=_whole(row.get("year") or "2026", "year"),
-            tuned=any(name in source for name in _TUNED),
-            input_tokens=_whole(row["input_len"], "input_len"),
-            output_tokens=_whole(row["output_len"], "output_len"),
-            batch=batch,
-            rate=rate,
-            mode=_mode(row["mode"]),
-            metric=metric,
-            value=value,
-            source=source,
-            split=split,
-            length_share=share,
-            statistic=statistic,
+            key=key, model=row["model"] or row.get("hf_id_guess") or "unnamed", gpu=row["gpu"], gpus=gpus,
+            tp=_whole(row["tp"] or row["num_gpus"], "tp"), pp=_whole(row.get("pp") or "1", "pp"),
+            ep=max(1, _whole(row.get("ep") or "1", "ep")), weights=row.get("precision_weights") or "unstated",
+            kv=row.get("precision_kv") or None, engine=row["engine"],
+            engine_version=row.get("engine_version") or None, year=_whole(row.get("year") or "2026", "year"),
+            tuned=is_inferencex, input_tokens=_whole(row["input_len"], "input_len"),
+            output_tokens=_whole(row["output_len"], "output_len"), batch=batch, rate=rate, mode=Mode(row["mode"]),
+            metric=metric, value=value, source=source, split=split,
+            length_share=INFERENCEX_LENGTHS if is_inferencex else 1.0, statistic=statistic,
             run=RunFacts(requests=_whole(row["num_requests"], "num_requests") if row.get("num_requests") else None),
-        )
+        )  # fmt: skip
     except (ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error), split=split)
 
 
-_STATISTICS = {**{each.value: each for each in Statistic}, "median": Statistic.p50}
+_SERVED = (Mode.max_throughput, Mode.fixed_batch, Mode.fixed_concurrency, Mode.server_slo, Mode.low_latency)
+_STATISTICS = {**{statistic.value: statistic for statistic in Statistic}, "median": Statistic.p50}
 
 
 def _statistic(row: Mapping[str, str]) -> tuple[Statistic, str]:
@@ -298,15 +243,6 @@ def _statistic(row: Mapping[str, str]) -> tuple[Statistic, str]:
     if stated not in _STATISTICS:
         raise ValueError(f"unknown statistic '{shorten(stated, 30)}' (known: {', '.join(_STATISTICS)})")
     return _STATISTICS[stated], name
-
-
-def _mode(text: str) -> Mode:
-    if text not in _SERVED:
-        raise ValueError(f"unknown mode '{shorten(text, 30)}' (known: {', '.join(_SERVED)})")
-    return Mode(text)
-
-
-_SERVED = (Mode.max_throughput, Mode.fixed_batch, Mode.fixed_concurrency, Mode.server_slo, Mode.low_latency)
 
 
 def _problem(error: Exception) -> str:
@@ -320,10 +256,6 @@ def _count(value: object, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
         raise ValueError(f"field '{field}' is not a whole number")
     return int(value)
-
-
-def _shown(path: Path) -> str:
-    return shorten(str(path), 200)
 
 
 def _load(text: str) -> tuple[int | None, float | None]:
@@ -351,9 +283,9 @@ def _whole(text: str, column: str) -> int:
 
 
 def read_text(path: Path) -> str:
-    """A whole file in UTF-8, plain or gzip; a larger one than any table of results is not read."""
+    """The whole of a file in UTF-8, plain or gzip; one larger than any table of results is refused."""
+    where, most = shorten(str(path), 200), LARGEST_FILE
     try:
-        most = LARGEST_FILE
         with path.open("rb") as file:
             content = file.read(most + 1)
         if content[:2] == b"\x1f\x8b":
@@ -362,10 +294,10 @@ def read_text(path: Path) -> str:
                 content = unpacked.read(most + 1)
     except (OSError, EOFError, zlib.error, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise BadInput(f"cannot be read: {shorten(str(reason))}", where=_shown(path)) from None
+        raise BadInput(f"cannot be read: {shorten(str(reason))}", where=where) from None
     if len(content) > most:
-        raise BadInput(f"larger than {most // 10**6} MB; not read", where=_shown(path))
+        raise BadInput(f"larger than {most // 10**6} MB; not read", where=where)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise BadInput("not a text file in UTF-8", where=_shown(path)) from None
+        raise BadInput("not a text file in UTF-8", where=where) from None

@@ -8,8 +8,10 @@ errors are those of ``validate``: the same run, simulated.
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 from pydantic import PositiveFloat, ValidationError
@@ -18,25 +20,31 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offers import Offer, cheapest_offer, machines_usd_per_hour
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_validation, option, shorten
+from tokonomics.measure import validate
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, MostGpus, MostStages, Stated
 from tokonomics.measure.load_curve import LoadVerdict, judge
 from tokonomics.measure.measurements import MOST_REQUESTS, Measurement, Metric, Mode, RunFacts, Statistic, figure_name
-from tokonomics.measure.validate import (
-    assumed_weights,
-    most_sequences,
-    predict,
-    stated_deployment,
-    stated_weights,
-    steady_of,
-    steps_of,
-)
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.intervals import Interval
 from tokonomics.planner.machines import cheapest_host
-from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the user says of the machine, in place of what files say."""
+
+    gpu: str | None = None
+    gpus: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    engine: str | None = None
+    weights: str | None = None
+    kv: str | None = None
+    model: str | None = None
 
 
 class MeasuredMachine(Noun):
@@ -67,13 +75,10 @@ class Price(Noun):
 class PointPrice(Noun):
     """Dollars per Mtok at one load, on reservation."""
 
-    blended: PositiveFloat
-    """Prompt and answer tokens alike."""
-    output_only: PositiveFloat
-    """The whole bill over the answers alone."""
+    blended: PositiveFloat  # prompt and answer tokens alike
+    output_only: PositiveFloat  # the whole bill over the answers alone
     input: PositiveFloat | None = None
-    output: PositiveFloat | None = None
-    """Prompts and answers by their modelled shares of the GPU's time; None without a model of it."""
+    output: PositiveFloat | None = None  # by the modelled shares of the GPU's time; None without a model of it
 
 
 class Scored(Noun):
@@ -83,83 +88,54 @@ class Scored(Noun):
     statistic: Statistic = Statistic.mean
     measured: PositiveFloat
     predicted: Interval
-    off: float
-    """Predicted ÷ measured − 1."""
-    inside: bool
-    """Whether the measured figure lies in the predicted 80 % interval."""
+    off: float  # predicted ÷ measured − 1
+    inside: bool  # whether the measured figure lies in the predicted 80 % interval
 
 
 class PricedPoint(Noun):
-    """One load in dollars, and scored."""
-
     load: str
     usd_per_mtok: PointPrice | None
     scored: tuple[Scored, ...]
-    recorded: bool = False
-    """Predicted with the arrivals and lengths of its own requests; otherwise they were drawn."""
+    recorded: bool = False  # predicted with the arrivals and lengths of its own requests; otherwise they were drawn
     not_predicted: str | None = None
 
 
 class PricedRun(Noun):
-    """A benchmark with what it costs and how far predictions were off."""
-
     run: BenchmarkRun
     machine: MeasuredMachine | None
     price: Price | None
     points: tuple[PricedPoint, ...]
     verdict: LoadVerdict
-    median_abs_error: dict[str, float]
-    """By figure ("ttft_s p99"), over the loads: the median size of predicted ÷ measured − 1."""
-    assumed_weights: str | None = None
-    """The checkpoint's own precision, where it was predicted in that because nobody stated one."""
+    median_abs_error: dict[str, float]  # by figure ("ttft_s p99"): the median of |predicted ÷ measured − 1| over loads
+    assumed_weights: str | None = None  # the checkpoint's own precision, where nobody stated one
 
 
-def machine_of(
-    stated: Stated,
-    gpu: str | None,
-    gpus: int | None,
-    tp: int | None,
-    pp: int | None,
-    ep: int | None,
-    engine: str | None,
-    weights: str | None,
-    kv: str | None,
-) -> MeasuredMachine | None:
+def machine_of(stated: Stated, said: Said) -> MeasuredMachine | None:
     """What the user says, completed by what the file says; None where neither names a GPU."""
-    name = gpu or stated.gpu
+    name, gpus, tp = said.gpu or stated.gpu, said.gpus, said.tp
     if name is None:
         return None
     with suppress(UnknownName):  # a file may name a GPU that only its author knows
         name = find_gpu(name).key
-    many = gpus or stated.gpus or (tp or stated.tp or 1) * (pp or stated.pp or 1)
-    stages = pp or stated.pp or 1
+    stages = said.pp or stated.pp or 1
+    many = gpus or stated.gpus or (tp or stated.tp or 1) * stages
     # GPUs given without a split are taken to share every layer, as one replica.
     split = tp or (stated.tp if gpus is None or gpus == stated.gpus else None) or max(1, many // stages)
     if many % (split * stages):
-        raise BadInput(
-            f"{plural(many, 'GPU')} cannot hold whole replicas of {split * stages}",
-            field="gpus",
-            fix=f"Give {option('tp')} (and {option('pp')}) so that they divide {option('gpus')}.",
-        )
+        fix = f"Give {option('tp')} (and {option('pp')}) so that they divide {option('gpus')}."
+        raise BadInput(f"{plural(many, 'GPU')} cannot hold whole replicas of {split * stages}", field="gpus", fix=fix)
     try:
         return MeasuredMachine(
-            gpu=name,
-            gpus=many,
-            tp=split,
-            pp=stages,
-            ep=ep or stated.ep or 1,
-            engine=engine or stated.engine or "vllm",
-            weights=weights or stated.weights or "unstated",
-            kv=kv,
-            tuned=stated.tuned,
-        )
+            gpu=name, gpus=many, tp=split, pp=stages, ep=said.ep or stated.ep or 1, kv=said.kv, tuned=stated.tuned,
+            engine=said.engine or stated.engine or "vllm", weights=said.weights or stated.weights or "unstated",
+        )  # fmt: skip
     except ValidationError as error:
         raise from_validation(error, "the machine") from None
 
 
 def as_model(run: BenchmarkRun, model: str) -> BenchmarkRun:
     """The run, of the model that the user says; what its own name says of the precision still holds."""
-    named = stated_weights(run.stated.weights or "unstated", run.model or "")
+    named = validate.stated_weights(run.stated.weights or "unstated", run.model or "")
     stated = run.stated.model_copy(update={"weights": named.value}) if named and not run.stated.weights else run.stated
     return run.model_copy(update={"model": model, "stated": stated})
 
@@ -170,7 +146,8 @@ def rental_of(machine: MeasuredMachine, model: str | None, offers: Iterable[Offe
     with suppress(TokonomicsError):
         if model is not None:
             split = (machine.tp, machine.pp, machine.ep)
-            deployment = stated_deployment(model, machine.gpu, *split, machine.weights, machine.kv, machine.engine)
+            served = (machine.weights, machine.kv, machine.engine)
+            deployment = validate.stated_deployment(model, machine.gpu, *split, *served)
     try:
         if deployment is not None:
             offer, usd_per_hour = cheapest_host(deployment, machine.replicas, offers)
@@ -185,25 +162,20 @@ def rental_of(machine: MeasuredMachine, model: str | None, offers: Iterable[Offe
 def price_run(
     run: BenchmarkRun, machine: MeasuredMachine | None, price: Price | None, slos: Sequence[Slo] = ()
 ) -> PricedRun:
-    """Dollars and errors of every load."""
     points = tuple(_priced(run, point, machine, price) for point in run.points)
     prices = [point.usd_per_mtok.blended if point.usd_per_mtok else None for point in points]
-    sizes: dict[str, list[float]] = {}
-    for point in points:
-        for scored in point.scored:
-            sizes.setdefault(figure_name(scored.metric, scored.statistic), []).append(abs(scored.off))
+    sizes: dict[str, list[float]] = defaultdict(list)
+    for scored in (scored for point in points for scored in point.scored):
+        sizes[figure_name(scored.metric, scored.statistic)].append(abs(scored.off))
     assumed = None
     if run.model is not None and machine is not None and any(point.scored for point in points):
-        assumed = assumed_weights(machine.weights, run.model)
+        assumed = validate.assumed_weights(machine.weights, run.model)
     return PricedRun(
-        run=run.without_records(),
-        machine=machine,
-        price=price,
-        points=points,
+        run=run.without_records(), machine=machine, price=price, points=points,
         verdict=judge(run.points, prices, slos),
         median_abs_error={figure: statistics.median(values) for figure, values in sizes.items()},
         assumed_weights=assumed,
-    )
+    )  # fmt: skip
 
 
 def measurements_of(run: BenchmarkRun, machine: MeasuredMachine) -> list[Measurement]:
@@ -218,7 +190,7 @@ def _priced(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine | None
     for row in rows:
         if row.statistic is Statistic.mean and row.metric in with_median:
             continue  # one typical figure is enough to show
-        said = predict(row)
+        said = validate.predict(row)
         if isinstance(said, str):
             reason = said
             continue
@@ -237,12 +209,9 @@ def _priced(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine | None
         reason = "the file names no model" if run.model is None else "it has no figure that is predicted"
     share = _prefill_share(rows[0]) if scored else None
     return PricedPoint(
-        load=point.load,
-        usd_per_mtok=_dollars(point, price, share) if price else None,
-        scored=tuple(scored),
-        recorded=bool(scored and point.records),
-        not_predicted=reason,
-    )
+        load=point.load, usd_per_mtok=_dollars(point, price, share) if price else None, scored=tuple(scored),
+        recorded=bool(scored and point.records), not_predicted=reason,
+    )  # fmt: skip
 
 
 def _dollars(point: LoadPoint, price: Price, prefill_share: float | None) -> PointPrice:
@@ -277,16 +246,8 @@ def _rows(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine) -> list
         Measurement(
             key=f"{point.load}, {figure_name(metric, statistic)}",
             model=run.model,
-            gpu=machine.gpu,
-            gpus=machine.gpus,
-            tp=machine.tp,
-            pp=machine.pp,
-            ep=machine.ep,
-            weights=machine.weights,
-            kv=machine.kv,
-            engine=machine.engine,
+            **dict(machine),
             year=run.when.year if run.when else 2026,
-            tuned=machine.tuned,
             input_tokens=max(1, round(point.mean_input_tokens)),
             output_tokens=max(1, round(point.mean_output_tokens)),
             batch=users,
@@ -300,43 +261,40 @@ def _rows(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine) -> list
         )
         for metric, statistic, value in figures
         # A step of less than a nanosecond, or no time at all, is a clock that did not tick.
-        if value is not None and value >= 1e-9
+        if value >= 1e-9
     ]
 
 
-def _figures(metric: Metric, spread: Latencies | None, known: bool) -> list[tuple[Metric, Statistic, float | None]]:
-    """Every statistic that is given; of a load not known, the mean alone, or the median for want of it."""
-    if spread is None:
-        return []
-    given = [(metric, statistic, getattr(spread, statistic)) for statistic in Statistic]
-    given = [figure for figure in given if figure[2] is not None]
+def _figures(metric: Metric, spread: Latencies | None, known: bool) -> list[tuple[Metric, Statistic, float]]:
+    """Every statistic that is given; where the load is not known, the mean alone, or else the median."""
+    values = [(statistic, getattr(spread, statistic, None)) for statistic in Statistic]
+    given = [(metric, statistic, value) for statistic, value in values if value is not None]
     return given if known else given[:1]
 
 
 def _facts(point: LoadPoint, replicas: int, users: int | None) -> RunFacts:
-    """Of one replica, which gets every so-manieth request."""
+    """What is known of one replica's run: it gets every n-th request."""
     answered = [sent for sent in point.records if sent.error is None and sent.input_tokens and sent.output_tokens]
-    mine = sorted(answered, key=lambda each: each.sent_s)[::replicas]
+    mine = sorted(answered, key=lambda request: request.sent_s)[::replicas]
     count = len(mine) or math.ceil((point.completed or 0) / replicas)
     return RunFacts(
         requests=min(count, MOST_REQUESTS) or None,
         spread=point.length_spread,
         # Our own benchmark keeps apart what was answered before every user had had an answer.
         warm_up=users if users and point.outside.requests >= users else 0,
-        arrival_s=tuple(each.sent_s - mine[0].sent_s for each in mine),
-        input_tokens=tuple(each.input_tokens for each in mine),
-        output_tokens=tuple(each.output_tokens for each in mine),
+        arrival_s=tuple(request.sent_s - mine[0].sent_s for request in mine),
+        input_tokens=tuple(request.input_tokens for request in mine),
+        output_tokens=tuple(request.output_tokens for request in mine),
     )
 
 
 def _prefill_share(row: Measurement) -> float | None:
     """Of the GPU's busy time under this load."""
     try:
-        steps = steps_of(row)
-        most = most_sequences(row)
-        curve = ReplicaCurve(steps.deployment, row.input_tokens, row.output_tokens, steps=steps, most_sequences=most)
+        steps, most = validate.steps_of(row), validate.most_sequences(row)
+        curve = validate.replica_curve(steps, row.input_tokens, row.output_tokens, most)
     except TokonomicsError:
         return None
-    steady = steady_of(row, curve)
+    steady = validate.steady_of(row, curve)
     on_prompts = steady.rate * float(np.interp(steady.batch, curve.batches, curve.stall_s))
     return min(0.999, on_prompts / min(1.0, steady.batch))  # with less than one request in the mean it is idle at times

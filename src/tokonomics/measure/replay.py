@@ -38,12 +38,9 @@ class Figure(StrEnum):
 
 
 class ReplayComparison(Noun):
-    """One figure of one run."""
-
     measured: float
     predicted: float
-    error: float
-    """Relative: above 0 we predict too much."""
+    error: float  # relative: above 0 we predict too much
 
 
 class ReplayedRun(Noun):
@@ -53,13 +50,10 @@ class ReplayedRun(Noun):
     requests: int
     fitted_on: tuple[str, ...]
     fit: StepFit
-    figures: dict[Figure, ReplayComparison | None]
-    """None where no request has the figure: answers of one token have no TPOT."""
+    figures: dict[Figure, ReplayComparison | None]  # None where no request has it: answers of one token have no TPOT
 
 
 class Replay(Noun):
-    """Every run that was predicted."""
-
     gpu: str
     model: str
     runs: tuple[ReplayedRun, ...]
@@ -75,28 +69,19 @@ def replay(
     """
     steps, of = (source, of) if source else (log, where)
     chosen = _chosen(steps, fit_on, of, everything=source is not None)
-    if chosen is None or source is not None:
-        wanted = list(log.runs)
-    else:
-        wanted = [name for name in log.runs if name not in chosen]
+    wanted = [name for name in log.runs if chosen is None or source is not None or name not in chosen]
     if not wanted:
         raise BadInput("there is no run left to predict", where=where, fix=f"Name fewer runs with {option('fit_on')}.")
     fitting = [name for name, run in log.runs.items() if run.steps] if chosen is None else chosen
-    plans = [(name, _others(log.runs[name], steps, fitting)) for name in wanted]
-    for name, fitted in plans:
+    plans = {name: tuple(other for other in fitting if not _same(log.runs[name], steps.runs[other])) for name in wanted}
+    for name, fitted in plans.items():
         if not fitted:
-            raise BadInput(
-                "there is no other run to fit step times on",
-                where=f"{where}: run {shorten(name)}",
-                fix=f"Name others with {option('fit_on')}, or a log of other runs of the same engine with "
-                f"{option('steps_from')}.",
-            )
-    fits = {fitted: fit_steps(steps, fitted, of) for fitted in dict.fromkeys(fitted for _, fitted in plans)}
-    return Replay(
-        gpu=log.gpu,
-        model=log.model,
-        runs=tuple(_replayed(log, name, fitted, fits[fitted]) for name, fitted in plans),
-    )
+            others = f"{option('fit_on')}, or a log of other runs of the same engine with {option('steps_from')}"
+            place = f"{where}: run {shorten(name)}"
+            raise BadInput("there is no other run to fit step times on", where=place, fix=f"Name others with {others}.")
+    fits = {fitted: fit_steps(steps, fitted, of) for fitted in plans.values()}
+    runs = tuple(_replayed(log, name, fitted, fits[fitted]) for name, fitted in plans.items())
+    return Replay(gpu=log.gpu, model=log.model, runs=runs)
 
 
 def simulate(log: EngineLog, run: EngineRun, fit: StepFit) -> tuple[Array, Array]:
@@ -143,35 +128,25 @@ def figures_of(run: EngineRun, first_s: Array, last_s: Array) -> dict[Figure, fl
     arrival, first, last, output = run.arrival_s[done], first_s[done], last_s[done], run.output_tokens[done]
     several = output > 1
     tpot = (last - first)[several] / (output[several] - 1)
-    return {
+    figures: dict[Figure, float | None] = {
         Figure.output_tok_s: float(output.sum() / (last.max() - arrival.min())),
-        Figure.ttft_p50_s: _quantile(first - arrival, 0.5),
-        Figure.ttft_p90_s: _quantile(first - arrival, 0.9),
-        Figure.ttft_p99_s: _quantile(first - arrival, 0.99),
-        Figure.tpot_p50_s: _quantile(tpot, 0.5),
-        Figure.tpot_p90_s: _quantile(tpot, 0.9),
-        Figure.tpot_p99_s: _quantile(tpot, 0.99),
-        Figure.e2e_p50_s: _quantile(last - arrival, 0.5),
+        Figure.e2e_p50_s: _quantile(last - arrival, 50),
     }
+    for name, waits in (("ttft", first - arrival), ("tpot", tpot)):
+        figures |= {Figure(f"{name}_p{rank}_s"): _quantile(waits, rank) for rank in (50, 90, 99)}
+    return figures
 
 
 def _replayed(log: EngineLog, name: str, fitted_on: tuple[str, ...], fit: StepFit) -> ReplayedRun:
     run = log.runs[name]
     measured = figures_of(run, run.first_token_s, run.last_token_s)
     predicted = figures_of(run, *simulate(log, run, fit))
-    return ReplayedRun(
-        run=name,
-        requests=len(run.arrival_s),
-        fitted_on=fitted_on,
-        fit=fit,
-        figures={figure: _comparison(measured[figure], predicted[figure]) for figure in Figure},
-    )
-
-
-def _comparison(measured: float | None, predicted: float | None) -> ReplayComparison | None:
-    if not measured or predicted is None:
-        return None
-    return ReplayComparison(measured=measured, predicted=predicted, error=predicted / measured - 1)
+    figures: dict[Figure, ReplayComparison | None] = {}
+    for figure in Figure:
+        was, said, figures[figure] = measured[figure], predicted[figure], None
+        if was and said is not None:
+            figures[figure] = ReplayComparison(measured=was, predicted=said, error=said / was - 1)
+    return ReplayedRun(run=name, requests=len(run.arrival_s), fitted_on=fitted_on, fit=fit, figures=figures)
 
 
 def _chosen(log: EngineLog, fit_on: Sequence[str] | None, where: str, *, everything: bool) -> tuple[str, ...] | None:
@@ -179,7 +154,7 @@ def _chosen(log: EngineLog, fit_on: Sequence[str] | None, where: str, *, everyth
     if fit_on is None:
         matched = [[name for name in log.runs if fnmatchcase(name, pattern)] for pattern in FIT_ON]
         if all(matched):
-            return tuple(name for name in log.runs if any(name in each for each in matched))
+            return tuple(name for name in log.runs if any(name in names for names in matched))
         return tuple(name for name, run in log.runs.items() if run.steps) if everything else None
     for pattern in fit_on:
         if not any(fnmatchcase(name, pattern) for name in log.runs):
@@ -187,24 +162,13 @@ def _chosen(log: EngineLog, fit_on: Sequence[str] | None, where: str, *, everyth
     return tuple(name for name in log.runs if any(fnmatchcase(name, pattern) for pattern in fit_on))
 
 
-def _others(run: EngineRun, steps: EngineLog, names: Sequence[str]) -> tuple[str, ...]:
-    """Those of the named runs that are not this one."""
-    return tuple(name for name in names if not _same(run, steps.runs[name]))
-
-
 def _same(one: EngineRun, other: EngineRun) -> bool:
     """Whether two logs hold the same run: equal steps, or requests answered at equal times (steps can be left out)."""
     if one.steps and np.array_equal(one.start_s, other.start_s) and np.array_equal(one.duration_s, other.duration_s):
         return True
-    return all(
-        np.array_equal(ours, theirs, equal_nan=True)
-        for ours, theirs in (
-            (one.arrival_s, other.arrival_s),
-            (one.first_token_s, other.first_token_s),
-            (one.last_token_s, other.last_token_s),
-        )
-    )
+    times = ("arrival_s", "first_token_s", "last_token_s")
+    return all(np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True) for name in times)
 
 
-def _quantile(values: Array, share: float) -> float | None:
-    return float(np.quantile(values, share)) if len(values) else None
+def _quantile(values: Array, rank: int) -> float | None:
+    return float(np.quantile(values, rank / 100)) if len(values) else None

@@ -22,24 +22,17 @@ from tokonomics.types import Noun
 
 Floats = NDArray[np.float64]
 
-PER_USER, FEWEST, MOST, AT_A_RATE = 10, 8, 5000, 500
-"""Requests of a run that does not say how many it had; ten a user is what InferenceMAX's recipes send."""
-LEAST_SEQUENCES = 256
-"""Benchmarks raise the engine's limit to the load they make; below this nobody lowers it."""
+PER_USER, FEWEST, MOST, AT_A_RATE = 10, 8, 5000, 500  # requests of a run that states none; 10 a user as InferenceMAX
+LEAST_SEQUENCES = 256  # benchmarks raise the engine's limit to the load they make; below this nobody lowers it
 _SEED = 0
 
 
 class RunLoad(Noun):
-    """What was asked of one replica."""
-
     users: int | None = None
-    rate: float | None = None
-    """Neither: arrivals as they were recorded."""
-    input_tokens: int
-    """In the mean, where lengths vary; of each request, where its own are not recorded."""
+    rate: float | None = None  # neither: arrivals as they were recorded
+    input_tokens: int  # in the mean, where lengths vary; of each request, where its own are not recorded
     output_tokens: int
-    spread: float = 0.0
-    """Lengths are uniform within this share around their mean."""
+    spread: float = 0.0  # lengths are uniform within this share around their mean
     facts: RunFacts = RunFacts()
 
 
@@ -66,38 +59,35 @@ def simulated(steps: StepModel, load: RunLoad) -> Figures:
     first_s, finish_s = served.first_token_s[counted], served.finish_s[counted]
     window_s = float(finish_s.max()) - opened_s
     longer = outputs > 1
-    made: Figures = {
+    return {
         (Metric.output_tok_s, Statistic.mean): float(outputs.sum()) / window_s,
         (Metric.total_tok_s, Statistic.mean): float(outputs.sum() + trace.input_tokens[counted].sum()) / window_s,
+        **_spread(Metric.ttft_s, first_s - served.arrival_s[counted]),
+        **_spread(Metric.tpot_s, (finish_s - first_s)[longer] / (outputs[longer] - 1)),
     }
-    made |= _spread(Metric.ttft_s, first_s - served.arrival_s[counted])
-    made |= _spread(Metric.tpot_s, (finish_s - first_s)[longer] / (outputs[longer] - 1))
-    return made
 
 
 def _spread(metric: Metric, values: Floats) -> Figures:
     if not len(values):
         return {}
-    p50, p99 = np.percentile(values, (50, 99))
-    found = {Statistic.mean: values.mean(), Statistic.p50: p50, Statistic.p99: p99}
-    return {(metric, statistic): float(value) for statistic, value in found.items()}
+    figures = (values.mean(), *np.percentile(values, (50, 99)))
+    return {(metric, statistic): float(value) for statistic, value in zip(Statistic, figures, strict=True)}
 
 
 def _trace(load: RunLoad) -> Trace:
     """The run's requests; in a closed loop, in the order in which they are sent."""
     facts, around, chance = load.facts, load.facts.warm_up, np.random.default_rng(_SEED)
     count = facts.requests or (min(MOST, max(FEWEST, PER_USER * load.users)) if load.users is not None else AT_A_RATE)
-    inputs, outputs = (
-        # Those who came before and after the window have lengths that nobody wrote down.
-        np.concatenate(
-            [
-                _lengths(mean, load, around, chance),
-                told or _lengths(mean, load, count, chance),
-                _lengths(mean, load, around, chance),
-            ]
-        )
-        for mean, told in ((load.input_tokens, facts.input_tokens), (load.output_tokens, facts.output_tokens))
-    )
+
+    def lengths(mean: int, told: tuple[int, ...]) -> NDArray[np.int64]:
+        """As recorded, or else drawn; those of requests before and after the window are never recorded."""
+        least, most = max(1, round(mean * (1 - load.spread))), round(mean * (1 + load.spread))
+        before = chance.integers(least, most + 1, around)
+        inside = told or chance.integers(least, most + 1, count)
+        return np.concatenate([before, inside, chance.integers(least, most + 1, around)])
+
+    inputs = lengths(load.input_tokens, facts.input_tokens)
+    outputs = lengths(load.output_tokens, facts.output_tokens)
     if load.users is not None:
         arrival = np.zeros(len(inputs))
     elif facts.arrival_s:
@@ -105,11 +95,6 @@ def _trace(load: RunLoad) -> Trace:
     else:
         arrival = np.cumsum(chance.exponential(1 / (load.rate or 1.0), len(inputs)))
     return make_trace(arrival, inputs, outputs)
-
-
-def _lengths(mean: int, load: RunLoad, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
-    least, most = max(1, round(mean * (1 - load.spread))), round(mean * (1 + load.spread))
-    return chance.integers(least, most + 1, count)
 
 
 def _serve(steps: StepModel, trace: Trace, users: int | None, facts: RunFacts) -> Served:

@@ -1,4 +1,4 @@
-"""Steps that an engine logged itself, for ``calibrate``: what its GPU takes for answers, and its host for prompts.
+"""Step times that an engine logged itself, as measurements for ``calibrate``.
 
 The file is JSON, plain or gzip: ``model``, ``columns`` (the names) and ``steps`` (a row each, in order), with ``gpu``,
 ``engine`` ("vllm 0.26.0") and ``quant`` where known, as ``benchmarks/measure_vllm.py`` writes it; results of vLLM's
@@ -32,26 +32,22 @@ from tokonomics.measure.priced_run import MeasuredMachine
 from tokonomics.units import plural
 
 COLUMNS = ("begun", "done", "decode", "prompts", "prefill_tokens", "context")
-FEWEST = 10
-"""Steps of answers of a batch from which their median counts."""
-FEWEST_PROMPTS = 3
-"""The same of prompts of a size, which are alone less often."""
-MOST_OF_A_STEP = 2.0**40
-"""Tokens, far beyond any cache."""
-MOST_STEPS = 2_000_000
-"""Days of steps; more is a typing mistake."""
+FEWEST = 10  # steps of answers of a batch from which their median counts
+FEWEST_PROMPTS = 3  # the same of prompts of a size, which are alone less often
+MOST_OF_A_STEP = 2.0**40  # tokens, far beyond any cache
+MOST_STEPS = 2_000_000  # days of steps; more is a typing mistake
+
+_FIX = "Log steps while a few loads run: 1 user, then 4, 16, 64."
 
 Floats = NDArray[np.float64]
 Key = TypeVar("Key", int, tuple[int, int])
 
 
 def is_step_log(document: object) -> bool:
-    """Whether a JSON document is such a log."""
     return isinstance(document, dict) and isinstance(document.get("steps"), list)
 
 
 def stated_by(document: Mapping[str, Any], where: str) -> Stated:
-    """What a log says of its machine."""
     named = {name: document.get(name) for name in ("gpu", "engine", "quant")}
     said = {name: value if isinstance(value, str) and value else None for name, value in named.items()}
     engine = said["engine"].split()[0] if said["engine"] else None
@@ -64,51 +60,36 @@ def stated_by(document: Mapping[str, Any], where: str) -> Stated:
 def steps_logged(document: Mapping[str, Any], model: str, machine: MeasuredMachine, where: str) -> list[Measurement]:
     """The figures of a log, each of steps that are alike."""
     begun, done, decode, prompts, tokens, context = _columns(document, where)
-    before = np.concatenate([[-np.inf], done[:-1]])
     answers: dict[int, list[tuple[float, float]]] = defaultdict(list)
     first: dict[tuple[int, int], list[float]] = defaultdict(list)
     for at in range(1, len(begun)):
         if prompts[at] == 0:
             same = prompts[at - 1] == 0 and decode[at - 1] == decode[at]
             if same and decode[at] > 0 and context[at] == context[at - 1] + decode[at]:
-                answers[int(decode[at])].append((done[at] - before[at], context[at] / decode[at]))
-        elif (
-            decode[at] == 0
-            and begun[at] >= before[at]
-            and 0 < tokens[at] == context[at]
-            and tokens[at] % prompts[at] == 0
-        ):
-            first[int(prompts[at]), int(tokens[at] // prompts[at])].append(done[at] - begun[at])
+                answers[int(decode[at])].append((done[at] - done[at - 1], context[at] / decode[at]))
+        else:
+            alone = decode[at] == 0 and begun[at] >= done[at - 1] and 0 < tokens[at] == context[at]
+            if alone and tokens[at] % prompts[at] == 0:
+                first[int(prompts[at]), int(tokens[at] // prompts[at])].append(done[at] - begun[at])
 
     def row(mode: Mode, batch: int, length: float, times: Iterable[float]) -> Measurement:
         return Measurement(
-            key=f"{mode} of {batch}",
-            model=model,
-            **machine.model_dump(exclude={"tuned"}),
-            year=today().year,
-            input_tokens=max(1, round(length)),
-            output_tokens=1,
-            batch=batch,
-            mode=mode,
-            metric=Metric.step_s,
-            value=statistics.median(times),
-            source="a log of steps",
-        )
+            key=f"{mode} of {batch}", model=model, **machine.model_dump(exclude={"tuned"}), year=today().year,
+            input_tokens=max(1, round(length)), output_tokens=1, batch=batch, mode=mode, metric=Metric.step_s,
+            value=statistics.median(times), source="a log of steps",
+        )  # fmt: skip
 
-    often = {batch: found for batch, found in answers.items() if len(found) >= FEWEST}
+    often = {batch: steps for batch, steps in answers.items() if len(steps) >= FEWEST}
     rows = []
     for batch in _apart(often, lambda batch: batch):
         times, held = zip(*often[batch], strict=True)
         rows.append(row(Mode.decode_step, batch, statistics.median(held), times))
-    alone = {each: found for each, found in first.items() if len(found) >= FEWEST_PROMPTS}
-    rows += [row(Mode.prefill_step, *each, alone[each]) for each in _apart(alone, math.prod)]
+    equal = {size: times for size, times in first.items() if len(times) >= FEWEST_PROMPTS}
+    rows += [row(Mode.prefill_step, *size, equal[size]) for size in _apart(equal, math.prod)]
     if not rows:
-        raise BadInput(
-            f"{plural(len(begun), 'step')}, but not {FEWEST} of the same answers as the step before, nor "
-            f"{FEWEST_PROMPTS} of equal prompts alone on an idle GPU",
-            where=where,
-            fix="Log steps while a few loads run: 1 user, then 4, 16, 64.",
-        )
+        wanted = f"{FEWEST} of the same answers as the step before, nor {FEWEST_PROMPTS} of equal prompts alone"
+        said = f"{plural(len(begun), 'step')}, but not {wanted} on an idle GPU"
+        raise BadInput(said, where=where, fix=_FIX)
     return rows
 
 
@@ -123,24 +104,21 @@ def _apart(found: Mapping[Key, Sequence[object]], size: Callable[[Key], int]) ->
 
 
 def _columns(document: Mapping[str, Any], where: str) -> list[Floats]:
-    """The named columns of all steps."""
     names, steps = document.get("columns") or [], document["steps"]
     missing = [name for name in COLUMNS if not isinstance(names, list) or name not in names]
     if missing:
-        raise BadInput(
-            f"columns without {', '.join(missing)}", where=where, fix=f"A log of steps names {', '.join(COLUMNS)}."
-        )
+        fix = f"A log of steps names {', '.join(COLUMNS)}."
+        raise BadInput(f"columns without {', '.join(missing)}", where=where, fix=fix)
     if len(steps) > MOST_STEPS:
         raise BadInput(f"{len(steps):,} steps; {MOST_STEPS:,} at the most are read", where=where)
     places = [names.index(name) for name in COLUMNS]
-    found = []
-    for place, step in enumerate(steps):
-        found.append(
-            [_number(step, at, name, f"{where}: steps[{place}]") for at, name in zip(places, COLUMNS, strict=True)]
-        )
-    if not found:
-        raise BadInput("no steps in it", where=where, fix="Log them while a few loads run: 1 user, then 4, 16, 64.")
-    columns = list(np.array(found, np.float64).T)
+    numbers = [
+        [_number(step, at, name, f"{where}: steps[{place}]") for at, name in zip(places, COLUMNS, strict=True)]
+        for place, step in enumerate(steps)
+    ]
+    if not numbers:
+        raise BadInput("no steps in it", where=where, fix=_FIX)
+    columns = list(np.array(numbers, np.float64).T)
     _check(columns, where)
     return columns
 
@@ -157,11 +135,9 @@ def _check(columns: Sequence[Floats], where: str) -> None:
         raise BadInput("done is not after begun", where=f"{where}: steps[{wrong[0]}]", fix="Times are in seconds.")
     wrong = np.flatnonzero((np.diff(begun) < 0) | (np.diff(done) <= 0))
     if len(wrong):
-        raise BadInput(
-            "begins or ends before the step ahead of it",
-            where=f"{where}: steps[{wrong[0] + 1}]",
-            fix="A log is of one engine, from one start, in order: give the files of several one by one.",
-        )
+        fix = "A log is of one engine, from one start, in order: give the files of several one by one."
+        place = f"{where}: steps[{wrong[0] + 1}]"
+        raise BadInput("begins or ends before the step ahead of it", where=place, fix=fix)
 
 
 def _number(step: object, at: int, name: str, where: str) -> float:

@@ -1,4 +1,4 @@
-"""Predictions against measurements: errors, coverage, ranking; nothing dropped without a reason.
+"""Predictions against measurements: errors, coverage, ranking; no row is dropped without a reason.
 
 The error of a row is log(predicted ÷ measured): 0.1 is about 10 %, and too high counts like too low. A group is
 summed up by the median and the 90th percentile of its size, its median sign (bias), and the share of rows whose
@@ -10,7 +10,9 @@ import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from typing import Any
 
 from tokonomics.catalog.engines import Engine, find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -29,8 +31,7 @@ from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.steady import ReplicaCurve, Steady, static_batch_s
 from tokonomics.types import Noun
 
-TAUGHT = "calibrate"
-"""Split of the published rows on which engines' overheads and the intervals were fitted."""
+TAUGHT = "calibrate"  # split of the published rows on which engines' overheads and the intervals were fitted
 
 
 class ScoredPrediction(Noun):
@@ -49,8 +50,6 @@ class ScoredPrediction(Noun):
 
 
 class ErrorSummary(Noun):
-    """How well a group of rows was predicted."""
-
     n: int
     median_abs_log_error: float
     p90_abs_log_error: float
@@ -63,22 +62,16 @@ class RankingScore(Noun):
 
     groups: int
     pairs: int
-    spearman: float | None
-    """Mean over groups of at least three; None when there is none."""
+    spearman: float | None  # mean over groups of at least three; None when there is none
 
 
 class Validation(Noun):
-    """The score of a file."""
-
     rows: int
     predicted: int
-    not_predicted: dict[str, int]
-    """Rows without a prediction, by reason."""
-    splits: dict[str, int]
-    """Rows with one, by the split that their table names; ``calibrate`` taught the model, others did not."""
+    not_predicted: dict[str, int]  # rows without a prediction, by reason
+    splits: dict[str, int]  # rows with a prediction, by split; ``calibrate`` taught the model, others did not
     overall: ErrorSummary | None
-    groups: dict[str, dict[str, ErrorSummary]]
-    """By metric, GPU, engine, kind of model, source."""
+    groups: dict[str, dict[str, ErrorSummary]]  # by metric, GPU, engine, kind of model, source
     ranking: RankingScore
 
 
@@ -94,22 +87,20 @@ def validate(rows: Sequence[Measurement | Unread]) -> tuple[Validation, list[Sco
             reasons[outcome] += 1
         else:
             predictions.append(outcome)
-    return (
-        Validation(
-            rows=len(rows),
-            predicted=len(predictions),
-            not_predicted=dict(reasons.most_common()),
-            splits=dict(Counter(row.measurement.split for row in predictions if row.measurement.split)),
-            overall=summary(predictions) if predictions else None,
-            groups={name: _grouped(predictions, key) for name, key in _GROUPS.items()},
-            ranking=_ranking(predictions),
-        ),
-        predictions,
+    validation = Validation(
+        rows=len(rows),
+        predicted=len(predictions),
+        not_predicted=dict(reasons.most_common()),
+        splits=dict(Counter(row.measurement.split for row in predictions if row.measurement.split)),
+        overall=summary(predictions) if predictions else None,
+        groups={name: _grouped(predictions, key) for name, key in _GROUPS.items()},
+        ranking=_ranking(predictions),
     )
+    return validation, predictions
 
 
 def predict(row: Measurement) -> ScoredPrediction | str:
-    """What we would have said, or why we cannot."""
+    """The prediction for a row, or why there is none."""
     try:
         steps = steps_of(row)
         mid = value_of(row, steps)
@@ -124,14 +115,13 @@ def kind_of(row: Measurement) -> Kind:
 
 
 def steps_of(row: Measurement) -> StepModel:
-    """The step model of what a row ran on."""
     # An engine's own program times rows of low latency: there is no front end.
     era = (row.year, row.engine_version, row.tuned, row.mode is not Mode.low_latency)
-    return _step_model(row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, era, profile_key())
+    served = (row.model, row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine)
+    return _step_model(served, era, profile_key())
 
 
 def summary(predictions: Sequence[ScoredPrediction]) -> ErrorSummary:
-    """The four figures of a group."""
     errors = [prediction.error for prediction in predictions]
     sizes = sorted(abs(error) for error in errors)
     return ErrorSummary(
@@ -144,24 +134,18 @@ def summary(predictions: Sequence[ScoredPrediction]) -> ErrorSummary:
 
 
 KINDS: dict[Metric, Kind] = {
-    Metric.tpot_s: "tpot",
-    Metric.ttft_s: "ttft",
-    Metric.output_tok_s: "throughput",
-    Metric.total_tok_s: "throughput",
+    Metric.tpot_s: "tpot", Metric.ttft_s: "ttft", Metric.output_tok_s: "throughput", Metric.total_tok_s: "throughput",
     Metric.step_s: "step",
-}
+}  # fmt: skip
 
+_RATES = (Metric.output_tok_s, Metric.total_tok_s)
+_ONE_TOKEN = "an answer of one token has no time per token after the first"
 TUNED_GRAPH_TOKENS = 2048
 """``max-cudagraph-capture-size`` of InferenceMAX's recipes for vLLM (as of vLLM's own for GPT-OSS on Hopper)."""
 ENGINES = {
-    "deepspeed": "vllm",
-    "lmdeploy": "vllm",
-    "mlc": "vllm",
-    "ollama": "llama.cpp",
-    "text-generation-inference": "tgi",
-    "triton": "tensorrt-llm",
-    "trt": "tensorrt-llm",
-}
+    "deepspeed": "vllm", "lmdeploy": "vllm", "mlc": "vllm", "ollama": "llama.cpp", "text-generation-inference": "tgi",
+    "triton": "tensorrt-llm", "trt": "tensorrt-llm",
+}  # fmt: skip
 """Under which of our engines others are predicted, by how their names begin: those batch continuously as vLLM does."""
 
 _PRECISIONS = (
@@ -182,20 +166,9 @@ _SUFFIX = re.compile(
 
 
 @lru_cache(maxsize=4096)
-def _step_model(
-    model: str,
-    gpu: str,
-    tp: int,
-    pp: int,
-    ep: int,
-    weights: str,
-    kv: str | None,
-    engine: str | None,
-    era: tuple[int, str | None, bool, bool],
-    profile: str | None,
-) -> StepModel:
-    deployment = stated_deployment(model, gpu, tp, pp, ep, weights, kv, engine)
-    if engine is None:
+def _step_model(stated: tuple[Any, ...], era: tuple[int, str | None, bool, bool], profile: str | None) -> StepModel:
+    deployment = stated_deployment(*stated)
+    if stated[-1] is None:  # no engine: bare steps
         return StepModel(deployment, None)
     year, version, tuned, served = era
     own = overhead(deployment.engine, year, version)
@@ -219,17 +192,11 @@ def stated_deployment(
     if pp > spec.layers:
         raise TokonomicsError(f"{spec.name} has {spec.layers} layers, fewer than {pp} stages")
     found = engine_named(engine) if engine else find_engine("vllm")
+    # GPT-OSS is MXFP4 whatever a source states; unstated, the checkpoint's own precision holds.
+    precision = spec.served if spec.checkpoint is Precision.mxfp4 else stated_weights(weights, model) or spec.served
     # What a source says ran is predicted, whether or not the engine's current release still runs it.
-    return Deployment(
-        model=spec,
-        gpu=find_gpu(gpu),
-        engine=found,
-        tp=tp,
-        pp=pp,
-        ep=ep,
-        weights=_weights(weights, model, spec),
-        kv=_kv(kv),
-    )
+    split = {"tp": tp, "pp": pp, "ep": ep}
+    return Deployment(model=spec, gpu=find_gpu(gpu), engine=found, **split, weights=precision, kv=_kv(kv))
 
 
 def _model(name: str) -> ModelSpec:
@@ -249,16 +216,6 @@ def engine_named(name: str) -> Engine:
     return find_engine(next((ours for theirs, ours in ENGINES.items() if plain.startswith(theirs)), plain))
 
 
-def _weights(text: str, name: str, model: ModelSpec) -> Precision:
-    """The precision a source states; GPT-OSS is MXFP4 whatever it states.
-
-    Unstated, it is what the model's name says (Llama-3.1-8B-Instruct-FP8), or else the checkpoint's own.
-    """
-    if model.checkpoint is Precision.mxfp4:
-        return model.served
-    return stated_weights(text, name) or model.served
-
-
 def assumed_weights(text: str, name: str) -> Precision | None:
     """The checkpoint's own precision, where neither the source nor the model's name states one."""
     model = _model(name)
@@ -266,7 +223,7 @@ def assumed_weights(text: str, name: str) -> Precision | None:
 
 
 def stated_weights(text: str, name: str) -> Precision | None:
-    """The precision that a source states, or its model's name does; None where neither."""
+    """The precision that a source states, or its model's name (Llama-3.1-8B-Instruct-FP8); None where neither does."""
     if text.lower() not in ("unstated", "auto", ""):
         return _precision(text)
     named = (precision for pattern, precision in _PRECISIONS if re.search(rf"[-_.]({pattern})", name.lower()))
@@ -276,8 +233,7 @@ def stated_weights(text: str, name: str) -> Precision | None:
 def _kv(text: str | None) -> Precision:
     if text is None or text.lower() in ("", "auto", "unstated"):
         return Precision.bf16
-    stated = _precision(text)
-    if stated not in KV_PRECISIONS:
+    if (stated := _precision(text)) not in KV_PRECISIONS:
         raise TokonomicsError(f"no curve for a KV cache in {stated}")
     return stated
 
@@ -305,7 +261,9 @@ def value_of(row: Measurement, steps: StepModel) -> float:
         return float(steps.prefill((row.batch or 1) * row.input_tokens, prompts=row.batch or 1))
     if row.mode is Mode.fixed_batch:
         return _static(row, steps, row.batch or 1, input_tokens, output_tokens)
-    return _of(row.metric, steady_of(row, _replica(steps, input_tokens, output_tokens, most_sequences(row))))
+    steady = steady_of(row, replica_curve(steps, input_tokens, output_tokens, most_sequences(row)))
+    rates = {Metric.output_tok_s: steady.output_tokens_per_s, Metric.total_tok_s: steady.total_tokens_per_s}
+    return {Metric.tpot_s: steady.tpot_s, Metric.ttft_s: steady.ttft_s, **rates}[row.metric]
 
 
 def is_simulated(row: Measurement) -> bool:
@@ -317,20 +275,18 @@ def is_simulated(row: Measurement) -> bool:
 
 
 def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
-    spread = row.run.spread if row.run.spread is not None else min(0.99, 1 / row.length_share - 1)
     load = RunLoad(
         users=row.batch if row.rate is None else None,
         rate=row.rate,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        spread=spread,
+        spread=row.run.spread if row.run.spread is not None else min(0.99, 1 / row.length_share - 1),
         facts=row.run,
     )
-    rate = row.metric in (Metric.output_tok_s, Metric.total_tok_s)
-    found = simulated(steps, load).get((row.metric, Statistic.mean if rate else row.statistic))
-    if found is None:
-        raise TokonomicsError("an answer of one token has no time per token after the first")
-    return found
+    figure = simulated(steps, load).get((row.metric, Statistic.mean if row.metric in _RATES else row.statistic))
+    if figure is None:
+        raise TokonomicsError(_ONE_TOKEN)
+    return figure
 
 
 def steady_of(row: Measurement, curve: ReplicaCurve) -> Steady:
@@ -342,8 +298,8 @@ def steady_of(row: Measurement, curve: ReplicaCurve) -> Steady:
 
 
 @lru_cache(maxsize=8)
-def _replica(steps: StepModel, input_tokens: int, output_tokens: int, most: int | None) -> ReplicaCurve:
-    """Kept for a moment: the figures of a run are all of one curve."""
+def replica_curve(steps: StepModel, input_tokens: int, output_tokens: int, most: int | None) -> ReplicaCurve:
+    """The steady states of one replica; kept for a moment, as the figures of a run are all of one curve."""
     return ReplicaCurve(steps.deployment, input_tokens, output_tokens, steps=steps, most_sequences=most)
 
 
@@ -355,40 +311,29 @@ def most_sequences(row: Measurement) -> int | None:
 def _static(row: Measurement, steps: StepModel, batch: int, input_tokens: int, output_tokens: int) -> float:
     seconds = static_batch_s(steps, batch, input_tokens, output_tokens)
     tokens = batch * (output_tokens + (input_tokens if row.metric is Metric.total_tok_s else 0))
-    if row.metric in (Metric.output_tok_s, Metric.total_tok_s):
+    if row.metric in _RATES:
         return tokens / seconds
     first_s = static_batch_s(steps, batch, input_tokens, 1)
     if row.metric is Metric.ttft_s:
         return first_s
     if output_tokens < 2:
-        raise TokonomicsError("an answer of one token has no time per token after the first")
+        raise TokonomicsError(_ONE_TOKEN)
     return (seconds - first_s) / (output_tokens - 1)
 
 
-def _of(metric: Metric, steady: Steady) -> float:
-    return {
-        Metric.tpot_s: steady.tpot_s,
-        Metric.ttft_s: steady.ttft_s,
-        Metric.output_tok_s: steady.output_tokens_per_s,
-        Metric.total_tok_s: steady.total_tokens_per_s,
-    }[metric]
-
-
-_GROUPS: dict[str, Callable[[ScoredPrediction], str]] = {
-    "metric": lambda each: each.measurement.figure if each.measurement.engine else f"{each.measurement.mode}",
-    "gpu": lambda each: find_gpu(each.measurement.gpu).key,
-    "engine": lambda each: f"{each.measurement.engine or 'bare'} {each.measurement.year}",
-    "model": lambda each: "MoE" if _model(each.measurement.model).is_moe else "dense",
-    "source": lambda each: each.measurement.source,
+_GROUPS: dict[str, Callable[[Measurement], str]] = {
+    "metric": lambda row: row.figure if row.engine else f"{row.mode}",
+    "gpu": lambda row: find_gpu(row.gpu).key,
+    "engine": lambda row: f"{row.engine or 'bare'} {row.year}",
+    "model": lambda row: "MoE" if _model(row.model).is_moe else "dense",
+    "source": lambda row: row.source,
 }
 
 
-def _grouped(
-    predictions: Iterable[ScoredPrediction], key: Callable[[ScoredPrediction], str]
-) -> dict[str, ErrorSummary]:
+def _grouped(predictions: Iterable[ScoredPrediction], key: Callable[[Measurement], str]) -> dict[str, ErrorSummary]:
     members: dict[str, list[ScoredPrediction]] = defaultdict(list)
     for prediction in predictions:
-        members[key(prediction)].append(prediction)
+        members[key(prediction.measurement)].append(prediction)
     return {name: summary(group) for name, group in sorted(members.items())}
 
 
@@ -402,32 +347,26 @@ def _ranking(predictions: Iterable[ScoredPrediction]) -> RankingScore:
             alike[*what, row.input_tokens, row.output_tokens, row.batch, row.rate].append(prediction)
     correlations, members = [], 0
     for group in alike.values():
-        kinds = {(find_gpu(each.measurement.gpu).key, each.measurement.gpus) for each in group}
-        values = {each.measurement.value for each in group}
-        if len(kinds) >= 3 and len(values) > 1 and len({each.interval.mid for each in group}) > 1:
+        kinds = {(find_gpu(scored.measurement.gpu).key, scored.measurement.gpus) for scored in group}
+        measured, predicted = [scored.measurement.value for scored in group], [scored.interval.mid for scored in group]
+        if len(kinds) >= 3 and len(set(measured)) > 1 and len(set(predicted)) > 1:
             members += len(group)
-            correlations.append(
-                spearman([each.interval.mid for each in group], [each.measurement.value for each in group])
-            )
-    return RankingScore(
-        groups=len(correlations), pairs=members, spearman=statistics.fmean(correlations) if correlations else None
-    )
+            correlations.append(spearman(predicted, measured))
+    mean = statistics.fmean(correlations) if correlations else None
+    return RankingScore(groups=len(correlations), pairs=members, spearman=mean)
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
     """Spearman's rank correlation; equal values share the mean of their ranks."""
-    return statistics.correlation(_ranks(one), _ranks(other))
 
+    def ranks(values: Sequence[float]) -> list[float]:
+        return [sum(low < value for low in values) + (values.count(value) + 1) / 2 for value in values]
 
-def _ranks(values: Sequence[float]) -> list[float]:
-    return [
-        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
-    ]
+    return statistics.correlation(ranks(one), ranks(other))
 
 
 def deployment_of(row: Measurement) -> Deployment | None:
     """What a row ran on, where we know all of it."""
-    try:
+    with suppress(TokonomicsError):
         return steps_of(row).deployment
-    except TokonomicsError:
-        return None
+    return None

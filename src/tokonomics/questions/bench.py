@@ -71,7 +71,7 @@ class BenchRequest(LoadTest, Rented, Profiled):
 def bench(request: BenchRequest, listener: Listener = SILENT) -> "PricedRunResult":
     """Load a server, and price what it did."""
     from tokonomics.measure.bench.run import run_bench
-    from tokonomics.measure.bench.save import check_save_path, save_run
+    from tokonomics.measure.importers.own import check_save_path, save_run
 
     save = Path(request.save) if request.save else None
     if save:
@@ -86,9 +86,9 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> "PricedRunResul
 
 def _asked(request: BenchRequest, listener: Listener) -> "BenchSettings":
     """Everything checked before the server hears from us."""
+    from tokonomics.measure.addresses import target
+    from tokonomics.measure.bench.loads import Budget
     from tokonomics.measure.bench.run import BenchSettings
-    from tokonomics.measure.bench.stopping import Budget
-    from tokonomics.measure.bench.target import target
     from tokonomics.measure.benchmark_run import Stated
     from tokonomics.traffic.slo import parse_slos
 

@@ -57,9 +57,10 @@ def calibrate(request: CalibrateRequest, listener: Listener = SILENT) -> "Calibr
     """A profile of the machine from what was measured on it."""
     from tokonomics.catalog.load_models import find_model
     from tokonomics.clock import today
-    from tokonomics.measure.bench.save import check_save_path
     from tokonomics.measure.calibrate import calibrate as fit
-    from tokonomics.measure.evidence import Said, read_evidence
+    from tokonomics.measure.evidence import read_evidence
+    from tokonomics.measure.importers.own import check_save_path
+    from tokonomics.measure.priced_run import Said
     from tokonomics.physics.calibration import using, write_profile
     from tokonomics.questions.measured_results import CalibrateResult
 

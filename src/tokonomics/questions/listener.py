@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tokonomics.measure.bench.progress import Progress
+    from tokonomics.measure.bench.loads import Progress
 
 
 class Listener:

@@ -68,10 +68,10 @@ def check_names(ran: Ran) -> None:
 
 def machine_from(stated: "Stated", ran: Ran) -> "MeasuredMachine | None":
     """What the user says, completed by what the file says; None where neither names a GPU."""
-    from tokonomics.measure.priced_run import machine_of
+    from tokonomics.measure.priced_run import Said, machine_of
 
     split = (ran.tp, ran.pp, ran.ep)
-    return machine_of(stated, ran.gpu, ran.gpus, *split, ran.engine, ran.weights, ran.kv)
+    return machine_of(stated, Said(ran.gpu, ran.gpus, *split, ran.engine, ran.weights, ran.kv))
 
 
 def price_from(

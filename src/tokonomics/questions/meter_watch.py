@@ -76,9 +76,9 @@ class MeterWatchRequest(Servers, InLedger, AgainstPlan):
 def asked(request: MeterWatchRequest) -> "MeterSettings":
     """All that a run of the meter needs, checked before a server is asked for anything."""
     from tokonomics.measure.meter.bill import duration, instant
-    from tokonomics.measure.meter.clocks import SystemClock
     from tokonomics.measure.meter.exposition import listen_address
     from tokonomics.measure.meter.prices import Prices, parse_prices
+    from tokonomics.measure.meter.readings import SystemClock
     from tokonomics.measure.meter.session import MeterSettings
     from tokonomics.money.cost import require_positive
 
@@ -141,7 +141,7 @@ def _price(request: MeterWatchRequest) -> "tuple[float, str, date | None, int]":
 
 def _gpu_source(text: str | None, prometheus: str | None) -> "GpuSource | None":
     from tokonomics.measure.meter.gpu import DcgmSource, NvmlSource
-    from tokonomics.measure.meter.prometheus_gpus import PrometheusGpuSource
+    from tokonomics.measure.meter.prometheus_source import PrometheusGpuSource
     from tokonomics.measure.meter.scrape import address_of
 
     if text is None:

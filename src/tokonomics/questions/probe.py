@@ -40,7 +40,7 @@ class ProbeRequest(Request):
 def probe(request: ProbeRequest, listener: Listener = SILENT) -> "ProbeResult":
     """Time the kernels and save a profile that every prediction can use."""
     from tokonomics.catalog.gpus import find_gpu
-    from tokonomics.measure.bench.save import check_save_path
+    from tokonomics.measure.importers.own import check_save_path
     from tokonomics.measure.probe.fit_profile import profile_from
     from tokonomics.physics.calibration import using, write_profile
     from tokonomics.questions.measured_results import ProbeResult

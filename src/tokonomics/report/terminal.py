@@ -11,7 +11,7 @@ from tokonomics.errors import flag, spelled
 from tokonomics.questions.listener import Listener
 
 if TYPE_CHECKING:
-    from tokonomics.measure.bench.progress import Progress
+    from tokonomics.measure.bench.loads import Progress
     from tokonomics.report.answer import Answer
     from tokonomics.report.blocks import Section
 

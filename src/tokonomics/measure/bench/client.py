@@ -1,55 +1,49 @@
-"""One request to an OpenAI-compatible server, streamed, timed from when it was due.
+"""One streamed request to an OpenAI-compatible server, timed from when it was due.
 
-aiohttp, no proxies, no redirects, as many connections as requests. The key comes from the environment, goes into one
-header and nowhere else: what a server says is searched for it before it is kept. A request is tried again only where
-the server did no work for it: no connection, or 429, 502, 503, 504. Some servers (llama.cpp's) hang up after an answer
-without saying so: the request that finds out is sent again at once, and from then on each opens its own connection.
+No proxies, no redirects, one connection per running request. The key comes from the environment and goes into one
+header only: it is cut out of whatever the server says. A request is retried only where the server did no work for it:
+no connection, or 429, 502, 503, 504. Some servers (llama.cpp's) close the connection after an answer without saying so:
+the request that meets this is sent again at once, and from then on each opens its own connection.
+
+An answer is server-sent events, one JSON chunk a line after ``data:``. Chunks are not tokens: tokens come from
+``usage``, which the last chunk carries when ``stream_options.include_usage`` is asked for. A read that holds several
+chunks counts as that many equal gaps since the read before: what the network put together is not a burst of the model.
 """
 
 import asyncio
 import json
 import os
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from time import perf_counter
-from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self
 
 import aiohttp
 
 from tokonomics.errors import shorten
-from tokonomics.measure.bench.stream import AnswerStream, BadAnswer, said
-from tokonomics.measure.bench.target import BenchTarget
+from tokonomics.measure.addresses import BenchTarget
 
 KEY_VARIABLE = "OPENAI_API_KEY"
+LONGEST_LINE = 4_000_000  # bytes without an end of line: no server sends a chunk of this size
+
+_UNFINISHED, _SPACED = b'"finish_reason":null', b'"finish_reason": null'
+"""In every chunk of text but the last: told without parsing, which is most of what a client does."""
 
 _AGAIN = (429, 502, 503, 504)
-_FIRST_WAIT_S = 0.1
-"""Before the first retry; doubles with each."""
-_LARGEST_ANSWER = 64_000_000
-"""Bytes: about 300,000 chunks. More is a body without end."""
+_FIRST_WAIT_S = 0.1  # before the first retry; doubles with each
+_LARGEST_ANSWER = 64_000_000  # bytes: about 300,000 chunks. More is a body without end.
 _READ_OF_ERROR = 10_000
-_CLOSE = {"Connection": "close"}
 
-
-class _Outcome(Enum):
-    """Of one attempt."""
-
-    ended = auto()
-    """Answered, or failed for good."""
-    refused = auto()
-    """The server did no work for it."""
-    stale = auto()
-    """It was sent on a connection that the server had left."""
+# Of one attempt: answered or failed for good; the server did no work; the server had already closed the connection.
+Outcome = Literal["ended", "refused", "stale"]
 
 
 @dataclass(slots=True)
 class Reply:
     """What came of a request; times are of ``perf_counter``."""
 
-    due_s: float
-    """When it should have been sent: what latencies count from."""
+    due_s: float  # when it should have been sent: what latencies count from
     sent_s: float = 0.0
     first_s: float | None = None
     last_s: float | None = None
@@ -72,7 +66,6 @@ class Client:
         self._retries = retries
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self._session: aiohttp.ClientSession | None = None
         self._answered = False
         self.one_request_a_connection = False
         self.trouble: str | None = None
@@ -81,49 +74,39 @@ class Client:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
+        connector, jar = aiohttp.TCPConnector(limit=0), aiohttp.DummyCookieJar()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
-            headers=headers,
-            timeout=self._timeout,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
+            connector=connector, headers=headers, timeout=self._timeout, cookie_jar=jar
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._session is not None:
-            await self._session.close()
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
 
     async def ask(self, body: bytes, due_s: float) -> Reply:
-        """Send a request and read its answer to the end; what went wrong is in the reply, never raised."""
+        """The reply to a request, read to the end; what went wrong is in it, never raised."""
         reply = Reply(due_s)
         while True:
             reply.error, reply.status, reply.sent_s = None, None, perf_counter()
             outcome = await self._try(body, reply)
-            if outcome is _Outcome.stale:
+            if outcome == "stale":
                 continue
-            if outcome is _Outcome.ended or reply.retries >= self._retries:
+            if outcome == "ended" or reply.retries >= self._retries:
                 break
             await asyncio.sleep(_FIRST_WAIT_S * 2**reply.retries)
             reply.retries += 1
         reply.end_s = perf_counter()
         return reply
 
-    async def _try(self, body: bytes, reply: Reply) -> _Outcome:
-        assert self._session is not None
-        kept_open = not self.one_request_a_connection
-        untouched = True
+    async def _try(self, body: bytes, reply: Reply) -> Outcome:
+        url, kept_open, untouched = self._target.url, not self.one_request_a_connection, True
+        headers = None if kept_open else {"Connection": "close"}
         try:
-            headers = None if kept_open else _CLOSE
-            async with self._session.post(
-                self._target.url, data=body, headers=headers, allow_redirects=False
-            ) as response:
+            async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
                 reply.status = response.status
                 if response.status != 200:
                     reply.error = await self._refused(response)
-                    return _Outcome.refused if response.status in _AGAIN else _Outcome.ended
+                    return "refused" if response.status in _AGAIN else "ended"
                 untouched = False
                 if response.content_type != "text/event-stream":
                     raise BadAnswer(f"answered {shorten(response.content_type, 40)}, not a stream of events")
@@ -137,12 +120,18 @@ class Client:
             reply.error = "the stream was cut off"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             lost = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | ConnectionError)
-            if lost and untouched and kept_open and self._answered and not _no_connection(error):
+            if (
+                lost
+                and untouched
+                and kept_open
+                and self._answered
+                and not isinstance(error, aiohttp.ClientConnectorError)
+            ):
                 self.one_request_a_connection = True
-                return _Outcome.stale
+                return "stale"
             reply.error = self._hidden(shorten(_what_happened(error, lost), 160))
-            return _Outcome.refused if untouched and lost else _Outcome.ended
-        return _Outcome.ended
+            return "refused" if untouched and lost else "ended"
+        return "ended"
 
     async def _refused(self, response: aiohttp.ClientResponse) -> str:
         text = (await response.content.read(_READ_OF_ERROR)).decode("utf-8", "replace")
@@ -156,23 +145,17 @@ class Client:
         return text.replace(self._key, "(key)") if self._key else text
 
     async def models(self) -> list[str]:
-        """What the server calls its models; none where it does not list them, and then ``trouble`` may say why."""
-        assert self._session is not None
+        """The names of the server's models; none where it does not list them, and then ``trouble`` may say why."""
         try:
             async with self._session.get(self._target.models_url, allow_redirects=False) as response:
                 text = await response.content.read(1 << 20)
                 listed = json.loads(text)["data"] if response.status == 200 else []
-                return [each["id"] for each in listed if isinstance(each.get("id"), str)]
+                return [model["id"] for model in listed if isinstance(model.get("id"), str)]
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
             self.trouble = self._hidden(shorten(_what_happened(error, lost=True), 160))
         except (ValueError, KeyError, TypeError, AttributeError):
             self.trouble = "its list of models is not what OpenAI's is"
         return []
-
-
-def _no_connection(error: Exception) -> bool:
-    """There was none to begin with."""
-    return isinstance(error, aiohttp.ClientConnectorError)
 
 
 def _what_happened(error: Exception, lost: bool) -> str:
@@ -195,3 +178,112 @@ async def _read(response: aiohttp.ClientResponse, reply: Reply) -> None:
     reply.input_tokens, reply.output_tokens = stream.input_tokens or 0, stream.output_tokens or 0
     reply.cached_tokens = stream.cached_tokens
     reply.gaps_s, reply.pieces = stream.gaps_s, stream.pieces
+
+
+class BadAnswer(Exception):
+    """The stream is not what an OpenAI-compatible server sends."""
+
+
+class AnswerStream:
+    """The times of the first and last text of a body, the gaps between, and the usage."""
+
+    def __init__(self) -> None:
+        self._rest, self._fed_s, self.ended = b"", 0.0, False
+        self.first_s: float | None = None
+        self.last_s: float | None = None
+        self.gaps_s = array("d")
+        self.pieces = array("l")  # chunks of text that arrived at the end of each gap, which is shared by them
+        self.input_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.cached_tokens: int | None = None
+
+    def feed(self, data: bytes, now_s: float) -> None:
+        """Bytes that arrived at a time; raises ``BadAnswer`` where they are not a stream of chunks."""
+        self._fed_s = now_s
+        data = self._rest + data if self._rest else data
+        end = data.rfind(b"\n") + 1
+        self._rest = data[end:]
+        if len(self._rest) > LONGEST_LINE:
+            raise BadAnswer("a line without end in the stream")
+        texts = self._texts(data[:end])
+        if not texts:
+            return
+        if self.first_s is None or self.last_s is None:
+            self.first_s = now_s
+        else:
+            self.gaps_s.append((now_s - self.last_s) / texts)
+            self.pieces.append(texts)
+        self.last_s = now_s
+
+    def _texts(self, lines: bytes) -> int:
+        """How many chunks with text are in these whole lines."""
+        marks = lines.count(b"data:")
+        if marks == lines.count(b"\ndata:") + lines.startswith(b"data:"):
+            events = lines.split(b"data:")[1:]
+        else:  # the text itself speaks of data
+            events = [line[5:] for line in lines.split(b"\n") if line.startswith(b"data:")]
+        texts = 0
+        if self.first_s is None:
+            while events and not texts:
+                texts = self._chunk(events.pop(0))
+        odd = [event for event in events if _UNFINISHED not in event and _SPACED not in event]
+        return texts + len(events) - len(odd) + sum(map(self._chunk, odd))
+
+    def close(self) -> None:
+        """The body ended; raises ``BadAnswer`` where the answer is not whole.
+
+        An answer may be whole and without text: tokens that only control the model, or half of a character.
+        """
+        if self._rest.strip():
+            self.feed(b"\n", self._fed_s)
+        if self.output_tokens is None or self.input_tokens is None:
+            raise BadAnswer("the stream ended without usage" if self.ended else "the stream was cut off")
+
+    def _chunk(self, event: bytes) -> int:
+        """1 where the chunk has text; what follows on other lines is no part of it."""
+        payload = event.partition(b"\n")[0].strip()
+        if payload == b"[DONE]":
+            self.ended = True
+            return 0
+        try:
+            chunk = json.loads(payload)
+        except (ValueError, RecursionError):
+            raise BadAnswer("not JSON in the stream") from None
+        if not isinstance(chunk, dict):
+            raise BadAnswer("no chunk of an answer in the stream")
+        if chunk.get("error"):
+            raise BadAnswer(f"the server says: {said(chunk)}")
+        if isinstance(usage := chunk.get("usage"), dict):
+            self.input_tokens, self.output_tokens = _whole(usage, "prompt_tokens"), _whole(usage, "completion_tokens")
+            details = usage.get("prompt_tokens_details")
+            if isinstance(details, dict) and details.get("cached_tokens") is not None:
+                self.cached_tokens = _whole(details, "cached_tokens")
+        has_text = 0
+        for choice in chunk.get("choices") or ():
+            if not isinstance(choice, dict):
+                raise BadAnswer("no chunk of an answer in the stream")
+            self.ended |= choice.get("finish_reason") is not None
+            has_text |= _has_text(choice)
+        return has_text
+
+
+def _has_text(choice: dict[str, Any]) -> int:
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return int(bool(choice.get("text")))
+    return int(any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")))
+
+
+def _whole(usage: dict[str, Any], name: str) -> int:
+    value = usage.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BadAnswer(f"usage.{name} is no count: {shorten(repr(value), 30)}")
+    return value
+
+
+def said(document: object) -> str:
+    """What an error document says, in one short line."""
+    error = document.get("error", document) if isinstance(document, dict) else document
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("detail") or error
+    return shorten(" ".join(str(error).split()), 160)

@@ -1,16 +1,22 @@
-"""Two ways to load a server, and what is kept of them.
+"""Two ways to load a server, when each has measured enough, and what is kept of it.
 
-**Closed loop**: so many users, each sending the next request when the last is answered. The window that is measured
-opens when every user has had an answer and closes when every user has had another since there was enough; what ends
-before or after is counted apart, so that neither start nor end dilutes the rates, also where all users wait for each
-other and answers come in rounds. A limit on requests or dollars closes it at once. **Open loop**: requests are due at
-given times whether or not the server keeps up, and latencies count from then: a server that stalls cannot slow down
-its own measurement (coordinated omission). The window runs from the first due time to the last answer.
+**Closed loop**: a number of users, each of whom sends the next request when the last is answered. The measured window
+opens when every user has had an answer, and closes when every user has had one more since there was enough; what ends
+before or after is counted apart, so that neither start nor end dilutes the rates, even where users wait for each other
+and answers come in rounds. A limit on requests or dollars closes it at once. **Open loop**: requests are due at given
+times whether or not the server keeps up, and latencies count from then: a server that stalls cannot slow down its own
+measurement (coordinated omission). The window runs from the first due time to the last answer.
+
+There is enough when the mean is known closely, by batch means (Law, Simulation Modeling and Analysis, chapter 9):
+requests in the order they ended, in ten batches of at least one round of all users each, so that neighbours that wait
+for each other fall into one batch; Student's 95 % interval over the ten means, relative to their mean, of TTFT and of
+the whole answer, whichever is wider.
 """
 
 import asyncio
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -18,18 +24,81 @@ import numpy as np
 
 from tokonomics.errors import BadInput, option
 from tokonomics.measure.bench.client import Client, Reply
-from tokonomics.measure.bench.stopping import Stopping
 from tokonomics.measure.benchmark_run import LoadPoint, Outside, RequestRecord, latencies, point_from_records, tpot
+from tokonomics.types import Noun
+from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
-HOPELESS = 20
-"""Failures without one answer after which a load is given up."""
-_AFTER_FAILURE_S = 0.05
-"""A user whose request failed at once waits this long: a broken server is not to be hammered."""
+HOPELESS = 20  # failures without one answer after which a load is given up
+BATCHES = 10
+_STUDENT = 2.262  # 97.5 % of Student's distribution with nine degrees of freedom
+_LEAST_IN_BATCH = 3
+_AFTER_FAILURE_S = 0.05  # a user whose request failed at once waits this long: a broken server is not to be hammered
 _LATE_S = 0.010
+_DRAWN_EVERY_S = 0.25
 
 Ask = Callable[[], bytes]
-Spent = Callable[[], float]
-"""Dollars since the test began."""
+Spent = Callable[[], float]  # dollars since the test began
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one load may take; the first that is reached ends it."""
+
+    precision: float = 0.05
+    requests: int = 100_000
+    seconds: float = 60.0
+    usd: float | None = None  # for the whole test
+
+
+def half_width(values: "array[float]") -> float | None:
+    """Of the 95 % interval of the mean, relative to it; None while there is too little to tell."""
+    size = len(values) // BATCHES
+    if size < 1:
+        return None
+    # The first of them are left over: they are closest to the warm-up.
+    batches = np.frombuffer(values, dtype=np.float64)[len(values) - size * BATCHES :].reshape(BATCHES, size)
+    means = batches.mean(axis=1)
+    mean = float(means.mean())
+    return _STUDENT * float(means.std(ddof=1)) / BATCHES**0.5 / mean if mean > 0 else None
+
+
+class Stopping:
+    def __init__(self, budget: Budget, users: int) -> None:
+        self._budget = budget
+        self._least = BATCHES * max(users, _LEAST_IN_BATCH)
+        self._next = self._least
+        self._ttft, self._e2e = array("d"), array("d")
+        self.precision: float | None = None
+        self.seen = 0
+
+    def add(self, ttft_s: float | None, e2e_s: float | None) -> None:
+        """A request that ended; without times where it failed."""
+        self.seen += 1
+        if ttft_s is not None and e2e_s is not None:
+            self._ttft.append(ttft_s)
+            self._e2e.append(e2e_s)
+
+    def is_spent(self, spent_usd: float) -> bool:
+        """Whether a limit is reached that not one request may exceed."""
+        budget = self._budget
+        return self.seen >= budget.requests or (budget.usd is not None and spent_usd >= budget.usd)
+
+    def reason(self, elapsed_s: float, spent_usd: float) -> str | None:
+        """Why to stop now; None to go on."""
+        budget = self._budget
+        if len(self._e2e) >= self._next:
+            widths = (half_width(self._ttft[:]), half_width(self._e2e[:]))
+            self.precision = max((width for width in widths if width is not None), default=None)
+            self._next = len(self._e2e) + max(1, self._least // 4)
+            if self.precision is not None and self.precision <= budget.precision:
+                return f"interval within {budget.precision:.0%}"
+        if self.seen >= budget.requests:
+            return f"{budget.requests:,} requests"
+        if elapsed_s >= budget.seconds:
+            return f"{budget.seconds:g} s"
+        if budget.usd is not None and spent_usd >= budget.usd:
+            return f"${budget.usd:g} spent"
+        return None
 
 
 @dataclass
@@ -43,11 +112,9 @@ class LoadWindow:
     stopped: str | None = None
     replies: list[Reply] = field(default_factory=list)
     outside: list[Reply] = field(default_factory=list)
-    answered: int = 0
-    """In and outside of the window."""
+    answered: int = 0  # in and outside of the window
     unanswered: int = 0
-    tokens: int = 0
-    """Prompts and answers of the window so far."""
+    tokens: int = 0  # prompts and answers of the window so far
     output_tokens: int = 0
 
     def keep(self, reply: Reply, *, inside: bool) -> None:
@@ -61,10 +128,8 @@ class LoadWindow:
             return
         self.unanswered += 1
         if not self.answered and self.unanswered >= HOPELESS:
-            raise BadInput(
-                f"the server failed {HOPELESS} requests and answered none: {reply.error}",
-                fix=f"See the server's log; a smaller {option('concurrency')} or {option('rate')} may be all it takes.",
-            )
+            fix = f"See the server's log; a smaller {option('concurrency')} or {option('rate')} may be all it takes."
+            raise BadInput(f"the server failed {HOPELESS} requests and answered none: {reply.error}", fix=fix)
 
 
 async def closed_loop(
@@ -108,7 +173,7 @@ async def open_loop(
 ) -> None:
     """Sends each request when it is due, until there is no more or the measurement has what it needs."""
 
-    async def one(due_s: float, body: bytes) -> None:
+    async def send(due_s: float, body: bytes) -> None:
         reply = await client.ask(body, due_s)
         _measured(window, reply, stopping)
         window.closed_s = reply.end_s
@@ -128,7 +193,7 @@ async def open_loop(
             wait_s = opened_s + at_s - now
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            group.create_task(one(opened_s + at_s, body))
+            group.create_task(send(opened_s + at_s, body))
         else:
             window.stopped = "every request was sent"
         window.phase = "draining"
@@ -136,22 +201,10 @@ async def open_loop(
 
 def _measured(window: LoadWindow, reply: Reply, stopping: Stopping) -> None:
     window.keep(reply, inside=True)
-    first_s = reply.first_s if reply.error is None else None
-    stopping.add(
-        None if first_s is None else first_s - reply.due_s, None if first_s is None else reply.end_s - reply.due_s
-    )
-
-
-def outside_of(replies: Iterable[Reply]) -> Outside:
-    """The sum of what is not in the figures."""
-    kept = list(replies)
-    good = [each for each in kept if each.error is None]
-    return Outside(
-        requests=len(kept),
-        failed=len(kept) - len(good),
-        input_tokens=sum(each.input_tokens for each in good),
-        output_tokens=sum(each.output_tokens for each in good),
-    )
+    if reply.error is None and reply.first_s is not None:
+        stopping.add(reply.first_s - reply.due_s, reply.end_s - reply.due_s)
+    else:
+        stopping.add(None, None)
 
 
 def point_of(
@@ -161,20 +214,26 @@ def point_of(
     opened_s, closed_s = window.opened_s, window.closed_s
     if opened_s is None or closed_s is None or closed_s <= opened_s:
         return None
-    good = [each for each in window.replies if each.error is None]
+    good = [reply for reply in window.replies if reply.error is None]
+    outside = [*extra, *window.outside]
+    answered = [reply for reply in outside if reply.error is None]
     gaps, pieces = array("d"), array("l")
     for reply in good:
         gaps.extend(reply.gaps_s)
         pieces.extend(reply.pieces)
-    known = any(each.cached_tokens is not None for each in good)
     return point_from_records(
-        (_record(each, opened_s) for each in window.replies),
+        (_record(reply, opened_s) for reply in window.replies),
         closed_s - opened_s,
         concurrency=concurrency,
         rate=rate,
         itl_s=latencies(np.frombuffer(gaps), np.frombuffer(pieces, dtype=pieces.typecode)) if len(gaps) else None,
-        cached_known=known,
-        outside=outside_of([*extra, *window.outside]),
+        cached_known=any(reply.cached_tokens is not None for reply in good),
+        outside=Outside(
+            requests=len(outside),
+            failed=len(outside) - len(answered),
+            input_tokens=sum(reply.input_tokens for reply in answered),
+            output_tokens=sum(reply.output_tokens for reply in answered),
+        ),
         notes=_notes(good),
     )
 
@@ -187,29 +246,70 @@ def _record(reply: Reply, opened_s: float) -> RequestRecord:
     return RequestRecord(
         sent_s=reply.due_s - opened_s,
         ttft_s=None if first_s is None else max(0.0, first_s - reply.due_s),
-        tpot_s=tpot(first_s, last_s, reply.output_tokens),
-        e2e_s=max(0.0, ended_s - reply.due_s) if good else None,
-        input_tokens=reply.input_tokens,
-        cached_tokens=reply.cached_tokens or 0,
-        output_tokens=reply.output_tokens,
-        retries=reply.retries,
-        error=reply.error,
-    )
+        tpot_s=tpot(first_s, last_s, reply.output_tokens), e2e_s=max(0.0, ended_s - reply.due_s) if good else None,
+        input_tokens=reply.input_tokens, cached_tokens=reply.cached_tokens or 0, output_tokens=reply.output_tokens,
+        retries=reply.retries, error=reply.error,
+    )  # fmt: skip
 
 
 def _notes(good: list[Reply]) -> list[str]:
-    """Where the client, or what lies between it and the server, was in the way."""
+    """Whether the client, or what lies between it and the server, was in the way."""
     notes = []
-    late = sorted(each.sent_s - each.due_s for each in good if not each.retries)
+    late = sorted(reply.sent_s - reply.due_s for reply in good if not reply.retries)
     if late and (p99 := late[int(0.99 * (len(late) - 1))]) > _LATE_S:
-        notes.append(
-            f"the client sent requests up to {p99 * 1e3:.0f} ms late (p99); latencies count from when they were due"
-        )
-    slow = [each for each in good if each.output_tokens > 1 and each.end_s - each.sent_s > _LATE_S]
-    whole = [each for each in slow if not each.gaps_s]
+        sent = f"the client sent requests up to {p99 * 1e3:.0f} ms late (p99)"
+        notes.append(f"{sent}; latencies count from when they were due")
+    slow = [reply for reply in good if reply.output_tokens > 1 and reply.end_s - reply.sent_s > _LATE_S]
+    whole = [reply for reply in slow if not reply.gaps_s]
     if len(whole) > len(slow) / 2:
-        notes.append(
-            f"{len(whole) / len(slow):.0%} of the answers came in one piece, so that their time per token counts as 0: "
-            "does a proxy hold the stream back?"
-        )
+        share = f"{len(whole) / len(slow):.0%} of the answers came in one piece"
+        notes.append(f"{share}, so that their time per token counts as 0: does a proxy hold the stream back?")
     return notes
+
+
+class Progress(Noun):
+    load: str
+    phase: str  # warm-up, measuring or draining
+    elapsed_s: float
+    completed: int
+    failed: int
+    output_tokens_per_s: float
+    usd_per_mtok: float | None  # input and output tokens alike, of the window so far
+    precision: float | None  # half-width of the confidence interval, relative; None until there is one
+
+
+Show = Callable[[Progress], None]
+
+
+@asynccontextmanager
+async def shown(
+    show: Show | None, load: str, window: LoadWindow, stopping: Stopping, usd_per_hour: float | None
+) -> AsyncIterator[None]:
+    """Shows a load some times a second while the block runs."""
+
+    async def draw(show: Show) -> None:
+        while True:
+            show(progress(load, window, stopping, usd_per_hour, perf_counter()))
+            await asyncio.sleep(_DRAWN_EVERY_S)
+
+    task = asyncio.create_task(draw(show)) if show is not None else None
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def progress(load: str, window: LoadWindow, stopping: Stopping, usd_per_hour: float | None, now_s: float) -> Progress:
+    until_s = window.closed_s if window.phase == "draining" and window.closed_s else now_s
+    measured_s = until_s - (window.opened_s or until_s)
+    price = None
+    if usd_per_hour and window.tokens and measured_s > 0:
+        price = usd_per_hour / SECONDS_PER_HOUR * measured_s / window.tokens * TOKENS_PER_MTOK
+    return Progress(
+        load=load, phase=window.phase, elapsed_s=now_s - window.started_s, completed=window.answered,
+        failed=window.unanswered,
+        output_tokens_per_s=window.output_tokens / measured_s if measured_s > 0 else 0.0,
+        usd_per_mtok=price, precision=stopping.precision,
+    )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Prompts of about so many tokens, for a server whose tokenizer is not known, and the requests that carry them.
+"""Requests with prompts of about a given number of tokens, for a server whose tokenizer is not known.
 
-Plain English words, drawn at random. How many tokens the server makes of them, and what its chat template adds, is
-learned from its own count of a few. Each prompt begins with words of its own, so that a prefix cache finds no
-more than the template; the rest is a stretch of one long text, which is quick to cut.
+Prompts are plain English words drawn at random. How many tokens the server makes of them, and what its chat template
+adds, is learned from its own count of a few. Each prompt begins with words of its own, so that a prefix cache finds
+only the template; the rest is cut from one long text, which is quick.
 """
 
 import json
@@ -10,7 +10,7 @@ import random
 from itertools import accumulate
 from typing import NamedTuple
 
-from tokonomics.measure.bench.target import BenchTarget
+from tokonomics.measure.addresses import BenchTarget
 
 _PLAIN = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
@@ -23,20 +23,18 @@ _PLAIN = (
 WORDS = _PLAIN.split()
 
 _TEXT_WORDS = 40_000
-_HERE = "@@@"
-"""Where the prompt goes; no name of a model holds it."""
-_OWN_WORDS = 12
-"""At the start of a prompt: 100 words to the twelfth power is more prompts than anyone sends."""
+_HERE = "@@@"  # where the prompt goes; no name of a model holds it
+_OWN_WORDS = 12  # at the start of a prompt: 100 words to the twelfth power is more prompts than anyone sends
 
 
 class Scale(NamedTuple):
-    """What the server counts: so many tokens for its template, and so many for each word."""
+    """What the server counts: tokens of its template, and tokens for each word."""
 
     fixed_tokens: float
     tokens_per_word: float
 
     def words(self, tokens: int) -> int:
-        """How many words make about so many tokens; at least one."""
+        """How many words make about that many tokens; at least one."""
         return max(1, round((tokens - self.fixed_tokens) / self.tokens_per_word))
 
 
@@ -59,15 +57,14 @@ class BenchPrompts:
         self._target, self._model = target, model
         self._made: dict[tuple[int, str, bool], tuple[bytes, bytes]] = {}
         self.scale = Scale(0.0, 1.0)
-        self.extras: dict[str, object] = {"ignore_eos": True}
-        """Beyond the standard: answers of the length asked for. Left out for servers that refuse it."""
+        self.extras: dict[str, object] = {"ignore_eos": True}  # not standard: left out for servers that refuse it
         self.limit_name = "max_tokens"
 
     def request(self, input_tokens: int, output_tokens: int) -> bytes:
         return self.of_words(self.scale.words(input_tokens), output_tokens)
 
     def of_words(self, words: int, output_tokens: int) -> bytes:
-        """The body of a request whose prompt has exactly so many words."""
+        """The body of a request whose prompt has exactly this many words."""
         own = min(words, _OWN_WORDS)
         more = words - own
         parts = [" ".join(self._random.choices(WORDS, k=own)).encode()]
@@ -83,18 +80,9 @@ class BenchPrompts:
         """The JSON before and after the prompt: plain words need no escaping, and there are thousands a second."""
         settings = (output_tokens, self.limit_name, bool(self.extras))
         if settings not in self._made:
-            self._made[settings] = self._make_around(output_tokens)
+            prompt = {"messages": [{"role": "user", "content": _HERE}]} if self._target.chat else {"prompt": _HERE}
+            fields = {"model": self._model, **prompt, self.limit_name: output_tokens, "stream": True}
+            fields |= {"stream_options": {"include_usage": True}, **self.extras}
+            before, _, after = json.dumps(fields).encode().partition(_HERE.encode())
+            self._made[settings] = before, after
         return self._made[settings]
-
-    def _make_around(self, output_tokens: int) -> tuple[bytes, bytes]:
-        prompt = {"messages": [{"role": "user", "content": _HERE}]} if self._target.chat else {"prompt": _HERE}
-        fields: dict[str, object] = {
-            "model": self._model,
-            **prompt,
-            self.limit_name: output_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **self.extras,
-        }
-        before, _, after = json.dumps(fields).encode().partition(_HERE.encode())
-        return before, after

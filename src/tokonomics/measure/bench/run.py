@@ -1,8 +1,8 @@
-"""A whole load test: get to know the server, run each load, and put what came out into a ``BenchmarkRun``.
+"""A whole load test: learn about the server, run each load, and return the results as a ``BenchmarkRun``.
 
-Getting to know it: its model's name, three prompts that tell how it counts tokens, and whether it takes ``ignore_eos``
+Learned first: the model's name, how the server counts the tokens of three prompts, and whether it takes ``ignore_eos``
 (answers of the length asked for). A **sweep** doubles the users until an SLO is missed, requests fail, or twice the
-users bring less than 5 % more tokens; then it looks twice between the last load that held and the first that did not.
+users bring less than 5 % more tokens; then it tries two loads between the last that held and the first that did not.
 """
 
 import asyncio
@@ -11,17 +11,16 @@ import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
+from functools import partial
+from itertools import accumulate, count, islice
 from time import perf_counter, process_time
 
 from tokonomics import __version__
 from tokonomics.errors import BadInput, nearest, option, shorten
+from tokonomics.measure.addresses import BenchTarget
 from tokonomics.measure.bench.client import KEY_VARIABLE, Client, Reply
-from tokonomics.measure.bench.loads import LoadWindow, closed_loop, open_loop, point_of
-from tokonomics.measure.bench.progress import Drawing, Show
+from tokonomics.measure.bench.loads import Budget, LoadWindow, Show, Stopping, closed_loop, open_loop, point_of, shown
 from tokonomics.measure.bench.prompts import BenchPrompts, scale_from
-from tokonomics.measure.bench.stopping import Budget, Stopping
-from tokonomics.measure.bench.target import BenchTarget
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint
 from tokonomics.measure.importers.own import NAME
 from tokonomics.measure.load_curve import holds
@@ -30,17 +29,13 @@ from tokonomics.traffic.trace import Trace
 from tokonomics.units import SECONDS_PER_HOUR, plural
 
 MOST_USERS = 4096
-_MORE = 1.05
-"""Twice the users that bring less than this much more throughput are past the knee."""
+_MORE = 1.05  # twice the users that bring less than this much more throughput are past the knee
 _LOOKS_BETWEEN = 2
-_KEEPS_UP = 0.8
-"""Of the requests due; less is more than chance and the answers after the last request explain."""
-_WARM_UP = 4
-"""Requests sent one after another before an open loop: connections, compiled kernels, the first prompt."""
+_KEEPS_UP = 0.8  # of the requests due; less is more than chance and the answers after the last request explain
+_WARM_UP = 4  # requests sent one after another before an open loop: connections, compiled kernels, the first prompt
 _SOCKETS = 65_536
 _BUSY_CLIENT = 0.9
-_CACHED = 0.2
-"""Share of the prompt tokens: a chat template is less of any prompt worth measuring."""
+_CACHED = 0.2  # share of the prompt tokens: a chat template is less of any prompt worth measuring
 
 
 @dataclass(frozen=True)
@@ -57,8 +52,7 @@ class BenchSettings:
     output_tokens: int = 128
     budget: Budget = field(default_factory=Budget)
     slos: tuple[Slo, ...] = ()
-    usd_per_hour: float | None = None
-    """All GPUs together: for the display and the dollar budget."""
+    usd_per_hour: float | None = None  # all GPUs together: for the display and the dollar budget
     retries: int = 1
     timeout_s: float = 600.0
     seed: int = 0
@@ -91,9 +85,7 @@ class _Bench:
         self.result: BenchmarkRun | None = None
 
     async def run(self) -> None:
-        asked = self.asked
-        when = datetime.now(UTC)
-        cpu_s = process_time()
+        asked, when, cpu_s = self.asked, datetime.now(UTC), process_time()
         async with Client(asked.target, asked.timeout_s, asked.retries) as client:
             self.client = client
             model = asked.model or await self._model()
@@ -108,29 +100,23 @@ class _Bench:
         cached = sum(point.cached_tokens or 0 for point in points)
         sent = sum(point.input_tokens or 0 for point in points)
         if cached > _CACHED * max(1, sent):
-            self.notes.append(
-                f"{cached / sent:.0%} of the prompt tokens came from the server's cache: it has seen these prompts, or "
-                "beginnings like theirs; another --seed sends new ones"
-            )
+            seen = f"{cached / sent:.0%} of the prompt tokens came from the server's cache: it has seen these prompts"
+            self.notes.append(f"{seen}, or beginnings like theirs; another --seed sends new ones")
         if not points:
-            raise BadInput(
-                "no load gave one answer inside its window", fix=f"Give it more time with {option('seconds')}."
-            )
+            fix = f"Give it more time with {option('seconds')}."
+            raise BadInput("no load gave one answer inside its window", fix=fix)
         self.result = BenchmarkRun(
-            tool=NAME,
-            tool_version=__version__,
-            model=model,
-            when=when,
-            points=tuple(points),
+            tool=NAME, tool_version=__version__, model=model, when=when, points=tuple(points),
             notes=(f"Server: {asked.target.shown}", *self.notes),
-        )
+        )  # fmt: skip
 
     async def _measured(self) -> list[LoadPoint]:
         """Every load; what was finished is kept when the user interrupts."""
         points = []
         try:
             async for point in self._points():
-                points.append(point)  # noqa: PERF401 - a comprehension would lose those before an interruption
+                if point is not None:
+                    points.append(point)  # noqa: PERF401 - a comprehension would lose those before an interruption
         except asyncio.CancelledError:
             if not points:
                 raise
@@ -141,11 +127,8 @@ class _Bench:
         names = await self.client.models()
         if not names:
             why = f": {self.client.trouble}" if self.client.trouble else ""
-            raise BadInput(
-                f"the server lists no model{why}",
-                where=self.asked.target.shown,
-                fix=f"Is it up? Name the model with {option('model')}; a key is taken from {KEY_VARIABLE}.",
-            )
+            fix = f"Is it up? Name the model with {option('model')}; a key is taken from {KEY_VARIABLE}."
+            raise BadInput(f"the server lists no model{why}", where=self.asked.target.shown, fix=fix)
         if len(names) > 1:
             shown = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
             raise BadInput(f"the server has {len(names)} models", field="model", fix=f"Name one of: {shown}")
@@ -181,8 +164,7 @@ class _Bench:
             fix = f"Set {KEY_VARIABLE} to a key of this server."
         elif reply.status == 404:
             known = await self.client.models()
-            wanted = self.asked.model or ""
-            guesses = nearest(wanted, known) or known[:3]
+            guesses = nearest(self.asked.model or "", known) or known[:3]
             fix = f"Its models: {', '.join(guesses)}." if guesses else "Is the path right? Such as http://host:8000/v1."
         elif reply.status in (400, 413, 422):
             fix = f"A smaller {option('input')} may be all it takes, or another {option('model')}."
@@ -190,53 +172,47 @@ class _Bench:
             fix = "The server ignores stream_options.include_usage: tokens cannot be counted, so it cannot be measured."
         return BadInput(f"no first answer: {reply.error}", where=self.asked.target.shown, fix=fix)
 
-    async def _points(self) -> AsyncIterator[LoadPoint]:
+    async def _points(self) -> AsyncIterator[LoadPoint | None]:
+        """Each load's figures; None where a load gave none."""
         asked = self.asked
         if asked.trace is not None:
-            point = await self._open(asked.trace, None)
-            if point:
-                yield point
+            yield await self._open(asked.trace, None)
         for rate in asked.rates:
-            if (point := await self._open(None, rate)) is not None:
-                yield point
-            if self._broke():
+            yield await self._open(None, rate)
+            if self._budget_is_spent():
                 return
         for users in asked.users:
-            if (point := await self._closed(users)) is not None:
-                yield point
-            if self._broke():
+            yield await self._closed(users)
+            if self._budget_is_spent():
                 return
         if asked.sweep:
             async for point in self._sweep():
                 yield point
 
-    async def _sweep(self) -> AsyncIterator[LoadPoint]:
-        held, broken, last, users = 0, 0, 0.0, 1
-        while users <= MOST_USERS and not self._broke():
+    async def _sweep(self) -> AsyncIterator[LoadPoint | None]:
+        held, missed, last, users = 0, 0, 0.0, 1
+        while users <= MOST_USERS and not self._budget_is_spent():
             point = await self._closed(users)
-            if point is not None:
-                yield point
+            yield point
             if point is None or not holds(point, self.asked.slos):
-                broken = users
+                missed = users
                 break
             held = users
             if point.output_tokens_per_s < _MORE * last:
                 break
             last, users = point.output_tokens_per_s, users * 2
         for _ in range(_LOOKS_BETWEEN):
-            between = round(math.sqrt(held * broken))
-            if not held < between < broken or self._broke():
+            between = round(math.sqrt(held * missed))
+            if not held < between < missed or self._budget_is_spent():
                 return
             point = await self._closed(between)
-            if point is not None:
-                yield point
+            yield point
             if point is not None and holds(point, self.asked.slos):
                 held = between
             else:
-                broken = between
+                missed = between
 
-    def _broke(self) -> bool:
-        """The dollar budget of the whole test is spent."""
+    def _budget_is_spent(self) -> bool:
         usd = self.asked.budget.usd
         if usd is None or self._spent() < usd:
             return False
@@ -251,35 +227,28 @@ class _Bench:
     async def _closed(self, users: int) -> LoadPoint | None:
         asked = self.asked
         window, stopping = LoadWindow(perf_counter()), Stopping(asked.budget, users)
-
-        def ask() -> bytes:
-            return self.prompts.request(asked.input_tokens, asked.output_tokens)
-
-        async with Drawing(self.show, plural(users, "user"), window, stopping, asked.usd_per_hour):
+        ask = partial(self.prompts.request, asked.input_tokens, asked.output_tokens)
+        async with shown(self.show, plural(users, "user"), window, stopping, asked.usd_per_hour):
             await closed_loop(self.client, users, ask, stopping, self._spent, window)
-        made = point_of(window, self._taken(), concurrency=users)
-        return self._finished(made, window, stopping)
+        return self._finished(window, stopping, concurrency=users)
 
     async def _open(self, trace: Trace | None, rate: float | None) -> LoadPoint | None:
-        asked = self.asked
-        due = self._due(trace, rate)
-        load = f"{rate:g} requests/s" if rate else "the trace"
+        asked, load = self.asked, f"{rate:g} requests/s" if rate else "the trace"
         window, stopping = LoadWindow(perf_counter()), Stopping(asked.budget, 3)
         for _ in range(_WARM_UP):
             body = self.prompts.request(asked.input_tokens, asked.output_tokens)
             window.keep(await self.client.ask(body, perf_counter()), inside=False)
-        async with Drawing(self.show, load, window, stopping, asked.usd_per_hour):
-            await open_loop(self.client, due, stopping, self._spent, window)
+        async with shown(self.show, load, window, stopping, asked.usd_per_hour):
+            await open_loop(self.client, self._due(trace, rate), stopping, self._spent, window)
         if trace is not None and (last := max((reply.due_s for reply in window.replies), default=0.0)):
             since = last - (window.opened_s or 0.0)
             rate = len(window.replies) / since if since > 0 else None
-        made = self._finished(point_of(window, self._taken(), rate=rate), window, stopping)
-        if made is None or rate is None or made.requests_per_s > _KEEPS_UP * rate:
-            return made
-        said = (
-            f"{load}: {made.requests_per_s:.3g} a second were answered; beyond what it holds, waiting grows with time"
-        )
-        return made.model_copy(update={"notes": (*made.notes, said)})
+        point = self._finished(window, stopping, rate=rate)
+        if point is None or rate is None or point.requests_per_s > _KEEPS_UP * rate:
+            return point
+        answered = f"{load}: {point.requests_per_s:.3g} a second were answered"
+        note = f"{answered}; beyond what it holds, waiting grows with time"
+        return point.model_copy(update={"notes": (*point.notes, note)})
 
     def _due(self, trace: Trace | None, rate: float | None) -> Iterator[tuple[float, bytes]]:
         """When each request is due since the start, and what it is."""
@@ -287,25 +256,21 @@ class _Bench:
             columns = (trace.arrival_s.tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist())
             # A request whose log has no answer still asks for one token: servers refuse none.
             return ((at, self.prompts.request(tokens, max(1, out))) for at, tokens, out in zip(*columns, strict=True))
-        return islice(self._random_arrivals(rate or 1.0), self.asked.budget.requests)
+        chance, lengths = random.Random(self.asked.seed), (self.asked.input_tokens, self.asked.output_tokens)
+        arrivals = accumulate((chance.expovariate(rate or 1.0) for _ in count()), initial=0.0)
+        return ((at, self.prompts.request(*lengths)) for at in islice(arrivals, self.asked.budget.requests))
 
-    def _random_arrivals(self, rate: float) -> Iterator[tuple[float, bytes]]:
-        chance, at = random.Random(self.asked.seed), 0.0
-        while True:
-            yield at, self.prompts.request(self.asked.input_tokens, self.asked.output_tokens)
-            at += chance.expovariate(rate)
-
-    def _taken(self) -> list[Reply]:
-        """The requests that prepared the test, for the first load to count."""
-        taken, self.prepared = self.prepared, []
-        return taken
-
-    def _finished(self, made: LoadPoint | None, window: LoadWindow, stopping: Stopping) -> LoadPoint | None:
-        if made is None:
+    def _finished(
+        self, window: LoadWindow, stopping: Stopping, *, concurrency: int | None = None, rate: float | None = None
+    ) -> LoadPoint | None:
+        """The load's figures; the first load also counts the requests that prepared the test."""
+        prepared, self.prepared = self.prepared, []
+        point = point_of(window, prepared, concurrency=concurrency, rate=rate)
+        if point is None:
             first = next((reply.error for reply in window.replies if reply.error), "nothing was answered in time")
             self.notes.append(f"A load gave no figure: {shorten(first, 160)}")
             return None
-        return made.model_copy(update={"stopped": window.stopped, "precision": stopping.precision})
+        return point.model_copy(update={"stopped": window.stopped, "precision": stopping.precision})
 
 
 def _allow_many_connections() -> None:

@@ -7,28 +7,29 @@ of requests, its rate and the mean lengths. Names: aiperf 0.13, genai-perf 0.0.1
 
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import (
     BenchmarkRun,
-    Latencies,
     LoadPoint,
     RequestRecord,
+    from_totals,
     latencies,
     point_from_records,
 )
-from tokonomics.measure.importers.fields import ResultFields, from_totals, moment, spread_of, unit_s, users_of
+from tokonomics.measure.importers.fields import ResultFields, moment, spread_of, unit_s, users_of
 
 NAME = "aiperf or genai-perf"
 NAME_RECORDS = "aiperf requests (profile_export.jsonl)"
 
 
 def matches(document: Any) -> bool:
-    return isinstance(document, dict) and any(
-        isinstance(document.get(name), dict) and "avg" in document[name]
-        for name in ("request_throughput", "request_latency")
+    metrics = (
+        [document.get(name) for name in ("request_throughput", "request_latency")] if isinstance(document, dict) else []
     )
+    return any(isinstance(metric, dict) and "avg" in metric for metric in metrics)
 
 
 def matches_records(document: Any) -> bool:
@@ -39,32 +40,35 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     profile = ResultFields(documents[0], where)
     settings = profile.values.get("input_config") or {}
     throughput = profile.inside("request_throughput").positive("avg")
-    completed = profile.maybe("request_count").maybe_count("avg") or _count_of(profile)
-    duration_s = _duration_s(profile) or completed / throughput
+    # A metric may say how many values it has, where the file has no count of its requests.
+    completed = profile.maybe("request_count").maybe_count("avg")
+    completed = completed or profile.maybe("request_latency").maybe_count("count")
+    if not completed:
+        raise profile.wrong("request_count", "is missing: the number of requests cannot be told")
+    duration_s = _time_s(profile, "benchmark_duration", "avg") or completed / throughput
     tokens_in = _value(profile, "total_isl") or completed * profile.inside("input_sequence_length").positive("avg")
     tokens_out = _value(profile, "total_osl") or completed * profile.inside("output_sequence_length").positive("avg")
     notes = [] if "total_osl" in profile else ["totals follow from mean lengths: the file has no sums"]
     if profile.values.get("was_cancelled") or profile.values.get("is_complete") is False:
         notes.append("the run was cut short")
     rate, limit = _setting(settings, "request_rate"), _setting(settings, "concurrency")
-    failed = round(_value(profile, "error_request_count") or _errors(profile))
+    listed = [ResultFields(error, where).maybe_count("count") or 0 for _, error in profile.listed("error_summary")]
+    failed = round(_value(profile, "error_request_count") or sum(listed))
     users = users_of(round(limit) if limit else None, completed + failed)
     load: dict[str, Any] = {"rate": rate} if rate else users
-    made = LoadPoint(
+    names = ("time_to_first_token", "inter_token_latency", "inter_chunk_latency", "request_latency")
+    ttft, tpot, itl, e2e = (spread_of(profile.maybe(name), "avg", "unit", "ms") for name in names)
+    point = LoadPoint(
         **{**load, "notes": (*notes, *load.get("notes", ()))},
-        **from_totals(duration_s, completed, tokens_in, tokens_out),
-        failed=failed,
-        ttft_s=_spread(profile, "time_to_first_token"),
-        tpot_s=_spread(profile, "inter_token_latency"),
-        itl_s=_spread(profile, "inter_chunk_latency"),
-        e2e_s=_spread(profile, "request_latency"),
-    )
+        **from_totals(duration_s, completed, tokens_in, tokens_out), failed=failed, ttft_s=ttft, tpot_s=tpot,
+        itl_s=itl, e2e_s=e2e,
+    )  # fmt: skip
     return BenchmarkRun(
         tool="aiperf" if "schema_version" in profile or "benchmark_duration" in profile else "genai-perf",
         tool_version=profile.text("aiperf_version"),
         model=next((name for key in ("model_names", "model") for name in _names(settings, key)), None),
         when=moment(profile.text("start_time")),
-        points=(made,),
+        points=(point,),
     )
 
 
@@ -80,21 +84,20 @@ def read_records(documents: list[Any], where: str) -> BenchmarkRun:
     duration_s = max(ends) - min(starts)
     if duration_s <= 0:
         raise BadInput("no request says when it ended", where=where)
-    made = point_from_records(records, duration_s, itl_s=latencies(gaps))
-    if made is None:
+    point = point_from_records(records, duration_s, itl_s=latencies(gaps))
+    if point is None:
         raise BadInput("no request was answered", where=where)
     notes = ("the file does not say under which load: most requests at once is taken as the number of users",)
-    users = _most_at_once(starts, ends)
-    return BenchmarkRun(tool="aiperf", points=(made.model_copy(update={"concurrency": users, "notes": notes}),))
+    changes = sorted([(start, 1) for start in starts] + [(end, -1) for end in ends])
+    users = max(1, *accumulate(change for _, change in changes))
+    return BenchmarkRun(tool="aiperf", points=(point.model_copy(update={"concurrency": users, "notes": notes}),))
 
 
 def _record(line: ResultFields, sent_s: float, gaps: list[float]) -> RequestRecord:
     metrics, failed = line.maybe("metrics"), line.values.get("error")
     if failed:
-        what = ResultFields(failed, line.where, f"{line.path}.error") if isinstance(failed, Mapping) else None
-        return RequestRecord(
-            sent_s=sent_s, input_tokens=0, output_tokens=0, error=(what and what.text("type")) or "error"
-        )
+        kind = line.maybe("error").text("type") or "error"
+        return RequestRecord(sent_s=sent_s, input_tokens=0, output_tokens=0, error=kind)
     chunks = metrics.maybe("inter_chunk_latency")
     gaps += [number * unit_s(chunks, "unit", "ms") for number in chunks.numbers("value")] if chunks.values else []
     return RequestRecord(
@@ -107,46 +110,14 @@ def _record(line: ResultFields, sent_s: float, gaps: list[float]) -> RequestReco
     )
 
 
-def _time_s(metrics: ResultFields, name: str) -> float | None:
-    found = metrics.maybe(name)
-    value = found.maybe_number("value")
-    return None if value is None else value * unit_s(found, "unit", "ms")
-
-
-def _most_at_once(starts: list[float], ends: list[float]) -> int:
-    changes = sorted([(start, 1) for start in starts] + [(end, -1) for end in ends])
-    most = now = 0
-    for _, change in changes:
-        now += change
-        most = max(most, now)
-    return max(1, most)
+def _time_s(metrics: ResultFields, name: str, field: str = "value") -> float | None:
+    metric = metrics.maybe(name)
+    value = metric.maybe_number(field)
+    return None if value is None else value * unit_s(metric, "unit", "ms")
 
 
 def _value(profile: ResultFields, name: str) -> float | None:
     return profile.maybe(name).maybe_number("avg")
-
-
-def _count_of(profile: ResultFields) -> int:
-    """How many requests a metric has values of, where the file has no count of its own."""
-    found = profile.maybe("request_latency").maybe_count("count")
-    if not found:
-        raise profile.wrong("request_count", "is missing: the number of requests cannot be told")
-    return found
-
-
-def _duration_s(profile: ResultFields) -> float | None:
-    value = _value(profile, "benchmark_duration")
-    return value * unit_s(profile.maybe("benchmark_duration"), "unit", "ms") if value else None
-
-
-def _errors(profile: ResultFields) -> int:
-    return sum(
-        ResultFields(each, profile.where).maybe_count("count") or 0 for _, each in profile.listed("error_summary")
-    )
-
-
-def _spread(profile: ResultFields, name: str) -> Latencies | None:
-    return spread_of(profile.maybe(name), "avg", "unit", "ms")
 
 
 def _setting(settings: Any, name: str) -> float | None:
@@ -159,8 +130,8 @@ def _setting(settings: Any, name: str) -> float | None:
 
 def _names(settings: Any, name: str) -> Iterator[str]:
     for value in _found(settings, name):
-        listed = value if isinstance(value, list) else [value]
-        yield from (each for each in listed if isinstance(each, str) and each)
+        names = value if isinstance(value, list) else [value]
+        yield from (model for model in names if isinstance(model, str) and model)
 
 
 def _found(settings: Any, name: str, depth: int = 6) -> Iterator[Any]:

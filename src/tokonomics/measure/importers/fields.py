@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -11,18 +12,16 @@ from tokonomics.measure.benchmark_run import Latencies
 from tokonomics.traffic.slo import STATISTICS
 from tokonomics.units import plural
 
-_LARGEST = 1e19
-_ROUNDED = 0.05
-"""By which percentiles of a few requests, found in different ways, may cross."""
-"""Beyond any total of a benchmark, and any time in nanoseconds: a slip in the file."""
+_LARGEST = 1e19  # beyond any total of a benchmark, and any time in nanoseconds: a slip in the file
+_ROUNDED = 0.05  # by which percentiles of a few requests, found in different ways, may cross
 
 
 class ResultFields:
-    """An object of the document, and where it is."""
+    """An object of a file, and where it is."""
 
     def __init__(self, values: Any, where: str, path: str = "") -> None:
         if not isinstance(values, Mapping):
-            raise BadInput(f"'{path or 'the document'}' is not an object with fields", where=where)
+            raise BadInput(f"'{path or 'the file'}' is not an object with fields", where=where)
         self.values: Mapping[str, Any] = values
         self.where = where
         self.path = path
@@ -34,7 +33,6 @@ class ResultFields:
         return BadInput(f"field '{self._full(name)}' {why}", where=self.where)
 
     def inside(self, *names: str) -> "ResultFields":
-        """The object under those names."""
         found = self
         for name in names:
             if name not in found:
@@ -53,15 +51,14 @@ class ResultFields:
     def number(self, name: str) -> float:
         found = self.maybe_number(name)
         if found is None:
-            raise self.wrong(name, _no_number(self.values.get(name)))
+            said = f"is '{shorten(str(self.values[name]))}', not a finite number" if name in self else "is missing"
+            raise self.wrong(name, said)
         return found
 
     def maybe_number(self, name: str) -> float | None:
         """None where the field is missing, null, or infinite (\"inf\" says: no limit)."""
         value = self.values.get(name)
-        if value is None:
-            return None
-        if isinstance(value, str) and value.strip().lower() in ("inf", "infinity", "nan", "n/a", ""):
+        if value is None or str(value).strip().lower() in ("inf", "infinity", "nan", "n/a", ""):
             return None
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise self.wrong(name, "is not a number")
@@ -82,18 +79,14 @@ class ResultFields:
         return found
 
     def count(self, name: str) -> int:
-        found = self.maybe_count(name)
-        if found is None:
-            raise self.wrong(name, _no_number(self.values.get(name)))
-        return found
+        self.number(name)
+        return self.maybe_count(name) or 0
 
     def maybe_count(self, name: str) -> int | None:
         found = self.maybe_number(name)
-        if found is None:
-            return None
-        if found != round(found):
+        if found is not None and found != round(found):
             raise self.wrong(name, f"is not a whole number: {found:g}")
-        return round(found)
+        return None if found is None else round(found)
 
     def text(self, name: str) -> str | None:
         value = self.values.get(name)
@@ -122,11 +115,6 @@ class ResultFields:
         return f"{self.path}.{name}".strip(".") or "value"
 
 
-def _no_number(value: Any) -> str:
-    """What is wrong with a field that should hold a number and has none."""
-    return "is missing" if value is None else f"is '{shorten(str(value))}', not a finite number"
-
-
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 
 
@@ -142,8 +130,8 @@ def unit_s(metric: ResultFields, field: str, usual: str) -> float:
 def spread(mean: float | None, percentiles: ResultFields, unit_s: float) -> Latencies | None:
     """A mean and the percentiles beside it, p50 and so on; None where there is nothing."""
     found = {name: mean if name == "mean" else percentiles.maybe_number(name) for name in STATISTICS}
-    made = {name: value * unit_s for name, value in found.items() if value is not None}
-    return Latencies(**made) if made else None
+    times = {name: value * unit_s for name, value in found.items() if value is not None}
+    return Latencies(**times) if times else None
 
 
 def spread_of(metric: ResultFields, mean: str, unit: str, usual: str) -> Latencies | None:
@@ -153,25 +141,29 @@ def spread_of(metric: ResultFields, mean: str, unit: str, usual: str) -> Latenci
     return spread(metric.maybe_number(mean), metric, unit_s(metric, unit, usual))
 
 
-def named_latencies(fields: ResultFields, pattern: str, unit_s: float) -> Latencies | None:
-    """Statistics under names such as ``{}_ttft_ms``, where median stands for p50."""
-    found = {}
+def named_latencies(fields: ResultFields, pattern: str, unit_s: float, e2e: str) -> dict[str, Latencies | None]:
+    """The four latencies of a load under names such as ``{}_{}_ms``: the statistic (median for p50), then the kind."""
+    kinds = {"ttft_s": "ttft", "tpot_s": "tpot", "itl_s": "itl", "e2e_s": e2e}
+    return {name: _named_spread(fields, pattern, kind, unit_s) for name, kind in kinds.items()}
+
+
+def _named_spread(fields: ResultFields, pattern: str, kind: str, unit_s: float) -> Latencies | None:
+    found: dict[str, float] = {}
     for statistic in STATISTICS:
-        names = (statistic, "median") if statistic == "p50" else (statistic,)
-        values = [fields.maybe_number(pattern.format(name)) for name in names]
-        value = next((each for each in values if each is not None), None)
+        value = fields.maybe_number(pattern.format(statistic, kind))
+        if value is None and statistic == "p50":
+            value = fields.maybe_number(pattern.format("median", kind))
         if value is not None:
             found[statistic] = value * unit_s
-    rising = [statistic for statistic in STATISTICS if statistic != "mean" and statistic in found]
-    for lower, higher in pairwise(rising):
+    for lower, higher in pairwise(statistic for statistic in found if statistic != "mean"):
         if found[higher] < (1 - _ROUNDED) * found[lower]:
-            raise fields.wrong(pattern.format(higher), f"is below the {lower} of the same times")
+            raise fields.wrong(pattern.format(higher, kind), f"is below the {lower} of the same times")
         found[higher] = max(found[higher], found[lower])
     return Latencies(**found) if found else None
 
 
 def users_of(limit: int | None, requests: int) -> dict[str, Any]:
-    """A load of so many users at once, of whom no more are ever at work than there are requests."""
+    """A load of users at once; no more of them are ever at work than there are requests."""
     if limit is None or limit <= requests:
         return {"concurrency": limit}
     were = "was" if requests == 1 else "were"
@@ -179,28 +171,11 @@ def users_of(limit: int | None, requests: int) -> dict[str, Any]:
     return {"concurrency": requests, "notes": (note,)}
 
 
-def from_totals(duration_s: float, completed: int, input_tokens: float, output_tokens: float) -> dict[str, Any]:
-    """What follows from the sums of a load: rates, and lengths in the mean."""
-    return {
-        "requests_per_s": completed / duration_s,
-        "input_tokens_per_s": input_tokens / duration_s,
-        "output_tokens_per_s": output_tokens / duration_s,
-        "mean_input_tokens": input_tokens / completed,
-        "mean_output_tokens": output_tokens / completed,
-        "duration_s": duration_s,
-        "completed": completed,
-        "input_tokens": round(input_tokens),
-        "output_tokens": round(output_tokens),
-    }
-
-
 def moment(text: str | None) -> datetime | None:
     """A date in any of the spellings the tools use; None where it is none."""
-    for read in (datetime.fromisoformat, lambda each: datetime.strptime(each, "%Y%m%d-%H%M%S")):
-        try:
+    for read in (datetime.fromisoformat, lambda text: datetime.strptime(text, "%Y%m%d-%H%M%S")):
+        with suppress(ValueError):
             return read(text or "")
-        except ValueError:
-            continue
     return None
 
 

@@ -8,8 +8,15 @@ Names: guidellm 0.8.
 from typing import Any
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, RequestRecord, point_from_records
-from tokonomics.measure.importers.fields import ResultFields, from_totals, spread, unix_moment, users_of
+from tokonomics.measure.benchmark_run import (
+    BenchmarkRun,
+    Latencies,
+    LoadPoint,
+    RequestRecord,
+    from_totals,
+    point_from_records,
+)
+from tokonomics.measure.importers.fields import ResultFields, spread, unix_moment, users_of
 from tokonomics.traffic.documents import requests_of
 from tokonomics.traffic.formats import LogLayout
 from tokonomics.traffic.sources import value_at
@@ -25,13 +32,10 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     report = ResultFields(documents[0], where)
     version = report.maybe("metadata").maybe_count("version")
     if version != 2:
-        raise BadInput(
-            f"guidellm result of version {version or 'unknown'}; version 2 is read",
-            where=where,
-            fix="Run guidellm 0.8 or newer.",
-        )
+        said = f"guidellm result of version {version or 'unknown'}; version 2 is read"
+        raise BadInput(said, where=where, fix="Run guidellm 0.8 or newer.")
     found = requests_of([dict(report.values)], where)
-    benchmarks = [ResultFields(each, where, f"benchmarks[{at}]") for at, each in report.listed("benchmarks")]
+    benchmarks = [ResultFields(load, where, f"benchmarks[{at}]") for at, load in report.listed("benchmarks")]
     if not benchmarks or found is None:
         raise BadInput("a guidellm result without a benchmark", where=where)
     return BenchmarkRun(
@@ -52,9 +56,9 @@ def _point(benchmark: ResultFields, layout: LogLayout) -> LoadPoint:
     duration_s = benchmark.positive("duration")
     requests = benchmark.maybe("requests")
     records = [
-        _record(ResultFields(each, benchmark.where, f"{requests.path}.{outcome}[{at}]"), layout, failed)
+        _record(ResultFields(request, benchmark.where, f"{requests.path}.{outcome}[{at}]"), layout, failed)
         for outcome, failed in (("successful", None), ("errored", "error"), ("incomplete", "cut off at the end"))
-        for at, each in requests.listed(outcome)
+        for at, request in requests.listed(outcome)
     ]
     totals = benchmark.inside("metrics", "request_totals")
     sent = sum(totals.maybe_count(outcome) or 0 for outcome in ("successful", "errored", "incomplete"))
@@ -64,30 +68,23 @@ def _point(benchmark: ResultFields, layout: LogLayout) -> LoadPoint:
         return _summary(benchmark, totals, duration_s, load)
     first = min((record.sent_s for record in records), default=0.0)
     kept = [record.model_copy(update={"sent_s": record.sent_s - first}) for record in records]
-    made = point_from_records(kept, duration_s, cached_known=True, **load)
-    if made is None:
+    point = point_from_records(kept, duration_s, cached_known=True, **load)
+    if point is None:
         raise BadInput(f"{benchmark.path}: no request was answered", where=benchmark.where)
-    return made
+    return point
 
 
 def _record(request: ResultFields, layout: LogLayout, failed: str | None) -> RequestRecord:
-    sent, tokens_in, tokens_out = (
-        value_at(dict(request.values), places) for places in (layout.arrival, layout.input, layout.output)
-    )
-    read = ResultFields(
-        {"arrival": sent, "input": tokens_in or 0, "output": tokens_out or 0}, request.where, request.path
-    )
+    values, places = dict(request.values), {"arrival": layout.arrival, "input": layout.input, "output": layout.output}
+    found = {name: value_at(values, place) or 0 for name, place in places.items()}
+    read = ResultFields(found, request.where, request.path)
     first_ms, gap_ms = (request.maybe_number(f"{name}_ms") for name in ("time_to_first_token", "inter_token_latency"))
     return RequestRecord(
-        sent_s=read.maybe_number("arrival") or 0.0,
-        ttft_s=None if first_ms is None or failed else first_ms * 1e-3,
+        sent_s=read.maybe_number("arrival") or 0.0, ttft_s=None if first_ms is None or failed else first_ms * 1e-3,
         tpot_s=None if gap_ms is None or failed else gap_ms * 1e-3,
-        e2e_s=None if failed else request.maybe_number("request_latency"),
-        input_tokens=read.count("input"),
-        cached_tokens=request.maybe_count("cached_tokens") or 0,
-        output_tokens=read.count("output"),
-        error=failed,
-    )
+        e2e_s=None if failed else request.maybe_number("request_latency"), input_tokens=read.count("input"),
+        cached_tokens=request.maybe_count("cached_tokens") or 0, output_tokens=read.count("output"), error=failed,
+    )  # fmt: skip
 
 
 def _summary(benchmark: ResultFields, totals: ResultFields, duration_s: float, load: dict[str, Any]) -> LoadPoint:
@@ -95,10 +92,8 @@ def _summary(benchmark: ResultFields, totals: ResultFields, duration_s: float, l
     metrics, completed = benchmark.inside("metrics"), totals.count("successful")
     if not completed:
         raise BadInput(f"{benchmark.path}: no request was answered", where=benchmark.where)
-    tokens_in, tokens_out = (
-        round(metrics.inside(name, "successful").number("total_sum"))
-        for name in ("prompt_token_count", "output_token_count")
-    )
+    names = ("prompt_token_count", "output_token_count")
+    tokens_in, tokens_out = (round(metrics.inside(name, "successful").number("total_sum")) for name in names)
     return LoadPoint(
         **load,
         **from_totals(duration_s, completed, tokens_in, tokens_out),

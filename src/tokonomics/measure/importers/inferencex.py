@@ -1,7 +1,7 @@
 """InferenceX (was InferenceMAX) ``agg_*.json``: one flat object a load, figures per GPU, latencies in seconds.
 
-Throughput is divided by the GPUs that make it: prompts by the prefill GPUs and answers by the decode GPUs where the two
-are apart. Lengths are nominal: requests are drawn from 80 to 100 % of them. ``*_intvty`` is 1 ÷ TPOT and not read.
+Throughput is per GPU that makes it: with disaggregated prefill/decode, prompts per prefill GPU and answers per decode
+GPU. Lengths are nominal: requests are drawn from 80 to 100 % of them. ``*_intvty`` is 1 ÷ TPOT and not read.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
 from tokonomics.measure.importers.fields import ResultFields, named_latencies
-from tokonomics.measure.measurements import VARYING_LENGTHS
+from tokonomics.measure.measurements import INFERENCEX_LENGTHS
 
 NAME = "InferenceX agg"
 
@@ -24,42 +24,32 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     setups = {(load.text("model"), _stated(load)) for load in loads}
     if len(setups) > 1:
         shown = ", ".join(sorted(f"{model} on {stated.gpus}×{stated.gpu}" for model, stated in setups)[:4])
-        raise BadInput(
-            f"holds {len(setups)} set-ups ({shown} …)", where=where, fix="Import the loads of one set-up at a time."
-        )
+        fix = "Import the loads of one set-up at a time."
+        raise BadInput(f"holds {len(setups)} set-ups ({shown} …)", where=where, fix=fix)
     model, stated = setups.pop()
     return BenchmarkRun(tool="InferenceX", model=model, stated=stated, points=tuple(_point(load) for load in loads))
 
 
 def _gpus(load: ResultFields) -> tuple[int, int, int]:
-    """All of them, those that compute prompts, those that write answers."""
+    """All of them, those for prefill, those for decode."""
     prefill, decode = load.maybe_count("num_prefill_gpu") or 0, load.maybe_count("num_decode_gpu") or 0
-    if prefill or decode:
-        total = prefill + decode
-        return total, prefill or total, decode or total
-    together = (load.maybe_count("tp") or 1) * (load.maybe_count("pp") or 1)
-    return together, together, together
+    total = prefill + decode or (load.maybe_count("tp") or 1) * (load.maybe_count("pp") or 1)
+    return total, prefill or total, decode or total
 
 
 def _stated(load: ResultFields) -> Stated:
     apart = load.values.get("disagg") in (True, "true", "True")
     engine = load.text("framework")
     return Stated(
-        gpu=(load.text("hw") or "").split("-")[0] or None,
-        gpus=_gpus(load)[0],
-        tp=load.maybe_count("tp") or None,
-        pp=load.maybe_count("pp") or None,
-        ep=load.maybe_count("ep") or None,
-        engine=f"{engine} disagg" if apart else engine,
-        weights=load.text("precision"),
-        tuned=True,
-    )
+        gpu=(load.text("hw") or "").split("-")[0] or None, gpus=_gpus(load)[0],
+        **{name: load.maybe_count(name) or None for name in ("tp", "pp", "ep")},
+        engine=f"{engine} disagg" if apart else engine, weights=load.text("precision"), tuned=True,
+    )  # fmt: skip
 
 
 def _point(load: ResultFields) -> LoadPoint:
     total_gpus, prefill_gpus, decode_gpus = _gpus(load)
-    input_tokens = load.positive("isl") * VARYING_LENGTHS["InferenceX"]
-    output_tokens = load.positive("osl") * VARYING_LENGTHS["InferenceX"]
+    input_tokens, output_tokens = (load.positive(name) * INFERENCEX_LENGTHS for name in ("isl", "osl"))
     if "output_tput_per_gpu" in load:
         out = load.positive("output_tput_per_gpu") * decode_gpus
     else:
@@ -70,16 +60,8 @@ def _point(load: ResultFields) -> LoadPoint:
     if not into > 0:
         raise load.wrong("output_tput_per_gpu", "is more than tput_per_gpu, which counts prompts and answers")
     return LoadPoint(
-        concurrency=load.count("conc"),
-        requests_per_s=out / output_tokens,
-        input_tokens_per_s=into,
-        output_tokens_per_s=out,
-        mean_input_tokens=input_tokens,
-        mean_output_tokens=output_tokens,
-        length_spread=1 / VARYING_LENGTHS["InferenceX"] - 1,
-        ttft_s=named_latencies(load, "{}_ttft", 1.0),
-        tpot_s=named_latencies(load, "{}_tpot", 1.0),
-        itl_s=named_latencies(load, "{}_itl", 1.0),
-        e2e_s=named_latencies(load, "{}_e2el", 1.0),
+        concurrency=load.count("conc"), requests_per_s=out / output_tokens, input_tokens_per_s=into,
+        output_tokens_per_s=out, mean_input_tokens=input_tokens, mean_output_tokens=output_tokens,
+        length_spread=1 / INFERENCEX_LENGTHS - 1, **named_latencies(load, "{}_{}", 1.0, e2e="e2el"),
         notes=("lengths are nominal × 0.9: requests are drawn from 80 to 100 %",),
-    )
+    )  # fmt: skip

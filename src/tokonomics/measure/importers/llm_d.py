@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, Stated
+from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
 from tokonomics.measure.importers.fields import ResultFields, moment, spread_of, users_of
 
 NAME = "llm-d Benchmark Report v0.2"
@@ -30,47 +30,32 @@ def read(documents: list[Any], where: str) -> BenchmarkRun:
     limit, rate = load.maybe_number("concurrency"), load.maybe_number("rate_qps")
     sent, failed = requests.count("total"), requests.maybe_count("failures") or 0
     mean_out = requests.inside("output_length").positive("mean")
-    made = LoadPoint(
+    tokens_out_per_s = rates.inside("output_token_rate").positive("mean")
+    names = ("time_to_first_token", "time_per_output_token", "inter_token_latency", "request_latency")
+    ttft, tpot, itl, e2e = (spread_of(waiting.maybe(name), "mean", "units", "s") for name in names)
+    point = LoadPoint(
         **({"rate": rate} if rate else users_of(round(limit) if limit else None, max(1, sent))),
-        requests_per_s=_rate(rates, "request_rate") or rates.inside("output_token_rate").positive("mean") / mean_out,
+        requests_per_s=rates.maybe("request_rate").maybe_number("mean") or tokens_out_per_s / mean_out,
         input_tokens_per_s=rates.inside("input_token_rate").positive("mean"),
-        output_tokens_per_s=rates.inside("output_token_rate").positive("mean"),
+        output_tokens_per_s=tokens_out_per_s,
         mean_input_tokens=requests.inside("input_length").positive("mean"),
-        mean_output_tokens=mean_out,
-        completed=max(0, sent - failed),
-        failed=failed,
-        ttft_s=_spread(waiting, "time_to_first_token"),
-        tpot_s=_spread(waiting, "time_per_output_token"),
-        itl_s=_spread(waiting, "inter_token_latency"),
-        e2e_s=_spread(waiting, "request_latency"),
-    )
+        mean_output_tokens=mean_out, completed=max(0, sent - failed), failed=failed, ttft_s=ttft, tpot_s=tpot,
+        itl_s=itl, e2e_s=e2e,
+    )  # fmt: skip
     stated, model = _stack(report)
+    start = report.maybe("run", "time").values.get("start")
     return BenchmarkRun(
-        tool=load.text("tool") or NAME,
-        tool_version=load.text("tool_version"),
-        model=model,
-        when=_when(report.maybe("run", "time")),
-        stated=stated,
-        points=(made,),
-    )
-
-
-def _rate(rates: ResultFields, name: str) -> float | None:
-    return rates.maybe(name).maybe_number("mean") or None
-
-
-def _when(time: ResultFields) -> Any:
-    start = time.values.get("start")
-    return moment(start) if isinstance(start, str) else start if hasattr(start, "isoformat") else None
+        tool=load.text("tool") or NAME, tool_version=load.text("tool_version"), model=model,
+        when=moment(start) if isinstance(start, str) else start if hasattr(start, "isoformat") else None,
+        stated=stated, points=(point,),
+    )  # fmt: skip
 
 
 def _stack(report: ResultFields) -> tuple[Stated, str | None]:
     """The GPUs of all engine components together, and the model of the first."""
-    engines = []
-    for at, each in report.maybe("scenario").listed("stack"):
-        part = ResultFields(each, report.where, f"scenario.stack[{at}]").maybe("standardized")
-        if part.text("kind") == "inference_engine":
-            engines.append(part)
+    stack = report.maybe("scenario").listed("stack")
+    parts = [ResultFields(part, report.where, f"scenario.stack[{at}]").maybe("standardized") for at, part in stack]
+    engines = [part for part in parts if part.text("kind") == "inference_engine"]
     if not engines:
         return Stated(), None
     gpus = 0
@@ -78,22 +63,12 @@ def _stack(report: ResultFields) -> tuple[Stated, str | None]:
         chips, split = engine.maybe("accelerator"), engine.maybe("accelerator", "parallelism")
         ways = [split.maybe_count(name) or 1 for name in ("tp", "pp", "dp")]
         gpus += (engine.maybe_count("replicas") or 1) * max(chips.maybe_count("count") or 1, math.prod(ways))
-    split = engines[0].maybe("accelerator", "parallelism")
-    roles = {engine.text("role") for engine in engines}
-    tool = engines[0].text("tool")
-    return (
-        Stated(
-            gpu=engines[0].maybe("accelerator").text("model"),
-            gpus=gpus,
-            tp=split.maybe_count("tp") or None,
-            pp=split.maybe_count("pp") or None,
-            ep=split.maybe_count("ep") or None,
-            # llm-d runs vLLM; prompts and answers apart are told by the roles of its parts.
-            engine="vllm disagg" if "prefill" in roles else "vllm" if tool == "llm-d" else tool,
-        ),
-        engines[0].maybe("model").text("name"),
+    split, tool = engines[0].maybe("accelerator", "parallelism"), engines[0].text("tool")
+    disaggregated = any(engine.text("role") == "prefill" for engine in engines)
+    stated = Stated(
+        gpu=engines[0].maybe("accelerator").text("model"),
+        gpus=gpus,
+        **{name: split.maybe_count(name) or None for name in ("tp", "pp", "ep")},
+        engine="vllm disagg" if disaggregated else "vllm" if tool == "llm-d" else tool,  # llm-d runs vLLM
     )
-
-
-def _spread(waiting: ResultFields, name: str) -> Latencies | None:
-    return spread_of(waiting.maybe(name), "mean", "units", "s")
+    return stated, engines[0].maybe("model").text("name")

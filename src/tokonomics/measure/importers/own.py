@@ -1,15 +1,17 @@
-"""What ``tokonomics bench --save`` writes, read back as it was."""
+"""A run as ``tokonomics bench --save`` writes it, and read back the same."""
 
+from pathlib import Path
 from typing import Any
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.files import check_path, write_text
 from tokonomics.measure.benchmark_run import SCHEMA_VERSION, BenchmarkRun
 
 NAME = "tokonomics bench"
 
 
 def matches(document: Any) -> bool:
-    """A saved run, or the result of ``bench --json`` and ``import --json``, which hold one."""
+    """Whether it is a saved run, or the result of ``bench --json`` or ``import --json``, which hold one."""
     inner = document.get("run", document) if isinstance(document, dict) else None
     return isinstance(inner, dict) and {"schema_version", "tool", "points"} <= inner.keys()
 
@@ -17,9 +19,17 @@ def matches(document: Any) -> bool:
 def read(documents: list[Any], where: str) -> BenchmarkRun:
     inner = documents[0].get("run", documents[0])
     if inner["schema_version"] != SCHEMA_VERSION:
-        raise BadInput(
-            f"saved with schema version {str(inner['schema_version'])[:20]}; this program reads {SCHEMA_VERSION}",
-            where=where,
-            fix="Read it with the version of tokonomics that wrote it.",
-        )
+        said = f"saved with schema version {str(inner['schema_version'])[:20]}; this program reads {SCHEMA_VERSION}"
+        raise BadInput(said, where=where, fix="Read it with the version of tokonomics that wrote it.")
     return BenchmarkRun.model_validate(inner)
+
+
+def check_save_path(path: Path, field: str = "save") -> None:
+    """Refuse a name or folder that cannot be written, before a server is loaded for nothing."""
+    check_path(path, field, (".json",))
+
+
+def save_run(run: BenchmarkRun, path: Path) -> None:
+    """Write the whole file or nothing."""
+    check_save_path(path)
+    write_text(path, run.model_dump_json() + "\n", option("save", shorten(path.name)))

@@ -13,48 +13,44 @@ from pydantic import ValidationError
 
 from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun
-from tokonomics.measure.importers import aiperf, guidellm, inferencex, llm_d, own, sglang, vllm
+from tokonomics.measure.importers import aiperf, guidellm, inferencex, llm_d, own, vllm
 from tokonomics.measure.measurements import read_text
 
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of result file."""
-
     name: str
     matches: Callable[[Any], bool]
     read: Callable[[list[Any], str], BenchmarkRun]
-    many: bool = True
-    """Several documents in a file are several loads of one run."""
+    many: bool = True  # several documents in a file are several loads of one run
 
 
 FORMATS = (
     Format(own.NAME, own.matches, own.read, many=False),
     Format(inferencex.NAME, inferencex.matches, inferencex.read),
-    Format(sglang.NAME, sglang.matches, sglang.read),
+    Format(vllm.NAME_SGLANG, vllm.matches_sglang, vllm.read_sglang),
     Format(vllm.NAME, vllm.matches, vllm.read),
     Format(guidellm.NAME, guidellm.matches, guidellm.read, many=False),
     Format(aiperf.NAME, aiperf.matches, aiperf.read, many=False),
     Format(aiperf.NAME_RECORDS, aiperf.matches_records, aiperf.read_records),
     Format(llm_d.NAME, llm_d.matches, llm_d.read, many=False),
 )
-SUPPORTED = "; ".join(each.name for each in FORMATS)
+SUPPORTED = "; ".join(form.name for form in FORMATS)
 
 
 def read_run(path: Path) -> BenchmarkRun:
-    """The run in a result file."""
     where = shorten(str(path), 200)
     documents = _documents(read_text(path), where)
-    for each in FORMATS:
-        if all(each.matches(document) for document in documents):
-            if len(documents) > 1 and not each.many:
-                raise BadInput(f"{len(documents)} results of {each.name} in one file", where=where, fix="One a file.")
+    for form in FORMATS:
+        if all(form.matches(document) for document in documents):
+            if len(documents) > 1 and not form.many:
+                raise BadInput(f"{len(documents)} results of {form.name} in one file", where=where, fix="One a file.")
             try:
-                return each.read(documents, where)
+                return form.read(documents, where)
             except ValidationError as error:  # a figure that no run has, such as a rate without end
                 what = from_validation(error, where).what
                 raise BadInput(what, where=where, fix="The file is damaged, or was edited.") from None
-    names = sorted({each.name for document in documents for each in FORMATS if each.matches(document)})
+    names = sorted({form.name for document in documents for form in FORMATS if form.matches(document)})
     found = f"results of {' and '.join(names)} mixed" if names else _found(documents[0])
     raise BadInput(f"no benchmark result we know: {found}", where=where, fix=f"Supported: {SUPPORTED}.")
 
@@ -65,12 +61,10 @@ def read_runs(paths: Sequence[Path]) -> BenchmarkRun:
     kinds = {(run.tool, run.model, run.stated) for run in runs}
     if len(kinds) > 1:
         shown = ", ".join(sorted(f"{tool} of {model or 'no named model'}" for tool, model, _ in kinds)[:4])
-        raise BadInput(
-            f"the files are of different runs: {shown}", fix="Give the files of one tool, model and machine."
-        )
-    points = sorted(
-        (point for run in runs for point in run.points), key=lambda each: (each.concurrency or 0, each.rate or 0.0)
-    )
+        fix = "Give the files of one tool, model and machine."
+        raise BadInput(f"the files are of different runs: {shown}", fix=fix)
+    points = [point for run in runs for point in run.points]
+    points.sort(key=lambda point: (point.concurrency or 0, point.rate or 0.0))
     return runs[0].model_copy(update={"points": tuple(points)})
 
 
@@ -89,18 +83,18 @@ def _documents(text: str, where: str) -> list[Any]:
         lines = [line for line in text.splitlines() if line.strip()]
         if len(lines) < 2 or not lines[0].rstrip().endswith("}"):
             raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=where, fix="Was it cut off?") from None
-        return [_line(line, where, place) for place, line in enumerate(lines, 1)]
+        return [_json_line(line, f"{where}:{place}") for place, line in enumerate(lines, 1)]
     documents = whole if isinstance(whole, list) else [whole]
     if not documents:
         raise BadInput("an empty list", where=where, fix=f"Supported: {SUPPORTED}.")
     return documents
 
 
-def _line(line: str, where: str, place: int) -> Any:
+def _json_line(line: str, where: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=f"{where}:{place}") from None
+        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=where) from None
 
 
 def _yaml(text: str, where: str) -> Any:

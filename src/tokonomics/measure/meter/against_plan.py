@@ -1,13 +1,14 @@
-"""The price that is paid against the one that was planned, as factors that multiply to the ratio.
+"""The price that is paid against the planned one, as factors that multiply to the ratio.
 
 Dollars per token = dollars an hour ÷ (busy share × requests running while busy × computed tokens a second of each ×
-billed tokens per computed one). Each of the five is set against the plan's; what the plan does not say is one factor
-with the rest. Busy and idle are of the time that was watched; that gaps and absences had more or fewer tokens an hour
-is a factor of its own. Their product is exact. A smaller batch makes each request faster, so these two weigh together
-when the largest reason is named.
+billed tokens per computed one). Each of the five is compared with the plan's; what the plan does not say is one factor
+with the rest. Busy and idle are shares of the watched time; that gaps and absences had more or fewer tokens an hour is
+a factor of its own. The product is exact. A smaller batch makes each request faster, so these two weigh together when
+the largest reason is named.
 """
 
 import json
+import math
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -16,8 +17,7 @@ from tokonomics.errors import BadInput, from_validation, option, shorten
 from tokonomics.measure.meter.state import Factor, MeterTally, Planned, Verdict
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, usd
 
-_NO_NEWS = 1.05
-"""A factor or ratio this close to 1 is the plan kept: predictions are not closer."""
+_NO_NEWS = 1.05  # a factor or ratio this close to 1 is as planned: predictions are not closer
 
 
 def compare(actual: MeterTally, planned: Planned) -> Verdict | None:
@@ -28,74 +28,50 @@ def compare(actual: MeterTally, planned: Planned) -> Verdict | None:
     ratio = price / planned.usd_per_mtok
     factors = _factors(actual, planned, ratio)
     largest = _largest(factors)
-    return Verdict(
-        usd_per_mtok=price,
-        planned_usd_per_mtok=planned.usd_per_mtok,
-        ratio=ratio,
-        factors=tuple(factors),
-        largest=largest,
-        said=_said(ratio, largest, actual, planned),
-    )
+    figures = {"usd_per_mtok": price, "planned_usd_per_mtok": planned.usd_per_mtok, "ratio": ratio}
+    said = _said(ratio, largest, actual, planned)
+    return Verdict(**figures, factors=tuple(factors), largest=largest, said=said)
 
 
 def _factors(actual: MeterTally, planned: Planned, ratio: float) -> list[Factor]:
-    made: list[Factor] = []
-    hourly = actual.usd_per_hour
+    factors: list[Factor] = []
+
+    def add(name: str, times: float, said: str) -> None:
+        factors.append(Factor(name=name, times=times, said=said))
+
+    hourly, batch = actual.usd_per_hour, actual.batch
     if planned.usd_per_hour and hourly:
-        times = hourly / planned.usd_per_hour
-        made.append(
-            Factor(
-                name="price",
-                times=times,
-                said=f"a server costs {usd(hourly)} an hour, planned {usd(planned.usd_per_hour)}",
-            )
-        )
+        said = f"a server costs {usd(hourly)} an hour, planned {usd(planned.usd_per_hour)}"
+        add("price", hourly / planned.usd_per_hour, said)
     watched_s = actual.busy_s + actual.idle_s
     busy = actual.busy_s / watched_s if watched_s > 0 else 0.0
     if busy > 0:
-        made.append(
-            Factor(name="idle hours", times=1 / busy, said=f"{percent(1 - busy)} of the watched time saw no work")
-        )
+        add("idle hours", 1 / busy, f"{percent(1 - busy)} of the watched time saw no work")
     seen = 1 - actual.unseen_tokens / actual.billed_tokens
     if busy > 0 and seen > 0 and actual.seconds > watched_s * (1 + 1e-9):
         share = watched_s / actual.seconds
-        made.append(
-            Factor(
-                name="not watched",
-                times=seen / share,
-                said=f"{percent(1 - share)} of the paid time was not watched; it had {percent(1 - seen)} of the tokens",
-            )
-        )
-    batch = actual.batch
+        said = f"{percent(1 - share)} of the paid time was not watched; it had {percent(1 - seen)} of the tokens"
+        add("not watched", seen / share, said)
     if planned.batch and batch and busy > 0:
-        made.append(
-            Factor(name="batch", times=planned.batch / batch, said=f"batch is {batch:.3g}, planned {planned.batch:.3g}")
-        )
+        add("batch", planned.batch / batch, f"batch is {batch:.3g}, planned {planned.batch:.3g}")
     computed = actual.input_computed + actual.output
-    reach = actual.billed_tokens / computed if computed > 0 else None
-    if reach:
+    if computed > 0 and actual.billed_tokens:
         # In the plan's mix, of which only the share of cached prompt tokens is known: the one of these prompts.
         tokens = actual.input_total * (1 - (planned.cache_share or 0.0)) + actual.output
-        times = actual.billed_tokens / tokens / reach if tokens > 0 else 1.0
-        hits = actual.cache_share or 0.0
+        hits = percent(actual.cache_share or 0.0)
         hoped = "not in the plan" if planned.cache_share is None else f"planned {percent(planned.cache_share)}"
-        made.append(
-            Factor(
-                name="cache hits",
-                times=times,
-                said=f"{percent(hits)} of the prompts come from the cache, {hoped}",
-            )
-        )
+        times = actual.billed_tokens / tokens / (actual.billed_tokens / computed) if tokens > 0 else 1.0
+        add("cache hits", times, f"{hits} of the prompts come from the cache, {hoped}")
     rest = ratio
-    for each in made:
-        rest /= each.times
-    known = {each.name for each in made}
+    for factor in factors:
+        rest /= factor.times
+    known = {factor.name for factor in factors}
     missing = [name for name in ("price", "idle hours", "batch", "cache hits") if name not in known]
-    name = "speed" if not missing else "the rest"
-    said = "each running request is slower than planned" if rest > 1 else "each running request is faster than planned"
     if missing:
-        said = f"{', '.join((*missing, 'speed'))}: the plan does not say, or nothing was measured yet"
-    return [*made, Factor(name=name, times=rest, said=said)]
+        add("the rest", rest, f"{', '.join((*missing, 'speed'))}: the plan does not say, or nothing was measured yet")
+    else:
+        add("speed", rest, f"each running request is {'slower' if rest > 1 else 'faster'} than planned")
+    return factors
 
 
 def _largest(factors: list[Factor]) -> Factor | None:
@@ -103,10 +79,9 @@ def _largest(factors: list[Factor]) -> Factor | None:
     *others, rest = factors
     batch = next((other for other in others if other.name == "batch"), None)
     weights = [(other.times, other) for other in others if other is not batch]
-    weights.append(
-        (rest.times * batch.times, max(batch, rest, key=lambda each: each.times)) if batch else (rest.times, rest)
-    )
-    weight, largest = max(weights, key=lambda each: each[0])
+    both = [batch, rest] if batch else [rest]
+    weights.append((math.prod(factor.times for factor in reversed(both)), max(both, key=lambda factor: factor.times)))
+    weight, largest = max(weights, key=lambda pair: pair[0])
     return largest if weight > _NO_NEWS else None
 
 
@@ -123,13 +98,13 @@ def _said(ratio: float, largest: Factor | None, actual: MeterTally, planned: Pla
 
 def read_plan(path: Path) -> Planned:
     """The pick of ``tokonomics plan … --json``, of one replica."""
-    where = option("plan", shorten(path.name))
+    where, fix = option("plan", shorten(path.name)), "Make it with: tokonomics plan … --json > plan.json"
     try:
         document = json.loads(path.read_text())
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
     except (ValueError, RecursionError):
-        raise BadInput("is not JSON", where=where, fix="Make it with: tokonomics plan … --json > plan.json") from None
+        raise BadInput("is not JSON", where=where, fix=fix) from None
     try:
         best, load = document["best"], document["workload"]
         if best is None:
@@ -147,4 +122,4 @@ def read_plan(path: Path) -> Planned:
     except ValidationError as error:
         raise from_validation(error, where) from None
     except (KeyError, TypeError, ArithmeticError, AttributeError):
-        raise BadInput("is not a plan", where=where, fix="Make it with: tokonomics plan … --json > plan.json") from None
+        raise BadInput("is not a plan", where=where, fix=fix) from None

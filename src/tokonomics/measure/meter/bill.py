@@ -23,21 +23,15 @@ _PERIODS = {"day": 24 * SECONDS_PER_HOUR, "hour": SECONDS_PER_HOUR}
 _FIELDS = ("model", "target", "engine")
 _ALIASES = {"server": "target"}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_LONGEST_S = 1e10
-"""Three hundred years."""
+_LONGEST_S = 1e10  # three hundred years
 
 
 class BillLine(Noun):
-    """One group and its sums."""
-
-    group: tuple[str, ...]
-    """A value for each of the bill's keys; "" where there is none."""
+    group: tuple[str, ...]  # a value for each of the bill's keys; "" where there is none
     sums: MeterTally
 
 
 class Bill(Noun):
-    """A stretch of the past."""
-
     since: float
     until: float
     by: tuple[str, ...]
@@ -48,37 +42,32 @@ class Bill(Noun):
 
 
 def bill(spans: Iterable[Span], since: float, until: float, by: Sequence[str], planned: Planned | None = None) -> Bill:
-    """Sums by group, in the order of the groups."""
     period_s = min((_PERIODS[key] for key in by if key in _PERIODS), default=None)
     batch = planned.batch if planned else None
     groups: dict[tuple[str, ...], MeterTally] = defaultdict(MeterTally)
     labels: set[str] = set()
     first, last = until, since
     for span in spans:
-        inside = _inside(span, since, until)
+        _, rest = cut(span, since)
+        inside = cut(rest, until)[0] if rest is not None else None
         if inside is None:
             continue
         first, last = min(first, inside.start), max(last, inside.end)
         labels |= span.labels.keys()
         for piece in cut_every(inside, period_s) if period_s else [inside]:
-            key = tuple(_value(piece, _ALIASES.get(name, name)) for name in by)
-            groups[key] = groups[key] + tally(piece, batch)
-    _known(by, labels)
+            group = tuple(_value(piece, _ALIASES.get(name, name)) for name in by)
+            groups[group] = groups[group] + tally(piece, batch)
+    for key in by:
+        if key not in (*_PERIODS, *_FIELDS, *_ALIASES, *labels):
+            there = f"There are: {', '.join((*_FIELDS, *_PERIODS, *sorted(labels)))}."
+            fix = f"{there} Give servers labels with: tokonomics meter … --label team=search"
+            raise BadInput(f"nothing in this stretch has a '{shorten(key)}'", field="by", fix=fix)
     total = sum(groups.values(), MeterTally())
     return Bill(
-        since=min(first, last),
-        until=last,
-        by=tuple(by),
-        lines=tuple(BillLine(group=key, sums=sums) for key, sums in sorted(groups.items())),
-        total=total,
-        planned=planned,
-        against_plan=compare(total, planned) if planned else None,
-    )
-
-
-def _inside(span: Span, since: float, until: float) -> Span | None:
-    _, rest = cut(span, since)
-    return cut(rest, until)[0] if rest is not None else None
+        since=min(first, last), until=last, by=tuple(by),
+        lines=tuple(BillLine(group=group, sums=sums) for group, sums in sorted(groups.items())),
+        total=total, planned=planned, against_plan=compare(total, planned) if planned else None,
+    )  # fmt: skip
 
 
 def _value(span: Span, key: str) -> str:
@@ -86,17 +75,6 @@ def _value(span: Span, key: str) -> str:
         at = datetime.fromtimestamp(span.start, UTC)
         return at.strftime("%Y-%m-%d" if key == "day" else "%Y-%m-%d %H:00")
     return str(getattr(span, key)) if key in _FIELDS else span.labels.get(key, "")
-
-
-def _known(by: Sequence[str], labels: set[str]) -> None:
-    for key in by:
-        if key not in (*_PERIODS, *_FIELDS, *_ALIASES, *labels):
-            known = ", ".join((*_FIELDS, *_PERIODS, *sorted(labels)))
-            raise BadInput(
-                f"nothing in this stretch has a '{shorten(key)}'",
-                field="by",
-                fix=f"There are: {known}. Give servers labels with: tokonomics meter … --label team=search",
-            )
 
 
 def instant(text: str, now: float, field: str) -> float:
@@ -107,9 +85,8 @@ def instant(text: str, now: float, field: str) -> float:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise BadInput(
-            f"'{shorten(text)}' is neither a time nor how long ago", field=field, fix="Such as 7d, 90m or 2026-11-08."
-        ) from None
+        said = f"'{shorten(text)}' is neither a time nor how long ago"
+        raise BadInput(said, field=field, fix="Such as 7d, 90m or 2026-11-08.") from None
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
@@ -126,12 +103,9 @@ def duration(text: str, field: str, may_be_date: bool = False) -> float | None:
     return seconds
 
 
-def bill_csv(made: Bill, path: Path) -> None:
-    """The lines as a table for a spreadsheet; whole or not at all."""
-    sums = list(MeterTally().model_dump())
+def bill_csv(of: Bill, path: Path) -> None:
+    """Writes the lines as a table for a spreadsheet; whole or not at all."""
     with whole(path, option("csv", shorten(path.name))) as unfinished, unfinished.open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow([*made.by, *sums])
-        for line in made.lines:
-            figures = line.sums.model_dump()
-            rows.writerow([*line.group, *(figures[name] for name in sums)])
+        rows.writerow([*of.by, *MeterTally().model_dump()])
+        rows.writerows([*line.group, *line.sums.model_dump().values()] for line in of.lines)

@@ -1,28 +1,40 @@
-"""What each serving engine calls the things that the meter counts, and readings made of them.
+"""From a metrics page to readings: what each serving engine calls the things that the meter counts.
 
 Names were read from released sources and, for vLLM 0.32 and llama.cpp, off running servers (docs/meter.md). Where an
-engine renamed a metric, the newest name that is on the page counts. Prompt tokens include cached ones everywhere but
-on llama.cpp, where the two are added. Series of data-parallel engines add up; of tensor and pipeline ranks, which all
-tell of the same work, the lowest rank speaks.
+engine renamed a metric, the newest name on the page counts. Prompt tokens include cached ones everywhere but on
+llama.cpp, where the two are added. Series of data-parallel engines add up; tensor and pipeline ranks all report the
+same work, so the lowest rank counts.
+
+A page in the Prometheus text format is searched for the wanted names with one regular expression, and only those lines
+go to ``prometheus_client``'s parser. Types are left out on purpose: with them the parser renames samples
+(``llamacpp:n_tokens_max`` becomes ``…_max_total``), so names here are the ones on the page.
 """
 
+import math
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from tokonomics.measure.meter.pages import Sample, finder
+from tokonomics.errors import shorten
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
 
-MOST_COUNTED = 2.0**53
-"""A float counts every token up to here, which takes the fastest server centuries; one bad page must not spoil sums."""
+MOST_COUNTED = 2.0**53  # a float counts every token up to here; more is a bad page, which must not spoil sums
 _SAME_WORK = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank")
 _MODEL = ("model_name", "model")
 _GIVEN_UP = ("abort", "aborted", "error", "cancelled", "timeout")
 
 
+class Sample(NamedTuple):
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
 @dataclass(frozen=True)
 class Pick:
-    """The series of one sample name, all of them or those with one of some values of a label."""
+    """The series of one sample name: all of them, or those with some values of a label."""
 
     name: str
     label: str = ""
@@ -30,48 +42,47 @@ class Pick:
     but: Collection[str] = ()
 
     def takes(self, labels: Mapping[str, str]) -> bool:
-        if not self.label:
-            return True
         value = labels.get(self.label, "")
-        return value in self.among if self.among else value not in self.but
+        return not self.label or (value in self.among if self.among else value not in self.but)
 
 
-Choice = Sequence[Sequence[Pick]]
-"""Names that mean the same, the best first; of a choice all picks are added."""
+Choice = Sequence[Sequence[Pick]]  # names that mean the same, the best first; of a choice all picks are added
 
 
 def _one(*names: str) -> Choice:
     return [[Pick(name)] for name in names]
 
 
+def _sum(*names: str) -> Choice:
+    return [[Pick(name) for name in names]]
+
+
+def _latencies(prefix: str) -> dict[Counted, Choice]:
+    ttft, e2e = f"{prefix}time_to_first_token_seconds", f"{prefix}e2e_request_latency_seconds"
+    times = {Counted.ttft_s: _one(f"{ttft}_sum"), Counted.ttft_count: _one(f"{ttft}_count")}
+    return times | {Counted.e2e_s: _one(f"{e2e}_sum"), Counted.e2e_count: _one(f"{e2e}_count")}
+
+
 @dataclass(frozen=True)
 class EngineWords:
-    """An engine's names."""
-
     name: str
     prefix: str
-    paths: Sequence[str]
-    switch: str
-    """What must be given to the server so that it counts."""
+    switch: str  # what must be given to the server so that it counts
     counters: Mapping[Counted, Choice]
     running: Choice
     waiting: Choice
-    kv_share: Choice = field(default_factory=list)
-    lumpy: bool = True
-    """Tokens count when a request ends."""
-    moves_within: Sequence[str] = ()
-    """Samples of work that move while a request still runs."""
+    kv_share: Choice = ()
+    lumpy: bool = True  # tokens count when a request ends
+    moves_within: Sequence[str] = ()  # samples of work that move while a request still runs
 
     def picks(self) -> Iterable[Pick]:
-        for choice in (*self.counters.values(), self.running, self.waiting, self.kv_share):
-            for picks in choice:
-                yield from picks
+        choices = (*self.counters.values(), self.running, self.waiting, self.kv_share)
+        return (pick for choice in choices for picks in choice for pick in picks)
 
 
 VLLM = EngineWords(
     name="vllm",
     prefix="vllm:",
-    paths=("/metrics",),
     switch="it is on unless --disable-log-stats is given",
     lumpy=False,
     counters={
@@ -87,10 +98,7 @@ VLLM = EngineWords(
         Counted.failed: [[Pick("vllm:request_success_total", "finished_reason", _GIVEN_UP)]],
         Counted.preempted: _one("vllm:num_preemptions_total"),
         Counted.work: _one("vllm:iteration_tokens_total_count"),
-        Counted.ttft_s: _one("vllm:time_to_first_token_seconds_sum"),
-        Counted.ttft_count: _one("vllm:time_to_first_token_seconds_count"),
-        Counted.e2e_s: _one("vllm:e2e_request_latency_seconds_sum"),
-        Counted.e2e_count: _one("vllm:e2e_request_latency_seconds_count"),
+        **_latencies("vllm:"),
     },
     running=_one("vllm:num_requests_running"),
     waiting=_one("vllm:num_requests_waiting"),
@@ -103,7 +111,6 @@ VLLM = EngineWords(
 SGLANG = EngineWords(
     name="sglang",
     prefix="sglang:",
-    paths=("/metrics",),
     switch="start it with --enable-metrics",
     counters={
         Counted.input_total: _one("sglang:prompt_tokens_total"),
@@ -113,14 +120,11 @@ SGLANG = EngineWords(
         Counted.failed: _one("sglang:num_aborted_requests_total"),
         Counted.preempted: _one("sglang:num_retracted_requests_total"),
         Counted.work: [
-            [Pick("sglang:realtime_tokens_total"), Pick("sglang:forward_execution_seconds_total")],
-            [Pick("sglang:prefill_effective_tokens_total")],
+            *_sum("sglang:realtime_tokens_total", "sglang:forward_execution_seconds_total"),
+            *_one("sglang:prefill_effective_tokens_total"),
         ],
         Counted.idle_s: _one("sglang:scheduler_idle_seconds_total"),
-        Counted.ttft_s: _one("sglang:time_to_first_token_seconds_sum"),
-        Counted.ttft_count: _one("sglang:time_to_first_token_seconds_count"),
-        Counted.e2e_s: _one("sglang:e2e_request_latency_seconds_sum"),
-        Counted.e2e_count: _one("sglang:e2e_request_latency_seconds_count"),
+        **_latencies("sglang:"),
     },
     running=_one("sglang:num_running_reqs"),
     waiting=_one("sglang:num_queue_reqs"),
@@ -131,7 +135,6 @@ SGLANG = EngineWords(
 TENSORRT_LLM = EngineWords(
     name="tensorrt-llm",
     prefix="trtllm_",
-    paths=("/prometheus/metrics", "/metrics"),
     switch="give trtllm-serve return_perf_metrics: true and enable_iter_perf_stats: true in its options file",
     counters={
         Counted.input_total: _one("trtllm_prompt_tokens_total"),
@@ -145,13 +148,8 @@ TENSORRT_LLM = EngineWords(
                 Pick("trtllm_num_aborted_requests_total"),
             ]
         ],
-        Counted.work: [
-            [Pick("trtllm_iteration_latency_seconds_count"), Pick("trtllm_num_requests_completed_total")],
-        ],
-        Counted.ttft_s: _one("trtllm_time_to_first_token_seconds_sum"),
-        Counted.ttft_count: _one("trtllm_time_to_first_token_seconds_count"),
-        Counted.e2e_s: _one("trtllm_e2e_request_latency_seconds_sum"),
-        Counted.e2e_count: _one("trtllm_e2e_request_latency_seconds_count"),
+        Counted.work: _sum("trtllm_iteration_latency_seconds_count", "trtllm_num_requests_completed_total"),
+        **_latencies("trtllm_"),
     },
     running=_one("trtllm_num_requests_running"),
     waiting=_one("trtllm_num_requests_waiting"),
@@ -162,13 +160,12 @@ TENSORRT_LLM = EngineWords(
 LLAMA_CPP = EngineWords(
     name="llama.cpp",
     prefix="llamacpp:",
-    paths=("/metrics",),
     switch="start it with --metrics",
     counters={
-        Counted.input_total: [[Pick("llamacpp:prompt_tokens_total"), Pick("llamacpp:prompt_tokens_cached_total")]],
+        Counted.input_total: _sum("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
         Counted.input_cached: _one("llamacpp:prompt_tokens_cached_total"),
         Counted.output: _one("llamacpp:tokens_predicted_total"),
-        Counted.work: [[Pick("llamacpp:n_decode_total"), Pick("llamacpp:prompt_seconds_total")]],
+        Counted.work: _sum("llamacpp:n_decode_total", "llamacpp:prompt_seconds_total"),
     },
     running=_one("llamacpp:requests_processing"),
     waiting=_one("llamacpp:requests_deferred"),
@@ -179,7 +176,6 @@ LLAMA_CPP = EngineWords(
 TGI = EngineWords(
     name="tgi",
     prefix="tgi_",
-    paths=("/metrics",),
     switch="it is always on",
     counters={
         Counted.input_total: _one("tgi_request_input_length_sum"),
@@ -196,31 +192,16 @@ TGI = EngineWords(
 )
 
 ENGINES = (VLLM, SGLANG, TENSORRT_LLM, LLAMA_CPP, TGI)
+SUPPORTED = ", ".join(f"{words.name} ({words.prefix}…)" for words in ENGINES)
 STARTED = "process_start_time_seconds"
-
-
-def _created_name(name: str) -> str:
-    """Of the sample that says when a counter was made."""
-    for ending in ("_total", "_sum", "_count"):
-        if name.endswith(ending):
-            return f"{name.removesuffix(ending)}_created"
-    return f"{name}_created"
-
-
 _CREATED = {
-    pick.name: _created_name(pick.name)
+    pick.name: re.sub("_(total|sum|count)$", "", pick.name) + "_created"
     for words in ENGINES
     for kind in (Counted.input_total, Counted.input_cached, Counted.output)
     for picks in words.counters.get(kind, ())
     for pick in picks
 }
-
-
-def created_names(names: Iterable[str]) -> set[str]:
-    """Samples that say when these, and the process, began."""
-    return {STARTED, *(_CREATED[name] for name in names if name in _CREATED)}
-
-
+"""The sample that says when a counter was made."""
 PREFERENCE = {
     pick.name: place
     for words in ENGINES
@@ -229,8 +210,21 @@ PREFERENCE = {
     for pick in picks
 }
 """Of sample names that mean the same: 0 for the best."""
-WANTED = frozenset({STARTED, *_CREATED.values(), *(pick.name for words in ENGINES for pick in words.picks())})
-"""Every sample name that any engine's reading is made of."""
+
+
+def wanted_names(engines: Iterable[EngineWords]) -> frozenset[str]:
+    """Every sample name that readings of these engines are made of, and those that say when these began."""
+    names = {pick.name for words in engines for pick in words.picks()}
+    return frozenset({STARTED, *names, *(_CREATED[name] for name in names if name in _CREATED)})
+
+
+def finder(names: Iterable[str]) -> re.Pattern[str]:
+    """Finds the lines of these samples."""
+    longest_first = sorted(names, key=len, reverse=True)
+    return re.compile(rf"^(?:{'|'.join(map(re.escape, longest_first))})[{{ \t].*$", re.MULTILINE)
+
+
+WANTED = wanted_names(ENGINES)
 FINDER = finder(WANTED)
 
 
@@ -238,12 +232,29 @@ class UnknownEngine(Missed):
     """A page of something else."""
 
 
-def supported() -> str:
-    return ", ".join(f"{words.name} ({words.prefix}…)" for words in ENGINES)
+def samples_of(page: str, wanted: re.Pattern[str]) -> list[Sample]:
+    """The wanted samples, in the page's order; numbers that are none are left out."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    if page and not page.endswith("\n"):
+        # The format ends with a line feed: without one the last number may be cut, and would read as a restart.
+        raise Missed("the page is cut off")
+    lines = [match.group() for match in wanted.finditer(page)]
+    try:
+        families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        raise Missed(f"the page is not in the Prometheus text format: {shorten(str(error), 100)}") from None
+    samples = [sample for family in families for sample in family.samples]
+    return [Sample(sample.name, sample.labels, sample.value) for sample in samples if math.isfinite(sample.value)]
+
+
+def prefixes_of(page: str, most: int = 8) -> list[str]:
+    """The first words of the names on a page, to say what was found."""
+    matches = re.finditer(r"^([a-zA-Z]+)[_:a-zA-Z0-9]*[{ ]", page, re.MULTILINE)
+    return list(dict.fromkeys(match.group(1) for match in matches))[:most]
 
 
 def engine_of(samples: Iterable[Sample], found: Sequence[str] = ()) -> EngineWords:
-    """Which engine wrote them."""
     names = {sample.name for sample in samples}
     for words in ENGINES:
         if any(name.startswith(words.prefix) for name in names):
@@ -252,7 +263,7 @@ def engine_of(samples: Iterable[Sample], found: Sequence[str] = ()) -> EngineWor
     switches = "; ".join(f"{words.name}: {words.switch}" for words in ENGINES if "start" in words.switch)
     raise UnknownEngine(
         f"no serving engine that we know wrote this page: it has {what}",
-        fix=f"Supported: {supported()}. A server may have to be told to count: {switches}.",
+        fix=f"Supported: {SUPPORTED}. A server may have to be told to count: {switches}.",
     )
 
 
@@ -279,18 +290,11 @@ def readings_of(
         unnamed = by_model.pop("")
         for name, series in unnamed.items():
             by_model[min(by_model)][name] += series
-    return [_reading(words, model, by_name, target, at, started, labels or {}) for model, by_name in by_model.items()]
+    of_server = {"target": target, "at": at, "started": started, "labels": dict(labels or {})}
+    return [_reading(words, by_name, **of_server, model=model) for model, by_name in by_model.items()]
 
 
-def _reading(
-    words: EngineWords,
-    model: str,
-    by_name: Mapping[str, Sequence[Sample]],
-    target: str,
-    at: float,
-    started: float | None,
-    labels: Mapping[str, str],
-) -> Reading:
+def _reading(words: EngineWords, by_name: Mapping[str, Sequence[Sample]], **of_server: Any) -> Reading:
     created: dict[str, float] = {}
     counters: dict[Counted, dict[str, float]] = {}
     for kind, choice in words.counters.items():
@@ -298,41 +302,25 @@ def _reading(
         if not series:
             continue
         counters[kind] = {key: sample.value for key, sample in series.items()}
-        if any(value < 0 for value in counters[kind].values()):
-            raise Missed(f"a counter of {kind.value} is below zero: this page cannot be trusted")
-        if any(value > MOST_COUNTED for value in counters[kind].values()):
-            raise Missed(f"a counter of {kind.value} is beyond any count: this page cannot be trusted")
+        if not all(0 <= value <= MOST_COUNTED for value in counters[kind].values()):
+            odd = "below zero" if min(counters[kind].values()) < 0 else "beyond any count"
+            raise Missed(f"a counter of {kind.value} is {odd}: this page cannot be trusted")
         for key, sample in series.items():
-            made = _same_labels(by_name.get(_CREATED.get(sample.name, ""), ()), sample)
-            if made is not None:
-                created[key] = made
-    if Counted.output not in counters and any(sum(counters.get(kind, {}).values()) for kind in _ENDED):
-        raise Missed(
-            f"this {words.name} has answered requests but counts no tokens",
-            fix=f"It is too old, or {words.switch}.",
-        )
+            for start in by_name.get(_CREATED.get(sample.name, ""), ()):
+                if start.labels == sample.labels:
+                    created.setdefault(key, start.value)
+    ended = (Counted.answered, Counted.e2e_count)
+    if Counted.output not in counters and any(sum(counters.get(kind, {}).values()) for kind in ended):
+        said = f"this {words.name} has answered requests but counts no tokens"
+        raise Missed(said, fix=f"It is too old, or {words.switch}.")
     running, waiting = (_gauge(choice, by_name) for choice in (words.running, words.waiting))
     used = [sample.value for sample in _chosen(words.kv_share, by_name).values()]
     within = any(name in by_name for name in words.moves_within)
     return Reading(
-        target=target,
-        engine=words.name,
-        model=model,
-        at=at,
-        counters=counters,
-        started=started,
-        created=created,
-        running=running,
-        waiting=waiting,
-        kv_share=sum(used) / len(used) if used else None,
-        lumpy=words.lumpy,
-        moves_within=within,
+        **of_server, engine=words.name, counters=counters, created=created, running=running, waiting=waiting,
+        kv_share=sum(used) / len(used) if used else None, lumpy=words.lumpy, moves_within=within,
         tells_idle=not words.lumpy or running is not None or within,
-        labels=dict(labels),
-    )
-
-
-_ENDED = (Counted.answered, Counted.e2e_count)
+    )  # fmt: skip
 
 
 def _gauge(choice: Choice, by_name: Mapping[str, Sequence[Sample]]) -> float | None:
@@ -343,31 +331,20 @@ def _gauge(choice: Choice, by_name: Mapping[str, Sequence[Sample]]) -> float | N
 
 
 def _chosen(choice: Choice, by_name: Mapping[str, Sequence[Sample]]) -> dict[str, Sample]:
-    """The series of the first names that the page has, by what tells them apart."""
-    for picks in choice:
-        if not any(pick.name in by_name for pick in picks):
-            continue
-        chosen: dict[str, tuple[tuple[int, ...], Sample]] = {}
-        for pick in picks:
-            for sample in by_name.get(pick.name, ()):
-                if not pick.takes(sample.labels):
-                    continue
-                key, rank = _key(sample), _rank(sample.labels)
+    """The series of the first names that the page has, by what tells them apart; of equal ranks the lowest."""
+    picks = next((picks for picks in choice if any(pick.name in by_name for pick in picks)), ())
+    chosen: dict[str, tuple[tuple[int, ...], Sample]] = {}
+    for pick in picks:
+        for sample in by_name.get(pick.name, ()):
+            if pick.takes(sample.labels):
+                told = (sample.labels.get(name, "") for name in _SAME_WORK)
+                rank = tuple(int(text[:9]) if text.isascii() and text.isdigit() else 0 for text in told)
+                key = _series_key(sample)
                 if key not in chosen or rank < chosen[key][0]:
                     chosen[key] = rank, sample
-        return {key: sample for key, (_, sample) in chosen.items()}
-    return {}
+    return {key: sample for key, (_, sample) in chosen.items()}
 
 
-def _key(sample: Sample) -> str:
+def _series_key(sample: Sample) -> str:
     kept = sorted(pair for pair in sample.labels.items() if pair[0] not in _SAME_WORK and pair[0] not in _MODEL)
     return f"{sample.name}{{{','.join(f'{name}={value}' for name, value in kept)}}}" if kept else sample.name
-
-
-def _rank(labels: Mapping[str, str]) -> tuple[int, ...]:
-    ranks = (labels.get(name, "") for name in _SAME_WORK)
-    return tuple(int(rank[:9]) if rank.isascii() and rank.isdigit() else 0 for rank in ranks)
-
-
-def _same_labels(samples: Sequence[Sample], as_of: Sample) -> float | None:
-    return next((sample.value for sample in samples if sample.labels == as_of.labels), None)

@@ -22,8 +22,7 @@ from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, usd_per_mtok_of
 from tokonomics.types import Noun
 
-DEFAULT_LISTEN = "127.0.0.1:9464"
-"""This machine alone; the port is the default of OpenTelemetry's Prometheus exporters."""
+DEFAULT_LISTEN = "127.0.0.1:9464"  # this machine alone; the port is the default of OpenTelemetry's Prometheus exporters
 
 
 class Told(Noun):
@@ -35,111 +34,64 @@ class Told(Noun):
 
 
 class MetricFamily(NamedTuple):
-    """A metric: its name without ``_total``, whether it counts up, its labels, and what it says."""
+    """A metric as it stands on the page: its name (counters end in ``_total``), its labels, and what it says."""
 
     name: str
-    counts: bool
     labels: tuple[str, ...]
     help: str
-
-    @property
-    def sample_name(self) -> str:
-        return f"{self.name}_total" if self.counts else self.name
 
 
 _GROUP = ("target", "model", "engine")
 _GPU = ("hostname", "gpu", "uuid", "gpu_name")
 _SLICE = (*_GPU, "mig_id")
-
-COST = MetricFamily(
-    "llm_cost_per_million_tokens", False, (*_GROUP, "basis", "kind"),
-    "US dollars per million tokens over the last minute (five where an engine counts at the end of a request). "
-    "basis: reservation = every paid hour, usage = busy time alone. kind: all dollars over input and output tokens "
-    "(blended), over output alone, or over input alone.",
-)  # fmt: skip
-PLANNED_COST = MetricFamily(
-    "llm_planned_cost_per_million_tokens", False, ("basis", "kind"), "What the plan estimated, in US dollars."
-)
-TOKENS = MetricFamily(
-    "llm_tokens", True, (*_GROUP, "kind"),
-    "Tokens served. kind: input_computed, input_cached (found in the prefix cache), output; the three add up to what "
-    "an API would bill.",
-)  # fmt: skip
-UNSEEN = MetricFamily(
-    "llm_unseen_tokens", True, _GROUP,
-    "Of llm_tokens_total: counted while the server or the meter was away. Leave them out beside busy dollars.",
-)  # fmt: skip
-DOLLARS = MetricFamily(
-    "llm_cost_usd", True, (*_GROUP, "state"),
-    "US dollars of paid time. state: busy, idle (no work at all), gap (the server did not answer), away (the meter did "
-    "not run); the four add up to the bill.",
-)  # fmt: skip
-SECONDS = MetricFamily(
-    "llm_time_seconds", True, (*_GROUP, "state"), "Paid time, by the same states as llm_cost_usd_total."
-)
-FAILED_DOLLARS = MetricFamily(
-    "llm_failed_cost_usd", True, _GROUP, "Of the busy dollars: spent on requests that failed or were given up."
-)
-REQUESTS = MetricFamily("llm_requests", True, (*_GROUP, "outcome"), "Requests that ended: answered or failed.")
-PREEMPTIONS = MetricFamily("llm_preemptions", True, _GROUP, "Times a request lost its place and had to compute again.")
-MISSES = MetricFamily("llm_missed_readings", True, _GROUP, "Readings that did not come, since the meter started.")
-RUNNING = MetricFamily("llm_requests_running", False, _GROUP, "Requests in the batch now.")
-WAITING = MetricFamily("llm_requests_waiting", False, _GROUP, "Requests in the queue now.")
-KV_USE = MetricFamily("llm_kv_cache_usage_ratio", False, _GROUP, "Share of the KV cache in use, 0 to 1.")
-BATCH = MetricFamily(
-    "llm_batch_requests", False, _GROUP, "Requests running, in the mean over the busy time of the last minute."
-)
-UP = MetricFamily("llm_target_up", False, _GROUP, "1 if the last reading came.")
-BUSY = MetricFamily("llm_target_busy", False, _GROUP, "1 if there was work at the last reading.")
-INFO = MetricFamily(
-    "llm_target_info", False, ("target",), "Labels of a target, to join on: pod, namespace, team and so on."
-)
-TOTAL_PRICE = MetricFamily(
-    "llm_total_hourly_cost",
-    False,
-    ("target",),
-    "US dollars per hour of the server, all GPUs (OpenCost: node_total_hourly_cost).",
-)
-GPU_PRICE = MetricFamily(
-    "llm_gpu_hourly_cost", False, ("target",), "US dollars per GPU and hour (OpenCost: node_gpu_hourly_cost)."
-)
-GPUS = MetricFamily(
-    "llm_gpu_allocation", False, ("target",), "GPUs of the server (OpenCost: container_gpu_allocation)."
-)
-PRICE_DATE = MetricFamily("llm_price_timestamp_seconds", False, (), "The day from which the price is, as unix time.")
-POWER = MetricFamily("llm_gpu_power_watts", False, _GPU, "What the board draws now; each physical GPU once.")
-ENERGY = MetricFamily(
-    "llm_gpu_energy_joules", True, _GPU, "Energy since the driver was loaded; each physical GPU once."
-)
-ELECTRICITY = MetricFamily(
-    "llm_electricity_usd",
-    True,
-    (),
-    "Of the GPU boards since the meter started, at the price given; not part of the bill.",
-)
-KWH_PRICE = MetricFamily("llm_electricity_usd_per_kwh", False, (), "The price of electricity that the meter was given.")
-UTILIZATION = MetricFamily(
-    "llm_gpu_utilization_ratio", False, _SLICE, "Share of time in which any kernel ran: near 1 even at batch 1."
-)
-DRAM = MetricFamily(
-    "llm_gpu_dram_active_ratio", False, _SLICE, "Share of the memory bandwidth in use: what decode is bound by."
-)
-TENSOR = MetricFamily("llm_gpu_tensor_active_ratio", False, _SLICE, "Share of time in which tensor cores worked.")
-MEMORY = MetricFamily("llm_gpu_memory_used_bytes", False, _SLICE, "GPU memory in use.")
-LAST = MetricFamily("llm_meter_last_reading_timestamp_seconds", False, (), "When the meter last looked, as unix time.")
-EVERY = MetricFamily("llm_meter_interval_seconds", False, (), "How often the meter looks.")
-HELD = MetricFamily(
-    "llm_meter_held_spans", False, (), "Stretches of time not yet written to the ledger, because it cannot be."
-)
-
-FAMILIES = (
-    COST, PLANNED_COST, TOKENS, UNSEEN, DOLLARS, SECONDS, FAILED_DOLLARS, REQUESTS, PREEMPTIONS, MISSES, RUNNING,
-    WAITING, KV_USE, BATCH, UP, BUSY, INFO, TOTAL_PRICE, GPU_PRICE, GPUS, PRICE_DATE, POWER, ENERGY, ELECTRICITY,
-    KWH_PRICE, UTILIZATION, DRAM, TENSOR, MEMORY, LAST, EVERY, HELD,
-)  # fmt: skip
+FAMILIES = tuple(MetricFamily(*row) for row in (
+    ("llm_cost_per_million_tokens", (*_GROUP, "basis", "kind"),
+     "US dollars per million tokens over the last minute (five where an engine counts at the end of a request). "
+     "basis: reservation = every paid hour, usage = busy time alone. kind: all dollars over input and output tokens "
+     "(blended), over output alone, or over input alone."),
+    ("llm_planned_cost_per_million_tokens", ("basis", "kind"), "What the plan estimated, in US dollars."),
+    ("llm_tokens_total", (*_GROUP, "kind"),
+     "Tokens served. kind: input_computed, input_cached (found in the prefix cache), output; the three add up to what "
+     "an API would bill."),
+    ("llm_unseen_tokens_total", _GROUP,
+     "Of llm_tokens_total: counted while the server or the meter was away. Leave them out beside busy dollars."),
+    ("llm_cost_usd_total", (*_GROUP, "state"),
+     "US dollars of paid time. state: busy, idle (no work at all), gap (the server did not answer), away (the meter "
+     "did not run); the four add up to the bill."),
+    ("llm_time_seconds_total", (*_GROUP, "state"), "Paid time, by the same states as llm_cost_usd_total."),
+    ("llm_failed_cost_usd_total", _GROUP, "Of the busy dollars: spent on requests that failed or were given up."),
+    ("llm_requests_total", (*_GROUP, "outcome"), "Requests that ended: answered or failed."),
+    ("llm_preemptions_total", _GROUP, "Times a request lost its place and had to compute again."),
+    ("llm_missed_readings_total", _GROUP, "Readings that did not come, since the meter started."),
+    ("llm_requests_running", _GROUP, "Requests in the batch now."),
+    ("llm_requests_waiting", _GROUP, "Requests in the queue now."),
+    ("llm_kv_cache_usage_ratio", _GROUP, "Share of the KV cache in use, 0 to 1."),
+    ("llm_batch_requests", _GROUP, "Requests running, in the mean over the busy time of the last minute."),
+    ("llm_target_up", _GROUP, "1 if the last reading came."),
+    ("llm_target_busy", _GROUP, "1 if there was work at the last reading."),
+    ("llm_target_info", ("target",), "Labels of a target, to join on: pod, namespace, team and so on."),
+    ("llm_total_hourly_cost", ("target",),
+     "US dollars per hour of the server, all GPUs (OpenCost: node_total_hourly_cost)."),
+    ("llm_gpu_hourly_cost", ("target",), "US dollars per GPU and hour (OpenCost: node_gpu_hourly_cost)."),
+    ("llm_gpu_allocation", ("target",), "GPUs of the server (OpenCost: container_gpu_allocation)."),
+    ("llm_price_timestamp_seconds", (), "The day from which the price is, as unix time."),
+    ("llm_gpu_power_watts", _GPU, "What the board draws now; each physical GPU once."),
+    ("llm_gpu_energy_joules_total", _GPU, "Energy since the driver was loaded; each physical GPU once."),
+    ("llm_electricity_usd_total", (),
+     "Of the GPU boards since the meter started, at the price given; not part of the bill."),
+    ("llm_electricity_usd_per_kwh", (), "The price of electricity that the meter was given."),
+    ("llm_gpu_utilization_ratio", _SLICE, "Share of time in which any kernel ran: near 1 even at batch 1."),
+    ("llm_gpu_dram_active_ratio", _SLICE, "Share of the memory bandwidth in use: what decode is bound by."),
+    ("llm_gpu_tensor_active_ratio", _SLICE, "Share of time in which tensor cores worked."),
+    ("llm_gpu_memory_used_bytes", _SLICE, "GPU memory in use."),
+    ("llm_meter_last_reading_timestamp_seconds", (), "When the meter last looked, as unix time."),
+    ("llm_meter_interval_seconds", (), "How often the meter looks."),
+    ("llm_meter_held_spans", (), "Stretches of time not yet written to the ledger, because it cannot be."),
+))  # fmt: skip
 """Everything on the page, in its order."""
 
 Value = tuple[Mapping[str, str], float | None]
+Found = dict[str, list[Value]]
 
 
 def page(state: MeterState | None, told: Told | None = None, accept: str = "") -> tuple[bytes, str]:
@@ -153,73 +105,67 @@ def page(state: MeterState | None, told: Told | None = None, accept: str = "") -
 class _Once:
     """What a registry asks: here the families are made already."""
 
-    def __init__(self, found: list[Metric]) -> None:
-        self._found = found
+    def __init__(self, made: list[Metric]) -> None:
+        self._made = made
 
     def collect(self) -> Iterable[Metric]:
-        return self._found
+        return self._made
 
 
 def metrics(state: MeterState, told: Told) -> Iterator[Metric]:
     """Families that have anything to say; one with nothing known is left out rather than shown as zero."""
-    found: dict[MetricFamily, list[Value]] = {family: [] for family in FAMILIES}
+    found: Found = {family.name: [] for family in FAMILIES}
     for group in state.groups:
         _add_group(found, group)
     _add_targets(found, state.groups, told)
     _add_gpus(found, state.gpus)
     if state.planned is not None:
-        found[PLANNED_COST].append(({"basis": "reservation", "kind": "blended"}, state.planned.usd_per_mtok))
+        planned = {"basis": "reservation", "kind": "blended"}, state.planned.usd_per_mtok
+        found["llm_planned_cost_per_million_tokens"].append(planned)
     if told.price_date is not None:
-        found[PRICE_DATE].append(({}, datetime.combine(told.price_date, time(), UTC).timestamp()))
-    found[ELECTRICITY].append(({}, state.electricity_usd))
-    found[KWH_PRICE].append(({}, told.usd_per_kwh))
-    found[LAST].append(({}, state.at))
-    found[EVERY].append(({}, state.every_s))
-    found[HELD].append(({}, float(state.held_spans)))
-    for family, values in found.items():
-        known = [(labels, value) for labels, value in values if value is not None]
+        found["llm_price_timestamp_seconds"].append(({}, datetime.combine(told.price_date, time(), UTC).timestamp()))
+    found["llm_electricity_usd_total"].append(({}, state.electricity_usd))
+    found["llm_electricity_usd_per_kwh"].append(({}, told.usd_per_kwh))
+    found["llm_meter_last_reading_timestamp_seconds"].append(({}, state.at))
+    found["llm_meter_interval_seconds"].append(({}, state.every_s))
+    found["llm_meter_held_spans"].append(({}, float(state.held_spans)))
+    for family in FAMILIES:
+        known = [(labels, value) for labels, value in found[family.name] if value is not None]
         if known:
-            yield _metric(family, known)
+            names = list(dict.fromkeys([*family.labels, *(name for labels, _ in known for name in labels)]))
+            make = CounterMetricFamily if family.name.endswith("_total") else GaugeMetricFamily
+            metric = make(family.name, family.help, labels=names)
+            for labels, value in known:
+                metric.add_metric([labels.get(name, "") for name in names], value)
+            yield metric
 
 
-def _metric(family: MetricFamily, values: list[tuple[Mapping[str, str], float]]) -> Metric:
-    names = list(dict.fromkeys([*family.labels, *(name for labels, _ in values for name in labels)]))
-    make = CounterMetricFamily if family.counts else GaugeMetricFamily
-    metric = make(family.name, family.help, labels=names)
-    for labels, value in values:
-        metric.add_metric([labels.get(name, "") for name in names], value)
-    return metric
-
-
-def _add_group(found: dict[MetricFamily, list[Value]], group: GroupState) -> None:
+def _add_group(found: Found, group: GroupState) -> None:
     labels = {"target": group.target, "model": group.model, "engine": group.engine}
     total = group.total
+
+    def add(name: str, value: float | None, **more: str) -> None:
+        found[name].append((labels | more, value))
+
     for (basis, kind), dollars in cost_per_mtok(group.now).items():
-        found[COST].append((labels | {"basis": basis, "kind": kind}, dollars))
-    for kind, tokens in (
-        ("input_computed", total.input_computed), ("input_cached", total.input_cached), ("output", total.output),
-    ):  # fmt: skip
-        found[TOKENS].append((labels | {"kind": kind}, tokens))
-    found[UNSEEN].append((labels, total.unseen_tokens))
-    for state, usd, seconds in (
-        ("busy", total.busy_usd, total.busy_s), ("idle", total.idle_usd, total.idle_s),
-        ("gap", total.gap_usd, total.gap_s), ("away", total.away_usd, total.away_s),
-    ):  # fmt: skip
-        found[DOLLARS].append((labels | {"state": state}, usd))
-        found[SECONDS].append((labels | {"state": state}, seconds))
-    found[FAILED_DOLLARS].append((labels, total.failed_usd))
-    found[REQUESTS] += [
-        (labels | {"outcome": "answered"}, total.answered),
-        (labels | {"outcome": "failed"}, total.failed),
-    ]
-    found[PREEMPTIONS].append((labels, total.preempted))
-    found[MISSES].append((labels, float(group.misses)))
-    found[RUNNING].append((labels, group.running))
-    found[WAITING].append((labels, group.waiting))
-    found[KV_USE].append((labels, group.kv_share))
-    found[BATCH].append((labels, group.now.batch))
-    found[UP].append((labels, float(group.up)))
-    found[BUSY].append((labels, None if group.busy is None else float(group.busy)))
+        add("llm_cost_per_million_tokens", dollars, basis=basis, kind=kind)
+    for kind in ("input_computed", "input_cached", "output"):
+        add("llm_tokens_total", getattr(total, kind), kind=kind)
+    add("llm_unseen_tokens_total", total.unseen_tokens)
+    for state in ("busy", "idle", "gap", "away"):
+        add("llm_cost_usd_total", getattr(total, f"{state}_usd"), state=state)
+        add("llm_time_seconds_total", getattr(total, f"{state}_s"), state=state)
+    add("llm_failed_cost_usd_total", total.failed_usd)
+    for outcome in ("answered", "failed"):
+        add("llm_requests_total", getattr(total, outcome), outcome=outcome)
+    add("llm_preemptions_total", total.preempted)
+    add("llm_missed_readings_total", float(group.misses))
+    add("llm_requests_running", group.running)
+    add("llm_requests_waiting", group.waiting)
+    add("llm_kv_cache_usage_ratio", group.kv_share)
+    add("llm_batch_requests", group.now.batch)
+    add("llm_target_up", float(group.up))
+    add("llm_target_busy", None if group.busy is None else float(group.busy))
 
 
 def cost_per_mtok(tally: MeterTally) -> dict[tuple[str, str], float | None]:
@@ -235,50 +181,46 @@ def cost_per_mtok(tally: MeterTally) -> dict[tuple[str, str], float | None]:
     }
 
 
-def _add_targets(found: dict[MetricFamily, list[Value]], groups: Iterable[GroupState], told: Told) -> None:
+def _add_targets(found: Found, groups: Iterable[GroupState], told: Told) -> None:
     """What belongs to a server and not to each model on it, once."""
     for target, group in {group.target: group for group in groups}.items():
-        labels = {"target": target}
-        own = {_label(name): value for name, value in group.labels.items()}
-        found[INFO].append((own | labels, 1.0))
-        found[TOTAL_PRICE].append((labels, group.usd_per_hour))
+        labels, own = {"target": target}, {}
+        for name, value in group.labels.items():
+            own[re.sub(r"[^a-zA-Z0-9_]", "_", re.sub(r"^[0-9_]+", "", name)) or "label"] = value
+        found["llm_target_info"].append((own | labels, 1.0))
+        found["llm_total_hourly_cost"].append((labels, group.usd_per_hour))
         if told.gpus_per_target:
-            found[GPU_PRICE].append((labels, group.usd_per_hour / told.gpus_per_target))
-            found[GPUS].append((labels, float(told.gpus_per_target)))
+            found["llm_gpu_hourly_cost"].append((labels, group.usd_per_hour / told.gpus_per_target))
+            found["llm_gpu_allocation"].append((labels, float(told.gpus_per_target)))
 
 
-def _label(name: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_]", "_", re.sub(r"^[0-9_]+", "", name)) or "label"
-
-
-def _add_gpus(found: dict[MetricFamily, list[Value]], gpus: Iterable[GpuReading]) -> None:
+def _add_gpus(found: Found, gpus: Iterable[GpuReading]) -> None:
     """Power and energy of each physical GPU, the rest of each slice; pods that share one repeat it, and are one."""
-    seen: set[tuple[MetricFamily, tuple[str, ...]]] = set()
+    seen: set[tuple[str, ...]] = set()
     for gpu in gpus:
-        labels = {
-            "hostname": gpu.labels.get("hostname", ""),
-            "gpu": gpu.labels.get("gpu", ""),
-            "uuid": gpu.uuid,
-            "gpu_name": gpu.name,
-        }
-        part = labels | {"mig_id": gpu.labels.get("mig_id", "")}
-        for family, where, value in (
-            (POWER, labels, gpu.power_w), (ENERGY, labels, gpu.energy_j), (UTILIZATION, part, gpu.utilization),
-            (DRAM, part, gpu.dram_active), (TENSOR, part, gpu.tensor_active), (MEMORY, part, gpu.memory_used_bytes),
-        ):  # fmt: skip
-            key = (family, tuple(where.values()))
+        of_gpu = {"hostname": gpu.labels.get("hostname", ""), "gpu": gpu.labels.get("gpu", "")}
+        of_gpu |= {"uuid": gpu.uuid, "gpu_name": gpu.name}
+        of_slice = of_gpu | {"mig_id": gpu.labels.get("mig_id", "")}
+        for name, labels, value in (
+            ("llm_gpu_power_watts", of_gpu, gpu.power_w),
+            ("llm_gpu_energy_joules_total", of_gpu, gpu.energy_j),
+            ("llm_gpu_utilization_ratio", of_slice, gpu.utilization),
+            ("llm_gpu_dram_active_ratio", of_slice, gpu.dram_active),
+            ("llm_gpu_tensor_active_ratio", of_slice, gpu.tensor_active),
+            ("llm_gpu_memory_used_bytes", of_slice, gpu.memory_used_bytes),
+        ):
+            key = (name, *labels.values())
             if value is not None and key not in seen:
                 seen.add(key)
-                found[family].append((where, value))
+                found[name].append((labels, value))
 
 
 def listen_address(text: str) -> tuple[str, int]:
     """``127.0.0.1:9464``, ``:9464`` or ``9464``: without a host, this machine alone."""
     host, _, port = text.strip().rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port[:9]) >= 1 << 16:
-        raise BadInput(
-            f"'{shorten(text)}' is no address to listen on", field="listen", fix=f"Write such as {DEFAULT_LISTEN}."
-        )
+        fix = f"Write such as {DEFAULT_LISTEN}."
+        raise BadInput(f"'{shorten(text)}' is no address to listen on", field="listen", fix=fix)
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -305,11 +247,8 @@ async def serve_exposition(
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            raise BadInput(
-                f"cannot listen on {host}:{port}: {error.strerror or error}",
-                field="listen",
-                fix="Choose another port, or end what uses it.",
-            ) from None
+            said = f"cannot listen on {host}:{port}: {error.strerror or error}"
+            raise BadInput(said, field="listen", fix="Choose another port, or end what uses it.") from None
         shown = f"[{host}]" if ":" in host else host
         yield f"http://{shown}:{runner.addresses[0][1]}/metrics"
     finally:

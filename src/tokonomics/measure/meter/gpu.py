@@ -1,4 +1,4 @@
-"""What do the GPUs draw, and what does that electricity cost?
+"""What the GPUs draw, and what that electricity costs.
 
 Each GPU is read by NVML on this machine, or from the page of a DCGM exporter. Energy is the difference of two readings
 of the GPU's own counter (millijoules since the driver was loaded), and power × time only where a GPU has no counter.
@@ -8,13 +8,11 @@ number, so sums count each GPU once. Names and units are those of NVML 13 and of
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError, shorten
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.types import Noun
 
 JOULES_PER_KWH = 3.6e6
 _PER_MILLI = 1e-3
@@ -25,8 +23,7 @@ _BLANK = float(0x7FFFFFF0)
 """DCGM writes "no value" as a number at the top of its type's range (dcgm_structs.h: DCGM_INT32_BLANK 0x7ffffff0,
 DCGM_INT64_BLANK 0x7ffffffffffffff0, DCGM_FP64_BLANK 2^47), and the reason as a small number added to it. No GPU draws
 2 GW or holds 2 PiB, so all from the smallest of them is no value; only the energy counter can rightly pass it."""
-_MAX_PAGE_BYTES = 16_000_000
-"""A choice: 8 GPUs of 7 MIG slices with 30 fields each are 1,700 lines, half a megabyte."""
+_MAX_PAGE_BYTES = 16_000_000  # a choice: 8 GPUs of 7 MIG slices with 30 fields each are 1,700 lines, half a megabyte
 
 _DCGM: dict[str, tuple[str, float]] = {
     "DCGM_FI_DEV_GPU_UTIL": ("utilization", _PERCENT),
@@ -56,33 +53,19 @@ class NoGpuSeen(TokonomicsError):
     """Why no GPU can be read here; a meter shows the reason and goes on without electricity."""
 
 
-class EnergyUsed(Noun):
-    """What the GPUs drew between two readings, each physical GPU counted once."""
+def joules_used(before: Iterable[GpuReading], after: Iterable[GpuReading]) -> float:
+    """What the GPUs known to both readings drew between them, each physical GPU counted once.
 
-    joules: float = 0.0
-    gpus_counted: int = 0
-    """By their own counters."""
-    gpus_estimated: int = 0
-    """From power × time."""
-    gpus_unknown: int = 0
-    """Nothing of them is in ``joules``."""
-
-
-def energy_used(before: Iterable[GpuReading], after: Iterable[GpuReading]) -> EnergyUsed:
-    """Between two readings. A counter that fell began again with its driver: what it shows since then is known."""
-    earlier, later = physical_gpus(before), physical_gpus(after)
-    joules, counted, estimated, unknown = 0.0, 0, 0, len(earlier.keys() - later.keys())
-    for key, now in later.items():
+    A counter that fell began again with its driver: what it shows since then is known.
+    """
+    earlier, joules = physical_gpus(before), 0.0
+    for key, now in physical_gpus(after).items():
         then = earlier.get(key)
         if then is not None and now.energy_j is not None and then.energy_j is not None:
             joules += now.energy_j - then.energy_j if now.energy_j >= then.energy_j else now.energy_j
-            counted += 1
         elif then is not None and now.power_w is not None and then.power_w is not None:
             joules += (now.power_w + then.power_w) / 2 * max(0.0, now.at - then.at)
-            estimated += 1
-        else:
-            unknown += 1
-    return EnergyUsed(joules=joules, gpus_counted=counted, gpus_estimated=estimated, gpus_unknown=unknown)
+    return joules
 
 
 def electricity_usd(joules: float, usd_per_kwh: float) -> float:
@@ -92,16 +75,16 @@ def electricity_usd(joules: float, usd_per_kwh: float) -> float:
 
 def physical_gpus(readings: Iterable[GpuReading]) -> dict[tuple[str, str], GpuReading]:
     """One reading for each physical GPU: of several, one that knows its energy, else one that knows its power."""
+
+    def knows(reading: GpuReading) -> tuple[bool, bool]:
+        return reading.energy_j is not None, reading.power_w is not None
+
     chosen: dict[tuple[str, str], GpuReading] = {}
     for reading in readings:
         key = (reading.labels.get("hostname", ""), reading.uuid)
-        if key not in chosen or _knows(reading) > _knows(chosen[key]):
+        if key not in chosen or knows(reading) > knows(chosen[key]):
             chosen[key] = reading
     return chosen
-
-
-def _knows(reading: GpuReading) -> tuple[bool, bool]:
-    return reading.energy_j is not None, reading.power_w is not None
 
 
 class NvmlSource:
@@ -156,13 +139,6 @@ class DcgmSource:
 
 def read_nvml(at: float, nvml: Any = None) -> list[GpuReading]:
     """Every NVIDIA GPU of this machine now; ``NoGpuSeen`` says why there is none."""
-    with _started(nvml) as lib:
-        return [_read_device(lib, index, at) for index in range(lib.nvmlDeviceGetCount())]
-
-
-@contextmanager
-def _started(given: Any) -> Iterator[Any]:
-    nvml: Any = given
     if nvml is None:
         import pynvml
 
@@ -170,14 +146,12 @@ def _started(given: Any) -> Iterator[Any]:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        raise NoGpuSeen(
-            f"no GPU seen here: {str(error).rstrip('.')}",
-            fix="Run the meter on the GPU machine, or give it a DCGM exporter's page.",
-        ) from None
+        fix = "Run the meter on the GPU machine, or give it a DCGM exporter's page."
+        raise NoGpuSeen(f"no GPU seen here: {str(error).rstrip('.')}", fix=fix) from None
     try:
         if nvml.nvmlDeviceGetCount() == 0:
             raise NoGpuSeen("no GPU seen here: the driver is loaded but shows no device")
-        yield nvml
+        return [_read_device(nvml, index, at) for index in range(nvml.nvmlDeviceGetCount())]
     except nvml.NVMLError as error:
         raise NoGpuSeen(f"no GPU seen here: {str(error).rstrip('.')}") from None
     finally:
@@ -193,10 +167,14 @@ def _read_device(nvml: Any, index: int, at: float) -> GpuReading:
         except nvml.NVMLError:
             return None
 
+    def text(name: str | bytes) -> str:
+        """Older releases of nvidia-ml-py answer in bytes."""
+        return name.decode(errors="replace") if isinstance(name, bytes) else name
+
     labels = {"gpu": str(index)}
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid, name = _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle))
+        uuid, name = text(nvml.nvmlDeviceGetUUID(handle)), text(nvml.nvmlDeviceGetName(handle))
     except nvml.NVMLError as error:
         # A GPU that fell off the bus is still paid for: it stays in the list, with nothing known of it.
         return GpuReading(uuid=f"gpu-{index}", name=f"unreadable: {error}", at=at, labels=labels)
@@ -213,21 +191,13 @@ def _read_device(nvml: Any, index: int, at: float) -> GpuReading:
     )
 
 
-def _text(name: str | bytes) -> str:
-    """Older releases of nvidia-ml-py answer in bytes."""
-    return name.decode(errors="replace") if isinstance(name, bytes) else name
-
-
 def read_dcgm_page(page: str, at: float, where: str = "the DCGM exporter") -> list[GpuReading]:
     """Every GPU, MIG slice and pod's share on an exporter's page."""
     from prometheus_client.parser import text_string_to_metric_families
 
     try:
-        samples = [
-            (sample.name, sample.labels, float(sample.value))
-            for family in text_string_to_metric_families(page)
-            for sample in family.samples
-        ]
+        found = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+        samples = [(sample.name, sample.labels, float(sample.value)) for sample in found]
     except (ValueError, KeyError, IndexError, OverflowError):
         raise BadInput("does not show a page of Prometheus metrics", where=where) from None
     readings = dcgm_readings(samples, at)
@@ -245,31 +215,22 @@ def dcgm_readings(samples: Iterable[tuple[str, Mapping[str, str], float]], at: f
         if known is None:
             continue
         field, scale = known
-        ours = {ours: found for ours, theirs in _LABELS.items() if (found := _first(labels, theirs))}
+        ours = {ours: said for ours, theirs in _LABELS.items() if (said := _first(labels, theirs))}
         uuid = _first(labels, ("UUID", "uuid")) or f"gpu-{ours.get('gpu', '?')}"
         fields = values[uuid, labels.get("modelName") or "GPU", tuple(ours.items())]
         if 0 <= value < (_ENERGY_BLANK if field == "energy_j" else _BLANK):
             fields[field] = value * scale
-    return [_dcgm_reading(uuid, name, dict(ours), fields, at) for (uuid, name, ours), fields in values.items()]
+    readings = []
+    for (uuid, name, labelled), fields in values.items():
+        engine, free = fields.pop("engine_active", None), fields.pop("memory_free_bytes", None)
+        if engine is not None:
+            # A MIG slice has no utilisation of its own; the share of time in which its engine was active says the same.
+            fields.setdefault("utilization", engine)
+        if free is not None and "memory_used_bytes" in fields:
+            fields["memory_total_bytes"] = fields["memory_used_bytes"] + free
+        readings.append(GpuReading(uuid=uuid, name=name, at=at, labels=dict(labelled), **fields))
+    return readings
 
 
 def _first(labels: Mapping[str, str], names: Iterable[str]) -> str | None:
     return next((labels[name] for name in names if labels.get(name)), None)
-
-
-def _dcgm_reading(uuid: str, name: str, labels: dict[str, str], fields: Mapping[str, float], at: float) -> GpuReading:
-    used, free = fields.get("memory_used_bytes"), fields.get("memory_free_bytes")
-    return GpuReading(
-        uuid=uuid,
-        name=name,
-        at=at,
-        # A MIG slice has no utilisation of its own; the share of time in which its engine was active says the same.
-        utilization=fields.get("utilization", fields.get("engine_active")),
-        power_w=fields.get("power_w"),
-        energy_j=fields.get("energy_j"),
-        memory_used_bytes=used,
-        memory_total_bytes=used + free if used is not None and free is not None else None,
-        dram_active=fields.get("dram_active"),
-        tensor_active=fields.get("tensor_active"),
-        labels=labels,
-    )

@@ -1,9 +1,9 @@
-"""The meter's book: spans of paid time and the counters they end with, in one SQLite file.
+"""The meter's ledger: spans of paid time and the counters they end with, in one SQLite file.
 
-A tick's spans and the last counters of every server go into one transaction. Whatever ends the meter, the counters in
-the book are those that its spans add up to, so the next meter goes on from there: nothing is lost or counted twice.
+A tick's spans and the last counters of every server go into one transaction. However the meter ends, the counters in
+the ledger are those that its spans add up to, so the next meter goes on from there: nothing is lost or counted twice.
 Spans that follow each other at the same price and in the same state, and start within the same five minutes, are one
-row. While the disk is full, spans are kept in memory, joined where they can be, and written when there is room.
+row. While the disk is full, spans are kept in memory, joined where possible, and written when there is room.
 """
 
 import fcntl
@@ -22,16 +22,12 @@ from tokonomics.measure.meter.readings import Counted, Reading
 from tokonomics.measure.meter.spans import SUMS, Span, WatchedSpan
 from tokonomics.measure.meter.state import MeterTally
 
-APPLICATION = 0x746F6B6F
-"""``toko``: marks the file as ours, in SQLite's own field for it."""
-SCHEMA = 2
-"""1 had no ``failed_s``."""
-ROW_S = 300.0
-"""Spans are joined over so long: a report's edge inside a row moves its tokens by at most this and an interval."""
+APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
+SCHEMA = 2  # 1 had no ``failed_s``
+ROW_S = 300.0  # spans are joined within so long: a report's edge inside a row moves its tokens by at most this
 LATEST_S, LONGEST_S = 253_402_300_800.0, 10 * 366 * 86_400.0
 """The end of the year 9999 as unix seconds, and ten years: a row beyond them is damaged, and has no end of hours."""
-MOST_HELD = 50_000
-"""Spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes."""
+MOST_HELD = 50_000  # spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes
 
 _WHO = ("target", "model", "engine", "watched", "usd_per_hour", "labels")
 _COLUMNS = (*_WHO, "start", *SUMS)
@@ -68,12 +64,9 @@ class Mark:
     target: str
     until: float
     readings: Mapping[str, Reading]
-    totals: Mapping[str, MeterTally]
-    """What all spans of each model add up to."""
-    usd_per_hour: float
-    """As it was priced then: what an absence of the meter costs."""
-    is_gone: bool = False
-    """It was scaled away: not paid for until it is back."""
+    totals: Mapping[str, MeterTally]  # what all spans of each model add up to
+    usd_per_hour: float  # as it was priced then: what an absence of the meter costs
+    is_gone: bool = False  # it was scaled away: not paid for until it is back
 
 
 def default_ledger() -> Path:
@@ -121,11 +114,12 @@ class Ledger:
         try:
             self._write()
         except sqlite3.Error as error:
-            self._forget_transaction()
+            if self._db.in_transaction:
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
             if len(self._held) > MOST_HELD:
-                joined: list[Span] = []
-                _join(joined, self._held, float("inf"))
-                self._held = joined
+                spans, self._held = self._held, []
+                _join(self._held, spans, float("inf"))
             return str(error)
         self._held, self._held_marks, self._named = [], {}, {}
         return None
@@ -158,19 +152,15 @@ class Ledger:
         """Those that reach into the window, oldest first."""
         columns = ", ".join(_FAILED_S if self._is_first and name == "failed_s" else name for name in _COLUMNS)
         with _whole(self.path):
-            rows = self._db.execute(
-                f"SELECT {columns} FROM spans WHERE start < ? AND start + seconds >= ? ORDER BY start, id",
-                (until, since),
-            )
-            yield from map(_span, rows)
+            query = f"SELECT {columns} FROM spans WHERE start < ? AND start + seconds >= ? ORDER BY start, id"
+            yield from map(_span, self._db.execute(query, (until, since)))
 
     def _write(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         last = dict(self._last)
         for target, (model, engine) in self._named.items():
-            self._db.execute(
-                "UPDATE spans SET model = ?, engine = ? WHERE target = ? AND model = ''", (model, engine, target)
-            )
+            named = "UPDATE spans SET model = ?, engine = ? WHERE target = ? AND model = ''"
+            self._db.execute(named, (model, engine, target))
             last.pop((target, ""), None)
         for span in self._held:
             key = span.target, span.model
@@ -182,24 +172,21 @@ class Ledger:
                 self._db.execute(f"UPDATE spans SET {sets} WHERE id = ?", (*values, row))
                 last[key] = row, joined
             else:
-                marks = ", ".join("?" for _ in _COLUMNS)
-                done = self._db.execute(f"INSERT INTO spans ({', '.join(_COLUMNS)}) VALUES ({marks})", _row(span))
+                labels = json.dumps(dict(sorted(span.labels.items())))
+                values = [labels if name == "labels" else getattr(span, name) for name in _COLUMNS]
+                places = ", ".join("?" for _ in _COLUMNS)
+                done = self._db.execute(f"INSERT INTO spans ({', '.join(_COLUMNS)}) VALUES ({places})", values)
                 last[key] = done.lastrowid or 0, span
         for mark in self._held_marks.values():
-            readings = json.dumps([_plain(reading) for reading in mark.readings.values()], separators=(",", ":"))
+            fields = Reading.__dataclass_fields__
+            plain = [{name: getattr(reading, name) for name in fields} for reading in mark.readings.values()]
+            readings = json.dumps(plain, separators=(",", ":"))
             totals = json.dumps({model: sums.__dict__ for model, sums in mark.totals.items()}, separators=(",", ":"))
-            self._db.execute(
-                "INSERT OR REPLACE INTO servers (target, until, usd_per_hour, is_gone, readings, totals) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (mark.target, mark.until, mark.usd_per_hour, mark.is_gone, readings, totals),
-            )
+            columns = "target, until, usd_per_hour, is_gone, readings, totals"
+            values = [mark.target, mark.until, mark.usd_per_hour, mark.is_gone, readings, totals]
+            self._db.execute(f"INSERT OR REPLACE INTO servers ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)
         self._db.execute("COMMIT")
         self._last = last
-
-    def _forget_transaction(self) -> None:
-        if self._db.in_transaction:
-            with suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -213,11 +200,13 @@ def _whole(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise BadInput(
-            f"is damaged: {shorten(' '.join(str(error).split()) or type(error).__name__, 120)}",
-            where=option("ledger", shorten(str(path), 200)),
-            fix="Put back a copy of it, save what can be read with sqlite3's .recover, or name another file.",
-        ) from None
+        said = f"is damaged: {shorten(' '.join(str(error).split()) or type(error).__name__, 120)}"
+        fix = "Put back a copy of it, save what can be read with sqlite3's .recover, or name another file."
+        raise BadInput(said, where=_where(path), fix=fix) from None
+
+
+def _where(path: Path) -> str:
+    return option("ledger", shorten(str(path), 200))
 
 
 def _finite(value: object) -> float:
@@ -232,44 +221,33 @@ def _locked(path: Path) -> IO[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = Path(f"{path}.lock").open("a")  # noqa: SIM115 - held as long as the book is open; not ours to empty
     except OSError as error:
-        raise BadInput(
-            f"cannot be written: {error.strerror}", where=option("ledger", shorten(str(path), 200))
-        ) from None
+        raise BadInput(f"cannot be written: {error.strerror}", where=_where(path)) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
-        raise BadInput(
-            "another meter is writing to this ledger",
-            where=option("ledger", shorten(str(path), 200)),
-            fix=f"Give that meter all the addresses, or this one a file of its own with {option('ledger', 'FILE')}.",
-        ) from None
+        fix = f"Give that meter all the addresses, or this one a file of its own with {option('ledger', 'FILE')}."
+        raise BadInput("another meter is writing to this ledger", where=_where(path), fix=fix) from None
     return lock
 
 
 def _open(path: Path, read_only: bool) -> sqlite3.Connection:
-    where = option("ledger", shorten(str(path), 200))
+    where = _where(path)
     if read_only and not path.exists():
-        raise BadInput(
-            "there is no ledger yet", where=where, fix="Meter first: tokonomics meter http://… --usd-per-hour 2.49"
-        )
+        fix = "Meter first: tokonomics meter http://… --usd-per-hour 2.49"
+        raise BadInput("there is no ledger yet", where=where, fix=fix)
     try:
         db = _connect(path, read_only)
     except (sqlite3.Error, UnicodeError) as error:
         raise BadInput(f"cannot be opened: {shorten(str(error), 120)}", where=where) from None
     try:
-        application, version = (
-            db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-        )
-        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        asked = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+        application, version, tables = (db.execute(query).fetchone()[0] for query in asked)
         if application != APPLICATION and (tables or read_only):
             raise BadInput("is not a ledger of tokonomics", where=where, fix="Name another file.")
         if version > SCHEMA:
-            raise BadInput(
-                f"was written by a newer tokonomics (ledger version {version}, this one reads up to {SCHEMA})",
-                where=where,
-                fix="Upgrade tokonomics, or name another file.",
-            )
+            said = f"was written by a newer tokonomics (ledger version {version}, this one reads up to {SCHEMA})"
+            raise BadInput(said, where=where, fix="Upgrade tokonomics, or name another file.")
         if read_only:
             return db
         db.execute("PRAGMA journal_mode = WAL")
@@ -331,11 +309,6 @@ def _joined(first: Span, then: Span, row_s: float) -> Span | None:
     return replace(first, **{name: getattr(first, name) + getattr(then, name) for name in SUMS})
 
 
-def _row(span: Span) -> tuple[object, ...]:
-    labels = json.dumps(dict(sorted(span.labels.items())))
-    return tuple(labels if name == "labels" else getattr(span, name) for name in _COLUMNS)
-
-
 def _span(row: Sequence[object]) -> Span:
     values = dict(zip(_COLUMNS, row, strict=True))
     values["labels"] = json.loads(str(values["labels"]))
@@ -347,10 +320,6 @@ def _span(row: Sequence[object]) -> Span:
     if not 0 <= span.start <= span.end <= LATEST_S or span.seconds > LONGEST_S:
         raise ValueError("a span at no time")
     return span
-
-
-def _plain(reading: Reading) -> dict[str, object]:
-    return {name: getattr(reading, name) for name in Reading.__dataclass_fields__}
 
 
 def _reading(plain: dict[str, object]) -> Reading:

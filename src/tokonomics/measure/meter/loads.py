@@ -17,10 +17,8 @@ from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.spans import Span, WatchedSpan
 from tokonomics.units import plural
 
-BUSY = 0.99
-"""Share of a stretch from which it is busy throughout: an idle part would pass for a slow server."""
-LEAST_ANSWERED = 20
-"""Requests of a load: the mean of fewer lengths says little."""
+BUSY = 0.99  # share of a stretch from which it is busy throughout: an idle part would pass for a slow server
+LEAST_ANSWERED = 20  # requests of a load: the mean of fewer lengths says little
 _MAGIC = b"SQLite format 3\x00"
 
 
@@ -39,28 +37,19 @@ def runs_of(path: Path) -> list[BenchmarkRun]:
     with Ledger(path, read_only=True) as book:
         for span in book.spans():
             if _tells(span):
-                batch = span.running_s / span.running_seen_s
-                by_load[span.model, span.engine][round(2 * math.log2(max(1.0, batch)))].append(span)
+                size = round(2 * math.log2(max(1.0, span.running_s / span.running_seen_s)))
+                by_load[span.model, span.engine][size].append(span)
     runs = []
     for (model, engine), loads in sorted(by_load.items()):
         points = [point for _, spans in sorted(loads.items()) if (point := _point(spans)) is not None]
         if points:
-            ended = max(span.end for spans in loads.values() for span in spans)
-            runs.append(
-                BenchmarkRun(
-                    tool="tokonomics meter",
-                    model=model or None,
-                    when=datetime.fromtimestamp(ended, UTC),
-                    stated=Stated(engine=engine),
-                    points=tuple(points),
-                )
-            )
+            when = datetime.fromtimestamp(max(span.end for spans in loads.values() for span in spans), UTC)
+            what = {"tool": "tokonomics meter", "model": model or None, "stated": Stated(engine=engine)}
+            runs.append(BenchmarkRun(**what, when=when, points=tuple(points)))
     if not runs:
-        raise BadInput(
-            f"no load in it was busy throughout for {plural(LEAST_ANSWERED, 'answered request')}",
-            where=shorten(str(path), 200),
-            fix="Meter a busier server, or load it with tokonomics bench --save.",
-        )
+        said = f"no load in it was busy throughout for {plural(LEAST_ANSWERED, 'answered request')}"
+        fix = "Meter a busier server, or load it with tokonomics bench --save."
+        raise BadInput(said, where=shorten(str(path), 200), fix=fix)
     return runs
 
 
@@ -71,22 +60,17 @@ def _tells(span: Span) -> bool:
 
 
 def _point(spans: list[Span]) -> LoadPoint | None:
-    busy_s = sum(span.busy_s for span in spans)
-    answered = sum(span.answered for span in spans)
-    output = sum(span.output for span in spans)
+    def total(name: str) -> float:
+        return float(sum(getattr(span, name) for span in spans))
+
+    busy_s, answered, output, told = (total(name) for name in ("busy_s", "answered", "output", "ttft_count"))
     computed = sum(span.input_total - span.input_cached for span in spans)
     if answered < LEAST_ANSWERED or computed < 1:
         return None
-    told = sum(span.ttft_count for span in spans)
-    batch = sum(span.running_s for span in spans) / sum(span.running_seen_s for span in spans)
     return LoadPoint(
-        concurrency=max(1, round(batch)),
-        requests_per_s=answered / busy_s,
-        input_tokens_per_s=computed / busy_s,
-        output_tokens_per_s=output / busy_s,
-        mean_input_tokens=computed / answered,
-        mean_output_tokens=output / answered,
-        duration_s=busy_s,
+        concurrency=max(1, round(total("running_s") / total("running_seen_s"))),
+        requests_per_s=answered / busy_s, input_tokens_per_s=computed / busy_s, output_tokens_per_s=output / busy_s,
+        mean_input_tokens=computed / answered, mean_output_tokens=output / answered, duration_s=busy_s,
         completed=round(answered),
-        ttft_s=Latencies(mean=sum(span.ttft_s for span in spans) / told) if told > 0 else None,
-    )
+        ttft_s=Latencies(mean=total("ttft_s") / told) if told > 0 else None,
+    )  # fmt: skip

@@ -11,23 +11,36 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tokonomics.measure.meter.against_plan import compare
-from tokonomics.measure.meter.clocks import Clock
-from tokonomics.measure.meter.engines import UnknownEngine
-from tokonomics.measure.meter.gpu import electricity_usd, energy_used
+from tokonomics.measure.meter.gpu import electricity_usd, joules_used
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.prices import PriceOf, Prices
-from tokonomics.measure.meter.readings import GpuReading, GpuSource, Missed, Reading, Source
+from tokonomics.measure.meter.readings import Clock, GpuReading, GpuSource, Missed, Reading, Source
 from tokonomics.measure.meter.spans import Span, WatchedSpan, cut_every, tally
 from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, Planned
 from tokonomics.measure.meter.watch import LONG_S, Watch
 from tokonomics.units import SECONDS_PER_HOUR, plural
 
-NOW_S, LUMPY_NOW_S = 60.0, 300.0
-"""Most answers take less than five minutes (assumed), so that such a window holds more whole requests than cut ones."""
-LATE_S = 60.0
-"""A scrape may reach a Prometheus, or us through it, this much later than it was made."""
+NOW_S, LUMPY_NOW_S = 60.0, 300.0  # most answers take less than five minutes (assumed): a window holds whole requests
+LATE_S = 60.0  # a scrape may reach a Prometheus, or us through it, this much later than it was made
 DAY_S = 24 * SECONDS_PER_HOUR
 _NOTHING = MeterTally()
+
+
+@dataclass
+class _Period:
+    """Sums since the start of this hour or day."""
+
+    length_s: float
+    began: float = 0.0
+    sums: MeterTally = _NOTHING
+
+    def add(self, sums: MeterTally, start: float) -> None:
+        at = start // self.length_s * self.length_s
+        # Another period may also be an earlier one: the clock was set back.
+        self.began, self.sums = at, self.sums + sums if at == self.began else sums
+
+    def at(self, until: float) -> MeterTally:
+        return self.sums if self.began == until // self.length_s * self.length_s else _NOTHING
 
 
 @dataclass
@@ -35,22 +48,22 @@ class _Sums:
     """What one model on one server adds up to."""
 
     recent: deque[Span] = field(default_factory=deque)
-    hour: tuple[float, MeterTally] = (0.0, _NOTHING)
-    today: tuple[float, MeterTally] = (0.0, _NOTHING)
+    hour: _Period = field(default_factory=lambda: _Period(SECONDS_PER_HOUR))
+    today: _Period = field(default_factory=lambda: _Period(DAY_S))
     total: MeterTally = _NOTHING
     busy: bool | None = None
 
     def add(self, span: Span, planned_batch: float | None) -> None:
         for piece in cut_every(span, SECONDS_PER_HOUR):
-            each = tally(piece, planned_batch)
-            self.hour = _grown(self.hour, each, piece.start, SECONDS_PER_HOUR)
-            self.today = _grown(self.today, each, piece.start, DAY_S)
-            self.total = self.total + each
+            sums = tally(piece, planned_batch)
+            self.hour.add(sums, piece.start)
+            self.today.add(sums, piece.start)
+            self.total = self.total + sums
 
     def take(self, other: "_Sums") -> None:
         self.recent.extend(other.recent)
-        self.hour = _grown(self.hour, other.hour[1], other.hour[0], SECONDS_PER_HOUR)
-        self.today = _grown(self.today, other.today[1], other.today[0], DAY_S)
+        self.hour.add(other.hour.sums, other.hour.began)
+        self.today.add(other.today.sums, other.today.began)
         self.total = self.total + other.total
 
     def remember(self, span: Span) -> None:
@@ -68,20 +81,12 @@ class _Sums:
         return sum((tally(span, planned_batch) for span in self.recent), _NOTHING)
 
 
-def _grown(sums: tuple[float, MeterTally], each: MeterTally, start: float, period_s: float) -> tuple[float, MeterTally]:
-    began, tallied = sums
-    at = start // period_s * period_s
-    # An earlier one too: the clock was set back.
-    return (began, tallied + each) if at == began else (at, each)
-
-
 @dataclass(frozen=True)
 class _Gone:
     """A server that was scaled away: should it come back, its counters go on from where they were."""
 
     readings: dict[str, Reading]
-    at: float
-    """Since when it is known not to be there."""
+    at: float  # since when it is known not to be there
 
 
 class Meter:
@@ -106,12 +111,9 @@ class Meter:
         self._price_from, self._every_s, self._planned = price_from, every_s, planned
         self._batch = planned.batch if planned else None
         booked = ledger.marks()
-        self._marks = {} if from_now else {target: mark for target, mark in booked.items() if not mark.is_gone}
-        self._gone = {
-            target: _Gone(dict(mark.readings), mark.until)
-            for target, mark in booked.items()
-            if mark.is_gone and not from_now
-        }
+        known = {} if from_now else booked
+        self._marks = {target: mark for target, mark in known.items() if not mark.is_gone}
+        self._gone = {target: _Gone(dict(mark.readings), mark.until) for target, mark in known.items() if mark.is_gone}
         self._watches: dict[str, Watch] = {}
         self._of_source: dict[int, set[str]] = defaultdict(set)
         self._first_asked: dict[int, float] = {}
@@ -133,7 +135,7 @@ class Meter:
         self._seed(booked, clock.wall())
 
     async def tick(self, before_booking: Callable[[], None] = lambda: None) -> MeterState:
-        """Read everything once, and say what is known then; nothing is written where ``before_booking`` raises."""
+        """What is known after reading everything once; nothing is written where ``before_booking`` raises."""
         asked = [self._ask(source) for source in self._sources]
         answers, gpus = await asyncio.gather(asyncio.gather(*asked), self._read_gpus())
         before = dict(self._watches)
@@ -141,11 +143,13 @@ class Meter:
         before_booking()
         self._book(spans, before)
         gpus = self._metered(gpus)
-        self._draw(gpus)
+        if gpus and self._gpus_before:
+            self._energy_j = (self._energy_j or 0.0) + joules_used(self._gpus_before, gpus)
+        self._gpus_before = gpus or self._gpus_before
         return self._state(self._clock.wall(), gpus)
 
     def backfill(self, source: Source, readings: Sequence[Reading], at: float) -> None:
-        """Scrapes of the past up to then, oldest first; what the book has already is left out."""
+        """Books scrapes of the past up to then, oldest first; what the book has already is left out."""
         before = dict(self._watches)
         self._book(self._take_scrapes(self._sources.index(source), readings, at, live=False), before)
 
@@ -154,39 +158,35 @@ class Meter:
         watches = {**before, **self._watches}
         for watch in watches.values():
             if watch.named is not None:
-                self._name(watch.target, watch.named)
+                # What a server cost before it told its model is that model's.
+                unnamed, model = self._sums.pop((watch.target, ""), None), watch.named.model
+                if unnamed is not None:
+                    self._sums[watch.target, model].take(unnamed)
+                self._ledger.name(watch.target, model, watch.named.engine)
                 watch.named = None
         for span in spans:
-            self._add(span)
-        marks = [mark for watch in watches.values() if (mark := self._mark(watch)) is not None]
+            sums = self._sums[span.target, span.model]
+            sums.add(span, self._batch)
+            sums.busy = span.busy_s > 0 if span.watched is WatchedSpan.seen else None
+            if span.watched is not WatchedSpan.away:
+                sums.remember(span)
+        marks = [self._mark(watch, watch.until) for watch in watches.values() if watch.until is not None]
         self._unwritten = self._ledger.record(spans, marks)
-
-    def _name(self, target: str, reading: Reading) -> None:
-        """What a server cost before it told its model is that model's."""
-        unnamed = self._sums.pop((target, ""), None)
-        if unnamed is not None:
-            self._sums[target, reading.model].take(unnamed)
-        self._ledger.name(target, reading.model, reading.engine)
 
     def _metered(self, gpus: Sequence[GpuReading]) -> Sequence[GpuReading]:
         """Of GPUs that say whose they are, those of servers metered here."""
-        pods = {
-            _pod(reading.labels)
-            for watch in self._watches.values()
-            for reading in watch.readings.values()
-            if "pod" in reading.labels
-        }
+
+        def pod(labels: Mapping[str, str]) -> tuple[str, str]:
+            return labels.get("namespace", ""), labels.get("pod", "")
+
+        readings = [reading for watch in self._watches.values() for reading in watch.readings.values()]
+        pods = {pod(reading.labels) for reading in readings if "pod" in reading.labels}
         self._left_out_gpus = 0
         if (self._watches and not pods) or not any("pod" in gpu.labels for gpu in gpus):
             return gpus
-        ours = [gpu for gpu in gpus if _pod(gpu.labels) in pods]
+        ours = [gpu for gpu in gpus if pod(gpu.labels) in pods]
         self._left_out_gpus = len(gpus) - len(ours)
         return ours
-
-    def _draw(self, gpus: Sequence[GpuReading]) -> None:
-        if gpus and self._gpus_before:
-            self._energy_j = (self._energy_j or 0.0) + energy_used(self._gpus_before, gpus).joules
-        self._gpus_before = gpus or self._gpus_before
 
     async def _ask(self, source: Source) -> tuple[Sequence[Reading] | Missed, float, float]:
         """The answer and when it came: others may take longer."""
@@ -212,7 +212,7 @@ class Meter:
         return self._came(self._watches[source.name], answer, wall, steady)
 
     def _take_scrapes(self, place: int, answer: Sequence[Reading], asked_at: float, live: bool) -> list[Span]:
-        """Readings with times of their own: all that were made since the last were taken, target by target.
+        """Spans from readings with times of their own: all made since the last were taken, target by target.
 
         Of the past nobody can say yet which targets are late.
         """
@@ -230,9 +230,7 @@ class Meter:
         for target in absent_since:
             (first, *_) = by_target[target].values()
             self._watch(target, _labels(first), WatchedSpan.gap)
-        self._of_source[place] = {target for target in self._of_source[place] if target in self._watches} | set(
-            by_target
-        )
+        self._of_source[place] = (self._of_source[place] & self._watches.keys()) | by_target.keys()
         self._first_asked.setdefault(place, asked_at)
         spans: list[Span] = []
         for target, scrapes in by_target.items():
@@ -255,15 +253,15 @@ class Meter:
 
     def _watch(self, target: str, labels: Mapping[str, str], after_patience: WatchedSpan = WatchedSpan.away) -> None:
         patience_s = max(LONG_S, 3 * self._every_s)
-        price = self._prices.of(target, labels)
-        mark = self._marks.pop(target, None)
+        price, mark = self._prices.of(target, labels), self._marks.pop(target, None)
         self._watches[target] = Watch(target, price, mark, patience_s, after_patience, labels)
         if target in self._gone:
             self._watches[target].readings = self._gone.pop(target).readings
 
     def _seed(self, booked: Mapping[str, Mark], wall: float) -> None:
         """Begin the sums with what the book has, of servers that are metered now and of all that discovery found."""
-        ours = {target for target in booked if target in self._watches or (self._discovers and "://" not in target)}
+        discovers = any(source.discovers for source in self._sources)
+        ours = {target for target in booked if target in self._watches or (discovers and "://" not in target)}
         for span in self._ledger.spans(since=wall // DAY_S * DAY_S):
             if span.target in ours:
                 self._sums[span.target, span.model].add(span, self._batch)
@@ -271,86 +269,50 @@ class Meter:
             for model, total in booked[target].totals.items():
                 self._sums[target, model].total = total
 
-    @property
-    def _discovers(self) -> bool:
-        return any(source.discovers for source in self._sources)
-
-    def _mark(self, watch: Watch) -> Mark | None:
-        if watch.until is None:
-            return None
+    def _mark(self, watch: Watch, until: float) -> Mark:
         totals = {model: self._sums[watch.target, model].total for model in watch.readings}
         gone = watch.target not in self._watches
-        return Mark(watch.target, watch.until, dict(watch.readings), totals, watch.usd_per_hour, gone)
-
-    def _add(self, span: Span) -> None:
-        sums = self._sums[span.target, span.model]
-        sums.add(span, self._batch)
-        sums.busy = span.busy_s > 0 if span.watched is WatchedSpan.seen else None
-        if span.watched is not WatchedSpan.away:
-            sums.remember(span)
+        return Mark(watch.target, until, dict(watch.readings), totals, watch.usd_per_hour, gone)
 
     def _state(self, wall: float, gpus: Sequence[GpuReading]) -> MeterState:
         known = [(watch, reading) for watch in self._watches.values() for reading in watch.current]
         # One window for all: sums over different ones would give the longer more weight.
         window_s = LUMPY_NOW_S if any(reading.lumpy for _, reading in known) else NOW_S
         groups = tuple(self._group(watch, reading, wall, window_s) for watch, reading in known)
-        sums = {
-            name: sum((getattr(each, name) for each in groups), _NOTHING) for name in ("now", "hour", "today", "total")
-        }
+        windows = ("now", "hour", "today", "total")
+        sums = {name: sum((getattr(group, name) for group in groups), _NOTHING) for name in windows}
         shown = {(group.target, group.model) for group in groups}
         for key, left in self._sums.items():
             if key not in shown:
-                sums["hour"] += _current(left.hour, wall, SECONDS_PER_HOUR)
-                sums["today"] += _current(left.today, wall, DAY_S)
+                sums["hour"] += left.hour.at(wall)
+                sums["today"] += left.today.at(wall)
                 sums["total"] += left.total
+        priced = self._usd_per_kwh is not None and self._energy_j is not None
         return MeterState(
-            at=wall,
-            every_s=self._every_s,
-            price_from=self._price_from,
-            groups=groups,
-            gpus=tuple(gpus),
+            at=wall, every_s=self._every_s, price_from=self._price_from, groups=groups, gpus=tuple(gpus),
             energy_j=self._energy_j,
-            electricity_usd=self._electricity_usd(),
+            electricity_usd=electricity_usd(self._energy_j or 0.0, self._usd_per_kwh or 0.0) if priced else None,
             planned=self._planned,
             against_plan=compare(sums["today"], self._planned) if self._planned else None,
-            notes=self._notes(),
-            held_spans=self._ledger.held,
-            **sums,
-        )
-
-    def _electricity_usd(self) -> float | None:
-        if self._usd_per_kwh is None or self._energy_j is None:
-            return None
-        return electricity_usd(self._energy_j, self._usd_per_kwh)
+            notes=self._notes(), held_spans=self._ledger.held, **sums,
+        )  # fmt: skip
 
     def _group(self, watch: Watch, reading: Reading, wall: float, window_s: float) -> GroupState:
         sums = self._sums[watch.target, reading.model]
         until = watch.until or wall
         current = {name: getattr(reading, name) if watch.up else None for name in ("running", "waiting", "kv_share")}
         return GroupState(
-            target=watch.target,
-            model=reading.model,
-            engine=reading.engine,
-            labels=dict(reading.labels),
-            up=watch.up,
-            busy=sums.busy,
-            usd_per_hour=watch.usd_per_hour,
-            now=sums.now(until, window_s, self._batch),
-            hour=_current(sums.hour, until, SECONDS_PER_HOUR),
-            today=_current(sums.today, until, DAY_S),
-            total=sums.total,
-            misses=watch.misses,
-            said=watch.said,
-            **current,
-        )
+            target=watch.target, model=reading.model, engine=reading.engine, labels=dict(reading.labels), up=watch.up,
+            busy=sums.busy, usd_per_hour=watch.usd_per_hour, now=sums.now(until, window_s, self._batch),
+            hour=sums.hour.at(until), today=sums.today.at(until), total=sums.total, misses=watch.misses,
+            said=watch.said, **current,
+        )  # fmt: skip
 
     def _notes(self) -> tuple[str, ...]:
+        watches = self._watches.values()
         notes = [f"{name}: {miss.what}" for name, miss in self._never.items()]
-        notes += [
-            f"{watch.target}: {watch.said}"
-            for watch in self._watches.values()
-            if watch.said and watch.target not in self._never
-        ]
+        odd = [watch for watch in watches if watch.said and watch.target not in self._never]
+        notes += [f"{watch.target}: {watch.said}" for watch in odd]
         if not self._watches:
             notes.append("no servers now")
         if self._left_out_gpus:
@@ -367,10 +329,6 @@ class Meter:
         watches = self._watches.values()
         return any(price.holds(watch.target, _labels(watch.readings.values())) for watch in watches)
 
-    def unknown_engines(self) -> set[str]:
-        """Addresses whose pages are of no engine that we know."""
-        return {name for name, miss in self._never.items() if isinstance(miss, UnknownEngine)}
-
     def has_read_any(self) -> bool:
         """Whether any server is known by more than its address."""
         return any(reading.engine for watch in self._watches.values() for reading in watch.readings.values())
@@ -380,21 +338,11 @@ class Meter:
         return self._never
 
 
-def _current(sums: tuple[float, MeterTally], until: float, period_s: float) -> MeterTally:
-    return sums[1] if sums[0] == until // period_s * period_s else _NOTHING
-
-
 def _born(readings: Sequence[Reading], absent_since: float | None) -> float | None:
     """When a server began that was not there for a while: loading its model is paid for too."""
-    starts = [reading.started for reading in readings if reading.started is not None]
-    if absent_since is None or not starts or max(starts) < absent_since:
-        return None
-    return max(starts)
+    began = max((reading.started for reading in readings if reading.started is not None), default=None)
+    return None if began is None or absent_since is None or began < absent_since else began
 
 
 def _labels(readings: Iterable[Reading]) -> Mapping[str, str]:
     return next((reading.labels for reading in readings), {})
-
-
-def _pod(labels: Mapping[str, str]) -> tuple[str, str]:
-    return labels.get("namespace", ""), labels.get("pod", "")

@@ -28,19 +28,18 @@ class Prices:
     """US dollars an hour of a server with all its GPUs."""
 
     usd_per_hour: float
-    others: tuple[PriceOf, ...] = ()
-    """The first that holds counts."""
+    others: tuple[PriceOf, ...] = ()  # the first that holds counts
 
     def of(self, target: str, labels: Mapping[str, str]) -> float:
         return next((other.usd_per_hour for other in self.others if other.holds(target, labels)), self.usd_per_hour)
 
 
 def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
-    """``gpu=L4:0.80`` or ``http://gpu2:8000:0.80``, of one GPU-hour, as prices of servers with so many GPUs."""
+    """``gpu=L4:0.80`` or ``http://gpu2:8000:0.80``, of one GPU-hour, as prices of servers with ``gpus`` GPUs."""
     from tokonomics.measure.meter.scrape import address_of
     from tokonomics.money.cost import require_positive
 
-    made = []
+    prices = []
     for text in texts:
         who, _, price = text.strip().rpartition(":")
         try:
@@ -52,13 +51,10 @@ def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
             # A pod as the meter names it: prod/llama-0.
             label, value = "", who
         if not value or (equals and not label):
-            raise BadInput(
-                f"'{shorten(text)}' is not a price of some servers",
-                field="price",
-                fix="Such as gpu=L4:0.80 (a label of theirs), or http://gpu2:8000:0.80.",
-            )
-        made.append(PriceOf(label.strip(), value.strip(), require_positive("price", usd) * gpus))
-    return tuple(made)
+            fix = "Such as gpu=L4:0.80 (a label of theirs), or http://gpu2:8000:0.80."
+            raise BadInput(f"'{shorten(text)}' is not a price of some servers", field="price", fix=fix)
+        prices.append(PriceOf(label.strip(), value.strip(), require_positive("price", usd) * gpus))
+    return tuple(prices)
 
 
 def find_offer(text: str) -> Offer:
@@ -67,7 +63,7 @@ def find_offer(text: str) -> Offer:
     if not sign or not provider or not instance:
         raise BadInput(f"'{shorten(text)}' names no offer", field="offer", fix="Such as aws:p5.48xlarge.")
     sold = select_offers(load_offers(), provider=provider)
-    named = [each for each in sold if each.instance.lower() == instance.lower()]
+    named = [offer for offer in sold if offer.instance.lower() == instance.lower()]
     if not named:
-        raise UnknownName("instance", instance, {each.instance for each in sold}, fix="See: tokonomics offers")
+        raise UnknownName("instance", instance, {offer.instance for offer in sold}, fix="See: tokonomics offers")
     return cheapest_offer(named[0].gpu, named[0].gpus, offers=named)

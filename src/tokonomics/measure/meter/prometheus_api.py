@@ -7,7 +7,7 @@ where a plain instant query would put the time of the query beside a number that
 import asyncio
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlunsplit
 
@@ -16,11 +16,12 @@ import aiohttp
 from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.addresses import shown_address, split_address
 from tokonomics.measure.meter.readings import Missed
+from tokonomics.measure.meter.scrape import SET_AUTHORIZATION
 
 MAX_ANSWER_BYTES = 100_000_000
 """A choice: ten minutes of a thousand replicas, 15 series each, scraped every 15 s are 600,000 samples, 20 MB of JSON.
 
-What is more is asked for in smaller pieces.
+More is asked for in smaller pieces.
 """
 
 
@@ -52,9 +53,8 @@ class PrometheusApi:
     def __init__(self, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> None:
         parts = split_address(url)
         if parts is None:
-            raise BadInput(
-                "is no address of a Prometheus", field="prometheus", fix="Write such as http://localhost:9090."
-            )
+            fix = "Write such as http://localhost:9090."
+            raise BadInput("is not the address of a Prometheus", field="prometheus", fix=fix)
         # People paste the address of a page; the API lies beside it.
         path = parts.path.rstrip("/").removesuffix("/api/v1/query").removesuffix("/graph").removesuffix("/query")
         address = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
@@ -68,26 +68,26 @@ class PrometheusApi:
         """Samples of the series selected in the ``window_s`` before ``until_s``."""
         query = f"{selector}[{max(1, math.ceil(window_s * 1000))}ms]"
         result, warnings = await self._query(session, query, until_s, "matrix")
-        return QueryAnswer([Series(self._labels(each, named=True), self._samples(each)) for each in result], warnings)
+        return QueryAnswer([Series(self._labels(line, named=True), self._samples(line)) for line in result], warnings)
 
     async def living(self, session: aiohttp.ClientSession, selector: str, at_s: float) -> list[Mapping[str, str]]:
         """Labels of the series that are not stale: those of a target that is gone end with its next missed scrape."""
         result, _ = await self._query(session, selector, at_s, "vector")
-        return [self._labels(each) for each in result]
+        return [self._labels(series) for series in result]
 
     async def _query(
         self, session: aiohttp.ClientSession, query: str, at_s: float, kind: str
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        status, body = await self._ask(session, {"query": query, "time": f"{at_s:.3f}"})
-        data = self._checked(status, body)
-        if data["data"].get("resultType") != kind:
-            other = shorten(str(data["data"].get("resultType")))
+        answer = self._checked(*await self._ask(session, {"query": query, "time": f"{at_s:.3f}"}))
+        data, warnings = answer["data"], answer.get("warnings")
+        if data.get("resultType") != kind:
+            other = shorten(str(data.get("resultType")))
             raise self._not_prometheus(f"it answered with a {other} where a {kind} was due")
-        warnings = data["warnings"] if isinstance(data.get("warnings"), list) else []
-        return data["data"]["result"], [shorten(str(warning), 300) for warning in warnings]
+        said = warnings if isinstance(warnings, list) else []
+        return data["result"], [shorten(str(warning), 300) for warning in said]
 
     def _labels(self, series: object, named: bool = False) -> Mapping[str, str]:
-        """What a series is called; half a character, which JSON can hold and no book or screen, is replaced."""
+        """The labels of a series; half a character, which JSON can hold and no book or screen, is replaced."""
         labels = series.get("metric") if isinstance(series, dict) else None
         if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
             raise self._not_prometheus("a series in its answer has no labels")
@@ -96,10 +96,12 @@ class PrometheusApi:
         return {_whole_characters(name): _whole_characters(value) for name, value in labels.items()}
 
     def _samples(self, series: Mapping[str, Any]) -> list[tuple[float, float]]:
+        """Its samples; NaN and infinity are no counts and left out."""
         try:
-            return list(_numbers(series.get("values", ())))
+            samples = [(float(at), float(text)) for at, text in series.get("values", ())]
         except (TypeError, ValueError, OverflowError):
             raise self._not_prometheus("a sample in its answer is no pair of a time and a number") from None
+        return [(at, value) for at, value in samples if math.isfinite(at) and math.isfinite(value)]
 
     async def _ask(self, session: aiohttp.ClientSession, form: dict[str, str]) -> tuple[int, bytes]:
         """POST, since a list of names outgrows an address; some proxies in front of it only let GET pass."""
@@ -129,49 +131,31 @@ class PrometheusApi:
     def _checked(self, status: int, body: bytes) -> dict[str, Any]:
         """The answer's document; what the server itself says is wrong is passed on."""
         try:
-            data = json.loads(body)
+            answer = json.loads(body)
         except (ValueError, RecursionError):
-            data = None
-        if not isinstance(data, dict) or data.get("status") not in ("success", "error"):
+            answer = None
+        if not isinstance(answer, dict) or answer.get("status") not in ("success", "error"):
             if status in (401, 403):
-                raise BadInput(
-                    f"refuses us: status {status}",
-                    where=self.shown,
-                    fix="Set TOKONOMICS_METER_AUTHORIZATION, such as 'Bearer …'.",
-                )
+                raise BadInput(f"refuses us: status {status}", where=self.shown, fix=SET_AUTHORIZATION)
+            opening = shorten(" ".join(body[:400].decode(errors="replace").split()), 80)
             if status >= 500:
-                raise PrometheusAway(f"answered status {status}: {_opening(body)}", where=self.shown)
-            raise self._not_prometheus(f"status {status}: {_opening(body)}")
-        if data["status"] == "error" or status != 200:
-            said = shorten(str(data.get("error") or data.get("errorType") or "no reason given"), 300)
+                raise PrometheusAway(f"answered status {status}: '{opening}'", where=self.shown)
+            raise self._not_prometheus(f"status {status}: '{opening}'")
+        if answer["status"] == "error" or status != 200:
+            said = shorten(str(answer.get("error") or answer.get("errorType") or "no reason given"), 300)
             if "too many samples" in said:
                 raise TooManySamples(f"says: {said}", where=self.shown)
             if status >= 500 and status != 501:
                 raise PrometheusAway(f"answered status {status}: {said}", where=self.shown)
             raise BadInput(f"refuses the query: {said}", where=self.shown, fix=f"Check {option('query')}.")
-        if not isinstance(data.get("data"), dict) or not isinstance(data["data"].get("result"), list):
+        if not isinstance(answer.get("data"), dict) or not isinstance(answer["data"].get("result"), list):
             raise self._not_prometheus("its answer has no data")
-        return data
+        return answer
 
     def _not_prometheus(self, why: str) -> BadInput:
-        return BadInput(
-            f"is not a Prometheus: {why}",
-            where=self.shown,
-            fix="Expected the address under which /api/v1/query answers, such as http://localhost:9090.",
-        )
-
-
-def _numbers(values: Iterable[tuple[float, str]]) -> Iterable[tuple[float, float]]:
-    """NaN and infinity are no counts: a sample that is one is as good as not there."""
-    for at, text in values:
-        when, value = float(at), float(text)
-        if math.isfinite(value) and math.isfinite(when):
-            yield when, value
+        fix = "Expected the address under which /api/v1/query answers, such as http://localhost:9090."
+        return BadInput(f"is not a Prometheus: {why}", where=self.shown, fix=fix)
 
 
 def _whole_characters(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-def _opening(body: bytes) -> str:
-    return f"'{shorten(' '.join(body[:400].decode(errors='replace').split()), 80)}'"

@@ -1,4 +1,4 @@
-"""What did every replica count, according to the Prometheus that scrapes them already?
+"""What every replica counted, and what its GPUs draw, according to the Prometheus that scrapes them already.
 
 All samples of one scrape carry the same time, so samples are put back together by target and time: each group is the
 page that the engine showed then, and is read as if we had scraped it ourselves. Restarts between two of our questions
@@ -15,26 +15,24 @@ from typing import NamedTuple
 
 import aiohttp
 
-from tokonomics.errors import BadInput, option
-from tokonomics.measure.meter.engines import STARTED, WANTED, readings_of, supported
-from tokonomics.measure.meter.pages import Sample
+from tokonomics.errors import BadInput, TokonomicsError, option
+from tokonomics.measure.meter.engines import STARTED, SUPPORTED, WANTED, Sample, readings_of
+from tokonomics.measure.meter.gpu import DCGM_NAMES, dcgm_readings
 from tokonomics.measure.meter.prometheus_api import PrometheusApi, Series, TooManySamples
-from tokonomics.measure.meter.readings import Missed, Reading
+from tokonomics.measure.meter.readings import GpuReading, Missed, Reading
 from tokonomics.measure.meter.scrape import authorization
 from tokonomics.measure.meter.targets import TARGET_LABELS, TargetKey, TargetNames, refuse_two_scrapers, target_of
 
 PLACE_LABELS = (*TARGET_LABELS, "endpoint", "service", "node", "prometheus", "prometheus_replica")
 """Of the scrape and not of the engine: kept with the reading, to group by."""
 
-LATEST_WINDOW_S = 300.0
-"""How far back the newest scrape is looked for: Prometheus's own default lookback."""
+LATEST_WINDOW_S = 300.0  # how far back the newest scrape is looked for: Prometheus's own default lookback
 ENDED_WITHIN_S = 240.0
 """After its last scrape: Prometheus has marked the series of a target that is gone, and would still show the others."""
-PIECE_S = 600.0
-"""A choice: ten minutes of 300 replicas at 15 s are 230,000 samples, 10 MB of JSON."""
+PIECE_S = 600.0  # a choice: ten minutes of 300 replicas at 15 s are 230,000 samples, 10 MB of JSON
 _SMALLEST_PIECE_S = 10.0
-_OVERLAP_S = 60.0
-"""Read again at each question: samples that reach a central store by remote write come some seconds late."""
+_OVERLAP_S = 60.0  # read again at each question: samples that come by remote write are some seconds late
+NEWEST_WITHIN_S = 120.0  # a GPU without a newer sample is gone: exporters are scraped every 15 to 60 s
 
 
 class Scrape(NamedTuple):
@@ -68,9 +66,8 @@ class PrometheusSource:
         known: Iterable[Reading] = (),
     ) -> None:
         self.api = PrometheusApi(url, headers=authorization() if headers is None else headers, timeout_s=timeout_s)
-        self.match = _matchers(match or "")
-        self.warnings: list[str] = []
-        """What the server warned of at the last read, such as stores that did not answer."""
+        self.name, self.match = self.api.shown, _matchers(match)
+        self.warnings: Sequence[str] = ()  # of the server at the last read, such as stores that did not answer
         self._keep = (*PLACE_LABELS, *keep_labels)
         self._clock = clock
         self._jobs: set[str] = set()
@@ -81,11 +78,12 @@ class PrometheusSource:
         self._read_until_s: float | None = None
         self._knows_any = False
         for reading in known:
-            self._remember(reading)
-
-    @property
-    def name(self) -> str:
-        return self.api.shown
+            target = target_of(reading.labels)
+            self._knows_any = True
+            self._jobs.add(reading.labels.get("job", ""))
+            self._names.keep(target, reading.target)
+            self._newest[target] = [*self._newest.get(target, ()), reading]
+            self._seen_until[target] = max(reading.at, self._seen_until.get(target, 0.0))
 
     async def read(self) -> Sequence[Reading]:
         """Every scrape since the last call, oldest first; at the first call only the newest of each target.
@@ -141,15 +139,14 @@ class PrometheusSource:
                 scrapes = await self._scrapes(session, end_s - start_s, end_s)
             except TooManySamples as error:
                 if piece_s / 2 < _SMALLEST_PIECE_S:
-                    raise BadInput(
-                        error.what, where=error.where, fix=f"Choose fewer targets: {option('query')}."
-                    ) from None
+                    fix = f"Choose fewer targets: {option('query')}."
+                    raise BadInput(error.what, where=error.where, fix=fix) from None
                 piece_s /= 2
                 continue
             yield end_s, scrapes
             start_s = end_s
 
-    def _reported(self, scrapes: Iterable[Scrape], living: Collection[TargetKey] | None, at_s: float) -> list[Reading]:
+    def _reported(self, scrapes: Iterable[Scrape], living: Container[TargetKey] | None, at_s: float) -> list[Reading]:
         """What is new, after what is still there as it was."""
         new = self._unseen(scrapes)
         came = {(reading.target, reading.model) for reading in new}
@@ -159,9 +156,12 @@ class PrometheusSource:
             within_s = ENDED_WITHIN_S if self._keeps_up else LATEST_WINDOW_S
             lately = {target for target, at in self._seen_until.items() if at >= at_s - within_s}
             living = self._seen_until.keys() - lately if self._keeps_up else lately
-        self._forget_all_but(living, before=at_s - _OVERLAP_S)
-        again = [each for last in self._newest.values() for each in last if (each.target, each.model) not in came]
-        return [*again, *new]
+        # Targets that are gone are not reported again; their times are kept while the overlap can bring them back.
+        self._newest = {target: last for target, last in self._newest.items() if target in living}
+        kept_from = at_s - _OVERLAP_S
+        self._seen_until = {key: at for key, at in self._seen_until.items() if key in living or at >= kept_from}
+        last = [reading for readings in self._newest.values() for reading in readings]
+        return [*(reading for reading in last if (reading.target, reading.model) not in came), *new]
 
     async def _scrapes(self, session: aiohttp.ClientSession, window_s: float, until_s: float) -> list[Scrape]:
         """Pages of the engines, and what carries the labels of a target alone.
@@ -170,7 +170,7 @@ class PrometheusSource:
         scraped has it.
         """
         engines = await self.api.raw_samples(session, _selector(WANTED - {STARTED}, self.match), window_s, until_s)
-        self.warnings = list(engines.warnings)
+        self.warnings = engines.warnings
         if not engines.series:
             return []
         jobs = {series.labels.get("job", "") for series in engines.series}
@@ -181,24 +181,14 @@ class PrometheusSource:
         self._names.learn((scrape.target, scrape.at) for scrape in scrapes)
         return scrapes
 
-    async def _living(self, session: aiohttp.ClientSession, at_s: float) -> set[TargetKey] | None:
+    async def _living(self, session: aiohttp.ClientSession, at_s: float) -> Collection[TargetKey] | None:
         """Targets that Prometheus still knows, whether they answer or not; None if it scraped nothing at all."""
         selector = _selector(("up",), _among(self._jobs))
-        living = (
-            {target_of(labels) for labels in await self.api.living(session, selector, at_s)} if self._jobs else set()
-        )
-        if not living and not await self.api.living(session, "count(up)", at_s):
+        up = await self.api.living(session, selector, at_s) if self._jobs else ()
+        if not up and not await self.api.living(session, "count(up)", at_s):
             return None
         self._keeps_up = True
-        return living
-
-    def _remember(self, reading: Reading) -> None:
-        target = target_of(reading.labels)
-        self._knows_any = True
-        self._jobs.add(reading.labels.get("job", ""))
-        self._names.keep(target, reading.target)
-        self._newest[target] = [*self._newest.get(target, ()), reading]
-        self._seen_until[target] = max(reading.at, self._seen_until.get(target, 0.0))
+        return {target_of(labels) for labels in up}
 
     def _unseen(self, scrapes: Iterable[Scrape]) -> list[Reading]:
         readings: list[Reading] = []
@@ -211,29 +201,47 @@ class PrometheusSource:
                 page = readings_of(scrape.samples, name, scrape.at, scrape.labels)
             except Missed as error:
                 # One server that cannot be read must not hide the others.
-                self.warnings.append(f"{name}: {error.what}")
+                self.warnings = [*self.warnings, f"{name}: {error.what}"]
                 continue
             self._newest[scrape.target] = page
             readings += page
         return readings
 
-    def _forget_all_but(self, living: Container[TargetKey], before: float) -> None:
-        """Targets that are gone are not reported again; their times are kept while the overlap can bring them back."""
-        self._newest = {target: last for target, last in self._newest.items() if target in living}
-        self._seen_until = {key: at for key, at in self._seen_until.items() if key in living or at >= before}
-
     def _nothing(self, window_s: float) -> BadInput:
-        looked_for = f" with {self.match}" if self.match else ""
-        return BadInput(
-            f"has no sample of an engine in {window_s:,.0f} s{looked_for}; looked for {', '.join(_TELLING)}",
-            where=self.api.shown,
-            fix=f"Is the engine scraped, and told to count? Supported: {supported()}.",
-        )
+        match = f" with {self.match}" if self.match else ""
+        counters = (name for name in WANTED if "generat" in name or "predicted_total" in name)
+        looked_for = ", ".join(sorted(name for name in counters if not name.endswith("_created")))
+        said = f"has no sample of an engine in {window_s:,.0f} s{match}; looked for {looked_for}"
+        fix = f"Is the engine scraped, and told to count? Supported: {SUPPORTED}."
+        return BadInput(said, where=self.api.shown, fix=fix)
 
 
-_TELLING = sorted(
-    name for name in WANTED if ("generat" in name or "predicted_total" in name) and not name.endswith("_created")
-)
+class PrometheusGpuSource:
+    """The GPUs of a fleet whose DCGM exporters a Prometheus scrapes; ``why`` says why the last reading gave none."""
+
+    def __init__(
+        self, url: str, match: str | None = None, timeout_s: float = 30.0, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.why: str | None = None
+        self._api = PrometheusApi(url, headers=authorization(), timeout_s=timeout_s)
+        self._selector = selector_of(DCGM_NAMES, match)
+        self._clock = clock
+
+    async def gpus(self) -> Sequence[GpuReading]:
+        """The newest sample of each series; the time of all of them is that of the newest."""
+        self.why = None
+        try:
+            async with aiohttp.ClientSession() as session:
+                answer = await self._api.raw_samples(session, self._selector, NEWEST_WITHIN_S, self._clock())
+        except TokonomicsError as error:
+            self.why = str(error)
+            return []
+        newest = [(series.labels, series.samples[-1]) for series in answer.series if series.samples]
+        if not newest:
+            self.why = f"{self._api.shown}: no GPU of a DCGM exporter in the last {NEWEST_WITHIN_S:g} s"
+            return []
+        at = max(sample_at for _, (sample_at, _) in newest)
+        return dcgm_readings(((labels["__name__"], labels, value) for labels, (_, value) in newest), at)
 
 
 def scrapes_of(
@@ -266,7 +274,7 @@ def scrapes_of(
 
 def selector_of(names: Iterable[str], match: str | None) -> str:
     """A selector for these names, with a user's matchers checked."""
-    return _selector(names, _matchers(match or ""))
+    return _selector(names, _matchers(match))
 
 
 def _selector(names: Iterable[str], match: str) -> str:
@@ -280,14 +288,11 @@ def _among(jobs: Iterable[str]) -> str:
     return 'job=~"' + literal.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _matchers(match: str) -> str:
+def _matchers(match: str | None) -> str:
     """``namespace="prod", job=~"vllm.*"``, with or without braces."""
-    bare = match.strip().removeprefix("{").removesuffix("}").strip().strip(",")
+    bare = (match or "").strip().removeprefix("{").removesuffix("}").strip().strip(",")
     before_values = bare.split('"')[0].split("'")[0]
     if bare and (not any(sign in before_values for sign in ("=", "!~")) or set(before_values) & set("[](){}")):
-        raise BadInput(
-            "is not a list of label matchers",
-            field="query",
-            fix='Write such as namespace="prod",job=~"vllm.*"; which metrics are read is decided here.',
-        )
+        fix = 'Write such as namespace="prod",job=~"vllm.*"; which metrics are read is decided here.'
+        raise BadInput("is not a list of label matchers", field="query", fix=fix)
     return bare

@@ -1,10 +1,11 @@
-"""What the meter reads: counters of serving engines brought to the same words, and what GPUs say of themselves.
+"""What the meter reads: counters of serving engines in common words, what GPUs report, and the time.
 
 Engines disagree on what "prompt tokens" are and count per rank or data-parallel engine, so a reading keeps every
-series of a kind on its own: only the increases of single series may be added up, since each can start from zero
-on its own. A source is anything that can be asked for readings: an engine's address, or a Prometheus server.
+series of a kind apart: only the increases of single series may be added up, since each can restart from zero. A source
+is anything that can be asked for readings: an engine's address, or a Prometheus server.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,59 +20,41 @@ from tokonomics.types import Noun
 class Counted(StrEnum):
     """What is counted up over the life of a process; values of all series of a kind add up."""
 
-    input_total = "input_total"
-    """Prompt tokens, those found in a cache included."""
-    input_cached = "input_cached"
-    """Of them, not computed again."""
+    input_total = "input_total"  # prompt tokens, those found in a cache included
+    input_cached = "input_cached"  # of them, not computed again
     output = "output"
-    answered = "answered"
-    """Requests that ended well."""
-    failed = "failed"
-    """Requests that ended in an error, or were given up."""
-    preempted = "preempted"
-    """Times that a request lost its place and must compute again."""
-    work = "work"
-    """Steps, seconds or tokens that move whenever the engine does anything: only whether it moves matters."""
-    idle_s = "idle_s"
-    """Seconds without work, by the engine's own account."""
+    answered = "answered"  # requests that ended well
+    failed = "failed"  # requests that ended in an error, or were given up
+    preempted = "preempted"  # times that a request lost its place and must compute again
+    work = "work"  # steps, seconds or tokens that move whenever the engine does anything: only whether it moves matters
+    idle_s = "idle_s"  # seconds without work, by the engine's own account
     ttft_s = "ttft_s"
     ttft_count = "ttft_count"
     e2e_s = "e2e_s"
     e2e_count = "e2e_count"
 
 
-Series = Mapping[str, float]
-"""Values by the series' full name, such as ``vllm:generation_tokens_total{engine="0"}``."""
+Series = Mapping[str, float]  # values by the series' full name, such as ``vllm:generation_tokens_total{engine="0"}``
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What one model on one server had counted at an instant."""
 
-    target: str
-    """The address, or the name the source gives it; with the model, who this reading is of."""
+    target: str  # the address, or the name the source gives it; with the model, who this reading is of
     engine: str
-    model: str
-    """As the engine names it; "" where it does not."""
-    at: float
-    """Unix seconds, by the meter's clock."""
+    model: str  # as the engine names it; "" where it does not
+    at: float  # unix seconds, by the meter's clock
     counters: Mapping[Counted, Series]
-    started: float | None = None
-    """Of the process, unix seconds by the server's clock."""
-    created: Series = field(default_factory=dict)
-    """When a series was made, by its name in ``counters``: later than before means that it began again at zero."""
+    started: float | None = None  # of the process, unix seconds by the server's clock
+    created: Series = field(default_factory=dict)  # when each series was made: later than before means restarted at 0
     running: float | None = None
     waiting: float | None = None
-    kv_share: float | None = None
-    """Share of the KV cache in use, 0 to 1."""
-    lumpy: bool = False
-    """Tokens are counted only when a request ends."""
-    moves_within: bool = False
-    """A counter on the page moves while a request runs: when none has moved there was no work, whatever gauges say."""
-    tells_idle: bool = True
-    """False: nothing on the page moves or shows while a long request runs, so silence is not idleness."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Of the target, to group by: pod, namespace, tenant, team."""
+    kv_share: float | None = None  # share of the KV cache in use, 0 to 1
+    lumpy: bool = False  # tokens are counted only when a request ends
+    moves_within: bool = False  # a counter moves while a request runs: none moved means no work, whatever gauges say
+    tells_idle: bool = True  # False: nothing on the page moves while a long request runs, so silence is not idleness
+    labels: Mapping[str, str] = field(default_factory=dict)  # of the target, to group by: pod, namespace, tenant, team
 
     def total(self, kind: Counted) -> float:
         return sum(self.counters.get(kind, {}).values())
@@ -83,18 +66,14 @@ class GpuReading(Noun):
     uuid: str
     name: str
     at: float = Field(exclude=True)
-    utilization: float | None = None
-    """Share of the time in which any kernel ran, 0 to 1: decode at batch 1 reads about 1."""
+    utilization: float | None = None  # share of the time in which any kernel ran: decode at batch 1 reads about 1
     power_w: float | None = None
-    energy_j: float | None = None
-    """Cumulative; starts again with the driver or the machine."""
+    energy_j: float | None = None  # cumulative; starts again with the driver or the machine
     memory_used_bytes: float | None = None
     memory_total_bytes: float | None = None
-    dram_active: float | None = None
-    """Share of the memory bandwidth in use, 0 to 1."""
+    dram_active: float | None = None  # share of the memory bandwidth in use, 0 to 1
     tensor_active: float | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Such as hostname, pod, namespace."""
+    labels: dict[str, str] = Field(default_factory=dict)  # such as hostname, pod, namespace
 
 
 class Missed(TokonomicsError):
@@ -102,23 +81,10 @@ class Missed(TokonomicsError):
 
 
 class Source(Protocol):
-    """Where readings come from."""
-
-    @property
-    def name(self) -> str:
-        """For messages; of an engine's address also the target of its readings."""
-
-    @property
-    def discovers(self) -> bool:
-        """Whether targets come and go by themselves: one that is not reported any more is not paid for any more."""
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Of its one target, to group and price by; none where it discovers, since each reading has its own."""
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """What was odd about the last reading."""
+    name: str  # for messages; of an engine's address also the target of its readings
+    discovers: bool  # targets come and go by themselves: one that is not reported any more is not paid for any more
+    labels: Mapping[str, str]  # of its one target, to group and price by; empty where it discovers
+    warnings: Sequence[str]  # what was odd about the last reading
 
     async def read(self) -> Sequence[Reading]:
         """All there is now; raises ``Missed`` when nothing can be had.
@@ -128,11 +94,27 @@ class Source(Protocol):
 
 
 class GpuSource(Protocol):
-    """Where GPU readings come from."""
-
-    @property
-    def why(self) -> str | None:
-        """Why the last reading gave nothing."""
+    why: str | None  # why the last reading gave nothing
 
     async def gpus(self) -> Sequence[GpuReading]:
         """All there are now; none where none can be had."""
+
+
+class Clock(Protocol):
+    """Two clocks: one that labels and may jump, and one that measures durations."""
+
+    def wall(self) -> float:
+        """Unix seconds."""
+
+    def steady(self) -> float:
+        """Seconds since some instant; never goes back."""
+
+
+class SystemClock:
+    def wall(self) -> float:
+        return time.time()
+
+    def steady(self) -> float:
+        # Linux alone has a clock that neither jumps nor stops while the machine sleeps.
+        boottime = getattr(time, "CLOCK_BOOTTIME", None)
+        return time.clock_gettime(boottime) if boottime is not None else time.monotonic()

@@ -10,20 +10,16 @@ NAMES = ("tokonomics-dashboard.json", "tokonomics-rules.yml", "prometheus-scrape
 
 
 def text_of(name: str) -> str:
-    """One of the files, as shipped."""
     return files("tokonomics.measure.meter").joinpath("files", name).read_text(encoding="utf-8")
 
 
 def write_files(directory: Path, overwrite: bool = False) -> list[Path]:
     """Write them all; a file of that name with other content, such as changed thresholds, is kept unless told."""
     kept = [name for name in NAMES if _differs(directory / name)]
-    if kept and not overwrite:
-        raise BadInput(
-            f"{', '.join(kept)} there differs from what we ship",
-            where=shorten(str(directory)),
-            fix=f"Give {option('overwrite')} to replace what you changed, or another directory.",
-        )
     where = shorten(str(directory))
+    if kept and not overwrite:
+        fix = f"Give {option('overwrite')} to replace what you changed, or another directory."
+        raise BadInput(f"{', '.join(kept)} there differs from what we ship", where=where, fix=fix)
     make_folder(directory, where)
     for name in NAMES:
         write_text(directory / name, text_of(name), where)

@@ -1,7 +1,7 @@
-"""Reads an engine's own metrics page over HTTP.
+"""Readings from an engine's own metrics page, over HTTP.
 
-A page that is late, too large, cut off, of another kind or an error is a reading that did not come: it is said and
-counted, and the next one is tried as if nothing had been. The path is found once: as given, or where engines have it.
+A page that is late, too large, cut off, of another kind or an error is a missed reading: it is reported and counted,
+and the next one is tried as usual. The path is found once: as given, or where engines have it.
 """
 
 import asyncio
@@ -15,43 +15,34 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.measure.addresses import host_of, split_address
-from tokonomics.measure.meter.engines import ENGINES, FINDER, STARTED, UnknownEngine, created_names, readings_of
-from tokonomics.measure.meter.pages import finder, prefixes_of, samples_of
-from tokonomics.measure.meter.readings import Missed, Reading
+from tokonomics.measure.meter import engines
+from tokonomics.measure.meter.readings import Clock, Missed, Reading
 
 if TYPE_CHECKING:
     import aiohttp
 
-    from tokonomics.measure.meter.clocks import Clock
-
-MOST_BYTES = 20_000_000
-"""A vLLM page has 50 KB; of a large data-parallel server perhaps a hundred times that."""
+MOST_BYTES = 20_000_000  # a vLLM page has 50 KB; of a large data-parallel server perhaps a hundred times that
 TIMEOUT_S = 10.0
-CONNECT_S = 3.0
-"""A host that is there accepts within milliseconds; one that is not must not hold a place for long."""
-AT_ONCE = 64
-"""Pages read at the same time: a choice, so that a thousand servers do not open a thousand connections."""
+CONNECT_S = 3.0  # a host that is there accepts within milliseconds; one that is not must not hold a place for long
+AT_ONCE = 64  # pages read at the same time: a choice, so that a thousand servers do not open a thousand connections
 _ASK_MODEL_TIMES = 3
 _PATHS = ("/metrics", "/prometheus/metrics")
+_AUTHORIZATION = "TOKONOMICS_METER_AUTHORIZATION"
+SET_AUTHORIZATION = f"Set {_AUTHORIZATION}, such as 'Bearer …'."
 
 
 def address_of(text: str) -> str:
-    """A server's address as the meter writes it, or a complaint."""
+    """A server's address as the meter writes it."""
     parts = split_address(text if "://" in text else f"http://{text.strip()}")
     if parts is None:
         raise BadInput(f"'{shorten(text)}' is not an address", where="URL", fix="Such as http://localhost:8000")
     if parts.username or parts.password:
-        raise BadInput(
-            "an address with a password would be written to the ledger",
-            where="URL",
-            fix="Set TOKONOMICS_METER_AUTHORIZATION to the header's value instead.",
-        )
+        fix = f"Set {_AUTHORIZATION} to the header's value instead."
+        raise BadInput("an address with a password would be written to the ledger", where="URL", fix=fix)
     if parts.query:
-        raise BadInput(
-            "an address with a query would be written to the ledger, and may hold a key",
-            where="URL",
-            fix="Leave out what follows the question mark; a key goes into TOKONOMICS_METER_AUTHORIZATION.",
-        )
+        fix = f"Leave out what follows the question mark; a key goes into {_AUTHORIZATION}."
+        said = "an address with a query would be written to the ledger, and may hold a key"
+        raise BadInput(said, where="URL", fix=fix)
     path = parts.path.rstrip("/")
     for ending in ("/v1", *reversed(_PATHS)):
         # One server must have one name, or its tokens would count twice.
@@ -63,13 +54,11 @@ def address_of(text: str) -> str:
 
 def authorization() -> dict[str, str]:
     """The header that a server may want; from the environment alone, so that it is in no list of processes."""
-    value = os.environ.get("TOKONOMICS_METER_AUTHORIZATION")
+    value = os.environ.get(_AUTHORIZATION)
     return {"Authorization": value} if value else {}
 
 
 class EngineSource:
-    """One engine's address."""
-
     discovers = False
     warnings: Sequence[str] = ()
 
@@ -77,17 +66,14 @@ class EngineSource:
         self,
         address: str,
         session: "aiohttp.ClientSession",
-        clock: "Clock",
+        clock: Clock,
         labels: Mapping[str, str] | None = None,
         at_once: asyncio.Semaphore | None = None,
     ) -> None:
-        self.name = address
-        self._session = session
-        self._clock = clock
-        self.labels = labels or {}
+        self.name, self.labels, self._session, self._clock = address, labels or {}, session, clock
         self._at_once = at_once or asyncio.Semaphore(AT_ONCE)
         self._page: str | None = None
-        self._finder: re.Pattern[str] = FINDER
+        self._finder: re.Pattern[str] = engines.FINDER
         self._model, self._asked_model = "", 0
 
     async def read(self) -> Sequence[Reading]:
@@ -101,7 +87,7 @@ class EngineSource:
             return [replace(readings[0], model=self._model)]
 
     async def _first(self) -> Sequence[Reading]:
-        """Try the places where a page can be; the first that is an engine's is kept."""
+        """The readings of the first place where an engine has its page; the place is kept."""
         pages = [f"{self.name}{path}" for path in _PATHS] + ([self.name] if urlsplit(self.name).path else [])
         misses: list[Missed] = []
         for page in pages:
@@ -113,11 +99,10 @@ class EngineSource:
                     break
                 continue
             self._page = page
-            words = next(engine for engine in ENGINES if engine.name == readings[0].engine)
-            names = {pick.name for pick in words.picks()}
-            self._finder = finder(names | created_names(names))
+            words = [engine for engine in engines.ENGINES if engine.name == readings[0].engine]
+            self._finder = engines.finder(engines.wanted_names(words))
             return readings
-        raise next((miss for miss in misses if isinstance(miss, UnknownEngine)), misses[0])
+        raise next((miss for miss in misses if isinstance(miss, engines.UnknownEngine)), misses[0])
 
     async def _ask_model(self) -> str:
         """The name of the only model of a server whose metrics do not say it."""
@@ -129,13 +114,13 @@ class EngineSource:
             return ""
 
     def _readings(self, page: str) -> Sequence[Reading]:
-        samples = samples_of(page, self._finder)
-        if self._finder is not FINDER and all(sample.name == STARTED for sample in samples):
+        samples = engines.samples_of(page, self._finder)
+        if self._finder is not engines.FINDER and all(sample.name == engines.STARTED for sample in samples):
             # Another engine has come to this address; when a process started, any page may tell.
-            self._finder = FINDER
-            samples = samples_of(page, FINDER)
-        found = () if samples else prefixes_of(page[:20_000])
-        readings = readings_of(samples, self.name, self._clock.wall(), self.labels, found)
+            self._finder = engines.FINDER
+            samples = engines.samples_of(page, engines.FINDER)
+        found = () if samples else engines.prefixes_of(page[:20_000])
+        readings = engines.readings_of(samples, self.name, self._clock.wall(), self.labels, found)
         if not readings:
             raise Missed("the page has no figures of the engine yet")
         return readings
@@ -170,9 +155,6 @@ class EngineSource:
 
 def _switches(status: int) -> str | None:
     if status in (401, 403):
-        return "Set TOKONOMICS_METER_AUTHORIZATION, such as 'Bearer …'."
-    if status in (404, 501):
-        return "Its metrics may be off: " + "; ".join(
-            f"{words.name}: {words.switch}" for words in ENGINES if "on" not in words.switch.split()
-        )
-    return None
+        return SET_AUTHORIZATION
+    off = [f"{words.name}: {words.switch}" for words in engines.ENGINES if "on" not in words.switch.split()]
+    return f"Its metrics may be off: {'; '.join(off)}" if status in (404, 501) else None

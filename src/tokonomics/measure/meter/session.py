@@ -14,10 +14,10 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.clocks import Clock, SystemClock
+from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.meter import Meter
-from tokonomics.measure.meter.readings import GpuSource, Source
+from tokonomics.measure.meter.readings import Clock, GpuSource, Source, SystemClock
 from tokonomics.measure.meter.scrape import AT_ONCE, EngineSource, address_of, authorization
 from tokonomics.measure.meter.state import MeterState, Planned
 from tokonomics.units import plural
@@ -27,35 +27,26 @@ if TYPE_CHECKING:
     from tokonomics.measure.meter.prometheus_source import PrometheusSource
 
 Show = Callable[[MeterState], None]
-_LAST_MINUTES_S = 600.0
-"""Not all servers were scraped at the same time: read again what may be new of some; the book leaves the rest out."""
-_SAY_EVERY_S = 6 * 3600.0
-"""Of the past, how much is read between two lines that say so: 28 of them for a week."""
+_LAST_MINUTES_S = 600.0  # read again: not all servers were scraped at once; the ledger leaves out what it has
+_SAY_EVERY_S = 6 * 3600.0  # of the past, how much is read between two lines that say so: 28 of them for a week
 
 
 @dataclass(frozen=True)
 class MeterSettings:
-    """What to meter, and how."""
-
     urls: Sequence[str]
     usd_per_hour: "float | Prices"
     price_from: str
     every_s: float = 15.0
-    beats: int | None = None
-    """Intervals after which it ends; None: when it is told to."""
+    beats: int | None = None  # intervals after which it ends; None: when it is told to
     labels: Mapping[str, str] = field(default_factory=dict)
     planned: Planned | None = None
     from_now: bool = False
-    prometheus: str | None = None
-    """The address of one that scrapes engines already."""
-    match: str | None = None
-    """Of its series: label matchers."""
+    prometheus: str | None = None  # the address of one that scrapes engines already
+    match: str | None = None  # of its series: label matchers
     keep_labels: Sequence[str] = ()
-    since: float | None = None
-    """Unix seconds: read its past from here on first."""
+    since: float | None = None  # unix seconds: read its past from here on first
     gpus: GpuSource | None = None
-    listen: tuple[str, int] | None = None
-    """Where our own metrics are served."""
+    listen: tuple[str, int] | None = None  # where our own metrics are served
     gpus_per_server: int = 1
     price_date: date | None = None
     usd_per_kwh: float | None = None
@@ -81,29 +72,22 @@ async def _run(
     if not addresses and asked.prometheus is None:
         raise BadInput("no server is given", where="URL", fix="Such as: tokonomics meter http://localhost:8000")
     # No limit here: waiting for a place would count against the time that a server has to answer.
-    connector, at_once = (
-        aiohttp.TCPConnector(limit=0, keepalive_timeout=max(15.0, 2 * asked.every_s)),
-        asyncio.Semaphore(AT_ONCE),
-    )
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=max(15.0, 2 * asked.every_s))
+    at_once = asyncio.Semaphore(AT_ONCE)
     async with aiohttp.ClientSession(connector=connector, headers=authorization()) as session:
         sources: list[Source] = [EngineSource(address, session, clock, asked.labels, at_once) for address in addresses]
         fleet = _fleet(asked, clock, ledger)
         meter = Meter(
-            [*sources, *([fleet] if fleet else [])],
-            ledger,
-            clock,
-            asked.usd_per_hour,
-            price_from=asked.price_from,
-            every_s=asked.every_s,
-            planned=asked.planned,
-            gpus=asked.gpus,
-            usd_per_kwh=asked.usd_per_kwh,
+            [*sources, *([fleet] if fleet else [])], ledger, clock, asked.usd_per_hour, price_from=asked.price_from,
+            every_s=asked.every_s, planned=asked.planned, gpus=asked.gpus, usd_per_kwh=asked.usd_per_kwh,
             from_now=asked.from_now,
-        )
+        )  # fmt: skip
         since = _past_from(asked, ledger) if fleet is not None else None
         if fleet is not None and since is not None:
-            if (note := _booked_already(asked, ledger)) is not None:
-                say(note)
+            there = [mark for mark in _discovered(ledger) if not mark.is_gone]
+            if asked.since is not None and there:
+                # What is in the book is not booked again, nor is what came before it.
+                say(f"--since: {plural(len(there), 'server')} in the ledger go on from where they are, not from before")
             said = since
             async for at, readings in fleet.history(since, clock.wall()):
                 meter.backfill(fleet, readings, at)
@@ -120,14 +104,6 @@ def _past_from(asked: MeterSettings, ledger: Ledger) -> float | None:
         return asked.since
     booked = [mark.until for mark in _discovered(ledger)]
     return max(booked) - _LAST_MINUTES_S if booked else None
-
-
-def _booked_already(asked: MeterSettings, ledger: Ledger) -> str | None:
-    """What is in the book is not booked again, nor is what came before it."""
-    there = [mark.target for mark in _discovered(ledger) if not mark.is_gone]
-    if asked.since is None or not there:
-        return None
-    return f"--since: {plural(len(there), 'server')} in the ledger go on from where they are in it, not from before"
 
 
 def _discovered(ledger: Ledger) -> list[Mark]:
@@ -182,12 +158,11 @@ async def _beat(meter: Meter, asked: MeterSettings, show: Show, clock: Clock) ->
 def _refuse(meter: Meter) -> None:
     """An address that cannot be metered at all ends the meter before anything is in the book."""
     for name, miss in meter.unreachable().items():
-        if name in meter.unknown_engines():
+        if isinstance(miss, UnknownEngine):
             raise BadInput(miss.what, where=name, fix=miss.fix)
-    for name, miss in meter.unreachable().items():
-        if meter.has_read_any():
-            break
-        raise BadInput(miss.what, where=name, fix=miss.fix or "Is the server up, and the address right?")
+    if not meter.has_read_any():
+        for name, miss in meter.unreachable().items():
+            raise BadInput(miss.what, where=name, fix=miss.fix or "Is the server up, and the address right?")
 
 
 @contextmanager
@@ -196,11 +171,11 @@ def _told_to_stop(stop: asyncio.Event) -> Iterator[None]:
     loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
     # Outside the main thread there are no signals to be had.
     with suppress(ValueError, RuntimeError):
-        for each in signals:
-            loop.add_signal_handler(each, stop.set)
+        for number in signals:
+            loop.add_signal_handler(number, stop.set)
     try:
         yield
     finally:
         with suppress(ValueError, RuntimeError):
-            for each in signals:
-                loop.remove_signal_handler(each)
+            for number in signals:
+                loop.remove_signal_handler(number)

@@ -6,24 +6,32 @@ only where no counter moves within a request, since gauges can stay behind (vLLM
 that keeps its own idle seconds is believed within a busy stretch. Models of one server share its time as they share its
 price. What was counted over a gap is known only when the server is back: it stays with the last part of the gap, and is
 never spread.
+
+Between two readings, a series counted the difference; or, where it fell or restarted, all of the new value, as
+Prometheus' ``increase`` has it. A restart whose counter has already overtaken the old one shows in the time the process
+started or the series was created. What was counted after the last reading of the old process is lost with it. An
+address where several processes answer in turn (a load balancer) is told apart from a restart: a process that started
+while the one before was still answering did not replace it. Half a page, which has a count under a lesser name alone,
+does not count as read.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
-from tokonomics.measure.meter.increase import increases
-from tokonomics.measure.meter.readings import Counted, Reading
+from tokonomics.measure.meter.engines import PREFERENCE
+from tokonomics.measure.meter.readings import Counted, Reading, Series
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.units import SECONDS_PER_HOUR
 
-STARVED_BELOW = 0.5
-"""Of the planned batch: the planned one is a mean, so that less than it is no news (assumed)."""
+STARVED_BELOW = 0.5  # of the planned batch: the planned one is a mean, so that less than it is no news (assumed)
+
+SAME_START_S = 0.5  # start times that differ by less are the same: no engine loads a model in less
+CLOCKS_APART_S = 120.0  # between the server's clock and ours (assumed; synchronised ones differ by far less)
 
 
 class WatchedSpan(StrEnum):
-    """Who was there."""
-
     seen = "seen"
     gap = "gap"
     away = "away"
@@ -39,14 +47,10 @@ class Span:
     watched: WatchedSpan
     start: float
     seconds: float
-    usd_per_hour: float
-    """Of the server, as it was priced then."""
-    usd: float
-    """This model's part of the server's price."""
-    server_s: float
-    """Likewise of ``seconds``: a server with two models is paid for once."""
-    busy_s: float = 0.0
-    """Of ``server_s``."""
+    usd_per_hour: float  # of the server, as it was priced then
+    usd: float  # this model's part of the server's price
+    server_s: float  # likewise of ``seconds``: a server with two models is paid for once
+    busy_s: float = 0.0  # of ``server_s``
     failed_s: float = 0.0
     """Of ``busy_s``: the share of failed among all ended requests, as if each took the same. Kept as seconds, since
     shares of stretches do not add up to that of the whole."""
@@ -69,95 +73,73 @@ class Span:
 
 _COUNTS = ("input_total", "input_cached", "output", "answered", "failed", "preempted", "ttft_s", "ttft_count")
 _SHARED = ("seconds", "usd", "server_s", "busy_s", "failed_s", "running_s", "running_seen_s")
-SUMS = (*_SHARED, *_COUNTS)
-"""What is added when two stretches become one."""
+SUMS = (*_SHARED, *_COUNTS)  # what is added when two stretches become one
 
 
-def spans_between(
-    before: Mapping[str, Reading],
-    now: Sequence[Reading],
-    start: float,
-    seconds: float,
-    watched: WatchedSpan,
-    usd_per_hour: float,
-) -> list[Span]:
+class Stretch(NamedTuple):
+    """Paid time of a whole server, as its spans begin."""
+
+    watched: WatchedSpan
+    start: float
+    seconds: float
+    usd_per_hour: float
+
+
+def spans_between(before: Mapping[str, Reading], now: Sequence[Reading], stretch: Stretch) -> list[Span]:
     """The spans of a server's models up to readings that came; its price is split by the tokens of each."""
     counted = [(reading, increases(before.get(reading.model), reading)) for reading in now]
-    tokens = [each.get(Counted.input_total, 0.0) + each.get(Counted.output, 0.0) for _, each in counted]
+    tokens = [more.get(Counted.input_total, 0.0) + more.get(Counted.output, 0.0) for _, more in counted]
+    total = sum(tokens)
+    shares = [own / total if total > 0 else 1 / len(tokens) for own in tokens]
     return [
-        _span(before.get(reading.model), reading, each, start, seconds, watched, usd_per_hour, share)
-        for (reading, each), share in zip(counted, _shares(tokens), strict=True)
+        _span(before.get(reading.model), reading, more, stretch, share)
+        for (reading, more), share in zip(counted, shares, strict=True)
     ]
 
 
-def empty_spans(
-    last: Sequence[Reading], start: float, seconds: float, watched: WatchedSpan, usd_per_hour: float
-) -> list[Span]:
+def empty_spans(last: Sequence[Reading], stretch: Stretch) -> list[Span]:
     """Paid time of which nothing is known."""
-    return [
-        Span(
-            target=each.target,
-            model=each.model,
-            engine=each.engine,
-            watched=watched,
-            start=start,
-            seconds=seconds,
-            usd_per_hour=usd_per_hour,
-            usd=usd_per_hour * seconds / SECONDS_PER_HOUR / len(last),
-            server_s=seconds / len(last),
-            labels=each.labels,
-        )
-        for each in last
-    ]
+    models = len(last) or 1
+    usd, server_s = stretch.usd_per_hour * stretch.seconds / SECONDS_PER_HOUR / models, stretch.seconds / models
+    return [Span(*(*_who(reading), *stretch, usd, server_s), labels=reading.labels) for reading in last]
+
+
+def _who(reading: Reading) -> tuple[str, str, str]:
+    return reading.target, reading.model, reading.engine
 
 
 def is_busy(before: Reading | None, now: Reading, counted: Mapping[Counted, float]) -> bool:
     """Whether there was work between two readings, as far as the page can tell."""
-    if not now.tells_idle:
-        return True
-    if any(counted.get(kind, 0.0) > 0 for kind in _WORK):
+    if not now.tells_idle or any(counted.get(kind, 0.0) > 0 for kind in _WORK):
         return True
     if now.moves_within:
         return False
-    ends = (now.running, now.waiting, before.running if before else None, before.waiting if before else None)
-    return any(gauge for gauge in ends)
+    return any(gauge for reading in (now, before) if reading for gauge in (reading.running, reading.waiting))
 
 
 _WORK = (Counted.work, Counted.input_total, Counted.output, Counted.answered, Counted.failed, Counted.preempted)
 
 
 def _span(
-    before: Reading | None,
-    now: Reading,
-    counted: Mapping[Counted, float],
-    start: float,
-    seconds: float,
-    watched: WatchedSpan,
-    usd_per_hour: float,
-    share: float,
+    before: Reading | None, now: Reading, counted: Mapping[Counted, float], stretch: Stretch, share: float
 ) -> Span:
+    watched, _, seconds, usd_per_hour = stretch
     busy_s = _busy_s(before, now, counted, seconds) if watched is WatchedSpan.seen else 0.0
-    gauges = [each.running for each in (before, now) if each is not None and each.running is not None]
+    readings = (before, now) if before is not None else (now,)
+    gauges = [reading.running for reading in readings if reading.running is not None]
     known = busy_s > 0 and bool(gauges)
     failed = counted.get(Counted.failed, 0.0)
     ended = counted.get(Counted.answered, 0.0) + failed
+    usd, server_s = usd_per_hour * seconds / SECONDS_PER_HOUR * share, seconds * share
     return Span(
-        target=now.target,
-        model=now.model,
-        engine=now.engine,
-        watched=watched,
-        start=start,
-        seconds=seconds,
-        usd_per_hour=usd_per_hour,
-        usd=usd_per_hour * seconds / SECONDS_PER_HOUR * share,
-        server_s=seconds * share,
+        *(*_who(now), *stretch, usd, server_s),
         busy_s=busy_s * share,
         failed_s=busy_s * share * failed / ended if ended > 0 else 0.0,
         # A gauge read at random times has the mean of the whole stretch, so it weighs with all of it.
         running_s=sum(gauges) / len(gauges) * seconds if known else 0.0,
         running_seen_s=busy_s * share if known else 0.0,
         labels=now.labels,
-        **{name: counted.get(Counted(name), 0.0) for name in _COUNTS},
+        **{name: counted.get(Counted(name), 0.0) for name in _COUNTS},  # type: ignore[arg-type]
     )
 
 
@@ -170,12 +152,6 @@ def _busy_s(before: Reading | None, now: Reading, counted: Mapping[Counted, floa
     return seconds - idle_s if idle_s <= seconds else seconds
 
 
-def _shares(weights: Sequence[float]) -> list[float]:
-    """By weight, or even without any; they add up to 1."""
-    total = sum(weights)
-    return [weight / total if total > 0 else 1 / len(weights) for weight in weights]
-
-
 def cut(span: Span, at: float) -> tuple[Span | None, Span | None]:
     """The parts before and from an instant: time and dollars by length, counts in the last part, where they came in."""
     if at <= span.start:
@@ -185,56 +161,133 @@ def cut(span: Span, at: float) -> tuple[Span | None, Span | None]:
     share = (at - span.start) / span.seconds if span.seconds else 0.0
     first = {name: getattr(span, name) * share for name in _SHARED}
     rest = {name: getattr(span, name) - first[name] for name in _SHARED}
-    return _with(span, first | dict.fromkeys(_COUNTS, 0.0)), _with(span, rest | {"start": at})
-
-
-def _with(span: Span, sums: dict[str, float]) -> Span:
-    return replace(span, **sums)  # type: ignore[arg-type]
+    before = replace(span, **first, **dict.fromkeys(_COUNTS, 0.0))  # type: ignore[arg-type]
+    return before, replace(span, **rest, start=at)
 
 
 def cut_every(span: Span, period_s: float) -> list[Span]:
     """The span in pieces that do not cross a multiple of the period."""
-    pieces = []
+    pieces: list[Span] = []
     rest: Span | None = span
     while rest is not None:
-        edge = (rest.start // period_s + 1) * period_s
-        piece, rest = cut(rest, edge)
-        if piece is not None:
-            pieces.append(piece)
+        piece, rest = cut(rest, (rest.start // period_s + 1) * period_s)
+        pieces += [piece] if piece is not None else []
     return pieces
 
 
 def tally(span: Span, planned_batch: float | None = None) -> MeterTally:
-    """A span as sums."""
     seen = span.watched is WatchedSpan.seen
     busy_share = span.busy_s / span.server_s if span.server_s > 0 else 0.0
     busy_usd = span.usd * busy_share if seen else 0.0
     batch = span.running_s / span.running_seen_s if span.running_seen_s > 0 else None
     starved = planned_batch is not None and batch is not None and batch < STARVED_BELOW * planned_batch
     return MeterTally.model_construct(
-        seconds=span.server_s,
-        busy_s=span.busy_s if seen else 0.0,
+        seconds=span.server_s, busy_s=span.busy_s if seen else 0.0,
         idle_s=span.server_s - span.busy_s if seen else 0.0,
         gap_s=span.server_s if span.watched is WatchedSpan.gap else 0.0,
-        away_s=span.server_s if span.watched is WatchedSpan.away else 0.0,
-        usd=span.usd,
-        busy_usd=busy_usd,
-        idle_usd=span.usd - busy_usd if seen else 0.0,
-        gap_usd=span.usd if span.watched is WatchedSpan.gap else 0.0,
+        away_s=span.server_s if span.watched is WatchedSpan.away else 0.0, usd=span.usd, busy_usd=busy_usd,
+        idle_usd=span.usd - busy_usd if seen else 0.0, gap_usd=span.usd if span.watched is WatchedSpan.gap else 0.0,
         away_usd=span.usd if span.watched is WatchedSpan.away else 0.0,
         failed_usd=span.usd * span.failed_s / span.server_s if seen and span.server_s > 0 else 0.0,
-        input_total=span.input_total,
-        input_cached=span.input_cached,
-        output=span.output,
-        unseen_tokens=0.0 if seen else span.input_total + span.output,
-        unseen_output=0.0 if seen else span.output,
-        answered=span.answered,
-        failed=span.failed,
-        preempted=span.preempted,
-        running_s=span.running_s,
-        running_seen_s=span.running_seen_s,
-        starved_s=span.busy_s if starved else 0.0,
-        starved_usd=busy_usd if starved else 0.0,
-        ttft_s=span.ttft_s,
-        ttft_count=span.ttft_count,
-    )
+        input_total=span.input_total, input_cached=span.input_cached, output=span.output,
+        unseen_tokens=0.0 if seen else span.input_total + span.output, unseen_output=0.0 if seen else span.output,
+        answered=span.answered, failed=span.failed, preempted=span.preempted, running_s=span.running_s,
+        running_seen_s=span.running_seen_s, starved_s=span.busy_s if starved else 0.0,
+        starved_usd=busy_usd if starved else 0.0, ttft_s=span.ttft_s, ttft_count=span.ttft_count,
+    )  # fmt: skip
+
+
+def restarted(before: Reading, now: Reading) -> bool:
+    """Whether the process says that it is another one, started later."""
+    return _later(now.started, before.started)
+
+
+def is_stranger(before: Reading, now: Reading) -> bool:
+    """Whether another process answered that did not replace the one before."""
+    if before.started is None or now.started is None or abs(now.started - before.started) <= SAME_START_S:
+        return False
+    return now.started < before.started or now.started < before.at - CLOCKS_APART_S
+
+
+def increases(before: Reading | None, now: Reading) -> dict[Counted, float]:
+    """By kind; ``before`` is None for a model that was not there, on a server that was.
+
+    Cached tokens are part of the input: those that run ahead of it within a page count with the input that follows.
+    """
+    counted = {kind: _increase(kind, before, now) for kind in now.counters}
+    if Counted.input_cached in counted:
+        counted[Counted.input_cached] -= _ahead(counted)
+    return counted
+
+
+def carried(before: Reading | None, now: Reading) -> Reading:
+    """``now`` as the next reading is to be counted from.
+
+    Series that it lacks are as they were, and cached tokens that ran ahead of the input are not in it yet.
+    """
+    ahead = _ahead({kind: _increase(kind, before, now) for kind in now.counters})
+    if ahead:
+        behind = {}
+        for key, value in now.counters[Counted.input_cached].items():
+            taken = min(value, ahead)
+            behind[key], ahead = value - taken, ahead - taken
+        now = replace(now, counters={**now.counters, Counted.input_cached: behind})
+    if before is None or restarted(before, now):
+        return now
+    counters: dict[Counted, Series] = dict(now.counters)
+    created = dict(now.created)
+    for kind, series in before.counters.items():
+        if kind in counters and _renamed(before, now, kind):
+            if _preference(counters[kind]) <= _preference(series):
+                continue
+            counters[kind] = {}
+        lacking = {key: value for key, value in series.items() if key not in counters.get(kind, {})}
+        if lacking:
+            counters[kind] = {**lacking, **counters.get(kind, {})}
+            created |= {key: before.created[key] for key in lacking if key in before.created and key not in created}
+    started = before.started if now.started is None else now.started
+    return replace(now, counters=counters, created=created, started=started)
+
+
+def _increase(kind: Counted, before: Reading | None, now: Reading) -> float:
+    series = now.counters[kind]
+    if before is None or restarted(before, now):
+        return sum(series.values())
+    old = before.counters.get(kind, {})
+    if _renamed(before, now, kind):
+        # A better name has it all, of which only what comes from now on is new; a lesser one was not what we count.
+        return 0.0
+    total = 0.0
+    for key, value in series.items():
+        last = old.get(key, 0.0)
+        began_again = value < last or _later(now.created.get(key), before.created.get(key))
+        total += value if began_again else value - last
+    return total
+
+
+def _renamed(before: Reading, now: Reading, kind: Counted) -> bool:
+    """Whether the same process, as far as one can tell, shows a count under other names than before."""
+    old, series = before.counters.get(kind), now.counters[kind]
+    if not old or not series or not _names(old).isdisjoint(_names(series)):
+        return False
+    for tokens in (Counted.input_total, Counted.output):
+        last = before.counters.get(tokens, {})
+        if any(value < last.get(key, 0.0) for key, value in now.counters.get(tokens, {}).items()):
+            return False
+    return True
+
+
+def _preference(series: Series) -> int:
+    return min(PREFERENCE.get(name, 0) for name in _names(series))
+
+
+def _ahead(counted: Mapping[Counted, float]) -> float:
+    return max(0.0, counted.get(Counted.input_cached, 0.0) - counted.get(Counted.input_total, 0.0))
+
+
+def _names(series: Series) -> set[str]:
+    return {key.partition("{")[0] for key in series}
+
+
+def _later(now: float | None, before: float | None) -> bool:
+    return now is not None and before is not None and now > before + SAME_START_S

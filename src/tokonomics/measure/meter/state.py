@@ -3,11 +3,21 @@
 A tally adds up spans; every figure on the screen, in JSON and on our own ``/metrics`` is read off one.
 """
 
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
 from pydantic import NonNegativeFloat, PositiveFloat, computed_field
 
 from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
+
+Value = TypeVar("Value")
+
+
+def _figure(of: Callable[[Any], Value]) -> Value:
+    """A property that is also part of the JSON."""
+    return cast(Value, computed_field(property(of)))
 
 
 class MeterTally(Noun):
@@ -16,33 +26,25 @@ class MeterTally(Noun):
     seconds: float = 0.0
     busy_s: float = 0.0
     idle_s: float = 0.0
-    gap_s: float = 0.0
-    """The server did not answer; it is paid for all the same."""
-    away_s: float = 0.0
-    """The meter did not run; likewise."""
+    gap_s: float = 0.0  # the server did not answer; it is paid for all the same
+    away_s: float = 0.0  # the meter did not run; likewise
     usd: float = 0.0
     busy_usd: float = 0.0
     idle_usd: float = 0.0
     gap_usd: float = 0.0
     away_usd: float = 0.0
-    failed_usd: float = 0.0
-    """Of ``busy_usd``: the share of failed among all ended requests, as if each cost the same."""
+    failed_usd: float = 0.0  # of ``busy_usd``: the share of failed among all ended requests, as if each cost the same
     input_total: float = 0.0
     input_cached: float = 0.0
     output: float = 0.0
-    unseen_tokens: float = 0.0
-    """Of input and output: counted over time in which the server or the meter was away."""
-    unseen_output: float = 0.0
-    """Of ``unseen_tokens``: output."""
+    unseen_tokens: float = 0.0  # of input and output: counted over time in which the server or the meter was away
+    unseen_output: float = 0.0  # of ``unseen_tokens``: output
     answered: float = 0.0
     failed: float = 0.0
     preempted: float = 0.0
-    running_s: float = 0.0
-    """Requests running × seconds, over the time in which the gauge was seen."""
-    running_seen_s: float = 0.0
-    """Busy seconds for which ``running_s`` is known."""
-    starved_s: float = 0.0
-    """Of ``busy_s``: with less than half of the planned batch running."""
+    running_s: float = 0.0  # requests running × seconds, over the time in which the gauge was seen
+    running_seen_s: float = 0.0  # busy seconds for which ``running_s`` is known
+    starved_s: float = 0.0  # of ``busy_s``: with less than half of the planned batch running
     starved_usd: float = 0.0
     ttft_s: float = 0.0
     ttft_count: float = 0.0
@@ -51,70 +53,57 @@ class MeterTally(Noun):
         mine, its = self.__dict__, other.__dict__
         return MeterTally.model_construct(**{name: mine[name] + its[name] for name in mine})
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def input_computed(self) -> float:
         return max(0.0, self.input_total - self.input_cached)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def billed_tokens(self) -> float:
         """Input and output, as an API would bill them."""
         return self.input_total + self.output
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def usd_per_mtok(self) -> float | None:
         """Reservation basis: every paid hour, over input and output tokens."""
         return usd_per_mtok_of(self.usd, self.billed_tokens)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def usd_per_mtok_output(self) -> float | None:
         """Reservation basis, over output tokens alone."""
         return usd_per_mtok_of(self.usd, self.output)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def usd_per_mtok_usage(self) -> float | None:
         """Usage basis: busy time alone, over the tokens counted while it was watched."""
         return usd_per_mtok_of(self.busy_usd, self.billed_tokens - self.unseen_tokens)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def usd_per_mtok_output_usage(self) -> float | None:
         return usd_per_mtok_of(self.busy_usd, self.output - self.unseen_output)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def idle_share(self) -> float | None:
         """Of the time that was watched."""
-        watched = self.busy_s + self.idle_s
-        return self.idle_s / watched if watched > 0 else None
+        return _ratio(self.idle_s, self.busy_s + self.idle_s)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def batch(self) -> float | None:
         """Requests running, in the mean over busy time."""
-        return self.running_s / self.running_seen_s if self.running_seen_s > 0 else None
+        return _ratio(self.running_s, self.running_seen_s)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def cache_share(self) -> float | None:
-        return self.input_cached / self.input_total if self.input_total > 0 else None
+        return _ratio(self.input_cached, self.input_total)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def tokens_per_s(self) -> float | None:
-        return self.billed_tokens / self.seconds if self.seconds > 0 else None
+        return _ratio(self.billed_tokens, self.seconds)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def output_per_s(self) -> float | None:
-        return self.output / self.seconds if self.seconds > 0 else None
+        return _ratio(self.output, self.seconds)
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def usd_per_hour(self) -> float | None:
         return self.usd / self.seconds * SECONDS_PER_HOUR if self.seconds > 0 else None
 
@@ -124,51 +113,42 @@ def usd_per_mtok_of(usd: float, tokens: float) -> float | None:
     return usd / tokens * TOKENS_PER_MTOK if tokens > 0 else None
 
 
-class Planned(Noun):
-    """What was meant to be: of one replica."""
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
 
-    usd_per_mtok: PositiveFloat
-    """Reservation basis, input and output tokens."""
+
+class Planned(Noun):
+    """What the plan says of one replica."""
+
+    usd_per_mtok: PositiveFloat  # reservation basis, input and output tokens
     batch: NonNegativeFloat | None = None
     usd_per_hour: NonNegativeFloat | None = None
-    tokens_per_s: NonNegativeFloat | None = None
-    """Input and output."""
-    cache_share: float | None = None
-    """Of the prompt tokens; None: the plan does not say, and none is taken."""
+    tokens_per_s: NonNegativeFloat | None = None  # input and output
+    cache_share: float | None = None  # of the prompt tokens; None: the plan does not say, and none is taken
     requests_per_s: NonNegativeFloat | None = None
 
 
 class GroupState(Noun):
-    """One model on one server, as the meter sees it now."""
-
     target: str
     model: str
     engine: str
     labels: dict[str, str]
-    up: bool
-    """Whether the last reading came."""
-    busy: bool | None
-    """In the last span; None while nothing is known."""
+    up: bool  # whether the last reading came
+    busy: bool | None  # in the last span; None while nothing is known
     usd_per_hour: float
     running: float | None
     waiting: float | None
     kv_share: float | None
-    now: MeterTally
-    """The last minute; longer where the engine counts tokens only as requests end."""
-    hour: MeterTally
-    """This hour by the clock, UTC."""
-    today: MeterTally
-    """This day, UTC."""
-    total: MeterTally
-    """All that the ledger holds of it."""
-    misses: int
-    """Readings that did not come, since the meter started."""
-    said: str | None = None
-    """Why the last reading did not come, or what is odd about it."""
+    now: MeterTally  # the last minute; longer where the engine counts tokens only as requests end
+    hour: MeterTally  # this hour by the clock, UTC
+    today: MeterTally  # this day, UTC
+    total: MeterTally  # all that the ledger holds of it
+    misses: int  # readings that did not come, since the meter started
+    said: str | None = None  # why the last reading did not come, or what is odd about it
 
 
 class Factor(Noun):
-    """One reason for which the price is not the planned one: above 1 dearer, below 1 cheaper."""
+    """One reason why the price is not the planned one: above 1 more expensive, below 1 cheaper."""
 
     name: str
     times: float
@@ -187,33 +167,23 @@ class Verdict(Noun):
 
 
 class MeterState(Noun):
-    """All the meter knows at an instant."""
-
-    at: float
-    """Unix seconds."""
+    at: float  # unix seconds
     every_s: float
     price_from: str
     groups: tuple[GroupState, ...]
-    now: MeterTally
-    """Sum over the groups; of the other windows also over servers that have left since."""
+    now: MeterTally  # sum over the groups; of the other windows also over servers that have left since
     hour: MeterTally
     today: MeterTally
     total: MeterTally
     gpus: tuple[GpuReading, ...] = ()
-    energy_j: float | None = None
-    """Drawn by the GPUs since the meter started; None where none is read."""
-    electricity_usd: float | None = None
-    """Of that energy, where a price of it is given; not part of the bill."""
+    energy_j: float | None = None  # drawn by the GPUs since the meter started; None where none is read
+    electricity_usd: float | None = None  # of that energy, where a price of it is given; not part of the bill
     planned: Planned | None = None
-    against_plan: Verdict | None = None
-    """Of today."""
-    notes: tuple[str, ...] = ()
-    """What a person should know: servers that do not answer, a disk that is full, a clock that jumped."""
-    held_spans: int = 0
-    """Not yet written to the ledger, because it cannot be."""
+    against_plan: Verdict | None = None  # of today
+    notes: tuple[str, ...] = ()  # servers that do not answer, a disk that is full, a clock that jumped
+    held_spans: int = 0  # not yet written to the ledger, because it cannot be
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
+    @_figure
     def tokens_per_s(self) -> float:
         """Input and output, all servers together."""
         return sum(group.now.tokens_per_s or 0.0 for group in self.groups)

@@ -14,8 +14,7 @@ TARGET_LABELS = ("cluster", "namespace", "job", "pod", "container", "instance")
 """Who was scraped, by the names that Prometheus and its Kubernetes operator use."""
 
 TargetKey = tuple[tuple[str, str], ...]
-Scraped = Iterable[tuple[TargetKey, float]]
-"""Targets and times, oldest first."""
+Scraped = Iterable[tuple[TargetKey, float]]  # targets and times, oldest first
 
 
 def target_of(labels: Mapping[str, str]) -> TargetKey:
@@ -28,11 +27,8 @@ def target_name(target: TargetKey) -> str:
     for names in (("cluster", "namespace", "pod"), ("cluster", "instance")):
         if names[-1] in labels:
             return "/".join(labels[name] for name in names if name in labels)
-    raise BadInput(
-        "the series of engines carry neither pod nor instance",
-        field="prometheus",
-        fix="Sums over servers hide their restarts: ask a Prometheus that keeps the label instance.",
-    )
+    fix = "Sums over servers hide their restarts: ask a Prometheus that keeps the label instance."
+    raise BadInput("the series of engines carry neither pod nor instance", field="prometheus", fix=fix)
 
 
 class TargetNames:
@@ -59,24 +55,24 @@ class TargetNames:
         for target in new:
             name, part = target_name(target), _part(target)
             self._names[target] = f"{name}:{part}" if part and len(self._parts[name]) > 1 else name
-        for _, one, other in _at_once(scraped, self.of):
-            raise BadInput(
-                f"{shorten(self.of(one), 200)} is the name of two servers, {_words(one, other)} and "
-                f"{_words(other, one)}",
-                field="prometheus",
-                fix=f"Choose one: {option('query')} '{_words(one, other)}'.",
-            )
+        for name, one, other in _at_once(scraped, self.of):
+            first, second = _words(one, other), _words(other, one)
+            said = f"{shorten(name, 200)} is the name of two servers, {first} and {second}"
+            raise BadInput(said, field="prometheus", fix=f"Choose one: {option('query')} '{first}'.")
 
 
 def refuse_two_scrapers(scraped: Scraped) -> None:
     """A server that two jobs scrape would be counted twice."""
-    for instance, one, other in _at_once(scraped, _address):
-        raise BadInput(
-            f"{shorten(instance, 200)} is scraped twice, as {_words(one, other)} and as {_words(other, one)}: "
-            "its tokens would count twice",
-            field="prometheus",
-            fix=f"Choose one: {option('query')} '{_words(one, other)}'.",
-        )
+
+    def address(target: TargetKey) -> str | None:
+        instance = dict(target).get("instance", "")
+        # Without a port it is a name that somebody gave, perhaps to several.
+        return instance if ":" in instance else None
+
+    for instance, one, other in _at_once(scraped, address):
+        first, second = _words(one, other), _words(other, one)
+        said = f"{shorten(instance, 200)} is scraped twice, as {first} and as {second}: its tokens would count twice"
+        raise BadInput(said, field="prometheus", fix=f"Choose one: {option('query')} '{first}'.")
 
 
 def _at_once(scraped: Scraped, who: Callable[[TargetKey], str | None]) -> Iterator[tuple[str, TargetKey, TargetKey]]:
@@ -93,12 +89,6 @@ def _at_once(scraped: Scraped, who: Callable[[TargetKey], str | None]) -> Iterat
         for (one, (_, end)), (other, (start, _)) in pairwise(ordered):
             if start < end:
                 yield same, one, other
-
-
-def _address(target: TargetKey) -> str | None:
-    instance = dict(target).get("instance", "")
-    # Without a port it is a name that somebody gave, perhaps to several.
-    return instance if ":" in instance else None
 
 
 def _part(target: TargetKey) -> str:

@@ -1,6 +1,6 @@
-"""One server over time: readings that come or do not, turned into spans that follow each other without overlap.
+"""One server over time: readings that come or are missed, turned into spans that follow each other without overlap.
 
-The time of the spans is that of the steady clock. Their labels follow the wall clock while it agrees; when it is set
+The length of spans comes from the steady clock. Their dates follow the wall clock while it agrees; when it is set
 forward they skip, when it is set back they go on from where they were until it has caught up, or follow it where that
 would take more than an hour.
 """
@@ -9,28 +9,19 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tokonomics.measure.meter.increase import carried, is_stranger
 from tokonomics.measure.meter.ledger import Mark
 from tokonomics.measure.meter.readings import Missed, Reading
-from tokonomics.measure.meter.spans import Span, WatchedSpan, empty_spans, spans_between
+from tokonomics.measure.meter.spans import Span, Stretch, WatchedSpan, carried, empty_spans, is_stranger, spans_between
 
-CLOCK_SLACK_S = 2.0
-"""By which labels and the wall clock may differ before labels skip: clocks are slewed all the time."""
-SET_BACK_S = 3600.0
-"""Labels that are ahead by more were written by a clock that was wrong; a summer time that is set back is an hour."""
-LONG_S = 120.0
-"""Longer than this without a reading, or a miss, nobody looked: a machine that slept, or a scraper that was down."""
-LONGEST_INTERVAL_S = 300.0
-"""Prometheus shows no sample that is older, so that nobody scrapes less often."""
-MOST_AWAY_S = 31 * 86_400.0
-"""After a longer absence the machine was hardly paid for all the while, or a clock was wrong: counting starts anew."""
-STRANGERS_BELIEVED = 3
-"""After so many readings in a row of one other process, it is the server now, counted from the first of them."""
+CLOCK_SLACK_S = 2.0  # by which labels and the wall clock may differ before labels skip: clocks are slewed all the time
+SET_BACK_S = 3600.0  # labels further ahead were written by a wrong clock; the end of summer time is an hour
+LONG_S = 120.0  # without a reading or a miss for longer, nobody looked: a machine slept, or a scraper was down
+LONGEST_INTERVAL_S = 300.0  # Prometheus shows no sample that is older, so that nobody scrapes less often
+MOST_AWAY_S = 31 * 86_400.0  # after a longer absence the machine was hardly paid for, or a clock was wrong: start anew
+STRANGERS_BELIEVED = 3  # readings in a row of one other process, after which it is the server, from the first of them
 
 
 class Watch:
-    """What is known of a server."""
-
     def __init__(
         self,
         target: str,
@@ -40,16 +31,12 @@ class Watch:
         after_patience: WatchedSpan = WatchedSpan.away,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        self.target = target
-        self._labels = labels or {}
-        self._patience_s = patience_s
-        self._after_patience = after_patience
-        self.usd_per_hour = usd_per_hour
+        self.target, self.usd_per_hour, self._labels = target, usd_per_hour, labels or {}
+        self._patience_s, self._after_patience = patience_s, after_patience
         self._booked_usd_per_hour = mark.usd_per_hour if mark else usd_per_hour
         self.readings: dict[str, Reading] = dict(mark.readings) if mark else {}
         self.until: float | None = mark.until if mark else None
-        self.named: Reading | None = None
-        """The reading that told the model of a server whose model was not known; for whoever keeps sums by model."""
+        self.named: Reading | None = None  # the reading that told the model of a server whose model was not known
         self.misses = 0
         self.up = False
         self.said: str | None = None
@@ -73,13 +60,14 @@ class Watch:
         elif self.until is None and self.readings:
             # It had left and is back: what it counted meanwhile is ours, the time is not.
             self.until, self._steady, self._missing = wall, steady, True
-        self._learn_interval(readings)
+        if self.up and readings:
+            self._intervals.append(readings[0].at - self.last_at)
         said = "the last meter ended more than a month ago: counting starts anew" if anew else None
         if self.until is not None:
-            start, seconds, watched = self._stretch(wall, steady)
-            said = "the clock was set back by more than an hour" if start < self.until else said
-            spans = spans_between(self.readings, readings, start, seconds, watched, self._price())
-            self.until = start + seconds
+            stretch = self._stretch(self.until, wall, steady)
+            said = "the clock was set back by more than an hour" if stretch.start < self.until else said
+            spans = spans_between(self.readings, readings, stretch)
+            self.until = stretch.start + stretch.seconds
             self.readings |= {reading.model: carried(self.readings.get(reading.model), reading) for reading in readings}
         else:
             self.until = wall
@@ -98,10 +86,11 @@ class Watch:
             self.until, self._steady, self._missing = wall, steady, True
         if self._steady is None and wall - self.until > MOST_AWAY_S:
             return []
-        start, seconds, watched = self._stretch(wall, steady)
-        watched = WatchedSpan.gap if watched is WatchedSpan.seen else watched
-        spans = empty_spans(self.current, start, seconds, watched, self._price())
-        self.until, self._steady, self._missing = start + seconds, self._later(steady), True
+        stretch = self._stretch(self.until, wall, steady)
+        if stretch.watched is WatchedSpan.seen:
+            stretch = stretch._replace(watched=WatchedSpan.gap)
+        spans = empty_spans(self.current, stretch)
+        self.until, self._steady, self._missing = stretch.start + stretch.seconds, self._later(steady), True
         return spans
 
     def _later(self, steady: float) -> float:
@@ -125,24 +114,15 @@ class Watch:
         usual_s = min(self._intervals) if len(self._intervals) == 2 and self._after_patience is WatchedSpan.gap else 0.0
         return max(self._patience_s, 1.5 * min(usual_s, LONGEST_INTERVAL_S))
 
-    def _learn_interval(self, readings: Sequence[Reading]) -> None:
-        if self.up and readings:
-            self._intervals.append(readings[0].at - self.last_at)
-
-    def _price(self) -> float:
-        """An absence costs what the server cost before it."""
-        return self._booked_usd_per_hour if self._steady is None else self.usd_per_hour
-
-    def _stretch(self, wall: float, steady: float) -> tuple[float, float, WatchedSpan]:
-        assert self.until is not None
+    def _stretch(self, until: float, wall: float, steady: float) -> Stretch:
+        """The time since ``until``; an absence costs what the server cost before it."""
         if self._steady is None:
-            return self.until, max(0.0, wall - self.until), WatchedSpan.away
+            return Stretch(WatchedSpan.away, until, max(0.0, wall - until), self._booked_usd_per_hour)
         seconds = max(0.0, steady - self._steady)
-        skipped = wall - seconds - self.until
-        start = self.until + skipped if skipped > CLOCK_SLACK_S or skipped < -SET_BACK_S else self.until
-        if self._missing:
-            return start, seconds, WatchedSpan.gap
-        return start, seconds, WatchedSpan.seen if seconds <= self.patience_s else self._after_patience
+        skipped = wall - seconds - until
+        start = until + skipped if skipped > CLOCK_SLACK_S or skipped < -SET_BACK_S else until
+        watched = WatchedSpan.seen if seconds <= self.patience_s else self._after_patience
+        return Stretch(WatchedSpan.gap if self._missing else watched, start, seconds, self.usd_per_hour)
 
     def _named(self, readings: Sequence[Reading]) -> Sequence[Reading]:
         """A server that names its model on another page may fail to: its counters are still the same ones."""
@@ -171,7 +151,7 @@ class Watch:
         if not strange:
             self._strangers = []
             return
-        if self._strangers and _start(self._strangers[0]) != _start(readings):
+        if self._strangers and self._strangers[0][0].started != readings[0].started:
             self._strangers = []
         self._strangers.append(readings)
         if len(self._strangers) < STRANGERS_BELIEVED:
@@ -182,7 +162,3 @@ class Watch:
         # What it did before we first read it is not known to be ours.
         self.readings |= {stranger.model: stranger for stranger in self._strangers[0]}
         self._strangers = []
-
-
-def _start(readings: Sequence[Reading]) -> float | None:
-    return readings[0].started if readings else None

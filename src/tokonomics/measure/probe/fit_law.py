@@ -44,10 +44,8 @@ PREFILL = Bounds(
 )
 GEMM_SHARPNESS = (1.0, 2.0, 4.0, 8.0)
 ATTENTION_SHARPNESS = (1.0, 2.0, 4.0)
-PULL = 0.3
-"""Of an attention parameter to where it starts, beside one for each timing."""
-HEAT_S = 1e-3
-"""A GPU that has computed for this long is half as hot as one that serves."""
+PULL = 0.3  # of an attention parameter to where it starts, beside one for each timing
+HEAT_S = 1e-3  # a GPU that has computed for this long is half as hot as one that serves
 
 
 def least_log_squares(
@@ -93,15 +91,13 @@ def fit_law(
     bounds: Bounds[Any],
     *,
     sharpness: Sequence[float],
-    place: int,
     weight: Array | None = None,
     pull: float = 0.0,
 ) -> Array:
     """The parameters under the sharpness that fits best."""
-    trials = []
+    place, trials = bounds.start._fields.index("sharpness"), []
+    how = {"fixed": place, "weight": weight, "pull": pull}
     for p in sharpness:
         begin = np.where(np.arange(len(bounds.start)) == place, p, bounds.start)
-        trials.append(
-            least_log_squares(predict, seconds, begin, bounds.low, bounds.high, fixed=place, weight=weight, pull=pull)
-        )
+        trials.append(least_log_squares(predict, seconds, begin, bounds.low, bounds.high, **how))
     return min(trials, key=lambda trial: trial[0])[1]

@@ -20,38 +20,41 @@ from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, UnknownName, from_validation, option, shorten
 from tokonomics.measure.measurements import Measurement, steps_from
-from tokonomics.measure.probe.fit_law import (
-    ATTENTION_SHARPNESS,
-    DECODE,
-    GEMM,
-    GEMM_SHARPNESS,
-    HEAT_S,
-    LINK,
-    PREFILL,
-    PULL,
-    Bounds,
-    fit_law,
-    least_log_squares,
-)
-from tokonomics.measure.probe.timing_rows import check_timings
+from tokonomics.measure.probe import fit_law as laws
 from tokonomics.measure.probe.timings import KIND, PROBE
-from tokonomics.measure.validate import ScoredPrediction, predict
+from tokonomics.measure.validate import ScoredPrediction, kind_of, predict
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
 from tokonomics.physics.calibration import ErrorSpread, Fitted, HeldOut, Kernels, ProbedMachine, Profile, Range, using
-from tokonomics.physics.intervals import Kind
 from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve, all_reduce_seconds, gemm_seconds
 
 Array = NDArray[np.float64]
 Rows = Sequence[Mapping[str, Any]]
-Law = Callable[[Array, NDArray[np.intp]], Array]
-"""Seconds of the rows at some indices, by parameters."""
+Law = Callable[[Array, NDArray[np.intp]], Array]  # seconds of the rows at some indices, by parameters
 
-FEWEST = 24
-"""Timings below which a curve of ten parameters is a guess."""
-FEW_PULLED = 12
-"""The same of a curve whose parameters are pulled to known ones."""
-PRIOR_POINTS = 8
-"""Points that the spread without a profile counts as: a few good hits do not make an interval narrow."""
+FEWEST_CHECKED = 3  # whole steps of a kind, from which their spread is kept
+FEWEST = 24  # timings below which a curve of ten parameters is a guess
+FEW_PULLED = 12  # the same of a curve whose parameters are pulled to known ones
+PRIOR_POINTS = 8  # points that the spread without a profile counts as: a few good hits do not make an interval narrow
+
+_SIZES = ("heads", "kv_heads", "head_dim", "batch")
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    "memory": ("bytes_per_s",),
+    "launch": (),
+    "gemm": ("m", "n", "k", "us"),
+    "gemm_fp8": (),
+    "sustained": ("m", "n", "k", "us"),
+    "decode_attention": (*_SIZES, "context", "us"),
+    "prefill_attention": (*_SIZES, "tokens", "us"),
+    "all_reduce": ("gpus", "bytes", "us"),
+    "layers": (*_SIZES[:1], "head_dim", "batch", "hidden", "intermediate", "qkv", "vocab", "layers", "ms"),
+    "check": (),
+    "validate": (),
+}
+_MAY_BE_0 = {"prefill_attention": ("past",), "gemm": ("heat", "busy_ms"), "sustained": ("heat", "busy_ms")}
+_MOST = {"us": 1e9, "ms": 1e6, "busy_ms": 1e9, "heat": 1.0, "bytes_per_s": 1e15, "bytes": 1e13, "gpus": 1e5}
+"""A quarter of an hour for a kernel, a thousand times the fastest memory; sizes are below ``_MOST_SIZE``."""
+_MOST_SIZE = 2.0**24
+_LEAST_US = 1e-3  # a nanosecond: less than one cycle of any GPU
 
 
 def is_timings(document: object) -> bool:
@@ -60,7 +63,6 @@ def is_timings(document: object) -> bool:
 
 
 def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str | None = None) -> Profile:
-    """Curves and their check."""
     machine = timings.get("machine")
     if not isinstance(machine, Mapping) or not isinstance(machine.get("device"), str):
         raise BadInput("the timings do not say which device they are of", where=where)
@@ -69,11 +71,8 @@ def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str 
     try:
         found = find_gpu(gpu or device)
     except UnknownName:
-        raise BadInput(
-            f"no GPU of the catalogue is called '{shorten(device)}'",
-            where=where,
-            fix=f"Name it with {option('gpu')}, or add it: docs/catalogue.md.",
-        ) from None
+        fix = f"Name it with {option('gpu')}, or add it: docs/catalogue.md."
+        raise BadInput(f"no GPU of the catalogue is called '{shorten(device)}'", where=where, fix=fix) from None
     kernels = kernels_from(timings, found, where)
     try:
         profile = Profile(
@@ -89,23 +88,22 @@ def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str 
     except ValueError as error:
         raise BadInput(f"'made' is no date: {shorten(str(error))}", where=where) from None
     pairs = check(profile, timings.get("check") or (), found)
-    spreads = {kind: spread(kind, [pair for pair in pairs if pair[0] == kind]) for kind in {pair[0] for pair in pairs}}
-    return profile.model_copy(
-        update={
-            "kernels": kernels.model_copy(update={"spreads": {k: v for k, v in spreads.items() if v}}),
-            "check": held_out_figures(sorted(pairs)),
-        }
-    )
+    spreads = {}
+    for kind in {pair[0] for pair in pairs}:
+        befores, afters = zip(*(pair[1:] for pair in pairs if pair[0] == kind), strict=True)
+        if len(afters) >= FEWEST_CHECKED:
+            prior = math.sqrt(statistics.fmean(error**2 for error in befores))
+            spreads[kind] = ErrorSpread(deviation=shrunken(afters, prior), n=len(afters))
+    kernels = kernels.model_copy(update={"spreads": spreads})
+    return profile.model_copy(update={"kernels": kernels, "check": held_out_figures(sorted(pairs))})
 
 
 def kernels_from(timings: Mapping[str, Any], gpu: Gpu, where: str) -> Kernels:
-    """The curves of a GPU, of whatever was timed."""
     copied = [row["bytes_per_s"] for row in timings.get("memory") or () if row.get("kind") == "copy"]
     gemm = _gemm(gpu, [*(timings.get("gemm") or ()), *(timings.get("sustained") or ())])
     if gemm is None:
-        raise BadInput(
-            "too few matrix products were timed to fit their curve", where=where, fix="Give the probe more time."
-        )
+        said = "too few matrix products were timed to fit their curve"
+        raise BadInput(said, where=where, fix="Give the probe more time.")
     share = min(1.0, max(copied, default=0.0) / gpu.bandwidth_bytes_per_s) or GemmCurve(*gemm.curve).memory
     return Kernels(
         gpu=gpu.key,
@@ -126,7 +124,7 @@ def _gemm(gpu: Gpu, rows: Rows) -> Fitted | None:
     m, n, k = (_column(rows, name) for name in ("m", "n", "k"))
     busy_s = np.array([row.get("busy_ms", 0.0) for row in rows]) * 1e-3
     heat = np.array([row.get("heat", math.nan) for row in rows], np.float64)
-    heat = np.where(np.isnan(heat), busy_s / (busy_s + HEAT_S), heat)
+    heat = np.where(np.isnan(heat), busy_s / (busy_s + laws.HEAT_S), heat)
     peak, bandwidth = gpu.peak_flops(Precision.bf16), gpu.bandwidth_bytes_per_s
 
     def law(x: Array, at: NDArray[np.intp]) -> Array:
@@ -135,8 +133,7 @@ def _gemm(gpu: Gpu, rows: Rows) -> Fitted | None:
     # A model's time is in its large matrices, and most of its steps have few tokens.
     weight = np.clip(np.sqrt(n * k / 16e6), 0.3, 1.5)
     shapes = [f"{row['n']}/{row['k']}" for row in rows]
-    place = GemmCurve._fields.index("sharpness")
-    return _fitted(law, rows, GEMM, shapes, ("m", "n", "k"), GEMM_SHARPNESS, place, weight)
+    return _fitted(law, rows, laws.GEMM, shapes, ("m", "n", "k"), laws.GEMM_SHARPNESS, weight)
 
 
 def _decode(gpu: Gpu, rows: Rows) -> Fitted | None:
@@ -150,9 +147,7 @@ def _decode(gpu: Gpu, rows: Rows) -> Fitted | None:
         return decode_time(DecodeCurve(*x), bandwidth, peak, batch[at], context[at], work)
 
     shapes = [f"{row['heads']}/{row['kv_heads']}/{row['batch']}/{row['context']}" for row in rows]
-    place = DecodeCurve._fields.index("sharpness")
-    sizes = ("batch", "context")
-    return _fitted(law, rows, DECODE, shapes, sizes, ATTENTION_SHARPNESS, place, None, PULL, fewest=FEW_PULLED)
+    return _fitted(law, rows, laws.DECODE, shapes, ("batch", "context"), laws.ATTENTION_SHARPNESS, pull=laws.PULL)
 
 
 def _prefill(gpu: Gpu, rows: Rows) -> Fitted | None:
@@ -166,8 +161,7 @@ def _prefill(gpu: Gpu, rows: Rows) -> Fitted | None:
         return prefill_time(PrefillCurve(*x), bandwidth, peak, tokens[at], past[at], work, None, many[at])
 
     shapes = [f"{row['heads']}/{row['kv_heads']}/{row['batch']}/{row['tokens']}" for row in rows]
-    place = PrefillCurve._fields.index("sharpness")
-    return _fitted(law, rows, PREFILL, shapes, ("tokens", "past"), ATTENTION_SHARPNESS, place, None, PULL, FEW_PULLED)
+    return _fitted(law, rows, laws.PREFILL, shapes, ("tokens", "past"), laws.ATTENTION_SHARPNESS, pull=laws.PULL)
 
 
 def _link(gpu: Gpu, gpus: int, rows: Rows) -> Fitted | None:
@@ -179,7 +173,7 @@ def _link(gpu: Gpu, gpus: int, rows: Rows) -> Fitted | None:
     def law(x: Array) -> Array:
         return all_reduce_seconds(LinkCurve(*x), gpus, message, gpu.link_among(gpus))
 
-    _, curve = least_log_squares(law, seconds, *LINK)
+    _, curve = laws.least_log_squares(law, seconds, *laws.LINK)
     seen = {"bytes": Range(low=float(message.min()), high=float(message.max()))}
     return Fitted(curve=_short(curve), seen=seen, rows=len(rows), held_out=0)
 
@@ -187,16 +181,15 @@ def _link(gpu: Gpu, gpus: int, rows: Rows) -> Fitted | None:
 def _fitted(
     law: Law,
     rows: Rows,
-    bounds: Bounds[Any],
+    bounds: laws.Bounds[Any],
     shapes: Sequence[str],
     sizes: Sequence[str],
     sharpness: Sequence[float],
-    place: int,
-    weight: Array | None,
+    weight: Array | None = None,
     pull: float = 0.0,
-    fewest: int = FEWEST,
 ) -> Fitted | None:
     """A curve fitted on all rows, with the error on a quarter of the shapes of one fitted on the rest."""
+    fewest = FEW_PULLED if pull else FEWEST
     if len(rows) < fewest:
         return None
     seconds = _column(rows, "us") * 1e-6
@@ -205,9 +198,7 @@ def _fitted(
 
     def solve(at: NDArray[np.intp]) -> Array:
         chosen = None if weight is None else weight[at]
-        return fit_law(
-            lambda x: law(x, at), seconds[at], bounds, sharpness=sharpness, place=place, weight=chosen, pull=pull
-        )
+        return laws.fit_law(lambda x: law(x, at), seconds[at], bounds, sharpness=sharpness, weight=chosen, pull=pull)
 
     error = np.zeros(0)
     if 0 < apart.sum() < len(rows) - fewest // 2:
@@ -229,8 +220,8 @@ def _by_width(rows: Rows, fit: Callable[[Rows], Fitted | None], *, split: bool) 
     def name(row: Mapping[str, Any]) -> str:
         return f"{'plain' if split and row['heads'] == row['kv_heads'] else 'grouped'}/{row['head_dim']}"
 
-    found = {each: fit([row for row in rows if name(row) == each]) for each in sorted({name(row) for row in rows})}
-    return {each: fitted for each, fitted in found.items() if fitted}
+    fits = {kind: fit([row for row in rows if name(row) == kind]) for kind in sorted({name(row) for row in rows})}
+    return {kind: fitted for kind, fitted in fits.items() if fitted}
 
 
 def _layer_s(stacks: Rows, products: Rows, gpu: Gpu, share: float) -> float | None:
@@ -253,8 +244,7 @@ def _layer_s(stacks: Rows, products: Rows, gpu: Gpu, share: float) -> float | No
     return max(0.0, statistics.median(left)) if left else None
 
 
-Pair = tuple[str, float, float]
-"""What was predicted, log(predicted ÷ measured) without the profile, and with it."""
+Pair = tuple[str, float, float]  # what was predicted, log(predicted ÷ measured) without the profile, and with it
 
 
 def check(profile: Profile, rows: Rows, gpu: Gpu) -> list[Pair]:
@@ -268,8 +258,7 @@ def check(profile: Profile, rows: Rows, gpu: Gpu) -> list[Pair]:
         with using(profile):
             after = predict(row)
         if isinstance(before, ScoredPrediction) and isinstance(after, ScoredPrediction):
-            kind: Kind = "prefill" if row.mode == "prefill_step" else "step"
-            pairs.append((kind, before.error, after.error))
+            pairs.append((kind_of(row), before.error, after.error))
     return pairs
 
 
@@ -277,18 +266,10 @@ def held_out_figures(pairs: Sequence[Pair]) -> tuple[HeldOut, ...]:
     """By kind, in the order in which they come: how far off, before and after."""
     figures = []
     for kind in dict.fromkeys(pair[0] for pair in pairs):
-        before = [pair[1] for pair in pairs if pair[0] == kind]
-        after = [pair[2] for pair in pairs if pair[0] == kind]
-        figures.append(
-            HeldOut(
-                figure=kind,
-                n=len(before),
-                before=statistics.median(map(abs, before)),
-                after=statistics.median(map(abs, after)),
-                bias_before=statistics.median(before),
-                bias_after=statistics.median(after),
-            )
-        )
+        before, after = zip(*(pair[1:] for pair in pairs if pair[0] == kind), strict=True)
+        sizes = {"before": statistics.median(map(abs, before)), "after": statistics.median(map(abs, after))}
+        bias = {"bias_before": statistics.median(before), "bias_after": statistics.median(after)}
+        figures.append(HeldOut(figure=kind, n=len(before), **sizes, **bias))
     return tuple(figures)
 
 
@@ -298,17 +279,42 @@ def shrunken(errors: Sequence[float], prior: float) -> float:
     return math.sqrt(total / (len(errors) + PRIOR_POINTS))
 
 
-def spread(kind: str, pairs: Sequence[Pair]) -> ErrorSpread | None:
-    """How far whole steps lie from the profile's predictions."""
-    if len(pairs) < 3:
-        return None
-    prior = math.sqrt(statistics.fmean(pair[1] ** 2 for pair in pairs))
-    return ErrorSpread(deviation=shrunken([pair[2] for pair in pairs], prior), n=len(pairs))
-
-
 def _column(rows: Rows, name: str) -> Array:
     return np.array([row[name] for row in rows], np.float64)
 
 
 def _short(curve: Array) -> tuple[float, ...]:
     return tuple(float(f"{value:.5g}") for value in curve)
+
+
+def check_timings(timings: Mapping[str, Any], where: str) -> None:
+    """Refuses the first row that a fit could not use: a curve fitted on a damaged row would be silently wrong.
+
+    What no fit reads is kept in the profile as well: there too every number must be finite.
+    """
+    for section, needed in _NEEDED.items():
+        rows = timings.get(section)
+        if rows is None:
+            continue
+        if not isinstance(rows, list):
+            raise BadInput(f"'{section}' is not a list of timings", where=where)
+        for place, row in enumerate(rows, 1):
+            at = f"row {place} of '{section}'"
+            if not isinstance(row, Mapping):
+                raise BadInput(f"{at} is not an object", where=where)
+            for field, value in row.items():
+                is_infinite = isinstance(value, float) and not math.isfinite(value)
+                if not isinstance(value, str | int | float | None) or is_infinite:
+                    raise BadInput(f"{at}: '{shorten(field)}' is {shorten(repr(value), 30)}", where=where)
+            for field in needed:
+                _check_number(row, field, at, where, least=_LEAST_US if field in ("us", "ms") else 1.0)
+            for field in _MAY_BE_0.get(section, ()):
+                if field in row or field == "past":
+                    _check_number(row, field, at, where, least=0.0)
+
+
+def _check_number(row: Mapping[str, Any], field: str, at: str, where: str, least: float) -> None:
+    value, most = row.get(field), _MOST.get(field, _MOST_SIZE)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        shown = "missing" if value is None else shorten(repr(value), 30)
+        raise BadInput(f"{at}: '{field}' is {shown}, not a number from {least:g} to {most:g}", where=where)

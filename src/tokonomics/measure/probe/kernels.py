@@ -1,37 +1,116 @@
 """Kernels of this GPU, timed one by one with PyTorch: memory, launches, matrix products, attention, all-reduce.
 
 Weights and KV caches are cold, as a model's next step finds them: calls cycle through buffers that together are four
-times the L2 cache, inside one CUDA graph. Values are random, so that they draw the power that real ones do. Every
-function yields rows as soon as they are timed.
+times the L2 cache, inside one CUDA graph. Times are medians by CUDA events (by the wall without a GPU). Values are
+random, so that they draw the power that real ones do. Every function yields rows as soon as they are timed.
 """
 
+import statistics
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from tokonomics.measure.probe.clock import GpuClock
-from tokonomics.measure.probe.shapes import (
-    BYTES,
-    MESSAGES,
-    SUSTAINED,
-    Heads,
-    copies,
-    decode_points,
-    matrix_points,
-    prompt_points,
-)
+from tokonomics.measure.probe import shapes
 
 Row = dict[str, Any]
 
-HOT_S = 0.06
-"""Of the same product before it is timed, where it computes: power limits act within tens of milliseconds."""
+HOT_S = 0.06  # of the same product before it is timed, where it computes: power limits act within tens of milliseconds
 _TINY_KERNELS = 200
+REPLAYS = 20
+PREFILLS = 7
+WARM = 4
+
+
+class GpuClock:
+    """Times steps: on a GPU with events, elsewhere by the wall."""
+
+    def __init__(self, device: str) -> None:
+        self.cuda = device == "cuda"
+
+    def median_ms(self, run: Callable[[], object], times: int) -> float:
+        """The median of runs queued one behind the other, so that the host's first launch is not timed."""
+        import torch
+
+        if not self.cuda:
+            wall = []
+            for _ in range(times):
+                begin = time.perf_counter()
+                run()
+                wall.append((time.perf_counter() - begin) * 1e3)
+            return statistics.median(wall)
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(times + 1)]
+        run()
+        events[0].record()
+        for event in events[1:]:
+            run()
+            event.record()
+        torch.cuda.synchronize()
+        return statistics.median(float(one.elapsed_time(other)) for one, other in pairwise(events))
+
+    def graph(self, run: Callable[[], Any]) -> tuple[Callable[[], object], Any, Callable[[], None]]:
+        """The call as one CUDA graph: what replays it, what it gave, and what lets go of it."""
+        import torch
+
+        if not self.cuda:
+            return run, run(), lambda: None
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            run()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            gave = run()
+        return graph.replay, gave, graph.reset
+
+    def in_graph_s(self, run: Callable[[], Any], calls: int, warm_s: float = 2e-3) -> tuple[float, float]:
+        """Seconds of one of the ``calls`` that ``run`` makes, replayed as a graph; and how long it had been busy.
+
+        Replayed for ``warm_s`` before: the clock of a rested GPU, and of a hot one, is another.
+        """
+        import torch
+
+        replay, _, let_go = self.graph(run)
+        try:
+            once_s = max(1e-6, self.median_ms(replay, 2) * 1e-3)
+            warm = min(2000, int(warm_s / once_s) + 1)
+            for _ in range(warm):
+                replay()
+            times = max(3, min(15, int(20e-3 / once_s)))
+            seconds = self.median_ms(replay, times) * 1e-3
+        finally:
+            let_go()
+            if self.cuda:
+                torch.cuda.empty_cache()  # what the graph held cannot be given back while the next is captured
+        return seconds / calls, once_s * (warm + 3 + times / 2)
+
+    def decode_ms(self, step: Callable[[], tuple[Any, list[Any]]]) -> tuple[float, list[Any]]:
+        """The median over replays of the step as one graph, and what the step gave beside its tokens."""
+        step()  # compiles
+        replay, (_, counts), let_go = self.graph(step)
+        for _ in range(WARM):
+            replay()
+        milliseconds = self.median_ms(replay, REPLAYS)
+        counts = [count.cpu() for count in counts if count is not None]
+        let_go()
+        return milliseconds, counts
+
+    def prefill_ms(self, step: Callable[[], object]) -> float:
+        """Whole prompts, launched by the host, attention by the flash kernel."""
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION if self.cuda else SDPBackend.MATH):
+            for _ in range(WARM):
+                step()
+            return self.median_ms(step, PREFILLS)
 
 
 class Bench:
-    """The device, its clock and its sizes."""
-
     def __init__(self, device: str, quick: bool = False) -> None:
         import torch
 
@@ -49,33 +128,21 @@ class Bench:
 
 
 def machine(device: str) -> Row:
-    """What was probed."""
     import torch
 
     if device != "cuda":
         return {"device": "no GPU", "gpus": 0, "torch": torch.__version__}
     properties = torch.cuda.get_device_properties(0)
     return {
-        "device": torch.cuda.get_device_name(),
-        "gpus": torch.cuda.device_count(),
-        "memory_bytes": properties.total_memory,
-        "cache_bytes": getattr(properties, "L2_cache_size", None),
-        "multiprocessors": properties.multi_processor_count,
-        "capability": f"{properties.major}.{properties.minor}",
-        "driver": _driver(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-    }
+        "device": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count(),
+        "memory_bytes": properties.total_memory, "cache_bytes": getattr(properties, "L2_cache_size", None),
+        "multiprocessors": properties.multi_processor_count, "capability": f"{properties.major}.{properties.minor}",
+        "driver": _driver(), "torch": torch.__version__, "cuda": torch.version.cuda,
+    }  # fmt: skip
 
 
 def _driver() -> str | None:
-    import shutil
-    import subprocess
-
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return None
-    asked = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False).stdout.split()
     except (OSError, subprocess.TimeoutExpired):
@@ -88,7 +155,7 @@ def memory(bench: Bench) -> Iterator[Row]:
     import torch
 
     size = int(min(1 << 32, bench.memory_bytes / 8))
-    one, other = (bench.random(size // BYTES) for _ in range(2))
+    one, other = (bench.random(size // shapes.BYTES) for _ in range(2))
     words = one.view(torch.float32)
     runs: dict[str, tuple[Callable[[], object], float]] = {
         "read": (lambda: words.sum(), size),
@@ -121,18 +188,21 @@ def matrices(bench: Bench) -> Iterator[Row]:
     """Dense layers in bf16."""
     from torch.nn.functional import linear
 
-    pool = bench.random(int(min(4e9, bench.memory_bytes * 0.15)) // BYTES)
-    points = matrix_points(bench.quick)
+    pool = bench.random(int(min(4e9, bench.memory_bytes * 0.15)) // shapes.BYTES)
+    points = shapes.matrix_points(bench.quick)
     inputs = bench.random(max(m * k for m, _, k in points), 1.0)
     for m, n, k in points:
-        count = copies(n * k * BYTES, bench.cache_bytes)
-        if count * n * k > len(pool) or 3 * BYTES * m * n > 0.2 * bench.memory_bytes:
-            continue
-        rows = inputs[: m * k].view(m, k)
-        weights = [pool[place * n * k : (place + 1) * n * k].view(n, k) for place in range(count)]
-        run = _each(partial(linear, rows), weights)
-        seconds, busy_s = bench.clock.in_graph_s(run, count, HOT_S if m >= 512 else 2e-3)
-        yield {"dtype": "bf16", "m": m, "n": n, "k": k, "us": seconds * 1e6, "busy_ms": busy_s * 1e3}
+        count = shapes.copies(n * k * shapes.BYTES, bench.cache_bytes)
+        if count * n * k <= len(pool) and 3 * shapes.BYTES * m * n <= 0.2 * bench.memory_bytes:
+            weights = [pool[place * n * k : (place + 1) * n * k].view(n, k) for place in range(count)]
+            yield _product(bench, "bf16", (m, n, k), partial(linear, inputs[: m * k].view(m, k)), weights)
+
+
+def _product(bench: Bench, dtype: str, size: tuple[int, int, int], call: Callable[[Any], Any], weights: Any) -> Row:
+    """A product timed with cold weights, on a hot GPU where it computes."""
+    m, n, k = size
+    seconds, busy_s = bench.clock.in_graph_s(_each(call, weights), len(weights), HOT_S if m >= 512 else 2e-3)
+    return {"dtype": dtype, "m": m, "n": n, "k": k, "us": seconds * 1e6, "busy_ms": busy_s * 1e3}
 
 
 def matrices_fp8(bench: Bench) -> Iterator[Row]:
@@ -142,15 +212,10 @@ def matrices_fp8(bench: Bench) -> Iterator[Row]:
     pool = bench.random(int(min(2e9, bench.memory_bytes * 0.15)), 1.0).to(torch.float8_e4m3fn)
     one = torch.ones((), device=bench.device)
     for m, n, k in ((16, 8192, 8192), (64, 24576, 4096), (256, 8192, 8192), (2048, 8192, 8192), (8192, 8192, 8192)):
-        count = copies(n * k, bench.cache_bytes)
-        rows = pool[: m * k].view(m, k)
+        count = shapes.copies(n * k, bench.cache_bytes)
         weights = [pool[place * n * k : (place + 1) * n * k].view(n, k).t() for place in range(count)]
-
-        def call(weight: Any, rows: Any = rows) -> Any:
-            return torch._scaled_mm(rows, weight, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-
-        seconds, busy_s = bench.clock.in_graph_s(_each(call, weights), count, HOT_S if m >= 512 else 2e-3)
-        yield {"dtype": "fp8", "m": m, "n": n, "k": k, "us": seconds * 1e6, "busy_ms": busy_s * 1e3}
+        scaled = partial(torch._scaled_mm, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        yield _product(bench, "fp8", (m, n, k), partial(scaled, pool[: m * k].view(m, k)), weights)
 
 
 def sustained(bench: Bench) -> Iterator[Row]:
@@ -158,17 +223,14 @@ def sustained(bench: Bench) -> Iterator[Row]:
     import torch
     from torch.nn.functional import linear
 
-    for m, n, k in SUSTAINED:
-        if BYTES * (m * n + m * k + 2 * n * k) > 0.2 * bench.memory_bytes:
+    for m, n, k in shapes.SUSTAINED:
+        if shapes.BYTES * (m * n + m * k + 2 * n * k) > 0.2 * bench.memory_bytes:
             continue
-        rows, weight = bench.random(m * k, 1.0).view(m, k), bench.random(n * k).view(n, k)
-
-        def call(rows: Any = rows, weight: Any = weight) -> Any:
-            return linear(rows, weight)
-
+        call = partial(linear, bench.random(m * k, 1.0).view(m, k), bench.random(n * k).view(n, k))
         for _ in range(3):
             call()
-        _wait(bench)
+        if bench.device == "cuda":
+            torch.cuda.synchronize()
         cool = []
         for _ in range(3):
             time.sleep(0.25)
@@ -180,7 +242,7 @@ def sustained(bench: Bench) -> Iterator[Row]:
         size = {"dtype": "bf16", "m": m, "n": n, "k": k}
         yield size | {"heat": 0.0, "us": min(cool) * 1e3}
         yield size | {"heat": 1.0, "us": hot * 1e3}
-        del rows, weight
+        del call
         if bench.device == "cuda":
             torch.cuda.empty_cache()
 
@@ -190,11 +252,11 @@ def decode_attention(bench: Bench) -> Iterator[Row]:
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
     most = min(18e9, 0.3 * bench.memory_bytes)
-    pool = bench.random(int(most) // BYTES, 1.0)
-    for heads, batch, context in decode_points(bench.quick, most):
+    pool = bench.random(int(most) // shapes.BYTES, 1.0)
+    for heads, batch, context in shapes.decode_points(bench.quick, most):
         half = batch * heads.kv_heads * context * heads.head_dim
         size = (batch, heads.kv_heads, context, heads.head_dim)
-        count = min(copies(2 * half * BYTES, bench.cache_bytes, 24), len(pool) // (2 * half))
+        count = min(shapes.copies(2 * half * shapes.BYTES, bench.cache_bytes, 24), len(pool) // (2 * half))
         query = bench.random(batch * heads.heads * heads.head_dim, 1.0)
         query = query.view(batch, heads.kv_heads, heads.heads // heads.kv_heads, heads.head_dim)
         caches = [
@@ -216,7 +278,7 @@ def prompt_attention(bench: Bench) -> Iterator[Row]:
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION if bench.device == "cuda" else SDPBackend.MATH):
-        for heads, prompts, tokens, past in prompt_points(bench.quick, 0.3 * bench.memory_bytes):
+        for heads, prompts, tokens, past in shapes.prompt_points(bench.quick, 0.3 * bench.memory_bytes):
 
             def part(many: int, length: int, prompts: int = prompts, width: int = heads.head_dim) -> Any:
                 made = bench.random(prompts * length * many * width, 1.0)
@@ -224,15 +286,14 @@ def prompt_attention(bench: Bench) -> Iterator[Row]:
 
             # Chunks after cached tokens take a mask object, which does not repeat keys for grouped queries.
             keys = heads.heads if past else heads.kv_heads
-            parts = [
-                (part(heads.heads, tokens), part(keys, past + tokens), part(keys, past + tokens)) for _ in range(2)
-            ]
+            sizes = ((heads.heads, tokens), (keys, past + tokens), (keys, past + tokens))
+            parts = [[part(*size) for size in sizes] for _ in range(2)]
             grouped = heads.heads != heads.kv_heads
 
-            def call(each: Any, grouped: bool = grouped, tokens: int = tokens, past: int = past) -> Any:
+            def call(kept: Any, grouped: bool = grouped, tokens: int = tokens, past: int = past) -> Any:
                 if past:
-                    return sdpa(*each, attn_mask=causal_lower_right(tokens, past + tokens))
-                return sdpa(*each, is_causal=True, enable_gqa=grouped)
+                    return sdpa(*kept, attn_mask=causal_lower_right(tokens, past + tokens))
+                return sdpa(*kept, is_causal=True, enable_gqa=grouped)
 
             seconds, _ = bench.clock.in_graph_s(_each(call, parts), len(parts), HOT_S / 2 if tokens >= 1024 else 2e-3)
             shown = _attention(heads) | ({"kv_heads": heads.heads} if past else {})
@@ -241,9 +302,6 @@ def prompt_attention(bench: Bench) -> Iterator[Row]:
 
 def all_reduce(bench: Bench) -> Iterator[Row]:
     """Sums over the GPUs of this machine with NCCL, in a CUDA graph."""
-    import tempfile
-    from pathlib import Path
-
     import torch
 
     groups = [gpus for gpus in (2, 4, 8) if gpus <= torch.cuda.device_count()] if bench.device == "cuda" else []
@@ -258,16 +316,14 @@ def all_reduce(bench: Bench) -> Iterator[Row]:
 
 def _rank(rank: int, gpus: int, meeting: str, into: str) -> None:
     """One GPU's part of the all-reduce."""
-    from pathlib import Path
-
     import torch
     import torch.distributed as group
 
     torch.cuda.set_device(rank)
     group.init_process_group("nccl", init_method=f"file://{meeting}", rank=rank, world_size=gpus)
     clock, lines = GpuClock("cuda"), []
-    for message in MESSAGES:
-        data = torch.zeros(message // BYTES, dtype=torch.bfloat16, device="cuda")
+    for message in shapes.MESSAGES:
+        data = torch.zeros(message // shapes.BYTES, dtype=torch.bfloat16, device="cuda")
 
         def run(data: Any = data) -> None:
             for _ in range(10):
@@ -283,7 +339,7 @@ def _rank(rank: int, gpus: int, meeting: str, into: str) -> None:
     group.destroy_process_group()
 
 
-def _attention(heads: Heads) -> Row:
+def _attention(heads: shapes.Heads) -> Row:
     return {"heads": heads.heads, "kv_heads": heads.kv_heads, "head_dim": heads.head_dim}
 
 
@@ -297,10 +353,3 @@ def _each(call: Callable[[Any], Any], items: list[Any]) -> Callable[[], Any]:
         return gave
 
     return run
-
-
-def _wait(bench: Bench) -> None:
-    import torch
-
-    if bench.device == "cuda":
-        torch.cuda.synchronize()

@@ -8,8 +8,7 @@ on. Plain Python: the machine with the GPU needs no more.
 from dataclasses import dataclass, replace
 from itertools import product
 
-BYTES = 2
-"""Of an element in bf16."""
+BYTES = 2  # of an element in bf16
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,7 @@ class KernelShape:
     batches: tuple[int, ...] = (1, 8, 32, 64, 128, 256)
     contexts: tuple[int, ...] = (512, 2048, 8192)
     prompts: tuple[tuple[int, int], ...] = ((1, 512), (1, 2048), (1, 8192), (4, 1024))
-    memory: float = 120e9
-    """Bytes that weights and KV cache may take together."""
+    memory: float = 120e9  # bytes that weights and KV cache may take together
 
     @property
     def qkv(self) -> int:
@@ -71,8 +69,6 @@ class KernelShape:
 
 @dataclass(frozen=True)
 class Heads:
-    """One layer's attention."""
-
     heads: int
     kv_heads: int
     head_dim: int
@@ -105,10 +101,8 @@ OTHER_BATCHES = (1, 12, 40, 110, 256)
 OTHER_CONTEXTS = (517, 1531, 4099, 16411)
 PROMPT_HEADS = (Heads(32, 8, 128), Heads(32, 8, 64), Heads(16, 8, 128), Heads(32, 32, 128))
 PROMPTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-PASTS = ((512, 2048), (512, 8192), (2048, 8192), (2048, 30720))
-"""Tokens of a chunk and cached ones before it."""
-MESSAGES = tuple(1 << power for power in range(12, 29, 2))
-"""Bytes of an all-reduce."""
+PASTS = ((512, 2048), (512, 8192), (2048, 8192), (2048, 30720))  # tokens of a chunk and cached ones before it
+MESSAGES = tuple(1 << power for power in range(12, 29, 2))  # bytes of an all-reduce
 
 STACKS = {
     "narrow": KernelShape(12, 1536, 16, 8, 6144, 1024, batches=(1, 32, 256), contexts=(16,), prompts=()),
@@ -145,13 +139,10 @@ def matrix_points(quick: bool) -> list[tuple[int, int, int]]:
     """(m, n, k) of the products to time; the large strides first, so that a run cut short has seen all sizes."""
     rows, matrices = (ROWS[::2] + ROWS[-1:], MATRICES[::2]) if quick else (ROWS, MATRICES)
     every = [(m, n, k) for n, k in matrices for m in rows]
-    return stack_points(quick) + [point for start in (0, 2, 1, 3) for point in every[start::4]]
-
-
-def stack_points(quick: bool) -> list[tuple[int, int, int]]:
-    """The products of ``STACKS``: what is left of their layers lies between them."""
+    # Those of ``STACKS`` too: what is left of their layers lies between them.
     stacks = list(STACKS.values())[: 1 if quick else None]
-    return [(m, n, k) for stack in stacks for m in stack.batches for n, k in stack.products]
+    stacked = [(m, n, k) for stack in stacks for m in stack.batches for n, k in stack.products]
+    return stacked + [point for start in (0, 2, 1, 3) for point in every[start::4]]
 
 
 def decode_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int]]:
@@ -165,9 +156,8 @@ def decode_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int]
 def prompt_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int, int]]:
     """Heads, prompts, tokens of each and cached tokens before them."""
     heads = PROMPT_HEADS[:2] if quick else PROMPT_HEADS
-    fresh = [
-        (head, many, tokens, 0) for head in heads for many in (1, 4) for tokens in PROMPTS if many * tokens < 32768
-    ]
+    sizes = product(heads, (1, 4), PROMPTS)
+    fresh = [(head, many, tokens, 0) for head, many, tokens in sizes if many * tokens < 32768]
     after = [(head, 1, tokens, past) for head in heads[:1] for tokens, past in PASTS]
     return [point for point in (*fresh, *after) if 8 * point[0].kv_bytes(point[1], point[2] + point[3]) <= most_bytes]
 

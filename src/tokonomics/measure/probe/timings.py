@@ -14,8 +14,9 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,43 +27,23 @@ from tokonomics.measure.probe.shapes import CHECK, HELD_OUT, STACKS, KernelShape
 
 SCHEMA_VERSION = 1
 KIND = "tokonomics probe timings"
-SECONDS = 170.0
-"""The whole probe ends within three minutes."""
+SECONDS = 170.0  # the whole probe ends within three minutes
 
 Row = dict[str, Any]
-Show = Callable[[str, int, float], None]
-"""What is being measured, rows so far, and seconds left of the whole."""
+Show = Callable[[str, int, float], None]  # what is being measured, rows so far, and seconds left of the whole
 
 
 @dataclass(frozen=True)
 class Section:
-    """A kind of timing: its rows, and the seconds it may take."""
-
     rows: Callable[[kernels.Bench], Iterator[Row]]
     seconds: float
     says: str
 
 
-def layers(bench: kernels.Bench) -> Iterator[Row]:
-    """A few layers without attention: what lies between the matrices."""
-    for name, shape in STACKS.items():
-        yield from steps(bench, name, shape, attention=False)
-        if bench.quick:
-            return
-
-
-def check(bench: kernels.Bench) -> Iterator[Row]:
-    """Decode steps and prompts of whole models."""
-    for name, shape in CHECK.items():
-        yield from steps(bench, name, shape)
-        if bench.quick:
-            return
-
-
-def held_out(bench: kernels.Bench) -> Iterator[Row]:
-    """Models and loads that the probe times nowhere else; for validation."""
-    for name, shape in HELD_OUT.items():
-        yield from steps(bench, name, shape)
+def models(bench: kernels.Bench, shapes: Mapping[str, KernelShape], attention: bool = True) -> Iterator[Row]:
+    """Decode steps and prompts of these models; of the first alone where it must be quick."""
+    for name in list(shapes)[: 1 if bench.quick and shapes is not HELD_OUT else None]:
+        yield from steps(bench, name, shapes[name], attention=attention)
 
 
 SECTIONS = {
@@ -74,15 +55,14 @@ SECTIONS = {
     "decode_attention": Section(kernels.decode_attention, 35, "decode attention"),
     "prefill_attention": Section(kernels.prompt_attention, 20, "prefill attention"),
     "all_reduce": Section(kernels.all_reduce, 30, "all-reduce"),
-    "layers": Section(layers, 45, "layers without attention"),
-    "check": Section(check, 75, "whole decode steps"),
-    "validate": Section(held_out, 420, "held-out models"),
+    "layers": Section(partial(models, shapes=STACKS, attention=False), 45, "layers without attention"),
+    "check": Section(partial(models, shapes=CHECK), 75, "whole decode steps"),
+    "validate": Section(partial(models, shapes=HELD_OUT), 420, "held-out models"),
 }
 PROBE = tuple(name for name in SECTIONS if name != "validate")
 
 
 def steps(bench: kernels.Bench, name: str, shape: KernelShape, *, attention: bool = True) -> Iterator[Row]:
-    """Every load of one model."""
     import torch
     import torch._dynamo
 
@@ -116,7 +96,6 @@ def steps(bench: kernels.Bench, name: str, shape: KernelShape, *, attention: boo
 
 
 def free(bench: kernels.Bench) -> None:
-    """Give memory back to the device."""
     import torch
 
     gc.collect()
@@ -131,17 +110,11 @@ def measure(
     import torch
 
     begin = time.monotonic()
-    made: Row = {
-        "kind": KIND,
-        "schema_version": SCHEMA_VERSION,
-        "made": time.strftime("%Y-%m-%d"),
-        "quick": bench.quick,
-        "machine": kernels.machine(bench.device),
-        "seconds": {},
-        "failures": {},
-        "cut_short": [],
-    }
-    made |= {name: [] for name in names}
+    document: Row = {
+        "kind": KIND, "schema_version": SCHEMA_VERSION, "made": time.strftime("%Y-%m-%d"), "quick": bench.quick,
+        "machine": kernels.machine(bench.device), "seconds": {}, "failures": {}, "cut_short": [],
+    }  # fmt: skip
+    document |= {name: [] for name in names}
     with torch.no_grad():
         for name in names:
             section, started = SECTIONS[name], time.monotonic()
@@ -151,33 +124,33 @@ def measure(
                 rows = section.rows(bench)
                 while True:
                     if show:
-                        show(section.says, len(made[name]), begin + seconds - time.monotonic())
+                        show(section.says, len(document[name]), begin + seconds - time.monotonic())
                     if time.monotonic() > until:
-                        made["cut_short"].append(name)
+                        document["cut_short"].append(name)
                         rows.close()  # type: ignore[attr-defined]
                         break
                     row = next(rows, None)
                     if row is None:
                         break
-                    made[name].append(row)
+                    document[name].append(row)
                     if time.monotonic() - written > 5:
                         written = time.monotonic()
-                        save(made)
+                        save(document)
             except Exception as error:  # one section's failure must not cost the others
-                made["failures"][name] = f"{type(error).__name__}: {str(error)[:800]}"
-            made["seconds"][name] = round(time.monotonic() - started, 1)
+                document["failures"][name] = f"{type(error).__name__}: {str(error)[:800]}"
+            document["seconds"][name] = round(time.monotonic() - started, 1)
             rows = iter(())
             free(bench)
-            save(made)
-    return made
+            save(document)
+    return document
 
 
-def write(made: Row, path: Path) -> None:
+def write(document: Row, path: Path) -> None:
     """One row a line; never half a file."""
     parts = []
-    for name, value in made.items():
+    for name, value in document.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            lines = ",\n".join(json.dumps({key: _rounded(each) for key, each in row.items()}) for row in value)
+            lines = ",\n".join(json.dumps({key: _rounded(cell) for key, cell in row.items()}) for row in value)
             parts.append(f"{json.dumps(name)}: [\n{lines}\n]")
         else:
             parts.append(f"{json.dumps(name)}: {json.dumps(value)}")
@@ -223,8 +196,8 @@ def main() -> int:
             sys.stderr.flush()
             last[0] = says
 
-    made = measure(bench, names, options.seconds, lambda done: write(done, options.out), show)
-    shown = {"seconds": made["seconds"], "failures": made["failures"], "cut_short": made["cut_short"]}
+    document = measure(bench, names, options.seconds, lambda done: write(done, options.out), show)
+    shown = {"seconds": document["seconds"], "failures": document["failures"], "cut_short": document["cut_short"]}
     sys.stderr.write(json.dumps(shown, indent=1) + "\n")
     return 0
 
