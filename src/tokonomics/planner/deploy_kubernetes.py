@@ -127,11 +127,7 @@ def _container(job: DeployJob, command: EngineCommand) -> dict[str, Any]:
             "requests": {_RESOURCES[job.deployment.gpu.vendor]: job.deployment.gpus},
             "limits": {_RESOURCES[job.deployment.gpu.vendor]: job.deployment.gpus},
         },
-        "startupProbe": {
-            "httpGet": health,
-            "periodSeconds": _PROBE_S,
-            "failureThreshold": job.start_s // _PROBE_S,
-        },
+        "startupProbe": {"httpGet": health, "periodSeconds": _PROBE_S, "failureThreshold": job.start_s // _PROBE_S},
         "readinessProbe": {"httpGet": health, "periodSeconds": 5, "failureThreshold": 2},
         "livenessProbe": {"httpGet": health, "periodSeconds": _PROBE_S, "timeoutSeconds": 5, "failureThreshold": 6},
         "volumeMounts": [

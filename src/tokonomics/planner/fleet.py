@@ -322,12 +322,7 @@ def _alone_usd(offer: FleetOffer, demand: Demand, mix: dict[str, float], spot_sh
 
 
 def replayed(
-    plan: FleetPlan,
-    machines: Machines,
-    traffic: FleetTraffic,
-    slos: Sequence[Slo],
-    wishes: Wishes,
-    seed: int = 0,
+    plan: FleetPlan, machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo], wishes: Wishes, seed: int = 0
 ) -> tuple[FleetReplay, ...]:
     """The bought fleet with its own traffic about the busiest hour: undisturbed, then with the worst of losses."""
     offers = {offer.name: offer for offer in machines.offers}

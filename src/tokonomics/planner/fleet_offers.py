@@ -140,16 +140,7 @@ def fleet_machines(
             fix=f"Loosen {option('terms')}, {option('gpu')} or {option('region')}.",
         )
     layouts, refused = measured_layouts(
-        model,
-        engine,
-        sold,
-        traffic,
-        slos,
-        weights=weights or model.served,
-        kv=kv,
-        terms=terms,
-        most=measured,
-        say=say,
+        model, engine, sold, traffic, slos, weights=weights or model.served, kv=kv, terms=terms, most=measured, say=say
     )
     named = list(zip(sold, told_apart(sold), strict=True))
     risk = partial(spot_markets, interruptions=market.interruptions, aws_zones=market.aws_zones)

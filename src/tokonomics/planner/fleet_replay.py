@@ -257,9 +257,7 @@ def replay(
         answered_share=answered / len(traffic) if len(traffic) else 0.0,
         restarts=restarts,
         expected_per_month=case.expected_per_month,
-        slo=tuple(
-            _worst_class(slo, np.concatenate([np.zeros(0), *values[str(slo)]]), size) for slo in slos
-        ),
+        slo=tuple(_worst_class(slo, np.concatenate([np.zeros(0), *values[str(slo)]]), size) for slo in slos),
     )
 
 
@@ -341,11 +339,7 @@ def _taken(offer: FleetOffer, at_s: float, outage_s: float, wishes: Wishes) -> A
 
 
 def _one_fails(
-    places: Sequence[Place],
-    present: Sequence[Place],
-    offers: Mapping[str, FleetOffer],
-    plan: FleetPlan,
-    at_s: float,
+    places: Sequence[Place], present: Sequence[Place], offers: Mapping[str, FleetOffer], plan: FleetPlan, at_s: float
 ) -> tuple[list[Place], str, float]:
     if not present:
         return list(places), "nothing", 0.0

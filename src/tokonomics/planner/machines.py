@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache, cached_property, partial
 
-from tokonomics.catalog.offers import (
-    Offer,
-    Terms,
-    cheapest_offer,
-    load_offers,
-    oldest_days,
-)
+from tokonomics.catalog.offers import Offer, Terms, cheapest_offer, load_offers, oldest_days
 from tokonomics.clock import today
 from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment

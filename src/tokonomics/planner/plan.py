@@ -362,11 +362,7 @@ def _degrees(deployment: Deployment) -> tuple[tuple[str, int], ...]:
 
 def _reject(deployment: Deployment, refusal: Refusal, offers: int = 1) -> Rejection:
     return Rejection(
-        gpu=deployment.gpu.key,
-        layout=layout(deployment),
-        offers=offers,
-        kind=refusal.kind,
-        reason=refusal.reason,
+        gpu=deployment.gpu.key, layout=layout(deployment), offers=offers, kind=refusal.kind, reason=refusal.reason
     )
 
 

@@ -21,14 +21,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import Load
 from tokonomics.planner.screen import Screened, curve_for, tpot_limit
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.serving.capacity import (
-    BEHIND,
-    MOST_REPLICAS,
-    apart_in_time,
-    fewest_that_hold,
-    halved,
-    what_breaks,
-)
+from tokonomics.serving.capacity import BEHIND, MOST_REPLICAS, apart_in_time, fewest_that_hold, halved, what_breaks
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate

@@ -224,9 +224,7 @@ def with_less_room(deployment: Deployment, taken_bytes: float) -> Deployment:
 
     def smaller(by: int) -> Deployment:
         # What processes see, not what is built in: engines choose their limits by the latter.
-        return deployment.model_copy(
-            update={"gpu": gpu.model_copy(update={"visible_bytes": gpu.usable_bytes - by})},
-        )
+        return deployment.model_copy(update={"gpu": gpu.model_copy(update={"visible_bytes": gpu.usable_bytes - by})})
 
     # The engine takes its share of the memory, so more has to go than is missed.
     by = math.ceil(taken_bytes)
