@@ -231,10 +231,10 @@ def test_a_lone_request_is_no_quicker_than_the_floor_says() -> None:
         one = deploy(find_model("llama-3.1-8b"), find_gpu(gpu), find_engine("vllm"))
         apart = replace(load.trace, arrival_s=np.arange(len(load.trace), dtype=np.float64) * 1e4)
         delivered = {each.slo: each.delivered_s or 0.0 for each in outcome(simulate(one, apart), slos).slo}
-        for floor in floors(step_model(one), load, slos):
-            assert floor.seconds <= delivered[str(floor.slo)] * 1.01, (gpu, floor)
-            if floor.slo.latency == "ttft":
-                assert floor.seconds >= 0.7 * delivered[str(floor.slo)]
+        for slo, floor_s in floors(step_model(one), load, slos).items():
+            assert floor_s <= delivered[str(slo)] * 1.01, (gpu, slo)
+            if slo.latency == "ttft":
+                assert floor_s >= 0.7 * delivered[str(slo)]
 
 
 def test_a_batch_from_a_log_is_fed_evenly() -> None:

@@ -35,7 +35,7 @@ from tokonomics.planner.machines import machines_for
 from tokonomics.planner.plan import Candidate, Question, Study, layout, study
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.trials import cached_share
-from tokonomics.planner.what_if import highest_rate, machine_of
+from tokonomics.planner.what_if import highest_rate
 from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import PrefixBlocks, Trace
@@ -189,8 +189,8 @@ def _cheapest_by_request(made: Study) -> Candidate:
 
 def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> HostedKind:
     """A pick as a staircase: what its replicas hold, in fleets of several sizes."""
-    question, sized = made.question, made.of(row)
-    deployment, spare = sized.deployment, made.question.limits.spare
+    question, (_, sized, machine) = made.question, made.ranked_as(row)
+    deployment = sized.deployment
     limit = question.limits.max_utilization or (None if question.simulate else CLOSED_FORM_UTILIZATION)
     most = None if limit is None else require_utilization(limit) * row.capacity_requests_per_s
     held: list[tuple[int, float]] = []
@@ -200,7 +200,6 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
         known = trickle.at(alone * replicas)
         alone = highest_rate(question, sized.screened, replicas, known, close_enough=_CLOSE_ENOUGH).rate / replicas
         held.append((replicas, (alone if most is None else min(most, alone)) * tokens * SECONDS_PER_MONTH))
-    machine = machine_of(sized, row)
     offer, machines = machine.offer, machines_for(deployment, machine.offer, 1)
     speed = interval(1.0, "throughput", deployment)
     return HostedKind(
@@ -211,7 +210,7 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
             replicas_per_purchase=max(1, offer.gpus // deployment.gpus),
             usd_per_purchase=machine.usd_per_month(machines),
             holds=rising(held),
-            spare=spare,
+            spare=question.limits.spare,
         ),
         simulated=question.simulate,
         slow=speed.low,

@@ -85,10 +85,8 @@ def is_faithful(deployment: Deployment) -> bool:
     return not (deployment.weights.is_below(deployment.model.served) or deployment.kv.is_below(Precision.bf16))
 
 
-@lru_cache(maxsize=4096)
-def _gpus_needed(one: Deployment, context: int) -> int | None:
-    """The same for every layout of a model on a GPU: searched once."""
-    return min_gpus(one, context)
+_gpus_needed = lru_cache(maxsize=4096)(min_gpus)
+"""The same for every layout of a model on a GPU: searched once."""
 
 
 def why_not(deployment: Deployment, context: int) -> Refusal | None:

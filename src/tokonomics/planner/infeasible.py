@@ -49,11 +49,7 @@ def _too_slow(study: Study) -> Iterator[Blame]:
     hosts, _ = prospects(question, question.load)
     for slo in question.slos:
         fastest = min(
-            (
-                (floor.seconds, str(host.deployment))
-                for host in hosts
-                for floor in floors(step_model(host.deployment), question.load, [slo])
-            ),
+            ((floors(step_model(host.deployment), question.load, [slo])[slo], str(host.deployment)) for host in hosts),
             default=(0.0, ""),
         )
         if fastest[0] > slo.seconds:

@@ -20,7 +20,7 @@ from tokonomics.planner.machines import Hosts, Machine, machines_for
 from tokonomics.planner.plan import Study, layout
 from tokonomics.planner.screen import screen
 from tokonomics.planner.search import Kind, Placed, kind_of
-from tokonomics.planner.what_if import resize, usd_per_month
+from tokonomics.planner.what_if import resize
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun
 
@@ -140,7 +140,7 @@ class _Bills:
                 return math.inf
             machines = hosts.cheapest_of_each_size
             replicas = each.fewest + question.limits.spare
-            least = min(usd_per_month(hosts.deployment, machine, replicas) for machine in machines)
+            least = min(machine.usd_per_month_of(hosts.deployment, replicas) for machine in machines)
             worst = max(worst, least / best - 1)
         return worst
 
@@ -166,7 +166,7 @@ class _Bills:
         deployment, offer = hosts.deployment, machine.offer
         if machines_for(deployment, offer, max(counts)) * offer.gpus > (hosts.max_gpus or math.inf):
             return None
-        dollars = [usd_per_month(deployment, machine, count) for count in counts]
+        dollars = [machine.usd_per_month_of(deployment, count) for count in counts]
         cases = tuple(
             # The best is the lowest by the search; a cent of rounding must not make a negative regret.
             InCase(replicas=count, usd_per_month=usd, regret=max(0.0, usd / best - 1))

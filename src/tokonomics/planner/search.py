@@ -59,8 +59,6 @@ def best_first(
 class Search:
     """Sizes the candidates that could win, and says why the others cannot."""
 
-    load: Load
-    slos: Sequence[Slo]
     trials: Trials
     simulate: bool = True
     max_utilization: float | None = None
@@ -75,6 +73,14 @@ class Search:
     _published: float = math.inf
     _left: Counter[str] = field(default_factory=Counter)
     """Candidates by GPU that are still to be looked at."""
+
+    @property
+    def load(self) -> Load:
+        return self.trials.load
+
+    @property
+    def slos(self) -> tuple[Slo, ...]:
+        return self.trials.slos
 
     def run(self, prospects: Iterable[Hosts]) -> None:
         """Look at every candidate that may matter."""
@@ -199,7 +205,7 @@ class Search:
         self._kinds.add(kind_of(deployment))
         usd, gpu = self._usd(candidate.hosts, replicas), deployment.gpu.key
         self._bills[gpu] = min(self._bills.get(gpu, math.inf), usd)
-        if candidate.is_faithful:
+        if is_faithful(deployment):
             self._published = min(self._published, usd)
         placed = Placed(screened=candidate, deployment=deployment, replicas=replicas, outcome=None)
         if trial:

@@ -97,8 +97,7 @@ def _one(request: PlanRequest, study: "Study", files: "Sequence[DeployFile]", li
     """One model at one demand: its plan, how firm it is, and why not the others."""
     from tokonomics.planner.flips import flips
     from tokonomics.planner.infeasible import blame
-    from tokonomics.planner.margins import bill_range, headroom
-    from tokonomics.planner.sensitivity import sensitivity
+    from tokonomics.planner.what_if import bill_range, headroom, sensitivity
     from tokonomics.questions.results import PlanResult
 
     plan, best = study.plan, study.plan.best
@@ -170,14 +169,8 @@ def deploy_files_of(study: "Study", targets: "Sequence[Target]", command: str) -
     best = study.plan.best
     if best is None:
         return []
-    sized = study.of(best)
-    bought = (best.provider, best.region, best.instance)
-    offer = next(
-        machine.offer
-        for machine in sized.screened.hosts.machines
-        if (machine.offer.provider, machine.offer.region, machine.offer.instance) == bought
-    )
-    deployment = sized.deployment
+    ranked = study.ranked_as(best)
+    deployment, offer = ranked.sized.deployment, ranked.machine.offer
     job = DeployJob(
         deployment=deployment,
         replicas=best.replicas,

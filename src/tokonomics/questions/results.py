@@ -22,12 +22,11 @@ from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.planner.levers.stack import Waterfall
 from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
 from tokonomics.planner.levers.tenancy import Pooling
-from tokonomics.planner.margins import BillRange, Headroom
 from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
-from tokonomics.planner.sensitivity import Sensitivity
 from tokonomics.planner.utilization import Utilization
+from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.capacity import HighestRate, ReplicasNeeded
 from tokonomics.serving.outcome import Moment, Outcome

@@ -6,10 +6,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.planner.flips import Flip, Flips
-from tokonomics.planner.margins import BillRange, Headroom
 from tokonomics.planner.plan import Candidate, Plan, Study
 from tokonomics.planner.regret import Regret
-from tokonomics.planner.sensitivity import Case, Sensitivity
+from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
 from tokonomics.report.plan_view import layout_text, workload_text
 from tokonomics.report.tables import table
 from tokonomics.units import count, percent, seconds, usd
