@@ -128,7 +128,6 @@ class Bills:
 
     def _bill(self, setup: Setup, sized: Sized, bought: Bought) -> SetupBill:
         made, deployment, memories = sized.outcome, setup.deployment, setup.memories()
-        assert made is not None
         tiers = tuple(
             CostLine(
                 name=line.name, quantity=line.quantity * HOURS_PER_MONTH, unit=line.unit, usd_per_unit=line.usd_per_unit

@@ -221,8 +221,8 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
 
 def _found(made: Study, row: Candidate, load: Load) -> float:
     """As simulated; the closed form assumes a cache without an end."""
-    served = made.of(row).outcome
-    return replayed_share(load.trace) if served is None else cached_share(served)
+    trial = made.of(row).trial
+    return replayed_share(load.trace) if trial is None else cached_share(trial.outcome)
 
 
 def replayed_share(trace: Trace, ttl_s: float | None = None) -> float:

@@ -275,15 +275,15 @@ def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Ra
     deployment, workload, capacity = sized.deployment, load.workload, sized.screened.capacity
     replicas = sized.replicas + limits.spare
     utilization = workload.rate / (replicas * capacity.rate)
-    prompts = prefill_share(sized.outcome) if sized.outcome else capacity.prefill_share
+    prompts = prefill_share(sized.trial.outcome) if sized.trial else capacity.prefill_share
     same: dict[str, Any] = _served(sized, load) | {
         "model": deployment.model.key,
         "gpu": deployment.gpu.key,
         "gpus_per_replica": deployment.gpus,
         **{name: getattr(deployment, name) for name in ("tp", "pp", "ep", "weights", "kv")},
         "engine": deployment.engine.key,
-        "max_sequences": sized.max_sequences or deployment.limits.max_sequences,
-        "router": sized.router,
+        "max_sequences": (sized.trial and sized.trial.max_sequences) or deployment.limits.max_sequences,
+        "router": sized.trial.router if sized.trial else Router.round_robin,
         "replicas": replicas,
         "utilization": utilization,
         "speed": speed_badge(deployment),
@@ -323,7 +323,8 @@ def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Ra
 
 def _served(sized: Placed, load: Load) -> dict[str, object]:
     """How requests fare: simulated, or the closed form's means."""
-    if served := sized.outcome:
+    if sized.trial:
+        served = sized.trial.outcome
         times = {name: getattr(served, name) for name in ("ttft_s", "tpot_s", "e2e_s")}
         return {"simulated": True, "batch": served.batch, **times}
     steady = sized.screened.steady(load.workload.rate / sized.replicas)

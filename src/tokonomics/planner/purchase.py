@@ -68,7 +68,7 @@ def verdict_on(setup: Setup, sized: Sized) -> SpotVerdict | None:
     if not markets:
         return None
     return spot_verdict(
-        answer_s=(sized.outcome and sized.outcome.e2e_s.p99) or 0.0,
+        answer_s=sized.outcome.e2e_s.p99 or 0.0,
         cold_start_s=startup_seconds(setup.deployment),
         replicas=sized.replicas,
         interruptions=max((each.interruptions for each in markets), key=lambda each: each.per_hour),

@@ -10,7 +10,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tokonomics.catalog.precision import Precision
@@ -19,13 +19,13 @@ from tokonomics.planner.candidates import Reason, Refusal, is_faithful
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import Hosts
 from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, screen
-from tokonomics.planner.trials import FleetTrial, Progress, Sized, Trials
+from tokonomics.planner.trials import Progress, Sized, Trials
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, seconds
 
 CLOSED_FORM_UTILIZATION = 0.7
-"""The planning utilisation of the document this product starts from, where bursts are not simulated."""
+"""Assumed where bursts are not simulated: room for them, as planners commonly leave."""
 _LEADERS = 10
 """Kinds of hardware that are sized whether or not they can win: the rows that a table shows."""
 _WITHIN_REASON = 10.0
@@ -36,11 +36,18 @@ Kind = tuple[str, int, Precision]
 Prospect = TypeVar("Prospect")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Placed(Sized):
-    """A sized candidate of a plan, with its closed form and the machines it may stand on."""
+@dataclass(frozen=True)
+class Placed:
+    """A candidate of a plan on the replicas that it takes, spare ones left out."""
 
     screened: Screened
+    replicas: int
+    trial: Sized | None = None
+    """None: by the closed form."""
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.screened.deployment
 
 
 def best_first(
@@ -200,17 +207,14 @@ class Search:
         else:
             self._keep(candidate, replicas)
 
-    def _keep(self, candidate: Screened, replicas: int, trial: FleetTrial | None = None) -> None:
+    def _keep(self, candidate: Screened, replicas: int, trial: Sized | None = None) -> None:
         deployment = candidate.deployment
         self._kinds.add(kind_of(deployment))
         usd, gpu = self._usd(candidate.hosts, replicas), deployment.gpu.key
         self._bills[gpu] = min(self._bills.get(gpu, math.inf), usd)
         if is_faithful(deployment):
             self._published = min(self._published, usd)
-        placed = Placed(screened=candidate, deployment=deployment, replicas=replicas, outcome=None)
-        if trial:
-            placed = replace(placed, outcome=trial.outcome, router=trial.router, max_sequences=trial.max_sequences)
-        self.sized.append(placed)
+        self.sized.append(Placed(candidate, replicas, trial))
 
 
 def kind_of(deployment: Deployment) -> Kind:
