@@ -1,8 +1,7 @@
 """Everything that decides a bill, as one value: what a lever changes, and what two bills differ by.
 
-A setup is served by the simulator on as few replicas as meet its SLOs (``sizing``), those stand on whole machines
-bought on the terms it allows (``purchase``), and that is its bill (``bills``). Equal setups have equal bills, however
-they came about.
+A setup is served by the simulator on as few replicas as meet its SLOs (``sizing``); those stand on whole machines
+bought on the terms it allows, and that is its bill (``bills``). Equal setups have equal bills, however they came about.
 """
 
 from collections.abc import Callable
