@@ -40,7 +40,7 @@ class Setup:
     """Memories for KV behind the GPU's, as wished for: ``dram=200,ssd=2000@0``, or ``HOST_MEMORY``. Size and speed
     follow from the hardware when it is served and billed, so that they follow it when it changes."""
     disaggregated: bool = False
-    """Prompts and answers on replicas of their own."""
+    """Prefill and decode on replicas of their own."""
     autoscale: bool = False
     """Replicas come and go with the requests outstanding."""
     commit: bool = False
@@ -82,7 +82,7 @@ class Memo:
 
 @dataclass(frozen=True)
 class NotServed:
-    """Why a setup cannot meet its SLOs, or cannot be bought."""
+    """Why a setup cannot meet its SLOs or be bought, or why a lever has nothing to move."""
 
     reason: str
     fix: str | None = None

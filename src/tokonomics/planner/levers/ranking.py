@@ -16,7 +16,7 @@ from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.bills import Bills, SetupBill
-from tokonomics.planner.levers.lever_list import Lever, all_levers, moved
+from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, moved
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.types import Noun
 
@@ -78,7 +78,7 @@ class Ranking(Noun):
     saved_share: float
     """Together."""
     sum_of_shares: float
-    """Of the same levers, each alone: what a list of percentages would SLO."""
+    """Of the same levers, each alone: what a list of percentages would promise."""
 
 
 @dataclass(frozen=True)
@@ -138,20 +138,15 @@ def _applied(setup: Setup, now: SetupBill, order: Sequence[Lever], bills: Bills)
         if any(each.knob == lever.knob for each in taken):
             continue
         bills.progress(f"together: {lever.name}")
-        changed = lever.apply(end)
-        made = bills.of(changed) if isinstance(changed, Setup) else None
-        if (
-            isinstance(changed, Setup)
-            and isinstance(made, SetupBill)
-            and made.usd_per_month < best.usd_per_month + _CENT
-        ):
-            end, best = changed, made
+        made = billed(lever, end, bills)
+        if not isinstance(made, NotServed) and made[1].usd_per_month < best.usd_per_month + _CENT:
+            end, best = made
             taken.append(lever)
     for lever in list(taken):
         back = moved(end, setup, lever.knob)
-        made = bills.of(back)
-        if isinstance(made, SetupBill) and made.usd_per_month < best.usd_per_month + _CENT:
-            end, best = back, made
+        bill = bills.of(back)
+        if isinstance(bill, SetupBill) and bill.usd_per_month < best.usd_per_month + _CENT:
+            end, best = back, bill
             taken.remove(lever)
     return end, best, [lever.name for lever in taken]
 
@@ -165,10 +160,10 @@ def pull(lever: Lever, setup: Setup, now: SetupBill, bills: Bills) -> Pulled:
     """One lever alone."""
     bills.progress(lever.name)
     changed = lever.apply(setup)
-    made = bills.of(changed) if isinstance(changed, Setup) else changed
+    made = changed if isinstance(changed, NotServed) else bills.of(changed)
     if isinstance(made, SetupBill) and made.bought == now.bought and lever.knob in _BUYING:
         made = NotServed(_BUYING[lever.knob].format(now.bought))
-    bill = made if isinstance(made, SetupBill) else None
+    bill = None if isinstance(made, NotServed) else made
     effects = None
     if isinstance(changed, Setup) and changed.deployment != setup.deployment and lever.knob in ("weights", "kv"):
         effects = effects_of(setup, changed.deployment, now.batch)
@@ -179,7 +174,7 @@ def pull(lever: Lever, setup: Setup, now: SetupBill, bills: Bills) -> Pulled:
         risk=lever.risk,
         quality=lever.quality,
         bill=bill,
-        reason=None if isinstance(made, SetupBill) else made.reason,
+        reason=made.reason if isinstance(made, NotServed) else None,
         saved_usd_per_month=now.usd_per_month - bill.usd_per_month if bill else 0.0,
         saved_share=saving(now.usd_per_month, bill.usd_per_month) if bill else 0.0,
         effects=effects,
@@ -190,7 +185,7 @@ def effects_of(setup: Setup, after: Deployment, batch: float) -> Effects:
     """Bytes, arithmetic and room of a deployment against the setup's own."""
     before, workload = setup.deployment, setup.load.workload
     context = workload.input_tokens + workload.output_tokens / 2
-    steps = {each: step_model(each) for each in (before, after)}
+    was, becomes = step_model(before), step_model(after)
     rows = max(1.0, batch)
 
     def room(deployment: Deployment) -> float:
@@ -200,10 +195,10 @@ def effects_of(setup: Setup, after: Deployment, batch: float) -> Effects:
         weight_bytes_before=shard(before).total,
         weight_bytes_after=shard(after).total,
         batch=rows,
-        step_s_before=float(steps[before].decode(rows, context)),
-        step_s_after=float(steps[after].decode(rows, context)),
-        prompt_s_before=float(steps[before].prefill(CHUNK)),
-        prompt_s_after=float(steps[after].prefill(CHUNK)),
+        step_s_before=float(was.decode(rows, context)),
+        step_s_after=float(becomes.decode(rows, context)),
+        prompt_s_before=float(was.prefill(CHUNK)),
+        prompt_s_after=float(becomes.prefill(CHUNK)),
         sequences_before=room(before),
         sequences_after=room(after),
     )
