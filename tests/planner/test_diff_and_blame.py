@@ -8,7 +8,7 @@ from tests.planner.small_catalogue import OFFERS, SLOS, asked, offer
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
-from tokonomics.planner.diff import changes, diff
+from tokonomics.planner.compare import changes, diff
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Limits, plan, study

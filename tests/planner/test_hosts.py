@@ -15,8 +15,8 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner import machines
 from tokonomics.planner.bills import Bills, SetupBill
+from tokonomics.planner.candidates import PROCESS_GIB, Machine, cheapest_host, host_gib, hosts_of, room_for, usable
 from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.machines import PROCESS_GIB, Machine, cheapest_host, host_gib, hosts_of, room_for, usable
 from tokonomics.planner.setup import Setup
 from tokonomics.report.catalog_view import offers_view
 

@@ -32,7 +32,7 @@ from tokonomics.measure.validate import (
 )
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.intervals import Interval
-from tokonomics.planner.machines import cheapest_host
+from tokonomics.planner.candidates import cheapest_host
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun

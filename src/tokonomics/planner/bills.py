@@ -23,12 +23,12 @@ from tokonomics.money.demand import EVERY_SIZE, MOST_HOURS, Demand
 from tokonomics.money.fleet import FleetOffer, Wishes
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.money.spot_verdict import spot_verdict
-from tokonomics.planner.candidates import Reason, Refusal
-from tokonomics.planner.fleet_offers import reserved_prices, spot_markets, startup_seconds
-from tokonomics.planner.machines import (
+from tokonomics.planner.candidates import (
     UNUSED,
     Hosts,
     Machine,
+    Reason,
+    Refusal,
     gpu_hour_lines,
     hosts_of,
     left_gb,
@@ -36,6 +36,7 @@ from tokonomics.planner.machines import (
     told_apart,
     usable,
 )  # fmt: skip
+from tokonomics.planner.fleet_offers import reserved_prices, spot_markets, startup_seconds
 from tokonomics.planner.setup import HOST_MEMORY, Memo, NotServed, Setup
 from tokonomics.planner.sizing import size
 from tokonomics.planner.trials import Sized, better, cached_share

@@ -30,8 +30,8 @@ from tokonomics.money.breakeven import (
 )
 from tokonomics.money.cost import require_utilization
 from tokonomics.physics.intervals import interval
+from tokonomics.planner.candidates import machines_for
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import machines_for
 from tokonomics.planner.plan import Candidate, Question, Study, layout, study
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.trials import cached_share

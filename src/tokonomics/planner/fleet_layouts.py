@@ -19,9 +19,8 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, in_python, spelled
 from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.physics.deployment import Deployment, valid_tp
-from tokonomics.planner.candidates import why_not
+from tokonomics.planner.candidates import room_for, why_not
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.machines import room_for
 from tokonomics.planner.screen import tpot_limit
 from tokonomics.serving.capacity import NeverHolds, highest_rate
 from tokonomics.serving.outcome import outcome

@@ -22,6 +22,7 @@ from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
 from tokonomics.errors import BadInput, option
 from tokonomics.money.fleet import ADVISOR, FleetOffer, SpotMarket, aws_spot
 from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.candidates import told_apart
 from tokonomics.planner.fleet_layouts import (
     MEASURED,
     FleetLayout,
@@ -32,7 +33,6 @@ from tokonomics.planner.fleet_layouts import (
     stands_on,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.machines import told_apart
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 

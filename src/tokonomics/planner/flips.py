@@ -14,9 +14,8 @@ from itertools import product
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.planner.candidates import Refusal, why_not
+from tokonomics.planner.candidates import Hosts, Refusal, why_not
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import Hosts
 from tokonomics.planner.plan import Candidate, Study, layout, prospects
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION, Kind, Placed, kind_of

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.planner.candidates import Refusal
+from tokonomics.planner.candidates import Machine, Refusal, machines_for
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import Machine, machines_for
 from tokonomics.planner.plan import Question, layout, prospects
 from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.search import late_in_the_mean

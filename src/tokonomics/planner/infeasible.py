@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.candidates import Reason
-from tokonomics.planner.machines import host_gib
+from tokonomics.planner.candidates import Reason, host_gib
 from tokonomics.planner.plan import Question, Study, plan, prospects
 from tokonomics.planner.screen import describe, floors
 from tokonomics.serving.capacity import MOST_REPLICAS

@@ -24,9 +24,21 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import CostTree, TokenPrices, split_by_gpu_time
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.origins import speed_badge
-from tokonomics.planner.candidates import Reason, Refusal, deployments, is_faithful, weight_choices, why_not
+from tokonomics.planner.candidates import (
+    Hosts,
+    Machine,
+    Reason,
+    Refusal,
+    deployments,
+    hosts_of,
+    is_faithful,
+    machines_for,
+    monthly_bill,
+    usable,
+    weight_choices,
+    why_not,
+)
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import Hosts, Machine, hosts_of, machines_for, monthly_bill, usable
 from tokonomics.planner.search import Kind, Placed, Search
 from tokonomics.planner.trials import Progress, Trials, prefill_share
 from tokonomics.serving.fleet import Router

@@ -17,9 +17,8 @@ from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import sequence_bytes
 from tokonomics.physics.steptime import StepModel
-from tokonomics.planner.candidates import Reason, Refusal
+from tokonomics.planner.candidates import Hosts, Reason, Refusal
 from tokonomics.planner.load import Floats, Load
-from tokonomics.planner.machines import Hosts
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, seconds

@@ -15,9 +15,8 @@ from typing import TypeVar
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import Reason, Refusal, is_faithful
+from tokonomics.planner.candidates import Hosts, Reason, Refusal, is_faithful
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import Hosts
 from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, screen
 from tokonomics.planner.trials import Progress, Sized, Trials
 from tokonomics.serving.capacity import MOST_REPLICAS

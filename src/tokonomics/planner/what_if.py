@@ -18,9 +18,8 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.candidates import Refusal, why_not
+from tokonomics.planner.candidates import Hosts, Refusal, why_not
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import Hosts
 from tokonomics.planner.plan import Candidate, Question, Study, searched
 from tokonomics.planner.screen import LEEWAY, Screened
 from tokonomics.planner.search import Placed, late_in_the_mean

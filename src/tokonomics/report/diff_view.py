@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tokonomics.planner.diff import Diff
+from tokonomics.planner.compare import Diff
 from tokonomics.report.plan_view import layout_text
 from tokonomics.report.tables import table
 from tokonomics.units import count, percent, seconds, usd

@@ -14,8 +14,7 @@ from operator import itemgetter
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.bills import Bills, SetupBill
-from tokonomics.planner.candidates import Refusal
-from tokonomics.planner.machines import Hosts
+from tokonomics.planner.candidates import Hosts, Refusal
 from tokonomics.planner.plan import Limits, Question, prospects, study
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
 from tokonomics.planner.search import best_first
