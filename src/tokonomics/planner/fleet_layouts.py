@@ -110,10 +110,9 @@ def measured_layouts(
                 continue
             try:
                 rates[size], e2e_s = measure(layout.deployment, traffic.samples[size], slos, guess * _FIRST_GUESS)
+                answer_s = max(answer_s, e2e_s)
             except NeverHolds as never:
                 refused[name] = Refused(0, 1.0, f"{never.what}. {never.fix or ''}".strip())
-                continue
-            answer_s = max(answer_s, e2e_s)
         if rates:
             kept.append(FleetLayout(layout.deployment, rates, answer_s))
     _check_held(traffic, kept, refused)
@@ -130,13 +129,13 @@ def _broken_alone(deployment: Deployment, sample: Trace, slos: Sequence[Slo], gu
     """The SLO that is missed even if requests come one at a time: no need to search a rate."""
     few = sample.take(np.arange(min(len(sample), _ALONE)))
     slowly = few.faster(guess / (_ALONE * few.rate)) if few.rate > 0 else few
-    broken = [each for each in outcome(simulate(deployment, slowly), slos).slo if not each.kept and each.delivered_s]
-    if not broken:
+    judged = outcome(simulate(deployment, slowly), slos).slo
+    missed = [(kept.delivered_s / kept.objective_s, kept) for kept in judged if not kept.kept and kept.delivered_s]
+    if not missed:
         return None
-    worst = max(broken, key=lambda each: (each.delivered_s or 0.0) / each.objective_s)
-    late = (worst.delivered_s or 0.0) / worst.objective_s
-    delivered, targets = seconds(worst.delivered_s or 0.0), seconds(worst.objective_s)
-    return Refused(0, late, f"{worst.slo} is {delivered} even for one request at a time; the SLO is {targets}")
+    late, worst = max(missed, key=lambda pair: pair[0])
+    delivered, target = seconds(worst.delivered_s or 0.0), seconds(worst.objective_s)
+    return Refused(0, late, f"{worst.slo} is {delivered} even for one request at a time; the SLO is {target}")
 
 
 def _layouts(
@@ -151,12 +150,9 @@ def _layouts(
 ) -> list[FleetLayout]:
     """Each GPU sold at each degree of tensor parallelism, with what a replica carries of each class it holds."""
     tpot_s = tpot_limit(slos)
-    largest: dict[str, int] = {}
-    for offer in sold:
-        largest[offer.gpu] = max(largest.get(offer.gpu, 0), offer.gpus)
     made = []
-    for gpu, most in largest.items():
-        for tp in valid_tp(model, most):
+    for gpu in dict.fromkeys(offer.gpu for offer in sold):
+        for tp in valid_tp(model, max(offer.gpus for offer in sold if offer.gpu == gpu)):
             deployment = Deployment(model=model, gpu=find_gpu(gpu), engine=engine, tp=tp, weights=weights, kv=kv)
             rates: dict[str, float] = {}
             for size, sample in traffic.samples.items():
@@ -165,11 +161,9 @@ def _layouts(
                 if refusal:
                     refused.setdefault(layout_name(deployment), Refused(2, -deployment.gpus, refusal.reason))
                     continue
-                inputs, outputs = (
-                    max(1, round(float(each.mean()))) for each in (sample.input_tokens, sample.output_tokens)
-                )
+                lengths = (max(1, round(float(of.mean()))) for of in (sample.input_tokens, sample.output_tokens))
                 try:
-                    rates[size] = ReplicaCurve(deployment, inputs, outputs).capacity(tpot_s).rate
+                    rates[size] = ReplicaCurve(deployment, *lengths).capacity(tpot_s).rate
                 except MissesSlo as miss:
                     refused.setdefault(layout_name(deployment), Refused(1, miss.tpot_s, miss.what))
             if rates:
@@ -200,11 +194,9 @@ def _by_bill(
             refused.setdefault(layout.name, Refused(2, -layout.deployment.gpus, _THIN))
             continue
         # Whole machines only.
-        bill = min(
-            float(np.ceil(demand / (replicas * layout.rates[size]) - 1e-9).sum()) * price for replicas, price in hosts
-        )
-        bills.append((bill, layout.name, layout))
-    return [layout for _, _, layout in sorted(bills, key=lambda each: each[:2])]
+        needed = [(np.ceil(demand / (replicas * layout.rates[size]) - 1e-9).sum(), price) for replicas, price in hosts]
+        bills.append((min(float(machines) * price for machines, price in needed), layout.name, layout))
+    return [layout for _, _, layout in sorted(bills, key=lambda bill: bill[:2])]
 
 
 def _check_held(traffic: FleetTraffic, kept: Sequence[FleetLayout], refused: Mapping[str, Refused]) -> None:
@@ -212,15 +204,12 @@ def _check_held(traffic: FleetTraffic, kept: Sequence[FleetLayout], refused: Map
     for size in traffic.samples:
         if any(size in layout.rates for layout in kept):
             continue
-        name, nearest = min(refused.items(), key=lambda each: each[1])
+        name, nearest = min(refused.items(), key=lambda refusal: refusal[1])
         whom = "" if size == EVERY_SIZE else f" for requests of {size}"
-        raise BadInput(
-            f"no machine on offer can hold the model{whom}"
-            if nearest.kind == 2
-            else f"no machine on offer meets the SLOs{whom}",
-            field="slo" if nearest.kind < 2 else None,
-            fix=f"The nearest is {name}: {nearest.text}",
-        )
+        fix = f"The nearest is {name}: {nearest.text}"
+        if nearest.kind == 2:
+            raise BadInput(f"no machine on offer can hold the model{whom}", fix=fix)
+        raise BadInput(f"no machine on offer meets the SLOs{whom}", field="slo", fix=fix)
 
 
 def stands_on(deployment: Deployment) -> Callable[[Offer], bool]:

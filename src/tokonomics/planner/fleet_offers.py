@@ -7,10 +7,11 @@ of its own, with interruptions as of the median AWS band.
 
 import datetime as dt
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
+from typing import TypeVar
 
 from pydantic import NonNegativeFloat, PositiveFloat
 
@@ -66,6 +67,7 @@ class MachineKind(Noun):
 
 
 _Priced = tuple[FleetOffer, MachineKind, Deployment]
+Counted = TypeVar("Counted", FleetOffer, MachineKind)
 
 
 @dataclass(frozen=True)
@@ -88,17 +90,12 @@ class Machines:
     def counted_less(self, share: float) -> "Machines":
         """The same machines, each counted on for that share."""
 
-        def less(rates: Mapping[str, float]) -> dict[str, float]:
-            return {name: rate * share for name, rate in rates.items()}
+        def less(machine: Counted) -> Counted:
+            rates = {name: rate * share for name, rate in machine.requests_per_s.items()}
+            return machine.model_copy(update={"requests_per_s": rates})
 
-        return replace(
-            self,
-            offers=tuple(kind.model_copy(update={"requests_per_s": less(kind.requests_per_s)}) for kind in self.offers),
-            kinds={
-                name: kind.model_copy(update={"requests_per_s": less(kind.requests_per_s)})
-                for name, kind in self.kinds.items()
-            },
-        )
+        kinds = {name: less(kind) for name, kind in self.kinds.items()}
+        return replace(self, offers=tuple(map(less, self.offers)), kinds=kinds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +129,14 @@ def fleet_machines(
 ) -> Machines:
     """Every machine worth considering for this traffic, priced on the terms allowed."""
     terms, today = market.terms, market.today
-    sold = _recent([offer for offer in offers if cheapest_price(offer, terms) is not None], today)
+    priced_offers = [offer for offer in offers if cheapest_price(offer, terms) is not None]
+    # No prices over a year old; or, if all are older, none a year older than the newest.
+    oldest = oldest_days(priced_offers, today)
+    sold = [offer for offer in priced_offers if offer.age_days(today) <= oldest]
     if not sold:
         wanted = ", ".join(term.replace("_", " ") for term in terms)
-        raise BadInput(
-            f"no offer has a price on these terms ({wanted})",
-            fix=f"Loosen {option('terms')}, {option('gpu')} or {option('region')}.",
-        )
+        fix = f"Loosen {option('terms')}, {option('gpu')} or {option('region')}."
+        raise BadInput(f"no offer has a price on these terms ({wanted})", fix=fix)
     layouts, refused = measured_layouts(
         model, engine, sold, traffic, slos, weights=weights or model.served, kv=kv, terms=terms, most=measured, say=say
     )
@@ -274,12 +272,6 @@ def _worth_a_look(priced: Sequence[_Priced], most_zones: int, anywhere: bool) ->
                 left = tuple(market for market in offer.spot if market.zone in zones)
                 kept[offer.name] = offer.model_copy(update={"spot": left}), kind, deployment
     return list(kept.values())
-
-
-def _recent(offers: Sequence[Offer], today: dt.date) -> list[Offer]:
-    """Without prices over a year old; or, if all are older, a year older than the newest."""
-    oldest = oldest_days(offers, today)
-    return [offer for offer in offers if offer.age_days(today) <= oldest]
 
 
 def zones_needed(max_zone_share: float) -> int:

@@ -14,6 +14,7 @@ from itertools import product
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
+from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.candidates import Hosts, Refusal, why_not
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Candidate, Study, layout, prospects
@@ -50,9 +51,9 @@ class PriceFlip(Noun):
     usd_per_month: PositiveFloat
     """Of the rival."""
     pick_may_rise: NonNegativeFloat
-    """Share of its price by which the pick's machine may become dearer."""
+    """Share by which the price of the pick's machine may rise."""
     rival_must_fall: NonNegativeFloat
-    """Share of its price by which the rival's must become cheaper instead."""
+    """Share by which the price of the rival's must fall instead."""
 
 
 class Side(Noun):
@@ -138,11 +139,7 @@ def _price_flip(pick: Candidate, rival: Candidate | None) -> PriceFlip | None:
     if rival is None:
         return None
     return PriceFlip(
-        gpu=rival.gpu,
-        provider=rival.provider,
-        region=rival.region,
-        instance=rival.instance,
-        usd_per_month=rival.usd_per_month,
+        **{name: getattr(rival, name) for name in ("gpu", "provider", "region", "instance", "usd_per_month")},
         pick_may_rise=max(0.0, rival.usd_per_month / pick.usd_per_month - 1),
         rival_must_fall=max(0.0, 1 - pick.usd_per_month / rival.usd_per_month),
     )
@@ -173,7 +170,7 @@ class _Walk:
     axis: Axis
     ratios: dict[Kind, float]
     """Simulated ÷ closed-form capacity, by kind of hardware."""
-    sized: dict[tuple[str, float], Placed | None] = field(default_factory=dict)
+    sized: dict[tuple[Deployment, float], Placed | None] = field(default_factory=dict)
     loads: dict[float, Load] = field(default_factory=dict)
     trials: dict[float, Trials] = field(default_factory=dict)
     orders: dict[tuple[int, Workload], list[tuple[float, int, Hosts]]] = field(default_factory=dict)
@@ -211,14 +208,14 @@ class _Walk:
                 break
             if why_not(hosts.deployment, load.longest):
                 continue
-            each = screen(hosts.deployment, hosts, load, question.slos)
-            if isinstance(each, Refusal) or self._estimate(each, factor) >= below * _LOWER:
+            screened = screen(hosts.deployment, hosts, load, question.slos)
+            if isinstance(screened, Refusal) or self._estimate(screened, factor) >= below * _LOWER:
                 continue
-            if kind_of(each.deployment) not in self.ratios:
-                self.ratios[kind_of(each.deployment)] = self._calibrated(each, load)
-                if self._estimate(each, factor) >= below * _LOWER:
-                    continue
-            best, below = each, self._estimate(each, factor)
+            kind = kind_of(hosts.deployment)
+            if kind not in self.ratios:
+                self.ratios[kind] = self._calibrated(screened, load)
+            if (usd := self._estimate(screened, factor)) < below * _LOWER:
+                best, below = screened, usd
         return best
 
     def _in_order(self, candidates: list[Hosts], load: Load) -> list[tuple[float, int, Hosts]]:
@@ -300,16 +297,16 @@ class _Walk:
         for bound, _, hosts in self._in_order(candidates, load):
             if bound > usd_per_hour * _SAME:
                 break
+            deployment = hosts.deployment
             replicas = hosts.most_replicas(usd_per_hour, MOST_REPLICAS) - question.limits.spare
-            if why_not(hosts.deployment, load.longest):
+            if why_not(deployment, load.longest):
                 continue
-            each = screen(hosts.deployment, hosts, load, question.slos)
-            if isinstance(each, Refusal) or replicas < each.fewest:
+            screened = screen(deployment, hosts, load, question.slos)
+            if isinstance(screened, Refusal) or replicas < screened.fewest:
                 continue
-            key = kind_of(each.deployment), each.deployment.tp, each.deployment.ep
-            room = replicas * each.capacity.rate
+            key, room = (kind_of(deployment), deployment.tp, deployment.ep), replicas * screened.capacity.rate
             if key not in hopeful or room > hopeful[key][0]:
-                hopeful[key] = room, replicas, each
+                hopeful[key] = room, replicas, screened
         in_order = sorted(hopeful.values(), key=lambda entry: -entry[0])
         return next((each.hosts for _, replicas, each in in_order if self._holds(each, replicas, factor)), None)
 
@@ -340,7 +337,7 @@ class _Walk:
         return hosts.usd_per_hour(sized.replicas + self.study.question.limits.spare) if sized else math.inf
 
     def _sized(self, hosts: Hosts, factor: float) -> Placed | None:
-        key = f"{hosts.deployment} {hosts.deployment.engine.key} {hosts.deployment.kv}", factor
+        key = hosts.deployment, factor
         if key not in self.sized:
             found = resize(self.study.question, hosts, self._load(factor))
             self.sized[key] = found if isinstance(found, Placed) else None

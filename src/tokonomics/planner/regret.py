@@ -1,6 +1,6 @@
 """The choice that is least wrong when demand is not known: low, middle and high traffic, one kind of hardware for all.
 
-The number of replicas follows the demand; deployment, machine and terms do not. In each case a choice is dearer than
+The number of replicas follows the demand; deployment, machine and terms do not. In each case a choice costs more than
 the best one for that case by its regret; the least regret is the choice whose largest is smallest (Savage, "The theory
 of statistical decision", 1951), among those that meet the SLOs in every case. Looked at is everything that the plan
 of any case sized, on the cheapest machine of each size; what cannot come among the best so far is not simulated.
@@ -77,12 +77,15 @@ def least_regret(studies: Sequence[Study], rows: int = 10) -> Regret | None:
     if not all(bests):
         return None
     bills = _Bills(studies, tuple(best.usd_per_month for best in bests if best))
-    candidates = _candidates(studies)
+    named: dict[str, Hosts] = {}
+    for sized in (sized for study in studies for sized in study.search.sized):
+        named.setdefault(sized.screened.name, sized.screened.hosts)
+    candidates = list(named.values())
     hopes = sorted((bills.hope(hosts), place) for place, hosts in enumerate(candidates))
     found: dict[Kind, RegretChoice] = {}
     not_everywhere = 0
     for hope, place in hopes:
-        enough = sorted(each.largest_regret for each in found.values())[:rows]
+        enough = sorted(choice.largest_regret for choice in found.values())[:rows]
         if math.isinf(hope):
             not_everywhere += 1
         elif len(enough) < rows or hope <= enough[-1]:
@@ -105,15 +108,6 @@ def _key(choice: RegretChoice) -> tuple[float, float, int, int]:
     return round(choice.largest_regret, 9), round(total, 9), -choice.weights.bits, choice.layout.count("KV")
 
 
-def _candidates(studies: Sequence[Study]) -> list[Hosts]:
-    """Every deployment that some plan sized, once."""
-    found: dict[str, Hosts] = {}
-    for study in studies:
-        for sized in study.search.sized:
-            found.setdefault(sized.screened.name, sized.screened.hosts)
-    return list(found.values())
-
-
 @dataclass
 class _Bills:
     """What choices cost in each case, sized when asked for."""
@@ -124,8 +118,7 @@ class _Bills:
 
     def __post_init__(self) -> None:
         for case, study in enumerate(self.studies):
-            for each in study.search.sized:
-                self.sized[case, each.deployment] = each
+            self.sized |= {(case, sized.deployment): sized for sized in study.search.sized}
 
     def hope(self, hosts: Hosts) -> float:
         """The smallest regret that the closed form lets it have; infinite where it cannot serve some case."""
@@ -134,11 +127,10 @@ class _Bills:
             question = study.question
             if why_not(hosts.deployment, question.load.longest):
                 return math.inf
-            each = screen(hosts.deployment, hosts, question.load, question.slos)
-            if isinstance(each, Refusal):
+            screened = screen(hosts.deployment, hosts, question.load, question.slos)
+            if isinstance(screened, Refusal):
                 return math.inf
-            machines = hosts.cheapest_of_each_size
-            replicas = each.fewest + question.limits.spare
+            replicas, machines = screened.fewest + question.limits.spare, hosts.cheapest_of_each_size
             least = min(machine.usd_per_month_of(hosts.deployment, replicas) for machine in machines)
             worst = max(worst, least / best - 1)
         return worst
@@ -151,8 +143,8 @@ class _Bills:
             if sized is None:
                 return None
             counts.append(sized.replicas + study.question.limits.spare)
-        made = [self._on(hosts, machine, counts) for machine in hosts.cheapest_of_each_size]
-        return min((each for each in made if each), key=_key, default=None)
+        choices = (self._on(hosts, machine, counts) for machine in hosts.cheapest_of_each_size)
+        return min(filter(None, choices), key=_key, default=None)
 
     def _sized(self, case: int, hosts: Hosts) -> Placed | None:
         key = case, hosts.deployment

@@ -17,7 +17,7 @@ from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.levers.lora import LoraLever
 from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour
 from tokonomics.planner.levers.prefix_cache import PrefixCacheLever
-from tokonomics.planner.levers.ranking import Ranking
+from tokonomics.planner.levers.ranking import Ranking, Utilization
 from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.planner.levers.stack import Waterfall
 from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
@@ -25,7 +25,6 @@ from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
-from tokonomics.planner.utilization import Utilization
 from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.capacity import HighestRate, ReplicasNeeded

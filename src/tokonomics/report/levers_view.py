@@ -6,10 +6,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.planner.bills import SetupBill
-from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking
+from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking, Utilization, UtilizationPoint
 from tokonomics.planner.levers.stack import Drafted, Step, Waterfall
 from tokonomics.planner.setup import Setup
-from tokonomics.planner.utilization import Utilization, UtilizationPoint
 from tokonomics.report.plan_view import slos_text, workload_text
 from tokonomics.report.tables import quoted_text, table
 from tokonomics.units import gigabytes, percent, plural, seconds, usd

@@ -3,10 +3,13 @@
 A saving is a difference of two simulated bills, so saving + remaining bill = old bill. Together, levers are applied on
 top of each other, and one that no longer lowers the bill is left out: they act on the same replicas, so together they
 save less than their sum (or more, where one makes room for the other).
+
+Beside them stands what utilization costs: the same requests at other batch limits, loads and arrivals, one thing
+changed at a time and sized anew. A burst needs the replicas of its busiest minutes and pays for them in the quiet ones.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pydantic import NonNegativeFloat, PositiveFloat
 
@@ -17,8 +20,11 @@ from tokonomics.physics.sharding import shard
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, moved
+from tokonomics.planner.load import Load
 from tokonomics.planner.setup import NotServed, Setup
+from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
 from tokonomics.types import Noun
+from tokonomics.units import percent
 
 CHUNK = 1000
 """Prompt tokens by which the effect on arithmetic is told."""
@@ -202,3 +208,77 @@ def effects_of(setup: Setup, after: Deployment, batch: float) -> Effects:
         sequences_before=room(before),
         sequences_after=room(after),
     )
+
+
+# --- utilization ----------------------------------------------------------------------------------------------------
+
+LIMITS = (1, 4, 16, 64, 256, 1024)
+LOADS = (1 / 16, 1 / 4, 1, 4)
+"""Times the rate that was given."""
+BUSY_SHARE = 1 / 3
+"""Of the time in which a burst-then-idle load works: the eight hours of a working day."""
+_ROUNDS = 4
+"""Bursts in the time simulated: each long enough that no queue can hold it."""
+
+
+class UtilizationPoint(Noun):
+    """One setting."""
+
+    name: str
+    bill: SetupBill | None
+    reason: str | None
+
+
+class Utilization(Noun):
+    """Three ways to waste capacity, or not to."""
+
+    by_batch: tuple[UtilizationPoint, ...]
+    by_load: tuple[UtilizationPoint, ...]
+    by_burst: tuple[UtilizationPoint, ...]
+    """At equal mean rate, calmest first."""
+
+
+def utilization_bills(setup: Setup, bills: Bills | None = None) -> Utilization:
+    """The setup at other batch limits, loads and arrivals."""
+    bills = bills or Bills()
+    rate = setup.load.workload.rate
+    limits = [limit for limit in LIMITS if limit <= setup.deployment.limits.max_sequences]
+    batches = {f"up to {limit}": replace(setup, max_sequences=limit) for limit in limits}
+    loads = {f"{rate * times:.3g}/s": replace(setup, load=setup.load.at(rate * times)) for times in LOADS}
+    patterns = arrival_patterns(setup.load).items()
+    bursts = {name: replace(setup, load=arriving(setup.load, text)) for name, text in patterns}
+
+    def points(setups: Mapping[str, Setup]) -> tuple[UtilizationPoint, ...]:
+        return tuple(_point(name, changed, bills) for name, changed in setups.items())
+
+    return Utilization(by_batch=points(batches), by_load=points(loads), by_burst=points(bursts))
+
+
+def arrival_patterns(load: Load) -> dict[str, str | None]:
+    """From the calmest to burst-then-idle; None: as they came."""
+    # At one request a second, so many bursts as rounds carry all requests.
+    on_s = len(load.trace) / _ROUNDS
+    off_s = on_s * (1 / BUSY_SHARE - 1)
+    return {
+        "evenly spaced": "constant:1",
+        "as given": None,
+        "gaps vary threefold (cv 3)": "gamma:1,cv=3",
+        f"all in {percent(BUSY_SHARE)} of the time": f"onoff:1,on={on_s:.6g},off={off_s:.6g}",
+    }
+
+
+def arriving(load: Load, arrivals: str | None) -> Load:
+    """The same requests in the same order and at the same mean rate, arriving otherwise."""
+    if arrivals is None:
+        return load
+    times = draw_arrivals(parse_arrivals(arrivals), requests=len(load.trace), seed=0)
+    trace = replace(load.trace, arrival_s=times)
+    return replace(load, trace=trace.faster(load.workload.rate * load.share / trace.rate))
+
+
+def _point(name: str, setup: Setup, bills: Bills) -> UtilizationPoint:
+    bills.progress(name)
+    made = bills.of(setup)
+    if isinstance(made, NotServed):
+        return UtilizationPoint(name=name, bill=None, reason=made.reason)
+    return UtilizationPoint(name=name, bill=made, reason=None)
