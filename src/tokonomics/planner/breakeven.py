@@ -103,7 +103,7 @@ class NothingFits(BadInput):
     """No hardware meets the SLO even for a trickle of requests; carries the study that says why."""
 
     def __init__(self, found: Study) -> None:
-        super().__init__("nothing fits these wishes")
+        super().__init__("no offer meets these constraints")
         self.study = found
 
 
@@ -146,18 +146,21 @@ def self_hosted(
     assert first is not None
     if not found:
         raise NothingFits(first)
-    ask(MANY_REPLICAS * _cheapest_by_request(first).capacity_requests_per_s)
+    ask(MANY_REPLICAS * min(first.plan.ranked, key=_usd_per_request).capacity_requests_per_s)
     if own_rate is not None:
         ask(own_rate)
-    hosted = SelfHosted(kinds=tuple(each.kind for each in found.values()), extras=extras)
+
+    def staircase() -> SelfHosted:
+        return SelfHosted(kinds=tuple(hardware.kind for hardware in found.values()), extras=extras)
+
+    hosted = staircase()
     for price in sorted(set(api_usd_per_mtok), reverse=True):
         for _ in range(_MOST_ROUNDS):
             # Hardware picked at a break-even may move it: ask again where it went.
             known = len(found)
-            meets = break_even(hosted, "", price)
-            for volume in meets.volumes:
+            for volume in break_even(hosted, "", price).volumes:
                 ask(volume / tokens / SECONDS_PER_MONTH)
-            hosted = SelfHosted(kinds=tuple(each.kind for each in found.values()), extras=extras)
+            hosted = staircase()
             if len(found) == known:
                 break
     beyond = tuple(sorted({rate * tokens * SECONDS_PER_MONTH for rate in skipped}))
@@ -173,18 +176,14 @@ def _picks(made: Study) -> list[Candidate]:
     return [best, max(same, key=lambda row: row.replicas * row.capacity_requests_per_s)]
 
 
+def _usd_per_request(row: Candidate) -> float:
+    """Of full replicas."""
+    return row.instance_usd_per_hour * row.instances / (row.replicas * row.capacity_requests_per_s)
+
+
 def _key(row: Candidate) -> tuple[object, ...]:
     machine = row.provider, row.region, row.instance, row.terms
     return row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, *machine
-
-
-def _cheapest_by_request(made: Study) -> Candidate:
-    """Of the ranked, the one whose full replicas cost least by the request."""
-
-    def price(row: Candidate) -> float:
-        return row.instance_usd_per_hour * row.instances / (row.replicas * row.capacity_requests_per_s)
-
-    return min(made.plan.ranked, key=price)
 
 
 def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> HostedKind:
@@ -215,14 +214,9 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
         simulated=question.simulate,
         slow=speed.low,
         fast=speed.high,
-        cached_share=_found(made, row, trickle),
+        # The closed form assumes a cache without an end.
+        cached_share=cached_share(sized.trial.outcome) if sized.trial else replayed_share(trickle.trace),
     )
-
-
-def _found(made: Study, row: Candidate, load: Load) -> float:
-    """As simulated; the closed form assumes a cache without an end."""
-    trial = made.of(row).trial
-    return replayed_share(load.trace) if trial is None else cached_share(trial.outcome)
 
 
 def replayed_share(trace: Trace, ttl_s: float | None = None) -> float:
@@ -238,11 +232,8 @@ def share_of_api(load: Load, asked: float | None) -> float:
     if not load.is_log or load.trace.prefix is None:
         return asked or 0.0
     if asked is not None:
-        raise BadInput(
-            "the log itself says which prompts begin alike",
-            field="cached_share",
-            fix="Leave it out: both sides then get what the log repeats.",
-        )
+        fix = "Leave it out: both sides then get what the log repeats."
+        raise BadInput("the log itself says which prompts begin alike", field="cached_share", fix=fix)
     return replayed_share(load.trace, HOST_TTL_S)
 
 
@@ -311,13 +302,13 @@ def report(
     filled: Sequence[float] = FILLED,
 ) -> BreakEvenReport:
     """Break-evens, what moves them, and the bills at round volumes."""
-    found = tuple(break_even(hosted, each.name, each.usd_per_mtok) for each in apis)
+    found = tuple(break_even(hosted, api.name, api.usd_per_mtok) for api in apis)
     moved = []
-    for each, meets in zip(apis, found, strict=True):
+    for api, meets in zip(apis, found, strict=True):
         counts = at_break_even(hardware, hosted, meets) if hardware else None
         speeds = (counts.slow, counts.fast) if counts else ()
-        moved.append(tuple(swings(hosted, each.name, each.usd_per_mtok, speeds, filled)))
-    prices = {each.name: each.usd_per_mtok for each in apis}
+        moved.append(tuple(swings(hosted, api.name, api.usd_per_mtok, speeds, filled)))
+    prices = {api.name: api.usd_per_mtok for api in apis}
     volumes = sorted({*_round_volumes(found), *([own_tokens_per_month] if own_tokens_per_month else [])})
     return BreakEvenReport(
         model=model,
@@ -338,7 +329,7 @@ def report(
 
 def _round_volumes(found: Sequence[BreakEven], most: int = 5) -> list[float]:
     """Powers of ten around the break-evens."""
-    met = [volume for each in found for volume in each.volumes] or [1e9]
+    met = [volume for meets in found for volume in meets.volumes] or [1e9]
     low, high = math.floor(math.log10(min(met))), math.ceil(math.log10(max(met)))
     while high - low + 1 > most:
         high -= 1

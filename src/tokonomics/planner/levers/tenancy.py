@@ -175,12 +175,10 @@ class Sharing:
             seen[count] = self.serve(requests, count, self.own)
             return seen[count]
 
+        start = least_replicas(self.own, requests)
         try:
             needed = replicas_needed(
-                on,
-                self.slos,
-                start=least_replicas(self.own, requests),
-                hopeless=lambda: self._must_hold_one_by_one(requests),
+                on, self.slos, start=start, hopeless=lambda: self._must_hold_one_by_one(requests)
             ).replicas
         except NeverHolds as error:
             name = shorten(self.trace.tenants[tenant])
@@ -210,12 +208,14 @@ class Sharing:
         def of_a_tenant(made: Simulation) -> str | None:
             return tenant_breaks(made, self.slos)
 
+        def of_all(made: Simulation) -> str | None:
+            return what_breaks(made, outcome(made, self.slos))
+
         start = least_replicas(self.shared, trace)
         of_each = over_all = replicas_needed(on, self.slos, of_a_tenant, start).replicas
-        fewer = None
-        if (one_less := seen.get(of_each - 1)) is not None:
-            fewer = what_breaks(one_less, outcome(one_less, self.slos)) or of_a_tenant(one_less)
-        while over_all > 1 and what_breaks(on(over_all - 1), outcome(on(over_all - 1), self.slos)) is None:
+        one_less = seen.get(of_each - 1)
+        fewer = None if one_less is None else of_all(one_less) or of_a_tenant(one_less)
+        while over_all > 1 and of_all(on(over_all - 1)) is None:
             over_all -= 1
         return Together(of_each, seen[of_each], over_all, fewer)
 
@@ -306,7 +306,7 @@ def _tenant_rows(
     for place, tenant in enumerate(senders):
         needed, simulation = own[tenant]
         at = trace.tenant == tenant
-        sent = int(tokens[at].sum())
+        sent, paid = int(tokens[at].sum()), usage[place] + unused[place]
         rows.append(
             TenantRow(
                 tenant=trace.tenants[tenant],
@@ -321,9 +321,7 @@ def _tenant_rows(
                 unused_usd_per_hour=unused[place],
                 alone_usd_per_hour=alone[place],
                 shapley_usd_per_hour=check[place] if check else None,
-                usd_per_mtok=(usage[place] + unused[place]) * hours / sent * TOKENS_PER_MTOK
-                if sent and hours
-                else None,
+                usd_per_mtok=paid * hours / sent * TOKENS_PER_MTOK if sent and hours else None,
             )
         )
     order = sorted(range(len(rows)), key=lambda place: -rows[place].pays_usd_per_hour)
@@ -364,11 +362,8 @@ def _apart(sharing: Sharing, own: dict[int, tuple[int, Simulation]]) -> FleetRow
     """The fleets of all tenants as one line: paid for as long as the longest of them runs."""
     replicas = sum(needed for needed, _ in own.values())
     end_s = max(made.end_s for _, made in own.values())
-    loads = []
-    for _, made in own.values():
-        share = outcome(made).load_share
-        loads.append(math.nan if share is None else share * float(made.paid_s.sum()))
-    load = math.fsum(loads) / (replicas * end_s)
+    shares = [(outcome(made).load_share, float(made.paid_s.sum())) for _, made in own.values()]
+    load = math.fsum(math.nan if share is None else share * paid_s for share, paid_s in shares) / (replicas * end_s)
     busy_s = math.fsum(float(made.replicas["busy_s"].sum()) for _, made in own.values())
     return FleetRow(
         name="each its own fleet",
