@@ -9,8 +9,7 @@ import pytest
 import typer
 
 from tokonomics.cli.main import application
-from tokonomics.errors import BadInput, TokonomicsError, in_python, option, shorten, spelled
-from tokonomics.report.terminal import flag
+from tokonomics.errors import BadInput, TokonomicsError, flag, in_python, option, shorten, spelled
 
 SOURCE = Path(__file__).parents[1] / "src" / "tokonomics"
 BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner", "measure")
@@ -19,10 +18,6 @@ MARKS = re.compile("[\ue000\ue001]")
 ALLOWED = {
     "planner/deploy_job.py": {"--host"},  # of an engine
     "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
-    "planner/infeasible.py": {
-        "--engine", "--gpu", "--gpus", "--input", "--kv", "--max-age", "--max-price", "--offers", "--output",
-        "--provider", "--rate", "--slo", "--terms", "--weights",
-    },
     "planner/deploy_files.py": {"--spare"},
     "planner/fleet.py": {"--max-spot-share"},
     "planner/levers/lever_list.py": {"--draft"},

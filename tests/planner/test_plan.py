@@ -266,7 +266,7 @@ def test_spot_is_priced_where_there_is_a_spot_price_and_refused_elsewhere() -> N
         ({"model": "llama-3.1-70b", "offers": (OFFERS[1],), "weights": BF16}, "does not fit: 141 GB of weights"),
         ({"slos": parse_slos("tpot_p99=0.0005")}, "misses TPOT p99 by"),
         ({"slos": parse_slos("ttft_p50=0.001")}, "even for a lone request"),
-        ({"limits": Limits(max_usd_per_gpu_hour=0.1)}, "dearer than $0.100"),
+        ({"limits": Limits(max_usd_per_gpu_hour=0.1)}, "more than $0.100"),
         ({"limits": Limits(max_gpus=1), "load": BUSY}, "more GPUs than allowed"),
         ({"load": load_of_shape(1, "200000", "1")}, "131,072 of context"),
         ({"offers": (offer("V100-16GB", 1, 1.0),)}, "does not run on volta"),

@@ -49,7 +49,7 @@ class Reason(StrEnum):
     """Kinds of refusal, for grouping."""
 
     no_price = "no price on these terms"
-    too_dear = "dearer than the price limit"
+    too_dear = "more expensive than the price limit"
     old_price = "price too old"
     too_long = "requests longer than the model's context"
     not_supported = "not run by the engine"
@@ -58,7 +58,7 @@ class Reason(StrEnum):
     instance_too_small = "needs more GPUs than the instance has"
     host_too_small = "host memory below the weights and a process for each GPU"
     too_many_gpus = "takes more GPUs than allowed"
-    dearer = "dearer than the pick"
+    dearer = "more expensive than the pick"
 
 
 class Refusal(NamedTuple):
@@ -174,7 +174,7 @@ def usable(
             refused.append((offer, Refusal(Reason.no_price, f"no {wanted} price")))
         elif not cheap:
             limit = usd(max_usd_per_gpu_hour or 0.0)
-            refused.append((offer, Refusal(Reason.too_dear, f"dearer than {limit} a GPU-hour")))
+            refused.append((offer, Refusal(Reason.too_dear, f"more than {limit} a GPU-hour")))
         elif offer.age_days(today) > oldest:
             reason = f"price of {offer.date}, more than {oldest} days old"
             refused.append((offer, Refusal(Reason.old_price, reason)))

@@ -1,7 +1,7 @@
 """Best first: the candidate whose bill could be lowest is looked at next, each time a little closer.
 
 A candidate enters with the bill of the replicas that arithmetic alone demands, comes back with the closed form's, and
-is then sized. What is left when its bound passes the runner-up's bill is dearer, however well it serves; what is sized
+is then sized. What is left when its bound passes the runner-up's bill costs more, however well it serves; what is sized
 within that bill needs one simulation if the replicas its price allows miss an SLO. So the pick and the runner-up
 are those that simulating everything would give.
 """
@@ -116,7 +116,7 @@ class Search:
         return hosts.usd_per_hour(replicas + self.spare)
 
     def _at_least(self, candidate: Screened) -> int:
-        """Replicas that it cannot do with fewer of, by the closed form or by the user's wish."""
+        """Fewer replicas will not do, by the closed form or by the user's wish."""
         return max(candidate.fewest, self._wished(candidate))
 
     def _wished(self, candidate: Screened) -> int:
@@ -154,7 +154,7 @@ class Search:
             self._refuse(deployment, Reason.too_many_gpus, "takes more GPUs than allowed")
         else:
             above = percent(bound / min(self._bills.values()) - 1)
-            self._refuse(deployment, Reason.dearer, f"dearer by {above} at least")
+            self._refuse(deployment, Reason.dearer, f"at least {above} more expensive")
 
     def _size_if_it_matters(self, candidate: Screened, bound: float) -> None:
         deployment, least, most = candidate.deployment, self._at_least(candidate), MOST_REPLICAS
@@ -181,7 +181,7 @@ class Search:
         if not is_leader and most < MOST_REPLICAS:
             trial = self.trials.on(candidate, most)
             if not trial.holds:
-                reason = f"dearer: on the {plural(most, 'replica')} that could compete, {trial.breaks}"
+                reason = f"more expensive: on the {plural(most, 'replica')} that could compete, {trial.breaks}"
                 self._refuse(deployment, Reason.dearer, reason)
                 return
         trial = self.trials.fewest(candidate, most, self._wished(candidate))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokonomics.errors import spelled
+from tokonomics.errors import flag, spelled
 from tokonomics.questions.listener import Listener
 
 if TYPE_CHECKING:
@@ -16,14 +16,6 @@ if TYPE_CHECKING:
 
 _LEAST_WIDTH = 118
 """A narrower terminal wraps long lines itself: a table that fits it would have to cut names and numbers."""
-_KEYS = {"start": "from", "end": "to", "for_": "for", "as_json": "json", "timings": "from"}
-"""Of fields whose flag is no name in Python."""
-
-
-def flag(field: str, value: str | None = None) -> str:
-    """An input as it is typed: ``--rate``, ``--rate 5``."""
-    written = f"--{_KEYS.get(field, field).replace('_', '-')}"
-    return written if value is None else f"{written} {value}"
 
 
 def console(stderr: bool = False) -> Any:
