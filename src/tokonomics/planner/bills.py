@@ -42,7 +42,7 @@ from tokonomics.planner.sizing import size
 from tokonomics.planner.trials import Sized, better, cached_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Kept, Shares, Spread
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 PLACES = 3
@@ -53,8 +53,6 @@ _NEVER_S = 60.0
 IN_VAIN = "done in vain"
 """Work done again after a preemption, or for clients that hung up."""
 SPARE = "spare replicas"
-_OF_OUTCOME = ("batch", "load_share", "ttft_s", "tpot_s", "e2e_s", "shares", "slo")
-"""What a bill says of the requests as the simulation does."""
 
 
 # --- machines -------------------------------------------------------------------------------------------------------
@@ -71,7 +69,6 @@ class Bought:
     price_date: date
     """The oldest of the prices in it."""
     offers: tuple[Offer, ...]
-    """Whose machines they are."""
     gap: float = 0.0
     """Of the bill: no other purchase in the regions looked at is cheaper by a larger share."""
 
@@ -334,11 +331,8 @@ class Bills:
         mtok = workload.rate * (workload.input_tokens + workload.output_tokens) / TOKENS_PER_MTOK
         return SetupBill(
             deployment=str(deployment),
-            replicas=sized.replicas,
-            prefill_replicas=sized.prefill_replicas,
-            mean_replicas=sized.mean_replicas,
+            **copied(sized, "replicas", "prefill_replicas", "mean_replicas", "router"),
             max_sequences=sized.max_sequences or deployment.limits.max_sequences,
-            router=sized.router,
             bought=bought.what,
             price_date=price_date,
             price_stale=is_stale(price_date, setup.today) or any(tier.price_stale for tier in memories),
@@ -350,5 +344,5 @@ class Bills:
             memories=memories,
             memory_assumed=False,
             bill=tree,
-            **{name: getattr(made, name) for name in _OF_OUTCOME},
+            **copied(made, "batch", "load_share", "ttft_s", "tpot_s", "e2e_s", "shares", "slo"),
         )

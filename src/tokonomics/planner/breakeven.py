@@ -79,9 +79,7 @@ class Hosting:
     """What is asked, apart from the volume."""
 
     base: Question
-    """At any volume."""
     at_rate: Callable[[float], Load]
-    """The requests at a rate."""
     log: Load | None = None
     """At its own pace, where there is one."""
     shared: float = 0.0

@@ -127,7 +127,6 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def yaml_text(value: object) -> str:
-    """The value as YAML in block style."""
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=math.inf))
 
 
@@ -195,7 +194,6 @@ def _skypilot_task(job: DeployJob, command: EngineCommand) -> str:
 
 
 def _skypilot_notes(job: DeployJob) -> list[str]:
-    """What to know before starting it."""
     name, offer = f"{job.service_name}-skypilot.yaml", job.offer
     if copies_in_one_server(job) is None:
         ports = f"{PORT} to {PORT + job.replicas_per_node - 1}"
@@ -288,7 +286,6 @@ def _kubernetes_objects(job: DeployJob, command: EngineCommand) -> str:
 
 
 def _kubernetes_notes(job: DeployJob, command: EngineCommand) -> list[str]:
-    """What the cluster has to have."""
     notes = [
         f"Start: kubectl apply -f {job.service_name}-kubernetes.yaml.",
         f"The plan is minReplicas ({job.replicas}); more cost more.",

@@ -35,7 +35,7 @@ from tokonomics.planner.fleet_layouts import (
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.traffic.slo import Slo
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 
 READY_S = 180.0
 """From the order to an engine that loads weights: machine 1 min, container image 1 to 2, engine and its graphs half
@@ -83,7 +83,6 @@ class Machines:
     """By layout: why it is out."""
 
     def only(self, offers: Sequence[FleetOffer]) -> "Machines":
-        """Some of them."""
         kinds = {offer.name: self.kinds[offer.name] for offer in offers}
         return replace(self, offers=tuple(offers), kinds=kinds)
 
@@ -174,11 +173,7 @@ def _kind(offer: Offer, apart: str, layout: FleetLayout, startup_s: float | None
     replicas, degree = offer.gpus // layout.deployment.gpus, f"TP{layout.deployment.tp}"
     return MachineKind(
         name=f"{offer.provider} {offer.instance} {offer.region}{apart} {degree}",
-        provider=offer.provider,
-        region=offer.region,
-        instance=offer.instance,
-        gpu=offer.gpu,
-        gpus=offer.gpus,
+        **copied(offer, "provider", "region", "instance", "gpu", "gpus"),
         layout=degree,
         replicas=replicas,
         requests_per_s={size: rate * replicas for size, rate in layout.rates.items()},
@@ -196,15 +191,11 @@ def _priced(
     markets: Callable[[Offer], tuple[SpotMarket, ...]],
 ) -> FleetOffer:
     return FleetOffer(
-        name=kind.name,
-        requests_per_s=kind.requests_per_s,
-        replicas=kind.replicas,
-        gpus=offer.gpus,
+        **copied(kind, "name", "requests_per_s", "replicas", "gpus", "startup_s"),
         usd_per_hour=offer.usd_per_hour if Terms.on_demand in terms else None,
         list_usd_per_hour=offer.usd_per_hour,
         reserved=reserved_prices(offer) if Terms.reserved in terms else {},
         spot=markets(offer) if Terms.spot in terms else (),
-        startup_s=kind.startup_s,
         drain_s=DRAIN_S,
         answer_s=layout.answer_s,
     )

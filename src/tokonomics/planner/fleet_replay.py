@@ -29,7 +29,7 @@ from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
 
 MOST_REQUESTS = 300_000
@@ -254,14 +254,12 @@ def replay(
             values[str(slo)].append(np.where(status == DONE, latencies[slo.latency], np.inf)[counts])
     size = np.concatenate([np.zeros(0, np.int32), *sizes])
     return FleetReplay(
-        name=case.name,
-        what=case.what,
+        **copied(case, "name", "what", "expected_per_month"),
         start_hour=window[0] / SECONDS_PER_HOUR,
         hours=(window[1] - window[0]) / SECONDS_PER_HOUR,
         requests=len(traffic),
         answered_share=answered / len(traffic) if len(traffic) else 0.0,
         restarts=restarts,
-        expected_per_month=case.expected_per_month,
         slo=tuple(_worst_class(slo, np.concatenate([np.zeros(0), *values[str(slo)]]), size) for slo in slos),
     )
 

@@ -24,7 +24,7 @@ from tokonomics.planner.trials import Progress, Trials
 from tokonomics.planner.what_if import highest_rate, resize, stretched
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.workload import Workload
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH
 
 RATE, PROMPTS, ANSWERS = "requests a second", "prompt tokens", "answer tokens"
@@ -139,7 +139,7 @@ def _price_flip(pick: Candidate, rival: Candidate | None) -> PriceFlip | None:
     if rival is None:
         return None
     return PriceFlip(
-        **{name: getattr(rival, name) for name in ("gpu", "provider", "region", "instance", "usd_per_month")},
+        **copied(rival, "gpu", "provider", "region", "instance", "usd_per_month"),
         pick_may_rise=max(0.0, rival.usd_per_month / pick.usd_per_month - 1),
         rival_must_fall=max(0.0, 1 - pick.usd_per_month / rival.usd_per_month),
     )

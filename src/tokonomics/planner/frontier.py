@@ -18,7 +18,7 @@ from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Question, layout, prospects
 from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.search import late_in_the_mean
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 _MOST_TIMES = 8
@@ -140,12 +140,9 @@ def _point(question: Question, load: Load, fleet: _FrontierFleet) -> FrontierPoi
         weights=deployment.weights,
         gpus_per_replica=deployment.gpus,
         replicas=replicas,
-        provider=offer.provider,
-        region=offer.region,
-        instance=offer.instance,
+        **copied(offer, "provider", "region", "instance"),
+        **copied(fleet, "tpot_s", "ttft_s"),
         usd_per_month=fleet.usd_per_hour * HOURS_PER_MONTH,
         usd_per_mtok=fleet.usd_per_hour / SECONDS_PER_HOUR / workload.tokens_per_second * TOKENS_PER_MTOK,
-        tpot_s=fleet.tpot_s,
-        ttft_s=fleet.ttft_s,
         keeps=late_in_the_mean(fleet.screened, workload.rate / fleet.replicas, question.slos) is None,
     )

@@ -141,7 +141,6 @@ class Load:
         return replace(self, trace=replace(self.trace, arrival_s=arrival_s))
 
     def at(self, rate: float) -> "Load":
-        """The same requests at another rate."""
         factor = rate / self.workload.rate
         return replace(self, trace=self.trace.faster(factor), workload=self.workload.model_copy(update={"rate": rate}))
 
@@ -190,11 +189,9 @@ class Extent:
     """How much of a process is enough to judge a fleet: so many requests of one rate, or whole periods of a curve."""
 
     process: Arrivals
-    """At the rate."""
     rate: float
     """Requests a second, in the mean over all of it."""
     expected: float
-    """Requests."""
     span_s: float | None
     """Of a curve; None where the rate is the same at all times."""
     lasts_s: float

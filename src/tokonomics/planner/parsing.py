@@ -42,7 +42,6 @@ def gpu_filter(gpu: Sequence[str] | None, gpus: str | None) -> tuple[list[str] |
 
 
 def parse_terms(text: str) -> Terms:
-    """One way to buy."""
     name = text.strip().lower().replace("-", "_")
     return Terms(_known(name, text, Terms, "is not a way to buy", "terms", ", all"))
 
@@ -130,7 +129,6 @@ def kv_for(values: Sequence[str] | None) -> tuple[Precision, ...]:
 
 
 def router_from(text: str) -> Router:
-    """One way to spread requests over replicas."""
     return Router(_known(text, text, Router, "is no router", "router"))
 
 

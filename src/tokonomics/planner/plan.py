@@ -45,7 +45,7 @@ from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
-from tokonomics.types import Badge, Noun
+from tokonomics.types import Badge, Noun, copied
 from tokonomics.units import SECONDS_PER_HOUR
 
 KV_CHOICES = (Precision.bf16, Precision.fp8)
@@ -255,9 +255,7 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
         question.offers, question.terms, limits.max_usd_per_gpu_hour, limits.max_age_days, question.today
     )
     rejected = [
-        Rejection(
-            gpu=offer.gpu, provider=offer.provider, region=offer.region, instance=offer.instance, **refusal._asdict()
-        )
+        Rejection(**copied(offer, "gpu", "provider", "region", "instance"), **refusal._asdict())
         for offer, refusal in refused
     ]
     kept: list[Hosts] = []
@@ -292,7 +290,7 @@ def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Ra
         "model": deployment.model.key,
         "gpu": deployment.gpu.key,
         "gpus_per_replica": deployment.gpus,
-        **{name: getattr(deployment, name) for name in ("tp", "pp", "ep", "weights", "kv")},
+        **copied(deployment, "tp", "pp", "ep", "weights", "kv"),
         "engine": deployment.engine.key,
         "max_sequences": (sized.trial and sized.trial.max_sequences) or deployment.limits.max_sequences,
         "router": sized.trial.router if sized.trial else Router.round_robin,
@@ -314,11 +312,8 @@ def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Ra
         used = replicas * deployment.gpus / (instances * offer.gpus) * min(1.0, utilization)
         row = Candidate(
             **same,
-            provider=offer.provider,
-            region=offer.region,
-            instance=offer.instance,
-            terms=machine.terms,
-            commitment_years=machine.commitment_years,
+            **copied(offer, "provider", "region", "instance"),
+            **copied(machine, "terms", "commitment_years"),
             instance_usd_per_hour=machine.usd_per_hour,
             price_date=offer.date,
             price_stale=offer.is_stale(today),
@@ -337,8 +332,7 @@ def _served(sized: Placed, load: Load) -> dict[str, object]:
     """How requests fare: simulated, or the closed form's means."""
     if sized.trial:
         served = sized.trial.outcome
-        times = {name: getattr(served, name) for name in ("ttft_s", "tpot_s", "e2e_s")}
-        return {"simulated": True, "batch": served.batch, **times}
+        return {"simulated": True, **copied(served, "batch", "ttft_s", "tpot_s", "e2e_s")}
     steady = sized.screened.steady(load.workload.rate / sized.replicas)
     e2e_s = steady.ttft_s + load.workload.output_tokens * steady.tpot_s
     means = {"ttft_s": steady.ttft_s, "tpot_s": steady.tpot_s, "e2e_s": e2e_s}

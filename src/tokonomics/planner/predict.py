@@ -10,7 +10,7 @@ from tokonomics.physics.memory import check_context, max_sequences, require_fit
 from tokonomics.physics.origins import speed_badge
 from tokonomics.physics.steptime import StepParts, step_model
 from tokonomics.serving.steady import alone_s
-from tokonomics.types import Badge, Noun
+from tokonomics.types import Badge, Noun, copied
 
 
 class Prediction(Noun):
@@ -82,7 +82,9 @@ def predict(deployment: Deployment, batch: int, context: int) -> Prediction:
         deployment=str(deployment),
         gpu=deployment.gpu.key,
         engine=deployment.engine.key,
-        **{name: getattr(deployment, name) for name in ("gpus", "tp", "pp", "ep", "weights", "kv")},
+        **copied(deployment, "gpus", "tp", "pp", "ep"),
+        weights=deployment.weights.value,
+        kv=deployment.kv.value,
         batch=batch,
         context=context,
         decode_step_s=step,

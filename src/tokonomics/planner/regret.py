@@ -21,7 +21,7 @@ from tokonomics.planner.screen import screen
 from tokonomics.planner.search import Kind, Placed, kind_of
 from tokonomics.planner.what_if import resize
 from tokonomics.traffic.workload import Workload
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 
 
 class InCase(Noun):
@@ -168,9 +168,7 @@ class _Bills:
             layout=layout(deployment),
             weights=deployment.weights,
             engine=deployment.engine.key,
-            provider=offer.provider,
-            region=offer.region,
-            instance=offer.instance,
+            **copied(offer, "provider", "region", "instance"),
             terms=machine.terms,
             below_checkpoint=not is_faithful(deployment),
             cases=cases,

@@ -89,7 +89,6 @@ class Search:
         return self.trials.slos
 
     def run(self, prospects: Iterable[Hosts]) -> None:
-        """Look at every candidate that may matter."""
         entered: list[tuple[float, Hosts | Screened]] = []
         for hosts in prospects:
             entered.append((self._usd(hosts, fewest_by_arithmetic(hosts.deployment, self.load)), hosts))

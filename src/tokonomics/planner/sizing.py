@@ -123,7 +123,6 @@ def _autoscaled(setup: Setup, fixed: Sized) -> Sized | NotServed:
 
 
 def _scaled(setup: Setup, fixed: Sized, share: float, fewest: int) -> Sized:
-    """Under one rule."""
     assert fixed.simulation is not None
     fullest = _outstanding(fixed.simulation) / fixed.replicas
     rule = Autoscale(

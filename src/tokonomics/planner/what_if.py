@@ -27,7 +27,7 @@ from tokonomics.planner.trials import Trials
 from tokonomics.serving.capacity import BEHIND
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Counts, PrefixBlocks
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 
 CLOSE_ENOUGH = 1.01
 """Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
@@ -222,10 +222,9 @@ def headroom(study: Study) -> Headroom | None:
     held = highest_rate(question, sized.screened, sized.replicas)
     return Headroom(
         replicas=sized.replicas,
-        rate=held.rate,
+        **copied(held, "rate", "breaks"),
         share=held.rate / question.load.workload.rate - 1,
         at_most=held.at_most if math.isfinite(held.at_most) else None,
-        breaks=held.breaks,
         simulated=question.simulate,
     )
 
@@ -328,7 +327,6 @@ def sensitivity(study: Study) -> Sensitivity | None:
 
 
 def _used(study: Study, sized: Placed, load: Load, slos: Sequence[Slo]) -> float:
-    """The load ÷ the highest rate that the replicas hold."""
     return load.workload.rate / highest_rate(study.question, sized.screened, sized.replicas, load, slos, _SHOWN).rate
 
 

@@ -28,7 +28,7 @@ from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_tok
 from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 TTLS_S = (60.0, 300.0, 900.0, 3600.0)
@@ -189,7 +189,6 @@ def prefix_cache_lever(
 def serve_setting(
     deployment: Deployment, trace: Trace, setting: CacheSetting, replicas: int
 ) -> tuple[Simulation, tuple[TierHits, ...]]:
-    """Simulate a setting on so many replicas."""
     fleet = FleetSettings(replicas=replicas, router=setting.router)
     return serve_with(deployment, trace, fleet, setting.tiers, setting.prefix_cache)
 
@@ -314,9 +313,7 @@ def _row(
         outcome=made,
         needs=needs if bill else None,
         breaks=fleet.breaks,
-        ttft_s=fewest.ttft_s,
-        tpot_s=fewest.tpot_s,
-        e2e_s=fewest.e2e_s,
+        **copied(fewest, "ttft_s", "tpot_s", "e2e_s"),
         bill=bill,
         usd_per_mtok=bill.usd * span_hours / tokens * TOKENS_PER_MTOK if bill and tokens and span_hours else None,
     )

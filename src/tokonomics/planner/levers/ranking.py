@@ -23,7 +23,7 @@ from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, move
 from tokonomics.planner.load import Load
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import percent
 
 CHUNK = 1000
@@ -163,7 +163,6 @@ def _most_saved_then_most_room(each: Pulled) -> tuple[bool, float, float]:
 
 
 def pull(lever: Lever, setup: Setup, now: SetupBill, bills: Bills) -> Pulled:
-    """One lever alone."""
     bills.progress(lever.name)
     changed = lever.apply(setup)
     made = changed if isinstance(changed, NotServed) else bills.of(changed)
@@ -174,11 +173,7 @@ def pull(lever: Lever, setup: Setup, now: SetupBill, bills: Bills) -> Pulled:
     if isinstance(changed, Setup) and changed.deployment != setup.deployment and lever.knob in ("weights", "kv"):
         effects = effects_of(setup, changed.deployment, now.batch)
     return Pulled(
-        name=lever.name,
-        knob=lever.knob,
-        effort=lever.effort,
-        risk=lever.risk,
-        quality=lever.quality,
+        **copied(lever, "name", "knob", "effort", "risk", "quality"),
         bill=bill,
         reason=made.reason if isinstance(made, NotServed) else None,
         saved_usd_per_month=now.usd_per_month - bill.usd_per_month if bill else 0.0,

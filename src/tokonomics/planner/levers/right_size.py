@@ -138,5 +138,4 @@ def _cheaper(setup: Setup, question: Question, bills: Bills) -> Found:
 
 
 def _changes(pick: Deployment) -> dict[str, object]:
-    """What right-sizing changes of a deployment."""
     return {name: getattr(pick, name) for name in ("gpu", "tp", "pp", "ep", "weights", "kv")}

@@ -123,7 +123,6 @@ class Pooling(Noun):
 
     @property
     def gain(self) -> float:
-        """Bill apart ÷ bill together."""
         return self.bill.before.usd / self.bill.after.usd
 
 
