@@ -126,7 +126,7 @@ def self_hosted(
 
     def ask(rate: float) -> Study | None:
         """Plan for a rate, unless one near it was planned for."""
-        if any(1 / _NEAR < rate / each < _NEAR for each in asked):
+        if any(1 / _NEAR < rate / planned < _NEAR for planned in asked):
             return None
         if len(asked) >= _MOST_STUDIES:
             skipped.append(rate)
@@ -180,8 +180,8 @@ def _usd_per_request(row: Candidate) -> float:
 
 
 def _key(row: Candidate) -> tuple[object, ...]:
-    machine = row.provider, row.region, row.instance, row.terms
-    return row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, *machine
+    layout = row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine
+    return *layout, row.provider, row.region, row.instance, row.terms
 
 
 def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> HostedKind:
@@ -238,10 +238,10 @@ def share_of_api(load: Load, asked: float | None) -> float:
 def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakEven) -> HostedKind:
     """The hardware that counts where the bills meet; of a pair that never meets, that of full machines."""
     if found.stays_tokens_per_month is None:
-        kind = min(hosted.kinds, key=lambda each: each.usd_per_mtok_full)
+        kind = min(hosted.kinds, key=lambda kind: kind.usd_per_mtok_full)
     else:
         kind = hosted.kind(found.stays_tokens_per_month)
-    return next(each for each in kinds if each.kind == kind)
+    return next(hardware for hardware in kinds if hardware.kind == kind)
 
 
 def with_shared_head(load: Load, share: float) -> Load:

@@ -49,7 +49,7 @@ class Reason(StrEnum):
     """Kinds of refusal, for grouping."""
 
     no_price = "no price on these terms"
-    too_dear = "more expensive than the price limit"
+    too_expensive = "more expensive than the price limit"
     old_price = "price too old"
     too_long = "requests longer than the model's context"
     not_supported = "not run by the engine"
@@ -58,7 +58,7 @@ class Reason(StrEnum):
     instance_too_small = "needs more GPUs than the instance has"
     host_too_small = "host memory below the weights and a process for each GPU"
     too_many_gpus = "takes more GPUs than allowed"
-    dearer = "more expensive than the pick"
+    more_expensive = "more expensive than the pick"
 
 
 class Refusal(NamedTuple):
@@ -174,7 +174,7 @@ def usable(
             refused.append((offer, Refusal(Reason.no_price, f"no {wanted} price")))
         elif not cheap:
             limit = usd(max_usd_per_gpu_hour or 0.0)
-            refused.append((offer, Refusal(Reason.too_dear, f"more than {limit} a GPU-hour")))
+            refused.append((offer, Refusal(Reason.too_expensive, f"more than {limit} a GPU-hour")))
         elif offer.age_days(today) > oldest:
             reason = f"price of {offer.date}, more than {oldest} days old"
             refused.append((offer, Refusal(Reason.old_price, reason)))
@@ -213,8 +213,7 @@ def hosts_of(
     # Stages on machines of their own: only where each is a whole networked node.
     whole = deployment.tp if deployment.pp > 1 and deployment.tp == deployment.gpu.gpus_per_node >= _NETWORKED else None
     kept: list[Machine] = []
-    small: list[int] = []
-    thin: list[tuple[float, int]] = []
+    small, thin = [], []
     has_room = room_for(deployment)
     for machine in machines:
         offer = machine.offer

@@ -297,8 +297,8 @@ def _kubernetes_notes(job: DeployJob, command: EngineCommand) -> list[str]:
     ]
     if job.router and job.replicas > 1:
         notes.append(
-            f"The plan was sized behind a {job.router} router. A Service spreads connections at random, which keeps "
-            "the SLO less well: put a gateway in front that routes each request, or plan with more --spare."
+            f"The plan was sized behind a {job.router} router. A Service spreads connections at random, which misses "
+            "the SLO more often: put a gateway in front that routes each request, or plan with more --spare."
         )
     if job.offer and not _selector(job):
         notes.append(

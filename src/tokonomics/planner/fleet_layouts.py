@@ -31,7 +31,7 @@ from tokonomics.traffic.trace import Trace
 from tokonomics.units import seconds
 
 MEASURED = 10
-"""Layouts of each class whose capacity is searched: the rest would be dearer in closed form."""
+"""Layouts of each class whose capacity is searched: the rest would cost more in closed form."""
 MARGIN = 0.97
 """Of the highest rate that held, since that was one draw of 20,000 requests. Llama 3.1 8B on RTX PRO 6000, L40S and
 H100, 900 tokens in, 99 out, ttft_p99 of 1 s, eight other hours each: at that rate 10 of 24 broke it (2.8 s at worst),
@@ -46,7 +46,7 @@ Say = Callable[[str], None]
 
 
 class Refused(NamedTuple):
-    """Why a layout is out; the smallest came nearest: broken in simulation, too slow even alone, or no room."""
+    """Why a layout is out; the smallest came nearest: SLO missed in simulation, too slow even alone, or no room."""
 
     kind: int
     distance: float
@@ -90,7 +90,7 @@ def measured_layouts(
     def breaks_alone(layout: FleetLayout, size: str) -> bool:
         key = layout.name, size
         if key not in alone:
-            alone[key] = _broken_alone(layout.deployment, traffic.samples[size], slos, layout.rates[size])
+            alone[key] = _missed_alone(layout.deployment, traffic.samples[size], slos, layout.rates[size])
             if found := alone[key]:
                 refused[layout.name] = found
         return alone[key] is not None
@@ -125,7 +125,7 @@ def measure(deployment: Deployment, sample: Trace, slos: Sequence[Slo], guess: f
     return best.rate * MARGIN, best.outcome.e2e_s.p99 or 0.0
 
 
-def _broken_alone(deployment: Deployment, sample: Trace, slos: Sequence[Slo], guess: float) -> Refused | None:
+def _missed_alone(deployment: Deployment, sample: Trace, slos: Sequence[Slo], guess: float) -> Refused | None:
     """The SLO that is missed even if requests come one at a time: no need to search a rate."""
     few = sample.take(np.arange(min(len(sample), _ALONE)))
     slowly = few.faster(guess / (_ALONE * few.rate)) if few.rate > 0 else few

@@ -103,7 +103,7 @@ class FleetReplay(Noun):
 
     @property
     def kept(self) -> bool:
-        return all(each.kept for each in self.slo) and self.answered_share > 0.99
+        return all(judged.kept for judged in self.slo) and self.answered_share > 0.99
 
 
 def window_of(demand: Demand, replicas: int = 1) -> tuple[float, float]:
@@ -314,8 +314,8 @@ def _settings(places: Sequence[Place], offers: Mapping[str, FleetOffer]) -> Flee
     for place in places:
         for _ in range(offers[place.offer].replicas):
             outages += [
-                Outage(replica=replicas, at_s=each.at_s, down_s=each.until_s - each.at_s, notice_s=each.notice_s)
-                for each in place.away
+                Outage(replica=replicas, at_s=away.at_s, down_s=away.until_s - away.at_s, notice_s=away.notice_s)
+                for away in place.away
             ]
             replicas += 1
     return FleetSettings(replicas=replicas, outages=tuple(outages))
@@ -377,5 +377,5 @@ def _worst_class(slo: Slo, waits: Floats, size: NDArray[np.int32]) -> Kept:
 def busiest_moment(plan: FleetPlan, window: tuple[float, float]) -> float:
     """The middle of the busiest hour of the window, counted from its start."""
     first, last = int(window[0] // SECONDS_PER_HOUR), int(np.ceil(window[1] / SECONDS_PER_HOUR))
-    hour = max(range(first, last), key=lambda each: plan.demand[each % plan.hours])
+    hour = max(range(first, last), key=lambda hour: plan.demand[hour % plan.hours])
     return (hour + 0.5) * SECONDS_PER_HOUR - window[0]

@@ -117,7 +117,7 @@ def flips(study: Study, only: Collection[str] | None = None, progress: Progress 
     found: list[Flip] = []
     steady: list[str] = []
     ratios: dict[Kind, float] = {}
-    for axis, sign in product((each for each in axes if only is None or each.name in only), (-1, 1)):
+    for axis, sign in product((axis for axis in axes if only is None or axis.name in only), (-1, 1)):
         if progress:
             progress(f"{'more' if sign > 0 else 'fewer'} {axis.name}")
         flip = _Walk(study, own, others, axis, ratios).nearest(sign)
@@ -130,7 +130,7 @@ def flips(study: Study, only: Collection[str] | None = None, progress: Progress 
     return Flips(
         other_offer=_price_flip(pick, other),
         other_gpu=_price_flip(pick, study.plan.runner_up()),
-        traffic=tuple(sorted(found, key=lambda each: abs(math.log(each.factor)))),
+        traffic=tuple(sorted(found, key=lambda flip: abs(math.log(flip.factor)))),
         steady=tuple(steady),
     )
 
@@ -229,21 +229,21 @@ class _Walk:
             )
         return self.orders[key]
 
-    def _estimate(self, each: Screened, factor: float) -> float:
+    def _estimate(self, screened: Screened, factor: float) -> float:
         """Dollars an hour; as hopeful as can be before the candidate is calibrated."""
-        ratio = self.ratios.get(kind_of(each.deployment), _HIGHEST_RATIO)
-        replicas = max(1, math.ceil(self._load(factor).workload.rate / (each.capacity.rate * ratio) - 1e-9))
-        return each.hosts.usd_per_hour(replicas + self.study.question.limits.spare)
+        ratio = self.ratios.get(kind_of(screened.deployment), _HIGHEST_RATIO)
+        replicas = max(1, math.ceil(self._load(factor).workload.rate / (screened.capacity.rate * ratio) - 1e-9))
+        return screened.hosts.usd_per_hour(replicas + self.study.question.limits.spare)
 
-    def _calibrated(self, each: Screened, load: Load) -> float:
+    def _calibrated(self, screened: Screened, load: Load) -> float:
         question = self.study.question
         if not question.simulate:
             return question.limits.max_utilization or CLOSED_FORM_UTILIZATION
-        replicas = max(1, round(load.workload.rate / each.capacity.rate))
+        replicas = max(1, round(load.workload.rate / screened.capacity.rate))
         few = replace(load, trace=load.trace.take(np.arange(min(_GLANCE, len(load.trace)))))
-        light = few.at(_LOWEST_RATIO * replicas * each.capacity.rate)
-        found = highest_rate(question, each, replicas, light, close_enough=_CALIBRATED)
-        return min(found.rate / (replicas * each.capacity.rate), question.limits.max_utilization or math.inf)
+        light = few.at(_LOWEST_RATIO * replicas * screened.capacity.rate)
+        found = highest_rate(question, screened, replicas, light, close_enough=_CALIBRATED)
+        return min(found.rate / (replicas * screened.capacity.rate), question.limits.max_utilization or math.inf)
 
     # The proof: simulation of both sides.
 
@@ -308,15 +308,17 @@ class _Walk:
             if key not in hopeful or room > hopeful[key][0]:
                 hopeful[key] = room, replicas, screened
         in_order = sorted(hopeful.values(), key=lambda entry: -entry[0])
-        return next((each.hosts for _, replicas, each in in_order if self._holds(each, replicas, factor)), None)
+        return next(
+            (screened.hosts for _, replicas, screened in in_order if self._holds(screened, replicas, factor)), None
+        )
 
-    def _holds(self, each: Screened, replicas: int, factor: float) -> bool:
+    def _holds(self, screened: Screened, replicas: int, factor: float) -> bool:
         question = self.study.question
         if question.simulate and question.limits.max_utilization is None:
             if factor not in self.trials:
                 self.trials[factor] = Trials(self._load(factor), question.slos, question.router)
-            return self.trials[factor].on(each, replicas).holds
-        sized = self._sized(each.hosts, factor)
+            return self.trials[factor].on(screened, replicas).holds
+        sized = self._sized(screened.hosts, factor)
         return sized is not None and sized.replicas <= replicas
 
     def _side(self, rival: Hosts, factor: float) -> Side:

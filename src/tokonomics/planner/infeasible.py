@@ -56,7 +56,9 @@ def _too_slow(study: Study, hosts: list[Hosts]) -> Iterator[Blame]:
     for slo in question.slos:
         constraint, target = option("slo", f"{slo}={slo.seconds:g}"), f"{describe(slo)} of {seconds(slo.seconds)}"
         deployments = [host.deployment for host in hosts]
-        alone = [(floors(step_model(each), question.load, [slo])[slo], str(each)) for each in deployments]
+        alone = [
+            (floors(step_model(deployment), question.load, [slo])[slo], str(deployment)) for deployment in deployments
+        ]
         fastest_s, fastest = min(alone, default=(0.0, ""))
         others = tuple(other for other in question.slos if other != slo)
         if fastest_s > slo.seconds:

@@ -231,7 +231,7 @@ def study(question: Question, progress: Progress | None = None) -> Study:
         limits=question.limits,
         simulations=search.trials.count,
         best=ranked[0].row if ranked else None,
-        ranked=tuple(each.row for each in ranked),
+        ranked=tuple(row for row, _, _ in ranked),
         rejected=tuple(rejected),
     )
     return Study(replace(question, load=load), made, search, tuple(ranked))

@@ -52,7 +52,6 @@ class Screened:
 
 def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: Sequence[Slo]) -> Screened | Refusal:
     """How one replica serves this load at best, or why it cannot."""
-    workload = load.workload
     curve = curve_for(deployment, load)
     late = [(alone_s / slo.seconds, alone_s, slo) for slo, alone_s in floors(curve.steps, load, slos).items()]
     times, alone_s, worst = max(late, key=itemgetter(0), default=(0.0, 0.0, None))
@@ -64,7 +63,7 @@ def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: Sequence[Slo]
     except MissesSlo as miss:
         by = f"TPOT by {percent(miss.tpot_s / miss.objective_s - 1)}"
         return Refusal(Reason.too_slow, f"misses {by} even for a single request: {seconds(miss.tpot_s)} at best")
-    fewest = max(1, math.ceil(workload.rate / (capacity.rate * LEEWAY) - 1e-9))
+    fewest = max(1, math.ceil(load.workload.rate / (capacity.rate * LEEWAY) - 1e-9))
     return Screened(deployment=deployment, hosts=hosts, curve=curve, capacity=capacity, fewest=fewest)
 
 
@@ -74,8 +73,7 @@ def fewest_by_arithmetic(deployment: Deployment, load: Load) -> int:
     A token takes two FLOPs a weight; a token of an answer reads the KV cache before it, half of the answer included.
     """
     model, gpu, workload = deployment.model, deployment.gpu, load.workload
-    parts = model.parts
-    written = max(0.0, workload.output_tokens - 1)
+    parts, written = model.parts, max(0.0, workload.output_tokens - 1)
     flops = 2.0 * (parts.mixers + parts.dense_mlps + parts.active_experts) * (load.computed_mean + written)
     # Half of the last answer's token pairs are not read: the first token reads the prompt alone.
     held = max(1, math.floor(load.context_mean - load.workload.output_tokens / 2))

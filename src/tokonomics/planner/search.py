@@ -105,7 +105,7 @@ class Search:
                 return self._usd(prospect, self._at_least(found)), found
             self.refused.append((deployment, found))
         elif isinstance(prospect, Hosts):
-            self._refuse_as_dearer(deployment, bound)
+            self._refuse_as_expensive(deployment, bound)
         self._left[deployment.gpu.key] -= 1
         if isinstance(prospect, Screened):
             self._size_if_it_matters(prospect, bound)
@@ -148,17 +148,17 @@ class Search:
     def _refuse(self, deployment: Deployment, kind: Reason, reason: str) -> None:
         self.refused.append((deployment, Refusal(kind, reason)))
 
-    def _refuse_as_dearer(self, deployment: Deployment, bound: float) -> None:
+    def _refuse_as_expensive(self, deployment: Deployment, bound: float) -> None:
         if math.isinf(bound):
             self._refuse(deployment, Reason.too_many_gpus, "takes more GPUs than allowed")
         else:
             above = percent(bound / min(self._bills.values()) - 1)
-            self._refuse(deployment, Reason.dearer, f"at least {above} more expensive")
+            self._refuse(deployment, Reason.more_expensive, f"at least {above} more expensive")
 
     def _size_if_it_matters(self, candidate: Screened, bound: float) -> None:
         deployment, least, most = candidate.deployment, self._at_least(candidate), MOST_REPLICAS
         if not self._matters(deployment, bound):
-            self._refuse_as_dearer(deployment, bound)
+            self._refuse_as_expensive(deployment, bound)
         elif not self.simulate:
             self._plan_for_share(candidate)
         elif least > most:
@@ -181,7 +181,7 @@ class Search:
             trial = self.trials.on(candidate, most)
             if not trial.holds:
                 reason = f"more expensive: on the {plural(most, 'replica')} that could compete, {trial.breaks}"
-                self._refuse(deployment, Reason.dearer, reason)
+                self._refuse(deployment, Reason.more_expensive, reason)
                 return
         trial = self.trials.fewest(candidate, most, self._wished(candidate))
         if not trial.holds:

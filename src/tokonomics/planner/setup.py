@@ -73,11 +73,11 @@ class Memo:
     _made: dict[object, tuple[Load, Any]] = field(default_factory=dict)
 
     def once(self, key: object, load: Load, make: Callable[[], Made]) -> Made:
-        """What is made under a key, now or before. The load is kept with it: keys name it by its place in memory."""
+        """What ``make`` returned for this key. The load is held with it: keys name it by its place in memory."""
         if key not in self._made:
             self._made[key] = load, make()
-        made: Made = self._made[key][1]
-        return made
+        found: Made = self._made[key][1]
+        return found
 
 
 @dataclass(frozen=True)

@@ -114,9 +114,8 @@ def serve(
     load: Load | None = None,
 ) -> Simulation:
     """Simulate a setup on so many replicas."""
-    fleet = FleetSettings(
-        replicas=replicas, prefill_replicas=prefill_replicas, router=_routers(setup)[0], autoscale=autoscale
-    )
+    router = _routers(setup)[0]
+    fleet = FleetSettings(replicas=replicas, prefill_replicas=prefill_replicas, router=router, autoscale=autoscale)
     trace, limit = (load or setup.load).trace, max_sequences or setup.max_sequences
     return serve_with(setup.deployment, trace, fleet, setup.memories(), setup.prefix_cache, limit)[0]
 

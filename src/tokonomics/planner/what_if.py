@@ -65,7 +65,7 @@ def resize(
 
 def highest_rate(
     question: Question,
-    each: Screened,
+    screened: Screened,
     replicas: int,
     load: Load | None = None,
     slos: Sequence[Slo] | None = None,
@@ -80,9 +80,9 @@ def highest_rate(
     planned = load.workload.rate
 
     def broken(step: int) -> str | None:
-        return _broken(question, each, replicas, load.at(planned * close_enough**step), targets)
+        return _broken(question, screened, replicas, load.at(planned * close_enough**step), targets)
 
-    ceiling = each.capacity.rate * replicas * LEEWAY / planned
+    ceiling = screened.capacity.rate * replicas * LEEWAY / planned
     holds, breaks = 0, max(1, math.ceil(math.log(max(ceiling, 1.0), close_enough)))
     reason: str | None = None
     for _ in range(_MOST_DOUBLINGS):
@@ -98,13 +98,13 @@ def highest_rate(
     return HeldRate(planned * close_enough**holds, math.inf, "nothing: is there any work to do?")
 
 
-def _broken(question: Question, each: Screened, replicas: int, load: Load, slos: tuple[Slo, ...]) -> str | None:
+def _broken(question: Question, screened: Screened, replicas: int, load: Load, slos: tuple[Slo, ...]) -> str | None:
     if question.simulate:
-        return Trials(load, slos, question.router).on(each, replicas).breaks
+        return Trials(load, slos, question.router).on(screened, replicas).breaks
     rate = load.workload.rate / replicas
-    if rate > each.capacity.rate:
+    if rate > screened.capacity.rate:
         return BEHIND
-    return late_in_the_mean(each, rate, slos)
+    return late_in_the_mean(screened, rate, slos)
 
 
 # --- what is altered ------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ _SMALLER = 4
 _VARIES = 1.2
 """Busiest hour over mean from which replicas that come and go can save anything worth a cold start."""
 
+NOTHING_SHARED = "the traffic does not say which prompts begin alike: a log with block hashes would"
 QUALITY_FP8 = (
     "FP8 weights and activations were lossless on academic and real-world tasks at every size of Llama-3.1 "
     "(Kurtic et al., ACL 2025, arXiv:2411.02355). Check your own task."
@@ -193,26 +194,22 @@ def _kv(setup: Setup) -> Setup | NotServed:
 def _prefix_cache(setup: Setup) -> Setup | NotServed:
     if setup.prefix_cache and setup.load.trace.prefix is not None:
         return NotServed("it is on already")
-    return _shares(setup) or replace(setup, prefix_cache=True)
+    return _shares(setup, needs_cache=False) or replace(setup, prefix_cache=True)
 
 
-def _shares(setup: Setup) -> NotServed | None:
+def _shares(setup: Setup, needs_cache: bool = True) -> NotServed | None:
     """Why nothing can be kept of this traffic's prompts."""
     if setup.load.trace.prefix is None:
-        return NotServed("the traffic does not say which prompts begin alike: a log with block hashes would")
+        return NotServed(NOTHING_SHARED)
     if not setup.deployment.engine.reuses_prefixes:
         return NotServed(f"{setup.deployment.engine.key} keeps no prefixes")
-    return None
-
-
-def _cache_is_off(setup: Setup) -> NotServed | None:
-    return None if setup.prefix_cache else NotServed("it needs the prefix cache")
+    return NotServed("it needs the prefix cache") if needs_cache and not setup.prefix_cache else None
 
 
 def _router(setup: Setup) -> Setup | NotServed:
     if setup.router is Router.prefix_aware:
         return NotServed("it is on already")
-    return _shares(setup) or _cache_is_off(setup) or replace(setup, router=Router.prefix_aware)
+    return _shares(setup) or replace(setup, router=Router.prefix_aware)
 
 
 def _tiers(choices: Choices, setup: Setup) -> Setup | NotServed:
@@ -220,7 +217,7 @@ def _tiers(choices: Choices, setup: Setup) -> Setup | NotServed:
         return NotServed("there is a memory behind the GPU's already")
     if setup.autoscale or setup.disaggregated:
         return NotServed("not simulated together with autoscaling or disaggregation")
-    return _shares(setup) or _cache_is_off(setup) or replace(setup, tiers=choices.tiers or HOST_MEMORY)
+    return _shares(setup) or replace(setup, tiers=choices.tiers or HOST_MEMORY)
 
 
 def _speculation(choices: Choices, setup: Setup) -> Setup | NotServed:

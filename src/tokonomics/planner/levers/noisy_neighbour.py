@@ -51,20 +51,20 @@ def noisy_neighbour(
     trace, replicas = sharing.trace, pooling.together.replicas
     loudest = max(pooling.tenants, key=lambda row: row.usage_usd_per_hour).tenant
     tenant = trace.tenants.index(loudest)
-    others = [each for each in present(trace) if each != tenant]
+    others = [other for other in present(trace) if other != tenant]
     loud = busier(trace, tenant, times, sharing.seed)
 
     def row(name: str, made: Simulation) -> NoisyRow:
         read = latency_reader(made, sharing.slos)
-        each = {other: read([other]) for other in others}
-        worst = max(each, key=lambda other: each[other].ttft_p99_s or 0.0)
+        seen = {other: read([other]) for other in others}
+        worst = max(seen, key=lambda other: seen[other].ttft_p99_s or 0.0)
         return NoisyRow(
             name=name,
             replicas=made.fleet.replicas,
             noisy=read([tenant]),
             others=read(others),
             worst=trace.tenants[worst],
-            worst_ttft_p99_s=each[worst].ttft_p99_s,
+            worst_ttft_p99_s=seen[worst].ttft_p99_s,
         )
 
     say(f"{loudest} sending {times} times as much")

@@ -111,7 +111,7 @@ def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bill
         together=best,
         taken=tuple(taken),
         saved_share=saving(now.usd_per_month, best.usd_per_month),
-        sum_of_shares=sum(each.saved_share for each in ranked if each.name in taken),
+        sum_of_shares=sum(lever.saved_share for lever in ranked if lever.name in taken),
     )
     return Ranked(ranking, end)
 
@@ -125,23 +125,23 @@ def _together(
     the end is taken back.
     """
     by_name = {lever.name: lever for lever in levers}
-    paying = [by_name[each.name] for each in ranked if each.saved_usd_per_month >= _CENT]
+    paying = [by_name[lever.name] for lever in ranked if lever.saved_usd_per_month >= _CENT]
     hardware = [lever for lever in levers if lever.knob == "hardware"]
-    possible = [by_name[each.name] for each in ranked if each.bill]
+    possible = [by_name[lever.name] for lever in ranked if lever.bill]
     cache = [lever for lever in possible if lever.knob == "kv"]
     # Terms that today's GPU is not sold on may be those of the next.
     buying = [lever for lever in levers if lever.knob in _BUYING]
     orders = [[*paying, *buying]]
-    orders += [[each, *cache, *hardware, *paying, *buying] for each in possible if each.knob == "weights"]
+    orders += [[lever, *cache, *hardware, *paying, *buying] for lever in possible if lever.knob == "weights"]
     ends = [_applied(setup, now, order, bills) for order in orders]
-    return min(ends, key=lambda each: (round(each[1].usd_per_month, 2), len(each[2])))
+    return min(ends, key=lambda end: (round(end[1].usd_per_month, 2), len(end[2])))
 
 
 def _applied(setup: Setup, now: SetupBill, order: Sequence[Lever], bills: Bills) -> tuple[Setup, SetupBill, list[str]]:
     end, best = setup, now
     taken: list[Lever] = []
     for lever in order:
-        if any(each.knob == lever.knob for each in taken):
+        if any(other.knob == lever.knob for other in taken):
             continue
         bills.progress(f"together: {lever.name}")
         made = billed(lever, end, bills)
@@ -157,9 +157,9 @@ def _applied(setup: Setup, now: SetupBill, order: Sequence[Lever], bills: Bills)
     return end, best, [lever.name for lever in taken]
 
 
-def _most_saved_then_most_room(each: Pulled) -> tuple[bool, float, float]:
-    room = each.bill.load_share if each.bill and each.bill.load_share is not None else 1.0
-    return each.bill is None, -round(each.saved_usd_per_month, 2), room
+def _most_saved_then_most_room(lever: Pulled) -> tuple[bool, float, float]:
+    room = lever.bill.load_share if lever.bill and lever.bill.load_share is not None else 1.0
+    return lever.bill is None, -round(lever.saved_usd_per_month, 2), room
 
 
 def pull(lever: Lever, setup: Setup, now: SetupBill, bills: Bills) -> Pulled:

@@ -17,7 +17,7 @@ from tokonomics.physics.speculation import acceptance_for
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.candidates import weight_choices
-from tokonomics.planner.levers.lever_list import Choices, all_levers, billed, differs, memories, moved
+from tokonomics.planner.levers.lever_list import NOTHING_SHARED, Choices, all_levers, billed, differs, memories, moved
 from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.plan import KV_CHOICES
 from tokonomics.planner.setup import NotServed, Setup
@@ -137,8 +137,8 @@ def _drafted(end: Setup, bill: SetupBill, assumed: bool) -> Drafted | None:
         return None
     workload, batch = end.load.workload, max(bill.batch, 1.0)
     context = workload.input_tokens + workload.output_tokens / 2
-    plain = end.deployment.model_copy(update={"speculation": None})
-    alone, drafting = (float(decode_step(each, batch, context)) for each in (plain, end.deployment))
+    plain = end.deployed(speculation=None).deployment
+    alone, drafting = float(decode_step(plain, batch, context)), float(decode_step(end.deployment, batch, context))
     pays_from = acceptance_for(drafting * speculation.tokens_per_round / alone, speculation.tokens)
     return Drafted(acceptance=speculation.acceptance, assumed=assumed, batch=batch, pays_from=pays_from)
 
@@ -152,8 +152,8 @@ def order_from(text: str | None) -> tuple[str, ...]:
         if name not in ORDER or names.count(name) > 1:
             guess = nearest(name, ORDER, 1)
             hint = f" Did you mean {guess[0]}?" if guess and name not in ORDER else ""
-            raise BadInput(f"'{shorten(name)}' is not a step, or twice one", field="order",
-                           fix=f"Valid: {', '.join(ORDER)}.{hint}")  # fmt: skip
+            fix = f"Valid: {', '.join(ORDER)}.{hint}"
+            raise BadInput(f"'{shorten(name)}' is not a step, or is named twice", field="order", fix=fix)
     return (*names, *(knob for knob in ORDER if knob not in names))
 
 
@@ -180,8 +180,7 @@ def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tupl
     if naive.load.trace.prefix is None:
         # On or off, it finds nothing: not a step.
         end = replace(end, prefix_cache=naive.prefix_cache)
-        reason = "the traffic does not say which prompts begin alike: a log with block hashes would"
-        left_out.insert(0, LeftOut(name="prefix cache", reason=reason))
+        left_out.insert(0, LeftOut(name="prefix cache", reason=NOTHING_SHARED))
     return end, tuple(left_out)
 
 

@@ -276,7 +276,9 @@ def least_replicas(deployment: Deployment, trace: Trace) -> int:
     fits = ~too_long(requests_for(trace, rules), rules)
     if not fits.any():
         return 1
-    inputs, outputs = (max(1, round(float(each[fits].mean()))) for each in (trace.input_tokens, trace.output_tokens))
+    inputs, outputs = (
+        max(1, round(float(tokens[fits].mean()))) for tokens in (trace.input_tokens, trace.output_tokens)
+    )
     curve = ReplicaCurve(deployment, inputs, outputs, most_sequences=rules.max_sequences)
     return max(1, math.floor(_SURELY_NEEDED * trace.rate * float(fits.mean()) / float(curve.rates.max())))
 
@@ -324,7 +326,7 @@ def _tenant_rows(
             )
         )
     order = sorted(range(len(rows)), key=lambda place: -rows[place].pays_usd_per_hour)
-    by_usage = [bill * each / math.fsum(usage) for each in usage]
+    by_usage = [bill * used / math.fsum(usage) for used in usage]
     return tuple(rows[place] for place in order), tuple(by_usage[place] for place in order)
 
 
@@ -350,7 +352,7 @@ def _shapley(
             return own[senders[min(group)]][0] * per_replica
         if len(group) == len(senders):
             return together.usd_per_hour
-        names = sorted(senders[each] for each in group)
+        names = sorted(senders[place] for place in group)
         say(f"the replicas {', '.join(shorten(sharing.trace.tenants[name]) for name in names)} need")
         return sharing.together(only(sharing.trace, names)).replicas * per_replica
 
