@@ -7,7 +7,7 @@ one kind of machine makes cheapest are looked at; how much may be on spot is the
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -37,7 +37,7 @@ from tokonomics.planner.candidates import (
     usable,
 )  # fmt: skip
 from tokonomics.planner.fleet_offers import reserved_prices, spot_markets, startup_seconds
-from tokonomics.planner.setup import HOST_MEMORY, Memo, NotServed, Setup
+from tokonomics.planner.setup import HOST_MEMORY, Memo, NotServed, Say, Setup, silent
 from tokonomics.planner.sizing import size
 from tokonomics.planner.trials import Sized, better, cached_share
 from tokonomics.serving.fleet import Router
@@ -254,7 +254,7 @@ class SetupBill(Noun):
 class Bills:
     """Makes bills; the simulations of setups that differ only in how they are bought are made once."""
 
-    progress: Callable[[str], None] = lambda what: None
+    progress: Say = silent
     memo: Memo = field(default_factory=Memo)
     """Simulations and searches made on the way, for whoever asks the same again."""
 

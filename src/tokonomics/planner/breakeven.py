@@ -34,6 +34,7 @@ from tokonomics.planner.candidates import machines_for
 from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Candidate, Question, Study, layout, study
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
+from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import cached_share
 from tokonomics.planner.what_if import highest_rate
 from tokonomics.traffic.prefix_reuse import found_share
@@ -56,8 +57,6 @@ _MOST_STUDIES = 12
 _MOST_ROUNDS = 3
 _NEAR = 1.25
 """Two rates closer than this are planned for once."""
-
-Say = Callable[[str], None]
 
 
 class HostedKind(Noun):
@@ -115,7 +114,7 @@ def self_hosted(
     api_usd_per_mtok: Sequence[float],
     extras: tuple[Extra, ...] = (),
     own_rate: float | None = None,
-    say: Say = lambda what: None,
+    say: Say = silent,
 ) -> tuple[SelfHosted, list[HostedKind]]:
     """The staircase against these API prices, and the hardware it is made of."""
     found: dict[tuple[object, ...], HostedKind] = {}

@@ -7,7 +7,7 @@ pairs that no other beats in both.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from tokonomics.errors import BadInput, nearest, shorten
 from tokonomics.money.cost import saving
 from tokonomics.planner.plan import Candidate, Plan, Question, plan
+from tokonomics.planner.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun
@@ -64,7 +65,7 @@ class Comparison(Noun):
 def compare(
     questions: Sequence[Question],
     quality: Mapping[str, float] | None = None,
-    say: Callable[[str], None] = lambda what: None,
+    say: Say = silent,
 ) -> Comparison:
     """The cheapest offer of every model on every GPU that its question names offers of."""
     gpus = list(dict.fromkeys(offer.gpu for question in questions for offer in question.offers))

@@ -30,7 +30,6 @@ from tokonomics.money.fleet_availability import Availability, availability, hold
 from tokonomics.money.fleet_compare import compare
 from tokonomics.money.fleet_search import GAP, TIME_LIMIT_S, divided_usd, optimal_fleet
 from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
-from tokonomics.planner.fleet_layouts import Say
 from tokonomics.planner.fleet_offers import MachineKind, Machines
 from tokonomics.planner.fleet_replay import (
     FleetReplay,
@@ -42,6 +41,7 @@ from tokonomics.planner.fleet_replay import (
     with_interruptions,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 
@@ -133,7 +133,7 @@ def plan_fleet(
     time_limit_s: float = TIME_LIMIT_S,
     with_replay: bool = True,
     seed: int = 0,
-    say: Say = lambda what: None,
+    say: Say = silent,
 ) -> FleetReport:
     """Buy, compare and try, in one region of one provider unless it may be anywhere."""
     bounds = bounds or FleetBounds()

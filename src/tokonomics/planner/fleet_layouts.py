@@ -22,6 +22,7 @@ from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.planner.candidates import room_for, why_not
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.screen import tpot_limit
+from tokonomics.planner.setup import Say, silent
 from tokonomics.serving.capacity import NeverHolds, highest_rate
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
@@ -41,8 +42,6 @@ _ALONE = 1_000
 """Requests sent one at a time, each after so many times the time that one takes at full load."""
 
 _THIN = "every host has too little memory to load the weights"
-
-Say = Callable[[str], None]
 
 
 class Refused(NamedTuple):
@@ -79,7 +78,7 @@ def measured_layouts(
     kv: Precision,
     terms: Sequence[Terms],
     most: int = MEASURED,
-    say: Say = lambda what: None,
+    say: Say = silent,
 ) -> tuple[list[FleetLayout], dict[str, str]]:
     """For each class at most so many of those that meet the SLOs when requests come one at a time, measured; and by
     name why others are out."""

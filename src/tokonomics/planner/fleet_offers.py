@@ -27,13 +27,13 @@ from tokonomics.planner.candidates import told_apart
 from tokonomics.planner.fleet_layouts import (
     MEASURED,
     FleetLayout,
-    Say,
     cheapest_price,
     layout_name,
     measured_layouts,
     stands_on,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, copied
 
@@ -124,7 +124,7 @@ def fleet_machines(
     weights: Precision | None = None,
     kv: Precision = Precision.bf16,
     measured: int = MEASURED,
-    say: Say = lambda what: None,
+    say: Say = silent,
 ) -> Machines:
     """Every machine worth considering for this traffic, priced on the terms allowed."""
     terms, today = market.terms, market.today

@@ -20,7 +20,8 @@ from tokonomics.planner.load import Load
 from tokonomics.planner.plan import Candidate, Study, layout, prospects
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION, Kind, Placed, kind_of
-from tokonomics.planner.trials import Progress, Trials
+from tokonomics.planner.setup import Say, silent
+from tokonomics.planner.trials import Trials
 from tokonomics.planner.what_if import highest_rate, resize, stretched
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.workload import Workload
@@ -95,7 +96,7 @@ class Flips(Noun):
     """Changes up to the furthest that do not flip it, such as ``prompt tokens ÷ 8``."""
 
 
-def flips(study: Study, only: Collection[str] | None = None, progress: Progress | None = None) -> Flips | None:
+def flips(study: Study, only: Collection[str] | None = None, progress: Say = silent) -> Flips | None:
     """The nearest flips of each kind, or along ``only`` these axes of the traffic; None where there is no pick.
 
     An axis takes some hundred simulations.
@@ -118,8 +119,7 @@ def flips(study: Study, only: Collection[str] | None = None, progress: Progress 
     steady: list[str] = []
     ratios: dict[Kind, float] = {}
     for axis, sign in product((axis for axis in axes if only is None or axis.name in only), (-1, 1)):
-        if progress:
-            progress(f"{'more' if sign > 0 else 'fewer'} {axis.name}")
+        progress(f"{'more' if sign > 0 else 'fewer'} {axis.name}")
         flip = _Walk(study, own, others, axis, ratios).nearest(sign)
         if flip:
             found.append(flip)

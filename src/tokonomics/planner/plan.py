@@ -40,7 +40,8 @@ from tokonomics.planner.candidates import (
 )
 from tokonomics.planner.load import Load
 from tokonomics.planner.search import Kind, Placed, Search
-from tokonomics.planner.trials import Progress, Trials, prefill_share
+from tokonomics.planner.setup import Say, silent
+from tokonomics.planner.trials import Trials, prefill_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.slo import Slo
@@ -216,7 +217,7 @@ def plan(question: Question) -> Plan:
     return study(question).plan
 
 
-def study(question: Question, progress: Progress | None = None) -> Study:
+def study(question: Question, progress: Say = silent) -> Study:
     """Rank every candidate by the monthly bill for this traffic, and keep what that was made from."""
     load = question.load.within(question.model.max_context) if question.load.is_log else question.load
     hosts, rejected = prospects(question, load)
@@ -238,7 +239,7 @@ def study(question: Question, progress: Progress | None = None) -> Study:
 
 
 def searched(
-    question: Question, load: Load, slos: tuple[Slo, ...], hosts: Iterable[Hosts], progress: Progress | None = None
+    question: Question, load: Load, slos: tuple[Slo, ...], hosts: Iterable[Hosts], progress: Say = silent
 ) -> Search:
     """The candidates that could win with this load and these SLOs, sized; the others refused."""
     limits = question.limits

@@ -18,7 +18,8 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.candidates import Hosts, Reason, Refusal, is_faithful
 from tokonomics.planner.load import Load
 from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, screen
-from tokonomics.planner.trials import Progress, Sized, Trials
+from tokonomics.planner.setup import Say, silent
+from tokonomics.planner.trials import Sized, Trials
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, seconds
@@ -69,7 +70,7 @@ class Search:
     simulate: bool = True
     max_utilization: float | None = None
     spare: int = 0
-    progress: Progress | None = None
+    progress: Say = silent
     sized: list[Placed] = field(default_factory=list)
     screened: list[Screened] = field(default_factory=list)
     refused: list[tuple[Deployment, Refusal]] = field(default_factory=list)
@@ -175,8 +176,7 @@ class Search:
     def _size(self, candidate: Screened, most: int, is_leader: bool) -> None:
         """Size it if ``most`` replicas hold; a bill above the threshold is not worth more simulations."""
         deployment = candidate.deployment
-        if self.progress:
-            self.progress(str(deployment))
+        self.progress(str(deployment))
         if not is_leader and most < MOST_REPLICAS:
             trial = self.trials.on(candidate, most)
             if not trial.holds:

@@ -17,8 +17,14 @@ from tokonomics.serving.fleet import Router
 from tokonomics.traffic.slo import Slo
 
 Made = TypeVar("Made")
+Say = Callable[[str], None]
+"""Told what is being done."""
 HOST_MEMORY = "host"
 """The wish for KV in what the bought machine's memory has left; how much that is, its bill says."""
+
+
+def silent(what: str) -> None:
+    """Tells nobody."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,6 @@ behind for keeping up (``serving.capacity``), and a month of that is a day."""
 _FASTER = f"Loosen {option('slo')}, or name more or faster GPUs ({option('tp')}, {option('gpu')})."
 
 Floats = NDArray[np.float64]
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)

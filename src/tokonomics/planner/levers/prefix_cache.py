@@ -19,6 +19,7 @@ from tokonomics.errors import BadInput, option
 from tokonomics.money.cache_tiers import TierBreakEven, TierPrice, break_even
 from tokonomics.money.cost import CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import cached_share, serve_with
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
@@ -134,7 +135,7 @@ def prefix_cache_lever(
     tiers: Sequence[TierPrice] = (),
     replicas: int | None = None,
     slos: Sequence[Slo] = (),
-    say: Callable[[str], None] = lambda what: None,
+    say: Say = silent,
 ) -> PrefixCacheLever:
     """Every setting on the fewest replicas that it needs, and, where asked for, what each does on ``replicas``."""
     if trace.prefix is None:

@@ -19,6 +19,7 @@ from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
 from tokonomics.money.cost import CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.levers.tenant_latency import TenantLatency, latency_reader, tenant_breaks
+from tokonomics.planner.setup import Say, silent
 from tokonomics.serving.capacity import NeverHolds, apart_in_time, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome
@@ -40,8 +41,6 @@ from tokonomics.traffic.tenants import (
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
-
-Say = Callable[[str], None]
 
 PEAKS = (("if all peaks fell together", ALIGNED), ("if peaks were spread evenly", SPREAD))
 SHAPLEY_TENANTS = 4
@@ -219,7 +218,7 @@ class Sharing:
         return Together(of_each, seen[of_each], over_all, fewer)
 
 
-def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
+def pool(sharing: Sharing, say: Say = silent) -> Pooling:
     """Every tenant alone, all together, and together with their peaks moved."""
     trace = sharing.trace
     senders = present(trace)
