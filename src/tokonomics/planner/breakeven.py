@@ -324,12 +324,11 @@ def report(
     )
 
 
-def _round_volumes(found: Sequence[BreakEven], most: int = 5) -> list[float]:
-    """Powers of ten around the break-evens."""
+def _round_volumes(found: Sequence[BreakEven]) -> list[float]:
+    """Five powers of ten or so around the break-evens."""
     met = [volume for meets in found for volume in meets.volumes] or [1e9]
     low, high = math.floor(math.log10(min(met))), math.ceil(math.log10(max(met)))
-    while high - low + 1 > most:
-        high -= 1
-    while high - low + 1 < most - 1:
+    high = min(high, low + 4)
+    while high - low < 3:
         low, high = (low - 1, high) if high - math.log10(max(met)) > math.log10(min(met)) - low else (low, high + 1)
     return [10.0**power for power in range(low, high + 1)]

@@ -11,18 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokonomics.catalog.engines import Engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, in_python, spelled
 from tokonomics.money.demand import EVERY_SIZE
-from tokonomics.physics.deployment import Deployment, valid_tp
+from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.candidates import room_for, why_not
 from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.screen import tpot_limit
-from tokonomics.planner.setup import Say, silent
+from tokonomics.planner.setup import Say
 from tokonomics.serving.capacity import NeverHolds, highest_rate
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
@@ -31,8 +27,6 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import seconds
 
-MEASURED = 10
-"""Layouts of each class whose capacity is searched: the rest would cost more in closed form."""
 MARGIN = 0.97
 """Of the highest rate that held, since that was one draw of 20,000 requests. Llama 3.1 8B on RTX PRO 6000, L40S and
 H100, 900 tokens in, 99 out, ttft_p99 of 1 s, eight other hours each: at that rate 10 of 24 broke it (2.8 s at worst),
@@ -68,22 +62,18 @@ class FleetLayout:
 
 
 def measured_layouts(
-    model: ModelSpec,
-    engine: Engine,
+    deployments: Sequence[Deployment],
     sold: Sequence[Offer],
     traffic: FleetTraffic,
     slos: Sequence[Slo],
-    *,
-    weights: Precision,
-    kv: Precision,
     terms: Sequence[Terms],
-    most: int = MEASURED,
-    say: Say = silent,
+    most: int,
+    say: Say,
 ) -> tuple[list[FleetLayout], dict[str, str]]:
     """For each class at most so many of those that meet the SLOs when requests come one at a time, measured; and by
     name why others are out."""
     refused: dict[str, Refused] = {}
-    layouts = _layouts(model, engine, sold, traffic, slos, weights, kv, refused)
+    layouts = _layouts(deployments, traffic, slos, refused)
     alone: dict[tuple[str, str], Refused | None] = {}
 
     def breaks_alone(layout: FleetLayout, size: str) -> bool:
@@ -138,36 +128,25 @@ def _missed_alone(deployment: Deployment, sample: Trace, slos: Sequence[Slo], gu
 
 
 def _layouts(
-    model: ModelSpec,
-    engine: Engine,
-    sold: Sequence[Offer],
-    traffic: FleetTraffic,
-    slos: Sequence[Slo],
-    weights: Precision,
-    kv: Precision,
-    refused: dict[str, Refused],
+    deployments: Sequence[Deployment], traffic: FleetTraffic, slos: Sequence[Slo], refused: dict[str, Refused]
 ) -> list[FleetLayout]:
-    """Each GPU sold at each degree of tensor parallelism, with what a replica carries of each class it holds."""
-    tpot_s = tpot_limit(slos)
-    made = []
-    for gpu in dict.fromkeys(offer.gpu for offer in sold):
-        for tp in valid_tp(model, max(offer.gpus for offer in sold if offer.gpu == gpu)):
-            deployment = Deployment(model=model, gpu=find_gpu(gpu), engine=engine, tp=tp, weights=weights, kv=kv)
-            rates: dict[str, float] = {}
-            for size, sample in traffic.samples.items():
-                longest = int((sample.input_tokens + sample.output_tokens).max())
-                refusal = why_not(deployment, min(longest, model.max_context))
-                if refusal:
-                    refused.setdefault(layout_name(deployment), Refused(2, -deployment.gpus, refusal.reason))
-                    continue
-                lengths = (max(1, round(float(of.mean()))) for of in (sample.input_tokens, sample.output_tokens))
-                try:
-                    rates[size] = ReplicaCurve(deployment, *lengths).capacity(tpot_s).rate
-                except MissesSlo as miss:
-                    refused.setdefault(layout_name(deployment), Refused(1, miss.tpot_s, miss.what))
-            if rates:
-                made.append(FleetLayout(deployment, rates))
-    return made
+    """What a replica of each carries of the classes that it holds, in closed form."""
+    tpot_s, layouts = tpot_limit(slos), []
+    for deployment in deployments:
+        name, rates = layout_name(deployment), {}
+        for size, sample in traffic.samples.items():
+            longest = int((sample.input_tokens + sample.output_tokens).max())
+            if refusal := why_not(deployment, min(longest, deployment.model.max_context)):
+                refused.setdefault(name, Refused(2, -deployment.gpus, refusal.reason))
+                continue
+            lengths = (max(1, round(float(of.mean()))) for of in (sample.input_tokens, sample.output_tokens))
+            try:
+                rates[size] = ReplicaCurve(deployment, *lengths).capacity(tpot_s).rate
+            except MissesSlo as miss:
+                refused.setdefault(name, Refused(1, miss.tpot_s, miss.what))
+        if rates:
+            layouts.append(FleetLayout(deployment, rates))
+    return layouts
 
 
 def _by_bill(

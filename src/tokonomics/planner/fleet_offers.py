@@ -16,16 +16,16 @@ from typing import TypeVar
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.engines import Engine
+from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms, oldest_days
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
 from tokonomics.errors import BadInput, option
 from tokonomics.money.fleet import ADVISOR, FleetOffer, SpotMarket, aws_spot
-from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.planner.candidates import told_apart
 from tokonomics.planner.fleet_layouts import (
-    MEASURED,
     FleetLayout,
     cheapest_price,
     layout_name,
@@ -37,6 +37,8 @@ from tokonomics.planner.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, copied
 
+_MEASURED = 10
+"""Layouts of each class whose capacity is searched: the rest would cost more in closed form."""
 READY_S = 180.0
 """From the order to an engine that loads weights: machine 1 min, container image 1 to 2, engine and its graphs half
 (assumed: what public accounts of vLLM on cloud machines come to; ``startup`` sets your own)."""
@@ -123,7 +125,7 @@ def fleet_machines(
     *,
     weights: Precision | None = None,
     kv: Precision = Precision.bf16,
-    measured: int = MEASURED,
+    measured: int = _MEASURED,
     say: Say = silent,
 ) -> Machines:
     """Every machine worth considering for this traffic, priced on the terms allowed."""
@@ -136,9 +138,14 @@ def fleet_machines(
         wanted = ", ".join(term.replace("_", " ") for term in terms)
         fix = f"Loosen {option('terms')}, {option('gpu')} or {option('region')}."
         raise BadInput(f"no offer has a price on these terms ({wanted})", fix=fix)
-    layouts, refused = measured_layouts(
-        model, engine, sold, traffic, slos, weights=weights or model.served, kv=kv, terms=terms, most=measured, say=say
-    )
+    # Every GPU sold at every degree of tensor parallelism.
+    common = {"model": model, "engine": engine, "weights": weights or model.served, "kv": kv}
+    deployments = [
+        Deployment(**common, gpu=find_gpu(gpu), tp=tp)
+        for gpu in dict.fromkeys(offer.gpu for offer in sold)
+        for tp in valid_tp(model, max(offer.gpus for offer in sold if offer.gpu == gpu))
+    ]
+    layouts, refused = measured_layouts(deployments, sold, traffic, slos, terms, measured, say)
     named = list(zip(sold, told_apart(sold), strict=True))
     risk = partial(spot_markets, interruptions=market.interruptions, aws_zones=market.aws_zones)
     priced = [

@@ -233,8 +233,8 @@ def replay(
     kinds = list(dict.fromkeys(deployments[place.offer] for place in places))
     kind_of_place = [kinds.index(deployments[place.offer]) for place in places]
     goes_to = _routed(places, kind_of_place, offers, traffic, classes, class_of, seed)
-    values: dict[str, list[Floats]] = {str(slo): [] for slo in slos}
-    sizes: list[NDArray[np.int32]] = []
+    waits = {slo: [np.zeros(0)] for slo in slos}
+    sizes = [np.zeros(0, np.int32)]
     answered = restarts = 0
     for index, deployment in enumerate(kinds):
         chosen = np.flatnonzero(goes_to == index)
@@ -243,16 +243,15 @@ def replay(
         own = [place for place, kind in zip(places, kind_of_place, strict=True) if kind == index]
         served = simulate(deployment, traffic.take(chosen), _settings(own, offers), seed=seed)
         status, latencies = served.served.status, request_latencies(served)
-        waited_for = status != REFUSED
-        first_s, last_s = case.judged_s
-        counts = waited_for & (served.trace.arrival_s >= first_s) & (served.trace.arrival_s < last_s)
+        arrival_s, (first_s, last_s) = served.trace.arrival_s, case.judged_s
+        counts = (status != REFUSED) & (arrival_s >= first_s) & (arrival_s < last_s)
         answered += int((status == DONE).sum())
         restarts += int(served.served.restarts.sum())
         sizes.append(class_of[chosen][counts])
         for slo in slos:
             # Whoever is never answered waits for ever.
-            values[str(slo)].append(np.where(status == DONE, latencies[slo.latency], np.inf)[counts])
-    size = np.concatenate([np.zeros(0, np.int32), *sizes])
+            waits[slo].append(np.where(status == DONE, latencies[slo.latency], np.inf)[counts])
+    size = np.concatenate(sizes)
     return FleetReplay(
         **copied(case, "name", "what", "expected_per_month"),
         start_hour=window[0] / SECONDS_PER_HOUR,
@@ -260,7 +259,7 @@ def replay(
         requests=len(traffic),
         answered_share=answered / len(traffic) if len(traffic) else 0.0,
         restarts=restarts,
-        slo=tuple(_worst_class(slo, np.concatenate([np.zeros(0), *values[str(slo)]]), size) for slo in slos),
+        slo=tuple(_worst_class(slo, np.concatenate(waits[slo]), size) for slo in slos),
     )
 
 

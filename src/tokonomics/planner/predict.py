@@ -109,10 +109,11 @@ def batch_curve(
     alone = 1 / float(steps_s[0])
     points = []
     for batch, step_s in zip(batches.tolist(), steps_s.tolist(), strict=True):
-        speed, linear = batch / step_s, batch * alone
+        speed = batch / step_s
         price = cost(usd_per_hour, speed, 1.0, deployment.gpus).usd_per_mtok if usd_per_hour else None
-        point = {"batch": batch, "tpot_s": step_s, "tokens_per_s": speed, "usd_per_mtok": price}
-        points.append(CurvePoint(**point, share_of_linear=speed / linear))
+        left = speed / (batch * alone)
+        point = CurvePoint(batch=batch, tpot_s=step_s, tokens_per_s=speed, usd_per_mtok=price, share_of_linear=left)
+        points.append(point)
     return BatchCurve(
         model=deployment.model.name,
         deployment=str(deployment),

@@ -216,8 +216,7 @@ def _sooner(slos: Sequence[Slo], wait_s: float) -> tuple[Slo, ...]:
 
 
 def _later(spread: Spread, wait_s: float) -> Spread:
-    later = {name: None if value is None else value + wait_s for name, value in spread.model_dump().items()}
-    return Spread.model_validate(later)
+    return Spread(**{name: None if value is None else value + wait_s for name, value in spread})
 
 
 def _replay(

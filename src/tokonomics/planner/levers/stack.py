@@ -212,14 +212,14 @@ def walk(
         raise BadInput(f"the order leaves out: {', '.join(missing)}", field="order")
     for knob in knobs:
         here, waiting = moved(here, end, knob), (*waiting, knob)
-        bills.progress(_named(waiting, end))
+        name = _named(waiting, end)
+        bills.progress(name)
         made = bills.of(here)
         if isinstance(made, NotServed):
             continue
         saved = before.usd_per_month - made.usd_per_month
         share = saved / first.usd_per_month
-        step = {"name": _named(waiting, end), "knobs": waiting, "bill": made}
-        steps.append(Step(**step, saved_usd_per_month=saved, saved_share=share))
+        steps.append(Step(name=name, knobs=waiting, bill=made, saved_usd_per_month=saved, saved_share=share))
         before, waiting = made, ()
     batching = bills.of(moved(naive, end, "batch"))
     batched = batching if isinstance(batching, SetupBill) else None
