@@ -31,11 +31,11 @@ from tokonomics.physics.naive import naive_decode_tokens_per_s
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.levers.lora import lora
+from tokonomics.planner.levers.ranking import arrival_patterns, arriving
 from tokonomics.planner.levers.stack import stack
 from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.setup import Setup
-from tokonomics.planner.utilization import arrival_patterns, arriving
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_tenants

@@ -16,13 +16,9 @@ BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner
 MARKS = re.compile("[\ue000\ue001]")
 
 ALLOWED = {
-    "planner/engine_commands.py": {"--host"},  # of an engine
+    "planner/deploy_job.py": {"--host"},  # of an engine
     "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
-    "planner/infeasible.py": {
-        "--engine", "--gpu", "--gpus", "--input", "--kv", "--max-age", "--max-price", "--offers", "--output",
-        "--provider", "--rate", "--slo", "--terms", "--weights",
-    },
-    "planner/deploy_kubernetes.py": {"--spare"},
+    "planner/deploy_files.py": {"--spare"},
     "planner/fleet.py": {"--max-spot-share"},
     "planner/levers/lever_list.py": {"--draft"},
     "planner/levers/stack.py": {"--acceptance", "--draft"},

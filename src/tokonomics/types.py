@@ -1,6 +1,7 @@
 """What every noun of the product is made of, and where a number can come from."""
 
 from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,6 +17,11 @@ class Noun(BaseModel):
         validate_by_alias=True,
         serialize_by_alias=True,  # an alias is a key of 0.1 that stays
     )
+
+
+def copied(source: object, *names: str) -> dict[str, Any]:
+    """These fields of one record, for another that has them too."""
+    return {name: getattr(source, name) for name in names}
 
 
 class Badge(StrEnum):

@@ -609,7 +609,7 @@ def test_plan_with_nothing_left_says_so_and_why() -> None:
     assert done.exit_code == 1
     assert "No offer meets these constraints." in done.stdout
     assert "--max-price 0.01: no GPU that would do is sold for that; T4 at " in done.stdout
-    assert "dearer than the price limit: 7" in done.stdout
+    assert "more expensive than the price limit: 7" in done.stdout
     assert "no price on these terms: 1" in done.stdout
     assert "8 candidates rejected" in done.stdout
     nothing = json.loads(CliRunner().invoke(app, [*PLAN, "--max-price", "0.01", "--json"]).stdout)

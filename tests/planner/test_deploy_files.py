@@ -25,10 +25,8 @@ from tokonomics.catalog.offers import Offer, Terms, load_offers
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, deploy, why_not_run
-from tokonomics.planner.deploy_files import Target, deploy_file, provenance
-from tokonomics.planner.deploy_job import DeployJob, catalogue_repository, comment, yaml_text
-from tokonomics.planner.deploy_skypilot import CLOUDS
-from tokonomics.planner.engine_commands import engine_command
+from tokonomics.planner.deploy_files import CLOUDS, Target, comment, deploy_file, provenance, yaml_text
+from tokonomics.planner.deploy_job import DeployJob, catalogue_repository, engine_command
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Question, plan
 

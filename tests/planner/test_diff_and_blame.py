@@ -8,13 +8,13 @@ from tests.planner.small_catalogue import OFFERS, SLOS, asked, offer
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
-from tokonomics.planner.diff import Diff, changes, diff
-from tokonomics.planner.infeasible import Blame, blame
+from tokonomics.planner.compare import Diff, changes, diff
+from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import Limits, plan, study
 from tokonomics.questions.diff import DiffRequest, _words
 from tokonomics.questions.plan import PlanRequest
-from tokonomics.questions.results import OneNoun
+from tokonomics.questions.results import OneNoun, blame_of
 from tokonomics.report.answer import Answer
 from tokonomics.report.diff_view import diff as described
 from tokonomics.traffic.slo import parse_slos
@@ -51,14 +51,14 @@ def test_the_saving_is_the_difference_of_the_bills() -> None:
 def test_a_scenario_that_nothing_fits_is_not_compared() -> None:
     fine = plan(asked())
     nothing = plan(asked(limits=Limits(max_usd_per_gpu_hour=0.01)))
-    with pytest.raises(BadInput, match=r"b\.toml: nothing fits"):
+    with pytest.raises(BadInput, match=r"b\.toml: no offer meets"):
         diff(("a.toml", TODAY_FILE, fine), ("b.toml", TODAY_FILE, nothing))
 
 
 def blamed(**wishes: object) -> tuple[Blame, ...]:
     made = study(asked(**wishes))  # type: ignore[arg-type]
     assert made.plan.best is None
-    return blame(made)
+    return blame_of(made)
 
 
 def test_a_slo_below_the_floor_names_the_fastest() -> None:

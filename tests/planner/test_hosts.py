@@ -11,10 +11,10 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import NoOffer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner import machines
+from tokonomics.planner import candidates
 from tokonomics.planner.bills import Bills, SetupBill
+from tokonomics.planner.candidates import PROCESS_GIB, Machine, cheapest_host, host_gib, hosts_of, room_for, usable
 from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.machines import PROCESS_GIB, Machine, cheapest_host, host_gib, hosts_of, room_for, usable
 from tokonomics.planner.setup import Setup
 from tokonomics.questions.catalogue import OffersRequest
 from tokonomics.questions.result import Listing
@@ -49,7 +49,7 @@ def test_the_one_report_brackets_the_need_and_our_assumption_lies_at_its_upper_e
 def test_a_host_below_the_weights_is_refused_whatever_a_process_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = 72.6e9 / 2**30
     for process_gib in (0.0, PROCESS_GIB):
-        monkeypatch.setattr(machines, "PROCESS_GIB", process_gib)
+        monkeypatch.setattr(candidates, "PROCESS_GIB", process_gib)
         below, above = offer("H100-SXM", 4, 20.0, memory_gb=0.9 * weights), offer("H100-SXM", 4, 20.0, memory_gb=128)
         assert [room_for(LARGE)(each) for each in (below, above)] == [False, True]
 

@@ -24,12 +24,11 @@ from tokonomics.money.cache_tiers import DRAM_PRICE_DATE
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.bills import Bills, SetupBill
-from tokonomics.planner.levers import lever_list
+from tokonomics.planner.levers import right_size
 from tokonomics.planner.levers.lever_list import (
     KNOBS,
     Choices,
     Lever,
-    NotApplicable,
     all_levers,
     differs,
     moved,
@@ -81,7 +80,7 @@ def test_each_lever_alone_is_a_direct_simulation_of_the_changed_setup() -> None:
     for pulled in ranked().ranking.levers:
         lever = next(each for each in all_levers() if each.name == pulled.name)
         changed = lever.apply(NOW)
-        if pulled.bill is None or isinstance(changed, NotApplicable):
+        if pulled.bill is None or isinstance(changed, NotServed):
             continue
         direct = simulate(
             changed.deployment,
@@ -102,7 +101,7 @@ def test_what_a_lever_saves_is_the_difference_of_two_bills_made_apart() -> None:
     tried = 0
     for each in ranked().ranking.levers:
         changed = next(lever for lever in all_levers() if lever.name == each.name).apply(NOW)
-        if each.bill is None or isinstance(changed, NotApplicable):
+        if each.bill is None or isinstance(changed, NotServed):
             continue
         alone = Bills().of(changed)
         assert isinstance(alone, SetupBill)
@@ -142,7 +141,7 @@ def _turned(order: Sequence[Lever], start: Setup) -> Setup | str:
     here = start
     for lever in order:
         changed = lever.apply(here)
-        if isinstance(changed, NotApplicable):
+        if isinstance(changed, NotServed):
             return lever.name
         here = changed
     return here
@@ -348,20 +347,20 @@ def test_an_order_names_known_steps_once() -> None:
 
 
 def test_a_lever_that_has_nothing_to_move_says_why() -> None:
-    reasons = {each.name: made.reason for each in all_levers() if isinstance(made := _cheap(each.name), NotApplicable)}
+    reasons = {each.name: made.reason for each in all_levers() if isinstance(made := _cheap(each.name), NotServed)}
     assert "batches already" in reasons["continuous batching"]
     assert "block hashes" in reasons["prefix cache"]
     assert "hardly changes" in reasons["autoscaling"]
 
 
-def _cheap(name: str) -> Setup | NotApplicable | None:
+def _cheap(name: str) -> Setup | NotServed | None:
     lever = next(each for each in all_levers() if each.name == name)
     return None if lever.knob == "hardware" else lever.apply(NOW)
 
 
 def test_no_precision_below_the_floor_is_tried() -> None:
     lever = next(each for each in all_levers(Choices(min_weights=Precision.fp8)) if each.name == "INT4 weights")
-    assert isinstance(lever.apply(NOW), NotApplicable)
+    assert isinstance(lever.apply(NOW), NotServed)
 
 
 def test_fewer_bits_act_on_bytes_and_room_and_int4_not_on_arithmetic() -> None:
@@ -385,7 +384,7 @@ def test_a_draft_is_the_smallest_of_the_family_with_its_vocabulary() -> None:
 
 def test_long_traffic_is_right_sized_for_its_bursts_and_never_to_a_dearer_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the mean three A100s look cheaper; the minute with six times the load decides, and asks for H100s."""
-    monkeypatch.setattr(lever_list, "PLANNED_WHOLE", 5_000)
+    monkeypatch.setattr(right_size, "PLANNED_WHOLE", 5_000)
     draw = np.random.default_rng(0)
     arrival_s = np.sort(np.concatenate([draw.uniform(0, 900, 12 * 900), draw.uniform(400, 460, 12 * 6 * 60)]))
     requests = NOW.load.trace.take(np.arange(len(arrival_s)) % len(NOW.load.trace))
@@ -401,10 +400,10 @@ def test_long_traffic_is_right_sized_for_its_bursts_and_never_to_a_dearer_gpu(mo
     assert isinstance(dear, SetupBill)
     assert isinstance(cheap, SetupBill)
     assert cheap.usd_per_month < dear.usd_per_month
-    picked = lever_list.right_size(on_a100, bills=bills)
+    picked = right_size.right_size(on_a100, bills=bills)
     assert isinstance(picked, Setup)
     assert picked.deployment.gpu.key == "H100-SXM"
-    assert isinstance(lever_list.right_size(on_h100, bills=bills), NotApplicable)
+    assert isinstance(right_size.right_size(on_h100, bills=bills), NotServed)
 
 
 # --- on the screen --------------------------------------------------------------------------------------------------

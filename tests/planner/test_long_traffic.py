@@ -10,10 +10,9 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner import trials
 from tokonomics.planner.bills import Bills, SetupBill
-from tokonomics.planner.levers import lever_list
-from tokonomics.planner.levers.lever_list import NotApplicable, right_size
+from tokonomics.planner.levers.right_size import PLANNED_WHOLE, right_size
 from tokonomics.planner.load import load_of_log, load_of_shape
-from tokonomics.planner.setup import Setup
+from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.planner.sizing import size
 from tokonomics.planner.trials import Sized, serve
 from tokonomics.serving.outcome import request_latencies
@@ -68,7 +67,7 @@ def test_a_spike_that_the_slo_lets_be_late_does_not_choose_the_gpu() -> None:
     rng = np.random.default_rng(0)
     arrival = np.sort(np.concatenate([rng.uniform(0, 23_500, 23_500), rng.uniform(12_000, 12_080, 1_500)]))
     load = load_of_log(make_trace(arrival, np.full(25_000, 1000), np.full(25_000, 200)))
-    assert len(load.trace) > lever_list.PLANNED_WHOLE
+    assert len(load.trace) > PLANNED_WHOLE
     on = {
         gpu: Setup(deploy(DAY.deployment.model, find_gpu(gpu), DAY.deployment.engine), load, OFFERS, TODAY,
                    parse_slos("ttft_p90=2"))
@@ -82,6 +81,6 @@ def test_a_spike_that_the_slo_lets_be_late_does_not_choose_the_gpu() -> None:
         assert isinstance(picked, Setup)
         assert picked.deployment.gpu.key == "A100-80GB"
     stays = right_size(on["A100-80GB"], bills=bills)
-    assert isinstance(stays, NotApplicable)
+    assert isinstance(stays, NotServed)
     assert "screened" in stays.reason
     assert "simulated" in stays.reason

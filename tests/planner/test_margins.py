@@ -11,9 +11,8 @@ from tests.planner.small_catalogue import CHAT, SLOS, asked
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
-from tokonomics.planner.margins import at_speed, bill_range, headroom
 from tokonomics.planner.plan import Limits, Study, study
-from tokonomics.planner.what_if import machine_of, slower, stretched
+from tokonomics.planner.what_if import at_speed, bill_range, headroom, slower, stretched
 from tokonomics.serving import simulator
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings
@@ -123,7 +122,7 @@ def test_the_slow_end_of_a_bill_is_the_fleet_that_slow_steps_need(monkeypatch: p
     make_steps_slow(monkeypatch, 2.0)
     needed = next(count for count in range(1, 25) if breaks(sized.deployment, CHAT, count) is None)
     assert found.replicas == needed
-    machine = machine_of(sized, row)
+    machine = made.ranked_as(row).machine
     assert found.usd_per_month == pytest.approx(needed * machine.usd_per_hour * 730)
 
 

@@ -12,9 +12,9 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.money.fleet_search import GAP
 from tokonomics.physics.deployment import deploy
+from tokonomics.planner.bills import PLACES, Bought, buy
 from tokonomics.planner.levers.ranking import _BUYING
 from tokonomics.planner.load import load_of_shape
-from tokonomics.planner.purchase import PLACES, Bought, buy
 from tokonomics.planner.setup import Setup
 from tokonomics.planner.sizing import size
 from tokonomics.planner.trials import Sized

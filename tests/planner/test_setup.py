@@ -16,11 +16,10 @@ from tokonomics.catalog.offers import Offer
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.breakeven import with_shared_head
-from tokonomics.planner.levers.ranking import Ranked, rank_levers
+from tokonomics.planner.levers.ranking import Ranked, arrival_patterns, arriving, rank_levers, utilization_bills
 from tokonomics.planner.load import Load, load_of_log, load_of_shape
 from tokonomics.planner.plan import plan
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.planner.utilization import arrival_patterns, arriving, utilization_bills
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import LeversResult
 from tokonomics.report.levers_view import levers

@@ -14,7 +14,7 @@ from tokonomics.planner import sizing, trials
 from tokonomics.planner.load import load_of_log, load_of_shape
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.planner.sizing import size
-from tokonomics.planner.trials import FleetTrial, Sized, fewest_replicas, serve, try_fixed
+from tokonomics.planner.trials import Sized, fewest_replicas, serve, try_fixed
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import outcome
@@ -57,12 +57,12 @@ def test_behind_a_prefix_aware_router_a_smaller_fleet_that_holds_is_found(monkey
     monkeypatch.setattr(trials, "_guess", lambda setup: 96)
     monkeypatch.setattr(trials, "_alone", lambda setup: None)
 
-    def tried(count: int) -> FleetTrial:
+    def tried(count: int) -> Sized:
         breaks = None if 60 <= count <= 64 or count > 120 else "late"
-        return FleetTrial(count, 0, None, Router.prefix_aware, breaks, summed, made)
+        return Sized(replicas=count, router=Router.prefix_aware, breaks=breaks, outcome=summed, simulation=made)
 
     found = [fewest_replicas(replace(NOW, router=each), tried) for each in (Router.prefix_aware, Router.round_robin)]
-    assert [each.replicas for each in found if isinstance(each, FleetTrial)] == [60, 121]
+    assert [each.replicas for each in found if isinstance(each, Sized)] == [60, 121]
 
 
 def test_apart_too_fewer_sequences_at_a_time_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_apart_too_fewer_sequences_at_a_time_are_tried(monkeypatch: pytest.Monke
     limits: list[int | None] = []
     asked = try_fixed
 
-    def seen(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> FleetTrial:
+    def seen(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> Sized:
         limits.append(max_sequences)
         trial = asked(setup, replicas, max_sequences, prefill_replicas)
         return trial if max_sequences else replace(trial, breaks="late")
@@ -78,7 +78,7 @@ def test_apart_too_fewer_sequences_at_a_time_are_tried(monkeypatch: pytest.Monke
     together = replace(asked(NOW, 1, None), max_sequences=16)
     monkeypatch.setattr(sizing, "try_fixed", seen)
     made = sizing._disaggregated(NOW, together)
-    assert isinstance(made, FleetTrial)
+    assert isinstance(made, Sized)
     assert made.max_sequences == 16
     assert {None, 16} == set(limits)
 

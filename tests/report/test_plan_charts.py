@@ -10,7 +10,7 @@ from tokonomics.planner.frontier import frontier
 from tokonomics.planner.load import load_of_shape
 from tokonomics.planner.plan import study
 from tokonomics.planner.regret import least_regret
-from tokonomics.planner.sensitivity import BillSwing, Case, Sensitivity
+from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
 from tokonomics.report.charts import save_chart
 from tokonomics.report.plan_charts import frontier_chart, regret_chart, sensitivity_chart
 

@@ -1,32 +1,215 @@
-"""What a setup costs a month and how its requests fare: its replicas simulated, then bought.
+"""What a setup costs a month and how its requests fare: its replicas simulated, bought on whole machines, and billed.
 
-Simulations are kept, so that setups that differ only in how they are bought are simulated once.
+On demand it is the cheapest kind of machine for that many replicas. With commitments or spot it is the fleet program
+(``money.fleet_program``) over the hours of the replicas needed, in one region of one provider, of which the three that
+one kind of machine makes cheapest are looked at; how much may be on spot is the verdict on this workload
+(``money.spot_verdict``). Setups that differ only in how they are bought are simulated once.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 
+import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from tokonomics.catalog.offers import is_stale
-from tokonomics.errors import option
+from tokonomics.catalog.offers import Offer, Terms, is_stale
+from tokonomics.errors import BadInput, option
 from tokonomics.money.cache_tiers import TierPrice
-from tokonomics.money.cost import CostLine, CostTree
-from tokonomics.planner.machines import UNUSED, gpu_hour_lines, left_gb
-from tokonomics.planner.purchase import Bought, buy
-from tokonomics.planner.setup import HOST_MEMORY, Memo, NotServed, Setup
+from tokonomics.money.cost import CostTree
+from tokonomics.money.demand import EVERY_SIZE, MOST_HOURS, Demand
+from tokonomics.money.fleet import FleetOffer, Wishes
+from tokonomics.money.fleet_search import optimal_fleet
+from tokonomics.money.spot_verdict import spot_verdict
+from tokonomics.planner.candidates import (
+    UNUSED,
+    Hosts,
+    Machine,
+    Reason,
+    Refusal,
+    gpu_hour_lines,
+    hosts_of,
+    left_gb,
+    machines_for,
+    told_apart,
+    usable,
+)  # fmt: skip
+from tokonomics.planner.fleet_offers import reserved_prices, spot_markets, startup_seconds
+from tokonomics.planner.setup import HOST_MEMORY, Memo, NotServed, Say, Setup, silent
 from tokonomics.planner.sizing import size
 from tokonomics.planner.trials import Sized, better, cached_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Kept, Shares, Spread
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
+PLACES = 3
+"""Regions for which the program is solved, the cheapest by one kind of machine alone."""
+_NEVER_S = 60.0
+"""Against a program that never ends. A bill must not depend on how busy the computer is: the solver stops at its gap
+(``money.fleet_search.GAP``), which on every price list and week of hours tried took it 5 s at most (2026-11)."""
 IN_VAIN = "done in vain"
 """Work done again after a preemption, or for clients that hung up."""
 SPARE = "spare replicas"
+
+
+# --- machines -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bought:
+    """Machines for a setup, by the month."""
+
+    what: str
+    usd_per_month: float
+    gpus_paid: float
+    """In the mean over time."""
+    price_date: date
+    """The oldest of the prices in it."""
+    offers: tuple[Offer, ...]
+    gap: float = 0.0
+    """Of the bill: no other purchase in the regions looked at is cheaper by a larger share."""
+
+
+def buy(setup: Setup, sized: Sized) -> Bought | NotServed:
+    """The cheapest way to host the replicas on the terms allowed."""
+    firm = _on_demand(setup, sized)
+    if not (setup.commit or setup.spot):
+        return firm
+    ways = [way for way in (firm, _mixed(setup, sized, _spot_share(setup, sized))) if isinstance(way, Bought)]
+    return min(ways, key=lambda way: way.usd_per_month) if ways else firm
+
+
+def _spot_share(setup: Setup, sized: Sized) -> float:
+    """How much of it may be on spot: the verdict on this workload; nothing where nobody sells it so."""
+    markets = [market for offer in _offers(setup) for market in spot_markets(offer)] if setup.spot else []
+    if not markets:
+        return 0.0
+    return spot_verdict(
+        answer_s=sized.outcome.e2e_s.p99 or 0.0,
+        cold_start_s=startup_seconds(setup.deployment),
+        replicas=sized.replicas,
+        interruptions=max((market.interruptions for market in markets), key=lambda risk: risk.per_hour),
+        strict_p99=any(slo.statistic == "p99" for slo in setup.slos),
+        batch=setup.offline,
+    ).max_spot_share
+
+
+def _hosts(setup: Setup, terms: Sequence[Terms]) -> tuple[Hosts, list[tuple[int, Refusal]]]:
+    """Machines sold on these terms on which the setup can stand, whose price is not too old."""
+    deployment = setup.deployment
+    of_gpu = [offer for offer in setup.offers if offer.gpu == deployment.gpu.key]
+    return hosts_of(deployment, usable(of_gpu, terms, None, None, setup.today)[0])
+
+
+def _on_demand(setup: Setup, sized: Sized) -> Bought | NotServed:
+    deployment = setup.deployment
+    hosts, refused = _hosts(setup, (Terms.on_demand,))
+    if not hosts.machines:
+        reason = f"no on-demand machine is known for {deployment.gpus}×{deployment.gpu.key}"
+        if small := [refusal for _, refusal in refused if refusal.kind is Reason.host_too_small]:
+            reason = f"{reason}: {small[0].reason}"
+        return NotServed(reason, f"Give its price: {option('usd_per_hour')}, or {option('offers')} with your own list.")
+
+    def bought(machine: Machine) -> Bought:
+        offer = machine.offer
+        mean = sized.mean_over_time(lambda replicas: machines_for(deployment, offer, replicas + setup.spare))
+        number = f"{mean:.0f}" if math.isclose(mean, round(mean)) else f"{mean:.2f}"
+        what = f"{number}× {offer.provider} {offer.instance}, {offer.region}, on demand"
+        return Bought(what, machine.usd_per_month(mean), mean * offer.gpus, offer.date, (offer,))
+
+    def cheapest(way: Bought) -> tuple[float, str, str, str]:
+        offer = way.offers[0]
+        return round(way.usd_per_month, 6), offer.provider, offer.instance, offer.region
+
+    return min(map(bought, hosts.machines), key=cheapest)
+
+
+def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
+    by_hour = _by_hour(sized)
+    if len(by_hour) > MOST_HOURS:
+        return NotServed(f"these terms are worked out for at most {MOST_HOURS} hours, the traffic has {len(by_hour):,}")
+    demand = Demand(rates={EVERY_SIZE: tuple(float(replicas + setup.spare) for replicas in by_hour)})
+    offered = _offers(setup)
+    sold = {
+        f"{offer.provider} {offer.instance}, {offer.region}{apart}": offer
+        for offer, apart in zip(offered, told_apart(offered), strict=True)
+    }
+    places: dict[tuple[str, str], list[FleetOffer]] = {}
+    for name, offer in sold.items():
+        places.setdefault((offer.provider, offer.region), []).append(_priced(setup, name, offer))
+
+    def alone(offers: Sequence[FleetOffer]) -> float:
+        return min(_alone_usd(offer, demand.mean, spot_share) for offer in offers)
+
+    wishes = Wishes(max_spot_share=spot_share)
+    plans = []
+    for offers in sorted(places.values(), key=alone)[:PLACES]:
+        with suppress(BadInput):
+            plans.append(optimal_fleet(offers, demand, wishes, time_limit_s=_NEVER_S))
+    if not plans:
+        return NotServed("no region sells enough on these terms")
+    plan = min(plans, key=lambda plan: plan.usd_per_month)
+    if all(purchase.terms is Terms.on_demand for purchase in plan.purchases):
+        return NotServed("nothing on these terms is cheaper than on demand")
+    parts, paid = [], []
+    for purchase in plan.purchases:
+        gpus, machine_hours = sold[purchase.offer].gpus, math.fsum(purchase.by_hour)
+        terms = f"spot in {purchase.place}" if purchase.terms is Terms.spot else purchase.place or "on demand"
+        parts.append(f"{machine_hours / plan.hours:.3g}× {purchase.offer}, {terms}")
+        paid.append(gpus * machine_hours / plan.hours)
+    bought = tuple(sold[name] for name in dict.fromkeys(purchase.offer for purchase in plan.purchases))
+    oldest = min(offer.date for offer in bought)
+    return Bought("; ".join(parts), plan.usd_per_month, math.fsum(paid), oldest, bought, plan.gap)
+
+
+def _by_hour(sized: Sized) -> list[int]:
+    """Replicas to have in each hour: the most that it asks for at any time."""
+    if sized.by_time is None or len(sized.by_time) == 1:
+        return [sized.replicas]
+    hours = max(1, math.ceil(sized.span_s / SECONDS_PER_HOUR))
+    times, counts = sized.by_time[:, 0], sized.by_time[:, 1]
+    made = []
+    for hour in range(hours):
+        start, end = hour * SECONDS_PER_HOUR, (hour + 1) * SECONDS_PER_HOUR
+        before = counts[max(0, int(np.searchsorted(times, start, side="right")) - 1)]
+        inside = counts[(times > start) & (times < end)]
+        made.append(int(max(before, inside.max(initial=0.0))))
+    return made
+
+
+def _offers(setup: Setup) -> list[Offer]:
+    """Machines with room for a whole replica: the program counts replicas of one."""
+    hosts, _ = _hosts(setup, tuple(Terms))
+    whole = (machine.offer for machine in hosts.machines if machine.offer.gpus >= setup.deployment.gpus)
+    return list({id(offer): offer for offer in whole}.values())
+
+
+def _priced(setup: Setup, name: str, offer: Offer) -> FleetOffer:
+    replicas = offer.gpus // setup.deployment.gpus
+    return FleetOffer(
+        name=name,
+        requests_per_s={EVERY_SIZE: float(replicas)},
+        replicas=replicas,
+        gpus=offer.gpus,
+        usd_per_hour=offer.usd_per_hour,
+        reserved=reserved_prices(offer) if setup.commit else {},
+        spot=spot_markets(offer) if setup.spot else (),
+    )
+
+
+def _alone_usd(offer: FleetOffer, replicas: float, spot_share: float) -> float:
+    """USD an hour if only this were bought, by the machine or a part of it: what ranks regions."""
+    if not offer.prices or (not offer.firm_prices and spot_share < 1):
+        return math.inf
+    machines = math.ceil(replicas / offer.replicas - 1e-9)
+    dear, cheap = min(offer.firm_prices or offer.prices), min(offer.prices)
+    return machines * ((1 - spot_share) * dear + spot_share * cheap)
+
+
+# --- bills ----------------------------------------------------------------------------------------------------------
 
 
 class SetupBill(Noun):
@@ -71,15 +254,14 @@ class SetupBill(Noun):
 class Bills:
     """Makes bills; the simulations of setups that differ only in how they are bought are made once."""
 
-    progress: Callable[[str], None] = lambda what: None
+    progress: Say = silent
     memo: Memo = field(default_factory=Memo)
     """Simulations and searches made on the way, for whoever asks the same again."""
 
     def holds(self, setup: Setup, replicas: int) -> bool:
         """Whether a fixed fleet of so many meets the SLOs."""
-        return self.memo.once(
-            ("holds", setup.as_fixed_fleet, replicas), setup.load, lambda: better(setup, replicas).holds
-        )
+        key = "holds", setup.as_fixed_fleet, replicas
+        return self.memo.once(key, setup.load, lambda: better(setup, replicas).holds)
 
     def of(self, setup: Setup) -> SetupBill | NotServed:
         """The bill of a setup, or why it has none."""
@@ -112,13 +294,11 @@ class Bills:
             left = [left_gb(setup.deployment, offer) for offer in served[1].offers]
             known = [room for room in left if room is not None]
             if len(known) < len(left):
-                return NotServed(
-                    "the memory of its machine is not known", f"Say how much is free: {option('tiers', 'dram=200@0')}."
-                )
+                fix = f"Say how much is free: {option('tiers', 'dram=200@0')}."
+                return NotServed("the memory of its machine is not known", fix)
             if (room := math.floor(min(known))) < 1:
-                return NotServed(
-                    "weights and processes leave none of the host's memory", f"Give {option('tiers', 'ssd=1000')}."
-                )
+                fix = f"Give {option('tiers', 'ssd=1000')}."
+                return NotServed("weights and processes leave none of the host's memory", fix)
             if room >= gb:
                 return self._bill(wished, *served).model_copy(update={"memory_assumed": True})
             gb = room
@@ -128,11 +308,8 @@ class Bills:
 
     def _bill(self, setup: Setup, sized: Sized, bought: Bought) -> SetupBill:
         made, deployment, memories = sized.outcome, setup.deployment, setup.memories()
-        assert made is not None
         tiers = tuple(
-            CostLine(
-                name=line.name, quantity=line.quantity * HOURS_PER_MONTH, unit=line.unit, usd_per_unit=line.usd_per_unit
-            )
+            line.model_copy(update={"quantity": line.quantity * HOURS_PER_MONTH})
             for line in (tier.line(sized.replicas + setup.spare) for tier in memories)
         )
         price_date = min([bought.price_date, *(tier.price_date for tier in memories if tier.price_date)])
@@ -152,30 +329,20 @@ class Bills:
         usd_per_month = bought.usd_per_month + math.fsum(line.usd for line in tiers)
         workload = setup.load.workload
         mtok = workload.rate * (workload.input_tokens + workload.output_tokens) / TOKENS_PER_MTOK
-        mtok_per_month = mtok * SECONDS_PER_HOUR * HOURS_PER_MONTH
         return SetupBill(
             deployment=str(deployment),
-            replicas=sized.replicas,
-            prefill_replicas=sized.prefill_replicas,
-            mean_replicas=sized.mean_replicas,
+            **copied(sized, "replicas", "prefill_replicas", "mean_replicas", "router"),
             max_sequences=sized.max_sequences or deployment.limits.max_sequences,
-            router=sized.router,
             bought=bought.what,
             price_date=price_date,
             price_stale=is_stale(price_date, setup.today) or any(tier.price_stale for tier in memories),
             gpus_paid=bought.gpus_paid,
             usd_per_month=usd_per_month,
-            usd_per_mtok=usd_per_month / mtok_per_month,
+            usd_per_mtok=usd_per_month / (mtok * SECONDS_PER_HOUR * HOURS_PER_MONTH),
             requests_per_s=workload.rate,
-            batch=made.batch,
-            load_share=made.load_share,
             cached_share=cached_share(made),
             memories=memories,
             memory_assumed=False,
-            ttft_s=made.ttft_s,
-            tpot_s=made.tpot_s,
-            e2e_s=made.e2e_s,
-            shares=made.shares,
-            slo=made.slo,
             bill=tree,
+            **copied(made, "batch", "load_share", "ttft_s", "tpot_s", "e2e_s", "shares", "slo"),
         )

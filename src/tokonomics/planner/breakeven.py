@@ -30,12 +30,13 @@ from tokonomics.money.breakeven import (
 )
 from tokonomics.money.cost import require_utilization
 from tokonomics.physics.intervals import interval
+from tokonomics.planner.candidates import machines_for
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import machines_for
 from tokonomics.planner.plan import Candidate, Question, Study, layout, study
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
+from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import cached_share
-from tokonomics.planner.what_if import highest_rate, machine_of
+from tokonomics.planner.what_if import highest_rate
 from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import PrefixBlocks, Trace
@@ -57,8 +58,6 @@ _MOST_ROUNDS = 3
 _NEAR = 1.25
 """Two rates closer than this are planned for once."""
 
-Say = Callable[[str], None]
-
 
 class HostedKind(Noun):
     """Hardware that the planner picked at some volume, as a staircase."""
@@ -79,9 +78,7 @@ class Hosting:
     """What is asked, apart from the volume."""
 
     base: Question
-    """At any volume."""
     at_rate: Callable[[float], Load]
-    """The requests at a rate."""
     log: Load | None = None
     """At its own pace, where there is one."""
     shared: float = 0.0
@@ -103,7 +100,7 @@ class NothingFits(BadInput):
     """No hardware meets the SLO even for a trickle of requests; carries the study that says why."""
 
     def __init__(self, found: Study) -> None:
-        super().__init__("nothing fits these wishes")
+        super().__init__("no offer meets these constraints")
         self.study = found
 
 
@@ -117,7 +114,7 @@ def self_hosted(
     api_usd_per_mtok: Sequence[float],
     extras: tuple[Extra, ...] = (),
     own_rate: float | None = None,
-    say: Say = lambda what: None,
+    say: Say = silent,
 ) -> tuple[SelfHosted, list[HostedKind]]:
     """The staircase against these API prices, and the hardware it is made of."""
     found: dict[tuple[object, ...], HostedKind] = {}
@@ -128,7 +125,7 @@ def self_hosted(
 
     def ask(rate: float) -> Study | None:
         """Plan for a rate, unless one near it was planned for."""
-        if any(1 / _NEAR < rate / each < _NEAR for each in asked):
+        if any(1 / _NEAR < rate / planned < _NEAR for planned in asked):
             return None
         if len(asked) >= _MOST_STUDIES:
             skipped.append(rate)
@@ -146,18 +143,21 @@ def self_hosted(
     assert first is not None
     if not found:
         raise NothingFits(first)
-    ask(MANY_REPLICAS * _cheapest_by_request(first).capacity_requests_per_s)
+    ask(MANY_REPLICAS * min(first.plan.ranked, key=_usd_per_request).capacity_requests_per_s)
     if own_rate is not None:
         ask(own_rate)
-    hosted = SelfHosted(kinds=tuple(each.kind for each in found.values()), extras=extras)
+
+    def staircase() -> SelfHosted:
+        return SelfHosted(kinds=tuple(hardware.kind for hardware in found.values()), extras=extras)
+
+    hosted = staircase()
     for price in sorted(set(api_usd_per_mtok), reverse=True):
         for _ in range(_MOST_ROUNDS):
             # Hardware picked at a break-even may move it: ask again where it went.
             known = len(found)
-            meets = break_even(hosted, "", price)
-            for volume in meets.volumes:
+            for volume in break_even(hosted, "", price).volumes:
                 ask(volume / tokens / SECONDS_PER_MONTH)
-            hosted = SelfHosted(kinds=tuple(each.kind for each in found.values()), extras=extras)
+            hosted = staircase()
             if len(found) == known:
                 break
     beyond = tuple(sorted({rate * tokens * SECONDS_PER_MONTH for rate in skipped}))
@@ -173,24 +173,20 @@ def _picks(made: Study) -> list[Candidate]:
     return [best, max(same, key=lambda row: row.replicas * row.capacity_requests_per_s)]
 
 
+def _usd_per_request(row: Candidate) -> float:
+    """Of full replicas."""
+    return row.instance_usd_per_hour * row.instances / (row.replicas * row.capacity_requests_per_s)
+
+
 def _key(row: Candidate) -> tuple[object, ...]:
-    machine = row.provider, row.region, row.instance, row.terms
-    return row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine, *machine
-
-
-def _cheapest_by_request(made: Study) -> Candidate:
-    """Of the ranked, the one whose full replicas cost least by the request."""
-
-    def price(row: Candidate) -> float:
-        return row.instance_usd_per_hour * row.instances / (row.replicas * row.capacity_requests_per_s)
-
-    return min(made.plan.ranked, key=price)
+    layout = row.gpu, row.tp, row.pp, row.ep, row.weights, row.kv, row.engine
+    return *layout, row.provider, row.region, row.instance, row.terms
 
 
 def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> HostedKind:
     """A pick as a staircase: what its replicas hold, in fleets of several sizes."""
-    question, sized = made.question, made.of(row)
-    deployment, spare = sized.deployment, made.question.limits.spare
+    question, (_, sized, machine) = made.question, made.ranked_as(row)
+    deployment = sized.deployment
     limit = question.limits.max_utilization or (None if question.simulate else CLOSED_FORM_UTILIZATION)
     most = None if limit is None else require_utilization(limit) * row.capacity_requests_per_s
     held: list[tuple[int, float]] = []
@@ -200,7 +196,6 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
         known = trickle.at(alone * replicas)
         alone = highest_rate(question, sized.screened, replicas, known, close_enough=_CLOSE_ENOUGH).rate / replicas
         held.append((replicas, (alone if most is None else min(most, alone)) * tokens * SECONDS_PER_MONTH))
-    machine = machine_of(sized, row)
     offer, machines = machine.offer, machines_for(deployment, machine.offer, 1)
     speed = interval(1.0, "throughput", deployment)
     return HostedKind(
@@ -211,19 +206,14 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
             replicas_per_purchase=max(1, offer.gpus // deployment.gpus),
             usd_per_purchase=machine.usd_per_month(machines),
             holds=rising(held),
-            spare=spare,
+            spare=question.limits.spare,
         ),
         simulated=question.simulate,
         slow=speed.low,
         fast=speed.high,
-        cached_share=_found(made, row, trickle),
+        # The closed form assumes a cache without an end.
+        cached_share=cached_share(sized.trial.outcome) if sized.trial else replayed_share(trickle.trace),
     )
-
-
-def _found(made: Study, row: Candidate, load: Load) -> float:
-    """As simulated; the closed form assumes a cache without an end."""
-    served = made.of(row).outcome
-    return replayed_share(load.trace) if served is None else cached_share(served)
 
 
 def replayed_share(trace: Trace, ttl_s: float | None = None) -> float:
@@ -239,21 +229,18 @@ def share_of_api(load: Load, asked: float | None) -> float:
     if not load.is_log or load.trace.prefix is None:
         return asked or 0.0
     if asked is not None:
-        raise BadInput(
-            "the log itself says which prompts begin alike",
-            field="cached_share",
-            fix="Leave it out: both sides then get what the log repeats.",
-        )
+        fix = "Leave it out: both sides then get what the log repeats."
+        raise BadInput("the log itself says which prompts begin alike", field="cached_share", fix=fix)
     return replayed_share(load.trace, HOST_TTL_S)
 
 
 def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakEven) -> HostedKind:
     """The hardware that counts where the bills meet; of a pair that never meets, that of full machines."""
     if found.stays_tokens_per_month is None:
-        kind = min(hosted.kinds, key=lambda each: each.usd_per_mtok_full)
+        kind = min(hosted.kinds, key=lambda kind: kind.usd_per_mtok_full)
     else:
         kind = hosted.kind(found.stays_tokens_per_month)
-    return next(each for each in kinds if each.kind == kind)
+    return next(hardware for hardware in kinds if hardware.kind == kind)
 
 
 def with_shared_head(load: Load, share: float) -> Load:
@@ -312,13 +299,13 @@ def report(
     filled: Sequence[float] = FILLED,
 ) -> BreakEvenReport:
     """Break-evens, what moves them, and the bills at round volumes."""
-    found = tuple(break_even(hosted, each.name, each.usd_per_mtok) for each in apis)
+    found = tuple(break_even(hosted, api.name, api.usd_per_mtok) for api in apis)
     moved = []
-    for each, meets in zip(apis, found, strict=True):
+    for api, meets in zip(apis, found, strict=True):
         counts = at_break_even(hardware, hosted, meets) if hardware else None
         speeds = (counts.slow, counts.fast) if counts else ()
-        moved.append(tuple(swings(hosted, each.name, each.usd_per_mtok, speeds, filled)))
-    prices = {each.name: each.usd_per_mtok for each in apis}
+        moved.append(tuple(swings(hosted, api.name, api.usd_per_mtok, speeds, filled)))
+    prices = {api.name: api.usd_per_mtok for api in apis}
     volumes = sorted({*_round_volumes(found), *([own_tokens_per_month] if own_tokens_per_month else [])})
     return BreakEvenReport(
         model=model,
@@ -337,12 +324,11 @@ def report(
     )
 
 
-def _round_volumes(found: Sequence[BreakEven], most: int = 5) -> list[float]:
-    """Powers of ten around the break-evens."""
-    met = [volume for each in found for volume in each.volumes] or [1e9]
+def _round_volumes(found: Sequence[BreakEven]) -> list[float]:
+    """Five powers of ten or so around the break-evens."""
+    met = [volume for meets in found for volume in meets.volumes] or [1e9]
     low, high = math.floor(math.log10(min(met))), math.ceil(math.log10(max(met)))
-    while high - low + 1 > most:
-        high -= 1
-    while high - low + 1 < most - 1:
+    high = min(high, low + 4)
+    while high - low < 3:
         low, high = (low - 1, high) if high - math.log10(max(met)) > math.log10(min(met)) - low else (low, high + 1)
     return [10.0**power for power in range(low, high + 1)]

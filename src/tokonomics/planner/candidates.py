@@ -1,36 +1,55 @@
-"""What could serve a model: every way to lay it on a GPU type, and the reasons why some cannot.
+"""What could serve a model: every way to lay it on a GPU type and every machine to put that on, or why it cannot.
 
 A layer is split over the GPUs of one machine (TP), experts are split likewise or shared out whole (EP). Stages (PP) are
 tried where GPUs have no fast link between them, so that splitting every layer is slow, and over several machines where
-the model is too large for one.
+the model is too large for one. Machines are bought whole: a replica takes some GPUs of one, or, where it has stages,
+several machines of which it uses every GPU.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache, partial
+from itertools import product
 from typing import NamedTuple
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.models import ModelSpec
+from tokonomics.catalog.offers import Offer, Terms, cheapest_offer, load_offers, oldest_days
 from tokonomics.catalog.precision import Precision
+from tokonomics.clock import today
+from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment, valid_tp, why_not_run
 from tokonomics.physics.memory import max_sequences, min_gpus
-from tokonomics.units import gigabytes
+from tokonomics.physics.sharding import shard
+from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, gigabytes, usd
 
 _QUANTISED = (Precision.fp8, Precision.int4)
 """What a bf16 checkpoint is commonly served at besides its own precision (vLLM: fp8 weights per tensor, AWQ, GPTQ)."""
 _STAGES = (2, 4, 8)
-NETWORKED = 8
+_NETWORKED = 8
 """Machines of eight GPUs are sold with a network card for each (NVIDIA HGX, OCP OAM); smaller ones rarely are, so a
 replica is not spread over several of those."""
+UNUSED = "unused GPUs"
+"""GPUs of a paid machine on which no replica runs."""
+PROCESS_GIB = 3.0
+"""Of the host, for the process behind each GPU, beside the weights. Assumed: the one report found brackets the whole
+need and no more. The 60.5 GiB of Qwen1.5-32B do not load with 32 GB and do with 64 (vllm-project/vllm#5269 of
+2024-06-05), so a process takes 3.5 GiB at the most if the weights are all held; for eight of them it is a guess on the
+safe side. Loaders map a file as a whole and fail where it is larger than the memory (turboderp/exllama#245,
+vllm-project/vllm#759); pages already copied can be let go, so less than this may do."""
 
 
 class Reason(StrEnum):
     """Kinds of refusal, for grouping."""
 
     no_price = "no price on these terms"
-    too_dear = "dearer than the price limit"
+    too_expensive = "more expensive than the price limit"
     old_price = "price too old"
     too_long = "requests longer than the model's context"
     not_supported = "not run by the engine"
@@ -39,7 +58,7 @@ class Reason(StrEnum):
     instance_too_small = "needs more GPUs than the instance has"
     host_too_small = "host memory below the weights and a process for each GPU"
     too_many_gpus = "takes more GPUs than allowed"
-    dearer = "dearer than the pick"
+    more_expensive = "more expensive than the pick"
 
 
 class Refusal(NamedTuple):
@@ -51,23 +70,22 @@ class Refusal(NamedTuple):
 
 def weight_choices(model: ModelSpec) -> tuple[Precision, ...]:
     """The precision it is served in by default, then the common ones below it."""
-    return (model.served, *(each for each in _QUANTISED if each.is_below(model.served)))
+    return (model.served, *(fewer for fewer in _QUANTISED if fewer.is_below(model.served)))
 
 
 def deployments(
     model: ModelSpec, gpu: Gpu, engine: Engine, weights: Sequence[Precision], kv: Sequence[Precision], most_gpus: int
 ) -> Iterator[Deployment]:
     """Every layout and precision on GPUs of a kind, of which the largest machine has ``most_gpus``."""
-    for precision in weights:
-        for cache in kv:
-            one = Deployment(model=model, gpu=gpu, engine=engine, weights=precision, kv=cache)
-            for tp, pp, ep in _layouts(one, most_gpus):
-                yield one.model_copy(update={"tp": tp, "pp": pp, "ep": ep})
+    for weight, cached in product(weights, kv):
+        single = Deployment(model=model, gpu=gpu, engine=engine, weights=weight, kv=cached)
+        for tp, pp, ep in _layouts(single, most_gpus):
+            yield single.model_copy(update={"tp": tp, "pp": pp, "ep": ep})
 
 
-def _layouts(one: Deployment, most_gpus: int) -> Iterator[tuple[int, int, int]]:
+def _layouts(single: Deployment, most_gpus: int) -> Iterator[tuple[int, int, int]]:
     """Degrees of TP, PP and EP."""
-    model, gpu = one.model, one.gpu
+    model, gpu = single.model, single.gpu
     degrees = valid_tp(model, most_gpus)
     for tp in degrees:
         yield tp, 1, 1
@@ -76,7 +94,7 @@ def _layouts(one: Deployment, most_gpus: int) -> Iterator[tuple[int, int, int]]:
         if gpu.fast_link_bytes_per_s is None:
             yield from ((tp, pp, 1) for pp in _STAGES if tp * pp <= most_gpus and pp <= model.layers)
     whole = gpu.gpus_per_node
-    if whole >= NETWORKED and whole in degrees and not max_sequences(one.model_copy(update={"tp": whole}), 1):
+    if whole >= _NETWORKED and whole in degrees and not max_sequences(single.model_copy(update={"tp": whole}), 1):
         yield from ((whole, pp, 1) for pp in _STAGES if pp <= model.layers)
 
 
@@ -85,10 +103,8 @@ def is_faithful(deployment: Deployment) -> bool:
     return not (deployment.weights.is_below(deployment.model.served) or deployment.kv.is_below(Precision.bf16))
 
 
-@lru_cache(maxsize=4096)
-def _gpus_needed(one: Deployment, context: int) -> int | None:
-    """The same for every layout of a model on a GPU: searched once."""
-    return min_gpus(one, context)
+_gpus_needed = lru_cache(maxsize=4096)(min_gpus)
+"""The same for every layout of a model on a GPU: searched once."""
 
 
 def why_not(deployment: Deployment, context: int) -> Refusal | None:
@@ -96,8 +112,7 @@ def why_not(deployment: Deployment, context: int) -> Refusal | None:
     if context > deployment.model.max_context:
         longest = deployment.model.max_context
         return Refusal(Reason.too_long, f"requests of {context:,} tokens exceed the model's {longest:,} of context")
-    unsupported = why_not_run(deployment.engine, deployment.gpu, deployment.weights, deployment.kv)
-    if unsupported:
+    if unsupported := why_not_run(deployment.engine, deployment.gpu, deployment.weights, deployment.kv):
         return Refusal(Reason.not_supported, unsupported)
     if deployment.tp > deployment.gpu.gpus_per_node:
         node = deployment.gpu.gpus_per_node
@@ -108,3 +123,237 @@ def why_not(deployment: Deployment, context: int) -> Refusal | None:
         need = f"needs {needed} GPUs" if needed else "no number of these GPUs is enough"
         return Refusal(Reason.does_not_fit, f"does not fit: {weights} of weights, {need}")
     return None
+
+
+# --- machines -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An offer on terms it has a price for."""
+
+    offer: Offer
+    terms: Terms
+    usd_per_hour: float
+
+    @property
+    def commitment_years(self) -> int | None:
+        """Of a reserved one: the longest that is quoted."""
+        if self.terms is not Terms.reserved:
+            return None
+        return 3 if self.offer.reserved_3yr_usd_per_hour is not None else 1
+
+    def usd_per_month(self, machines: float) -> float:
+        """What so many of them cost a month."""
+        return machines * self.usd_per_hour * HOURS_PER_MONTH
+
+    def usd_per_month_of(self, deployment: Deployment, replicas: int) -> float:
+        """What the whole machines cost that so many replicas take."""
+        return self.usd_per_month(machines_for(deployment, self.offer, replicas))
+
+
+def usable(
+    offers: Sequence[Offer],
+    terms: Sequence[Terms],
+    max_usd_per_gpu_hour: float | None,
+    max_age_days: int | None,
+    today: date,
+) -> tuple[list[Machine], list[tuple[Offer, Refusal]]]:
+    """Offers with a price on these terms, recent and cheap enough; the others with their reason.
+
+    Without a limit of the user's, prices may be a year old; or, if all are older, a year older than the newest.
+    """
+    oldest = oldest_days(offers, today) if max_age_days is None else max_age_days
+    kept: list[Machine] = []
+    refused: list[tuple[Offer, Refusal]] = []
+    for offer in offers:
+        prices = [(term, price) for term in terms if (price := offer.price(term)) is not None]
+        cheap = [(term, price) for term, price in prices if price / offer.gpus <= (max_usd_per_gpu_hour or math.inf)]
+        if not prices:
+            wanted = " or ".join(term.replace("_", "-") for term in terms)
+            refused.append((offer, Refusal(Reason.no_price, f"no {wanted} price")))
+        elif not cheap:
+            limit = usd(max_usd_per_gpu_hour or 0.0)
+            refused.append((offer, Refusal(Reason.too_expensive, f"more than {limit} a GPU-hour")))
+        elif offer.age_days(today) > oldest:
+            reason = f"price of {offer.date}, more than {oldest} days old"
+            refused.append((offer, Refusal(Reason.old_price, reason)))
+        else:
+            kept += [Machine(offer, term, price) for term, price in cheap]
+    return kept, refused
+
+
+def told_apart(offers: Sequence[Offer]) -> list[str]:
+    """What to add to each offer's provider, instance and region for a name of its own: mostly nothing.
+
+    Google sells its n1 machines with several GPUs, and a list of one's own may name every machine alike.
+    """
+    shared = Counter((offer.provider, offer.instance, offer.region) for offer in offers)
+    seen: Counter[tuple[str, str, str, str]] = Counter()
+    names = []
+    for offer in offers:
+        place, gpus = (offer.provider, offer.instance, offer.region), f" ({offer.gpus}×{offer.gpu})"
+        seen[*place, gpus] += 1
+        again = f" #{seen[*place, gpus]}" if seen[*place, gpus] > 1 else ""
+        names.append(f"{gpus}{again}" if shared[place] > 1 else "")
+    return names
+
+
+def machines_for(deployment: Deployment, offer: Offer, replicas: int) -> int:
+    """Whole machines that so many replicas take: each has its own GPUs in one, or whole stages on several."""
+    if deployment.gpus > offer.gpus:
+        return replicas * math.ceil(deployment.pp / (offer.gpus // deployment.tp))
+    return math.ceil(replicas / (offer.gpus // deployment.gpus))
+
+
+def hosts_of(
+    deployment: Deployment, machines: Sequence[Machine], max_gpus: int | None = None
+) -> tuple["Hosts", list[tuple[int, Refusal]]]:
+    """The machines that a deployment can stand on; for the others how many of them there are, and why not."""
+    # Stages on machines of their own: only where each is a whole networked node.
+    whole = deployment.tp if deployment.pp > 1 and deployment.tp == deployment.gpu.gpus_per_node >= _NETWORKED else None
+    kept: list[Machine] = []
+    small, thin = [], []
+    has_room = room_for(deployment)
+    for machine in machines:
+        offer = machine.offer
+        if deployment.gpus > offer.gpus != whole:
+            small.append(offer.gpus)
+        elif not has_room(offer):
+            thin.append((offer.memory_gb or 0.0, offer.gpus))
+        else:
+            kept.append(machine)
+    refused = []
+    if small:
+        reason = f"a replica needs {deployment.gpus}, the instance has {max(small)}"
+        refused.append((len(small), Refusal(Reason.instance_too_small, reason)))
+    if thin:
+        most, gpus = max(thin)
+        needs = host_gib(deployment, gpus)
+        reason = f"the host has {most:g} GB, weights and a process for each GPU take {needs:.1f}"
+        refused.append((len(thin), Refusal(Reason.host_too_small, reason)))
+    return Hosts(deployment, tuple(kept), max_gpus), refused
+
+
+def room_for(deployment: Deployment) -> Callable[[Offer], bool]:
+    """Whether a host has memory enough for a deployment, or does not tell.
+
+    What a size of machine needs is worked out once: a plan asks for thousands of offers.
+    """
+    needs = cache(partial(host_gib, deployment))
+    return lambda offer: offer.memory_gb is None or offer.memory_gb >= needs(offer.gpus)
+
+
+def cheapest_host(
+    deployment: Deployment, replicas: int = 1, offers: Iterable[Offer] | None = None
+) -> tuple[Offer, float]:
+    """The offer on which so many replicas cost least in whole machines, and what they cost an hour; hosts without
+    memory enough are left out. ``NoOffer`` where there is none."""
+    known = load_offers() if offers is None else offers
+    roomy = list(filter(room_for(deployment), (offer for offer in known if offer.gpu == deployment.gpu.key)))
+    sold = [offer for offer in roomy if offer.usd_per_hour is not None and offer.gpus >= deployment.tp]
+    machines, _ = usable(sold, (Terms.on_demand,), None, None, today())
+
+    def bill(machine: Machine) -> tuple[float, float, int, str, str, str]:
+        offer, number = machine.offer, machines_for(deployment, machine.offer, replicas)
+        per_gpu = machine.usd_per_hour / offer.gpus
+        return number * machine.usd_per_hour, per_gpu, offer.gpus, offer.provider, offer.region, offer.instance
+
+    if not machines:
+        cheapest_offer(deployment.gpu.key, offers=roomy, together=deployment.tp)  # Says that nobody sells it.
+    best = min(machines, key=bill)
+    return best.offer, bill(best)[0]
+
+
+def host_gib(deployment: Deployment, gpus: int) -> float:
+    """Memory a host of so many GPUs needs: the weights that its GPUs load, and a process for each GPU in use.
+
+    Engines read a checkpoint through the host's page cache, which replicas on one machine share. Assumed, and rather
+    too much than too little (``PROCESS_GIB``): a host below it may work, one below the weights alone should not be
+    counted on. In GiB, as providers sell a host's memory.
+    """
+    of_a_replica = min(deployment.gpus, gpus)
+    replicas = max(1, gpus // deployment.gpus)
+    return shard(deployment).total * of_a_replica / GIB + PROCESS_GIB * of_a_replica * replicas
+
+
+def left_gb(deployment: Deployment, offer: Offer) -> float | None:
+    """Of a host's memory, in GB for each replica: what weights and processes leave. None: it is not told.
+
+    All of it is taken to be free, which is assumed: nothing else is run there, and pages of the system are small.
+    """
+    if offer.memory_gb is None:
+        return None
+    left = (offer.memory_gb - host_gib(deployment, offer.gpus)) * GIB / BYTES_PER_GB
+    # A replica has its part of a machine, or several machines to itself.
+    if deployment.gpus > offer.gpus:
+        return left * deployment.gpus / offer.gpus
+    return left / (offer.gpus // deployment.gpus)
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Every machine that one deployment can stand on."""
+
+    deployment: Deployment
+    machines: tuple[Machine, ...]
+    max_gpus: int | None = None
+
+    @cached_property
+    def cheapest_of_each_size(self) -> tuple[Machine, ...]:
+        """No other machine can win."""
+        by_size: dict[int, Machine] = {}
+        for machine in self.machines:
+            size = machine.offer.gpus
+            if size not in by_size or machine.usd_per_hour < by_size[size].usd_per_hour:
+                by_size[size] = machine
+        return tuple(by_size.values())
+
+    def usd_per_hour(self, replicas: int) -> float:
+        """The cheapest way to host so many; infinite when there is none within the GPUs allowed."""
+        most = self.max_gpus or math.inf
+        bills = [
+            count * machine.usd_per_hour
+            for machine in self.cheapest_of_each_size
+            if (count := machines_for(self.deployment, machine.offer, replicas)) * machine.offer.gpus <= most
+        ]
+        return min(bills, default=math.inf)
+
+    def usd_per_month(self, replicas: int) -> float:
+        return self.usd_per_hour(replicas) * HOURS_PER_MONTH
+
+    def most_replicas(self, usd_per_hour: float, ceiling: int) -> int:
+        """The most replicas, up to the ceiling, that cost no more than that."""
+        limit = usd_per_hour * (1 + 1e-12)
+        return bisect_left(range(1, ceiling + 1), True, key=lambda count: self.usd_per_hour(count) > limit)
+
+
+def monthly_bill(
+    deployment: Deployment, machine: Machine, replicas: int, utilization: float, prefill_share: float
+) -> CostTree:
+    """A month of machines: what prompts take of the capacity, what answers take, what waits, what no replica uses.
+
+    Prompts and answers are charged what they take at full load; what a smaller batch wastes is idle capacity.
+    """
+    offer = machine.offer
+    machines = machines_for(deployment, offer, replicas)
+    gpu_hours = machines * offer.gpus * HOURS_PER_MONTH
+    serving = replicas * deployment.gpus * HOURS_PER_MONTH
+    working = serving * min(1.0, utilization)
+    shares = {
+        "prefill": working * prefill_share,
+        "decode": working * (1 - prefill_share),
+        "idle": serving - working,
+        UNUSED: gpu_hours - serving,
+    }
+    lines = gpu_hour_lines(shares, machine.usd_per_hour / offer.gpus)
+    return CostTree(name=f"{machines}× {offer.provider} {offer.instance}", lines=lines)
+
+
+def gpu_hour_lines(hours: Mapping[str, float], usd_per_gpu_hour: float) -> tuple[CostLine, ...]:
+    """A line of a bill for each use of the GPUs that took any time."""
+    return tuple(
+        CostLine(name=name, quantity=quantity, unit="GPU-hour", usd_per_unit=usd_per_gpu_hour)
+        for name, quantity in hours.items()
+        if quantity > 1e-9
+    )

@@ -1,18 +1,22 @@
-"""Several models on several GPUs under the same traffic and SLO: the cheapest way for each pair, side by side.
+"""Plans side by side: several models on several GPUs under the same traffic and SLO, or two scenarios.
 
-Every pair is a plan of its own, so that no pair is left out because another is cheaper. A quality score per model is
-the user's: dollars per million tokens over it weigh price with quality, and the front keeps the pairs that no other
-beats in both.
+Of models and GPUs, every pair is a plan of its own, so that no pair is left out because another is cheaper. A quality
+score per model is the user's: dollars per million tokens over it weigh price with quality, and the front keeps the
+pairs that no other beats in both.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from tokonomics.errors import BadInput, nearest, shorten
-from tokonomics.planner.plan import Candidate, Plan, Question, study
+from tokonomics.money.cost import saving
+from tokonomics.planner.plan import Candidate, Plan, Question, plan
+from tokonomics.planner.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun
@@ -55,79 +59,69 @@ class Comparison(Noun):
 
     def cheapest(self) -> Cell | None:
         priced = [cell for cell in self.cells if cell.usd_per_mtok is not None]
-        return min(priced, key=lambda each: each.usd_per_mtok or 0.0, default=None)
+        return min(priced, key=lambda cell: cell.usd_per_mtok or 0.0, default=None)
 
 
 def compare(
     questions: Sequence[Question],
     quality: Mapping[str, float] | None = None,
-    say: Callable[[str], None] = lambda what: None,
+    say: Say = silent,
 ) -> Comparison:
     """The cheapest offer of every model on every GPU that its question names offers of."""
-    scores = dict(quality or {})
-    cells = []
     gpus = list(dict.fromkeys(offer.gpu for question in questions for offer in question.offers))
-    for question in questions:
-        for gpu in gpus:
-            say(f"{question.model.name} on {gpu}")
-            mine = [offer for offer in question.offers if offer.gpu == gpu]
-            made = study(replace(question, offers=mine)).plan
-            cells.append(_cell(question, gpu, made, scores.get(question.model.key)))
+    cells = []
+    for question, gpu in product(questions, gpus):
+        say(f"{question.model.name} on {gpu}")
+        mine = [offer for offer in question.offers if offer.gpu == gpu]
+        found = plan(replace(question, offers=mine))
+        cells.append(_cell(question, gpu, found, (quality or {}).get(question.model.key)))
     used = [gpu for gpu in gpus if any(cell.pick and cell.gpu == gpu for cell in cells)]
-    lowest = {gpu: min(cell.usd_per_mtok or float("inf") for cell in cells if cell.gpu == gpu) for gpu in used}
+    lowest = {gpu: min(cell.usd_per_mtok or math.inf for cell in cells if cell.gpu == gpu) for gpu in used}
     first = questions[0]
     return Comparison(
         workload=first.load.workload,
         slos=first.slos,
         simulated=first.simulate,
-        models=tuple(each.model.key for each in questions),
+        models=tuple(question.model.key for question in questions),
         gpus=tuple(sorted(used, key=lambda gpu: (lowest[gpu], gpu))),
         cells=tuple(cells),
         front=front(cells),
     )
 
 
-def _cell(question: Question, gpu: str, made: Plan, quality: float | None) -> Cell:
-    pick = made.best
-    price = pick.usd_per_mtok.blended if pick else None
+def _cell(question: Question, gpu: str, plan: Plan, quality: float | None) -> Cell:
+    pick, kinds = plan.best, Counter(rejection.kind.value for rejection in plan.rejected)
+    # What most candidates were refused for.
+    refused = kinds.most_common(1)[0][0] if kinds else "no offer"
     return Cell(
         model=question.model.key,
         model_name=question.model.name,
         gpu=gpu,
         pick=pick,
-        refused=None if pick else _reason(made),
+        refused=None if pick else refused,
         quality=quality,
-        usd_per_quality_mtok=price / quality if price is not None and quality is not None else None,
+        usd_per_quality_mtok=pick.usd_per_mtok.blended / quality if pick and quality is not None else None,
     )
-
-
-def _reason(made: Plan) -> str:
-    """What most candidates were refused for."""
-    kinds = Counter(each.kind.value for each in made.rejected)
-    return kinds.most_common(1)[0][0] if kinds else "no offer"
 
 
 def front(cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
     """Pairs that no other pair beats: at least as good for less, or better for as little; the cheapest first."""
     scored = [(cell, cell.usd_per_mtok, cell.quality) for cell in cells]
-    priced = sorted(
-        ((price, -score, each) for each, price, score in scored if price is not None and score is not None),
-        key=lambda row: (row[0], row[1], row[2].gpu),
-    )
+    priced = [(price, -score, cell) for cell, price, score in scored if price is not None and score is not None]
     kept: list[Cell] = []
-    best = (float("inf"), float("-inf"))
-    for price, minus_score, each in priced:
-        if -minus_score > best[1] or (price, -minus_score) == best:
-            kept.append(each)
-            best = (price, -minus_score)
-    return tuple((each.model, each.gpu) for each in kept)
+    best = math.inf, math.inf
+    for price, minus_score, cell in sorted(priced, key=lambda row: (*row[:2], row[2].gpu)):
+        if minus_score < best[1] or (price, minus_score) == best:
+            kept.append(cell)
+            best = price, minus_score
+    return tuple((cell.model, cell.gpu) for cell in kept)
 
 
 def parse_quality(texts: Sequence[str], models: Sequence[str]) -> dict[str, float]:
     """``llama-3.1-8b=0.66,qwen3-8b=0.7`` → scores by model; the scale is the user's own."""
-    made: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for part in (part.strip() for text in texts for part in text.split(",")):
-        name, _, value = (each.strip() for each in part.partition("="))
+        name, _, value = map(str.strip, part.partition("="))
         if name not in models:
             guess = nearest(name, models, 1)
             hint = f"Did you mean {guess[0]}?" if guess else f"Compared are: {', '.join(models)}."
@@ -137,10 +131,78 @@ def parse_quality(texts: Sequence[str], models: Sequence[str]) -> dict[str, floa
         except ValueError:
             score = -1.0
         if not 0 < score < 1e9:
-            raise BadInput(
-                f"'{shorten(part)}' has no score above 0",
-                field="quality",
-                fix="Write llama-3.1-8b=0.66: any scale, higher is better.",
-            )
-        made[name] = score
-    return made
+            fix = "Write llama-3.1-8b=0.66: any scale, higher is better."
+            raise BadInput(f"'{shorten(part)}' has no score above 0", field="quality", fix=fix)
+        scores[name] = score
+    return scores
+
+
+# --- two scenarios --------------------------------------------------------------------------------------------------
+
+
+class Change(Noun):
+    """A key of the scenario that differs; None where it is not written."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+
+class DiffSide(Noun):
+    """A scenario's pick."""
+
+    name: str
+    model: str
+    plan: Candidate
+    tokens_per_month: NonNegativeFloat
+
+
+class Diff(Noun):
+    """Two scenarios side by side."""
+
+    before: DiffSide
+    after: DiffSide
+    changes: tuple[Change, ...]
+    saved_usd_per_month: float
+    """Negative where the change costs more."""
+    saved_share: float
+    saved_share_per_mtok: float
+    """The same by the million tokens: what is left when the scenarios serve different traffic."""
+
+
+Words = Mapping[str, object]
+"""What a scenario says, by key, in the order of the file format."""
+
+
+def diff(before: tuple[str, Words, Plan], after: tuple[str, Words, Plan]) -> Diff:
+    """Compare the picks of two planned scenarios, each given with its name."""
+    first, second = (_side(name, plan) for name, _, plan in (before, after))
+    return Diff(
+        before=first,
+        after=second,
+        changes=changes(before[1], after[1]),
+        saved_usd_per_month=first.plan.usd_per_month - second.plan.usd_per_month,
+        saved_share=saving(first.plan.usd_per_month, second.plan.usd_per_month),
+        saved_share_per_mtok=saving(first.plan.usd_per_mtok.blended, second.plan.usd_per_mtok.blended),
+    )
+
+
+def changes(before: Words, after: Words) -> tuple[Change, ...]:
+    """The keys that differ, in the order of the file format."""
+    pairs = [(key, before[key], after[key]) for key in before]
+    return tuple(Change(key=key, before=_word(a), after=_word(b)) for key, a, b in pairs if a != b)
+
+
+def _word(value: object) -> str | None:
+    if value is None or value == ():
+        return None
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _side(name: str, plan: Plan) -> DiffSide:
+    if plan.best is None:
+        fix = f"See: tokonomics plan {name} --why"
+        raise BadInput("no offer meets the constraints of this scenario", where=name, fix=fix)
+    return DiffSide(name=name, model=plan.model, plan=plan.best, tokens_per_month=plan.workload.tokens_per_month)

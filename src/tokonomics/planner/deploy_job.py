@@ -1,22 +1,24 @@
-"""What a deploy file is made from: one planned deployment, how often it runs, its limits, and the plan that made it.
+"""What a deploy file is made from: a planned deployment, how often it runs, its limits, and the engine's command line.
 
-Nothing is computed here that the plan has not decided; the record only checks that the parts belong together and says
-where the weights come from. A value that the plan cannot know is a placeholder which the file names for filling in.
+Nothing is computed here that the plan has not decided. A value that the plan cannot know is a placeholder, which the
+file names for filling in. Flags and values are those of the versions in ``catalog/data/engines.toml``, read in the
+engines' own argument parsers; a test holds every flag against the list taken from the wheels (docs/deploy.md).
 """
 
 import math
 import re
-from collections.abc import Iterable
-from typing import Self
+import shlex
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Self
 
-import yaml
 from pydantic import PositiveInt, model_validator
 
-from tokonomics.catalog.engines import Defaults
+from tokonomics.catalog.engines import Defaults, MemoryRule
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
-from tokonomics.errors import BadInput, shorten
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
 from tokonomics.types import Noun
@@ -26,14 +28,15 @@ FILL_IN = "FILL-IN"
 """What every placeholder begins with, so that a search finds them all."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
-_NOT_STRINGS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
-"""What YAML 1.1 or 1.2 readers take for a boolean or nothing."""
 _LOAD_BYTES_PER_S = 100e6
 """A slow download of the weights (0.8 Gbit/s). A probe that waits longer than needed costs nothing; one that gives up
 early restarts the download."""
 _START_S = 300
-"""Compiling and capturing graphs before the first answer: the document's five minutes of a cold start."""
+"""Compiling and capturing graphs before the first answer (assumed: five minutes of a cold start)."""
+_KEPT_BACK = 0.1
+"""Of the context that fits by our memory model. A choice: a start that fails costs more than a shorter context."""
+_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""vLLM 0.32.0, config/lora.py (MaxLoRARanks): a rank in between takes the next."""
 
 
 class DeployJob(Noun):
@@ -125,91 +128,7 @@ class DeployJob(Noun):
     @property
     def service_name(self) -> str:
         """A name that Kubernetes accepts for a service (RFC 1035: a letter, then letters, digits and dashes)."""
-        return f"llm-{slug(self.deployment.model.key)}"
-
-
-class Weights(Noun):
-    """Where an engine finds the weights, and whether it converts them as it loads them."""
-
-    repository: str
-    convert_to: Precision | None = None
-    fill_in: str | None = None
-    """What the user has to put right, in words; None when the repository is known."""
-
-
-def weights_for(job: DeployJob, converted_on_load: Iterable[Precision]) -> Weights:
-    """The checkpoint to serve: as published, converted on load where the engine can, or one that the user names."""
-    model, wanted = job.deployment.model, job.deployment.weights
-    published = catalogue_repository(model)
-    unquantised = model.served is Precision.bf16
-    as_published = wanted is model.served or (unquantised and wanted is Precision.fp32)
-    # What is already quantised stays as it is: engines convert 16- and 32-bit checkpoints only.
-    convert = wanted if unquantised and wanted in converted_on_load else None
-    if job.repository is not None:
-        return Weights(repository=job.repository, convert_to=convert)
-    if published is not None and (as_published or convert):
-        return Weights(repository=published, convert_to=convert)
-    kind = model.checkpoint if as_published or convert else wanted
-    holder = f"{FILL_IN}/{slug(model.key)}-{kind}"
-    why = f"the catalogue knows no repository of {model.name}"
-    if published is not None:
-        why = (
-            f"{published} is in {model.checkpoint}, of which {job.deployment.engine.name} makes no {wanted} on loading"
-        )
-    fill_in = f"{holder}: {why}; name a repository or a path with {kind} weights{_kinds(kind)}"
-    return Weights(repository=holder, convert_to=convert, fill_in=fill_in)
-
-
-def catalogue_repository(model: ModelSpec) -> str | None:
-    """The Hugging Face repository among a model's names; the catalogue lists it last."""
-    return next((alias for alias in reversed(model.aliases) if _REPOSITORY.fullmatch(alias)), None)
-
-
-def slug(text: str) -> str:
-    """Lower-case letters, digits and single dashes, at most 40 of them."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or "model"
-
-
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Block style, lists indented, nothing named and pointed at."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
-
-    def represent_text(self, text: str) -> yaml.ScalarNode:
-        """Lines as a literal block; quoted unless every reader of YAML 1.1 or 1.2 takes it for a string."""
-        plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_STRINGS
-        style = "|" if text.endswith("\n") and text[0].isalnum() else None if plain else '"'
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _Dumper.represent_text)
-
-
-def yaml_text(value: object) -> str:
-    """The value as YAML in block style."""
-    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=math.inf))
-
-
-def comment(text: str) -> str:
-    """Text as ``#`` lines; what could end a line early in a shell or in YAML is shown instead of obeyed."""
-    lines = text.strip().splitlines() or [""]
-    return "".join(f"# {''.join(map(_shown, line))}".rstrip() + "\n" for line in lines)
-
-
-def _shown(character: str) -> str:
-    return character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
-
-
-def _kinds(wanted: Precision) -> str:
-    return " (AWQ or GPTQ)" if wanted is Precision.int4 else ""
-
-
-_KEPT_BACK = 0.1
-"""Of the context that fits by our memory model. A choice: a start that fails costs more than a shorter context."""
+        return f"llm-{_slug(self.deployment.model.key)}"
 
 
 def longest_context(deployment: Deployment) -> int:
@@ -217,9 +136,229 @@ def longest_context(deployment: Deployment) -> int:
     longest = deployment.model.max_context
     if max_sequences(deployment, longest) >= 1:
         return longest
-    fits, too_long = 1, longest
-    while too_long - fits > 1:
-        middle = (fits + too_long) // 2
-        fits, too_long = (middle, too_long) if max_sequences(deployment, middle) >= 1 else (fits, middle)
+    fits = bisect_left(range(1, longest), True, key=lambda context: max_sequences(deployment, context) < 1)
     # Engines refuse to start with a context that does not fit, and our memory model is not theirs to the byte.
     return max(1, math.floor(fits * (1 - _KEPT_BACK)))
+
+
+# --- weights --------------------------------------------------------------------------------------------------------
+
+
+class Weights(NamedTuple):
+    """Where an engine finds the weights, and whether it converts them to FP8 as it loads them."""
+
+    repository: str
+    to_fp8: bool
+    fill_in: str | None = None
+    """What the user has to put right, in words; None when the repository is known."""
+
+
+def _weights(job: DeployJob) -> Weights:
+    """The checkpoint to serve: as published, converted on load where the engine can, or one that the user names."""
+    model, wanted = job.deployment.model, job.deployment.weights
+    published = catalogue_repository(model)
+    unquantised = model.served is Precision.bf16
+    as_published = wanted is model.served or (unquantised and wanted is Precision.fp32)
+    # What is already quantised stays as it is: engines convert 16- and 32-bit checkpoints only, and those to FP8.
+    to_fp8 = unquantised and wanted is Precision.fp8
+    if job.repository is not None:
+        return Weights(job.repository, to_fp8)
+    if published is not None and (as_published or to_fp8):
+        return Weights(published, to_fp8)
+    kind = model.checkpoint if as_published or to_fp8 else wanted
+    holder = f"{FILL_IN}/{_slug(model.key)}-{kind}"
+    engine, kinds = job.deployment.engine.name, " (AWQ or GPTQ)" if kind is Precision.int4 else ""
+    why = f"the catalogue knows no repository of {model.name}"
+    if published is not None:
+        why = f"{published} is in {model.checkpoint}, of which {engine} makes no {wanted} on loading"
+    return Weights(holder, to_fp8, f"{holder}: {why}; name a repository or a path with {kind} weights{kinds}")
+
+
+def catalogue_repository(model: ModelSpec) -> str | None:
+    """The Hugging Face repository among a model's names; the catalogue lists it last."""
+    return next((alias for alias in reversed(model.aliases) if _REPOSITORY.fullmatch(alias)), None)
+
+
+def _slug(text: str) -> str:
+    """Lower-case letters, digits and single dashes, at most 40 of them."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or "model"
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+class Shell(str):
+    """Part of a command that a shell is to expand, so it is not quoted."""
+
+
+class EngineCommand(NamedTuple):
+    """What starts one server, without host and port, and what the user has to fill in first."""
+
+    program: tuple[str, ...]
+    arguments: tuple[str, ...]
+    fill_in: tuple[str, ...]
+    queue_metric: str
+    """The gauge of waiting requests that the engine exports to Prometheus."""
+    image: str
+    package: str
+
+
+def engine_command(job: DeployJob) -> EngineCommand:
+    """The planned engine's command; only vLLM and SGLang are written out."""
+    engine = job.deployment.engine
+    writers = {"vllm": _vllm, "sglang": _sglang}
+    if engine.key not in writers:
+        raise BadInput(
+            f"no deploy file can be written for {engine.name}",
+            field="deploy",
+            fix=f"Plan with {' or '.join(option('engine', name) for name in writers)}.",
+        )
+    return writers[engine.key](job, _weights(job))
+
+
+def listen(port: int | Shell = PORT) -> tuple[str, ...]:
+    """Where the server listens: on every interface, as others are to reach it. Both engines spell it so."""
+    return "--host", "0.0.0.0", "--port", port if isinstance(port, Shell) else str(port)
+
+
+def shell_line(words: Sequence[str], indent: str = "  ") -> str:
+    """A command over several lines, one flag with its value on each; every word quoted where a shell needs it."""
+    lines: list[str] = []
+    for word in words:
+        written = word if isinstance(word, Shell) else shlex.quote(word)
+        if lines and not word.startswith("--"):
+            lines[-1] += f" {written}"
+        else:
+            lines.append(written)
+    return f" \\\n{indent}".join(lines)
+
+
+def copies_in_one_server(job: DeployJob) -> tuple[str, ...] | None:
+    """The flag that runs several replicas of a machine behind one port; None where the engine has no such thing.
+
+    vLLM's data parallelism copies dense models, but shares the experts of the others out over all the copies.
+    """
+    if job.replicas_per_node == 1:
+        return ()
+    if job.deployment.engine.key == "vllm" and job.deployment.model.is_moe:
+        return None
+    return "--data-parallel-size", str(job.replicas_per_node)
+
+
+def over_nodes(job: DeployJob, rank: Shell, head: Shell) -> tuple[str, ...]:
+    """Flags that join the machines of one replica; the same on each but for its rank."""
+    if job.nodes_per_replica == 1:
+        return ()
+    common = ("--nnodes", str(job.nodes_per_replica), "--node-rank", rank)
+    if job.deployment.engine.key == "vllm":
+        return *common, "--master-addr", head
+    return *common, "--dist-init-addr", Shell(f"{head}:5000")
+
+
+def _flags(values: Mapping[str, object]) -> tuple[str, ...]:
+    """``--name value`` for each value; the name alone for True, nothing for None or False."""
+    words: list[str] = []
+    for name, value in values.items():
+        if value is not None and value is not False:
+            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return tuple(words)
+
+
+def _vllm(job: DeployJob, weights: Weights) -> EngineCommand:
+    deployment, limits, version = job.deployment, job.batch_limits, job.deployment.engine.version
+    if deployment.ep > 1 and deployment.ep != deployment.tp:
+        raise BadInput(
+            f"vLLM shares experts over all {deployment.tp} tensor ranks, not over {deployment.ep} groups",
+            field="ep",
+            fix=f"Use {option('ep', 1)} or {option('ep', deployment.tp)}, or {option('engine', 'sglang')}.",
+        )
+    adapters = deployment.lora_adapters
+    flags = {
+        "tensor-parallel-size": deployment.tp,
+        "pipeline-parallel-size": deployment.pp if deployment.pp > 1 else None,
+        "enable-expert-parallel": deployment.ep > 1,
+        # `--quantization fp8` is for checkpoints that are FP8 already; 16-bit ones are converted under another name
+        # (vllm 0.32.0, layers/quantization/fp8.py).
+        "quantization": "fp8_per_tensor" if weights.to_fp8 else None,
+        "dtype": _dtype(job),
+        "kv-cache-dtype": _kv(job, fp8="fp8"),
+        "max-num-seqs": limits.max_sequences,
+        "max-num-batched-tokens": limits.max_batched_tokens,
+        "max-model-len": job.max_context,
+        "gpu-memory-utilization": f"{limits.memory_fraction:g}",
+        "enable-prefix-caching" if job.prefix_cache else "no-enable-prefix-caching": True,
+        "enable-lora": bool(adapters),
+        "max-loras": adapters or None,
+        "max-lora-rank": next(rank for rank in _LORA_RANKS if rank >= deployment.lora_rank) if adapters else None,
+    }
+    images = {"nvidia": f"vllm/vllm-openai:v{version}", "amd": f"vllm/vllm-openai-rocm:v{version}"}
+    return EngineCommand(
+        program=("vllm", "serve"),
+        arguments=(weights.repository, *_flags(flags)),
+        fill_in=_to_fill_in(job, weights, "--lora-modules NAME=PATH"),
+        queue_metric="vllm:num_requests_waiting",
+        image=_image(job, images),
+        package=f"vllm=={version}",
+    )
+
+
+def _sglang(job: DeployJob, weights: Weights) -> EngineCommand:
+    deployment, limits, version = job.deployment, job.batch_limits, job.deployment.engine.version
+    # With a reserve in bytes the share is the engine's own, worked out at start from the GPU and the batch.
+    shares = deployment.engine.memory_rule is MemoryRule.weights_and_kv and not limits.reserve_bytes
+    adapters = deployment.lora_adapters
+    flags = {
+        "model-path": weights.repository,
+        "tp-size": deployment.tp,
+        "pp-size": deployment.pp if deployment.pp > 1 else None,
+        "ep-size": deployment.ep if deployment.ep > 1 else None,
+        "quantization": "fp8" if weights.to_fp8 else None,
+        "dtype": _dtype(job),
+        "kv-cache-dtype": _kv(job, fp8="fp8_e4m3"),
+        "max-running-requests": limits.max_sequences,
+        "chunked-prefill-size": limits.max_batched_tokens,
+        "context-length": job.max_context,
+        "mem-fraction-static": f"{limits.memory_fraction:g}" if shares else None,
+        "disable-radix-cache": not job.prefix_cache,
+        "enable-lora": bool(adapters),
+        "max-loras-per-batch": adapters or None,
+        "max-lora-rank": deployment.lora_rank if adapters else None,
+        "lora-target-modules": "all" if adapters else None,
+        "enable-metrics": True,
+    }
+    return EngineCommand(
+        program=("python", "-m", "sglang.launch_server"),
+        arguments=_flags(flags),
+        fill_in=_to_fill_in(job, weights, "--lora-paths NAME=PATH"),
+        queue_metric="sglang:num_queue_reqs",
+        image=_image(job, {"nvidia": f"lmsysorg/sglang:v{version}"}),
+        package=f"sglang=={version}",
+    )
+
+
+def _dtype(job: DeployJob) -> str:
+    """Of activations, and of weights that are not quantised; ``auto`` is the checkpoint's own 16 bits."""
+    deployment = job.deployment
+    if deployment.weights is Precision.fp32:
+        return "float32"
+    if "bf16" not in deployment.gpu.flops:
+        return "half"  # Volta and Turing have no bf16.
+    return "bfloat16" if deployment.model.checkpoint is Precision.fp32 else "auto"
+
+
+def _kv(job: DeployJob, *, fp8: str) -> str:
+    if job.deployment.kv is not Precision.fp8:
+        return "auto"
+    return "fp8_inc" if job.deployment.gpu.vendor == "intel" else fp8
+
+
+def _to_fill_in(job: DeployJob, weights: Weights, adapters: str) -> tuple[str, ...]:
+    count = job.deployment.lora_adapters
+    lora = f"{adapters} for each of the {count} adapters" if count else None
+    return tuple(text for text in (weights.fill_in, lora) if text)
+
+
+def _image(job: DeployJob, images: Mapping[str, str]) -> str:
+    """The engine's published container; a placeholder where it publishes none for that vendor."""
+    vendor, engine = job.deployment.gpu.vendor, job.deployment.engine
+    return images.get(vendor, f"{FILL_IN}/{engine.key}-{vendor}:v{engine.version}")

@@ -6,7 +6,7 @@ machine fails). Where it misses its SLO as it is, machines are counted on for le
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -41,6 +41,7 @@ from tokonomics.planner.fleet_replay import (
     with_interruptions,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.planner.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun
 
@@ -60,8 +61,6 @@ _MOST_REPLICAS = 10_000
 """That the simulator runs."""
 _AVAILABILITY_LIMITS = 4
 """Times the solver's limit for all plans of a search for an availability, each of which gets a third of it."""
-
-Say = Callable[[str], None]
 
 
 class FleetReport(Noun):
@@ -101,7 +100,7 @@ class FleetReport(Noun):
     """What was chosen from."""
     refused: dict[str, str] = Field(default_factory=dict)
     rule: FixedRule
-    """The document's own example, for reference."""
+    """A base on demand and a burst on spot, the hybrid fleet of "Tokens per dollar": for reference."""
 
     def kind(self, name: str) -> MachineKind:
         return next(machine for machine in self.machines if machine.name == name)
@@ -134,7 +133,7 @@ def plan_fleet(
     time_limit_s: float = TIME_LIMIT_S,
     with_replay: bool = True,
     seed: int = 0,
-    say: Say = lambda what: None,
+    say: Say = silent,
 ) -> FleetReport:
     """Buy, compare and try, in one region of one provider unless it may be anywhere."""
     bounds = bounds or FleetBounds()
@@ -162,9 +161,10 @@ def plan_fleet(
         if with_replay and plan.purchases:
             say("the fleet in the simulator")
             replays = replayed(plan, counted, traffic, slos, wishes, seed)
-        if not slos or all(each.kept for each in replays[:1]):
+        if not slos or all(case.kept for case in replays[:1]):
             break
     by_name = {offer.name: offer for offer in counted.offers}
+    spot = [by_name[purchase.offer] for purchase in plan.purchases if purchase.terms is Terms.spot]
     return FleetReport(
         model=model_name,
         deployed=deployed,
@@ -184,9 +184,7 @@ def plan_fleet(
         not_replayed=f"more than {_MOST_REPLICAS:,} replicas" if with_replay and plan.purchases and not replays else "",
         counted_share=share,
         committed_usd=plan.committed_usd,
-        bought_again=all(
-            is_bought_again(by_name[bought.offer], wishes) for bought in plan.purchases if bought.terms is Terms.spot
-        ),
+        bought_again=all(is_bought_again(offer, wishes) for offer in spot),
         left_out_share=traffic.left_out_share,
         machines=tuple(counted.kinds.values()),
         refused=machines.refused,
@@ -278,18 +276,19 @@ def _in_one_place(
         return machines if not held else machines.only(next(iter(held.values())))
     asked: dict[str, Wishes] = {}
     for place, offers in held.items():
-        verdict = _verdict(machines.only(offers), traffic, slos)
-        share = max_spot_share if max_spot_share is not None else (verdict.max_spot_share if verdict else 0.0)
+        verdict, share = _verdict(machines.only(offers), traffic, slos), max_spot_share
+        if share is None:
+            share = verdict.max_spot_share if verdict else 0.0
         asked[place] = wishes.model_copy(update={"max_spot_share": share})
-    alone = {
-        place: min(_alone_usd(offer, demand, mix, asked[place].max_spot_share) for offer in offers)
-        for place, offers in held.items()
-    }
     few = _few_hours(demand)
-    divided = {place: divided_usd(held[place], few, asked[place]) or math.inf for place in held}
-    likely = list(
-        dict.fromkeys(place for bills in (divided, alone) for place in sorted(bills, key=bills.__getitem__)[:_PLACES])
-    )
+
+    def alone(place: str) -> float:
+        return min(_alone_usd(offer, demand, mix, asked[place].max_spot_share) for offer in held[place])
+
+    def divided(place: str) -> float:
+        return divided_usd(held[place], few, asked[place]) or math.inf
+
+    likely = list(dict.fromkeys((*sorted(held, key=divided)[:_PLACES], *sorted(held, key=alone)[:_PLACES])))
     bills = {}
     for place in likely:
         # Without start-ups, so that hours stand for themselves.
@@ -305,8 +304,8 @@ def _few_hours(demand: Demand) -> Demand:
     """Hours from the quietest to the busiest, each standing for as many: enough to tell regions apart."""
     in_order = sorted(range(demand.hours), key=lambda hour: demand.total[hour])
     number = min(_FEW_HOURS, demand.hours)
-    chosen = [in_order[round((place + 0.5) / number * demand.hours - 0.5)] for place in range(number - 1)]
-    chosen.append(in_order[-1])
+    places = [round((place + 0.5) / number * demand.hours - 0.5) for place in range(number - 1)]
+    chosen = [in_order[place] for place in (*places, -1)]
     return Demand(rates={name: tuple(rates[hour] for hour in chosen) for name, rates in demand.rates.items()})
 
 
@@ -322,12 +321,7 @@ def _alone_usd(offer: FleetOffer, demand: Demand, mix: dict[str, float], spot_sh
 
 
 def replayed(
-    plan: FleetPlan,
-    machines: Machines,
-    traffic: FleetTraffic,
-    slos: Sequence[Slo],
-    wishes: Wishes,
-    seed: int = 0,
+    plan: FleetPlan, machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo], wishes: Wishes, seed: int = 0
 ) -> tuple[FleetReplay, ...]:
     """The bought fleet with its own traffic about the busiest hour: undisturbed, then with the worst of losses."""
     offers = {offer.name: offer for offer in machines.offers}
@@ -358,9 +352,10 @@ def _verdict(machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo]) -> 
     markets = [market for offer in machines.offers for market in offer.spot]
     if not markets:
         return None
-    cheapest = _cheapest_per_request(machines.offers, traffic.demand.mix)
-    carried = mixed_capacity(cheapest, traffic.demand.mix) / cheapest.replicas
-    riskiest: Interruptions = max((each.interruptions for each in markets), key=lambda each: each.per_hour)
+    mix = traffic.demand.mix
+    cheapest = min(machines.offers, key=lambda offer: min(offer.prices) / mixed_capacity(offer, mix))
+    carried = mixed_capacity(cheapest, mix) / cheapest.replicas
+    riskiest: Interruptions = max((market.interruptions for market in markets), key=lambda risk: risk.per_hour)
     return spot_verdict(
         answer_s=machines.e2e_p99_s,
         cold_start_s=max(offer.startup_s for offer in machines.offers),
@@ -369,7 +364,3 @@ def _verdict(machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo]) -> 
         strict_p99=any(slo.statistic == "p99" for slo in slos),
         batch=not slos,
     )
-
-
-def _cheapest_per_request(offers: Sequence[FleetOffer], mix: dict[str, float]) -> FleetOffer:
-    return min(offers, key=lambda offer: min(offer.prices) / mixed_capacity(offer, mix))

@@ -11,18 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokonomics.catalog.engines import Engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, in_python, spelled
 from tokonomics.money.demand import EVERY_SIZE
-from tokonomics.physics.deployment import Deployment, valid_tp
-from tokonomics.planner.candidates import why_not
+from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.candidates import room_for, why_not
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.machines import room_for
 from tokonomics.planner.screen import tpot_limit
+from tokonomics.planner.setup import Say
 from tokonomics.serving.capacity import NeverHolds, highest_rate
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
@@ -31,8 +27,6 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import seconds
 
-MEASURED = 10
-"""Layouts of each class whose capacity is searched: the rest would be dearer in closed form."""
 MARGIN = 0.97
 """Of the highest rate that held, since that was one draw of 20,000 requests. Llama 3.1 8B on RTX PRO 6000, L40S and
 H100, 900 tokens in, 99 out, ttft_p99 of 1 s, eight other hours each: at that rate 10 of 24 broke it (2.8 s at worst),
@@ -43,11 +37,9 @@ _ALONE = 1_000
 
 _THIN = "every host has too little memory to load the weights"
 
-Say = Callable[[str], None]
-
 
 class Refused(NamedTuple):
-    """Why a layout is out; the smallest came nearest: broken in simulation, too slow even alone, or no room."""
+    """Why a layout is out; the smallest came nearest: SLO missed in simulation, too slow even alone, or no room."""
 
     kind: int
     distance: float
@@ -70,28 +62,24 @@ class FleetLayout:
 
 
 def measured_layouts(
-    model: ModelSpec,
-    engine: Engine,
+    deployments: Sequence[Deployment],
     sold: Sequence[Offer],
     traffic: FleetTraffic,
     slos: Sequence[Slo],
-    *,
-    weights: Precision,
-    kv: Precision,
     terms: Sequence[Terms],
-    most: int = MEASURED,
-    say: Say = lambda what: None,
+    most: int,
+    say: Say,
 ) -> tuple[list[FleetLayout], dict[str, str]]:
     """For each class at most so many of those that meet the SLOs when requests come one at a time, measured; and by
     name why others are out."""
     refused: dict[str, Refused] = {}
-    layouts = _layouts(model, engine, sold, traffic, slos, weights, kv, refused)
+    layouts = _layouts(deployments, traffic, slos, refused)
     alone: dict[tuple[str, str], Refused | None] = {}
 
     def breaks_alone(layout: FleetLayout, size: str) -> bool:
         key = layout.name, size
         if key not in alone:
-            alone[key] = _broken_alone(layout.deployment, traffic.samples[size], slos, layout.rates[size])
+            alone[key] = _missed_alone(layout.deployment, traffic.samples[size], slos, layout.rates[size])
             if found := alone[key]:
                 refused[layout.name] = found
         return alone[key] is not None
@@ -111,10 +99,9 @@ def measured_layouts(
                 continue
             try:
                 rates[size], e2e_s = measure(layout.deployment, traffic.samples[size], slos, guess * _FIRST_GUESS)
+                answer_s = max(answer_s, e2e_s)
             except NeverHolds as never:
                 refused[name] = Refused(0, 1.0, f"{never.what}. {never.fix or ''}".strip())
-                continue
-            answer_s = max(answer_s, e2e_s)
         if rates:
             kept.append(FleetLayout(layout.deployment, rates, answer_s))
     _check_held(traffic, kept, refused)
@@ -127,55 +114,39 @@ def measure(deployment: Deployment, sample: Trace, slos: Sequence[Slo], guess: f
     return best.rate * MARGIN, best.outcome.e2e_s.p99 or 0.0
 
 
-def _broken_alone(deployment: Deployment, sample: Trace, slos: Sequence[Slo], guess: float) -> Refused | None:
+def _missed_alone(deployment: Deployment, sample: Trace, slos: Sequence[Slo], guess: float) -> Refused | None:
     """The SLO that is missed even if requests come one at a time: no need to search a rate."""
     few = sample.take(np.arange(min(len(sample), _ALONE)))
     slowly = few.faster(guess / (_ALONE * few.rate)) if few.rate > 0 else few
-    broken = [each for each in outcome(simulate(deployment, slowly), slos).slo if not each.kept and each.delivered_s]
-    if not broken:
+    judged = outcome(simulate(deployment, slowly), slos).slo
+    missed = [(kept.delivered_s / kept.objective_s, kept) for kept in judged if not kept.kept and kept.delivered_s]
+    if not missed:
         return None
-    worst = max(broken, key=lambda each: (each.delivered_s or 0.0) / each.objective_s)
-    late = (worst.delivered_s or 0.0) / worst.objective_s
-    delivered, targets = seconds(worst.delivered_s or 0.0), seconds(worst.objective_s)
-    return Refused(0, late, f"{worst.slo} is {delivered} even for one request at a time; the SLO is {targets}")
+    late, worst = max(missed, key=lambda pair: pair[0])
+    delivered, target = seconds(worst.delivered_s or 0.0), seconds(worst.objective_s)
+    return Refused(0, late, f"{worst.slo} is {delivered} even for one request at a time; the SLO is {target}")
 
 
 def _layouts(
-    model: ModelSpec,
-    engine: Engine,
-    sold: Sequence[Offer],
-    traffic: FleetTraffic,
-    slos: Sequence[Slo],
-    weights: Precision,
-    kv: Precision,
-    refused: dict[str, Refused],
+    deployments: Sequence[Deployment], traffic: FleetTraffic, slos: Sequence[Slo], refused: dict[str, Refused]
 ) -> list[FleetLayout]:
-    """Each GPU sold at each degree of tensor parallelism, with what a replica carries of each class it holds."""
-    tpot_s = tpot_limit(slos)
-    largest: dict[str, int] = {}
-    for offer in sold:
-        largest[offer.gpu] = max(largest.get(offer.gpu, 0), offer.gpus)
-    made = []
-    for gpu, most in largest.items():
-        for tp in valid_tp(model, most):
-            deployment = Deployment(model=model, gpu=find_gpu(gpu), engine=engine, tp=tp, weights=weights, kv=kv)
-            rates: dict[str, float] = {}
-            for size, sample in traffic.samples.items():
-                longest = int((sample.input_tokens + sample.output_tokens).max())
-                refusal = why_not(deployment, min(longest, model.max_context))
-                if refusal:
-                    refused.setdefault(layout_name(deployment), Refused(2, -deployment.gpus, refusal.reason))
-                    continue
-                inputs, outputs = (
-                    max(1, round(float(each.mean()))) for each in (sample.input_tokens, sample.output_tokens)
-                )
-                try:
-                    rates[size] = ReplicaCurve(deployment, inputs, outputs).capacity(tpot_s).rate
-                except MissesSlo as miss:
-                    refused.setdefault(layout_name(deployment), Refused(1, miss.tpot_s, miss.what))
-            if rates:
-                made.append(FleetLayout(deployment, rates))
-    return made
+    """What a replica of each carries of the classes that it holds, in closed form."""
+    tpot_s, layouts = tpot_limit(slos), []
+    for deployment in deployments:
+        name, rates = layout_name(deployment), {}
+        for size, sample in traffic.samples.items():
+            longest = int((sample.input_tokens + sample.output_tokens).max())
+            if refusal := why_not(deployment, min(longest, deployment.model.max_context)):
+                refused.setdefault(name, Refused(2, -deployment.gpus, refusal.reason))
+                continue
+            lengths = (max(1, round(float(of.mean()))) for of in (sample.input_tokens, sample.output_tokens))
+            try:
+                rates[size] = ReplicaCurve(deployment, *lengths).capacity(tpot_s).rate
+            except MissesSlo as miss:
+                refused.setdefault(name, Refused(1, miss.tpot_s, miss.what))
+        if rates:
+            layouts.append(FleetLayout(deployment, rates))
+    return layouts
 
 
 def _by_bill(
@@ -201,11 +172,9 @@ def _by_bill(
             refused.setdefault(layout.name, Refused(2, -layout.deployment.gpus, _THIN))
             continue
         # Whole machines only.
-        bill = min(
-            float(np.ceil(demand / (replicas * layout.rates[size]) - 1e-9).sum()) * price for replicas, price in hosts
-        )
-        bills.append((bill, layout.name, layout))
-    return [layout for _, _, layout in sorted(bills, key=lambda each: each[:2])]
+        needed = [(np.ceil(demand / (replicas * layout.rates[size]) - 1e-9).sum(), price) for replicas, price in hosts]
+        bills.append((min(float(machines) * price for machines, price in needed), layout.name, layout))
+    return [layout for _, _, layout in sorted(bills, key=lambda bill: bill[:2])]
 
 
 def _check_held(traffic: FleetTraffic, kept: Sequence[FleetLayout], refused: Mapping[str, Refused]) -> None:
@@ -213,15 +182,12 @@ def _check_held(traffic: FleetTraffic, kept: Sequence[FleetLayout], refused: Map
     for size in traffic.samples:
         if any(size in layout.rates for layout in kept):
             continue
-        name, nearest = min(refused.items(), key=lambda each: each[1])
+        name, nearest = min(refused.items(), key=lambda refusal: refusal[1])
         whom = "" if size == EVERY_SIZE else f" for requests of {size}"
-        raise BadInput(
-            f"no machine on offer can hold the model{whom}"
-            if nearest.kind == 2
-            else f"no machine on offer meets the SLOs{whom}",
-            field="slo" if nearest.kind < 2 else None,
-            fix=f"The nearest is {name}: {nearest.text}",
-        )
+        fix = f"The nearest is {name}: {nearest.text}"
+        if nearest.kind == 2:
+            raise BadInput(f"no machine on offer can hold the model{whom}", fix=fix)
+        raise BadInput(f"no machine on offer meets the SLOs{whom}", field="slo", fix=fix)
 
 
 def stands_on(deployment: Deployment) -> Callable[[Offer], bool]:

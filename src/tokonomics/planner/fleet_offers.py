@@ -7,35 +7,38 @@ of its own, with interruptions as of the median AWS band.
 
 import datetime as dt
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
+from typing import TypeVar
 
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.engines import Engine
+from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms, oldest_days
 from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
 from tokonomics.errors import BadInput, option
 from tokonomics.money.fleet import ADVISOR, FleetOffer, SpotMarket, aws_spot
-from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.deployment import Deployment, valid_tp
+from tokonomics.planner.candidates import told_apart
 from tokonomics.planner.fleet_layouts import (
-    MEASURED,
     FleetLayout,
-    Say,
     cheapest_price,
     layout_name,
     measured_layouts,
     stands_on,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.planner.machines import told_apart
+from tokonomics.planner.setup import Say, silent
 from tokonomics.traffic.slo import Slo
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 
+_MEASURED = 10
+"""Layouts of each class whose capacity is searched: the rest would cost more in closed form."""
 READY_S = 180.0
 """From the order to an engine that loads weights: machine 1 min, container image 1 to 2, engine and its graphs half
 (assumed: what public accounts of vLLM on cloud machines come to; ``startup`` sets your own)."""
@@ -66,6 +69,7 @@ class MachineKind(Noun):
 
 
 _Priced = tuple[FleetOffer, MachineKind, Deployment]
+Counted = TypeVar("Counted", FleetOffer, MachineKind)
 
 
 @dataclass(frozen=True)
@@ -81,24 +85,18 @@ class Machines:
     """By layout: why it is out."""
 
     def only(self, offers: Sequence[FleetOffer]) -> "Machines":
-        """Some of them."""
         kinds = {offer.name: self.kinds[offer.name] for offer in offers}
         return replace(self, offers=tuple(offers), kinds=kinds)
 
     def counted_less(self, share: float) -> "Machines":
         """The same machines, each counted on for that share."""
 
-        def less(rates: Mapping[str, float]) -> dict[str, float]:
-            return {name: rate * share for name, rate in rates.items()}
+        def less(machine: Counted) -> Counted:
+            rates = {name: rate * share for name, rate in machine.requests_per_s.items()}
+            return machine.model_copy(update={"requests_per_s": rates})
 
-        return replace(
-            self,
-            offers=tuple(kind.model_copy(update={"requests_per_s": less(kind.requests_per_s)}) for kind in self.offers),
-            kinds={
-                name: kind.model_copy(update={"requests_per_s": less(kind.requests_per_s)})
-                for name, kind in self.kinds.items()
-            },
-        )
+        kinds = {name: less(kind) for name, kind in self.kinds.items()}
+        return replace(self, offers=tuple(map(less, self.offers)), kinds=kinds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,30 +125,27 @@ def fleet_machines(
     *,
     weights: Precision | None = None,
     kv: Precision = Precision.bf16,
-    measured: int = MEASURED,
-    say: Say = lambda what: None,
+    measured: int = _MEASURED,
+    say: Say = silent,
 ) -> Machines:
     """Every machine worth considering for this traffic, priced on the terms allowed."""
     terms, today = market.terms, market.today
-    sold = _recent([offer for offer in offers if cheapest_price(offer, terms) is not None], today)
+    priced_offers = [offer for offer in offers if cheapest_price(offer, terms) is not None]
+    # No prices over a year old; or, if all are older, none a year older than the newest.
+    oldest = oldest_days(priced_offers, today)
+    sold = [offer for offer in priced_offers if offer.age_days(today) <= oldest]
     if not sold:
         wanted = ", ".join(term.replace("_", " ") for term in terms)
-        raise BadInput(
-            f"no offer has a price on these terms ({wanted})",
-            fix=f"Loosen {option('terms')}, {option('gpu')} or {option('region')}.",
-        )
-    layouts, refused = measured_layouts(
-        model,
-        engine,
-        sold,
-        traffic,
-        slos,
-        weights=weights or model.served,
-        kv=kv,
-        terms=terms,
-        most=measured,
-        say=say,
-    )
+        fix = f"Loosen {option('terms')}, {option('gpu')} or {option('region')}."
+        raise BadInput(f"no offer has a price on these terms ({wanted})", fix=fix)
+    # Every GPU sold at every degree of tensor parallelism.
+    common = {"model": model, "engine": engine, "weights": weights or model.served, "kv": kv}
+    deployments = [
+        Deployment(**common, gpu=find_gpu(gpu), tp=tp)
+        for gpu in dict.fromkeys(offer.gpu for offer in sold)
+        for tp in valid_tp(model, max(offer.gpus for offer in sold if offer.gpu == gpu))
+    ]
+    layouts, refused = measured_layouts(deployments, sold, traffic, slos, terms, measured, say)
     named = list(zip(sold, told_apart(sold), strict=True))
     risk = partial(spot_markets, interruptions=market.interruptions, aws_zones=market.aws_zones)
     priced = [
@@ -185,11 +180,7 @@ def _kind(offer: Offer, apart: str, layout: FleetLayout, startup_s: float | None
     replicas, degree = offer.gpus // layout.deployment.gpus, f"TP{layout.deployment.tp}"
     return MachineKind(
         name=f"{offer.provider} {offer.instance} {offer.region}{apart} {degree}",
-        provider=offer.provider,
-        region=offer.region,
-        instance=offer.instance,
-        gpu=offer.gpu,
-        gpus=offer.gpus,
+        **copied(offer, "provider", "region", "instance", "gpu", "gpus"),
         layout=degree,
         replicas=replicas,
         requests_per_s={size: rate * replicas for size, rate in layout.rates.items()},
@@ -207,15 +198,11 @@ def _priced(
     markets: Callable[[Offer], tuple[SpotMarket, ...]],
 ) -> FleetOffer:
     return FleetOffer(
-        name=kind.name,
-        requests_per_s=kind.requests_per_s,
-        replicas=kind.replicas,
-        gpus=offer.gpus,
+        **copied(kind, "name", "requests_per_s", "replicas", "gpus", "startup_s"),
         usd_per_hour=offer.usd_per_hour if Terms.on_demand in terms else None,
         list_usd_per_hour=offer.usd_per_hour,
         reserved=reserved_prices(offer) if Terms.reserved in terms else {},
         spot=markets(offer) if Terms.spot in terms else (),
-        startup_s=kind.startup_s,
         drain_s=DRAIN_S,
         answer_s=layout.answer_s,
     )
@@ -283,12 +270,6 @@ def _worth_a_look(priced: Sequence[_Priced], most_zones: int, anywhere: bool) ->
                 left = tuple(market for market in offer.spot if market.zone in zones)
                 kept[offer.name] = offer.model_copy(update={"spot": left}), kind, deployment
     return list(kept.values())
-
-
-def _recent(offers: Sequence[Offer], today: dt.date) -> list[Offer]:
-    """Without prices over a year old; or, if all are older, a year older than the newest."""
-    oldest = oldest_days(offers, today)
-    return [offer for offer in offers if offer.age_days(today) <= oldest]
 
 
 def zones_needed(max_zone_share: float) -> int:

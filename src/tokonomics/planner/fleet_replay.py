@@ -2,14 +2,15 @@
 
 Each machine of the largest hour is a place; where fewer are bought a place is away, after it has finished its answers.
 A spot zone takes all its machines at once (the careful assumption), after its notice, in whose last part they only
-finish answers; a place is back when its replacement serves: bought on demand at the notice, or spot after the outage.
-As availability counts it. Requests are shared out by the capacity
-that is there at each moment; every kind of machine then routes its own to the replica with the fewest.
+finish answers; a place is back when its replacement serves: bought on demand at the notice, or spot after the outage,
+as availability counts it. Requests are shared out by the capacity that is there at each moment; every kind of machine
+then routes its own to the replica with the fewest.
 """
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
 
 MOST_REQUESTS = 300_000
@@ -59,6 +60,15 @@ class Place:
     offer: str
     zone: str | None
     away: tuple[Away, ...]
+
+    def without(self, *away: Away) -> "Place":
+        return replace(self, away=(*self.away, *away))
+
+    def is_there(self, at_s: float) -> bool:
+        return not any(away.at_s <= at_s < away.until_s for away in self.away)
+
+    def takes_requests(self, at_s: float) -> bool:
+        return not any(away.at_s - away.notice_s <= at_s < away.until_s for away in self.away)
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ class FleetReplay(Noun):
 
     @property
     def kept(self) -> bool:
-        return all(each.kept for each in self.slo) and self.answered_share > 0.99
+        return all(judged.kept for judged in self.slo) and self.answered_share > 0.99
 
 
 def window_of(demand: Demand, replicas: int = 1) -> tuple[float, float]:
@@ -148,16 +158,17 @@ def with_interruptions(
     there; without spot, of the largest machine.
     """
     rng = np.random.default_rng(seed)
-    present = [place for place in places if _is_there(place, busiest_s)]
-    held: dict[str, float] = {}
+    present = [place for place in places if place.is_there(busiest_s)]
+    held: dict[str, float] = defaultdict(float)
     for place in present:
         if place.zone is not None:
-            held[place.zone] = held.get(place.zone, 0.0) + sum(offers[place.offer].requests_per_s.values())
+            held[place.zone] += sum(offers[place.offer].requests_per_s.values())
     if not held:
         return _one_fails(places, present, offers, plan, busiest_s)
     worst = max(held, key=lambda zone: held[zone])
-    bought = {(each.offer, each.zone) for each in places if each.zone is not None}
-    markets = [(offer, each) for offer in offers.values() for each in offer.spot if (offer.name, each.zone) in bought]
+    bought = {(place.offer, place.zone) for place in places}
+    sold = ((offer, market) for offer in offers.values() for market in offer.spot)
+    markets = [(offer, market) for offer, market in sold if (offer.name, market.zone) in bought]
     taken = {
         (offer.name, market.zone): drawn_interruptions(offer, market, end_s / SECONDS_PER_HOUR, wishes, rng)
         for offer, market in markets
@@ -167,14 +178,11 @@ def with_interruptions(
         if market.zone == worst:
             mean_s = market.interruptions.outage_hours * SECONDS_PER_HOUR
             taken[offer.name, worst].append(_taken(offer, busiest_s, mean_s, wishes))
-    made = [
-        place if place.zone is None else Place(place.offer, place.zone, (*place.away, *taken[place.offer, place.zone]))
-        for place in places
-    ]
+    hit = [place if place.zone is None else place.without(*taken[place.offer, place.zone]) for place in places]
     machines = sum(place.zone == worst for place in present)
     also = f", and {plural(number, 'interruption')} drawn" if number else ""
     what = f"{worst} takes its {plural(machines, 'spot machine')} back at the busiest moment{also}"
-    return made, what, taken_per_month(plan, offers, worst)
+    return hit, what, taken_per_month(plan, offers, worst)
 
 
 def taken_per_month(plan: FleetPlan, offers: Mapping[str, FleetOffer], zone: str) -> float:
@@ -221,15 +229,12 @@ def replay(
     seed: int = 0,
 ) -> FleetReplay:
     """Serve the window's requests; ``deployments`` by offer, ``class_of`` each request's place in ``classes``."""
-    places = [Place(place.offer, place.zone, tuple(_merged(place.away))) for place in case.places]
-    kinds: list[Deployment] = []
-    for place in places:
-        if deployments[place.offer] not in kinds:
-            kinds.append(deployments[place.offer])
+    places = [replace(place, away=tuple(_merged(place.away))) for place in case.places]
+    kinds = list(dict.fromkeys(deployments[place.offer] for place in places))
     kind_of_place = [kinds.index(deployments[place.offer]) for place in places]
     goes_to = _routed(places, kind_of_place, offers, traffic, classes, class_of, seed)
-    values: dict[str, list[Floats]] = {str(slo): [] for slo in slos}
-    sizes: list[NDArray[np.int32]] = []
+    waits = {slo: [np.zeros(0)] for slo in slos}
+    sizes = [np.zeros(0, np.int32)]
     answered = restarts = 0
     for index, deployment in enumerate(kinds):
         chosen = np.flatnonzero(goes_to == index)
@@ -238,26 +243,23 @@ def replay(
         own = [place for place, kind in zip(places, kind_of_place, strict=True) if kind == index]
         served = simulate(deployment, traffic.take(chosen), _settings(own, offers), seed=seed)
         status, latencies = served.served.status, request_latencies(served)
-        waited_for = status != REFUSED
-        first_s, last_s = case.judged_s
-        counts = waited_for & (served.trace.arrival_s >= first_s) & (served.trace.arrival_s < last_s)
+        arrival_s, (first_s, last_s) = served.trace.arrival_s, case.judged_s
+        counts = (status != REFUSED) & (arrival_s >= first_s) & (arrival_s < last_s)
         answered += int((status == DONE).sum())
         restarts += int(served.served.restarts.sum())
         sizes.append(class_of[chosen][counts])
         for slo in slos:
             # Whoever is never answered waits for ever.
-            values[str(slo)].append(np.where(status == DONE, latencies[slo.latency], np.inf)[counts])
-    size = np.concatenate([np.zeros(0, np.int32), *sizes])
+            waits[slo].append(np.where(status == DONE, latencies[slo.latency], np.inf)[counts])
+    size = np.concatenate(sizes)
     return FleetReplay(
-        name=case.name,
-        what=case.what,
+        **copied(case, "name", "what", "expected_per_month"),
         start_hour=window[0] / SECONDS_PER_HOUR,
         hours=(window[1] - window[0]) / SECONDS_PER_HOUR,
         requests=len(traffic),
         answered_share=answered / len(traffic) if len(traffic) else 0.0,
         restarts=restarts,
-        expected_per_month=case.expected_per_month,
-        slo=tuple(_worst_class(slo, np.concatenate([np.zeros(0), *values[str(slo)]]), size) for slo in slos),
+        slo=tuple(_worst_class(slo, np.concatenate(waits[slo]), size) for slo in slos),
     )
 
 
@@ -272,8 +274,9 @@ def _routed(
 ) -> NDArray[np.int64]:
     """The kind of machine each request goes to, by the capacity that takes requests at that moment."""
     rng = np.random.default_rng(seed)
-    edges = {0.0} | {t for place in places for each in place.away for t in (each.at_s - each.notice_s, each.until_s)}
-    moments = np.array(sorted(edge for edge in edges if edge <= float(traffic.arrival_s[-1]) and edge >= 0))
+    absences = [away for place in places for away in place.away]
+    edges = {0.0} | {moment for away in absences for moment in (away.at_s - away.notice_s, away.until_s)}
+    moments = np.array(sorted(edge for edge in edges if 0 <= edge <= float(traffic.arrival_s[-1])))
     span = np.searchsorted(moments, traffic.arrival_s, side="right") - 1
     goes_to = np.zeros(len(traffic), np.int64)
     kinds = max(kind_of_place) + 1
@@ -282,14 +285,12 @@ def _routed(
         inside = np.flatnonzero(span == index)
         if not len(inside):
             continue
-        there = [place for place in places if _takes_requests(place, moment)] or list(places)
-        numbers: dict[str, int] = {}
-        for place in there:
-            numbers[place.offer] = numbers.get(place.offer, 0) + 1
+        there = [place for place in places if place.takes_requests(moment)] or list(places)
+        numbers = Counter(place.offer for place in there)
         counts = np.bincount(class_of[inside], minlength=len(classes))
         key = (tuple(sorted(numbers.items())), tuple(counts.tolist()))
         if key not in known:
-            rates = {name: float(number) for name, number in zip(classes, counts.tolist(), strict=True)}
+            rates = dict(zip(classes, map(float, counts), strict=True))
             _, known[key] = shared_out([(offers[name], number) for name, number in numbers.items()], rates)
         kind_of = {place.offer: kind for place, kind in zip(places, kind_of_place, strict=True)}
         for place_of_class, name in enumerate(classes):
@@ -312,8 +313,8 @@ def _settings(places: Sequence[Place], offers: Mapping[str, FleetOffer]) -> Flee
     for place in places:
         for _ in range(offers[place.offer].replicas):
             outages += [
-                Outage(replica=replicas, at_s=each.at_s, down_s=each.until_s - each.at_s, notice_s=each.notice_s)
-                for each in place.away
+                Outage(replica=replicas, at_s=away.at_s, down_s=away.until_s - away.at_s, notice_s=away.notice_s)
+                for away in place.away
             ]
             replicas += 1
     return FleetSettings(replicas=replicas, outages=tuple(outages))
@@ -339,42 +340,26 @@ def _taken(offer: FleetOffer, at_s: float, outage_s: float, wishes: Wishes) -> A
 
 
 def _one_fails(
-    places: Sequence[Place],
-    present: Sequence[Place],
-    offers: Mapping[str, FleetOffer],
-    plan: FleetPlan,
-    at_s: float,
+    places: Sequence[Place], present: Sequence[Place], offers: Mapping[str, FleetOffer], plan: FleetPlan, at_s: float
 ) -> tuple[list[Place], str, float]:
     if not present:
         return list(places), "nothing", 0.0
     lost = max(present, key=lambda place: sum(offers[place.offer].requests_per_s.values()))
     until_s = at_s + NOTICED_S + offers[lost.offer].startup_s
-    made = list(places)
-    made[next(index for index, place in enumerate(places) if place is lost)] = Place(
-        lost.offer, lost.zone, (*lost.away, Away(at_s, until_s, 0.0))
-    )
+    hit = [place.without(Away(at_s, until_s, 0.0)) if place is lost else place for place in places]
     gpu_hours = sum(offers[purchase.offer].gpus * sum(purchase.by_hour) for purchase in plan.purchases)
     risk = gpu_hours / plan.hours * FAILURES_PER_GPU_HOUR * HOURS_PER_MONTH
-    return made, f"one machine ({lost.offer}) fails at the busiest moment and is replaced", risk
-
-
-def _is_there(place: Place, at_s: float) -> bool:
-    return not any(each.at_s <= at_s < each.until_s for each in place.away)
-
-
-def _takes_requests(place: Place, at_s: float) -> bool:
-    return not any(each.at_s - each.notice_s <= at_s < each.until_s for each in place.away)
+    return hit, f"one machine ({lost.offer}) fails at the busiest moment and is replaced", risk
 
 
 def _merged(away: Sequence[Away]) -> list[Away]:
     """In order, those that touch or whose notice falls into the one before as one."""
     merged: list[Away] = []
-    for each in sorted(away, key=lambda one: (one.at_s, one.until_s)):
-        if merged and each.at_s - each.notice_s <= merged[-1].until_s:
-            last = merged[-1]
-            merged[-1] = Away(last.at_s, max(last.until_s, each.until_s), last.notice_s)
+    for absence in sorted(away, key=lambda absence: (absence.at_s, absence.until_s)):
+        if merged and absence.at_s - absence.notice_s <= merged[-1].until_s:
+            merged[-1] = replace(merged[-1], until_s=max(merged[-1].until_s, absence.until_s))
         else:
-            merged.append(each)
+            merged.append(absence)
     return merged
 
 
@@ -385,11 +370,11 @@ def _worst_class(slo: Slo, waits: Floats, size: NDArray[np.int32]) -> Kept:
     large = [index for index, number in enumerate(np.bincount(size).tolist()) if number >= _ENOUGH_OF_A_CLASS]
     groups = [waits, *(waits[size == index] for index in large)]
     kept = [judged(slo, group[np.isfinite(group)], int(np.isinf(group).sum())) for group in groups]
-    return max(kept, key=lambda one: math.inf if one.delivered_s is None else one.delivered_s)
+    return max(kept, key=lambda judged: math.inf if judged.delivered_s is None else judged.delivered_s)
 
 
 def busiest_moment(plan: FleetPlan, window: tuple[float, float]) -> float:
     """The middle of the busiest hour of the window, counted from its start."""
     first, last = int(window[0] // SECONDS_PER_HOUR), int(np.ceil(window[1] / SECONDS_PER_HOUR))
-    hour = max(range(first, last), key=lambda each: plan.demand[each % plan.hours])
+    hour = max(range(first, last), key=lambda hour: plan.demand[hour % plan.hours])
     return (hour + 0.5) * SECONDS_PER_HOUR - window[0]

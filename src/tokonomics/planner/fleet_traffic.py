@@ -38,7 +38,7 @@ class FleetTraffic:
 
     def class_of(self, trace: Trace) -> Counts:
         """The number of each request's class."""
-        return np.searchsorted(np.asarray(self.up_to_tokens, np.int64), _tokens(trace)).astype(np.int32)
+        return _of_class(trace, self.up_to_tokens)
 
     @property
     def seen(self) -> Demand:
@@ -92,8 +92,8 @@ def traffic_from_trace(
     peak = trace.window(busiest * SECONDS_PER_HOUR, (busiest + 1) * SECONDS_PER_HOUR)
     samples = {}
     for index, name in enumerate(class_names(limits)):
-        of_class = [each.take(np.flatnonzero(_of_class(each, limits) == index)) for each in (peak, trace)]
-        sample = of_class[0] if len(of_class[0]) >= _FEW else of_class[1]
+        busy, whole = (part.take(np.flatnonzero(_of_class(part, limits) == index)) for part in (peak, trace))
+        sample = busy if len(busy) >= _FEW else whole
         if len(sample) > 1:
             samples[name] = sample
     kept = Demand(rates={name: rates for name, rates in demand.rates.items() if name in samples})
@@ -126,9 +126,8 @@ def traffic_from_curve(
 def _fit(trace: Trace, context: int | None) -> NDArray[np.bool_]:
     fits: NDArray[np.bool_] = _tokens(trace) <= (MOST_TOKENS * 2 if context is None else context)
     if len(trace) and not fits.any():
-        raise BadInput(
-            f"the shortest request is longer than the model's {context:,} tokens of context", where=trace.source
-        )
+        what = f"the shortest request is longer than the model's {context:,} tokens of context"
+        raise BadInput(what, where=trace.source)
     return fits
 
 

@@ -14,17 +14,18 @@ from itertools import product
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.planner.candidates import Refusal, why_not
+from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.candidates import Hosts, Refusal, why_not
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import Hosts
 from tokonomics.planner.plan import Candidate, Study, layout, prospects
 from tokonomics.planner.screen import Screened, fewest_by_arithmetic, screen
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION, Kind, Placed, kind_of
-from tokonomics.planner.trials import Progress, Trials
+from tokonomics.planner.setup import Say, silent
+from tokonomics.planner.trials import Trials
 from tokonomics.planner.what_if import highest_rate, resize, stretched
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.workload import Workload
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH
 
 RATE, PROMPTS, ANSWERS = "requests a second", "prompt tokens", "answer tokens"
@@ -51,9 +52,9 @@ class PriceFlip(Noun):
     usd_per_month: PositiveFloat
     """Of the rival."""
     pick_may_rise: NonNegativeFloat
-    """Share of its price by which the pick's machine may become dearer."""
+    """Share by which the price of the pick's machine may rise."""
     rival_must_fall: NonNegativeFloat
-    """Share of its price by which the rival's must become cheaper instead."""
+    """Share by which the price of the rival's must fall instead."""
 
 
 class Side(Noun):
@@ -95,7 +96,7 @@ class Flips(Noun):
     """Changes up to the furthest that do not flip it, such as ``prompt tokens ÷ 8``."""
 
 
-def flips(study: Study, only: Collection[str] | None = None, progress: Progress | None = None) -> Flips | None:
+def flips(study: Study, only: Collection[str] | None = None, progress: Say = silent) -> Flips | None:
     """The nearest flips of each kind, or along ``only`` these axes of the traffic; None where there is no pick.
 
     An axis takes some hundred simulations.
@@ -117,9 +118,8 @@ def flips(study: Study, only: Collection[str] | None = None, progress: Progress 
     found: list[Flip] = []
     steady: list[str] = []
     ratios: dict[Kind, float] = {}
-    for axis, sign in product((each for each in axes if only is None or each.name in only), (-1, 1)):
-        if progress:
-            progress(f"{'more' if sign > 0 else 'fewer'} {axis.name}")
+    for axis, sign in product((axis for axis in axes if only is None or axis.name in only), (-1, 1)):
+        progress(f"{'more' if sign > 0 else 'fewer'} {axis.name}")
         flip = _Walk(study, own, others, axis, ratios).nearest(sign)
         if flip:
             found.append(flip)
@@ -130,7 +130,7 @@ def flips(study: Study, only: Collection[str] | None = None, progress: Progress 
     return Flips(
         other_offer=_price_flip(pick, other),
         other_gpu=_price_flip(pick, study.plan.runner_up()),
-        traffic=tuple(sorted(found, key=lambda each: abs(math.log(each.factor)))),
+        traffic=tuple(sorted(found, key=lambda flip: abs(math.log(flip.factor)))),
         steady=tuple(steady),
     )
 
@@ -139,11 +139,7 @@ def _price_flip(pick: Candidate, rival: Candidate | None) -> PriceFlip | None:
     if rival is None:
         return None
     return PriceFlip(
-        gpu=rival.gpu,
-        provider=rival.provider,
-        region=rival.region,
-        instance=rival.instance,
-        usd_per_month=rival.usd_per_month,
+        **copied(rival, "gpu", "provider", "region", "instance", "usd_per_month"),
         pick_may_rise=max(0.0, rival.usd_per_month / pick.usd_per_month - 1),
         rival_must_fall=max(0.0, 1 - pick.usd_per_month / rival.usd_per_month),
     )
@@ -174,7 +170,7 @@ class _Walk:
     axis: Axis
     ratios: dict[Kind, float]
     """Simulated ÷ closed-form capacity, by kind of hardware."""
-    sized: dict[tuple[str, float], Placed | None] = field(default_factory=dict)
+    sized: dict[tuple[Deployment, float], Placed | None] = field(default_factory=dict)
     loads: dict[float, Load] = field(default_factory=dict)
     trials: dict[float, Trials] = field(default_factory=dict)
     orders: dict[tuple[int, Workload], list[tuple[float, int, Hosts]]] = field(default_factory=dict)
@@ -212,14 +208,14 @@ class _Walk:
                 break
             if why_not(hosts.deployment, load.longest):
                 continue
-            each = screen(hosts.deployment, hosts, load, question.slos)
-            if isinstance(each, Refusal) or self._estimate(each, factor) >= below * _LOWER:
+            screened = screen(hosts.deployment, hosts, load, question.slos)
+            if isinstance(screened, Refusal) or self._estimate(screened, factor) >= below * _LOWER:
                 continue
-            if kind_of(each.deployment) not in self.ratios:
-                self.ratios[kind_of(each.deployment)] = self._calibrated(each, load)
-                if self._estimate(each, factor) >= below * _LOWER:
-                    continue
-            best, below = each, self._estimate(each, factor)
+            kind = kind_of(hosts.deployment)
+            if kind not in self.ratios:
+                self.ratios[kind] = self._calibrated(screened, load)
+            if (usd := self._estimate(screened, factor)) < below * _LOWER:
+                best, below = screened, usd
         return best
 
     def _in_order(self, candidates: list[Hosts], load: Load) -> list[tuple[float, int, Hosts]]:
@@ -233,21 +229,21 @@ class _Walk:
             )
         return self.orders[key]
 
-    def _estimate(self, each: Screened, factor: float) -> float:
+    def _estimate(self, screened: Screened, factor: float) -> float:
         """Dollars an hour; as hopeful as can be before the candidate is calibrated."""
-        ratio = self.ratios.get(kind_of(each.deployment), _HIGHEST_RATIO)
-        replicas = max(1, math.ceil(self._load(factor).workload.rate / (each.capacity.rate * ratio) - 1e-9))
-        return each.hosts.usd_per_hour(replicas + self.study.question.limits.spare)
+        ratio = self.ratios.get(kind_of(screened.deployment), _HIGHEST_RATIO)
+        replicas = max(1, math.ceil(self._load(factor).workload.rate / (screened.capacity.rate * ratio) - 1e-9))
+        return screened.hosts.usd_per_hour(replicas + self.study.question.limits.spare)
 
-    def _calibrated(self, each: Screened, load: Load) -> float:
+    def _calibrated(self, screened: Screened, load: Load) -> float:
         question = self.study.question
         if not question.simulate:
             return question.limits.max_utilization or CLOSED_FORM_UTILIZATION
-        replicas = max(1, round(load.workload.rate / each.capacity.rate))
+        replicas = max(1, round(load.workload.rate / screened.capacity.rate))
         few = replace(load, trace=load.trace.take(np.arange(min(_GLANCE, len(load.trace)))))
-        light = few.at(_LOWEST_RATIO * replicas * each.capacity.rate)
-        found = highest_rate(question, each, replicas, light, close_enough=_CALIBRATED)
-        return min(found.rate / (replicas * each.capacity.rate), question.limits.max_utilization or math.inf)
+        light = few.at(_LOWEST_RATIO * replicas * screened.capacity.rate)
+        found = highest_rate(question, screened, replicas, light, close_enough=_CALIBRATED)
+        return min(found.rate / (replicas * screened.capacity.rate), question.limits.max_utilization or math.inf)
 
     # The proof: simulation of both sides.
 
@@ -301,26 +297,28 @@ class _Walk:
         for bound, _, hosts in self._in_order(candidates, load):
             if bound > usd_per_hour * _SAME:
                 break
+            deployment = hosts.deployment
             replicas = hosts.most_replicas(usd_per_hour, MOST_REPLICAS) - question.limits.spare
-            if why_not(hosts.deployment, load.longest):
+            if why_not(deployment, load.longest):
                 continue
-            each = screen(hosts.deployment, hosts, load, question.slos)
-            if isinstance(each, Refusal) or replicas < each.fewest:
+            screened = screen(deployment, hosts, load, question.slos)
+            if isinstance(screened, Refusal) or replicas < screened.fewest:
                 continue
-            key = kind_of(each.deployment), each.deployment.tp, each.deployment.ep
-            room = replicas * each.capacity.rate
+            key, room = (kind_of(deployment), deployment.tp, deployment.ep), replicas * screened.capacity.rate
             if key not in hopeful or room > hopeful[key][0]:
-                hopeful[key] = room, replicas, each
+                hopeful[key] = room, replicas, screened
         in_order = sorted(hopeful.values(), key=lambda entry: -entry[0])
-        return next((each.hosts for _, replicas, each in in_order if self._holds(each, replicas, factor)), None)
+        return next(
+            (screened.hosts for _, replicas, screened in in_order if self._holds(screened, replicas, factor)), None
+        )
 
-    def _holds(self, each: Screened, replicas: int, factor: float) -> bool:
+    def _holds(self, screened: Screened, replicas: int, factor: float) -> bool:
         question = self.study.question
         if question.simulate and question.limits.max_utilization is None:
             if factor not in self.trials:
                 self.trials[factor] = Trials(self._load(factor), question.slos, question.router)
-            return self.trials[factor].on(each, replicas).holds
-        sized = self._sized(each.hosts, factor)
+            return self.trials[factor].on(screened, replicas).holds
+        sized = self._sized(screened.hosts, factor)
         return sized is not None and sized.replicas <= replicas
 
     def _side(self, rival: Hosts, factor: float) -> Side:
@@ -341,7 +339,7 @@ class _Walk:
         return hosts.usd_per_hour(sized.replicas + self.study.question.limits.spare) if sized else math.inf
 
     def _sized(self, hosts: Hosts, factor: float) -> Placed | None:
-        key = f"{hosts.deployment} {hosts.deployment.engine.key} {hosts.deployment.kv}", factor
+        key = hosts.deployment, factor
         if key not in self.sized:
             found = resize(self.study.question, hosts, self._load(factor))
             self.sized[key] = found if isinstance(found, Placed) else None

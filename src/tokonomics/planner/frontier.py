@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.precision import Precision
-from tokonomics.planner.candidates import Refusal
+from tokonomics.planner.candidates import Machine, machines_for
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import Machine, machines_for
 from tokonomics.planner.plan import Question, layout, prospects
 from tokonomics.planner.screen import Screened, screen
 from tokonomics.planner.search import late_in_the_mean
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 _MOST_TIMES = 8
@@ -63,7 +62,7 @@ class Frontier(Noun):
 
 @dataclass(frozen=True)
 class _FrontierFleet:
-    each: Screened
+    screened: Screened
     replicas: int
     usd_per_hour: float
     tpot_s: float
@@ -73,15 +72,12 @@ class _FrontierFleet:
 def frontier(question: Question) -> Frontier:
     """The fronts of price against both latencies, over every candidate: those that the plan leaves out too."""
     load = question.load.within(question.model.max_context) if question.load.is_log else question.load
-    screened = [
-        found
-        for hosts in prospects(question, load)[0]
-        if not isinstance(found := screen(hosts.deployment, hosts, load, ()), Refusal)
-    ]
-    fleets = [fleet for each in screened for fleet in _fleets(each, load, question.limits.spare)]
+    seen = (screen(hosts.deployment, hosts, load, ()) for hosts in prospects(question, load)[0])
+    screened = [found for found in seen if isinstance(found, Screened)]
+    fleets = [fleet for found in screened for fleet in _fleets(found, load, question.limits.spare)]
     by_gpu: dict[str, list[_FrontierFleet]] = defaultdict(list)
     for fleet in fleets:
-        by_gpu[fleet.each.deployment.gpu.key].append(fleet)
+        by_gpu[fleet.screened.deployment.gpu.key].append(fleet)
 
     def points(kept: Iterable[_FrontierFleet]) -> tuple[FrontierPoint, ...]:
         return tuple(_point(question, load, fleet) for fleet in kept)
@@ -104,53 +100,49 @@ def frontier(question: Question) -> Frontier:
 
 def front(fleets: Iterable[_FrontierFleet], quick: Callable[[_FrontierFleet], float]) -> list[_FrontierFleet]:
     """Those that none beats in both; of equals, the one that keeps most of the checkpoint."""
-    in_order = sorted(fleets, key=lambda each: (quick(each), each.usd_per_hour, -_bits(each)))
+
+    def in_order(fleet: _FrontierFleet) -> tuple[float, float, int, int]:
+        deployment = fleet.screened.deployment
+        return quick(fleet), fleet.usd_per_hour, -deployment.weights.bits, -deployment.kv.bits
+
     kept: list[_FrontierFleet] = []
-    for fleet in in_order:
+    for fleet in sorted(fleets, key=in_order):
         if not kept or fleet.usd_per_hour < kept[-1].usd_per_hour:
             kept.append(fleet)
     return kept
 
 
-def _bits(fleet: _FrontierFleet) -> int:
-    deployment = fleet.each.deployment
-    return deployment.weights.bits * 100 + deployment.kv.bits
-
-
-def _fleets(each: Screened, load: Load, spare: int) -> Iterable[_FrontierFleet]:
+def _fleets(screened: Screened, load: Load, spare: int) -> Iterable[_FrontierFleet]:
     """From the fewest replicas to eight times as many."""
     rate = load.workload.rate
-    fewest = max(1, math.ceil(rate / each.capacity.rate - 1e-9))
+    fewest = max(1, math.ceil(rate / screened.capacity.rate - 1e-9))
     for replicas in sorted({math.ceil(fewest * _MOST_TIMES ** (step / _STEPS) - 1e-9) for step in range(_STEPS + 1)}):
-        usd = each.hosts.usd_per_hour(replicas + spare)
+        usd = screened.hosts.usd_per_hour(replicas + spare)
         if math.isfinite(usd):
-            steady = each.steady(rate / replicas)
-            yield _FrontierFleet(each, replicas, usd, steady.tpot_s, steady.ttft_s)
+            steady = screened.steady(rate / replicas)
+            yield _FrontierFleet(screened, replicas, usd, steady.tpot_s, steady.ttft_s)
 
 
 def _point(question: Question, load: Load, fleet: _FrontierFleet) -> FrontierPoint:
-    deployment, workload = fleet.each.deployment, load.workload
+    deployment, workload = fleet.screened.deployment, load.workload
     replicas = fleet.replicas + question.limits.spare
 
     def bill(machine: Machine) -> tuple[bool, float]:
         """Those that take more GPUs than allowed come last."""
         number = machines_for(deployment, machine.offer, replicas)
-        too_many = number * machine.offer.gpus > (fleet.each.hosts.max_gpus or math.inf)
+        too_many = number * machine.offer.gpus > (fleet.screened.hosts.max_gpus or math.inf)
         return too_many, number * machine.usd_per_hour
 
-    offer = min(fleet.each.hosts.machines, key=bill).offer
+    offer = min(fleet.screened.hosts.machines, key=bill).offer
     return FrontierPoint(
         gpu=deployment.gpu.key,
         layout=layout(deployment),
         weights=deployment.weights,
         gpus_per_replica=deployment.gpus,
         replicas=replicas,
-        provider=offer.provider,
-        region=offer.region,
-        instance=offer.instance,
+        **copied(offer, "provider", "region", "instance"),
+        **copied(fleet, "tpot_s", "ttft_s"),
         usd_per_month=fleet.usd_per_hour * HOURS_PER_MONTH,
         usd_per_mtok=fleet.usd_per_hour / SECONDS_PER_HOUR / workload.tokens_per_second * TOKENS_PER_MTOK,
-        tpot_s=fleet.tpot_s,
-        ttft_s=fleet.ttft_s,
-        keeps=late_in_the_mean(fleet.each, workload.rate / fleet.replicas, question.slos) is None,
+        keeps=late_in_the_mean(fleet.screened, workload.rate / fleet.replicas, question.slos) is None,
     )

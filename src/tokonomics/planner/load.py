@@ -91,9 +91,8 @@ class Load:
     def sorted_lengths(self) -> tuple[Floats, Floats, Floats]:
         """Computed prompts, whole prompts and answers, each in order."""
         outputs = np.maximum(self.trace.output_tokens, 1).astype(np.float64)
-        columns = self.computed_tokens, self.trace.input_tokens.astype(np.float64), outputs
-        computed, inputs, answers = (np.sort(column) for column in columns)
-        return computed, inputs, answers
+        inputs = self.trace.input_tokens.astype(np.float64)
+        return np.sort(self.computed_tokens), np.sort(inputs), np.sort(outputs)
 
     @property
     def fewest_replicas(self) -> int:
@@ -117,10 +116,8 @@ class Load:
         if fits.all():
             return self
         if not fits.any():
-            raise BadInput(
-                f"the shortest request is longer than the model's {context:,} tokens of context",
-                where=self.trace.source,
-            )
+            what = f"the shortest request is longer than the model's {context:,} tokens of context"
+            raise BadInput(what, where=self.trace.source)
         kept = self.trace.take(np.flatnonzero(fits))
         workload = _mean(kept, self.workload.rate * len(kept) / len(self.trace))
         return replace(self, trace=kept, workload=workload, too_long=self.too_long + int((~fits).sum()))
@@ -144,7 +141,6 @@ class Load:
         return replace(self, trace=replace(self.trace, arrival_s=arrival_s))
 
     def at(self, rate: float) -> "Load":
-        """The same requests at another rate."""
         factor = rate / self.workload.rate
         return replace(self, trace=self.trace.faster(factor), workload=self.workload.model_copy(update={"rate": rate}))
 
@@ -152,11 +148,8 @@ class Load:
 def load_of_log(trace: Trace, rate: float | None = None, bad_rows: int = 0) -> Load:
     """A log, at its own rate or replayed at another."""
     if trace.rate <= 0:
-        raise BadInput(
-            "all requests arrive at once: there is no rate",
-            where=trace.source,
-            fix=f"Give the mean rate with {option('rate')}.",
-        )
+        fix = f"Give the mean rate with {option('rate')}."
+        raise BadInput("all requests arrive at once: there is no rate", where=trace.source, fix=fix)
     if rate is not None:
         trace = trace.faster(rate / trace.rate)
     return Load(workload=_mean(trace, trace.rate), trace=trace, is_log=True, bad_rows=bad_rows)
@@ -180,17 +173,14 @@ def load_of_shape(
     if process.at_once is not None:
         raise BadInput("a burst has no rate to plan for", field="arrivals", fix="Such as gamma:5,cv=3.")
     if rate is None and arrivals is None:
-        raise BadInput(
-            "no traffic is given",
-            fix=f"Give {option('rate')} and {option('input')} and {option('output')}, or {option('trace')}.",
-        )
+        fix = f"Give {option('rate')} and {option('input')} and {option('output')}, or {option('trace')}."
+        raise BadInput("no traffic is given", fix=fix)
     asked = extent_of(process, inputs, outputs, rate=rate, seed=seed)
     if asked.span_s is None:
         trace = generate(asked.process, inputs, outputs, requests=round(asked.expected), seed=seed)
         trace = trace.faster(asked.rate / trace.rate)
         return Load(workload=_mean(trace, asked.rate), trace=trace, lasts_s=asked.lasts_s, is_stationary=True)
-    thinned = asked.process.times(1 / asked.slices)
-    trace = generate(thinned, inputs, outputs, duration_s=asked.span_s, seed=seed)
+    trace = generate(asked.process.times(1 / asked.slices), inputs, outputs, duration_s=asked.span_s, seed=seed)
     return Load(workload=_mean(trace, asked.rate), trace=trace, share=1 / asked.slices)
 
 
@@ -199,11 +189,9 @@ class Extent:
     """How much of a process is enough to judge a fleet: so many requests of one rate, or whole periods of a curve."""
 
     process: Arrivals
-    """At the rate."""
     rate: float
     """Requests a second, in the mean over all of it."""
     expected: float
-    """Requests."""
     span_s: float | None
     """Of a curve; None where the rate is the same at all times."""
     lasts_s: float

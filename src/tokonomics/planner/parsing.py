@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from enum import StrEnum
 
 from pydantic import ValidationError
 
@@ -13,24 +13,18 @@ from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.planner.candidates import weight_choices
 from tokonomics.planner.plan import KV_CHOICES, Limits
 from tokonomics.serving.fleet import Router
-from tokonomics.types import Noun
 
 _MOST_GPUS = 10**9
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
-def listed(values: Sequence[str] | None, field: str, *, by_position: bool = False) -> list[str] | None:
-    """``["a,b", "c"]`` → ``["a", "b", "c"]``; None stays None, an empty list is a slip.
-
-    What a verb takes by position has no flag: an error only says what it is.
-    """
+def listed(values: Sequence[str] | None, field: str) -> list[str] | None:
+    """``["a,b", "c"]`` → ``["a", "b", "c"]``; None stays None, an empty list is a slip."""
     if values is None:
         return None
     names = [name.strip() for value in values for name in value.split(",")]
     if not all(names):
-        fix = "Name one or more, with commas between; or leave the flag out."
-        where, named = (field, None) if by_position else (None, field)
-        raise BadInput("is empty", where=where, field=named, fix=fix)
+        raise BadInput("is empty", field=field, fix="Name one or more, with commas between; or leave the flag out.")
     return names
 
 
@@ -48,15 +42,17 @@ def gpu_filter(gpu: Sequence[str] | None, gpus: str | None) -> tuple[list[str] |
 
 
 def parse_terms(text: str) -> Terms:
-    """One way to buy."""
     name = text.strip().lower().replace("-", "_")
-    if name not in set(Terms):
-        guess = nearest(name, [term.value for term in Terms], 1)
-        hint = f" Did you mean {guess[0]}?" if guess else ""
-        raise BadInput(
-            f"'{shorten(text)}' is not a way to buy", field="terms", fix=f"Valid: {', '.join(Terms)}, all.{hint}"
-        )
-    return Terms(name)
+    return Terms(_known(name, text, Terms, "is not a way to buy", "terms", ", all"))
+
+
+def _known(name: str, written: str, known: type[StrEnum], problem: str, field: str, more: str = "") -> str:
+    """The name, if it is known; else an error that suggests the nearest."""
+    if name in set(known):
+        return name
+    guess = nearest(name, list(known), 1)
+    hint = f" Did you mean {guess[0]}?" if guess else ""
+    raise BadInput(f"'{shorten(written)}' {problem}", field=field, fix=f"Valid: {', '.join(known)}{more}.{hint}")
 
 
 def terms_from(values: Sequence[str] | None) -> tuple[Terms, ...]:
@@ -110,11 +106,11 @@ def discounts_from(texts: Sequence[str] | None) -> dict[str, float]:
 def weights_for(model: ModelSpec, weights: Sequence[str] | None, min_weights: str | None) -> tuple[Precision, ...]:
     """The precisions to try: those named, or the common ones, none below the floor."""
     named = listed(weights, "weights")
-    choices = (
-        [parse_precision(name, WEIGHT_PRECISIONS, "weights") for name in named] if named else weight_choices(model)
-    )
+    choices = weight_choices(model)
+    if named:
+        choices = tuple(parse_precision(name, WEIGHT_PRECISIONS, "weights") for name in named)
     if min_weights is None:
-        return tuple(choices)
+        return choices
     floor = parse_precision(min_weights, WEIGHT_PRECISIONS, "min_weights")
     kept = [choice for choice in choices if not choice.is_below(floor)]
     if not kept:
@@ -133,17 +129,7 @@ def kv_for(values: Sequence[str] | None) -> tuple[Precision, ...]:
 
 
 def router_from(text: str) -> Router:
-    """One way to spread requests over replicas."""
-    if text not in set(Router):
-        guess = nearest(text, [each.value for each in Router], 1)
-        hint = f" Did you mean {guess[0]}?" if guess else ""
-        raise BadInput(f"'{shorten(text)}' is no router", field="router", fix=f"Valid: {', '.join(Router)}.{hint}")
-    return Router(text)
-
-
-def limits_from(**given: object) -> Limits:
-    """The user's limits; what was not given keeps its default."""
-    return checked(Limits, **{name: value for name, value in given.items() if value is not None})
+    return Router(_known(text, text, Router, "is no router", "router"))
 
 
 def amount(text: str, field: str, such_as: str = "500M, 2B or 2000000000") -> float:
@@ -163,9 +149,6 @@ def dollars(text: str | None, field: str) -> float | None:
 
 
 _RANGES = {
-    "rate": ("rate", "above 0 requests a second, and at most a billion"),
-    "input_tokens": ("input", "from 1 to 100,000,000 tokens"),
-    "output_tokens": ("output", "from 1 to 100,000,000 tokens"),
     "max_utilization": ("max_utilization", "from 0.01 to 1"),
     "max_usd_per_gpu_hour": ("max_price", "above 0 dollars"),
     "max_gpus": ("gpus", "at least 1"),
@@ -173,13 +156,11 @@ _RANGES = {
     "spare": ("spare", "from 0 to 1,000 replicas"),
 }
 
-Checked = TypeVar("Checked", bound=Noun)
 
-
-def checked(noun: type[Checked], **values: object) -> Checked:
-    """The noun, or what of it is out of range."""
+def limits_from(**given: object) -> Limits:
+    """The user's limits; what was not given keeps its default."""
     try:
-        return noun.model_validate(values)
+        return Limits.model_validate({name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         field, range_text = _RANGES[str(problem["loc"][0])]

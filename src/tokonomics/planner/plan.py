@@ -2,16 +2,17 @@
 
 The closed form gives each candidate a bill it cannot go below. In the order of these bounds, the simulator finds the
 replicas that meet every SLO, until no candidate left could be cheaper than the pick or the runner-up: what is
-left out is dearer by its bound, or because the replicas that its price allows miss an SLO. So the pick is the one
+left out costs more by its bound, or because the replicas that its price allows miss an SLO. So the pick is the one
 that simulating everything would give. Without simulation, replicas are planned to a share of the closed form.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import groupby
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -23,16 +24,29 @@ from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import CostTree, TokenPrices, split_by_gpu_time
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.origins import speed_badge
-from tokonomics.planner.candidates import Reason, Refusal, deployments, weight_choices, why_not
+from tokonomics.planner.candidates import (
+    Hosts,
+    Machine,
+    Reason,
+    Refusal,
+    deployments,
+    hosts_of,
+    is_faithful,
+    machines_for,
+    monthly_bill,
+    usable,
+    weight_choices,
+    why_not,
+)
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import Hosts, Machine, hosts_of, machines_for, monthly_bill, usable
 from tokonomics.planner.search import Kind, Placed, Search
-from tokonomics.planner.trials import Progress, Trials, prefill_share
+from tokonomics.planner.setup import Say, silent
+from tokonomics.planner.trials import Trials, prefill_share
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Spread
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
-from tokonomics.types import Badge, Noun
+from tokonomics.types import Badge, Noun, copied
 from tokonomics.units import SECONDS_PER_HOUR
 
 KV_CHOICES = (Precision.bf16, Precision.fp8)
@@ -173,6 +187,14 @@ class Question:
     """None: whichever meets the SLOs on fewest replicas."""
 
 
+class RankedRow(NamedTuple):
+    """A row of a plan, with what it was sized as and the machine that it stands on."""
+
+    row: Candidate
+    sized: Placed
+    machine: Machine
+
+
 @dataclass(frozen=True)
 class Study:
     """A plan with what it was made from, for questions about it."""
@@ -180,17 +202,14 @@ class Study:
     question: Question
     plan: Plan
     search: Search
+    ranked: tuple[RankedRow, ...]
+
+    def ranked_as(self, row: Candidate) -> RankedRow:
+        return next(ranked for ranked in self.ranked if ranked.row == row)
 
     def of(self, row: Candidate) -> Placed:
         """What a ranked row was sized as."""
-        return next(each for each in self.search.sized if _same(each.deployment, row))
-
-
-def _same(deployment: Deployment, row: Candidate) -> bool:
-    return (
-        (deployment.gpu.key, deployment.tp, deployment.pp, deployment.ep) == (row.gpu, row.tp, row.pp, row.ep)
-        and (deployment.weights, deployment.kv, deployment.engine.key) == (row.weights, row.kv, row.engine)
-    )  # fmt: skip
+        return self.ranked_as(row).sized
 
 
 def plan(question: Question) -> Plan:
@@ -198,35 +217,36 @@ def plan(question: Question) -> Plan:
     return study(question).plan
 
 
-def study(question: Question, progress: Progress | None = None) -> Study:
+def study(question: Question, progress: Say = silent) -> Study:
     """Rank every candidate by the monthly bill for this traffic, and keep what that was made from."""
-    model, limits, today = question.model, question.limits, question.today
-    load = question.load.within(model.max_context) if question.load.is_log else question.load
+    load = question.load.within(question.model.max_context) if question.load.is_log else question.load
     hosts, rejected = prospects(question, load)
-    search = Search(
-        load,
-        question.slos,
-        Trials(load, question.slos, question.router),
-        simulate=question.simulate,
-        max_utilization=limits.max_utilization,
-        spare=limits.spare,
-        progress=progress,
-    )
-    search.run(hosts)
+    search = searched(question, load, question.slos, hosts, progress)
     rejected += [_reject(deployment, refusal) for deployment, refusal in search.refused]
-    rows = [row for each in search.sized for row in _rows(each, load, limits, today)]
+    rows = [row for sized in search.sized for row in _rows(sized, load, question.limits, question.today)]
     ranked = sorted(rows, key=_cheapest_then_most_faithful)
     made = Plan(
-        model=model.key,
+        model=question.model.key,
         workload=load.workload,
         slos=question.slos,
-        limits=limits,
+        limits=question.limits,
         simulations=search.trials.count,
-        best=ranked[0] if ranked else None,
-        ranked=tuple(ranked),
+        best=ranked[0].row if ranked else None,
+        ranked=tuple(row for row, _, _ in ranked),
         rejected=tuple(rejected),
     )
-    return Study(question=replace(question, load=load), plan=made, search=search)
+    return Study(replace(question, load=load), made, search, tuple(ranked))
+
+
+def searched(
+    question: Question, load: Load, slos: tuple[Slo, ...], hosts: Iterable[Hosts], progress: Say = silent
+) -> Search:
+    """The candidates that could win with this load and these SLOs, sized; the others refused."""
+    limits = question.limits
+    trials = Trials(load, slos, question.router)
+    search = Search(trials, question.simulate, limits.max_utilization, limits.spare, progress)
+    search.run(hosts)
+    return search
 
 
 def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejection]]:
@@ -235,10 +255,14 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
     machines, refused = usable(
         question.offers, question.terms, limits.max_usd_per_gpu_hour, limits.max_age_days, question.today
     )
-    rejected = [_refused_offer(offer, refusal) for offer, refusal in refused]
+    rejected = [
+        Rejection(**copied(offer, "gpu", "provider", "region", "instance"), **refusal._asdict())
+        for offer, refusal in refused
+    ]
     kept: list[Hosts] = []
     choices = question.weights or weight_choices(model)
-    for gpu_key, group in groupby(sorted(machines, key=lambda each: each.offer.gpu), key=lambda each: each.offer.gpu):
+    by_gpu = attrgetter("offer.gpu")
+    for gpu_key, group in groupby(sorted(machines, key=by_gpu), key=by_gpu):
         on_this_gpu, gpu = list(group), find_gpu(gpu_key)
         most_gpus = max(machine.offer.gpus for machine in on_this_gpu)
         for engine in question.engines:
@@ -257,125 +281,81 @@ def prospects(question: Question, load: Load) -> tuple[list[Hosts], list[Rejecti
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[Candidate]:
+def _rows(sized: Placed, load: Load, limits: Limits, today: date) -> Iterator[RankedRow]:
     """The candidate on each of the machines it can stand on, within the GPUs allowed."""
-    deployment, most = sized.deployment, limits.max_gpus or math.inf
-    same = _served(sized, load) | {"speed": speed_badge(deployment)}
-    for machine in sized.screened.hosts.machines:
-        needed = machines_for(deployment, machine.offer, sized.replicas + limits.spare)
-        if needed * machine.offer.gpus <= most:
-            yield _row(sized, machine, load, limits, today, same)
-
-
-def _row(
-    sized: Placed, machine: Machine, load: Load, limits: Limits, today: date, same: Mapping[str, Any]
-) -> Candidate:
-    """A fleet of whole machines of one offer that carries the load; ``same`` on every offer is how it serves."""
-    deployment, offer, workload = sized.deployment, machine.offer, load.workload
-    each, capacity = sized.screened, sized.screened.capacity
+    deployment, workload, capacity = sized.deployment, load.workload, sized.screened.capacity
     replicas = sized.replicas + limits.spare
-    instances = machines_for(deployment, offer, replicas)
     utilization = workload.rate / (replicas * capacity.rate)
-    prompts = prefill_share(sized.outcome) if sized.outcome else capacity.prefill_share
-    bill = monthly_bill(deployment, machine, replicas, utilization, prompts)
-    usd_per_second = instances * machine.usd_per_hour / SECONDS_PER_HOUR
-    prices = split_by_gpu_time(usd_per_second, workload.rate, workload.input_tokens, workload.output_tokens, prompts)
-    used = replicas * deployment.gpus / (instances * offer.gpus) * min(1.0, utilization)
-    return Candidate(
-        model=deployment.model.key,
-        gpu=offer.gpu,
-        gpus_per_replica=deployment.gpus,
-        tp=deployment.tp,
-        pp=deployment.pp,
-        ep=deployment.ep,
-        weights=deployment.weights,
-        kv=deployment.kv,
-        engine=deployment.engine.key,
-        max_sequences=sized.max_sequences or deployment.limits.max_sequences,
-        router=sized.router,
-        provider=offer.provider,
-        region=offer.region,
-        instance=offer.instance,
-        terms=machine.terms,
-        commitment_years=machine.commitment_years,
-        instance_usd_per_hour=machine.usd_per_hour,
-        price_date=offer.date,
-        price_stale=offer.is_stale(today),
-        replicas=replicas,
-        instances=instances,
-        gpus_paid=instances * offer.gpus,
-        **same,
-        utilization=utilization,
-        capacity_requests_per_s=capacity.rate,
-        limited_by=capacity.limited_by,
-        # Not the sum of its parts, whose last digit differs between equal bills.
-        usd_per_month=machine.usd_per_month(instances),
-        usd_per_mtok=prices,
-        usd_per_mtok_usage=prices.blended * used,
-        below_checkpoint=not each.is_faithful,
-        bill=bill,
-    )
+    prompts = prefill_share(sized.trial.outcome) if sized.trial else capacity.prefill_share
+    same: dict[str, Any] = _served(sized, load) | {
+        "model": deployment.model.key,
+        "gpu": deployment.gpu.key,
+        "gpus_per_replica": deployment.gpus,
+        **copied(deployment, "tp", "pp", "ep", "weights", "kv"),
+        "engine": deployment.engine.key,
+        "max_sequences": (sized.trial and sized.trial.max_sequences) or deployment.limits.max_sequences,
+        "router": sized.trial.router if sized.trial else Router.round_robin,
+        "replicas": replicas,
+        "utilization": utilization,
+        "speed": speed_badge(deployment),
+        "capacity_requests_per_s": capacity.rate,
+        "limited_by": capacity.limited_by,
+        "below_checkpoint": not is_faithful(deployment),
+    }
+    for machine in sized.screened.hosts.machines:
+        offer = machine.offer
+        instances = machines_for(deployment, offer, replicas)
+        if instances * offer.gpus > (limits.max_gpus or math.inf):
+            continue
+        usd_per_second = instances * machine.usd_per_hour / SECONDS_PER_HOUR
+        lengths = workload.input_tokens, workload.output_tokens
+        prices = split_by_gpu_time(usd_per_second, workload.rate, *lengths, prompts)
+        used = replicas * deployment.gpus / (instances * offer.gpus) * min(1.0, utilization)
+        row = Candidate(
+            **same,
+            **copied(offer, "provider", "region", "instance"),
+            **copied(machine, "terms", "commitment_years"),
+            instance_usd_per_hour=machine.usd_per_hour,
+            price_date=offer.date,
+            price_stale=offer.is_stale(today),
+            instances=instances,
+            gpus_paid=instances * offer.gpus,
+            # Not the sum of its parts, whose last digit differs between equal bills.
+            usd_per_month=machine.usd_per_month(instances),
+            usd_per_mtok=prices,
+            usd_per_mtok_usage=prices.blended * used,
+            bill=monthly_bill(deployment, machine, replicas, utilization, prompts),
+        )
+        yield RankedRow(row, sized, machine)
 
 
 def _served(sized: Placed, load: Load) -> dict[str, object]:
     """How requests fare: simulated, or the closed form's means."""
-    if made := sized.outcome:
-        return {
-            "simulated": True,
-            "batch": made.batch,
-            "ttft_s": made.ttft_s,
-            "tpot_s": made.tpot_s,
-            "e2e_s": made.e2e_s,
-        }
+    if sized.trial:
+        served = sized.trial.outcome
+        return {"simulated": True, **copied(served, "batch", "ttft_s", "tpot_s", "e2e_s")}
     steady = sized.screened.steady(load.workload.rate / sized.replicas)
     e2e_s = steady.ttft_s + load.workload.output_tokens * steady.tpot_s
-    return {
-        "simulated": False,
-        "batch": steady.batch,
-        "ttft_s": _mean_only(steady.ttft_s),
-        "tpot_s": _mean_only(steady.tpot_s),
-        "e2e_s": _mean_only(e2e_s),
-    }
+    means = {"ttft_s": steady.ttft_s, "tpot_s": steady.tpot_s, "e2e_s": e2e_s}
+    only_mean = {name: Spread(p50=None, p90=None, p95=None, p99=None, mean=mean) for name, mean in means.items()}
+    return {"simulated": False, "batch": steady.batch, **only_mean}
 
 
-def _mean_only(mean_s: float) -> Spread:
-    return Spread(p50=None, p90=None, p95=None, p99=None, mean=mean_s)
-
-
-def _cheapest_then_most_faithful(row: Candidate) -> tuple[float, int, int, float, float, str, str, str]:
+def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, float, float, str, str, str]:
     """At the same bill, to the cent, more bits win; then the fleet with more room, then the quicker one."""
-    cents = round(row.usd_per_month, 2)
-    quick = row.e2e_s.mean or 0.0
+    row = ranked.row
     bits = -row.weights.bits, -row.kv.bits
-    return cents, *bits, row.usd_per_mtok_usage, quick, row.provider, row.instance, row.region
+    place = row.provider, row.instance, row.region
+    return round(row.usd_per_month, 2), *bits, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0, *place
 
 
 def layout(deployment: Deployment) -> str:
-    split = [f"{name}={degree}" for name, degree in _degrees(deployment) if degree > 1 or name == "TP"]
+    """Such as ``TP=2 fp8, KV fp8``."""
+    degrees = {"TP": deployment.tp, "PP": deployment.pp, "EP": deployment.ep}
+    split = " ".join(f"{name}={degree}" for name, degree in degrees.items() if degree > 1 or name == "TP")
     kv = f", KV {deployment.kv}" if deployment.kv.is_below(Precision.bf16) else ""
-    return f"{' '.join(split)} {deployment.weights}{kv}"
-
-
-def _degrees(deployment: Deployment) -> tuple[tuple[str, int], ...]:
-    return ("TP", deployment.tp), ("PP", deployment.pp), ("EP", deployment.ep)
+    return f"{split} {deployment.weights}{kv}"
 
 
 def _reject(deployment: Deployment, refusal: Refusal, offers: int = 1) -> Rejection:
-    return Rejection(
-        gpu=deployment.gpu.key,
-        layout=layout(deployment),
-        offers=offers,
-        kind=refusal.kind,
-        reason=refusal.reason,
-    )
-
-
-def _refused_offer(offer: Offer, refusal: Refusal) -> Rejection:
-    return Rejection(
-        gpu=offer.gpu,
-        provider=offer.provider,
-        region=offer.region,
-        instance=offer.instance,
-        kind=refusal.kind,
-        reason=refusal.reason,
-    )
+    return Rejection(gpu=deployment.gpu.key, layout=layout(deployment), offers=offers, **refusal._asdict())

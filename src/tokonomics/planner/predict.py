@@ -10,7 +10,7 @@ from tokonomics.physics.memory import check_context, max_sequences, require_fit
 from tokonomics.physics.origins import speed_badge
 from tokonomics.physics.steptime import StepParts, step_model
 from tokonomics.serving.steady import alone_s
-from tokonomics.types import Badge, Noun
+from tokonomics.types import Badge, Noun, copied
 
 
 class Prediction(Noun):
@@ -81,13 +81,10 @@ def predict(deployment: Deployment, batch: int, context: int) -> Prediction:
         model=deployment.model.key,
         deployment=str(deployment),
         gpu=deployment.gpu.key,
-        gpus=deployment.gpus,
-        tp=deployment.tp,
-        pp=deployment.pp,
-        ep=deployment.ep,
+        engine=deployment.engine.key,
+        **copied(deployment, "gpus", "tp", "pp", "ep"),
         weights=deployment.weights.value,
         kv=deployment.kv.value,
-        engine=deployment.engine.key,
         batch=batch,
         context=context,
         decode_step_s=step,
@@ -107,23 +104,16 @@ def batch_curve(
     check_context(deployment.model, context)
     require_fit(deployment, context)
     largest = max_sequences(deployment, context)
-    doubling = [1 << power for power in range(largest.bit_length())]
-    batches = np.unique([*doubling, largest])
+    batches = np.unique([*(1 << power for power in range(largest.bit_length())), largest])
     steps_s = step_model(deployment).decode(batches, context)
     alone = 1 / float(steps_s[0])
     points = []
     for batch, step_s in zip(batches.tolist(), steps_s.tolist(), strict=True):
-        made = batch / step_s
-        price = cost(usd_per_hour, made, 1.0, deployment.gpus).usd_per_mtok if usd_per_hour else None
-        points.append(
-            CurvePoint(
-                batch=batch,
-                tpot_s=step_s,
-                tokens_per_s=made,
-                usd_per_mtok=price,
-                share_of_linear=made / (batch * alone),
-            )
-        )
+        speed = batch / step_s
+        price = cost(usd_per_hour, speed, 1.0, deployment.gpus).usd_per_mtok if usd_per_hour else None
+        left = speed / (batch * alone)
+        point = CurvePoint(batch=batch, tpot_s=step_s, tokens_per_s=speed, usd_per_mtok=price, share_of_linear=left)
+        points.append(point)
     return BatchCurve(
         model=deployment.model.name,
         deployment=str(deployment),

@@ -1,6 +1,6 @@
 """The choice that is least wrong when demand is not known: low, middle and high traffic, one kind of hardware for all.
 
-The number of replicas follows the demand; deployment, machine and terms do not. In each case a choice is dearer than
+The number of replicas follows the demand; deployment, machine and terms do not. In each case a choice costs more than
 the best one for that case by its regret; the least regret is the choice whose largest is smallest (Savage, "The theory
 of statistical decision", 1951), among those that meet the SLOs in every case. Looked at is everything that the plan
 of any case sized, on the cheapest machine of each size; what cannot come among the best so far is not simulated.
@@ -15,14 +15,13 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import Refusal, is_faithful, why_not
-from tokonomics.planner.machines import Hosts, Machine, machines_for
+from tokonomics.planner.candidates import Hosts, Machine, Refusal, is_faithful, machines_for, why_not
 from tokonomics.planner.plan import Study, layout
 from tokonomics.planner.screen import screen
 from tokonomics.planner.search import Kind, Placed, kind_of
-from tokonomics.planner.what_if import resize, usd_per_month
+from tokonomics.planner.what_if import resize
 from tokonomics.traffic.workload import Workload
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 
 
 class InCase(Noun):
@@ -78,12 +77,15 @@ def least_regret(studies: Sequence[Study], rows: int = 10) -> Regret | None:
     if not all(bests):
         return None
     bills = _Bills(studies, tuple(best.usd_per_month for best in bests if best))
-    candidates = _candidates(studies)
+    named: dict[str, Hosts] = {}
+    for sized in (sized for study in studies for sized in study.search.sized):
+        named.setdefault(sized.screened.name, sized.screened.hosts)
+    candidates = list(named.values())
     hopes = sorted((bills.hope(hosts), place) for place, hosts in enumerate(candidates))
     found: dict[Kind, RegretChoice] = {}
     not_everywhere = 0
     for hope, place in hopes:
-        enough = sorted(each.largest_regret for each in found.values())[:rows]
+        enough = sorted(choice.largest_regret for choice in found.values())[:rows]
         if math.isinf(hope):
             not_everywhere += 1
         elif len(enough) < rows or hope <= enough[-1]:
@@ -106,15 +108,6 @@ def _key(choice: RegretChoice) -> tuple[float, float, int, int]:
     return round(choice.largest_regret, 9), round(total, 9), -choice.weights.bits, choice.layout.count("KV")
 
 
-def _candidates(studies: Sequence[Study]) -> list[Hosts]:
-    """Every deployment that some plan sized, once."""
-    found: dict[str, Hosts] = {}
-    for study in studies:
-        for sized in study.search.sized:
-            found.setdefault(sized.screened.name, sized.screened.hosts)
-    return list(found.values())
-
-
 @dataclass
 class _Bills:
     """What choices cost in each case, sized when asked for."""
@@ -125,8 +118,7 @@ class _Bills:
 
     def __post_init__(self) -> None:
         for case, study in enumerate(self.studies):
-            for each in study.search.sized:
-                self.sized[case, each.deployment] = each
+            self.sized |= {(case, sized.deployment): sized for sized in study.search.sized}
 
     def hope(self, hosts: Hosts) -> float:
         """The smallest regret that the closed form lets it have; infinite where it cannot serve some case."""
@@ -135,12 +127,11 @@ class _Bills:
             question = study.question
             if why_not(hosts.deployment, question.load.longest):
                 return math.inf
-            each = screen(hosts.deployment, hosts, question.load, question.slos)
-            if isinstance(each, Refusal):
+            screened = screen(hosts.deployment, hosts, question.load, question.slos)
+            if isinstance(screened, Refusal):
                 return math.inf
-            machines = hosts.cheapest_of_each_size
-            replicas = each.fewest + question.limits.spare
-            least = min(usd_per_month(hosts.deployment, machine, replicas) for machine in machines)
+            replicas, machines = screened.fewest + question.limits.spare, hosts.cheapest_of_each_size
+            least = min(machine.usd_per_month_of(hosts.deployment, replicas) for machine in machines)
             worst = max(worst, least / best - 1)
         return worst
 
@@ -152,8 +143,8 @@ class _Bills:
             if sized is None:
                 return None
             counts.append(sized.replicas + study.question.limits.spare)
-        made = [self._on(hosts, machine, counts) for machine in hosts.cheapest_of_each_size]
-        return min((each for each in made if each), key=_key, default=None)
+        choices = (self._on(hosts, machine, counts) for machine in hosts.cheapest_of_each_size)
+        return min(filter(None, choices), key=_key, default=None)
 
     def _sized(self, case: int, hosts: Hosts) -> Placed | None:
         key = case, hosts.deployment
@@ -166,7 +157,7 @@ class _Bills:
         deployment, offer = hosts.deployment, machine.offer
         if machines_for(deployment, offer, max(counts)) * offer.gpus > (hosts.max_gpus or math.inf):
             return None
-        dollars = [usd_per_month(deployment, machine, count) for count in counts]
+        dollars = [machine.usd_per_month_of(deployment, count) for count in counts]
         cases = tuple(
             # The best is the lowest by the search; a cent of rounding must not make a negative regret.
             InCase(replicas=count, usd_per_month=usd, regret=max(0.0, usd / best - 1))
@@ -177,9 +168,7 @@ class _Bills:
             layout=layout(deployment),
             weights=deployment.weights,
             engine=deployment.engine.key,
-            provider=offer.provider,
-            region=offer.region,
-            instance=offer.instance,
+            **copied(offer, "provider", "region", "instance"),
             terms=machine.terms,
             below_checkpoint=not is_faithful(deployment),
             cases=cases,

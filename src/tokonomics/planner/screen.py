@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 
 import numpy as np
 
@@ -16,9 +17,8 @@ from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import sequence_bytes
 from tokonomics.physics.steptime import StepModel
-from tokonomics.planner.candidates import Reason, Refusal, is_faithful
+from tokonomics.planner.candidates import Hosts, Reason, Refusal
 from tokonomics.planner.load import Floats, Load
-from tokonomics.planner.machines import Hosts
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, seconds
@@ -44,45 +44,26 @@ class Screened:
     @property
     def name(self) -> str:
         """Tells it from every other candidate of a plan."""
-        each = self.deployment
-        return f"{each} {each.engine.key} kv={each.kv}"
-
-    @property
-    def is_faithful(self) -> bool:
-        return is_faithful(self.deployment)
+        return f"{self.deployment} {self.deployment.engine.key} kv={self.deployment.kv}"
 
     def steady(self, rate: float) -> Steady:
         return self.curve.at_rate(min(rate, self.capacity.rate), self.capacity)
 
 
-@dataclass(frozen=True)
-class Floor:
-    """The fastest a deployment can be: a lone request, by SLO."""
-
-    slo: Slo
-    seconds: float
-
-
 def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: Sequence[Slo]) -> Screened | Refusal:
     """How one replica serves this load at best, or why it cannot."""
-    workload = load.workload
     curve = curve_for(deployment, load)
-    missed = [floor for floor in floors(curve.steps, load, slos) if floor.seconds > floor.slo.seconds]
-    if missed:
-        worst = max(missed, key=lambda each: each.seconds / each.slo.seconds)
-        late = percent(worst.seconds / worst.slo.seconds - 1)
-        name = describe(worst.slo)
-        return Refusal(
-            Reason.too_slow, f"misses {name} by {late} even for a lone request: {seconds(worst.seconds)} at best"
-        )
+    late = [(alone_s / slo.seconds, alone_s, slo) for slo, alone_s in floors(curve.steps, load, slos).items()]
+    times, alone_s, worst = max(late, key=itemgetter(0), default=(0.0, 0.0, None))
+    if worst and times > 1:
+        by = f"{describe(worst)} by {percent(times - 1)}"
+        return Refusal(Reason.too_slow, f"misses {by} even for a lone request: {seconds(alone_s)} at best")
     try:
         capacity = curve.capacity(tpot_limit(slos))
     except MissesSlo as miss:
-        late = percent(miss.tpot_s / miss.objective_s - 1)
-        return Refusal(
-            Reason.too_slow, f"misses TPOT by {late} even for a single request: {seconds(miss.tpot_s)} at best"
-        )
-    fewest = max(1, math.ceil(workload.rate / (capacity.rate * LEEWAY) - 1e-9))
+        by = f"TPOT by {percent(miss.tpot_s / miss.objective_s - 1)}"
+        return Refusal(Reason.too_slow, f"misses {by} even for a single request: {seconds(miss.tpot_s)} at best")
+    fewest = max(1, math.ceil(load.workload.rate / (capacity.rate * LEEWAY) - 1e-9))
     return Screened(deployment=deployment, hosts=hosts, curve=curve, capacity=capacity, fewest=fewest)
 
 
@@ -92,8 +73,7 @@ def fewest_by_arithmetic(deployment: Deployment, load: Load) -> int:
     A token takes two FLOPs a weight; a token of an answer reads the KV cache before it, half of the answer included.
     """
     model, gpu, workload = deployment.model, deployment.gpu, load.workload
-    parts = model.parts
-    written = max(0.0, workload.output_tokens - 1)
+    parts, written = model.parts, max(0.0, workload.output_tokens - 1)
     flops = 2.0 * (parts.mixers + parts.dense_mlps + parts.active_experts) * (load.computed_mean + written)
     # Half of the last answer's token pairs are not read: the first token reads the prompt alone.
     held = max(1, math.floor(load.context_mean - load.workload.output_tokens / 2))
@@ -126,14 +106,14 @@ def tpot_limit(slos: Sequence[Slo]) -> float | None:
     return min(bounds, default=None)
 
 
-def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> list[Floor]:
-    """Each SLO with what lone requests on an idle replica cannot go below.
+def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> dict[Slo, float]:
+    """Seconds, by SLO, that lone requests on an idle replica cannot go below.
 
     A percentile of the latency is that of the length behind it, as a longer prompt never takes less. Of a whole answer,
     the shortest prompt and the percentile of the answer's own length.
     """
     if not slos:
-        return []
+        return {}
     computed, inputs, outputs = load.sorted_lengths
     if not steps.deployment.engine.reuses_prefixes:
         computed = inputs
@@ -153,7 +133,7 @@ def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> list[Floor]:
         answer = float(outputs.mean() if slo.statistic == "mean" else _at(outputs, slo.statistic)[0])
         return shortest[0] + (answer - 1) * shortest[1] + outside_s
 
-    return [Floor(each, floor(each)) for each in slos]
+    return {slo: floor(slo) for slo in slos}
 
 
 def _at(in_order: Floats, statistic: str) -> Floats:

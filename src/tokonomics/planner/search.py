@@ -1,7 +1,7 @@
 """Best first: the candidate whose bill could be lowest is looked at next, each time a little closer.
 
 A candidate enters with the bill of the replicas that arithmetic alone demands, comes back with the closed form's, and
-is then sized. What is left when its bound passes the runner-up's bill is dearer, however well it serves; what is sized
+is then sized. What is left when its bound passes the runner-up's bill costs more, however well it serves; what is sized
 within that bill needs one simulation if the replicas its price allows miss an SLO. So the pick and the runner-up
 are those that simulating everything would give.
 """
@@ -10,22 +10,22 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import Reason, Refusal, is_faithful
+from tokonomics.planner.candidates import Hosts, Reason, Refusal, is_faithful
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import Hosts
 from tokonomics.planner.screen import Screened, describe, fewest_by_arithmetic, screen
-from tokonomics.planner.trials import FleetTrial, Progress, Sized, Trials
+from tokonomics.planner.setup import Say, silent
+from tokonomics.planner.trials import Sized, Trials
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, seconds
 
 CLOSED_FORM_UTILIZATION = 0.7
-"""The planning utilisation of the document this product starts from, where bursts are not simulated."""
+"""Assumed where bursts are not simulated: room for them, as planners commonly leave."""
 _LEADERS = 10
 """Kinds of hardware that are sized whether or not they can win: the rows that a table shows."""
 _WITHIN_REASON = 10.0
@@ -36,11 +36,18 @@ Kind = tuple[str, int, Precision]
 Prospect = TypeVar("Prospect")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Placed(Sized):
-    """A sized candidate of a plan, with its closed form and the machines it may stand on."""
+@dataclass(frozen=True)
+class Placed:
+    """A candidate of a plan on the replicas that it takes, spare ones left out."""
 
     screened: Screened
+    replicas: int
+    trial: Sized | None = None
+    """None: by the closed form."""
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.screened.deployment
 
 
 def best_first(
@@ -59,13 +66,11 @@ def best_first(
 class Search:
     """Sizes the candidates that could win, and says why the others cannot."""
 
-    load: Load
-    slos: Sequence[Slo]
     trials: Trials
     simulate: bool = True
     max_utilization: float | None = None
     spare: int = 0
-    progress: Progress | None = None
+    progress: Say = silent
     sized: list[Placed] = field(default_factory=list)
     screened: list[Screened] = field(default_factory=list)
     refused: list[tuple[Deployment, Refusal]] = field(default_factory=list)
@@ -76,8 +81,15 @@ class Search:
     _left: Counter[str] = field(default_factory=Counter)
     """Candidates by GPU that are still to be looked at."""
 
+    @property
+    def load(self) -> Load:
+        return self.trials.load
+
+    @property
+    def slos(self) -> tuple[Slo, ...]:
+        return self.trials.slos
+
     def run(self, prospects: Iterable[Hosts]) -> None:
-        """Look at every candidate that may matter."""
         entered: list[tuple[float, Hosts | Screened]] = []
         for hosts in prospects:
             entered.append((self._usd(hosts, fewest_by_arithmetic(hosts.deployment, self.load)), hosts))
@@ -94,7 +106,7 @@ class Search:
                 return self._usd(prospect, self._at_least(found)), found
             self.refused.append((deployment, found))
         elif isinstance(prospect, Hosts):
-            self._refuse_as_dearer(deployment, bound)
+            self._refuse_as_expensive(deployment, bound)
         self._left[deployment.gpu.key] -= 1
         if isinstance(prospect, Screened):
             self._size_if_it_matters(prospect, bound)
@@ -104,7 +116,7 @@ class Search:
         return hosts.usd_per_hour(replicas + self.spare)
 
     def _at_least(self, candidate: Screened) -> int:
-        """Replicas that it cannot do with fewer of, by the closed form or by the user's wish."""
+        """Fewer replicas will not do, by the closed form or by the user's wish."""
         return max(candidate.fewest, self._wished(candidate))
 
     def _wished(self, candidate: Screened) -> int:
@@ -137,17 +149,17 @@ class Search:
     def _refuse(self, deployment: Deployment, kind: Reason, reason: str) -> None:
         self.refused.append((deployment, Refusal(kind, reason)))
 
-    def _refuse_as_dearer(self, deployment: Deployment, bound: float) -> None:
+    def _refuse_as_expensive(self, deployment: Deployment, bound: float) -> None:
         if math.isinf(bound):
             self._refuse(deployment, Reason.too_many_gpus, "takes more GPUs than allowed")
         else:
             above = percent(bound / min(self._bills.values()) - 1)
-            self._refuse(deployment, Reason.dearer, f"dearer by {above} at least")
+            self._refuse(deployment, Reason.more_expensive, f"at least {above} more expensive")
 
     def _size_if_it_matters(self, candidate: Screened, bound: float) -> None:
         deployment, least, most = candidate.deployment, self._at_least(candidate), MOST_REPLICAS
         if not self._matters(deployment, bound):
-            self._refuse_as_dearer(deployment, bound)
+            self._refuse_as_expensive(deployment, bound)
         elif not self.simulate:
             self._plan_for_share(candidate)
         elif least > most:
@@ -164,13 +176,12 @@ class Search:
     def _size(self, candidate: Screened, most: int, is_leader: bool) -> None:
         """Size it if ``most`` replicas hold; a bill above the threshold is not worth more simulations."""
         deployment = candidate.deployment
-        if self.progress:
-            self.progress(str(deployment))
+        self.progress(str(deployment))
         if not is_leader and most < MOST_REPLICAS:
             trial = self.trials.on(candidate, most)
             if not trial.holds:
-                reason = f"dearer: on the {plural(most, 'replica')} that could compete, {trial.breaks}"
-                self._refuse(deployment, Reason.dearer, reason)
+                reason = f"more expensive: on the {plural(most, 'replica')} that could compete, {trial.breaks}"
+                self._refuse(deployment, Reason.more_expensive, reason)
                 return
         trial = self.trials.fewest(candidate, most, self._wished(candidate))
         if not trial.holds:
@@ -194,17 +205,14 @@ class Search:
         else:
             self._keep(candidate, replicas)
 
-    def _keep(self, candidate: Screened, replicas: int, trial: FleetTrial | None = None) -> None:
+    def _keep(self, candidate: Screened, replicas: int, trial: Sized | None = None) -> None:
         deployment = candidate.deployment
         self._kinds.add(kind_of(deployment))
         usd, gpu = self._usd(candidate.hosts, replicas), deployment.gpu.key
         self._bills[gpu] = min(self._bills.get(gpu, math.inf), usd)
-        if candidate.is_faithful:
+        if is_faithful(deployment):
             self._published = min(self._published, usd)
-        placed = Placed(screened=candidate, deployment=deployment, replicas=replicas, outcome=None)
-        if trial:
-            placed = replace(placed, outcome=trial.outcome, router=trial.router, max_sequences=trial.max_sequences)
-        self.sized.append(placed)
+        self.sized.append(Placed(candidate, replicas, trial))
 
 
 def kind_of(deployment: Deployment) -> Kind:

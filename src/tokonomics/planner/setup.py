@@ -1,8 +1,7 @@
 """Everything that decides a bill, as one value: what a lever changes, and what two bills differ by.
 
-A setup is served by the simulator on as few replicas as meet its SLOs (``sizing``), those stand on whole machines
-bought on the terms it allows (``purchase``), and that is its bill (``bills``). Equal setups have equal bills, however
-they came about.
+A setup is served by the simulator on as few replicas as meet its SLOs (``sizing``); those stand on whole machines
+bought on the terms it allows, and that is its bill (``bills``). Equal setups have equal bills, however they came about.
 """
 
 from collections.abc import Callable
@@ -18,8 +17,14 @@ from tokonomics.serving.fleet import Router
 from tokonomics.traffic.slo import Slo
 
 Made = TypeVar("Made")
+Say = Callable[[str], None]
+"""Told what is being done."""
 HOST_MEMORY = "host"
 """The wish for KV in what the bought machine's memory has left; how much that is, its bill says."""
+
+
+def silent(what: str) -> None:
+    """Tells nobody."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Setup:
     """Memories for KV behind the GPU's, as wished for: ``dram=200,ssd=2000@0``, or ``HOST_MEMORY``. Size and speed
     follow from the hardware when it is served and billed, so that they follow it when it changes."""
     disaggregated: bool = False
-    """Prompts and answers on replicas of their own."""
+    """Prefill and decode on replicas of their own."""
     autoscale: bool = False
     """Replicas come and go with the requests outstanding."""
     commit: bool = False
@@ -74,16 +79,16 @@ class Memo:
     _made: dict[object, tuple[Load, Any]] = field(default_factory=dict)
 
     def once(self, key: object, load: Load, make: Callable[[], Made]) -> Made:
-        """What is made under a key, now or before. The load is kept with it: keys name it by its place in memory."""
+        """What ``make`` returned for this key. The load is held with it: keys name it by its place in memory."""
         if key not in self._made:
             self._made[key] = load, make()
-        made: Made = self._made[key][1]
-        return made
+        found: Made = self._made[key][1]
+        return found
 
 
 @dataclass(frozen=True)
 class NotServed:
-    """Why a setup cannot meet its SLOs, or cannot be bought."""
+    """Why a setup cannot meet its SLOs or be bought, or why a lever has nothing to move."""
 
     reason: str
     fix: str | None = None

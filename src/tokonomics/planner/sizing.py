@@ -1,4 +1,4 @@
-"""The replicas that a setup takes: a fixed fleet, prompts and answers apart, or replicas that come and go.
+"""The replicas that a setup takes: a fixed fleet, disaggregated prefill/decode, or replicas that come and go.
 
 Every setup is first sized as a fixed fleet (``trials``). Of a disaggregated one, prompts get the share of the
 replicas that they took of the working time, give or take one. An autoscaled one is tried with a few rules on how many
@@ -20,7 +20,6 @@ from tokonomics.planner.fleet_offers import startup_seconds
 from tokonomics.planner.load import Load
 from tokonomics.planner.setup import Memo, NotServed, Setup
 from tokonomics.planner.trials import (
-    FleetTrial,
     Sized,
     better,
     fewest_replicas,
@@ -46,23 +45,22 @@ def size(setup: Setup, memo: Memo | None = None) -> Sized | NotServed:
 
     Setups that differ in how replicas come and go share the fleet they start from.
     """
-    refusal = why_not(setup.deployment, setup.load.longest)
-    if refusal:
+    if refusal := why_not(setup.deployment, setup.load.longest):
         return NotServed(refusal.reason, _what_fits(setup) if refusal.kind is Reason.does_not_fit else None)
 
-    def fixed_fleet() -> FleetTrial | NotServed:
+    def fixed_fleet() -> Sized | NotServed:
         return fewest_replicas(setup, lambda count: better(setup, count))
 
     try:
-        fixed = (memo or Memo()).once(("fixed", setup.as_fixed_fleet), setup.load, fixed_fleet)
-        if isinstance(fixed, NotServed):
-            return fixed
-        routed = replace(setup, router=fixed.router)
-        if setup.disaggregated:
-            return _sized(routed, _disaggregated(routed, fixed))
-        return _autoscaled(routed, fixed) if setup.autoscale else _sized(routed, fixed)
+        found = (memo or Memo()).once(("fixed", setup.as_fixed_fleet), setup.load, fixed_fleet)
+        if isinstance(found, Sized) and (setup.disaggregated or setup.autoscale):
+            routed = replace(setup, router=found.router)
+            found = _disaggregated(routed, found) if setup.disaggregated else _autoscaled(routed, found)
     except TokonomicsError as error:
         return NotServed(error.what, error.fix)
+    if isinstance(found, NotServed):
+        return found
+    return replace(found, max_sequences=found.max_sequences or setup.max_sequences, simulation=None)
 
 
 def _what_fits(setup: Setup) -> str:
@@ -84,30 +82,17 @@ def _what_fits(setup: Setup) -> str:
     return f"Give {option('gpu', found[0])} {option('tp', found[1])}, or fewer bits ({option('weights')})."
 
 
-def _sized(setup: Setup, trial: FleetTrial | NotServed) -> Sized | NotServed:
-    if isinstance(trial, NotServed):
-        return trial
-    return Sized(
-        deployment=setup.deployment,
-        replicas=trial.replicas,
-        outcome=trial.outcome,
-        router=trial.router,
-        max_sequences=trial.max_sequences or setup.max_sequences,
-        prefill_replicas=trial.prefill_replicas,
-    )
+# --- disaggregated prefill/decode -----------------------------------------------------------------------------------
 
 
-# --- prompts and answers apart --------------------------------------------------------------------------------------
-
-
-def _disaggregated(setup: Setup, together: FleetTrial) -> FleetTrial | NotServed:
+def _disaggregated(setup: Setup, together: Sized) -> Sized | NotServed:
     if setup.load.share < 1:
         return NotServed("only a slice of this traffic is simulated, and prompts cannot be sent on between slices")
     share = prefill_share(together.outcome, otherwise=0.5)
     # Together it may hold only with fewer sequences at a time: what answers need then, they may need apart.
     limits = dict.fromkeys((None, together.max_sequences))
 
-    def best(count: int) -> FleetTrial:
+    def best(count: int) -> Sized:
         ways = product(limits, _splits(count, share))
         return first_that_holds(try_fixed(setup, count, limit, prefill_replicas=prompts) for limit, prompts in ways)
 
@@ -123,24 +108,21 @@ def _splits(replicas: int, share: float) -> Sequence[int]:
 # --- replicas that come and go --------------------------------------------------------------------------------------
 
 
-def _autoscaled(setup: Setup, fixed: FleetTrial) -> Sized | NotServed:
+def _autoscaled(setup: Setup, fixed: Sized) -> Sized | NotServed:
     if setup.load.share < 1:
         return NotServed("only a slice of this traffic is simulated: an autoscaler would see the wrong number")
-    broken = ""
+    broken: str | None = None
     for share in _TARGETS:
-        # A rule that misses an SLO with one replica that always stays breaks it without.
+        # A rule that misses an SLO with one replica that always stays misses it without.
         staying = _scaled(setup, fixed, share, 1)
-        if isinstance(staying, str):
-            broken = staying
-            continue
-        leaving = _scaled(setup, fixed, share, 0)
-        ways = [way for way in (leaving, staying) if isinstance(way, Sized)]
-        return min(ways, key=lambda way: way.mean_replicas)
+        if staying.holds:
+            leaving = _scaled(setup, fixed, share, 0)
+            return min((way for way in (leaving, staying) if way.holds), key=lambda way: way.mean_replicas)
+        broken = staying.breaks
     return NotServed(f"no rule tried meets the SLOs through cold starts: {broken}")
 
 
-def _scaled(setup: Setup, fixed: FleetTrial, share: float, fewest: int) -> Sized | str:
-    """Under one rule; or what breaks."""
+def _scaled(setup: Setup, fixed: Sized, share: float, fewest: int) -> Sized:
     assert fixed.simulation is not None
     fullest = _outstanding(fixed.simulation) / fixed.replicas
     rule = Autoscale(
@@ -151,14 +133,12 @@ def _scaled(setup: Setup, fixed: FleetTrial, share: float, fewest: int) -> Sized
     )
     made = serve(setup, 1, autoscale=rule, max_sequences=fixed.max_sequences)
     summed = outcome(made, setup.slos)
-    if breaks := what_breaks(made, summed):
-        return breaks
     return Sized(
-        deployment=setup.deployment,
         replicas=summed.peak_replicas,
-        outcome=summed,
+        max_sequences=fixed.max_sequences,
         router=fixed.router,
-        max_sequences=fixed.max_sequences or setup.max_sequences,
+        breaks=what_breaks(made, summed),
+        outcome=summed,
         by_time=made.history,
         span_s=made.end_s,
     )
@@ -166,10 +146,8 @@ def _scaled(setup: Setup, fixed: FleetTrial, share: float, fewest: int) -> Sized
 
 def _outstanding(simulation: Simulation) -> float:
     """Requests that have arrived and not finished, in the fullest hundredth of the time."""
-    arrives, ends = (
-        simulation.trace.arrival_s,
-        np.sort(simulation.served.finish_s[~np.isnan(simulation.served.finish_s)]),
-    )
+    arrives, finish_s = simulation.trace.arrival_s, simulation.served.finish_s
+    ends = np.sort(finish_s[~np.isnan(finish_s)])
     moments = np.linspace(0, float(arrives[-1]), 2000)
     there = np.searchsorted(arrives, moments, side="right") - np.searchsorted(ends, moments, side="right")
     return max(1.0, float(np.percentile(there, 99)))

@@ -21,14 +21,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.load import Load
 from tokonomics.planner.screen import Screened, curve_for, tpot_limit
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.serving.capacity import (
-    BEHIND,
-    MOST_REPLICAS,
-    apart_in_time,
-    fewest_that_hold,
-    halved,
-    what_breaks,
-)
+from tokonomics.serving.capacity import BEHIND, MOST_REPLICAS, apart_in_time, fewest_that_hold, halved, what_breaks
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
@@ -53,45 +46,29 @@ behind for keeping up (``serving.capacity``), and a month of that is a day."""
 _FASTER = f"Loosen {option('slo')}, or name more or faster GPUs ({option('tp')}, {option('gpu')})."
 
 Floats = NDArray[np.float64]
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class FleetTrial:
-    """One simulation of a setup on a number of replicas."""
-
-    replicas: int
-    """Those for prompts included."""
-    prefill_replicas: int
-    max_sequences: int | None
-    """At a time, where fewer than the engine's own limit."""
-    router: Router
-    breaks: str | None
-    """What gives way; None when it holds."""
-    outcome: Outcome
-    simulation: Simulation | None
-
-    @property
-    def holds(self) -> bool:
-        return self.breaks is None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sized:
-    """A deployment on the replicas that meet the SLOs, and how requests fare on them."""
+    """A setup on a number of replicas, simulated: whether it meets its SLOs, and how requests fare."""
 
-    deployment: Deployment
     replicas: int
     """At the most, those for prompts included; without spare ones."""
-    outcome: Outcome | None
-    """None: by the closed form."""
-    router: Router = Router.round_robin
-    max_sequences: int | None = None
-    """Where it is not the engine's own limit."""
     prefill_replicas: int = 0
+    max_sequences: int | None = None
+    """At a time, where it is not the engine's own limit."""
+    router: Router
+    breaks: str | None = None
+    """What gives way; None when it holds."""
+    outcome: Outcome
+    simulation: Simulation | None = None
     by_time: Floats | None = None
     """Rows of time and replicas from then on; None where they are always as many."""
     span_s: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        return self.breaks is None
 
     @property
     def mean_replicas(self) -> float:
@@ -116,15 +93,14 @@ def cached_share(served: Outcome) -> float:
     return served.cached_tokens / served.input_tokens if served.input_tokens else 0.0
 
 
-def first_that_holds(trials: Iterable[FleetTrial]) -> FleetTrial:
+def first_that_holds(trials: Iterable[Sized]) -> Sized:
     """The first that holds; the first of all where none does."""
-    first: FleetTrial | None = None
+    tried: list[Sized] = []
     for trial in trials:
+        tried.append(trial)
         if trial.holds:
             return trial
-        first = first or trial
-    assert first is not None
-    return first
+    return tried[0]
 
 
 def serve(
@@ -137,9 +113,8 @@ def serve(
     load: Load | None = None,
 ) -> Simulation:
     """Simulate a setup on so many replicas."""
-    fleet = FleetSettings(
-        replicas=replicas, prefill_replicas=prefill_replicas, router=_routers(setup)[0], autoscale=autoscale
-    )
+    router = _routers(setup)[0]
+    fleet = FleetSettings(replicas=replicas, prefill_replicas=prefill_replicas, router=router, autoscale=autoscale)
     trace, limit = (load or setup.load).trace, max_sequences or setup.max_sequences
     return serve_with(setup.deployment, trace, fleet, setup.memories(), setup.prefix_cache, limit)[0]
 
@@ -161,12 +136,13 @@ def serve_with(
     return run(fetches=fetches), hits
 
 
-def try_fixed(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> FleetTrial:
+def try_fixed(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0) -> Sized:
+    """So many replicas, always: simulated on the busiest part where that settles it, else on all traffic."""
     hopeless = _hopeless(setup, replicas, max_sequences, prefill_replicas)
     return hopeless or _whole(setup, replicas, max_sequences, prefill_replicas)
 
 
-def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int) -> FleetTrial | None:
+def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int) -> Sized | None:
     """The busiest part alone, where in it more requests are late than the SLO allows of all of them.
 
     It begins with idle replicas, which the whole does not, so it is late no more often. With a prefix cache it begins
@@ -200,7 +176,7 @@ def _busiest(setup: Setup) -> Load:
 
 def _whole(
     setup: Setup, replicas: int, max_sequences: int | None, prefill_replicas: int = 0, faster: float = 1.0
-) -> FleetTrial:
+) -> Sized:
     if prefill_replicas:
         made = serve(setup, replicas - prefill_replicas, prefill_replicas=prefill_replicas, max_sequences=max_sequences)
     else:
@@ -210,8 +186,15 @@ def _whole(
         trace = trace.faster(faster) if faster != 1 else trace
         made = serve(setup, served_by, max_sequences=max_sequences, load=replace(setup.load, trace=trace))
     summed = outcome(made, setup.slos)
-    breaks = what_breaks(made, summed)
-    return FleetTrial(replicas, prefill_replicas, max_sequences, _routers(setup)[0], breaks, summed, made)
+    return Sized(
+        replicas=replicas,
+        prefill_replicas=prefill_replicas,
+        max_sequences=max_sequences,
+        router=_routers(setup)[0],
+        breaks=what_breaks(made, summed),
+        outcome=summed,
+        simulation=made,
+    )
 
 
 def _routers(setup: Setup) -> tuple[Router, ...]:
@@ -222,10 +205,10 @@ def _routers(setup: Setup) -> tuple[Router, ...]:
     return both[::-1] if setup.max_sequences == 1 else both
 
 
-def better(setup: Setup, replicas: int) -> FleetTrial:
+def better(setup: Setup, replicas: int) -> Sized:
     """The first router with which it holds; what the first of them breaks, where none does."""
 
-    def trials() -> Iterator[FleetTrial]:
+    def trials() -> Iterator[Sized]:
         for router in _routers(setup)[: 1 if replicas == 1 else None]:
             trial = _limited(replace(setup, router=router), replicas)
             yield trial
@@ -236,7 +219,7 @@ def better(setup: Setup, replicas: int) -> FleetTrial:
     return first_that_holds(trials())
 
 
-def _limited(setup: Setup, replicas: int) -> FleetTrial:
+def _limited(setup: Setup, replicas: int) -> Sized:
     """With the engine's limit on sequences, or, where tokens are late, with the closed form's."""
     first = try_fixed(setup, replicas, None)
     if not _tokens_are_late(first) or setup.max_sequences is not None:
@@ -251,12 +234,12 @@ def _limited(setup: Setup, replicas: int) -> FleetTrial:
     return second if second.holds else first
 
 
-def _tokens_are_late(trial: FleetTrial) -> bool:
+def _tokens_are_late(trial: Sized) -> bool:
     slo = trial.outcome.slo
     return not trial.holds and any(not kept.kept and kept.slo.startswith(Latency.tpot) for kept in slo)
 
 
-def fewest_replicas(setup: Setup, tried: Callable[[int], FleetTrial], start: int = 1) -> FleetTrial | NotServed:
+def fewest_replicas(setup: Setup, tried: Callable[[int], Sized], start: int = 1) -> Sized | NotServed:
     """The fewest that hold, from the closed form's guess up or down; behind a prefix-aware router, which spreads what
     is cached, a few smaller numbers are tried as well."""
     # Of a slice, no fewer than one replica can be simulated.
@@ -316,17 +299,17 @@ class Trials:
     slos: tuple[Slo, ...]
     router: Router | None = None
     """None: round robin, then the least outstanding requests, and first of all prefix-aware where prompts share."""
-    made: dict[tuple[str, int], FleetTrial] = field(default_factory=dict)
+    made: dict[tuple[str, int], Sized] = field(default_factory=dict)
     count: int = 0
 
-    def on(self, candidate: Screened, replicas: int) -> FleetTrial:
+    def on(self, candidate: Screened, replicas: int) -> Sized:
         """The load on so many replicas: the first settings that hold, or what the first of them break."""
         key = (candidate.name, replicas)
         if key not in self.made:
             self.made[key] = first_that_holds(self._settings(candidate, replicas))
         return self.made[key]
 
-    def fewest(self, candidate: Screened, most: int = MOST_REPLICAS, at_least: int = 1) -> FleetTrial:
+    def fewest(self, candidate: Screened, most: int = MOST_REPLICAS, at_least: int = 1) -> Sized:
         """The fewest replicas that hold; or what breaks on ``most``, or for requests that are alone on a replica."""
         # The bound is one for the closed form; whoever does better than it is not held to it.
         start = max(candidate.fewest, at_least)
@@ -341,7 +324,7 @@ class Trials:
         alone = self.made.get((candidate.name, 0))
         return alone if found is None and alone and not alone.holds else self.on(candidate, found or most)
 
-    def _alone(self, candidate: Screened) -> FleetTrial:
+    def _alone(self, candidate: Screened) -> Sized:
         """The first requests, so far apart that none meets another: what no number of replicas can better."""
         key = (candidate.name, 0)
         if key not in self.made:
@@ -350,7 +333,7 @@ class Trials:
             self.made[key] = self._serve(candidate.deployment, apart, 1, None, Router.round_robin)
         return self.made[key]
 
-    def _settings(self, candidate: Screened, replicas: int) -> Iterator[FleetTrial]:
+    def _settings(self, candidate: Screened, replicas: int) -> Iterator[Sized]:
         batch = candidate.capacity.batch
         for router in self._routers(replicas):
             for limit in (None, batch):
@@ -372,7 +355,7 @@ class Trials:
 
     def _serve(
         self, deployment: Deployment, load: Load, replicas: int, max_sequences: int | None, router: Router
-    ) -> FleetTrial:
+    ) -> Sized:
         # Served, not bought: offers and the day of their prices do not matter.
         setup = Setup(deployment, load, (), date.min, self.slos, router=router)
         self.count += 1

@@ -3,29 +3,40 @@
 The candidate is sized anew as the plan sized it. A fleet that is ``k`` times slower serves a trace exactly as the
 unchanged one serves it replayed ``k`` times faster, with every duration divided by ``k``: so a doubt about the speed is
 a change of traffic and SLOs, and the simulator needs no second set of step times.
+
+From this follow the room a plan has (the same requests ever faster on the replicas of the pick until an SLO is missed),
+the range of its bill (both ends of the 80 % interval that was learned from published throughput), and which assumption
+moves the bill most (each changed alone by a quarter). Replicas are whole, so a change often costs nothing or a whole
+machine: beside the bill stands the share of the fleet's simulated capacity that is then in use.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.candidates import Refusal, why_not
+from tokonomics.physics.intervals import interval
+from tokonomics.planner.candidates import Hosts, Refusal, why_not
 from tokonomics.planner.load import Load
-from tokonomics.planner.machines import Hosts, Machine, machines_for
-from tokonomics.planner.plan import Candidate, Question, Study
+from tokonomics.planner.plan import Candidate, Question, Study, searched
 from tokonomics.planner.screen import LEEWAY, Screened
-from tokonomics.planner.search import Placed, Search, late_in_the_mean
+from tokonomics.planner.search import Placed, late_in_the_mean
 from tokonomics.planner.trials import Trials
 from tokonomics.serving.capacity import BEHIND
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Counts, PrefixBlocks
+from tokonomics.types import Noun, copied
 
 CLOSE_ENOUGH = 1.01
 """Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
 _MOST_DOUBLINGS = 10
+_CHANGE = 0.25
+_SHOWN = 1.04
+"""Of the capacity in use: a bar of a chart does not show less."""
+
+Circumstances = tuple[Load, tuple[Slo, ...]]
 
 
 @dataclass(frozen=True)
@@ -45,26 +56,16 @@ def resize(
 ) -> Placed | Refusal:
     """The replicas that one candidate takes for other traffic or other SLOs, found as the plan finds them."""
     load = load or question.load
-    refusal = why_not(hosts.deployment, load.longest)
-    if refusal:
+    if refusal := why_not(hosts.deployment, load.longest):
         return refusal
-    targets = question.slos if slos is None else tuple(slos)
-    search = Search(
-        load,
-        targets,
-        Trials(load, targets, question.router),
-        simulate=question.simulate,
-        max_utilization=question.limits.max_utilization,
-        spare=question.limits.spare,
-    )
-    # Alone, a candidate is never too dear: it is sized, or refused for a reason of its own.
-    search.run([hosts])
+    # Alone, a candidate is never too expensive: it is sized, or refused for a reason of its own.
+    search = searched(question, load, question.slos if slos is None else tuple(slos), [hosts])
     return search.sized[0] if search.sized else search.refused[0][1]
 
 
 def highest_rate(
     question: Question,
-    each: Screened,
+    screened: Screened,
     replicas: int,
     load: Load | None = None,
     slos: Sequence[Slo] | None = None,
@@ -79,9 +80,9 @@ def highest_rate(
     planned = load.workload.rate
 
     def broken(step: int) -> str | None:
-        return _broken(question, each, replicas, load.at(planned * close_enough**step), targets)
+        return _broken(question, screened, replicas, load.at(planned * close_enough**step), targets)
 
-    ceiling = each.capacity.rate * replicas * LEEWAY / planned
+    ceiling = screened.capacity.rate * replicas * LEEWAY / planned
     holds, breaks = 0, max(1, math.ceil(math.log(max(ceiling, 1.0), close_enough)))
     reason: str | None = None
     for _ in range(_MOST_DOUBLINGS):
@@ -97,19 +98,19 @@ def highest_rate(
     return HeldRate(planned * close_enough**holds, math.inf, "nothing: is there any work to do?")
 
 
-def _broken(question: Question, each: Screened, replicas: int, load: Load, slos: tuple[Slo, ...]) -> str | None:
+def _broken(question: Question, screened: Screened, replicas: int, load: Load, slos: tuple[Slo, ...]) -> str | None:
     if question.simulate:
-        return Trials(load, slos, question.router).on(each, replicas).breaks
+        return Trials(load, slos, question.router).on(screened, replicas).breaks
     rate = load.workload.rate / replicas
-    if rate > each.capacity.rate:
+    if rate > screened.capacity.rate:
         return BEHIND
-    return late_in_the_mean(each, rate, slos)
+    return late_in_the_mean(screened, rate, slos)
 
 
 # --- what is altered ------------------------------------------------------------------------------------------------
 
 
-def slower(load: Load, slos: Sequence[Slo], times: float) -> tuple[Load, tuple[Slo, ...]]:
+def slower(load: Load, slos: Sequence[Slo], times: float) -> Circumstances:
     """Traffic and SLOs under which the unchanged fleet does what one so many times slower would do."""
     trace = load.trace
     if trace.patience_s is not None:
@@ -131,9 +132,7 @@ def stretched(load: Load, inputs: float = 1.0, outputs: float = 1.0, context: in
     """
     trace = load.trace
     longer = replace(
-        trace,
-        input_tokens=_times(trace.input_tokens, inputs, 1),
-        output_tokens=_times(trace.output_tokens, outputs, 0),
+        trace, input_tokens=_times(trace.input_tokens, inputs, 1), output_tokens=_times(trace.output_tokens, outputs, 0)
     )
     if trace.prefix is not None:
         before = trace.input_tokens, trace.output_tokens
@@ -166,30 +165,171 @@ def _cut(prefix: PrefixBlocks, before: tuple[Counts, Counts], after: tuple[Count
     return replace(prefix, ids=prefix.ids[place < np.repeat(left, counts)], starts=starts)
 
 
-# --- what it costs --------------------------------------------------------------------------------------------------
-
-
-def usd_per_month(deployment: Deployment, machine: Machine, replicas: int) -> float:
-    """Whole machines of one offer that so many replicas take, spare ones included."""
-    return machine.usd_per_month(machines_for(deployment, machine.offer, replicas))
-
-
 def resized(study: Study, row: Candidate, load: Load, slos: Sequence[Slo]) -> tuple[Placed, int, float] | Refusal:
     """A ranked row sized for other traffic or SLOs: its replicas, spare ones included, and their bill."""
-    sized = study.of(row)
-    found = resize(study.question, sized.screened.hosts, load, slos)
+    ranked = study.ranked_as(row)
+    found = resize(study.question, ranked.sized.screened.hosts, load, slos)
     if isinstance(found, Refusal):
         return found
     replicas = found.replicas + study.question.limits.spare
-    return found, replicas, usd_per_month(sized.deployment, machine_of(sized, row), replicas)
+    return found, replicas, ranked.machine.usd_per_month_of(found.deployment, replicas)
 
 
-def machine_of(sized: Placed, row: Candidate) -> Machine:
-    """The machine that a ranked row stands on."""
-    wanted = row.provider, row.region, row.instance, row.gpu, row.terms
-    return next(
-        host
-        for host in sized.screened.hosts.machines
-        if (host.offer.provider, host.offer.region, host.offer.instance, host.offer.gpu, host.terms) == wanted
-        and (host.usd_per_hour, host.offer.gpus * row.instances) == (row.instance_usd_per_hour, row.gpus_paid)
+# --- room to grow, and the range of the bill ------------------------------------------------------------------------
+
+
+class Headroom(Noun):
+    """How much the traffic of the pick may grow on the same replicas."""
+
+    replicas: PositiveInt
+    """Those that serve: spare ones are taken to be down."""
+    rate: PositiveFloat
+    """Requests a second that still hold."""
+    share: NonNegativeFloat
+    """0.2: a fifth more than planned."""
+    at_most: PositiveFloat | None
+    """The lowest rate tried that does not hold."""
+    breaks: str
+    """What gives way there."""
+    simulated: bool
+
+
+class AtSpeed(Noun):
+    """What a candidate takes at one speed."""
+
+    speed: PositiveFloat
+    """Of that which was modelled."""
+    replicas: PositiveInt | None
+    """Spare ones included; None where no number meets the SLOs."""
+    usd_per_month: PositiveFloat | None
+    refused: str | None = None
+    """Why there is none."""
+
+
+class BillRange(Noun):
+    """A bill with replicas as fast, and as slow, as four of five measurements of this kind are."""
+
+    fast: AtSpeed
+    mid: AtSpeed
+    slow: AtSpeed
+
+
+def headroom(study: Study) -> Headroom | None:
+    """How much the traffic may grow before the pick misses an SLO; None where there is no pick."""
+    if study.plan.best is None:
+        return None
+    question, sized = study.question, study.of(study.plan.best)
+    held = highest_rate(question, sized.screened, sized.replicas)
+    return Headroom(
+        replicas=sized.replicas,
+        **copied(held, "rate", "breaks"),
+        share=held.rate / question.load.workload.rate - 1,
+        at_most=held.at_most if math.isfinite(held.at_most) else None,
+        simulated=question.simulate,
     )
+
+
+def bill_range(study: Study, row: Candidate) -> BillRange:
+    """The bill of a ranked row over the 80 % interval of its speed."""
+    speed = interval(1.0, "throughput", study.of(row).deployment)
+    mid = AtSpeed(speed=1.0, replicas=row.replicas, usd_per_month=row.usd_per_month)
+    return BillRange(fast=at_speed(study, row, speed.high), mid=mid, slow=at_speed(study, row, speed.low))
+
+
+def at_speed(study: Study, row: Candidate, speed: float) -> AtSpeed:
+    """A ranked row sized as if its replicas had that share of the modelled speed."""
+    found = resized(study, row, *slower(study.question.load, study.question.slos, 1 / speed))
+    if isinstance(found, Refusal):
+        return AtSpeed(speed=speed, replicas=None, usd_per_month=None, refused=found.reason)
+    return AtSpeed(speed=speed, replicas=found[1], usd_per_month=found[2])
+
+
+# --- what moves the bill --------------------------------------------------------------------------------------------
+
+
+class Case(Noun):
+    """The pick under one changed assumption."""
+
+    factor: PositiveFloat
+    """What the assumption is multiplied by."""
+    usd_per_month: PositiveFloat | None
+    """None where no number of replicas meets the SLOs."""
+    replicas: PositiveInt | None
+    used: NonNegativeFloat | None
+    """Share of what these replicas hold that is in use."""
+    refused: str | None = None
+    """Why there is no bill."""
+
+
+class BillSwing(Noun):
+    """What an assumption does to the bill of the pick."""
+
+    assumption: str
+    """``requests a second``, ``SLO ttft_p99``…"""
+    low: Case
+    """With the assumption at its smaller value."""
+    high: Case
+
+    def usd(self, mid: float) -> float:
+        """Between the highest and the lowest bill; infinite where one case cannot be served."""
+        low, high = self.low.usd_per_month, self.high.usd_per_month
+        return math.inf if low is None or high is None else max(low, mid, high) - min(low, mid, high)
+
+
+class Sensitivity(Noun):
+    """The bill of the pick, and every assumption with what it does to it, the strongest first."""
+
+    usd_per_month: PositiveFloat
+    replicas: PositiveInt
+    used: NonNegativeFloat
+    swings: tuple[BillSwing, ...]
+
+
+def sensitivity(study: Study) -> Sensitivity | None:
+    """Change each assumption alone; None where there is no pick."""
+    row = study.plan.best
+    if row is None:
+        return None
+    question, sized = study.question, study.of(row)
+    load, slos, context = question.load, question.slos, question.model.max_context
+    rate = load.workload.rate
+    speed = interval(1.0, "throughput", sized.deployment)
+
+    def case(factor: float, changed: Circumstances) -> Case:
+        found = resized(study, row, *changed)
+        if isinstance(found, Refusal):
+            return Case(factor=factor, usd_per_month=None, replicas=None, used=None, refused=found.reason)
+        again, replicas, bill = found
+        return Case(factor=factor, usd_per_month=bill, replicas=replicas, used=_used(study, again, *changed))
+
+    def swing(name: str, change: Callable[[float], Circumstances], low: float, high: float) -> BillSwing:
+        return BillSwing(assumption=name, low=case(low, change(low)), high=case(high, change(high)))
+
+    few, many = 1 - _CHANGE, 1 + _CHANGE
+    mid_used = _used(study, sized, load, slos)
+    swings = [
+        swing("requests a second", lambda by: (load.at(rate * by), slos), few, many),
+        swing("prompt tokens", lambda by: (stretched(load, inputs=by, context=context), slos), few, many),
+        swing("answer tokens", lambda by: (stretched(load, outputs=by, context=context), slos), few, many),
+        swing("speed of the replicas", lambda by: slower(load, slos, 1 / by), speed.low, speed.high),
+        *(
+            swing(f"SLO {slo}", lambda by, only=slo: (load, loosened(slos, by, only)), few, many)  # type: ignore[misc]
+            for slo in slos
+        ),
+    ]
+    low, high = (
+        Case(factor=by, usd_per_month=row.usd_per_month * by, replicas=row.replicas, used=mid_used)
+        for by in (few, many)
+    )
+    swings.append(BillSwing(assumption="price of the machine", low=low, high=high))
+    swings.sort(key=lambda swing: (-swing.usd(row.usd_per_month), -_moved(swing, mid_used)))
+    return Sensitivity(usd_per_month=row.usd_per_month, replicas=row.replicas, used=mid_used, swings=tuple(swings))
+
+
+def _used(study: Study, sized: Placed, load: Load, slos: Sequence[Slo]) -> float:
+    return load.workload.rate / highest_rate(study.question, sized.screened, sized.replicas, load, slos, _SHOWN).rate
+
+
+def _moved(swing: BillSwing, mid: float) -> float:
+    shares = [used for used in (swing.low.used, mid, swing.high.used) if used is not None]
+    return max(shares) - min(shares)

@@ -65,8 +65,7 @@ _PLANNED = ("model", "slo", "offline", "gpu", "provider", "region", "terms", "di
 def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> "BreakevenResult | NothingHosts":
     """A model of one's own against APIs, at every volume: whole machines against a price per token."""
     from tokonomics.planner.breakeven import NothingFits
-    from tokonomics.planner.infeasible import blame
-    from tokonomics.questions.results import BreakevenResult, NothingHosts
+    from tokonomics.questions.results import BreakevenResult, NothingHosts, blame_of
 
     extras = _extras(request)
     if request.replica_tokens_per_second is not None or request.usd_per_hour is not None:
@@ -74,7 +73,7 @@ def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> "Breake
     try:
         return BreakevenResult(**dict(_planned(request, extras, listener)))
     except NothingFits as nothing:
-        return NothingHosts(blame=tuple(blame(nothing.study)), study=nothing.study)
+        return NothingHosts(blame=blame_of(nothing.study), study=nothing.study)
 
 
 def hosting_of(request: BreakevenRequest, offers: "tuple[Offer, ...]") -> "Hosting":

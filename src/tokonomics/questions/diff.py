@@ -28,7 +28,7 @@ class DiffRequest(Request):
 
 def diff(request: DiffRequest, listener: Listener = SILENT) -> "OneNoun":
     """The inputs that differ, the pick of each side, and what the change saves."""
-    from tokonomics.planner.diff import diff as compare
+    from tokonomics.planner.compare import diff as compare
     from tokonomics.questions.results import OneNoun
 
     sides = []

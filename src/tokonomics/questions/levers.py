@@ -30,9 +30,8 @@ def levers(request: LeversRequest, listener: Listener = SILENT) -> "LeversResult
     """Every lever, the largest saving first, and all that help together."""
     from tokonomics.planner.bills import Bills
     from tokonomics.planner.levers.lever_list import all_levers
-    from tokonomics.planner.levers.ranking import rank_levers
+    from tokonomics.planner.levers.ranking import rank_levers, utilization_bills
     from tokonomics.planner.setup import NotServed
-    from tokonomics.planner.utilization import utilization_bills
     from tokonomics.questions.results import LeversResult
 
     choices = choices_of(request)

@@ -96,17 +96,15 @@ def studied(questions: "Sequence[Question]", listener: Listener) -> "list[Study]
 def _one(request: PlanRequest, study: "Study", files: "Sequence[DeployFile]", listener: Listener) -> "PlanResult":
     """One model at one demand: its plan, how firm it is, and why not the others."""
     from tokonomics.planner.flips import flips
-    from tokonomics.planner.infeasible import blame
-    from tokonomics.planner.margins import bill_range, headroom
-    from tokonomics.planner.sensitivity import sensitivity
-    from tokonomics.questions.results import PlanResult
+    from tokonomics.planner.what_if import bill_range, headroom, sensitivity
+    from tokonomics.questions.results import PlanResult, blame_of
 
     plan, best = study.plan, study.plan.best
     found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study}
     if request.deploy:
         found |= {"deploy": tuple(files)}
     if best is None:
-        return PlanResult(**found, blame=tuple(blame(study)))
+        return PlanResult(**found, blame=blame_of(study))
 
     def say(what: str) -> None:
         listener.doing(f"simulating {what}")
@@ -131,14 +129,13 @@ def _models(studies: "Sequence[Study]") -> "PlanModels":
 
 def _cases(studies: "Sequence[Study]", cases: Sequence[str]) -> "PlanCases":
     """Low, middle and high demand: the bill of each, and the least regretful choice."""
-    from tokonomics.planner.infeasible import blame
     from tokonomics.planner.regret import least_regret
-    from tokonomics.questions.results import PlanCases
+    from tokonomics.questions.results import PlanCases, blame_of
 
     found = least_regret(list(studies))
     if found is None:
         lost = next(study for study in studies if study.plan.best is None)
-        return PlanCases(regret=None, blame=tuple(blame(lost)), studies=tuple(studies))
+        return PlanCases(regret=None, blame=blame_of(lost), studies=tuple(studies))
     bills = dict(zip(cases, found.best_usd_per_month, strict=True))
     return PlanCases(cases=bills, regret=found, studies=tuple(studies))
 
@@ -170,14 +167,8 @@ def deploy_files_of(study: "Study", targets: "Sequence[Target]", command: str) -
     best = study.plan.best
     if best is None:
         return []
-    sized = study.of(best)
-    bought = (best.provider, best.region, best.instance)
-    offer = next(
-        machine.offer
-        for machine in sized.screened.hosts.machines
-        if (machine.offer.provider, machine.offer.region, machine.offer.instance) == bought
-    )
-    deployment = sized.deployment
+    ranked = study.ranked_as(best)
+    deployment, offer = ranked.sized.deployment, ranked.machine.offer
     job = DeployJob(
         deployment=deployment,
         replicas=best.replicas,

@@ -6,6 +6,7 @@ from typing import Any, Self
 from pydantic import BaseModel, Field
 
 from tokonomics.catalog.precision import Precision
+from tokonomics.errors import flag, spelled
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.served import ServedCost
 from tokonomics.planner.breakeven import BreakEvenReport
@@ -13,21 +14,19 @@ from tokonomics.planner.compare import Comparison
 from tokonomics.planner.deploy_files import DeployFile
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.flips import Flips
-from tokonomics.planner.infeasible import Blame
+from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.levers.lora import LoraLever
 from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour
 from tokonomics.planner.levers.prefix_cache import PrefixCacheLever
-from tokonomics.planner.levers.ranking import Ranking
+from tokonomics.planner.levers.ranking import Ranking, Utilization
 from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.planner.levers.stack import Waterfall
 from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
 from tokonomics.planner.levers.tenancy import Pooling
-from tokonomics.planner.margins import BillRange, Headroom
-from tokonomics.planner.plan import Candidate, Plan
+from tokonomics.planner.plan import Candidate, Plan, Study
 from tokonomics.planner.predict import BatchCurve, Prediction
 from tokonomics.planner.regret import Regret
-from tokonomics.planner.sensitivity import Sensitivity
-from tokonomics.planner.utilization import Utilization
+from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.capacity import HighestRate, ReplicasNeeded
 from tokonomics.serving.outcome import Moment, Outcome
@@ -108,6 +107,11 @@ def layout_text(row: Candidate) -> str:
     )
     kv = f", KV {row.kv}" if row.kv.is_below(Precision.bf16) else ""
     return f"{row.replicas} × ({row.gpus_per_replica}×{row.gpu}{split}, {row.weights}{kv})"
+
+
+def blame_of(study: Study) -> tuple[Blame, ...]:
+    """What stands in the way of a plan that found nothing; documents have inputs as flags."""
+    return tuple(Blame(**{name: spelled(text, flag) for name, text in each}) for each in blame(study))
 
 
 def _by_name(constraint: str) -> str:

@@ -181,7 +181,7 @@ def price_of(deployment: "Deployment", fleet: "FleetSettings", priced: Priced) -
     from tokonomics.catalog.offers import NoOffer
     from tokonomics.clock import today
     from tokonomics.money.cost import require_positive
-    from tokonomics.planner.machines import cheapest_host
+    from tokonomics.planner.candidates import cheapest_host
 
     if priced.usd_per_hour is not None:
         return require_positive("usd_per_hour", priced.usd_per_hour) * deployment.gpus, "as given"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import check_path, whole
 from tokonomics.measure.validate import ScoredPrediction
-from tokonomics.planner.machines import UNUSED
+from tokonomics.planner.candidates import UNUSED
 from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.predict import BatchCurve
 from tokonomics.report.wording import slos_text, workload_text

@@ -5,7 +5,7 @@ from functools import partial
 
 from tokonomics.errors import option
 from tokonomics.planner.bills import SetupBill
-from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking
+from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking, Utilization, UtilizationPoint
 from tokonomics.planner.levers.stack import Drafted, Step, Waterfall
 from tokonomics.planner.setup import Setup
 from tokonomics.planner.utilization import Utilization

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tokonomics.planner.frontier import Frontier, FrontierPoint
 from tokonomics.planner.plan import Candidate, Plan
 from tokonomics.planner.regret import Regret, RegretChoice
-from tokonomics.planner.sensitivity import BillSwing, Case, Sensitivity
+from tokonomics.planner.what_if import BillSwing, Case, Sensitivity
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import count, percent, plural, seconds, usd
 

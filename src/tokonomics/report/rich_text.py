@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tokonomics.errors import Spell, flag, spelled
-from tokonomics.measure.bench.progress import Progress
+from tokonomics.measure.bench.loads import Progress
 from tokonomics.report.blocks import Bar, Block, Column, Facts, File, Kind, Line, Mood, Section, Span, Table
 from tokonomics.units import percent, seconds, usd
 

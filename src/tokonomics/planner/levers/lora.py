@@ -2,12 +2,13 @@
 
 An adapter is two thin matrices beside every dense product of every layer; each that is loaded takes memory from the
 KV cache. A batch that mixes adapters computes two thin products more and reads the weights of every adapter in it
-(``physics.steptime``, which takes every sequence to use another one as long as there are enough: the dearest case).
+(``physics.steptime``, which takes every sequence to use another one as long as there are enough: the costliest case).
 How many a batch really mixes follows from the tenants' shares. Alone, an adapter is merged into the weights and costs
 nothing, but needs a replica of its own however little it is used.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -69,7 +70,7 @@ def lora_lever(sharing: Sharing, pooling: Pooling) -> LoraLever:
     trace, deployment = sharing.trace, sharing.shared
     shares = np.bincount(tenant_numbers(trace)) / len(trace)
     context = float((trace.input_tokens + trace.output_tokens / 2).mean())
-    made = lora(deployment, max(1, round(pooling.batch)), max(1, round(context)), [float(share) for share in shares])
+    made = lora(deployment, max(1, round(pooling.batch)), max(1, round(context)), shares.tolist())
     apart = pooling.apart.replicas + max(0, deployment.lora_adapters - len(pooling.tenants))
     before = replica_hour("a deployment for each", apart, sharing.usd_per_replica_hour(apart))
     return LoraLever(lora=made, bill=LeverBill(before=before, after=pooling.bill.after))
@@ -83,9 +84,8 @@ def lora(deployment: Deployment, batch: int, context: int, shares: Sequence[floa
     shares = shares or [1 / deployment.lora_adapters] * deployment.lora_adapters
     mixed = distinct_adapters(shares, batch)
     before = float(decode_step(plain, batch, context))
-    counts = sorted({0, 1, round(mixed), min(batch, deployment.lora_adapters)})
     steps = []
-    for count in counts:
+    for count in sorted({0, 1, round(mixed), min(batch, deployment.lora_adapters)}):
         step_s = float(decode_step(_with(deployment, count), batch, context))
         steps.append(LoraStep(adapters=count, step_s=step_s, slower=step_s / before - 1))
     return Lora(
@@ -117,13 +117,10 @@ def most_adapters(deployment: Deployment, batch: int, context: int) -> int:
 
     if not fits(0):
         return 0
-    few, many = 0, 1
+    many = 1
     while fits(many):
-        few, many = many, many * 2
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (middle, many) if fits(middle) else (few, middle)
-    return few
+        many *= 2
+    return bisect_left(range(1, many), True, key=lambda count: not fits(count))
 
 
 def _with(deployment: Deployment, adapters: int) -> Deployment:

@@ -6,12 +6,11 @@ not thrown out for an urgent one unless memory runs short). What meets the SLOs 
 fleet, or the tenant on replicas of its own.
 """
 
-from collections.abc import Callable
-
 from pydantic import NonNegativeInt, PositiveInt
 
 from tokonomics.planner.levers.tenancy import Pooling, Sharing
 from tokonomics.planner.levers.tenant_latency import TenantLatency, latency_reader
+from tokonomics.planner.setup import Say, silent
 from tokonomics.serving.simulator import Simulation
 from tokonomics.traffic.tenants import busier, only, present, served_last
 from tokonomics.types import Noun
@@ -44,27 +43,25 @@ class NoisyNeighbour(Noun):
     """With those it sends more."""
 
 
-def noisy_neighbour(
-    sharing: Sharing, pooling: Pooling, times: int = 2, say: Callable[[str], None] = lambda what: None
-) -> NoisyNeighbour:
+def noisy_neighbour(sharing: Sharing, pooling: Pooling, times: int = 2, say: Say = silent) -> NoisyNeighbour:
     """Simulate it on the fleet that the pool needs when everyone is quiet."""
     trace, replicas = sharing.trace, pooling.together.replicas
     loudest = max(pooling.tenants, key=lambda row: row.usage_usd_per_hour).tenant
     tenant = trace.tenants.index(loudest)
-    others = [each for each in present(trace) if each != tenant]
+    others = [other for other in present(trace) if other != tenant]
     loud = busier(trace, tenant, times, sharing.seed)
 
     def row(name: str, made: Simulation) -> NoisyRow:
         read = latency_reader(made, sharing.slos)
-        each = {other: read([other]) for other in others}
-        worst = max(each, key=lambda other: each[other].ttft_p99_s or 0.0)
+        seen = {other: read([other]) for other in others}
+        worst = max(seen, key=lambda other: seen[other].ttft_p99_s or 0.0)
         return NoisyRow(
             name=name,
             replicas=made.fleet.replicas,
             noisy=read([tenant]),
             others=read(others),
             worst=trace.tenants[worst],
-            worst_ttft_p99_s=each[worst].ttft_p99_s,
+            worst_ttft_p99_s=seen[worst].ttft_p99_s,
         )
 
     say(f"{loudest} sending {times} times as much")

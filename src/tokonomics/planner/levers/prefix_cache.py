@@ -2,15 +2,15 @@
 
 Each setting (no cache, the GPU's own, with prefix-aware routing, with every choice of the slower memories behind it) is
 simulated on as few replicas as keep up and meet the SLOs: the bill and the latencies are of the same fleet. One
-that keeps them on no number of replicas has no bill, and says what breaks. Where no SLO is set, fewer replicas
+that meets them on no number of replicas has no bill, and says what breaks. Where no SLO is set, fewer replicas
 that answer later than today (the first token, the next ones or the whole, at p99) are no saving, and are told apart.
 How the hits depend on size and time to live is a replay of the trace through one LRU cache (``traffic.prefix_reuse``).
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -19,6 +19,7 @@ from tokonomics.errors import BadInput, option
 from tokonomics.money.cache_tiers import TierBreakEven, TierPrice, break_even
 from tokonomics.money.cost import CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.setup import Say, silent
 from tokonomics.planner.trials import cached_share, serve_with
 from tokonomics.serving.capacity import NeverHolds, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
@@ -28,7 +29,7 @@ from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_tok
 from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 TTLS_S = (60.0, 300.0, 900.0, 3600.0)
@@ -134,7 +135,7 @@ def prefix_cache_lever(
     tiers: Sequence[TierPrice] = (),
     replicas: int | None = None,
     slos: Sequence[Slo] = (),
-    say: Callable[[str], None] = lambda what: None,
+    say: Say = silent,
 ) -> PrefixCacheLever:
     """Every setting on the fewest replicas that it needs, and, where asked for, what each does on ``replicas``."""
     if trace.prefix is None:
@@ -144,11 +145,11 @@ def prefix_cache_lever(
             fix=f"Say what they share: {option('system_prompts', '20,tokens=500')}. Or use a log with block hashes "
             f"({option('columns', '…,prefix=…')}), or a sample: mooncake-conversation.",
         )
-    plain: tuple[CacheSetting, ...] = (
+    plain = [
         CacheSetting(name="no cache", prefix_cache=False),
         CacheSetting(name="GPU cache"),
         CacheSetting(name="GPU cache, prefix-aware router", router=Router.prefix_aware),
-    )
+    ]
 
     def needed(setting: CacheSetting) -> _Fewest:
         say(f"the replicas it takes: {setting.name}")
@@ -189,7 +190,6 @@ def prefix_cache_lever(
 def serve_setting(
     deployment: Deployment, trace: Trace, setting: CacheSetting, replicas: int
 ) -> tuple[Simulation, tuple[TierHits, ...]]:
-    """Simulate a setting on so many replicas."""
     fleet = FleetSettings(replicas=replicas, router=setting.router)
     return serve_with(deployment, trace, fleet, setting.tiers, setting.prefix_cache)
 
@@ -217,8 +217,7 @@ def hits_by_ttl(trace: Trace, bytes_per_token: int, ttls_s: Sequence[float] = TT
     return tuple(points)
 
 
-@dataclass(frozen=True)
-class _Fewest:
+class _Fewest(NamedTuple):
     """The fewest replicas that hold, or that at least keep up, with the SLO that is missed on any number of them."""
 
     replicas: int
@@ -260,13 +259,8 @@ def _slower(rows: Sequence[CacheRow], best: CacheRow | None) -> Slower | None:
     if not (best and best.bill and cheapest.bill and now) or cheapest.bill.usd >= best.bill.usd * (1 - _SAME):
         return None
     ttft, tpot, e2e = _times(cheapest, rows[0])
-    return Slower(
-        name=cheapest.setting.name.strip(),
-        saved_usd_per_hour=now.usd - cheapest.bill.usd,
-        ttft_times=ttft,
-        tpot_times=tpot,
-        e2e_times=e2e,
-    )
+    name, saved = cheapest.setting.name.strip(), now.usd - cheapest.bill.usd
+    return Slower(name=name, saved_usd_per_hour=saved, ttft_times=ttft, tpot_times=tpot, e2e_times=e2e)
 
 
 def _cost_then_wait(row: CacheRow) -> tuple[float, float]:
@@ -282,14 +276,12 @@ def _times(row: CacheRow, plain: CacheRow) -> tuple[float, float, float]:
     return times(row.ttft_s, plain.ttft_s), times(row.tpot_s, plain.tpot_s), times(row.e2e_s, plain.e2e_s)
 
 
-def _with_tiers(base: CacheSetting, tiers: Sequence[TierPrice]) -> tuple[CacheSetting, ...]:
+def _with_tiers(base: CacheSetting, tiers: Sequence[TierPrice]) -> Iterator[CacheSetting]:
     """Every choice of the memories: which of them pay is not known before."""
-    choices = [chosen for count in range(1, len(tiers) + 1) for chosen in combinations(tiers, count)]
-    return tuple(base.model_copy(update={"name": _tiers_name(chosen), "tiers": chosen}) for chosen in choices)
-
-
-def _tiers_name(tiers: Sequence[TierPrice]) -> str:
-    return "  + " + " + ".join(f"{tier.tier.name} {tier.tier.size_bytes / BYTES_PER_GB:g} GB" for tier in tiers)
+    for count in range(1, len(tiers) + 1):
+        for chosen in combinations(tiers, count):
+            sizes = (f"{price.tier.name} {price.tier.size_bytes / BYTES_PER_GB:g} GB" for price in chosen)
+            yield base.model_copy(update={"name": f"  + {' + '.join(sizes)}", "tiers": chosen})
 
 
 def _row(
@@ -322,9 +314,7 @@ def _row(
         outcome=made,
         needs=needs if bill else None,
         breaks=fleet.breaks,
-        ttft_s=fewest.ttft_s,
-        tpot_s=fewest.tpot_s,
-        e2e_s=fewest.e2e_s,
+        **copied(fewest, "ttft_s", "tpot_s", "e2e_s"),
         bill=bill,
         usd_per_mtok=bill.usd * span_hours / tokens * TOKENS_PER_MTOK if bill and tokens and span_hours else None,
     )

@@ -3,10 +3,13 @@
 A saving is a difference of two simulated bills, so saving + remaining bill = old bill. Together, levers are applied on
 top of each other, and one that no longer lowers the bill is left out: they act on the same replicas, so together they
 save less than their sum (or more, where one makes room for the other).
+
+Beside them stands what utilization costs: the same requests at other batch limits, loads and arrivals, one thing
+changed at a time and sized anew. A burst needs the replicas of its busiest minutes and pays for them in the quiet ones.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pydantic import NonNegativeFloat, PositiveFloat
 
@@ -16,9 +19,12 @@ from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
 from tokonomics.physics.sharding import shard
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.bills import Bills, SetupBill
-from tokonomics.planner.levers.lever_list import Lever, all_levers, moved
+from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, moved
+from tokonomics.planner.load import Load
 from tokonomics.planner.setup import NotServed, Setup
-from tokonomics.types import Noun
+from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
+from tokonomics.types import Noun, copied
+from tokonomics.units import percent
 
 CHUNK = 1000
 """Prompt tokens by which the effect on arithmetic is told."""
@@ -78,7 +84,7 @@ class Ranking(Noun):
     saved_share: float
     """Together."""
     sum_of_shares: float
-    """Of the same levers, each alone: what a list of percentages would SLO."""
+    """Of the same levers, each alone: what a list of percentages would promise."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bill
         together=best,
         taken=tuple(taken),
         saved_share=saving(now.usd_per_month, best.usd_per_month),
-        sum_of_shares=sum(each.saved_share for each in ranked if each.name in taken),
+        sum_of_shares=sum(lever.saved_share for lever in ranked if lever.name in taken),
     )
     return Ranked(ranking, end)
 
@@ -119,67 +125,57 @@ def _together(
     the end is taken back.
     """
     by_name = {lever.name: lever for lever in levers}
-    paying = [by_name[each.name] for each in ranked if each.saved_usd_per_month >= _CENT]
+    paying = [by_name[lever.name] for lever in ranked if lever.saved_usd_per_month >= _CENT]
     hardware = [lever for lever in levers if lever.knob == "hardware"]
-    possible = [by_name[each.name] for each in ranked if each.bill]
+    possible = [by_name[lever.name] for lever in ranked if lever.bill]
     cache = [lever for lever in possible if lever.knob == "kv"]
     # Terms that today's GPU is not sold on may be those of the next.
     buying = [lever for lever in levers if lever.knob in _BUYING]
     orders = [[*paying, *buying]]
-    orders += [[each, *cache, *hardware, *paying, *buying] for each in possible if each.knob == "weights"]
+    orders += [[lever, *cache, *hardware, *paying, *buying] for lever in possible if lever.knob == "weights"]
     ends = [_applied(setup, now, order, bills) for order in orders]
-    return min(ends, key=lambda each: (round(each[1].usd_per_month, 2), len(each[2])))
+    return min(ends, key=lambda end: (round(end[1].usd_per_month, 2), len(end[2])))
 
 
 def _applied(setup: Setup, now: SetupBill, order: Sequence[Lever], bills: Bills) -> tuple[Setup, SetupBill, list[str]]:
     end, best = setup, now
     taken: list[Lever] = []
     for lever in order:
-        if any(each.knob == lever.knob for each in taken):
+        if any(other.knob == lever.knob for other in taken):
             continue
         bills.progress(f"together: {lever.name}")
-        changed = lever.apply(end)
-        made = bills.of(changed) if isinstance(changed, Setup) else None
-        if (
-            isinstance(changed, Setup)
-            and isinstance(made, SetupBill)
-            and made.usd_per_month < best.usd_per_month + _CENT
-        ):
-            end, best = changed, made
+        made = billed(lever, end, bills)
+        if not isinstance(made, NotServed) and made[1].usd_per_month < best.usd_per_month + _CENT:
+            end, best = made
             taken.append(lever)
     for lever in list(taken):
         back = moved(end, setup, lever.knob)
-        made = bills.of(back)
-        if isinstance(made, SetupBill) and made.usd_per_month < best.usd_per_month + _CENT:
-            end, best = back, made
+        bill = bills.of(back)
+        if isinstance(bill, SetupBill) and bill.usd_per_month < best.usd_per_month + _CENT:
+            end, best = back, bill
             taken.remove(lever)
     return end, best, [lever.name for lever in taken]
 
 
-def _most_saved_then_most_room(each: Pulled) -> tuple[bool, float, float]:
-    room = each.bill.load_share if each.bill and each.bill.load_share is not None else 1.0
-    return each.bill is None, -round(each.saved_usd_per_month, 2), room
+def _most_saved_then_most_room(lever: Pulled) -> tuple[bool, float, float]:
+    room = lever.bill.load_share if lever.bill and lever.bill.load_share is not None else 1.0
+    return lever.bill is None, -round(lever.saved_usd_per_month, 2), room
 
 
 def pull(lever: Lever, setup: Setup, now: SetupBill, bills: Bills) -> Pulled:
-    """One lever alone."""
     bills.progress(lever.name)
     changed = lever.apply(setup)
-    made = bills.of(changed) if isinstance(changed, Setup) else changed
+    made = changed if isinstance(changed, NotServed) else bills.of(changed)
     if isinstance(made, SetupBill) and made.bought == now.bought and lever.knob in _BUYING:
         made = NotServed(_BUYING[lever.knob].format(now.bought))
-    bill = made if isinstance(made, SetupBill) else None
+    bill = None if isinstance(made, NotServed) else made
     effects = None
     if isinstance(changed, Setup) and changed.deployment != setup.deployment and lever.knob in ("weights", "kv"):
         effects = effects_of(setup, changed.deployment, now.batch)
     return Pulled(
-        name=lever.name,
-        knob=lever.knob,
-        effort=lever.effort,
-        risk=lever.risk,
-        quality=lever.quality,
+        **copied(lever, "name", "knob", "effort", "risk", "quality"),
         bill=bill,
-        reason=None if isinstance(made, SetupBill) else made.reason,
+        reason=made.reason if isinstance(made, NotServed) else None,
         saved_usd_per_month=now.usd_per_month - bill.usd_per_month if bill else 0.0,
         saved_share=saving(now.usd_per_month, bill.usd_per_month) if bill else 0.0,
         effects=effects,
@@ -190,7 +186,7 @@ def effects_of(setup: Setup, after: Deployment, batch: float) -> Effects:
     """Bytes, arithmetic and room of a deployment against the setup's own."""
     before, workload = setup.deployment, setup.load.workload
     context = workload.input_tokens + workload.output_tokens / 2
-    steps = {each: step_model(each) for each in (before, after)}
+    was, becomes = step_model(before), step_model(after)
     rows = max(1.0, batch)
 
     def room(deployment: Deployment) -> float:
@@ -200,10 +196,84 @@ def effects_of(setup: Setup, after: Deployment, batch: float) -> Effects:
         weight_bytes_before=shard(before).total,
         weight_bytes_after=shard(after).total,
         batch=rows,
-        step_s_before=float(steps[before].decode(rows, context)),
-        step_s_after=float(steps[after].decode(rows, context)),
-        prompt_s_before=float(steps[before].prefill(CHUNK)),
-        prompt_s_after=float(steps[after].prefill(CHUNK)),
+        step_s_before=float(was.decode(rows, context)),
+        step_s_after=float(becomes.decode(rows, context)),
+        prompt_s_before=float(was.prefill(CHUNK)),
+        prompt_s_after=float(becomes.prefill(CHUNK)),
         sequences_before=room(before),
         sequences_after=room(after),
     )
+
+
+# --- utilization ----------------------------------------------------------------------------------------------------
+
+LIMITS = (1, 4, 16, 64, 256, 1024)
+LOADS = (1 / 16, 1 / 4, 1, 4)
+"""Times the rate that was given."""
+BUSY_SHARE = 1 / 3
+"""Of the time in which a burst-then-idle load works: the eight hours of a working day."""
+_ROUNDS = 4
+"""Bursts in the time simulated: each long enough that no queue can hold it."""
+
+
+class UtilizationPoint(Noun):
+    """One setting."""
+
+    name: str
+    bill: SetupBill | None
+    reason: str | None
+
+
+class Utilization(Noun):
+    """Three ways to waste capacity, or not to."""
+
+    by_batch: tuple[UtilizationPoint, ...]
+    by_load: tuple[UtilizationPoint, ...]
+    by_burst: tuple[UtilizationPoint, ...]
+    """At equal mean rate, calmest first."""
+
+
+def utilization_bills(setup: Setup, bills: Bills | None = None) -> Utilization:
+    """The setup at other batch limits, loads and arrivals."""
+    bills = bills or Bills()
+    rate = setup.load.workload.rate
+    limits = [limit for limit in LIMITS if limit <= setup.deployment.limits.max_sequences]
+    batches = {f"up to {limit}": replace(setup, max_sequences=limit) for limit in limits}
+    loads = {f"{rate * times:.3g}/s": replace(setup, load=setup.load.at(rate * times)) for times in LOADS}
+    patterns = arrival_patterns(setup.load).items()
+    bursts = {name: replace(setup, load=arriving(setup.load, text)) for name, text in patterns}
+
+    def points(setups: Mapping[str, Setup]) -> tuple[UtilizationPoint, ...]:
+        return tuple(_point(name, changed, bills) for name, changed in setups.items())
+
+    return Utilization(by_batch=points(batches), by_load=points(loads), by_burst=points(bursts))
+
+
+def arrival_patterns(load: Load) -> dict[str, str | None]:
+    """From the calmest to burst-then-idle; None: as they came."""
+    # At one request a second, so many bursts as rounds carry all requests.
+    on_s = len(load.trace) / _ROUNDS
+    off_s = on_s * (1 / BUSY_SHARE - 1)
+    return {
+        "evenly spaced": "constant:1",
+        "as given": None,
+        "gaps vary threefold (cv 3)": "gamma:1,cv=3",
+        f"all in {percent(BUSY_SHARE)} of the time": f"onoff:1,on={on_s:.6g},off={off_s:.6g}",
+    }
+
+
+def arriving(load: Load, arrivals: str | None) -> Load:
+    """The same requests in the same order and at the same mean rate, arriving otherwise."""
+    if arrivals is None:
+        return load
+    times = draw_arrivals(parse_arrivals(arrivals), requests=len(load.trace), seed=0)
+    trace = replace(load.trace, arrival_s=times)
+    return replace(load, trace=trace.faster(load.workload.rate * load.share / trace.rate))
+
+
+def _point(name: str, setup: Setup, bills: Bills) -> UtilizationPoint:
+    bills.progress(name)
+    made = bills.of(setup)
+    if isinstance(made, NotServed):
+        return UtilizationPoint(name=name, bill=None, reason=made.reason)
+    return UtilizationPoint(name=name, bill=made, reason=None)

@@ -130,19 +130,14 @@ def false_hits(
 ) -> tuple[LabelPoint, ...]:
     """What labelled pairs say about each threshold; the vectors have length 1."""
     likeness = np.einsum("ij,ij->i", first, second)
-    made = []
+    points = []
     for threshold in thresholds:
         accepted = likeness >= threshold
         count, right = int(accepted.sum()), int((accepted & same).sum())
-        made.append(
-            LabelPoint(
-                threshold=threshold,
-                accepted=count,
-                false_share=(count - right) / count if count else None,
-                found_share=right / int(same.sum()) if same.any() else None,
-            )
-        )
-    return tuple(made)
+        false = (count - right) / count if count else None
+        found = right / int(same.sum()) if same.any() else None
+        points.append(LabelPoint(threshold=threshold, accepted=count, false_share=false, found_share=found))
+    return tuple(points)
 
 
 def semantic_cache_lever(
@@ -180,9 +175,8 @@ def semantic_cache_lever(
         breaks = never.what
     hours = trace.duration_s / SECONDS_PER_HOUR
     mtok = float(np.mean([tokens_of(text) for text in prompts.texts])) * len(trace) / TOKENS_PER_MTOK
-    embedding = CostLine(
-        name="embedding", quantity=mtok / hours if hours else 0.0, unit="Mtok", usd_per_unit=embed_usd_per_mtok
-    )
+    mtok_per_hour = mtok / hours if hours else 0.0
+    embedding = CostLine(name="embedding", quantity=mtok_per_hour, unit="Mtok", usd_per_unit=embed_usd_per_mtok)
     stored_bytes = len(left) * bytes_per_entry + int(left.output_tokens.sum(dtype=np.int64)) * BYTES_PER_TOKEN
     memory = CostLine(
         name="stored prompts and answers",
@@ -195,6 +189,10 @@ def semantic_cache_lever(
         replicas = held.replicas if held else 0
         return replica_hour(name, replicas, usd_per_replica_hour(max(1, replicas)), *more)
 
+    bill = None
+    if not breaks:
+        now = hour("no answer reused", before)
+        bill = LeverBill(before=now, after=hour("similar ones answered from the cache", after, embedding, memory))
     return SemanticLever(
         hit_share=hit_share,
         replicas_before=before.replicas if before else 0,
@@ -204,29 +202,21 @@ def semantic_cache_lever(
         ttft_after_s=_later(after.outcome.ttft_s, wait_s) if after else None,
         stored_bytes=stored_bytes if bytes_per_entry else 0,
         breaks=breaks,
-        bill=None
-        if breaks
-        else LeverBill(
-            before=hour("no answer reused", before),
-            after=hour("similar ones answered from the cache", after, embedding, memory),
-        ),
+        bill=bill,
     )
 
 
 def _sooner(slos: Sequence[Slo], wait_s: float) -> tuple[Slo, ...]:
     """What is left of SLOs behind a wait that is the same for all: it moves every arrival, and nothing else."""
-    made = []
-    for slo in slos:
-        left_s = slo.seconds if slo.latency is Latency.tpot else slo.seconds - wait_s
-        if left_s <= 0:
+    waiting = [slo for slo in slos if slo.latency is not Latency.tpot]
+    for slo in waiting:
+        if slo.seconds <= wait_s:
             raise NeverHolds(f"{slo} is {seconds(slo.seconds)}, the look-up alone takes {seconds(wait_s)}")
-        made.append(slo.model_copy(update={"seconds": left_s}))
-    return tuple(made)
+    return tuple(slo.model_copy(update={"seconds": slo.seconds - wait_s}) if slo in waiting else slo for slo in slos)
 
 
 def _later(spread: Spread, wait_s: float) -> Spread:
-    later = {name: None if value is None else value + wait_s for name, value in spread.model_dump().items()}
-    return Spread.model_validate(later)
+    return Spread(**{name: None if value is None else value + wait_s for name, value in spread})
 
 
 def _replay(
@@ -260,7 +250,6 @@ def _index(width: int) -> Any:
     try:
         from usearch.index import Index as Usearch
     except ImportError:
-        raise BadInput(
-            "usearch is not installed", field="semantic", fix="In a checkout: pip install '.[semantic]'"
-        ) from None
+        fix = "In a checkout: pip install '.[semantic]'"
+        raise BadInput("usearch is not installed", field="semantic", fix=fix) from None
     return Usearch(ndim=width, metric="cos", dtype="f32")

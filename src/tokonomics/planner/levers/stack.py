@@ -1,13 +1,13 @@
 """The way from a naive deployment to an optimised one, step by step, each step's saving simulated.
 
-The baseline is the document's: one request at a time, 16 bit, nothing cached, on demand, on the GPU that the user
-names. Its end is the planner's pick for this traffic with the levers that lower its bill further. The end is found
-first; the steps then move one knob each to where the end has it, so their order changes what each one saves, not what
-they come to. A step that cannot be served alone (weights too large for the GPU it moves to) is taken with the next.
-Speculative decoding is a step only where the user says something of it: its saving is that of the acceptance.
+The baseline serves one request at a time, 16 bit, nothing cached, on demand, on the GPU that the user names. The end is
+the planner's pick for this traffic with the levers that lower its bill further. The end is found first; the steps then
+move one knob each to where the end has it, so their order changes what each one saves, not what they come to. A step
+that cannot be served alone (weights too large for its GPU) is taken with the next. Speculative decoding is a
+step only where the user says something of it: its saving is that of the acceptance.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tokonomics.catalog.precision import Precision
@@ -17,24 +17,12 @@ from tokonomics.physics.speculation import acceptance_for
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.bills import Bills, SetupBill
 from tokonomics.planner.candidates import weight_choices
-from tokonomics.planner.levers.lever_list import (
-    Choices,
-    Lever,
-    NotApplicable,
-    all_levers,
-    differs,
-    memories,
-    moved,
-    right_size,
-)
+from tokonomics.planner.levers.lever_list import NOTHING_SHARED, Choices, all_levers, billed, differs, memories, moved
+from tokonomics.planner.levers.right_size import right_size
 from tokonomics.planner.plan import KV_CHOICES
 from tokonomics.planner.setup import NotServed, Setup
 from tokonomics.types import Noun
 
-ORDER = (
-    "batch", "weights", "kv", "hardware", "cache", "router", "tiers", "speculation", "disaggregation", "autoscale",
-    "commit", "spot",
-)  # fmt: skip
 NAMES = {
     "batch": "continuous batching",
     "weights": "{weights} weights",
@@ -44,15 +32,16 @@ NAMES = {
     "router": "prefix-aware router",
     "tiers": "KV in {memories}",
     "speculation": "speculative decoding",
-    "disaggregation": "prompts and answers apart",
+    "disaggregation": "disaggregated prefill/decode",
     "autoscale": "autoscaling",
     "commit": "commitment",
     "spot": "spot",
 }
+ORDER = tuple(NAMES)
 _PLANNED = ("batch", "weights", "kv", "hardware")
 """What the planner decides at once."""
 _CENT = 0.005
-_UNMEASURED = "not tried: what it saves hangs on its acceptance. Give yours (--acceptance), or a --draft"
+_UNMEASURED = "not tried: what it saves depends on its acceptance. Give yours (--acceptance), or a --draft"
 
 
 class Step(Noun):
@@ -111,11 +100,9 @@ class Stacked:
 
 
 def naive_setup(setup: Setup) -> Setup:
-    """The document's baseline on the same GPUs: one request at a time, 16 bit, nothing cached, on demand."""
-    weights = setup.deployment.model.served
-    plain = setup.deployed(weights=weights, kv=Precision.bf16, speculation=None)
+    """The baseline on the same GPUs: one request at a time, 16 bit, nothing cached, on demand."""
     return replace(
-        plain,
+        setup.deployed(weights=setup.deployment.model.served, kv=Precision.bf16, speculation=None),
         max_sequences=1,
         prefix_cache=False,
         router=None,
@@ -135,12 +122,9 @@ def stack(
     naive = naive_setup(setup)
     first = bills.of(naive)
     if isinstance(first, NotServed):
-        raise BadInput(
-            f"the naive baseline cannot be served: {first.reason}",
-            fix=first.fix
-            or f"Loosen {option('slo')}, "
-            f"or name a GPU ({option('gpu')}, {option('tp')}) on which the 16-bit model fits.",
-        )
+        larger = f"or name a GPU ({option('gpu')}, {option('tp')}) on which the 16-bit model fits."
+        fix = first.fix or f"Loosen {option('slo')}, {larger}"
+        raise BadInput(f"the naive baseline cannot be served: {first.reason}", fix=fix)
     end, left_out = optimised(naive, choices, bills)
     made = walk(naive, end, order, bills, left_out)
     drafted = _drafted(end, made.waterfall.end, choices.acceptance is None)
@@ -153,15 +137,10 @@ def _drafted(end: Setup, bill: SetupBill, assumed: bool) -> Drafted | None:
         return None
     workload, batch = end.load.workload, max(bill.batch, 1.0)
     context = workload.input_tokens + workload.output_tokens / 2
-    plain = end.deployment.model_copy(update={"speculation": None})
-    alone, drafting = (float(decode_step(each, batch, context)) for each in (plain, end.deployment))
-    needed = drafting * speculation.tokens_per_round / alone
-    return Drafted(
-        acceptance=speculation.acceptance,
-        assumed=assumed,
-        batch=batch,
-        pays_from=acceptance_for(needed, speculation.tokens),
-    )
+    plain = end.deployed(speculation=None).deployment
+    alone, drafting = float(decode_step(plain, batch, context)), float(decode_step(end.deployment, batch, context))
+    pays_from = acceptance_for(drafting * speculation.tokens_per_round / alone, speculation.tokens)
+    return Drafted(acceptance=speculation.acceptance, assumed=assumed, batch=batch, pays_from=pays_from)
 
 
 def order_from(text: str | None) -> tuple[str, ...]:
@@ -173,35 +152,35 @@ def order_from(text: str | None) -> tuple[str, ...]:
         if name not in ORDER or names.count(name) > 1:
             guess = nearest(name, ORDER, 1)
             hint = f" Did you mean {guess[0]}?" if guess and name not in ORDER else ""
-            raise BadInput(f"'{shorten(name)}' is not a step, or twice one", field="order",
-                           fix=f"Valid: {', '.join(ORDER)}.{hint}")  # fmt: skip
-    return (*names, *(each for each in ORDER if each not in names))
+            fix = f"Valid: {', '.join(ORDER)}.{hint}"
+            raise BadInput(f"'{shorten(name)}' is not a step, or is named twice", field="order", fix=fix)
+    return (*names, *(knob for knob in ORDER if knob not in names))
 
 
 def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tuple[LeftOut, ...]]:
     """The planner's pick over GPUs and precisions, then every other lever that lowers its bill."""
-    levers = all_levers(choices, bills)
     left_out: list[LeftOut] = []
-    end = replace(naive, max_sequences=None, prefix_cache=True)
     bills.progress("the cheapest GPUs and precisions")
-    end = _planned(end, choices, bills)
+    end = _planned(replace(naive, max_sequences=None, prefix_cache=True), choices, bills)
     best = bills.of(end)
-    for lever in levers:
+    for lever in all_levers(choices, bills):
         if lever.knob in (*_PLANNED, "cache"):
             continue
         if lever.knob == "speculation" and not choices.speaks_of_drafts:
             left_out.append(LeftOut(name=lever.name, reason=_UNMEASURED))
             continue
-        changed, made, why = _tried(lever, end, bills)
-        if changed and made and (not isinstance(best, SetupBill) or made.usd_per_month < best.usd_per_month - _CENT):
-            end, best = changed, made
+        bills.progress(lever.name)
+        made = billed(lever, end, bills)
+        if isinstance(made, NotServed):
+            left_out.append(LeftOut(name=lever.name, reason=made.reason))
+        elif isinstance(best, NotServed) or made[1].usd_per_month < best.usd_per_month - _CENT:
+            end, best = made
         else:
-            left_out.append(LeftOut(name=lever.name, reason=why or "it does not lower the bill further"))
+            left_out.append(LeftOut(name=lever.name, reason="it does not lower the bill further"))
     if naive.load.trace.prefix is None:
         # On or off, it finds nothing: not a step.
         end = replace(end, prefix_cache=naive.prefix_cache)
-        reason = "the traffic does not say which prompts begin alike: a log with block hashes would"
-        left_out.insert(0, LeftOut(name="prefix cache", reason=reason))
+        left_out.insert(0, LeftOut(name="prefix cache", reason=NOTHING_SHARED))
     return end, tuple(left_out)
 
 
@@ -210,22 +189,9 @@ def _planned(setup: Setup, choices: Choices, bills: Bills) -> Setup:
     weights = tuple(choice for choice in weight_choices(now.model) if not (floor and choice.is_below(floor)))
     weights = (now.weights,) if "weights" in choices.without else weights or (now.weights,)
     kv = (now.kv,) if "kv" in choices.without else KV_CHOICES
-    if "hardware" in choices.without:
-        same = tuple(offer for offer in setup.offers if offer.gpu == now.gpu.key)
-        setup_here = replace(setup, offers=same)
-        picked = right_size(setup_here, weights, kv, bills)
-        return setup if isinstance(picked, NotApplicable) else replace(picked, offers=setup.offers)
-    picked = right_size(setup, weights, kv, bills)
-    return setup if isinstance(picked, NotApplicable) else picked
-
-
-def _tried(lever: Lever, setup: Setup, bills: Bills) -> tuple[Setup | None, SetupBill | None, str | None]:
-    bills.progress(lever.name)
-    changed = lever.apply(setup)
-    if isinstance(changed, NotApplicable):
-        return None, None, changed.reason
-    made = bills.of(changed)
-    return (changed, None, made.reason) if isinstance(made, NotServed) else (changed, made, None)
+    here = [offer for offer in setup.offers if "hardware" not in choices.without or offer.gpu == now.gpu.key]
+    picked = right_size(replace(setup, offers=tuple(here)), weights, kv, bills)
+    return setup if isinstance(picked, NotServed) else replace(picked, offers=setup.offers)
 
 
 def walk(
@@ -246,19 +212,14 @@ def walk(
         raise BadInput(f"the order leaves out: {', '.join(missing)}", field="order")
     for knob in knobs:
         here, waiting = moved(here, end, knob), (*waiting, knob)
-        bills.progress(_named(waiting, end))
+        name = _named(waiting, end)
+        bills.progress(name)
         made = bills.of(here)
         if isinstance(made, NotServed):
             continue
-        steps.append(
-            Step(
-                name=_named(waiting, end),
-                knobs=waiting,
-                bill=made,
-                saved_usd_per_month=before.usd_per_month - made.usd_per_month,
-                saved_share=(before.usd_per_month - made.usd_per_month) / first.usd_per_month,
-            )
-        )
+        saved = before.usd_per_month - made.usd_per_month
+        share = saved / first.usd_per_month
+        steps.append(Step(name=name, knobs=waiting, bill=made, saved_usd_per_month=saved, saved_share=share))
         before, waiting = made, ()
     batching = bills.of(moved(naive, end, "batch"))
     batched = batching if isinstance(batching, SetupBill) else None
@@ -283,21 +244,21 @@ def _must(bills: Bills, setup: Setup) -> SetupBill:
 
 
 def _named(knobs: Sequence[str], end: Setup) -> str:
-    each = end.deployment
-    words = {"weights": each.weights.upper(), "kv": each.kv.upper(), "gpus": each.gpus, "gpu": each.gpu.key}
-    words["memories"] = memories(end.tiers)
+    deployment = end.deployment
+    words = {"weights": deployment.weights.upper(), "kv": deployment.kv.upper(), "memories": memories(end.tiers)}
+    words |= {"gpus": str(deployment.gpus), "gpu": deployment.gpu.key}
     return " + ".join(NAMES[knob].format(**words) for knob in knobs)
 
 
 def _quality(naive: Setup, end: Setup) -> tuple[str, ...]:
     """The notes of the levers that the end took of those that touch the answers."""
-    by: dict[str, Callable[[Setup], bool]] = {
-        "FP8 weights": lambda made: made.deployment.weights is Precision.fp8,
-        "INT4 weights": lambda made: made.deployment.weights is Precision.int4,
-        "FP8 KV cache": lambda made: made.deployment.kv is Precision.fp8,
+    reached = {
+        "FP8 weights": end.deployment.weights is Precision.fp8,
+        "INT4 weights": end.deployment.weights is Precision.int4,
+        "FP8 KV cache": end.deployment.kv is Precision.fp8,
     }
     return tuple(
         f"{lever.name}: {lever.quality}"
         for lever in all_levers()
-        if lever.name in by and by[lever.name](end) and differs(naive, end, lever.knob)
+        if reached.get(lever.name) and differs(naive, end, lever.knob)
     )

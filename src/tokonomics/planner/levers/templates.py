@@ -121,7 +121,7 @@ def _fixed(trace: Trace, least_share: float) -> _Fixed:
 
 def _templates(trace: Trace, deployment: Deployment, fixed: _Fixed) -> list[tuple[int, Template]]:
     model, per_token = step_model(deployment), kv_bytes_per_token(deployment)
-    made = []
+    found = []
     for block in np.unique(fixed.template[fixed.template >= 0]):
         own = np.flatnonzero(fixed.template == block)
         tokens = int(fixed.blocks[own[0]]) * fixed.block_tokens
@@ -135,8 +135,8 @@ def _templates(trace: Trace, deployment: Deployment, fixed: _Fixed) -> list[tupl
             once_s=float(model.prefill(tokens)),
             saved_s_per_request=max(0.0, float(model.prefill(tokens + rest) - model.prefill(rest, tokens))),
         )
-        made.append((int(block), template))
-    return sorted(made, key=lambda each: -each[1].requests * each[1].fixed_tokens)
+        found.append((int(block), template))
+    return sorted(found, key=lambda entry: -entry[1].requests * entry[1].fixed_tokens)
 
 
 def template_lever(
@@ -224,9 +224,7 @@ def with_less_room(deployment: Deployment, taken_bytes: float) -> Deployment:
 
     def smaller(by: int) -> Deployment:
         # What processes see, not what is built in: engines choose their limits by the latter.
-        return deployment.model_copy(
-            update={"gpu": gpu.model_copy(update={"visible_bytes": gpu.usable_bytes - by})},
-        )
+        return deployment.model_copy(update={"gpu": gpu.model_copy(update={"visible_bytes": gpu.usable_bytes - by})})
 
     # The engine takes its share of the memory, so more has to go than is missed.
     by = math.ceil(taken_bytes)
@@ -242,8 +240,8 @@ def text_templates(prompts: Prompts, least_share: float = LEAST_SHARE) -> tuple[
         if len(words) >= _HEAD_WORDS:
             groups[tuple(words[:_HEAD_WORDS])].append(words)
     least = max(2, math.ceil(least_share * len(prompts)))
-    made = [_text_template(head, group) for head, group in groups.items() if len(group) >= least]
-    return tuple(sorted(made, key=lambda each: -each.prompts * (each.fixed_head_tokens + each.fixed_later_tokens)))
+    found = [_text_template(head, group) for head, group in groups.items() if len(group) >= least]
+    return tuple(sorted(found, key=lambda text: -text.prompts * (text.fixed_head_tokens + text.fixed_later_tokens)))
 
 
 def _text_template(head: tuple[str, ...], group: list[list[str]]) -> TextTemplate:
@@ -258,9 +256,7 @@ def _text_template(head: tuple[str, ...], group: list[list[str]]) -> TextTemplat
             if tuple(words[at : at + _SHINGLE]) in fixed:
                 marked[at : at + _SHINGLE] = True
         first_dynamic = int(np.argmin(marked)) if not marked.all() else len(words)
-        behind = [
-            word for word, is_fixed in zip(words[first_dynamic:], marked[first_dynamic:], strict=True) if is_fixed
-        ]
+        behind = [words[at] for at in range(first_dynamic, len(words)) if marked[at]]
         heads.append(tokens_of(" ".join(words[:first_dynamic])) if first_dynamic else 0)
         laters.append(tokens_of(" ".join(behind)) if behind else 0)
         tokens.append(tokens_of(" ".join(words)))

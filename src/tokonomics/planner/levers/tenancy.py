@@ -19,6 +19,7 @@ from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
 from tokonomics.money.cost import CostTree, LeverBill, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.levers.tenant_latency import TenantLatency, latency_reader, tenant_breaks
+from tokonomics.planner.setup import Say, silent
 from tokonomics.serving.capacity import NeverHolds, apart_in_time, replicas_needed, what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import Outcome, outcome
@@ -40,8 +41,6 @@ from tokonomics.traffic.tenants import (
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
-
-Say = Callable[[str], None]
 
 PEAKS = (("if all peaks fell together", ALIGNED), ("if peaks were spread evenly", SPREAD))
 SHAPLEY_TENANTS = 4
@@ -123,7 +122,6 @@ class Pooling(Noun):
 
     @property
     def gain(self) -> float:
-        """Bill apart ÷ bill together."""
         return self.bill.before.usd / self.bill.after.usd
 
 
@@ -175,12 +173,10 @@ class Sharing:
             seen[count] = self.serve(requests, count, self.own)
             return seen[count]
 
+        start = least_replicas(self.own, requests)
         try:
             needed = replicas_needed(
-                on,
-                self.slos,
-                start=least_replicas(self.own, requests),
-                hopeless=lambda: self._must_hold_one_by_one(requests),
+                on, self.slos, start=start, hopeless=lambda: self._must_hold_one_by_one(requests)
             ).replicas
         except NeverHolds as error:
             name = shorten(self.trace.tenants[tenant])
@@ -210,17 +206,19 @@ class Sharing:
         def of_a_tenant(made: Simulation) -> str | None:
             return tenant_breaks(made, self.slos)
 
+        def of_all(made: Simulation) -> str | None:
+            return what_breaks(made, outcome(made, self.slos))
+
         start = least_replicas(self.shared, trace)
         of_each = over_all = replicas_needed(on, self.slos, of_a_tenant, start).replicas
-        fewer = None
-        if (one_less := seen.get(of_each - 1)) is not None:
-            fewer = what_breaks(one_less, outcome(one_less, self.slos)) or of_a_tenant(one_less)
-        while over_all > 1 and what_breaks(on(over_all - 1), outcome(on(over_all - 1), self.slos)) is None:
+        one_less = seen.get(of_each - 1)
+        fewer = None if one_less is None else of_all(one_less) or of_a_tenant(one_less)
+        while over_all > 1 and of_all(on(over_all - 1)) is None:
             over_all -= 1
         return Together(of_each, seen[of_each], over_all, fewer)
 
 
-def pool(sharing: Sharing, say: Say = lambda what: None) -> Pooling:
+def pool(sharing: Sharing, say: Say = silent) -> Pooling:
     """Every tenant alone, all together, and together with their peaks moved."""
     trace = sharing.trace
     senders = present(trace)
@@ -277,7 +275,9 @@ def least_replicas(deployment: Deployment, trace: Trace) -> int:
     fits = ~too_long(requests_for(trace, rules), rules)
     if not fits.any():
         return 1
-    inputs, outputs = (max(1, round(float(each[fits].mean()))) for each in (trace.input_tokens, trace.output_tokens))
+    inputs, outputs = (
+        max(1, round(float(tokens[fits].mean()))) for tokens in (trace.input_tokens, trace.output_tokens)
+    )
     curve = ReplicaCurve(deployment, inputs, outputs, most_sequences=rules.max_sequences)
     return max(1, math.floor(_SURELY_NEEDED * trace.rate * float(fits.mean()) / float(curve.rates.max())))
 
@@ -306,7 +306,7 @@ def _tenant_rows(
     for place, tenant in enumerate(senders):
         needed, simulation = own[tenant]
         at = trace.tenant == tenant
-        sent = int(tokens[at].sum())
+        sent, paid = int(tokens[at].sum()), usage[place] + unused[place]
         rows.append(
             TenantRow(
                 tenant=trace.tenants[tenant],
@@ -321,13 +321,11 @@ def _tenant_rows(
                 unused_usd_per_hour=unused[place],
                 alone_usd_per_hour=alone[place],
                 shapley_usd_per_hour=check[place] if check else None,
-                usd_per_mtok=(usage[place] + unused[place]) * hours / sent * TOKENS_PER_MTOK
-                if sent and hours
-                else None,
+                usd_per_mtok=paid * hours / sent * TOKENS_PER_MTOK if sent and hours else None,
             )
         )
     order = sorted(range(len(rows)), key=lambda place: -rows[place].pays_usd_per_hour)
-    by_usage = [bill * each / math.fsum(usage) for each in usage]
+    by_usage = [bill * used / math.fsum(usage) for used in usage]
     return tuple(rows[place] for place in order), tuple(by_usage[place] for place in order)
 
 
@@ -353,7 +351,7 @@ def _shapley(
             return own[senders[min(group)]][0] * per_replica
         if len(group) == len(senders):
             return together.usd_per_hour
-        names = sorted(senders[each] for each in group)
+        names = sorted(senders[place] for place in group)
         say(f"the replicas {', '.join(shorten(sharing.trace.tenants[name]) for name in names)} need")
         return sharing.together(only(sharing.trace, names)).replicas * per_replica
 
@@ -364,11 +362,8 @@ def _apart(sharing: Sharing, own: dict[int, tuple[int, Simulation]]) -> FleetRow
     """The fleets of all tenants as one line: paid for as long as the longest of them runs."""
     replicas = sum(needed for needed, _ in own.values())
     end_s = max(made.end_s for _, made in own.values())
-    loads = []
-    for _, made in own.values():
-        share = outcome(made).load_share
-        loads.append(math.nan if share is None else share * float(made.paid_s.sum()))
-    load = math.fsum(loads) / (replicas * end_s)
+    shares = [(outcome(made).load_share, float(made.paid_s.sum())) for _, made in own.values()]
+    load = math.fsum(math.nan if share is None else share * paid_s for share, paid_s in shares) / (replicas * end_s)
     busy_s = math.fsum(float(made.replicas["busy_s"].sum()) for _, made in own.values())
     return FleetRow(
         name="each its own fleet",

@@ -34,9 +34,8 @@ def tenant_breaks(simulation: Simulation, slos: Sequence[Slo]) -> str | None:
     places = by_tenant(simulation.trace)
     for slo in slos:
         least = 1 if slo.statistic == "mean" else math.ceil(100 / (100 - float(slo.statistic[1:])))
-        large = {simulation.trace.tenants[each]: at for each, at in places.items() if len(at) >= least}
-        small = [at for at in places.values() if len(at) < least]
-        if small:
+        large = {simulation.trace.tenants[tenant]: at for tenant, at in places.items() if len(at) >= least}
+        if small := [at for at in places.values() if len(at) < least]:
             large["the smaller tenants"] = np.concatenate(small)
         for name, at in large.items():
             asked = at[served.status[at] != REFUSED]
