@@ -211,7 +211,11 @@ def _rule_of_thumb() -> str:
 
 
 def _p4d() -> str:
-    offer = next(load_offer for load_offer in load_offers() if load_offer.instance == "p4d.24xlarge" and load_offer.region == "us-east-1")
+    offer = next(
+        load_offer
+        for load_offer in load_offers()
+        if load_offer.instance == "p4d.24xlarge" and load_offer.region == "us-east-1"
+    )
     cheapest = cheapest_offer("A100-40GB")
     return (
         f"{usd(32 / 8)}; list price on {offer.date}: {usd(offer.usd_per_gpu_hour() or 0)} ({offer.region}), "

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tokonomics.planner.diff import Diff
+from tokonomics.planner.compare import Diff
 from tokonomics.questions.diff import DiffRequest
 from tokonomics.questions.results import OneNoun, layout_text
 from tokonomics.report import blocks

@@ -5,10 +5,9 @@ from functools import partial
 
 from tokonomics.errors import option
 from tokonomics.planner.bills import SetupBill
-from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking, Utilization, UtilizationPoint
+from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, Ranking, Utilization
 from tokonomics.planner.levers.stack import Drafted, Step, Waterfall
 from tokonomics.planner.setup import Setup
-from tokonomics.planner.utilization import Utilization
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import LeversResult, StackResult
 from tokonomics.report import blocks

@@ -11,12 +11,11 @@ from tokonomics.errors import option
 from tokonomics.planner.candidates import Reason
 from tokonomics.planner.flips import Flip, Flips
 from tokonomics.planner.infeasible import Blame
-from tokonomics.planner.margins import BillRange, Headroom
 from tokonomics.planner.parsing import discounts_from, gpu_filter
 from tokonomics.planner.plan import Candidate, Plan, Rejection, Study
 from tokonomics.planner.regret import Regret
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
-from tokonomics.planner.sensitivity import Case, Sensitivity
+from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
 from tokonomics.questions.plan import PlanRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text
 from tokonomics.report import blocks
