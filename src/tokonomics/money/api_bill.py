@@ -24,20 +24,16 @@ caching guide; an hour is sold as well, written at twice the input's price and n
 class ApiBill(Noun):
     """One way to buy the tokens."""
 
-    name: str
-    """``host:model``, with `` (batch)`` where batch prices are meant."""
+    name: str  # ``host:model``, with `` (batch)`` where batch prices are meant
     usd_per_request: NonNegativeFloat
-    usd_per_mtok: NonNegativeFloat
-    """Of all tokens, in and out, in this mix."""
+    usd_per_mtok: NonNegativeFloat  # of all tokens, in and out, in this mix
     input_usd_per_mtok: NonNegativeFloat
     output_usd_per_mtok: NonNegativeFloat
     date: dt.date | None
     source: str
     note: str | None = None
-    cached_share: float = 0.0
-    """Of the prompt tokens, read from the host's cache."""
-    written_share: float = 0.0
-    """Of the prompt tokens, written into the host's cache at a price of its own."""
+    cached_share: float = 0.0  # of the prompt tokens, read from the host's cache
+    written_share: float = 0.0  # of the prompt tokens, written into the host's cache at a price of its own
     cached_within_s: float | None = None
     """How soon a log must repeat a prompt for the host to still have it; None: the share was given, or is none."""
 

@@ -27,8 +27,7 @@ from tokonomics.serving.steady import ReplicaCurve
 
 Floats = NDArray[np.float64]
 
-_MOST_PLAYERS = 12
-"""4,095 groups."""
+_MOST_PLAYERS = 12  # 4,095 groups
 
 
 def unused_shares(

@@ -19,11 +19,9 @@ from tokonomics.money.cost import CostLine, CostTree, cost, require_positive
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, TOKENS_PER_MTOK, count, percent, usd
 
-MOST_STAIRS = 100_000
-"""Beyond so many purchases of one kind nobody waits for a break-even."""
+MOST_STAIRS = 100_000  # beyond so many purchases of one kind nobody waits for a break-even
 _MOST_WINDOWS = 50
-_SAME = 1e-9
-"""Relative: the last digit of a division must not cost a machine."""
+_SAME = 1e-9  # relative: the last digit of a division must not cost a machine
 
 Floats = NDArray[np.float64]
 
@@ -31,10 +29,8 @@ Floats = NDArray[np.float64]
 class ReplicaHolds(Noun):
     """What each replica of a fleet holds; larger fleets even out bursts, so it grows with their number."""
 
-    replicas: PositiveInt
-    """From so many on."""
-    tokens_per_month: PositiveFloat
-    """Of each."""
+    replicas: PositiveInt  # from so many on
+    tokens_per_month: PositiveFloat  # of each
 
 
 class FleetKind(Noun):
@@ -42,14 +38,10 @@ class FleetKind(Noun):
 
     name: str
     gpus_per_purchase: PositiveInt
-    replicas_per_purchase: PositiveInt
-    """The smallest number that fills whole machines."""
-    usd_per_purchase: PositiveFloat
-    """A month of the machines of one purchase."""
-    holds: tuple[ReplicaHolds, ...] = Field(min_length=1)
-    """By fleet size, rising, the first from one replica on."""
-    spare: NonNegativeInt = 0
-    """Replicas bought beyond what the volume takes."""
+    replicas_per_purchase: PositiveInt  # the smallest number that fills whole machines
+    usd_per_purchase: PositiveFloat  # a month of the machines of one purchase
+    holds: tuple[ReplicaHolds, ...] = Field(min_length=1)  # by fleet size, rising, the first from one replica on
+    spare: NonNegativeInt = 0  # replicas bought beyond what the volume takes
 
     def capacity(self, replicas: int) -> float:
         """Tokens a month of so many replicas, spare ones not counted."""
@@ -207,16 +199,11 @@ class BreakEven(Noun):
 
     api: str
     api_usd_per_mtok: NonNegativeFloat
-    full_usd_per_mtok: PositiveFloat
-    """Self-hosting at its best: full machines, fixed costs not counted."""
-    first_tokens_per_month: PositiveFloat | None
-    """The volume at which self-hosting first is cheaper."""
-    stays_tokens_per_month: PositiveFloat | None
-    """The volume from which on it stays cheaper, whatever the stair."""
-    windows: tuple[VolumeWindow, ...]
-    """Where it is cheaper; of very many only the first ones and the last."""
-    never: str | None
-    """Why there is none."""
+    full_usd_per_mtok: PositiveFloat  # self-hosting at its best: full machines, fixed costs not counted
+    first_tokens_per_month: PositiveFloat | None  # the volume at which self-hosting first is cheaper
+    stays_tokens_per_month: PositiveFloat | None  # the volume from which on it stays cheaper, whatever the stair
+    windows: tuple[VolumeWindow, ...]  # where it is cheaper; of very many only the first ones and the last
+    never: str | None  # why there is none
 
     @property
     def volumes(self) -> tuple[float, ...]:
@@ -339,13 +326,11 @@ class BillAt(Noun):
     tokens_per_month: PositiveFloat
     machines: str
     gpus: PositiveInt
-    replicas: PositiveInt
-    """Spare ones included."""
+    replicas: PositiveInt  # spare ones included
     hosted: CostTree
     hosted_usd: PositiveFloat
     api_usd: dict[str, NonNegativeFloat]
-    cheapest: str
-    """The API's name, or ``self-hosted``."""
+    cheapest: str  # the API's name, or ``self-hosted``
 
 
 SELF_HOSTED = "self-hosted"

@@ -30,8 +30,7 @@ SSD_USD_PER_GB_HOUR = 0.08 / (GIB / BYTES_PER_GB) / HOURS_PER_MONTH
 eight GPUs usually come with local disks that are paid for already: then it is 0 (ssd=1000@0)."""
 SSD_PRICE_DATE: date | None = None
 """The page bears no date and the day it was read was not noted, so the price is marked as an old one."""
-SSD_BYTES_PER_S = 6.9e9
-"""One PCIe 4.0 x4 drive for each GPU: Samsung PM9A3, sequential read (data sheet, 2021)."""
+SSD_BYTES_PER_S = 6.9e9  # one PCIe 4.0 x4 drive for each GPU: Samsung PM9A3, sequential read (data sheet, 2021)
 REMOTE_BYTES_PER_S = 12.5e9
 """A port of 100 Gbit/s for each GPU, at its line rate; Mooncake reports 87 GB/s from 4 × 200 Gbit/s, 87 % of theirs."""
 
@@ -44,10 +43,8 @@ class TierPrice(Noun):
     speed_from: str
     speed_badge: Badge
     price_from: str
-    price_date: date | None
-    """When the price was quoted; None: not known, or the user's own."""
-    price_stale: bool
-    """Older than a price may be without a mark, or of no known date."""
+    price_date: date | None  # when the price was quoted; None: not known, or the user's own
+    price_stale: bool  # older than a price may be without a mark, or of no known date
 
     def line(self, replicas: int) -> CostLine:
         times = 1 if self.tier.shared else replicas
@@ -61,12 +58,9 @@ class TierBreakEven(Noun):
     tier: str
     block_tokens: int
     fetch_s: PositiveFloat
-    compute_first_s: PositiveFloat
-    """At the beginning of a prompt."""
-    compute_last_s: PositiveFloat
-    """At the end of the longest one."""
-    position: int | None
-    """The token from which on fetching is quicker; None: nowhere in the model's context."""
+    compute_first_s: PositiveFloat  # at the beginning of a prompt
+    compute_last_s: PositiveFloat  # at the end of the longest one
+    position: int | None  # the token from which on fetching is quicker; None: nowhere in the model's context
     pays_within_s: NonNegativeFloat | None
     """A block at the head of a prompt pays for its place if it is read again within this, the GPU's time being worth
     the replica's price. 0: never, since it is quicker computed there; None: always, since the place costs nothing."""

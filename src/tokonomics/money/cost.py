@@ -20,10 +20,8 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 class Cost(Noun):
     """The cost equation solved for every form people ask for."""
 
-    usd_per_hour: PositiveFloat
-    """All GPUs together."""
-    tokens_per_second: PositiveFloat
-    """At full speed."""
+    usd_per_hour: PositiveFloat  # all GPUs together
+    tokens_per_second: PositiveFloat  # at full speed
     utilization: float = Field(gt=0, le=1)
     usd_per_token: PositiveFloat
     usd_per_mtok: PositiveFloat
@@ -204,10 +202,8 @@ class Needed(Noun):
 
     usd_per_mtok: PositiveFloat
     tokens_per_second: PositiveFloat
-    utilization: PositiveFloat
-    """Above 1 the price is out of reach at this speed."""
-    usd_per_hour: PositiveFloat
-    """One GPU."""
+    utilization: PositiveFloat  # above 1 the price is out of reach at this speed
+    usd_per_hour: PositiveFloat  # one GPU
 
 
 def needed_for(
@@ -259,8 +255,7 @@ class FleetShare(Noun):
 
     name: str
     gpus: PositiveInt
-    usd_per_hour: PositiveFloat
-    """One GPU."""
+    usd_per_hour: PositiveFloat  # one GPU
     share_of_time: float = Field(default=1.0, gt=0, le=1)
 
 

@@ -19,10 +19,8 @@ from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, count
 
 HOURS_PER_WEEK = 168
-EVERY_SIZE = "all"
-"""The one class of a demand that has only one."""
-MOST_HOURS = 744
-"""A month of 31 days: the horizon repeats, and the solver does not get through a year of hours."""
+EVERY_SIZE = "all"  # the one class of a demand that has only one
+MOST_HOURS = 744  # a month of 31 days: the horizon repeats, and the solver does not get through a year of hours
 _MOST_RATE = 1e9
 
 Floats = NDArray[np.float64]

@@ -33,14 +33,12 @@ class SpotMarket(Noun):
     """Where machines of an offer can be had on spot."""
 
     zone: str
-    usd_per_hour: PositiveFloat
-    """One machine."""
+    usd_per_hour: PositiveFloat  # one machine
     interruptions: Interruptions
     p90_to_median: float = Field(default=1.0, ge=1)
     """How far the dearest tenth of days lies above the median price; 1: the price never moves."""
     max_machines: PositiveInt | None = None
-    interruptions_by: str = "given"
-    """Who says how often: AWS's advisor, the user, or nobody (assumed)."""
+    interruptions_by: str = "given"  # who says how often: AWS's advisor, the user, or nobody (assumed)
 
 
 class FleetOffer(Noun):
@@ -49,24 +47,18 @@ class FleetOffer(Noun):
     name: str
     requests_per_s: dict[str, PositiveFloat]
     """One machine, by size class, if it served nothing else; a class it cannot hold is left out."""
-    replicas: PositiveInt = 1
-    """That one machine runs side by side."""
+    replicas: PositiveInt = 1  # that one machine runs side by side
     gpus: PositiveInt = 1
-    usd_per_hour: PositiveFloat | None = None
-    """One machine on demand."""
+    usd_per_hour: PositiveFloat | None = None  # one machine on demand
     list_usd_per_hour: PositiveFloat | None = None
     """The same where on demand may not be bought: a spot price does not go above it."""
     reserved: dict[str, PositiveFloat] = Field(default_factory=dict)
     """USD per hour by commitment, such as {"1 year": 1.4, "3 years": 0.9}; paid in every hour."""
     spot: tuple[SpotMarket, ...] = ()
-    startup_s: NonNegativeFloat = 0.0
-    """From the order to the first request: paid before it serves."""
-    drain_s: NonNegativeFloat = 0.0
-    """From its last new request to its end: paid while it finishes answers."""
-    answer_s: NonNegativeFloat = 0.0
-    """A long answer: for so long before a spot market takes it, it begins nothing new."""
-    max_machines: PositiveInt | None = None
-    """Quota on reserved and on-demand machines together."""
+    startup_s: NonNegativeFloat = 0.0  # from the order to the first request: paid before it serves
+    drain_s: NonNegativeFloat = 0.0  # from its last new request to its end: paid while it finishes answers
+    answer_s: NonNegativeFloat = 0.0  # a long answer: for so long before a spot market takes it, it begins nothing new
+    max_machines: PositiveInt | None = None  # quota on reserved and on-demand machines together
 
     @property
     def firm_prices(self) -> tuple[float, ...]:
@@ -86,8 +78,7 @@ class Wishes(Noun):
     """Of the demand of any hour and class: the rest is carried by reserved and on-demand machines."""
     max_zone_share: float = Field(default=1.0, ge=0, le=1)
     """Of the demand of any hour and class: what one zone may take with it when its spot machines go."""
-    min_replicas: NonNegativeInt = 0
-    """Firm ones (reserved or on demand), in every hour."""
+    min_replicas: NonNegativeInt = 0  # firm ones (reserved or on demand), in every hour
     spare: dict[str, NonNegativeFloat] = Field(default_factory=dict)
     """Requests a second, by class, to carry beyond the demand of any hour that has one: room for what fails."""
     fallback: bool = True
@@ -99,28 +90,21 @@ class FleetPurchase(Noun):
 
     offer: str
     terms: Terms
-    place: str | None
-    """The zone of spot, the commitment of reserved."""
+    place: str | None  # the zone of spot, the commitment of reserved
     by_hour: tuple[int, ...]
-    usd_per_hour: PositiveFloat
-    """One machine, as quoted."""
-    requests_per_s: NonNegativeFloat
-    """What one is counted on for, at the demand's own mix of sizes."""
-    usd: NonNegativeFloat
-    """Expected over the horizon: with start-ups, and with what interruptions make one buy again."""
+    usd_per_hour: PositiveFloat  # one machine, as quoted
+    requests_per_s: NonNegativeFloat  # what one is counted on for, at the demand's own mix of sizes
+    usd: NonNegativeFloat  # expected over the horizon: with start-ups, and with what interruptions make one buy again
     usd_per_month: NonNegativeFloat
-    interruptions_by: str | None = None
-    """Of spot: who says how often it is taken back."""
+    interruptions_by: str | None = None  # of spot: who says how often it is taken back
 
 
 class FleetComparison(Noun):
     """Another way to buy for the same demand."""
 
     name: str
-    usd_per_month: PositiveFloat | None
-    """None where it cannot be done."""
-    saved_share: float | None
-    """What the plan saves against it."""
+    usd_per_month: PositiveFloat | None  # none where it cannot be done
+    saved_share: float | None  # what the plan saves against it
     note: str
 
 
@@ -129,21 +113,14 @@ class FleetPlan(Noun):
 
     hours: PositiveInt
     purchases: tuple[FleetPurchase, ...]
-    demand: tuple[float, ...]
-    """Requests a second, by hour."""
-    firm_capacity: tuple[float, ...]
-    """At the demand's own mix of sizes."""
-    spot_capacity: tuple[float, ...]
-    """What is counted on."""
-    expected_usd: NonNegativeFloat
-    """Over the horizon."""
+    demand: tuple[float, ...]  # requests a second, by hour
+    firm_capacity: tuple[float, ...]  # at the demand's own mix of sizes
+    spot_capacity: tuple[float, ...]  # what is counted on
+    expected_usd: NonNegativeFloat  # over the horizon
     usd_per_month: NonNegativeFloat
-    p99_usd_per_month: NonNegativeFloat
-    """The bill that 99 of 100 months stay under: interruptions, spot prices."""
-    startup_usd: NonNegativeFloat
-    """Of the expected bill: paid while machines start and finish."""
-    gap: NonNegativeFloat
-    """(Bill − proven lower bound) ÷ bill: no fleet is cheaper by more than this share."""
+    p99_usd_per_month: NonNegativeFloat  # the bill that 99 of 100 months stay under: interruptions, spot prices
+    startup_usd: NonNegativeFloat  # of the expected bill: paid while machines start and finish
+    gap: NonNegativeFloat  # (Bill − proven lower bound) ÷ bill: no fleet is cheaper by more than this share
     solve_s: NonNegativeFloat
     variables: NonNegativeInt
     comparisons: tuple[FleetComparison, ...] = ()
@@ -251,8 +228,7 @@ class FixedRule(Noun):
     usd_per_month: NonNegativeFloat
     compared_usd_per_month: NonNegativeFloat
     saved_share: float
-    largest_fleet: PositiveInt
-    """Machines it can reach: a peak above it is not served."""
+    largest_fleet: PositiveInt  # machines it can reach: a peak above it is not served
 
 
 def fixed_rule(

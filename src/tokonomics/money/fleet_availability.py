@@ -24,10 +24,8 @@ from tokonomics.units import SECONDS_PER_HOUR
 
 FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
 """419 unexpected interruptions in 54 days on 16,384 H100 ("The Llama 3 Herd of Models", 2024, section 3.3.4)."""
-NOTICED_S = 60.0
-"""Until a failed machine is found out: six missed checks of ten seconds (assumed)."""
-_MOST_ZONES_DOWN = 3
-"""More at once counts as not carried."""
+NOTICED_S = 60.0  # until a failed machine is found out: six missed checks of ten seconds (assumed)
+_MOST_ZONES_DOWN = 3  # more at once counts as not carried
 _TURNS = 6
 _ENOUGH = 1 - 1e-6
 
@@ -39,13 +37,10 @@ class Availability(Noun):
     """How much of the time the demand is carried."""
 
     share: NonNegativeFloat
-    zones_missing: NonNegativeFloat
-    """Of the time: too few machines because spot zones are gone."""
-    failures_missing: NonNegativeFloat
-    """Of the time: too few because machines failed."""
+    zones_missing: NonNegativeFloat  # of the time: too few machines because spot zones are gone
+    failures_missing: NonNegativeFloat  # of the time: too few because machines failed
     target: NonNegativeFloat | None = None
-    spare_machines: NonNegativeInt = 0
-    """Beyond the demand, of the largest kind bought."""
+    spare_machines: NonNegativeInt = 0  # beyond the demand, of the largest kind bought
 
 
 def availability(

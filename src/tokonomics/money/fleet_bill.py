@@ -19,11 +19,9 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Held = tuple[FleetOffer, SpotMarket, Ints]
-"""Spot machines by hour."""
+Held = tuple[FleetOffer, SpotMarket, Ints]  # spot machines by hour
 
-DRAWS = 2000
-"""Twenty months above the 99th percentile: it comes out within a percent or so."""
+DRAWS = 2000  # twenty months above the 99th percentile: it comes out within a percent or so
 
 
 def p99_bill(

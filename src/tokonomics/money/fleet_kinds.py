@@ -19,15 +19,11 @@ class PurchaseKind:
     offer: FleetOffer
     terms: Terms
     place: str | None
-    usd_per_hour: float
-    """As quoted."""
+    usd_per_hour: float  # as quoted
     expected_usd_per_hour: float
-    counted: float
-    """Of a machine: 1 unless spot."""
-    start_usd: float
-    """Paid while one starts and, later, finishes: each start has its end."""
-    limit: float
-    """Machines; infinite without a quota."""
+    counted: float  # of a machine: 1 unless spot
+    start_usd: float  # paid while one starts and, later, finishes: each start has its end
+    limit: float  # machines; infinite without a quota
     market: SpotMarket | None = None
 
     @property

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from tokonomics.money.fleet import FleetOffer
 
 Floats = NDArray[np.float64]
-Present = Sequence[tuple[FleetOffer, int]]
-"""Offers, and how many machines of each are there."""
+Present = Sequence[tuple[FleetOffer, int]]  # offers, and how many machines of each are there
 
 
 def shared_out(present: Present, rates: Mapping[str, float]) -> tuple[float, dict[str, Floats]]:

@@ -30,8 +30,7 @@ from tokonomics.money.fleet_kinds import PurchaseKind
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-ROUNDING = 1e-9
-"""Relative slack on the demand, so that ten machines of a tenth carry one."""
+ROUNDING = 1e-9  # relative slack on the demand, so that ten machines of a tenth carry one
 
 
 @dataclass(frozen=True)

@@ -35,12 +35,10 @@ from tokonomics.money.fleet_program import (
 )
 from tokonomics.units import HOURS_PER_MONTH
 
-GAP = 5e-3
-"""Stop when no fleet can be cheaper by more than this share: half a percent is far below what prices move."""
+GAP = 5e-3  # stop when no fleet can be cheaper by more than this share: half a percent is far below what prices move
 TIME_LIMIT_S = 30.0
 """What is left of the gap by then is mostly a bound not proven, and is printed (benchmarks/bench_fleet.py)."""
-AT_ONCE = 600
-"""Columns that HiGHS solves by itself within seconds (benchmarks/bench_fleet.py)."""
+AT_ONCE = 600  # columns that HiGHS solves by itself within seconds (benchmarks/bench_fleet.py)
 WINDOW_HOURS = 12
 WINDOW_S = 2.0
 ROUNDS = 6

@@ -21,8 +21,7 @@ class ServedCost(Noun):
     usd: NonNegativeFloat
     usd_per_mtok: NonNegativeFloat | None
     """Prompt and answer tokens alike, on reservation; None where none was delivered."""
-    usd_per_mtok_output: NonNegativeFloat | None
-    """The whole bill over the answers alone."""
+    usd_per_mtok_output: NonNegativeFloat | None  # the whole bill over the answers alone
     usd_per_mtok_usage: NonNegativeFloat | None
     tree: CostTree
 

@@ -12,10 +12,8 @@ from tokonomics.catalog.spot import NOTICE_S, Interruptions
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, percent, plural, seconds
 
-LONG_S = 300.0
-"""Five minutes, of an answer or of a cold start: the document's limit for both."""
-LOST_SHARE = 0.01
-"""A hundredth of all answers cut off is a p99 SLO missed by spot alone."""
+LONG_S = 300.0  # five minutes, of an answer or of a cold start: the document's limit for both
+LOST_SHARE = 0.01  # a hundredth of all answers cut off is a p99 SLO missed by spot alone
 
 
 class Suitability(StrEnum):
@@ -38,10 +36,8 @@ class SpotVerdict(Noun):
 
     suitability: Suitability
     reasons: tuple[SpotReason, ...]
-    max_spot_share: NonNegativeFloat
-    """What to wish for in a fleet: of an hour's demand."""
-    cut_off_share: NonNegativeFloat
-    """Of all answers: begun on a machine that goes before they end."""
+    max_spot_share: NonNegativeFloat  # what to wish for in a fleet: of an hour's demand
+    cut_off_share: NonNegativeFloat  # of all answers: begun on a machine that goes before they end
 
 
 def spot_verdict(

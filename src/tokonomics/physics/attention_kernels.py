@@ -49,63 +49,44 @@ GEMM_SHARE = 0.7
 class DecodeCurve(NamedTuple):
     """A kernel that attends with one new token per sequence."""
 
-    launch_s: float
-    """Start and end of the kernels, with nothing to read."""
+    launch_s: float  # start and end of the kernels, with nothing to read
     split_s: float
     """Added for each doubling of the context beyond ``split_tokens``: more splits to schedule and combine."""
-    split_tokens: float
-    """Context from which splitting begins to cost."""
-    wave_s: float
-    """The first wave of blocks, which a larger batch fills up before it takes longer."""
+    split_tokens: float  # context from which splitting begins to cost
+    wave_s: float  # the first wave of blocks, which a larger batch fills up before it takes longer
     block_bytes: float
     """What one (sequence, KV head) costs however short its context, in bytes the memory could have moved."""
-    memory: float
-    """Share of the datasheet's bandwidth that a large batch reads KV at."""
-    compute: float
-    """Share of peak FLOP/s."""
-    sharpness: float
-    """p of the smooth maximum: 1 adds the terms, 2 or 4 comes near the longest."""
-    group: float
-    """Query heads per KV head that double ``block_bytes``: more rows to load, scale and write."""
-    rows: float
-    """Query rows a matrix tile has: a smaller group computes as much."""
-    stream: float
-    """Bytes per second that one (sequence, KV head) can draw, over all its splits; limits small batches."""
+    memory: float  # share of the datasheet's bandwidth that a large batch reads KV at
+    compute: float  # share of peak FLOP/s
+    sharpness: float  # p of the smooth maximum: 1 adds the terms, 2 or 4 comes near the longest
+    group: float  # query heads per KV head that double ``block_bytes``: more rows to load, scale and write
+    rows: float  # query rows a matrix tile has: a smaller group computes as much
+    stream: float  # bytes per second that one (sequence, KV head) can draw, over all its splits; limits small batches
 
 
 class PrefillCurve(NamedTuple):
     """A kernel that attends with a chunk of new tokens."""
 
-    launch_s: float
-    """Start and end of the kernel."""
-    compute: float
-    """Share of peak FLOP/s on a long prompt."""
+    launch_s: float  # start and end of the kernel
+    compute: float  # share of peak FLOP/s on a long prompt
     pad_tokens: float
     """Keys' worth of work that a row costs beyond those it sees: masked tile halves, loading, scaling, writing."""
-    rows: float
-    """Rows that a block has: a shorter chunk costs as much."""
-    packing: float
-    """Near 1: a block's rows are tokens × query heads of one KV head; near 0: tokens of one query head."""
-    chain_s: float
-    """Per key that one block must walk in order; limits short chunks with a long past."""
-    memory: float
-    """Share of the datasheet's bandwidth."""
+    rows: float  # rows that a block has: a shorter chunk costs as much
+    packing: float  # near 1: a block's rows are tokens × query heads of one KV head; near 0: tokens of one query head
+    chain_s: float  # per key that one block must walk in order; limits short chunks with a long past
+    memory: float  # share of the datasheet's bandwidth
     touches: float
     """Times that new keys and values are moved on top of one read: cast, written to the cache, loaded by each tile."""
-    sharpness: float
-    """p of the smooth maximum: 1, 2 or 4."""
+    sharpness: float  # p of the smooth maximum: 1, 2 or 4
 
 
 class Work(NamedTuple):
     """The shape of one layer's attention on one GPU; arrays only while fitting."""
 
     kv_heads: float | Array
-    group: float | Array
-    """Query heads per KV head."""
-    token_bytes: float | Array
-    """Of one cached token in one KV head."""
-    row_flops: float | Array
-    """Of one query head and one key it sees."""
+    group: float | Array  # query heads per KV head
+    token_bytes: float | Array  # of one cached token in one KV head
+    row_flops: float | Array  # of one query head and one key it sees
 
 
 class AttentionOrigin(NamedTuple):
@@ -114,8 +95,7 @@ class AttentionOrigin(NamedTuple):
     basis: Basis
     gpu: str
     backends: tuple[str, ...]
-    kv: str
-    """Cache format that was timed: an 8-bit cache without timings is a 16-bit one of half the bytes."""
+    kv: str  # cache format that was timed: an 8-bit cache without timings is a 16-bit one of half the bytes
 
 
 class _Table(NamedTuple):
@@ -125,8 +105,7 @@ class _Table(NamedTuple):
     curves: dict[Mode, dict[int, Any]]
 
 
-Backends = dict[str, dict[str, _Table]]
-"""By backend and cache format."""
+Backends = dict[str, dict[str, _Table]]  # by backend and cache format
 
 
 def decode_attention_s(

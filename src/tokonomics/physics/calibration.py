@@ -48,8 +48,7 @@ from tokonomics.types import Noun
 SCHEMA_VERSION: Final = 1
 VARIABLE = "TOKONOMICS_PROFILE"
 LARGEST_FILE = 50_000_000
-BARE = "bare"
-"""The engine of steps without one."""
+BARE = "bare"  # the engine of steps without one
 FEW, MANY = 256.0, 2048.0
 """Tokens of a step up to which the decode factor holds, and from which the prompt factor does; between, a mixture."""
 
@@ -67,8 +66,7 @@ class Range(Noun):
 class Fitted(Noun):
     """A curve, with what it was fitted on and how well it predicts what it was not."""
 
-    curve: tuple[float, ...]
-    """The fields of its law, in order."""
+    curve: tuple[float, ...]  # the fields of its law, in order
     seen: dict[str, Range]
     rows: PositiveInt
     held_out: NonNegativeInt
@@ -80,19 +78,15 @@ class Fitted(Noun):
 class Kernels(Noun):
     """Curves of one GPU."""
 
-    gpu: str
-    """Its key in the catalogue."""
-    memory: float = Field(gt=0, le=1)
-    """Share of the datasheet's bandwidth that a large copy reaches."""
-    gemm: Fitted | None = None
-    """Dense layers in bf16: PyTorch calls the same cuBLAS as the engines do."""
+    gpu: str  # its key in the catalogue
+    memory: float = Field(gt=0, le=1)  # share of the datasheet's bandwidth that a large copy reaches
+    gemm: Fitted | None = None  # dense layers in bf16: PyTorch calls the same cuBLAS as the engines do
     decode: dict[str, Fitted] = Field(default_factory=dict)
     """PyTorch's attention, by "mode/head width": of bare steps. Engines run other kernels."""
     prefill: dict[str, Fitted] = Field(default_factory=dict)
     all_reduce: dict[int, Fitted] = Field(default_factory=dict)
     """NCCL's, by number of GPUs: used where ours were not timed on this GPU."""
-    layer_s: NonNegativeFloat | None = None
-    """What lies between the kernels of a layer."""
+    layer_s: NonNegativeFloat | None = None  # what lies between the kernels of a layer
     spreads: dict[str, "ErrorSpread"] = Field(default_factory=dict)
     """Of whole steps against the sum of these curves, by kind."""
 
@@ -145,8 +139,7 @@ class HeldOut(Noun):
 
     figure: str
     n: PositiveInt
-    before: NonNegativeFloat
-    """Median size of log(predicted ÷ measured) without the profile."""
+    before: NonNegativeFloat  # median size of log(predicted ÷ measured) without the profile
     after: NonNegativeFloat
     bias_before: float
     bias_after: float
@@ -162,23 +155,17 @@ class Correction(Noun):
 
     gpu: str
     engine: str
-    model: str | None = None
-    """Only this model, at this precision and split; None: all."""
+    model: str | None = None  # only this model, at this precision and split; None: all
     weights: Precision | None = None
     tp: PositiveInt | None = None
-    learned_at: str | None = None
-    """Precision and split that were measured, in words."""
-    decode: PositiveFloat = 1.0
-    """Times what the GPU takes for steps of few tokens."""
-    prefill: PositiveFloat = 1.0
-    """Times what it takes for prompts."""
+    learned_at: str | None = None  # precision and split that were measured, in words
+    decode: PositiveFloat = 1.0  # times what the GPU takes for steps of few tokens
+    prefill: PositiveFloat = 1.0  # times what it takes for prompts
     step_s: NonNegativeFloat | None = None
     """What the host adds to a step, in place of the engine's own figures; None: those."""
     sequence_s: NonNegativeFloat | None = None
-    launch: PositiveFloat = 1.0
-    """Times what the host takes to launch a layer of a step with prompts."""
-    request: PositiveFloat = 1.0
-    """Times what a request takes outside any step."""
+    launch: PositiveFloat = 1.0  # times what the host takes to launch a layer of a step with prompts
+    request: PositiveFloat = 1.0  # times what a request takes outside any step
     seen: dict[str, Range] = Field(default_factory=dict)
     loads: PositiveInt
     rows: PositiveInt
@@ -248,10 +235,8 @@ class Profile(Noun):
     machine: ProbedMachine | None = None
     kernels: Kernels | None = None
     corrections: tuple[Correction, ...] = ()
-    check: tuple[HeldOut, ...] = ()
-    """Whole steps that the probe predicted and timed."""
-    timings: dict[str, Any] = Field(default_factory=dict)
-    """As timed, so that the curves can be fitted again."""
+    check: tuple[HeldOut, ...] = ()  # whole steps that the probe predicted and timed
+    timings: dict[str, Any] = Field(default_factory=dict)  # as timed, so that the curves can be fitted again
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """As any noun's; the copy may predict otherwise, so that it does not keep the key."""

@@ -10,8 +10,7 @@ from tokonomics.errors import BadInput, option
 from tokonomics.physics.speculation import Speculation
 from tokonomics.types import Noun
 
-_LARGEST_RANK = 512
-"""vLLM's --max-lora-rank accepts up to 512."""
+_LARGEST_RANK = 512  # vLLM's --max-lora-rank accepts up to 512
 
 
 class Deployment(Noun):
@@ -24,8 +23,7 @@ class Deployment(Noun):
     kv: Precision
     tp: PositiveInt = 1
     pp: PositiveInt = 1
-    ep: PositiveInt = 1
-    """Groups of GPUs among which the experts are shared out whole; within a group each is split."""
+    ep: PositiveInt = 1  # groups of GPUs among which the experts are shared out whole; within a group each is split
     lora_rank: NonNegativeInt = 0
     lora_adapters: NonNegativeInt = 0
     """Adapters loaded beside the base model, each a pair of thin matrices at every dense product of every layer."""

@@ -22,8 +22,7 @@ from tokonomics.types import Badge, Noun
 
 Kind = Literal["step", "prefill", "tpot", "ttft", "throughput"]
 
-_80_PERCENT = 1.2816
-"""Standard deviations that hold 80 % of a normal distribution to either side of its middle."""
+_80_PERCENT = 1.2816  # standard deviations that hold 80 % of a normal distribution to either side of its middle
 
 
 class Interval(Noun):
@@ -45,8 +44,7 @@ class _Percentiles(Noun):
 class _Learned(Noun):
     source: str
     classes: dict[str, _Percentiles]
-    scaled: NonNegativeFloat
-    """Standard deviation of the logarithm that a relative's curves add."""
+    scaled: NonNegativeFloat  # standard deviation of the logarithm that a relative's curves add
     assumed: NonNegativeFloat
 
 

@@ -24,8 +24,7 @@ SAMPLER_BYTES_PER_LOGIT = 40
 """Logits in 16 and 32 bits, probabilities, and the sort behind top-k and top-p: 35 to 41 bytes for each entry of the
 vocabulary and sequence in vLLM's logs at 256 sequences ("PyTorch activation peak memory": Llama-3-8B 1.26 GiB in PR
 10511, Qwen2.5-7B 1.42 in issue 13882, Qwen2.5-32B 1.26 in issue 15815)."""
-SAMPLED_SEQUENCES = 256
-"""The most sequences those logs cover; larger limits are taken to sample in parts of this size."""
+SAMPLED_SEQUENCES = 256  # the most sequences those logs cover; larger limits are taken to sample in parts of this size
 RUNTIME_BYTES = round(0.16 * GIB + 0.5 * GIB)
 """Outside the framework's allocator 0.16 GiB (vLLM on an 80 GB card: gateway-api-inference-extension PR 550), and CUDA
 graphs: 0.13 to 0.9 GiB in the logs of dense models, 0.5 taken (vLLM issue 52872)."""
@@ -40,25 +39,18 @@ class Fit(Noun):
 
     deployment: Deployment
     context: PositiveInt
-    memory_bytes: PositiveInt
-    """Of one GPU."""
-    usable_bytes: PositiveInt
-    """What the driver leaves to processes."""
-    weight_bytes: PositiveInt
-    """The whole model."""
+    memory_bytes: PositiveInt  # of one GPU
+    usable_bytes: PositiveInt  # what the driver leaves to processes
+    weight_bytes: PositiveInt  # the whole model
     weight_bytes_per_gpu: PositiveInt
     workspace_bytes: PositiveInt
     kv_budget_bytes: NonNegativeInt
     shortfall_bytes: NonNegativeInt
     """By how much weights and workspace exceed what the engine may use; 0 when they do not."""
-    kv_bytes_per_token: NonNegativeInt
-    """The whole model, inside every window."""
-    kv_bytes_per_sequence: NonNegativeInt
-    """On one GPU, at this context, in whole blocks."""
-    max_sequences: NonNegativeInt
-    """Sequences of this context at once; 0 when none fits."""
-    min_gpus: PositiveInt | None
-    """The smallest number of such GPUs on which one sequence fits; None when no split does."""
+    kv_bytes_per_token: NonNegativeInt  # the whole model, inside every window
+    kv_bytes_per_sequence: NonNegativeInt  # on one GPU, at this context, in whole blocks
+    max_sequences: NonNegativeInt  # sequences of this context at once; 0 when none fits
+    min_gpus: PositiveInt | None  # the smallest number of such GPUs on which one sequence fits; None when no split does
 
     @property
     def fits(self) -> bool:

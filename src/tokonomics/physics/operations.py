@@ -36,8 +36,7 @@ from tokonomics.physics.sharding import adapter_bytes, dense_products, kv_elemen
 
 Array = NDArray[np.float64]
 
-BARE_KERNELS = "pytorch"
-"""Whose kernels a bare step runs: no engine around it, plain PyTorch."""
+BARE_KERNELS = "pytorch"  # whose kernels a bare step runs: no engine around it, plain PyTorch
 
 
 def _bf16(own: Kernels | None) -> GemmCurve | None:

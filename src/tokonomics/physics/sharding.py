@@ -25,14 +25,10 @@ from tokonomics.types import Noun
 class Shard(Noun):
     """Bytes on the fullest GPU, by how often a decode step reads them."""
 
-    blocks: float
-    """Attention, dense and shared feed-forward matrices, routers, norms: read every step."""
-    head: float
-    """The LM head: read every step."""
-    idle: float
-    """Embedding table and vision tower: loaded, but a step reads a few rows at most."""
-    experts_held: float
-    """All experts of all layers on this GPU."""
+    blocks: float  # attention, dense and shared feed-forward matrices, routers, norms: read every step
+    head: float  # the LM head: read every step
+    idle: float  # embedding table and vision tower: loaded, but a step reads a few rows at most
+    experts_held: float  # all experts of all layers on this GPU
 
     @property
     def total(self) -> float:

@@ -48,22 +48,17 @@ _TOKENS = np.unique(
 )
 """Where the token-wise part of a step is tabulated, up to the longest prompt of any model; between two points it is
 close to straight, and the more so the more tokens."""
-_HUGE = 65_536.0
-"""Rows and columns of a matrix larger than any cache."""
+_HUGE = 65_536.0  # rows and columns of a matrix larger than any cache
 
 
 class StepParts(Noun):
     """Where the time of one step goes, in seconds; the parts sum to the step."""
 
-    weights_s: float
-    """Reading the weights."""
-    kv_s: float
-    """Attention of the running sequences: reading their KV cache."""
-    compute_s: float
-    """Matrix products beyond the reading of weights, and attention inside prompts."""
+    weights_s: float  # reading the weights
+    kv_s: float  # attention of the running sequences: reading their KV cache
+    compute_s: float  # matrix products beyond the reading of weights, and attention inside prompts
     communication_s: float
-    overhead_s: float
-    """Norms, launches, and the engine's own time."""
+    overhead_s: float  # norms, launches, and the engine's own time
     step_s: float
 
 
