@@ -222,9 +222,7 @@ def test_nobody_there_is_one_message() -> None:
 def test_a_sweep_doubles_until_the_slo_breaks_and_looks_between() -> None:
     """The server answers one after another, so twice the users wait twice as long."""
     with loopback() as server:
-        run = bench(
-            server, "slow", users=[], sweep=True, slos=parse_slos("tpot_p50=1ms"), budget=Budget(requests=8)
-        )
+        run = bench(server, "slow", users=[], sweep=True, slos=parse_slos("tpot_p50=1ms"), budget=Budget(requests=8))
         assert [point.concurrency for point in run.points] == [1]  # five milliseconds a token: broken at once
         run = bench(server, "slow", users=[], sweep=True, budget=Budget(requests=20, seconds=5))
     users = [point.concurrency or 0 for point in run.points]

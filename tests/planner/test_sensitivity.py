@@ -66,9 +66,7 @@ def test_the_bill_at_another_rate_is_that_of_a_plan_for_it() -> None:
     only = tuple(offer for offer in OFFERS if offer.instance == best.instance)
     for case in cases("requests a second"):
         there = study(
-            asked(
-                simulate=True, slos=SLOS, load=BUSIER.at(12 * case.factor), offers=only, weights=(best.weights,)
-            )
+            asked(simulate=True, slos=SLOS, load=BUSIER.at(12 * case.factor), offers=only, weights=(best.weights,))
         )
         bills = [row.usd_per_month for row in there.plan.ranked if (row.tp, row.pp) == (best.tp, best.pp)]
         assert case.usd_per_month == pytest.approx(min(bills))

@@ -1,7 +1,6 @@
 """How many bytes a weight or a cached key/value element takes at each precision.
 
-Quantised formats carry scales, so a 4-bit weight is not half a byte. What engines leave unquantised
-(embeddings, LM head, norms, routers) stays in 16 bits: see ``ModelSpec.weight_bytes``.
+Quantised formats carry scales, so a 4-bit weight is not half a byte.
 """
 
 from collections.abc import Sequence
@@ -24,6 +23,11 @@ class Precision(StrEnum):
     @property
     def bytes_per_weight(self) -> float:
         return _BYTES_PER_WEIGHT[self]
+
+    @property
+    def bytes_per_unquantised(self) -> float:
+        """Of embeddings, LM head, norms, routers and a vision tower: every engine leaves them in 16 bits or more."""
+        return max(self.bytes_per_weight, Precision.bf16.bytes_per_weight)
 
     @property
     def bits(self) -> int:

@@ -25,8 +25,7 @@ class Deployment(Noun):
     pp: PositiveInt = 1
     ep: PositiveInt = 1  # groups of GPUs among which the experts are shared out whole; within a group each is split
     lora_rank: NonNegativeInt = 0
-    lora_adapters: NonNegativeInt = 0
-    """Adapters loaded beside the base model, each a pair of thin matrices at every dense product of every layer."""
+    lora_adapters: NonNegativeInt = 0  # loaded beside the base model: two thin matrices at each dense product
     speculation: Speculation | None = None
 
     @property
@@ -48,10 +47,9 @@ class Deployment(Noun):
         return self.engine.defaults_on(self.gpu)
 
     def __str__(self) -> str:
-        split = f" TP={self.tp}" if self.tp > 1 else ""
-        stages = f" PP={self.pp}" if self.pp > 1 else ""
-        groups = f" EP={self.ep}" if self.ep > 1 else ""
-        return f"{self.model.name} {self.weights} on {self.gpus}×{self.gpu.key}{split}{stages}{groups}"
+        splits = (("TP", self.tp), ("PP", self.pp), ("EP", self.ep))
+        split = "".join(f" {name}={ranks}" for name, ranks in splits if ranks > 1)
+        return f"{self.model.name} {self.weights} on {self.gpus}×{self.gpu.key}{split}"
 
 
 def deploy(
@@ -101,18 +99,8 @@ def deploy(
     if reason:
         others = [other.key for other in all_engines() if why_not_run(other, gpu, weights, kv) is None]
         raise BadInput(reason, fix=f"These engines do: {', '.join(others)}." if others else None)
-    return Deployment(
-        model=model,
-        gpu=gpu,
-        engine=engine,
-        tp=tp,
-        pp=pp,
-        ep=ep,
-        weights=weights,
-        kv=kv,
-        lora_rank=lora_rank,
-        lora_adapters=lora_adapters,
-    )
+    plain = Deployment(model=model, gpu=gpu, engine=engine, tp=tp, pp=pp, ep=ep, weights=weights, kv=kv)
+    return plain.model_copy(update={"lora_rank": lora_rank, "lora_adapters": lora_adapters})
 
 
 def why_not_run(engine: Engine, gpu: Gpu, weights: Precision, kv: Precision) -> str | None:

@@ -21,14 +21,12 @@ from importlib.resources import files
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.precision import Precision
-from tokonomics.physics.borrowing import Basis, basis, carried_over, donors, timed_gpu
-from tokonomics.physics.smooth_maximum import smooth_maximum
+from tokonomics.physics.curves import Array, Basis, basis, carried_over, donors, smooth_maximum, timed_gpu
 
-Array = NDArray[np.float64]
 Op = Literal["gemm", "experts", "all_reduce"]
 
 ACTIVATION_BYTES = 2.0  # activations enter and leave a layer in 16 bits whatever its weights are in

@@ -22,7 +22,7 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import CostTree, TokenPrices, split_by_gpu_time
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.origins import speed_badge
+from tokonomics.physics.intervals import speed_badge
 from tokonomics.planner.candidates import Reason, Refusal, deployments, weight_choices, why_not
 from tokonomics.planner.load import Load
 from tokonomics.planner.machines import Hosts, Machine, hosts_of, machines_for, monthly_bill, usable
