@@ -80,7 +80,7 @@ class Kernels(Noun):
     gpu: str  # its key in the catalogue
     memory: float = Field(gt=0, le=1)  # share of the datasheet's bandwidth that a large copy reaches
     gemm: Fitted | None = None  # dense layers in bf16: PyTorch calls the same cuBLAS as the engines do
-    decode: dict[str, Fitted] = {}  # PyTorch's attention, by "mode/head width": of bare steps only
+    decode: dict[str, Fitted] = Field({})  # PyTorch's attention, by "mode/head width": of bare steps only
     prefill: dict[str, Fitted] = Field({})
     all_reduce: dict[int, Fitted] = Field({})  # NCCL's, by number of GPUs: used where ours were not timed on this GPU
     layer_s: NonNegativeFloat | None = None  # what lies between the kernels of a layer
