@@ -19,13 +19,8 @@ from tokonomics.catalog.offers import SNAPSHOT, cheapest_offer, load_offers, sel
 from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.money.breakeven import SelfHosted, bill_at
-from tokonomics.money.cost import (
-    FleetShare,
-    cost,
-    load_cost,
-    monthly_fleet,
-    saving,
-)
+from tokonomics.money.cost import cost, load_cost, saving
+from tokonomics.money.fleet import fixed_rule
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.bills import Bills, SetupBill
@@ -138,15 +133,9 @@ def _prefix_shares() -> str:
 
 
 def _hybrid_fleet() -> str:
-    hybrid = monthly_fleet(
-        [
-            FleetShare(name="on demand", gpus=4, usd_per_hour=2.21),
-            FleetShare(name="spot", gpus=4, usd_per_hour=0.73, share_of_time=0.6),
-        ]
-    )
-    fixed = monthly_fleet([FleetShare(name="on demand", gpus=6, usd_per_hour=2.21)])
-    lines = " + ".join(f"{line.usd:,.2f}" for line in hybrid.lines)
-    return f"{lines} = ${hybrid.usd:,.2f}; {saving(fixed.usd, hybrid.usd):.2%} below ${fixed.usd:,.2f}"
+    rule = fixed_rule()
+    lines = " + ".join(f"{line.usd:,.2f}" for line in rule.tree.lines)
+    return f"{lines} = ${rule.usd_per_month:,.2f}; {rule.saved_share:.2%} below ${rule.compared_usd_per_month:,.2f}"
 
 
 def _adapters() -> str:

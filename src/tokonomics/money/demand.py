@@ -64,6 +64,10 @@ class Demand(Noun):
         total = sum(sums.values())
         return {name: requests / total if total else 1 / len(sums) for name, requests in sums.items()}
 
+    def hour(self, hour: int) -> "Demand":
+        """That hour by itself."""
+        return Demand(rates={name: (rates[hour],) for name, rates in self.rates.items()})
+
     def scaled(self, factor: float) -> "Demand":
         """The same shape, so many times as much."""
         return Demand(rates={name: tuple(rate * factor for rate in rates) for name, rates in self.rates.items()})
