@@ -6,7 +6,7 @@ the architecture has; they are checked against the published parameter counts ke
 """
 
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -36,8 +36,8 @@ class GroupedAttention(Noun):
     window: PositiveInt | None = None
     bias_elements: NonNegativeInt = 0
     norm_elements: NonNegativeInt = 0
-    output_gate: bool = False
-    """The query projection also makes a gate of the same width (Qwen3-Next)."""
+    output_gate: bool = False  # the query projection also makes a gate of the same width (Qwen3-Next)
+    state_bytes: ClassVar[int] = 0
 
     def products(self, hidden: int, tp: int = 1) -> Products:
         """KV heads are copied once there are more ranks than heads (vLLM and SGLang do the same)."""
@@ -52,10 +52,6 @@ class GroupedAttention(Noun):
     @property
     def kv_elements_per_token(self) -> int:
         return 2 * self.kv_heads * self.head_dim
-
-    @property
-    def state_bytes(self) -> int:
-        return 0
 
     @property
     def pair_flops(self) -> float:
@@ -75,6 +71,7 @@ class LatentAttention(Noun):
     value_dim: PositiveInt
     bias_elements: NonNegativeInt = 0
     window: None = None
+    state_bytes: ClassVar[int] = 0
 
     def products(self, hidden: int, tp: int = 1) -> Products:
         """The projections down are copied to every rank, as is the latent vector."""
@@ -94,10 +91,6 @@ class LatentAttention(Noun):
         return self.kv_rank + self.rope_dim
 
     @property
-    def state_bytes(self) -> int:
-        return 0
-
-    @property
     def pair_flops(self) -> float:
         """Prefill in the plain form: keys and values are expanded to every head once, then attended to."""
         return 2.0 * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
@@ -109,18 +102,13 @@ class RecurrentMixer(Noun):
     kind: Literal["recurrent"] = "recurrent"
     projection_parameters: PositiveInt
     small_parameters: NonNegativeInt = 0
-    state_elements: PositiveInt
-    """Recurrent and convolution state of one sequence."""
-    fp32_state_elements: NonNegativeInt = 0
-    """How many of them the config asks to keep in 32 bits; the rest is in 16."""
+    state_elements: PositiveInt  # recurrent and convolution state of one sequence
+    fp32_state_elements: NonNegativeInt = 0  # how many of them the config asks to keep in 32 bits; the rest is in 16
     window: None = None
+    kv_elements_per_token: ClassVar[int] = 0
 
     def products(self, hidden: int, tp: int = 1) -> Products:
         return [(self.projection_parameters / hidden / tp, hidden)]
-
-    @property
-    def kv_elements_per_token(self) -> int:
-        return 0
 
     @property
     def state_bytes(self) -> int:
@@ -155,8 +143,7 @@ class MoeMlp(Noun):
     active_experts: PositiveInt
     intermediate: PositiveInt
     gated: bool = True
-    shared_intermediate: NonNegativeInt = 0
-    """Total width of the shared experts."""
+    shared_intermediate: NonNegativeInt = 0  # total width of the shared experts
     expert_bias_elements: NonNegativeInt = 0
     router_bias_elements: NonNegativeInt = 0
     shared_gate: bool = False
@@ -191,18 +178,14 @@ class Parts(Noun):
     """Parameters by the role that decides their precision and how often a token touches them."""
 
     embedding: int
-    head: int
-    """The LM head's own matrix; 0 when it shares the embedding."""
+    head: int  # the LM head's own matrix; 0 when it shares the embedding
     mixers: int
     dense_mlps: int
     experts: int
-    active_experts: int
-    """The experts' parameters that one token passes."""
+    active_experts: int  # the experts' parameters that one token passes
     routers: int
-    small: int
-    """Norms and biases."""
-    extra: int
-    """Loaded with the checkpoint, unused by text: vision or audio tower."""
+    small: int  # norms and biases
+    extra: int  # loaded with the checkpoint, unused by text: vision or audio tower
 
 
 class Published(Noun):
@@ -213,8 +196,7 @@ class Published(Noun):
     source: str
     not_served: NonNegativeInt = 0
     """Parameters in the published figure that an engine does not load, such as a second copy of a tied LM head."""
-    excludes: str | None = None
-    """What the published figure leaves out or adds, where it differs from what is served."""
+    excludes: str | None = None  # what the published figure leaves out or adds, where it differs from what is served
 
 
 class ModelSpec(Noun):
@@ -233,8 +215,7 @@ class ModelSpec(Noun):
     embedding_parameters: PositiveInt
     extra_parameters: NonNegativeInt = 0
     max_context: PositiveInt
-    checkpoint: Precision
-    """The precision the weights are published in."""
+    checkpoint: Precision  # the precision the weights are published in
     published: Published | None = None
     aliases: tuple[str, ...] = ()
     source: str

@@ -26,14 +26,12 @@ from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.files import make_folder, write_text
 from tokonomics.types import Noun
 
-STALE_AFTER_DAYS = 90
-"""The product's SLO: an older price says that it is old (DESIGN.md, section 8)."""
+STALE_AFTER_DAYS = 90  # the product's SLO: an older price says that it is old (DESIGN.md, section 8)
 
 MAX_AGE_DAYS = 365
 """A price older than a year no longer tells what the machine costs; younger ones are marked when they are stale."""
 
-UNSPECIFIED = "unspecified"
-"""The region of an offer that names none."""
+UNSPECIFIED = "unspecified"  # the region of an offer that names none
 
 MAX_USD_PER_HOUR = 100_000.0
 """Nobody quotes one machine above this; a price beyond it is a slip of the decimal point or of the currency."""
@@ -41,11 +39,9 @@ MAX_USD_PER_HOUR = 100_000.0
 MIN_USD_PER_HOUR = 1e-6
 """Less than a cent a year: a price below it is a slip, and what is dearer by a ratio of it is beyond numbers."""
 
-MAX_GPUS = 1_000
-"""Far above any single machine (an NVL72 rack has 72): a larger count is not one instance."""
+MAX_GPUS = 1_000  # far above any single machine (an NVL72 rack has 72): a larger count is not one instance
 
-MAX_FILE_BYTES = 50_000_000
-"""Hundreds of thousands of offers; a larger file is not a price list."""
+MAX_FILE_BYTES = 50_000_000  # hundreds of thousands of offers; a larger file is not a price list
 
 SNAPSHOT = Path(__file__).parent / "data" / "offers.csv"
 

@@ -38,8 +38,7 @@ regions: 0.17 to 0.19). Used where prices do not say."""
 class Interruptions(Noun):
     """How often a machine is taken back and how long until another can be had."""
 
-    per_hour: NonNegativeFloat
-    """Of one machine that runs."""
+    per_hour: NonNegativeFloat  # of one machine that runs
     outage_hours: PositiveFloat = OUTAGE_HOURS
 
     @property
@@ -79,12 +78,9 @@ class ZonePrice(Noun):
     instance: str
     region: str
     zone: str
-    usd_per_hour: PositiveFloat
-    """On demand, the whole instance."""
-    spot_usd_per_hour: PositiveFloat
-    """Median of the last 30 days."""
-    p90_to_median: float = Field(ge=1)
-    """How far above its own median the dearest tenth of days was."""
+    usd_per_hour: PositiveFloat  # on demand, the whole instance
+    spot_usd_per_hour: PositiveFloat  # median of the last 30 days
+    p90_to_median: float = Field(ge=1)  # how far above its own median the dearest tenth of days was
     days: PositiveInt
     date: dt.date
 
@@ -93,8 +89,7 @@ class SpotHistory(Noun):
     """Spot prices of one instance over all zones and days."""
 
     instance: str
-    median_ratio: PositiveFloat
-    """Spot ÷ on demand."""
+    median_ratio: PositiveFloat  # spot ÷ on demand
     p90_ratio: PositiveFloat
     zone_correlation: float | None = Field(default=None, ge=-1, le=1)
     """Of the weekly price changes of two zones of a region; None where too few were seen."""

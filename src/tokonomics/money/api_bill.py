@@ -34,8 +34,7 @@ class ApiBill(Noun):
     note: str | None = None
     cached_share: float = 0.0  # of the prompt tokens, read from the host's cache
     written_share: float = 0.0  # of the prompt tokens, written into the host's cache at a price of its own
-    cached_within_s: float | None = None
-    """How soon a log must repeat a prompt for the host to still have it; None: the share was given, or is none."""
+    cached_within_s: float | None = None  # how soon a log must repeat a prompt; None: the share was given, or is none
 
 
 def api_bill(

@@ -141,8 +141,7 @@ class LoadCost(Noun):
     usd_per_mtok: PositiveFloat
     working_usd: NonNegativeFloat
     idle_usd: NonNegativeFloat
-    gpus_for_peak: PositiveInt
-    """Whole GPUs that the busiest hours need at full speed: a burst needs more than the same tokens spread out."""
+    gpus_for_peak: PositiveInt  # whole GPUs that the busiest hours need at full speed
     usd_per_mtok_for_peak: PositiveFloat
 
 

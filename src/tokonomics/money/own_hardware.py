@@ -35,15 +35,11 @@ class Purchase(Noun):
     cost_of_capital: float = Field(default=0.0, ge=0, lt=1)  # a year; money is free unless told
     usd_per_kwh: NonNegativeFloat = Field(le=10)
     pue: float = Field(default=MEAN_PUE, ge=1, le=5)  # power of the whole site over that of the machines
-    gpu_load: float = Field(default=1.0, ge=0, le=1)
-    """Share of the datasheet's watts that a GPU draws in the mean: its limit unless measured."""
-    host_watts: NonNegativeFloat = Field(le=100_000)
-    """What the machine draws beside its GPUs: processors, memory, network, fans."""
-    hosting_usd_per_month: NonNegativeFloat = Field(default=0.0, le=1e7)
-    """Space, or what a colocation asks beside power."""
+    gpu_load: float = Field(default=1.0, ge=0, le=1)  # share of the datasheet's watts that a GPU draws in the mean
+    host_watts: NonNegativeFloat = Field(le=100_000)  # beside the GPUs: processors, memory, network, fans
+    hosting_usd_per_month: NonNegativeFloat = Field(default=0.0, le=1e7)  # space, or colocation beside power
     maintenance_share: float = Field(default=0.0, ge=0, lt=1)  # of the price, a year: spare parts, support contracts
-    staff_usd_per_year: NonNegativeFloat = Field(default=0.0, le=1e8)
-    """People who run this machine: their share of a year."""
+    staff_usd_per_year: NonNegativeFloat = Field(default=0.0, le=1e8)  # people who run this machine
 
 
 def annuity(cost_of_capital: float, years: float) -> float:
@@ -117,10 +113,9 @@ class OwnHardware(Noun):
     usd_per_month: PositiveFloat
     rented: tuple[Offer, ...]  # the cheapest on demand, where one is known
     hours_share: NonNegativeFloat | None
-    """Of all hours in which a GPU would have to be needed for owning to be cheaper; above 1: never. None as well where
-    rent is no dearer than the power of one's own."""
-    standing_usd_per_hour: NonNegativeFloat
-    """Of the machine while it stands idle and switched off: its hour without power."""
+    """Of all hours in which a GPU must be needed for owning to be cheaper; above 1: never. None as well where the rent
+    is no higher than the power of one's own."""
+    standing_usd_per_hour: NonNegativeFloat  # of the machine while it is idle and switched off: its hour without power
 
 
 def own_hardware(purchase: Purchase, gpu: Gpu, rented: Offer | None = None) -> OwnHardware:

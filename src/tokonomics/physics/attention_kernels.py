@@ -48,12 +48,10 @@ class DecodeCurve(NamedTuple):
     """A kernel that attends with one new token per sequence."""
 
     launch_s: float  # start and end of the kernels, with nothing to read
-    split_s: float
-    """Added for each doubling of the context beyond ``split_tokens``: more splits to schedule and combine."""
+    split_s: float  # for each doubling of the context beyond ``split_tokens``: more splits to schedule and combine
     split_tokens: float  # context from which splitting begins to cost
     wave_s: float  # the first wave of blocks, which a larger batch fills up before it takes longer
-    block_bytes: float
-    """What one (sequence, KV head) costs however short its context, in bytes the memory could have moved."""
+    block_bytes: float  # of one (sequence, KV head) however short its context, as bytes the memory could have moved
     memory: float  # share of the datasheet's bandwidth that a large batch reads KV at
     compute: float  # share of peak FLOP/s
     sharpness: float  # p of the smooth maximum: 1 adds the terms, 2 or 4 comes near the longest
@@ -67,14 +65,12 @@ class PrefillCurve(NamedTuple):
 
     launch_s: float  # start and end of the kernel
     compute: float  # share of peak FLOP/s on a long prompt
-    pad_tokens: float
-    """Keys' worth of work that a row costs beyond those it sees: masked tile halves, loading, scaling, writing."""
+    pad_tokens: float  # keys' worth of work beyond those a row sees: masked tile halves, loading, scaling, writing
     rows: float  # rows that a block has: a shorter chunk costs as much
     packing: float  # near 1: a block's rows are tokens × query heads of one KV head; near 0: tokens of one query head
     chain_s: float  # per key that one block must walk in order; limits short chunks with a long past
     memory: float  # share of the datasheet's bandwidth
-    touches: float
-    """Times that new keys and values are moved on top of one read: cast, written to the cache, loaded by each tile."""
+    touches: float  # times that new keys and values move beyond one read: cast, written to the cache, loaded by tiles
     sharpness: float  # p of the smooth maximum: 1, 2 or 4
 
 

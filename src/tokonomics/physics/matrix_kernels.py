@@ -56,9 +56,7 @@ class GemmCurve(NamedTuple):
     rows: float  # rows that padding to tiles adds
     columns: float  # columns whose multiplication takes as long as padding to tiles and quantising the activations
     depth: float  # length of k whose multiplication takes as long as a tile's start and its write-back
-    sharpness: float
-    """p of the corner between memory and compute; 1: they never overlap, 8: the longer one hides the other. A power
-    of two."""
+    sharpness: float  # p of the corner between memory and compute: a power of two; at 8 the longer hides the other
     throttle: float
     """Share of its ideal time that every multiplication takes longer when the GPU has been busy for milliseconds and
     is at its power limit; padding and waiting draw little."""
@@ -69,8 +67,7 @@ class ExpertCurve(NamedTuple):
 
     launch_s: float  # routing, sorting and the launches of the fused kernels
     visit_s: float  # added for every expert visited: its tiles start and end
-    depth_s: float
-    """Added per element of the hidden and the intermediate width: tiles walk along one, then along the other."""
+    depth_s: float  # per element of the hidden and the intermediate width: tiles walk along one, then the other
     memory: float  # share of the datasheet's bandwidth at which experts are read
     compute: float  # share of the datasheet's FLOP/s that many tokens per expert reach
     rows: float  # rows that padding to tiles adds to every expert visited
@@ -87,8 +84,7 @@ class LinkCurve(NamedTuple):
 
     latency_s: float  # of the smallest message
     link: float  # share of the link's datasheet rate at which large messages move
-    sharpness: float
-    """p of the corner between latency and transfer; below 1, messages of middle size take longer than the sum."""
+    sharpness: float  # p of the corner between latency and transfer; below 1, middle sizes take longer than the sum
 
 
 class Origin(NamedTuple):

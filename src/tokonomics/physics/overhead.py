@@ -37,8 +37,7 @@ class Layers(Noun):
     """Time that no kernel curve accounts for."""
 
     layer_s: NonNegativeFloat  # each layer: launches, the tail of one kernel and the ramp of the next
-    expert_launch: float = Field(default=1.0, ge=0, le=1)
-    """Of the launches of an expert layer's kernels, timed one by one: the share that is left inside a graph."""
+    expert_launch: float = Field(default=1.0, ge=0, le=1)  # share of an expert layer's launches that is left in a graph
     source: str
 
 
