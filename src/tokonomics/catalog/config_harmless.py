@@ -52,3 +52,10 @@ WRAPPER_HARMLESS = HARMLESS | names(
     multimodal_projector_bias spatial_merge_size vision_feature_layer use_unified_vision_chunk video_placeholder
     ignore_index language_model_only"""
 )
+
+TOWER_HARMLESS = names(
+    """architectures attention_bias attention_dropout dropout dtype head_dim hidden_act image_size initializer_range
+    layer_norm_eps model_type multi_modal_projector_bias norm_eps num_attention_heads num_heads pixel_shuffle_ratio
+    projector_dropout rope_parameters rope_scaling rope_theta torch_dtype transformers_version vision_feature_layer
+    vision_feature_select_strategy"""
+)

@@ -5,6 +5,7 @@ Quantised formats carry scales, so a 4-bit weight is not half a byte.
 
 from collections.abc import Sequence
 from enum import StrEnum
+from string import ascii_lowercase
 
 from tokonomics.errors import BadInput, shorten
 
@@ -31,22 +32,13 @@ class Precision(StrEnum):
 
     @property
     def bits(self) -> int:
-        return _BITS[self]
+        """The number in its name."""
+        return int(self.value.lstrip(ascii_lowercase))
 
     def is_below(self, other: "Precision") -> bool:
         """Fewer bits than the other: serving a checkpoint so needs a quality check."""
         return self.bits < other.bits
 
-
-_BITS = {
-    Precision.fp32: 32,
-    Precision.bf16: 16,
-    Precision.fp8: 8,
-    Precision.int8: 8,
-    Precision.int4: 4,
-    Precision.nvfp4: 4,
-    Precision.mxfp4: 4,
-}
 
 _BYTES_PER_WEIGHT = {
     Precision.fp32: 4.0,
@@ -79,6 +71,6 @@ def parse_precision(text: str, allowed: Sequence[Precision], field: str) -> Prec
     """A precision by its name; 16-bit formats count as bf16, AWQ and GPTQ as int4."""
     name = text.strip().lower()
     name = _OTHER_NAMES.get(name, name)
-    if name not in {each.value for each in allowed}:
+    if name not in allowed:
         raise BadInput(f"'{shorten(text)}' is not a precision here", field=field, fix=f"Valid: {', '.join(allowed)}.")
     return Precision(name)

@@ -114,25 +114,24 @@ def hourly_rate(monthly_probability: float) -> float:
 @cache
 def load_bands() -> dict[tuple[str, str], Band]:
     """By instance and region."""
-    return {(each.instance, each.region): each for each in map(Band.model_validate, _rows("spot_interruption.csv"))}
+    return {(band.instance, band.region): band for band in map(Band.model_validate, _rows("spot_interruption.csv"))}
 
 
 @cache
 def load_zone_prices() -> dict[str, tuple[ZonePrice, ...]]:
     """By instance, cheapest zone first; of two that cost the same, the steadier."""
     zones: dict[str, list[ZonePrice]] = {}
-    for each in map(ZonePrice.model_validate, _rows("spot_zones.csv")):
-        zones.setdefault(each.instance, []).append(each)
-    return {
-        name: tuple(sorted(each, key=lambda zone: (zone.spot_usd_per_hour, zone.p90_to_median)))
-        for name, each in zones.items()
-    }
+    for zone in map(ZonePrice.model_validate, _rows("spot_zones.csv")):
+        zones.setdefault(zone.instance, []).append(zone)
+    for prices in zones.values():
+        prices.sort(key=lambda zone: (zone.spot_usd_per_hour, zone.p90_to_median))
+    return {name: tuple(prices) for name, prices in zones.items()}
 
 
 @cache
 def load_spot_history() -> dict[str, SpotHistory]:
     """By instance."""
-    return {each.instance: each for each in map(SpotHistory.model_validate, _rows("spot_prices.csv"))}
+    return {prices.instance: prices for prices in map(SpotHistory.model_validate, _rows("spot_prices.csv"))}
 
 
 def find_band(instance: str, region: str) -> Band:
