@@ -25,8 +25,7 @@ from tokonomics.units import TOKENS_PER_MTOK
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, Provider
 
-MAX_USD_PER_MTOK = 1_000_000.0
-"""A dollar a token: nothing is sold near it, so a price beyond it was given per token or per request by mistake."""
+MAX_USD_PER_MTOK = 1_000_000.0  # a dollar a token: a price beyond it was given per token or per request by mistake
 
 UsdPerMtok = Annotated[float, Field(ge=0, le=MAX_USD_PER_MTOK)]
 

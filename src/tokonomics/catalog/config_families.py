@@ -169,12 +169,7 @@ FAMILIES: dict[str, Family] = {
         harmless=names("alibi apply_residual_connection_post_layernorm num_kv_heads"),
     ),
     "gptj": Family(
-        attention(grouped=False),
-        GPT_NAMES_MLP,
-        norms=1,
-        norm_bias=True,
-        head_bias=True,
-        harmless=GPT_SUMMARY,
+        attention(grouped=False), GPT_NAMES_MLP, norms=1, norm_bias=True, head_bias=True, harmless=GPT_SUMMARY
     ),
     "gpt2": Family(
         attention(grouped=False, qkv_bias=True, out_bias=True),

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from tokonomics.errors import BadInput, nearest, shorten
 
-LARGEST = 1 << 24
-"""No width, count or vocabulary of a real model comes near 16.8 million; beyond it is a slip of the keyboard."""
+LARGEST = 1 << 24  # no width, count or vocabulary of a real model comes near: beyond it is a slip
 
 
 Value = TypeVar("Value")

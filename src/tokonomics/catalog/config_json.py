@@ -23,8 +23,7 @@ from tokonomics.catalog.config_towers import count_tower
 from tokonomics.catalog.models import LayerGroup, ModelSpec, Published
 from tokonomics.errors import BadInput, from_validation, nearest, shorten
 
-LARGEST_FILE = 10_000_000
-"""Bytes. A config.json has a few thousand; a file this large is something else, probably the weights."""
+LARGEST_FILE = 10_000_000  # bytes; a config.json has a few thousand: a file this large is probably the weights
 
 DECODER_ONLY: dict[str, tuple[object, ...]] = {"is_encoder_decoder": (False,), "add_cross_attention": (False,)}
 

@@ -285,8 +285,7 @@ class ExpertStyle:
     shared_gate: bool = False
     gated: bool = True
     expert_bias: bool = False
-    router_bias: bool = False
-    """One correction per expert (DeepSeek-V3's auxiliary-loss-free balancing, arXiv:2408.15664) or a plain bias."""
+    router_bias: bool = False  # one per expert: plain, or a balancing correction (DeepSeek-V3, arXiv:2408.15664)
     single_is_dense: bool = False  # one expert means none: a plain block without a router (Jamba)
 
 

@@ -26,10 +26,8 @@ class MemoryRule(StrEnum):
     """What an engine's share of device memory has to hold."""
 
     all = "all"  # weights, workspace and KV cache (vLLM's ``gpu_memory_utilization``)
-    weights_and_kv = "weights_and_kv"
-    """Weights and KV cache; the workspace lives in what the share leaves (SGLang's ``mem_fraction_static``)."""
-    free = "free"
-    """KV cache alone, a share of what weights and workspace leave (TensorRT-LLM's ``free_gpu_memory_fraction``)."""
+    weights_and_kv = "weights_and_kv"  # without the workspace (SGLang's ``mem_fraction_static``)
+    free = "free"  # KV alone: of what weights and workspace leave (TensorRT-LLM's ``free_gpu_memory_fraction``)
 
 
 class Defaults(Noun):
@@ -63,8 +61,7 @@ class Engine(Noun):
     chunks_prefill: bool  # splits a prompt over several steps when it exceeds the token budget
     mixes_prefill_with_decode: bool  # one step may hold both; otherwise a prompt's step holds up the running requests
     reuses_prefixes: bool
-    reserves_answers: bool
-    """Admits a request only when its whole answer has room; otherwise by what is written so far, and preempts."""
+    reserves_answers: bool  # admits a request only when its whole answer has room; otherwise preempts
     defaults: tuple[Defaults, ...]
     hardware: tuple[Hardware, ...]
     source: str

@@ -31,8 +31,7 @@ Architecture = Literal[
 DRIVER_RESERVE_BYTES = int(0.7 * GIB)
 """What the driver keeps from a process, of the total it reports: 0.23 to 0.85 GiB on the cards with both figures."""
 
-PCIE_GEN4_BYTES_PER_S = 32e9
-"""Sixteen lanes of PCIe 4.0 in one direction: what a GPU of unknown host link is assumed to have."""
+PCIE_GEN4_BYTES_PER_S = 32e9  # sixteen lanes in one direction: assumed for a GPU of unknown host link
 
 ADD_A_GPU = """To add one, put five lines of its datasheet (dense rates) into {path}:
   [gpus.MY-GPU]
@@ -58,17 +57,13 @@ class Gpu(Noun):
     architecture: Architecture
     memory_gb: MemoryGb  # as marketed
     memory_bytes: PositiveInt  # the device's total as its driver reports it
-    memory_reported: bool
-    """False: no report known, ``memory_bytes`` is the marketed figure in decimal gigabytes, the least it can be."""
+    memory_reported: bool  # False: ``memory_bytes`` is the marketed figure in decimal gigabytes, the least it can be
     visible_bytes: PositiveInt | None = None  # what a process sees of the total, where a log shows it
     bandwidth_bytes_per_s: Bandwidth
-    flops: dict[Dtype, Flops]
-    """Dense matrix rate by number format; a format the hardware does not multiply at full rate is absent."""
-    fast_link_bytes_per_s: LinkSpeed | None = None
-    """NVLink, Infinity Fabric or the like, in one direction; None where PCIe is all there is."""
+    flops: dict[Dtype, Flops]  # dense, by number format; without those the hardware does not multiply at full rate
+    fast_link_bytes_per_s: LinkSpeed | None = None  # NVLink, Infinity Fabric, in one direction; None: PCIe alone
     fast_link_gpus: PositiveInt = 1  # how many GPUs that link joins
-    fast_link_is_mesh: bool = False
-    """A link of its own to every other GPU instead of a switch: a smaller group has only its share of them."""
+    fast_link_is_mesh: bool = False  # a link to each other GPU, no switch: a smaller group has only its share
     pcie_bytes_per_s: LinkSpeed = PCIE_GEN4_BYTES_PER_S
     gpus_per_node: PositiveInt = 8
     watts: Watts | None = None

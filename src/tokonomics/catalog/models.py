@@ -194,8 +194,7 @@ class Published(Noun):
     parameters: PositiveInt
     active_parameters: PositiveInt | None = None
     source: str
-    not_served: NonNegativeInt = 0
-    """Parameters in the published figure that an engine does not load, such as a second copy of a tied LM head."""
+    not_served: NonNegativeInt = 0  # published, but not loaded by an engine: a second copy of a tied LM head
     excludes: str | None = None  # what the published figure leaves out or adds, where it differs from what is served
 
 

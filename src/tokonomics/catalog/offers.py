@@ -380,11 +380,7 @@ def _columns(header: Sequence[str], where: str) -> dict[str, int]:
 
 
 def _offer(
-    row: list[str],
-    columns: Mapping[str, int],
-    defaults: Mapping[str, object],
-    key: Callable[[str], str],
-    where: str,
+    row: list[str], columns: Mapping[str, int], defaults: Mapping[str, object], key: Callable[[str], str], where: str
 ) -> Offer:
     cells = {field: row[index].strip() for field, index in columns.items() if index < len(row)}
     values = {**defaults, **{field: _value(field, cell, key, where) for field, cell in cells.items() if cell}}

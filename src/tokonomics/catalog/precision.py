@@ -56,8 +56,7 @@ _BYTES_PER_WEIGHT = {
 }
 
 WEIGHT_PRECISIONS = tuple(Precision)
-KV_PRECISIONS = (Precision.bf16, Precision.fp8)
-"""Formats engines keep the KV cache in (vLLM ``--kv-cache-dtype``: auto, fp8)."""
+KV_PRECISIONS = (Precision.bf16, Precision.fp8)  # what engines keep KV in (vLLM ``--kv-cache-dtype``)
 
 _OTHER_NAMES = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "awq": "int4", "gptq": "int4", "w4a16": "int4"}
 

@@ -70,13 +70,10 @@ def break_even(
     deployment: Deployment, price: TierPrice, usd_per_replica_hour: float, block_tokens: int = 16
 ) -> TierBreakEven:
     """Where fetching wins, and how long a block may lie there; computing is taken at a full chunk of the engine."""
-    first, last = (
-        float(compute_s(deployment, block_tokens, place))
-        for place in (0, max(0, deployment.model.max_context - block_tokens))
-    )
-    held_usd_per_s = (
-        block_tokens * kv_bytes_per_token(deployment) / BYTES_PER_GB * price.usd_per_gb_hour / SECONDS_PER_HOUR
-    )
+    places = (0, max(0, deployment.model.max_context - block_tokens))
+    first, last = (float(compute_s(deployment, block_tokens, place)) for place in places)
+    block_gb = block_tokens * kv_bytes_per_token(deployment) / BYTES_PER_GB
+    held_usd_per_s = block_gb * price.usd_per_gb_hour / SECONDS_PER_HOUR
     worth_usd = first * usd_per_replica_hour / SECONDS_PER_HOUR
     takes_s = float(fetch_s(deployment, price.tier, block_tokens))
     pays_within_s = worth_usd / held_usd_per_s if held_usd_per_s > 0 else None
@@ -102,9 +99,9 @@ def parse_tiers(
 
     Prices are judged on the day given, or today.
     """
-    made: dict[str, TierPrice] = {}
+    tiers: dict[str, TierPrice] = {}
     for part in text.split(","):
-        name, _, size = (each.strip() for each in part.partition("="))
+        name, _, size = (side.strip() for side in part.partition("="))
         if name not in TIER_NAMES:
             guess = nearest(name, TIER_NAMES, 1)
             hint = f"Did you mean {guess[0]}? " if guess else ""
@@ -116,10 +113,10 @@ def parse_tiers(
             gb, usd = -1.0, None
         if not 0 < gb <= 1e9 or (usd is not None and not 0 <= usd <= 1e3):
             raise BadInput(f"'{shorten(part.strip())}' is no size above 0", field="tiers", fix=TIERS_HELP)
-        if name in made:
+        if name in tiers:
             raise BadInput(f"{name} is given twice", field="tiers", fix=TIERS_HELP)
-        made[name] = _tier(name, gb, usd, deployment, ttl_s, on or today())
-    return tuple(made[name] for name in TIER_NAMES if name in made)
+        tiers[name] = _tier(name, gb, usd, deployment, ttl_s, on or today())
+    return tuple(tiers[name] for name in TIER_NAMES if name in tiers)
 
 
 def _tier(name: str, gb: float, usd: float | None, deployment: Deployment, ttl_s: float | None, on: date) -> TierPrice:

@@ -132,18 +132,14 @@ def class_names(up_to_tokens: Sequence[int]) -> tuple[str, ...]:
     return (*(f"≤ {count(limit)} tokens" for limit in limits), f"> {count(limits[-1])} tokens")
 
 
-def machines_needed(demand: Demand, requests_per_s: float | Mapping[str, float]) -> tuple[int, ...]:
-    """Whole machines of one kind for each hour; by class, a machine's time is shared among the classes."""
-    capacity = requests_per_s
-    if isinstance(capacity, int | float):
-        capacity = dict.fromkeys(demand.rates, float(capacity))
-    unheld = [name for name, rates in demand.rates.items() if max(rates) > 0 and not capacity.get(name, 0) > 0]
-    if unheld:
-        raise BadInput(f"no capacity is given for requests of {unheld[0]}")
+def machines_needed(demand: Demand, requests_per_s: Mapping[str, float]) -> tuple[int, ...]:
+    """Whole machines of one kind for each hour, by the requests a second of each class that one carries alone."""
     load = np.zeros(demand.hours)
     for name, rates in demand.rates.items():
         if max(rates) > 0:
-            load += np.asarray(rates) / capacity[name]
+            if not requests_per_s.get(name, 0) > 0:
+                raise BadInput(f"no capacity is given for requests of {name}")
+            load += np.asarray(rates) / requests_per_s[name]
     return tuple(np.ceil(load - 1e-9).astype(int).tolist())
 
 
@@ -168,9 +164,6 @@ def _step(part: str, field: str) -> tuple[int, float]:
     except ValueError:
         step = 0, 0.0
     if not (1 <= step[0] <= MOST_HOURS and 0 <= step[1] <= _MOST_RATE):
-        raise BadInput(
-            f"'{shorten(part)}' is not HOURSxRATE",
-            field=field,
-            fix="Write such as 12x20,12x2: twelve whole hours at 20 requests a second, twelve at 2.",
-        )
+        fix = "Write such as 12x20,12x2: twelve whole hours at 20 requests a second, twelve at 2."
+        raise BadInput(f"'{shorten(part)}' is not HOURSxRATE", field=field, fix=fix)
     return step

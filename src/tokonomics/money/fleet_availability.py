@@ -67,10 +67,8 @@ def availability(
             seen[key] = _hour(plan.purchases, counts, rates, offers, zones, states, mix)
         zones_hold += seen[key][0] / demand.hours
         holds += seen[key][1] / demand.hours
-    zones_missing = max(0.0, 1 - zones_hold)
-    return Availability(
-        share=min(1.0, holds), zones_missing=zones_missing, failures_missing=max(0.0, zones_hold - holds)
-    )
+    zones_missing, failures_missing = max(0.0, 1 - zones_hold), max(0.0, zones_hold - holds)
+    return Availability(share=min(1.0, holds), zones_missing=zones_missing, failures_missing=failures_missing)
 
 
 def hold_availability(
@@ -82,10 +80,7 @@ def hold_availability(
     correlation: float,
     time_limit_s: float = math.inf,
 ) -> tuple[FleetPlan, Wishes, Availability]:
-    """The cheapest plan found that reaches the target, the wishes it took, and what it reaches.
-
-    After the time limit nothing more is tried.
-    """
+    """The cheapest plan found in time that reaches the target, the wishes it took, and what it reaches."""
     require_target(target)
     began = time.perf_counter()
     by_name = {offer.name: offer for offer in offers}
@@ -130,11 +125,8 @@ def hold_availability(
             break
     if best:
         return best
-    raise BadInput(
-        f"no fleet was found that carries the demand {_nines(target)} of the time",
-        field="availability",
-        fix=f"The nearest that was found is {_nines(nearest)}.",
-    )
+    what = f"no fleet was found that carries the demand {_nines(target)} of the time"
+    raise BadInput(what, field="availability", fix=f"The nearest that was found is {_nines(nearest)}.")
 
 
 def _sizes(offers: Sequence[FleetOffer], demand: Demand) -> list[float]:
@@ -143,15 +135,12 @@ def _sizes(offers: Sequence[FleetOffer], demand: Demand) -> list[float]:
     The look: the mean demand and room for one such machine, at the best price up to that size.
     """
     mix = demand.mix
-    prices = {offer.name: min(offer.prices, default=math.inf) for offer in offers}
-    carried = {offer.name: mixed_capacity(offer, mix) for offer in offers}
-    sizes = set(carried.values())
+    sold = [(mixed_capacity(offer, mix), min(offer.prices, default=math.inf)) for offer in offers]
 
     def looks(size: float) -> float:
-        per_request = min(prices[name] / each for name, each in carried.items() if each <= size)
-        return (demand.mean + size) * per_request
+        return (demand.mean + size) * min(price / carried for carried, price in sold if carried <= size)
 
-    return sorted(sizes, key=looks)
+    return sorted({carried for carried, _ in sold}, key=looks)
 
 
 def require_target(target: float) -> float:

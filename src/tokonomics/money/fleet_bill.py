@@ -25,11 +25,7 @@ DRAWS = 2000  # twenty months above the 99th percentile: it comes out within a p
 
 
 def p99_bill(
-    held: Sequence[Held],
-    usd_per_month: float,
-    wishes: Wishes,
-    correlation: float = REGION_CORRELATION,
-    seed: int = 0,
+    held: Sequence[Held], usd_per_month: float, wishes: Wishes, correlation: float = REGION_CORRELATION, seed: int = 0
 ) -> float:
     """The bill that 99 of 100 months stay under, given the expected one; never below it."""
     if not held:
@@ -44,11 +40,7 @@ def p99_bill(
 
 
 def spot_bills(
-    held: Sequence[Held],
-    wishes: Wishes,
-    correlation: float = REGION_CORRELATION,
-    seed: int = 0,
-    draws: int = DRAWS,
+    held: Sequence[Held], wishes: Wishes, correlation: float = REGION_CORRELATION, seed: int = 0, draws: int = DRAWS
 ) -> Floats:
     """What the spot part costs in each drawn horizon, with what is bought again on demand."""
     if not 0 <= correlation <= 1:

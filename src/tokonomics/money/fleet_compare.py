@@ -57,7 +57,7 @@ def compare(
         ("all on demand", bill(Terms.on_demand), "as many as each hour needs"),
         ("on demand for the peak", peak_usd(offers, demand), f"never scaled down{room}"),
         ("all reserved", bill(Terms.reserved), "for the peak hour, paid in every hour"),
-        ("median on demand, spot above", rule, f"{name or 'a fixed base'}; no limit on spot{room}"),
+        ("median on demand, spot above", rule, f"fixed base{f', {name}' if name else ''}; no limit on spot{room}"),
     )
     comparisons = []
     for title, usd, note in rows:

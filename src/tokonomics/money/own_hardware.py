@@ -52,10 +52,8 @@ def annuity(cost_of_capital: float, years: float) -> float:
 def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
     """One hour of the machine, line by line."""
     if gpu.watts is None:
-        raise BadInput(
-            f"the catalogue does not know what {gpu.key} draws",
-            fix=f"Add it to your catalogue file: [gpus.{gpu.key}] watts = 700",
-        )
+        fix = f"Add it to your catalogue file: [gpus.{gpu.key}] watts = 700"
+        raise BadInput(f"the catalogue does not know what {gpu.key} draws", fix=fix)
     price, years = purchase.purchase_usd, purchase.years
     residual = price * purchase.residual_share
     depreciation = (price - residual) / years / HOURS_PER_YEAR

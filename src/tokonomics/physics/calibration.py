@@ -307,10 +307,8 @@ def read_profile(path: Path) -> Profile:
     try:
         stamp = path.stat()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BadInput(
-            f"cannot be read: {shorten(str(reason))}", where=where, fix="Make one: tokonomics calibrate."
-        ) from None
+        reason = shorten(str(getattr(error, "strerror", None) or error))
+        raise BadInput(f"cannot be read: {reason}", where=where, fix="Make one: tokonomics calibrate.") from None
     if stamp.st_size > LARGEST_FILE:
         raise BadInput(f"has {stamp.st_size:,} bytes, too many for a profile", where=where)
     return _parsed(path, stamp.st_mtime_ns, stamp.st_size)
@@ -325,9 +323,8 @@ def _parsed(path: Path, changed: int, size: int) -> Profile:
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"is not a profile: {shorten(str(error), 120)}", where=where) from None
     if not is_profile(document):
-        raise BadInput(
-            "is not a profile", where=where, fix="Make one with tokonomics probe or tokonomics calibrate FILE… --out."
-        )
+        fix = "Make one with tokonomics probe or tokonomics calibrate FILE… --out."
+        raise BadInput("is not a profile", where=where, fix=fix)
     if document.get("schema_version") != SCHEMA_VERSION:
         version = shorten(str(document.get("schema_version")))
         raise BadInput(f"has schema version {version}; this tokonomics reads {SCHEMA_VERSION}", where=where)

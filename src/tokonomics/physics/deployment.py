@@ -70,17 +70,12 @@ def deploy(
     if tp < 1:
         raise BadInput(f"must be at least 1, got {tp}", field="tp", fix=f"Valid: {', '.join(map(str, valid))}.")
     if tp not in valid:
-        raise BadInput(
-            f"tensor parallelism of {tp} cannot split {model.name}: {_what_does_not_divide(model, tp)}",
-            field="tp",
-            fix=f"Valid degrees: {', '.join(map(str, valid))}.",
-        )
+        what = f"tensor parallelism of {tp} cannot split {model.name}: {_what_does_not_divide(model, tp)}"
+        raise BadInput(what, field="tp", fix=f"Valid degrees: {', '.join(map(str, valid))}.")
     if tp > gpu.gpus_per_node:
-        raise BadInput(
-            f"tensor parallelism of {tp} spans nodes: a node of {gpu.key} has {gpu.gpus_per_node} GPUs",
-            field="tp",
-            fix=f"Use {option('tp', gpu.gpus_per_node)} at most, and {option('pp')} for more GPUs.",
-        )
+        what = f"tensor parallelism of {tp} spans nodes: a node of {gpu.key} has {gpu.gpus_per_node} GPUs"
+        fix = f"Use {option('tp', gpu.gpus_per_node)} at most, and {option('pp')} for more GPUs."
+        raise BadInput(what, field="tp", fix=fix)
     if not 1 <= pp <= model.layers:
         raise BadInput(f"pipeline parallelism of {pp} needs 1 to {model.layers} stages (layers)", field="pp")
     if ep < 1 or tp % ep:
@@ -88,10 +83,8 @@ def deploy(
     if ep > 1 and not model.is_moe:
         raise BadInput(f"{model.name} has no experts to share out", field="ep", fix=f"Leave {option('ep')} out.")
     if (lora_rank > 0) != (lora_adapters > 0) or not 0 <= lora_rank <= _LARGEST_RANK or not 0 <= lora_adapters <= 10**6:
-        raise BadInput(
-            f"needs both a rank (1 to {_LARGEST_RANK}) and a number of adapters, got {lora_rank} and {lora_adapters}",
-            field="lora_rank, lora_adapters",
-        )
+        what = f"needs both a rank (1 to {_LARGEST_RANK}) and a number of adapters, got {lora_rank} and {lora_adapters}"
+        raise BadInput(what, field="lora_rank, lora_adapters")
     if kv not in KV_PRECISIONS:
         raise BadInput(f"no engine keeps its KV cache in {kv}", field="kv", fix=f"Valid: {', '.join(KV_PRECISIONS)}.")
     weights = weights or model.served

@@ -96,13 +96,7 @@ class Origin(NamedTuple):
 
 
 def gemm_s(
-    gpu: Gpu,
-    weights: Precision,
-    m: ArrayLike,
-    n: float,
-    k: float,
-    backend: str = "vllm",
-    own: GemmCurve | None = None,
+    gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: float, backend: str = "vllm", own: GemmCurve | None = None
 ) -> Array:
     """Seconds to multiply m rows with a k × n matrix of weights at that precision; by one's ``own`` curve, if given."""
     rows = np.asarray(m, np.float64)

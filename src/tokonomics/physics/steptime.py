@@ -137,12 +137,7 @@ class StepModel:
         return self.step(tokens, past, 0, 0, prompts)
 
     def step(
-        self,
-        prompt_tokens: ArrayLike,
-        past: ArrayLike,
-        batch: ArrayLike,
-        context: ArrayLike,
-        prompts: ArrayLike = 1,
+        self, prompt_tokens: ArrayLike, past: ArrayLike, batch: ArrayLike, context: ArrayLike, prompts: ArrayLike = 1
     ) -> Array:
         """Seconds of a step that holds prompt chunks and a decode batch; either may be empty."""
         prompt, past, batch, context, prompts = np.broadcast_arrays(
