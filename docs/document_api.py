@@ -175,9 +175,8 @@ def _figures(kind: type[Noun]) -> Iterator[tuple[str, str, str]]:
         for node, after in zip(body, [*body[1:], None], strict=True):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-                meaning = (
-                    str(after.value.value) if is_text else _sentence(lines[node.end_lineno - 1].partition("  # ")[2])
-                )
+                comment = lines[(node.end_lineno or node.lineno) - 1].partition("  # ")[2]
+                meaning = str(after.value.value) if is_text else _sentence(comment)
                 written[node.target.id] = ast.unparse(node.annotation).replace("|", "\\|"), meaning
     for name, field in kind.model_fields.items():
         if not field.exclude:

@@ -180,7 +180,7 @@ def read_skypilot(path: Path) -> object:
         assert skipped >= 0
         for quote in quotes:
             assert quote.gpus >= 1
-            assert (quote.usd or 0) > 0 or (quote.spot_usd or 0) > 0
+            assert (quote.usd_per_hour or 0) > 0 or (quote.spot_usd_per_hour or 0) > 0
     return found
 
 
