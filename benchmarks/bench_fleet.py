@@ -9,8 +9,8 @@ reserved, on demand, and on spot in three zones; a weekly curve of 60 requests a
 import numpy as np
 
 from tokonomics.catalog.spot import Interruptions, hourly_rate
-from tokonomics.money.demand import parse_demand
-from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes, simple_offer
+from tokonomics.money.demand import EVERY_SIZE, parse_demand
+from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes
 from tokonomics.money.fleet_search import optimal_fleet
 
 OFFERS = 30
@@ -30,7 +30,16 @@ def offers(startup_s: float, seed: int = 0) -> list[FleetOffer]:
             SpotMarket(zone=f"z{zone}", usd_per_hour=price * rng.uniform(0.3, 0.6), interruptions=calm)
             for zone in range(3)
         )
-        made.append(simple_offer(f"offer {index}", size, price, reserved=reserved, spot=spot, startup_s=startup_s))
+        made.append(
+            FleetOffer(
+                name=f"offer {index}",
+                requests_per_s={EVERY_SIZE: size},
+                usd_per_hour=price,
+                reserved=reserved,
+                spot=spot,
+                startup_s=startup_s,
+            )
+        )
     return made
 
 

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.precision import Precision
 from tokonomics.measure.probe.fit_law import ATTENTION_SHARPNESS, DECODE, PREFILL, PULL, least_log_squares
-from tokonomics.physics.attention_kernels import Array, DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
+from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
+from tokonomics.physics.curves import Array
 
 ATTRIBUTION = "kernel timings of aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0), fitted 2026-11-15"
 STEPS = "pytorch: whole-model decode steps on one H200 (Llama-3.1-8B and 3.2-1B shapes, CUDA graphs, SDPA)"

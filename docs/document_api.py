@@ -166,20 +166,25 @@ def _cell(text: str) -> str:
 
 
 def _figures(kind: type[Noun]) -> Iterator[tuple[str, str, str]]:
-    """The fields of a result with their types and what is written below them, those of the noun it extends first."""
+    """The fields of a result, their types and what is written behind or below them; of the noun it extends first."""
     written: dict[str, tuple[str, str]] = {}
     for each in reversed(kind.__mro__):
         if not each.__module__.startswith("tokonomics"):
             continue
-        body = _tree(each).body
+        body, lines = _tree(each).body, textwrap.dedent(inspect.getsource(each)).splitlines()
         for node, after in zip(body, [*body[1:], None], strict=True):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-                meaning = str(after.value.value) if is_text else ""
+                comment = lines[(node.end_lineno or node.lineno) - 1].partition("  # ")[2]
+                meaning = str(after.value.value) if is_text else _sentence(comment)
                 written[node.target.id] = ast.unparse(node.annotation).replace("|", "\\|"), meaning
     for name, field in kind.model_fields.items():
         if not field.exclude:
             yield name, *written[name]
+
+
+def _sentence(comment: str) -> str:
+    return f"{comment[0].upper()}{comment[1:].removesuffix('.')}." if comment else ""
 
 
 def _tree(thing: Any) -> Any:

@@ -11,15 +11,11 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import (
-    FleetShare,
-    LoadStep,
     cost,
-    cost_over_profile,
     load_cost,
-    monthly_fleet,
     saving,
 )
-from tokonomics.physics.naive import naive_decode_tokens_per_s
+from tokonomics.money.fleet import fixed_rule
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.trace import PrefixBlocks
 
@@ -56,12 +52,16 @@ def test_c07_is_the_one_row_of_its_table_at_seventy_percent() -> None:
     assert cost(2.21, 2400, 1.0, 4).usd_per_mtok != pytest.approx(1.46, abs=0.1)
 
 
+def naive_tokens_per_s(batch: int) -> float:
+    return batch / (14e9 / 3.35e12 * 1.2)
+
+
 def test_c12_naive_decode_of_one_request() -> None:
-    assert naive_decode_tokens_per_s(14e9, 3.35e12, 1) == pytest.approx(199.4, abs=0.05)
+    assert naive_tokens_per_s(1) == pytest.approx(199.4, abs=0.05)
 
 
 def test_c13_the_naive_code_does_not_give_its_own_numbers() -> None:
-    ours = [naive_decode_tokens_per_s(14e9, 3.35e12, batch) for batch in (32, 64, 128)]
+    ours = [naive_tokens_per_s(batch) for batch in (32, 64, 128)]
     assert ours == pytest.approx([6381, 12762, 25524], abs=1)
     assert all(our > 1.6 * stated for our, stated in zip(ours, (3800, 4800, 5100), strict=True))
 
@@ -92,16 +92,10 @@ def test_c18_prefix_caching_and_c19_its_two_shares() -> None:
 
 
 def test_c22_hybrid_fleet_and_c23_spot_discount() -> None:
-    hybrid = monthly_fleet(
-        [
-            FleetShare(name="on demand", gpus=4, usd_per_hour=2.21),
-            FleetShare(name="spot", gpus=4, usd_per_hour=0.73, share_of_time=0.6),
-        ]
-    )
-    fixed = monthly_fleet([FleetShare(name="on demand", gpus=6, usd_per_hour=2.21)])
-    assert [line.usd for line in hybrid.lines] == pytest.approx([6453.2, 1278.96])
-    assert fixed.usd == pytest.approx(9679.8)
-    assert saving(fixed.usd, hybrid.usd) == pytest.approx(0.2012, abs=5e-5)
+    hybrid = fixed_rule()
+    assert [line.usd for line in hybrid.tree.lines] == pytest.approx([6453.2, 1278.96])
+    assert hybrid.compared_usd_per_month == pytest.approx(9679.8)
+    assert hybrid.saved_share == pytest.approx(0.2012, abs=5e-5)
     assert saving(2.21, 0.73) == pytest.approx(0.6697, abs=5e-5)
 
 
@@ -116,7 +110,7 @@ def test_c27_api_bill_of_a_billion_tokens_half_and_half() -> None:
 
 def test_c28_one_fleet_and_c29_the_three_it_takes_for_ten_billion_tokens() -> None:
     def bill(replicas: int) -> float:
-        return monthly_fleet([FleetShare(name="A100", gpus=4 * replicas, usd_per_hour=2.21)]).usd
+        return cost(2.21, 1, 1, 4 * replicas).usd_per_month
 
     holds = cost(2.21, 2400, 0.7, 4).tokens_per_month
     assert holds == pytest.approx(4.415e9, rel=1e-4)
@@ -125,7 +119,7 @@ def test_c28_one_fleet_and_c29_the_three_it_takes_for_ten_billion_tokens() -> No
 
 
 def test_c30_two_a100_alone_cost_more_than_the_document_says() -> None:
-    assert monthly_fleet([FleetShare(name="A100", gpus=2, usd_per_hour=2.21)]).usd == pytest.approx(3226.6)
+    assert cost(2.21, 1, 1, 2).usd_per_month == pytest.approx(3226.6)
 
 
 def test_c33_c34_cost_per_token_and_c35_price_per_gpu() -> None:
@@ -144,6 +138,5 @@ def test_c36_burst_then_idle_against_steady_at_the_same_mean() -> None:
 
 
 def test_c36_burst_then_idle_against_steady_seventy_percent() -> None:
-    burst = cost_over_profile(10, 1000, [LoadStep(hours=8, utilization=0.99), LoadStep(hours=16, utilization=0)])
-    steady = cost_over_profile(10, 1000, [LoadStep(hours=24, utilization=0.7)])
+    burst, steady = load_cost("8x0.99,16x0", 10, 1000), load_cost("24x0.7", 10, 1000)
     assert burst.usd_per_mtok > 2 * steady.usd_per_mtok

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tokonomics.catalog.load_models import all_models, find_model
-from tokonomics.catalog.models import GroupedAttention, LatentAttention, ModelSpec, RecurrentMixer
+from tokonomics.catalog.models import GroupedAttention, LatentAttention, ModelSpec, RecurrentMixer, weights_of
 from tokonomics.catalog.names import spellings
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
@@ -64,7 +64,7 @@ def test_counts_are_consistent(model: ModelSpec) -> None:
     assert 0 < model.active_parameters <= model.parameters
     assert model.is_moe == (model.parts.experts > 0)
     assert model.weight_bytes(BF16) == 2 * model.parameters
-    assert model.flops_per_token(2000) >= model.flops_per_token(1000) > 0
+    assert model.flops_per_token >= 2 * (model.active_parameters - model.parts.embedding - model.parts.small)
 
 
 def test_the_catalogue_covers_the_families_people_serve() -> None:
@@ -162,7 +162,7 @@ def test_deepseek_v3_attention_matrix_by_matrix() -> None:
     key_value = hidden * (512 + 64) + 512 * heads * (128 + 128)
     mixer = find_model("deepseek-v3").groups[0].mixer
     assert isinstance(mixer, LatentAttention)
-    assert mixer.matrix_parameters(hidden) == query + key_value + heads * 128 * hidden
+    assert weights_of(mixer.products(hidden)) == query + key_value + heads * 128 * hidden
 
 
 def test_mixtral_uses_12_9_of_46_7_billion() -> None:
@@ -220,7 +220,7 @@ def test_qwen3_next_state_does_not_grow_with_context() -> None:
     (recurrent,) = (mixer for mixer in mixers if isinstance(mixer, RecurrentMixer))
     # 32 value heads of 128 × 128, and the last three inputs of a convolution over 2 × 2048 + 4096 channels
     assert recurrent.state_elements == 32 * 128 * 128 + 3 * 8192
-    assert recurrent.flops_per_token(10) == recurrent.flops_per_token(1_000_000)
+    assert recurrent.state_flops == 6 * recurrent.state_elements
     assert find_model("qwen3-next").state_bytes == 36 * 2 * recurrent.state_elements
     assert find_model("llama-3.1-8b").state_bytes == 0
 

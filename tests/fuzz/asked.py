@@ -24,7 +24,7 @@ def read_config(path: Path) -> object:
     assert 0 < model.active_parameters <= model.parameters < 1e18
     assert model.weight_bytes(Precision.bf16) > 0
     assert model.kv_bytes_per_token(Precision.bf16) >= 0
-    assert 0 < model.flops_per_token(1000.0) < 1e30
+    assert 0 < model.flops_per_token < 1e30
     return model.summary()
 
 
@@ -180,7 +180,7 @@ def read_skypilot(path: Path) -> object:
         assert skipped >= 0
         for quote in quotes:
             assert quote.gpus >= 1
-            assert (quote.usd or 0) > 0 or (quote.spot_usd or 0) > 0
+            assert (quote.usd_per_hour or 0) > 0 or (quote.spot_usd_per_hour or 0) > 0
     return found
 
 

@@ -53,7 +53,7 @@ def test_a_horizon_or_a_log_of_more_than_a_month_is_refused_with_what_to_do() ->
 
 
 def test_machines_are_whole_and_share_their_time_among_classes() -> None:
-    assert machines_needed(demand_of([0, 1, 2.0001, 10]), 1.0) == (0, 1, 3, 10)
+    assert machines_needed(demand_of([0, 1, 2.0001, 10]), {"all": 1.0}) == (0, 1, 3, 10)
     mixed = Demand(rates={"short": (2.0,), "long": (1.0,)})
     assert machines_needed(mixed, {"short": 4.0, "long": 2.0}) == (1,)
 

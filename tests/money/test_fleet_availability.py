@@ -3,13 +3,19 @@
 import math
 
 import pytest
+from tests.money.simple_offers import simple_offer
 
 from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand, demand_of
-from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, mixed_capacity, simple_offer
-from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, _nines, availability, hold_availability
-from tokonomics.money.fleet_load import shared_out
+from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, mixed_capacity
+from tokonomics.money.fleet_availability import (
+    FAILURES_PER_GPU_HOUR,
+    _nines,
+    availability,
+    hold_availability,
+    shared_out,
+)
 from tokonomics.money.fleet_search import optimal_fleet
 
 DEMAND = demand_of([4.0, 4.0])

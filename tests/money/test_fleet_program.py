@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.money.simple_offers import simple_offer
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand, demand_of, parse_demand
-from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes, fixed_rule, simple_offer
+from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes, fixed_rule
 from tokonomics.money.fleet_bill import spot_bills
 from tokonomics.money.fleet_blame import NoFleet
 from tokonomics.money.fleet_compare import compare, median_rule_usd
-from tokonomics.money.fleet_kinds import kinds_of
-from tokonomics.money.fleet_program import OutOfTime, Solution, solve
+from tokonomics.money.fleet_program import FleetProblem, OutOfTime, Solution, kinds_of, solve
 from tokonomics.money.fleet_search import divided_usd, optimal_fleet, search
 
 CALM = Interruptions(per_hour=hourly_rate(0.10), outage_hours=2.0)
@@ -184,7 +184,7 @@ def test_hours_that_follow_each_other_with_the_same_demand_are_one_and_cost_the_
 
 
 def test_the_document_s_hybrid_fleet_saves_a_fifth() -> None:
-    rule = fixed_rule(2.21, 0.73, base=4, burst=4, burst_share_of_time=0.6, compared_with=6)
+    rule = fixed_rule()
     assert rule.base_usd == pytest.approx(4 * 2.21 * 730)
     assert rule.burst_usd == pytest.approx(4 * 0.73 * 730 * 0.6)
     assert rule.usd_per_month == pytest.approx(7732.16)
@@ -240,7 +240,7 @@ def test_no_time_left_is_told_and_never_handed_to_the_solver_as_less_than_none()
     """A warning of SciPy's is an error here; a fleet of 3 at $1 was found before the time ran out."""
     kinds = kinds_of([simple_offer("one", 1.0, 1.0)], Wishes())
     with pytest.raises(OutOfTime):
-        solve(kinds, demand_of([2.5]), Wishes(), 0.0, -0.5)
+        solve(FleetProblem(kinds, demand_of([2.5]), Wishes()), 0.0, -0.5)
 
 
 def test_time_that_ran_out_on_the_proof_does_not_lose_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_time_that_ran_out_on_the_proof_does_not_lose_the_fleet(monkeypatch: pyt
         return found if found is None or more.get("relaxed") else replace(found, lower_bound=1.0)
 
     monkeypatch.setattr("tokonomics.money.fleet_search.solve", unproven)
-    found = search(kinds, demand_of([2.5]), Wishes(), 0.0, 10.0)
+    found = search(FleetProblem(kinds, demand_of([2.5]), Wishes()), 0.0, 10.0)
     assert found is not None
     assert found.counts.tolist() == [[3]]
 

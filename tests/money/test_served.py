@@ -34,7 +34,7 @@ def overloaded() -> Outcome:
 def test_the_lines_of_a_bill_sum_to_the_paid_hours_at_their_price() -> None:
     made, cost = overloaded(), served_cost(overloaded(), 3.25, "as given")
     assert [line.name for line in cost.tree.lines] == ["prefill", "decode", "recomputed", "abandoned", "idle"]
-    assert sum(line.usd for line in cost.tree.leaves()) == pytest.approx(cost.usd)
+    assert sum(line.usd for line in cost.tree.lines) == pytest.approx(cost.usd)
     assert cost.usd == pytest.approx(made.replica_hours * 3.25)
     assert cost.tree.line("abandoned").usd > 0
     assert cost.tree.line("idle").usd == pytest.approx(made.shares.idle * cost.usd)

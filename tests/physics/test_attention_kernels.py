@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from tokonomics.catalog.gpus import Gpu, all_gpus, find_gpu
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision, kv_bytes_per_element
 from tokonomics.physics.attention_kernels import (
-    Array,
     Op,
     curve_origin,
     decode_attention_s,
@@ -20,7 +19,7 @@ from tokonomics.physics.attention_kernels import (
     mla_prefill_s,
     prefill_attention_s,
 )
-from tokonomics.physics.efficiency import efficiency
+from tokonomics.physics.curves import Array, efficiency
 
 BACKENDS = ("vllm", "sglang", "tensorrt-llm", "pytorch")
 OPS: tuple[Op, ...] = ("decode", "prefill", "mla_decode", "mla_prefill")
@@ -114,25 +113,32 @@ def test_every_gpu_has_curves_and_says_whose(gpu: Gpu, kv: Precision) -> None:
     for backend in (*BACKENDS, "tgi", "llama.cpp"):
         assert all(1e-6 < float(each(16, 2048)) < 0.1 for each in Case(gpu, kv, backend=backend).all)
     for op in OPS:
-        assert curve_origin(gpu, op, kv).basis in ("measured", "scaled", "assumed")
+        assert curve_origin(gpu, op)[0] in ("measured", "scaled", "assumed")
 
 
 def test_origins() -> None:
-    bf16, fp8 = Precision.bf16, Precision.fp8
-    own = curve_origin(find_gpu("H200"), "decode", bf16)
-    assert (own.basis, own.gpu, own.backends) == ("measured", "H200", ("vllm",))
-    assert curve_origin(find_gpu("L4"), "decode", bf16).basis == "scaled"
-    assert curve_origin(find_gpu("H100-PCIe"), "prefill", bf16).gpu == "H100-SXM"
-    assert curve_origin(find_gpu("MI300X"), "decode", bf16).basis == "assumed"
-    assert curve_origin(find_gpu("A100-80GB"), "mla_decode", bf16).basis == "assumed"
-    assert curve_origin(find_gpu("A100-80GB"), "decode", fp8).kv == "bf16"
-    assert curve_origin(find_gpu("H200"), "decode", bf16, "tgi").backends == ("sglang", "vllm")
+    assert curve_origin(find_gpu("H200"), "decode") == ("measured", "H200")
+    assert curve_origin(find_gpu("L4"), "decode")[0] == "scaled"
+    assert curve_origin(find_gpu("H100-PCIe"), "prefill") == ("scaled", "H100-SXM")
+    assert curve_origin(find_gpu("MI300X"), "decode")[0] == "assumed"
+    assert curve_origin(find_gpu("A100-80GB"), "mla_decode")[0] == "assumed"
+
+
+def test_an_engine_without_timings_gets_the_faster_kernel() -> None:
+    gpu, bf16 = find_gpu("H200"), Precision.bf16
+    tgi, *timed = (Case(gpu, bf16, backend=backend).decode(16, 2048) for backend in ("tgi", "sglang", "vllm"))
+    assert tgi == min(timed)
+
+
+def test_an_8_bit_cache_without_timings_reads_half_the_bytes() -> None:
+    narrow, wide = (Case(find_gpu("A100-80GB"), kv).decode(256, 8192) for kv in (Precision.fp8, Precision.bf16))
+    assert narrow < wide
 
 
 @pytest.mark.parametrize("gpu", [gpu for gpu in all_gpus() if gpu.architecture != "ada"], ids=lambda gpu: gpu.key)
 def test_a_borrowed_kernel_reads_no_faster_than_is_published_for_the_borrower(gpu: Gpu) -> None:
     """Latent attention of an A100 is that of an L40S, which reads at the datasheet's rate: an A100 reaches 68 %."""
-    if curve_origin(gpu, "mla_decode", Precision.bf16).basis != "assumed":
+    if curve_origin(gpu, "mla_decode")[0] != "assumed":
         return
     batch, context = 256, 32_768
     read = batch * context * 576 * 2 / (gpu.bandwidth_bytes_per_s * efficiency(gpu).memory)

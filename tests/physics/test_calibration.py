@@ -14,6 +14,7 @@ from tests.physics.hosts import hostless
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.models import GroupedAttention, LatentAttention
 from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.calibration import (
@@ -29,8 +30,7 @@ from tokonomics.physics.calibration import (
     write_profile,
 )
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.physics.intervals import interval
-from tokonomics.physics.origins import speed_badge
+from tokonomics.physics.intervals import interval, speed_badge
 from tokonomics.physics.sharding import step_weight_bytes
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.steady import ReplicaCurve
@@ -145,9 +145,9 @@ def test_under_no_correction_do_prompts_multiply_faster_than_the_datasheet_allow
     matrices = 2 * (parts.mixers + parts.dense_mlps + parts.active_experts)
     for tokens in (500, 8000, 100_000):
         attention = sum(
-            group.count * group.mixer.prompt_flops_per_token(1) * tokens * min(tokens, group.mixer.window or tokens) / 2
+            group.count * group.mixer.pair_flops * tokens * min(tokens, group.mixer.window or tokens) / 2
             for group in model.groups
-            if group.mixer
+            if isinstance(group.mixer, GroupedAttention | LatentAttention)
         )
         floor = (tokens * matrices + attention) / deployment.gpu.peak_flops(deployment.weights)
         assert float(steps.prefill(tokens)) >= floor

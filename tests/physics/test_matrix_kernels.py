@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tokonomics.catalog.gpus import Gpu, all_gpus, find_gpu
 from tokonomics.catalog.precision import Precision
+from tokonomics.physics.curves import Array
 from tokonomics.physics.matrix_kernels import (
     BACKENDS,
     FUSED,
-    Array,
     Op,
     Origin,
     all_reduce_s,

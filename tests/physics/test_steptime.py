@@ -18,8 +18,8 @@ from tokonomics.errors import BadInput
 from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.validate import ScoredPrediction as Scored
 from tokonomics.measure.validate import predict, summary
+from tokonomics.physics.curves import efficiency
 from tokonomics.physics.deployment import Deployment, deploy, valid_tp
-from tokonomics.physics.efficiency import efficiency
 from tokonomics.physics.matrix_kernels import distinct_experts
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.sharding import shard
@@ -255,7 +255,7 @@ def test_a_prompt_of_millions_of_tokens_multiplies_every_one_of_them(tokens: int
 def test_a_recurrent_model_does_not_read_its_state_for_every_prompt_token() -> None:
     # Qwen3-Next: the state of a layer is read once a chunk. 8,192 tokens cost about 2 FLOPs an active weight each.
     deployment = on("qwen3-next-80b-a3b", "H200", tp=2)
-    flops = 8192 * deployment.model.flops_per_token(4096)
+    flops = 8192 * deployment.model.flops_per_token
     ideal = flops / (2 * 989.4e12)
     assert float(prefill(deployment, 8192)) < 6 * ideal
 

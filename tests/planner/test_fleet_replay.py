@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.money.simple_offers import simple_offer
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.spot import SCARCE, Interruptions
 from tokonomics.money.demand import demand_of, parse_demand
-from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, counted_share, simple_offer
+from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, counted_share
 from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.physics.deployment import deploy

@@ -25,8 +25,7 @@ from tokonomics.units import TOKENS_PER_MTOK
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, Provider
 
-MAX_USD_PER_MTOK = 1_000_000.0
-"""A dollar a token: nothing is sold near it, so a price beyond it was given per token or per request by mistake."""
+MAX_USD_PER_MTOK = 1_000_000.0  # a dollar a token: a price beyond it was given per token or per request by mistake
 
 UsdPerMtok = Annotated[float, Field(ge=0, le=MAX_USD_PER_MTOK)]
 
@@ -101,22 +100,18 @@ def price_request(
     fresh = input_tokens - cached_tokens
     if written_tokens > fresh * (1 + 1e-9):
         raise BadInput(f"{written_tokens:g} written tokens are more than the {fresh:g} that are not cached")
-    rates = api.rates(input_tokens)
+    rates, kind = api.rates(input_tokens), "batch_" if batch else ""
     prompt, answer, cached = (
-        (rates.batch_input_usd_per_mtok, rates.batch_output_usd_per_mtok, rates.batch_cached_input_usd_per_mtok)
-        if batch
-        else (rates.input_usd_per_mtok, rates.output_usd_per_mtok, rates.cached_input_usd_per_mtok)
+        getattr(rates, f"{kind}{name}_usd_per_mtok") for name in ("input", "output", "cached_input")
     )
-    kind = "batch_" if batch else ""
     parts = (
         (max(0.0, fresh - written_tokens), prompt, f"{kind}input"),
         (cached_tokens, cached, f"{kind}cached"),
         (written_tokens, _write_price(rates, batch), f"{kind}cache_write"),
         (output_tokens, answer, f"{kind}output"),
     )
-    return sum(tokens * _quoted(api, usd, name) for tokens, usd, name in parts if tokens) / TOKENS_PER_MTOK + (
-        api.usd_per_request
-    )
+    usd = sum(tokens * _quoted(api, price, name) for tokens, price, name in parts if tokens)
+    return usd / TOKENS_PER_MTOK + api.usd_per_request
 
 
 def _write_price(rates: ApiRates, batch: bool) -> float | None:
@@ -164,15 +159,9 @@ def list_apis(host: str | None = None, match: str | None = None, extra: Sequence
     hosts = {api.host for api in found.values()}
     if host is not None and host.casefold() not in {each.casefold() for each in hosts}:
         raise UnknownName("API host", host, hosts, fix=f"Known: {', '.join(sorted(hosts))}")
-    return sorted(
-        (
-            api
-            for api in found.values()
-            if (host is None or api.host.casefold() == host.casefold())
-            and (match is None or match.casefold() in api.key.casefold())
-        ),
-        key=lambda api: api.key,
-    )
+    chosen = [api for api in found.values() if host is None or api.host.casefold() == host.casefold()]
+    chosen = [api for api in chosen if match is None or match.casefold() in api.key.casefold()]
+    return sorted(chosen, key=lambda api: api.key)
 
 
 def _unknown(name: str, own: Iterable[str]) -> UnknownName:
@@ -277,15 +266,12 @@ def _batch_price(info: "ModelInfo", day: dt.date) -> "ModelPrice | None":
 
 def _rates(standard: "ModelPrice", batch: "ModelPrice | None", input_tokens: int) -> dict[str, Any]:
     """Only what is quoted: genai-prices itself would charge cached or batch tokens in full where a price is missing."""
+    ours = {"input": "input", "output": "output", "cache_read": "cached_input", "cache_write": "cache_write"}
     return {
-        "input_usd_per_mtok": _at(standard.input_mtok, input_tokens),
-        "output_usd_per_mtok": _at(standard.output_mtok, input_tokens),
-        "cached_input_usd_per_mtok": _at(standard.cache_read_mtok, input_tokens),
-        "cache_write_usd_per_mtok": _at(standard.cache_write_mtok, input_tokens),
-        "batch_input_usd_per_mtok": _at(batch.input_mtok, input_tokens) if batch else None,
-        "batch_output_usd_per_mtok": _at(batch.output_mtok, input_tokens) if batch else None,
-        "batch_cached_input_usd_per_mtok": _at(batch.cache_read_mtok, input_tokens) if batch else None,
-        "batch_cache_write_usd_per_mtok": _at(batch.cache_write_mtok, input_tokens) if batch else None,
+        f"{kind}{name}_usd_per_mtok": _at(getattr(price, f"{theirs}_mtok"), input_tokens)
+        for kind, price in (("", standard), ("batch_", batch))
+        if price is not None
+        for theirs, name in ours.items()
     }
 
 
@@ -333,7 +319,9 @@ class _UserTier(Noun):
     batch_cache_write: UsdPerMtok | None = None
 
     def rates(self) -> dict[str, float]:
-        return {_LONG_NAMES[name]: usd for name in _LONG_NAMES if (usd := getattr(self, name)) is not None}
+        short = _UserTier.model_fields
+        long = {name: f"{name.replace('cached', 'cached_input')}_usd_per_mtok" for name in short}
+        return {long[name]: usd for name in short if (usd := getattr(self, name)) is not None}
 
 
 class _UserApi(_UserTier):
@@ -345,18 +333,6 @@ class _UserApi(_UserTier):
 
 class _UserApiTier(_UserTier):
     above_input_tokens: int = Field(ge=0)
-
-
-_LONG_NAMES = {
-    "input": "input_usd_per_mtok",
-    "output": "output_usd_per_mtok",
-    "cached": "cached_input_usd_per_mtok",
-    "cache_write": "cache_write_usd_per_mtok",
-    "batch_input": "batch_input_usd_per_mtok",
-    "batch_output": "batch_output_usd_per_mtok",
-    "batch_cached": "batch_cached_input_usd_per_mtok",
-    "batch_cache_write": "batch_cache_write_usd_per_mtok",
-}
 
 
 def _user_price(key: str, table: Mapping[str, object], shipped: ApiPrice | None) -> ApiPrice:
@@ -374,8 +350,8 @@ def _user_price(key: str, table: Mapping[str, object], shipped: ApiPrice | None)
         raise BadInput("needs input and output, in USD per million tokens", where=where)
     base = {} if alone or shipped is None else shipped.model_dump()
     changed = own.rates()
+    tiers = [{**changed, **tier.rates(), "above_input_tokens": tier.above_input_tokens} for tier in own.tiers]
     inherited = base.get("tiers", ()) if own.input is None and own.output is None else ()
-    tiers = own.tiers or inherited
     try:
         return ApiPrice.model_validate(
             {
@@ -383,12 +359,7 @@ def _user_price(key: str, table: Mapping[str, object], shipped: ApiPrice | None)
                 **changed,
                 "host": host,
                 "model": model,
-                "tiers": [
-                    {**changed, **tier.rates(), "above_input_tokens": tier.above_input_tokens}
-                    if isinstance(tier, _UserApiTier)
-                    else tier
-                    for tier in tiers
-                ],
+                "tiers": tiers or inherited,
                 "usd_per_request": base.get("usd_per_request", 0.0) if own.per_request is None else own.per_request,
                 "date": own.date or today(),
                 "checked": own.date,

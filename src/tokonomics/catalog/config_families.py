@@ -48,18 +48,6 @@ Mixers = Callable[[Fields, Frame], list[MixerLayer]]
 Mlps = Callable[[Fields, Frame], list[MlpLayer]]
 
 
-def two_norms(fields: Fields) -> int:
-    return 2
-
-
-def one_norm(fields: Fields) -> int:
-    return 1
-
-
-def four_norms(fields: Fields) -> int:
-    return 4
-
-
 def falcon_norms(fields: Fields) -> int:
     """One norm before parallel attention and MLP; two in the new decoder or when they run one after the other."""
     grouped, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)
@@ -73,21 +61,16 @@ class Family:
 
     mixers: Mixers
     mlps: Mlps = dense_mlp
-    norms: Callable[[Fields], int] = two_norms
-    """Norm vectors of hidden width in a layer."""
+    norms: int | Callable[[Fields], int] = 2  # norm vectors of hidden width in a layer
     norm_bias: bool = False
-    tied: bool = False
-    """Whether the LM head shares the embedding when the config does not say."""
-    learned_positions: int | None = None
-    """Rows beyond the context length of a learned position table; None: positions are not learned."""
+    tied: bool = False  # whether the LM head shares the embedding when the config does not say
+    learned_positions: int | None = None  # rows beyond the context length of a learned position table
     head_bias: bool | tuple[str, bool] = False
     final_norm: tuple[str, bool] | bool = True
     vocab: int | None = None
     context: int | None = None
-    depth: Callable[[Fields], int | None] = lambda fields: None
-    """Number of layers where ``num_hidden_layers`` may be left out."""
-    expect: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    """Fields understood at these values only."""
+    depth: Callable[[Fields], int | None] = lambda fields: None  # where ``num_hidden_layers`` may be left out
+    expect: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # fields understood at these values only
     harmless: frozenset[str] = frozenset()
 
 
@@ -118,6 +101,7 @@ QWEN3_MOE = Family(
     experts(experts=("num_experts", "num_local_experts"), sparse=sparse_step),
     expect={"qkv_bias": (False,), "shared_expert_intermediate_size": (0,), "use_qk_norm": (True,)},
 )
+GPT_SUMMARY = names("summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout")
 GPT_NAMES_MLP = mlp(gated=False, bias=True, widths=("n_inner",), default_ratio=4)
 DEEPSEEK_MOE = experts(
     experts=("n_routed_experts", "num_local_experts"), sparse=sparse_after_first, shared=shared_count, router_bias=True
@@ -132,7 +116,7 @@ GEMMA2_ATTENTION = AttentionStyle(
 )
 GEMMA2 = Family(
     partial(grouped_attention, style=GEMMA2_ATTENTION),
-    norms=four_norms,
+    norms=4,
     tied=True,
     vocab=256000,
     context=8192,
@@ -166,7 +150,7 @@ FAMILIES: dict[str, Family] = {
     "phi": Family(
         attention(qkv_bias=True, out_bias=True, qk_norm="head_with_bias", qk_norm_when=("qk_layernorm", False)),
         mlp(gated=False, bias=True),
-        norms=one_norm,
+        norms=1,
         norm_bias=True,
         head_bias=True,
     ),
@@ -185,12 +169,7 @@ FAMILIES: dict[str, Family] = {
         harmless=names("alibi apply_residual_connection_post_layernorm num_kv_heads"),
     ),
     "gptj": Family(
-        attention(grouped=False),
-        GPT_NAMES_MLP,
-        norms=one_norm,
-        norm_bias=True,
-        head_bias=True,
-        harmless=names("summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout"),
+        attention(grouped=False), GPT_NAMES_MLP, norms=1, norm_bias=True, head_bias=True, harmless=GPT_SUMMARY
     ),
     "gpt2": Family(
         attention(grouped=False, qkv_bias=True, out_bias=True),
@@ -199,10 +178,7 @@ FAMILIES: dict[str, Family] = {
         tied=True,
         learned_positions=0,
         expect={"add_cross_attention": (False,)},
-        harmless=names(
-            """summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout n_ctx
-            scale_attn_by_inverse_layer_idx reorder_and_upcast_attn"""
-        ),
+        harmless=GPT_SUMMARY | names("n_ctx scale_attn_by_inverse_layer_idx reorder_and_upcast_attn"),
     ),
     "gpt_neox": Family(
         attention(grouped=False, qkv_bias=("attention_bias", True), out_bias=("attention_bias", True)),
@@ -231,11 +207,11 @@ FAMILIES: dict[str, Family] = {
     "olmo2": Family(attention(qkv_bias=BIAS, out_bias=BIAS, qk_norm="width")),
     "cohere": Family(
         attention(qkv_bias=BIAS, out_bias=BIAS, qk_norm="width", qk_norm_when=("use_qk_norm", False)),
-        norms=one_norm,
+        norms=1,
         tied=True,
         harmless=names("logit_scale"),
     ),
-    "glm4": Family(attention(head_dim=128, qkv_bias=("attention_bias", True)), norms=four_norms),
+    "glm4": Family(attention(head_dim=128, qkv_bias=("attention_bias", True)), norms=4),
     "smollm3": Family(
         attention(kv_heads=4, qkv_bias=BIAS, out_bias=BIAS, windows=window_above),
         mlp(bias=("mlp_bias", False)),
@@ -287,24 +263,17 @@ FAMILIES: dict[str, Family] = {
         harmless=names("initial_context_length"),
     ),
     "deepseek_v2": replace(
-        DEEPSEEK_V3,
-        mlps=experts(experts=("n_routed_experts",), sparse=sparse_after_first, shared=shared_count),
+        DEEPSEEK_V3, mlps=experts(experts=("n_routed_experts",), sparse=sparse_after_first, shared=shared_count)
     ),
     "deepseek_v3": DEEPSEEK_V3,
     "kimi_k2": DEEPSEEK_V3,
     "glm4_moe": Family(
-        attention(qkv_bias=BIAS, qk_norm="head", qk_norm_when=("use_qk_norm", False)),
-        DEEPSEEK_MOE,
-        harmless=MTP,
+        attention(qkv_bias=BIAS, qk_norm="head", qk_norm_when=("use_qk_norm", False)), DEEPSEEK_MOE, harmless=MTP
     ),
     "minimax_m2": Family(
         attention(head_dim=128, kv_heads=8, qk_norm="width", qk_norm_when=("use_qk_norm", True)),
         experts(experts=("num_local_experts",), width="intermediate_size", dense_width=None, router_bias=True),
-        expect={
-            "use_routing_bias": (True,),
-            "qk_norm_type": ("per_layer",),
-            "shared_intermediate_size": (0,),
-        },
+        expect={"use_routing_bias": (True,), "qk_norm_type": ("per_layer",), "shared_intermediate_size": (0,)},
         harmless=MTP
         | names(
             """attn_type_list shared_moe_mode layernorm_full_attention_beta layernorm_linear_attention_beta
@@ -348,7 +317,7 @@ FAMILIES: dict[str, Family] = {
             style=AttentionStyle(head_dim=128, qkv_bias=BIAS, out_bias=BIAS, windows=uniform_window(None)),
         ),
         nemotron_mlps,
-        norms=one_norm,
+        norms=1,
         depth=lambda fields: len(nemotron_pattern(fields)),
         harmless=MTP
         | MAMBA_HARMLESS
@@ -387,5 +356,4 @@ WRAPPERS: dict[str, str] = {
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
     "kimi_k25": "kimi_k2",
-}
-"""Multimodal types, whose text model is under ``text_config``, with the type it has when it does not say."""
+}  # multimodal types, whose text model is under ``text_config``, with the type it has when it does not say

@@ -6,12 +6,15 @@ the answer, and the reader does not guess.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 from tokonomics.errors import BadInput, nearest, shorten
 
-LARGEST = 1 << 24
-"""No width, count or vocabulary of a real model comes near 16.8 million; beyond it is a slip of the keyboard."""
+LARGEST = 1 << 24  # no width, count or vocabulary of a real model comes near: beyond it is a slip
+
+
+Value = TypeVar("Value")
 
 
 class Fields:
@@ -41,9 +44,8 @@ class Fields:
 
     def size(self, *names: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
         """A whole number under any of its names; absent or null means the default, and without one is an error."""
-        size = self.optional_size(*names, least=least, most=most)
-        if size is None:
-            size = default
+        given = self.optional_size(*names, least=least, most=most)
+        size = default if given is None else given
         if size is None:
             raise self.wrong(names[0], "is missing", fix="Copy it from the model's original config.json.")
         return size
@@ -65,55 +67,38 @@ class Fields:
         return found
 
     def flag(self, name: str, default: bool) -> bool:
-        given = self.value(name)
-        if given is None:
-            return default
-        if not isinstance(given, bool):
-            raise self.wrong(name, f"needs true or false (got {_quoted(given)})")
-        return given
+        given = self._typed(name, bool, "true or false")
+        return default if given is None else given
 
     def word(self, name: str) -> str | None:
-        given = self.value(name)
-        if given is None:
-            return None
-        if not isinstance(given, str):
-            raise self.wrong(name, f"needs a string (got {_quoted(given)})")
-        return given
+        return self._typed(name, str, "a string")
 
     def words(self, name: str) -> list[str] | None:
-        given = self.value(name)
-        if given is None:
-            return None
-        if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-            raise self.wrong(name, f"needs a list of strings (got {_quoted(given)})")
-        return given
+        return self._typed(name, list, "a list of strings", lambda item: isinstance(item, str))
 
     def numbers(self, name: str) -> list[int] | None:
         """A list of whole numbers, none negative."""
-        given = self.value(name)
-        if given is None:
-            return None
-        fine = isinstance(given, list) and all(
-            isinstance(each, int) and not isinstance(each, bool) and 0 <= each <= LARGEST for each in given
-        )
-        if not isinstance(given, list) or not fine:
-            raise self.wrong(name, f"needs a list of whole numbers (got {_quoted(given)})")
-        return given
+        return self._typed(name, list, "a list of whole numbers", lambda n: type(n) is int and 0 <= n <= LARGEST)
 
     def child(self, name: str) -> "Fields | None":
         """The nested object of that name."""
+        given = self._typed(name, dict, "an object")
+        return None if given is None else Fields(given, self.where, f"{self.path}{name}.")
+
+    def _typed(
+        self, name: str, kind: type[Value], wanted: str, fine: Callable[[Any], bool] = lambda item: True
+    ) -> Value | None:
+        """The field's value, None where it is absent or null; an error unless it is what is wanted, item by item."""
         given = self.value(name)
-        if given is None:
-            return None
-        if not isinstance(given, Mapping):
-            raise self.wrong(name, f"needs an object (got {_quoted(given)})")
-        return Fields(given, self.where, f"{self.path}{name}.")
+        if given is None or (isinstance(given, kind) and (not isinstance(given, list) or all(map(fine, given)))):
+            return given
+        raise self.wrong(name, f"needs {wanted} (got {_quoted(given)})")
 
     def expect(self, name: str, accepted: tuple[object, ...]) -> None:
         """A field that is understood at these values only; absent and null are fine."""
         given = self.value(name)
-        if given is not None and not any(type(given) is type(each) and given == each for each in accepted):
-            wanted = " or ".join(_quoted(each) for each in accepted)
+        if given is not None and not any(type(given) is type(value) and given == value for value in accepted):
+            wanted = " or ".join(map(_quoted, accepted))
             raise self.wrong(name, f"is understood only as {wanted} (got {_quoted(given)})")
 
     def refuse_unread(self, harmless: Collection[str]) -> None:
@@ -123,11 +108,8 @@ class Fields:
                 continue
             guesses = nearest(name, self._read)
             hint = f"Did you mean {' or '.join(guesses)}? " if guesses else ""
-            raise self.wrong(
-                name,
-                "is not one this reader can interpret",
-                fix=f"{hint}If it does not change the model's size, prefix it with '_' in a copy of the file.",
-            )
+            fix = f"{hint}If it does not change the model's size, prefix it with '_' in a copy of the file."
+            raise self.wrong(name, "is not one this reader can interpret", fix)
 
 
 def _quoted(value: object) -> str:

@@ -29,14 +29,12 @@ HARMLESS = names(
     unsloth_fixed unsloth_version use_bfloat16 use_cache use_mamba_kernels cache_implementation norm_topk_prob
     scoring_func routed_scaling_factor topk_group n_group topk_method ep_size seq_aux aux_loss_alpha
     quantization_config tie_encoder_decoder keys_to_ignore_at_inference use_mrope rotary"""
-)
-"""Token ids, rotary settings, dropout, initialisation, sampling defaults, bookkeeping: no weight, byte or FLOP."""
+)  # token ids, rotary settings, dropout, initialisation, sampling defaults, bookkeeping: no weight, byte or FLOP
 
 MTP = names(
     """num_nextn_predict_layers num_mtp_modules mtp_transformer_layers use_mtp mtp_num_hidden_layers
     mtp_use_dedicated_embeddings mtp_loss_scaling_factor mtp_layers_block_type mtp_hybrid_override_pattern"""
-)
-"""Draft modules for speculative decoding: an engine that serves without them does not load them."""
+)  # draft modules for speculative decoding: an engine that serves without them does not load them
 
 GRANITE_SCALES = names("embedding_multiplier logits_scaling residual_multiplier attention_multiplier")
 
@@ -53,4 +51,11 @@ WRAPPER_HARMLESS = HARMLESS | names(
     eoi_token_index boi_token_id eoi_token_id mm_tokens_per_image media_placeholder_token_id projector_hidden_act
     multimodal_projector_bias spatial_merge_size vision_feature_layer use_unified_vision_chunk video_placeholder
     ignore_index language_model_only"""
+)
+
+TOWER_HARMLESS = names(
+    """architectures attention_bias attention_dropout dropout dtype head_dim hidden_act image_size initializer_range
+    layer_norm_eps model_type multi_modal_projector_bias norm_eps num_attention_heads num_heads pixel_shuffle_ratio
+    projector_dropout rope_parameters rope_scaling rope_theta torch_dtype transformers_version vision_feature_layer
+    vision_feature_select_strategy"""
 )

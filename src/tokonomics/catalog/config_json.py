@@ -23,8 +23,7 @@ from tokonomics.catalog.config_towers import count_tower
 from tokonomics.catalog.models import LayerGroup, ModelSpec, Published
 from tokonomics.errors import BadInput, from_validation, nearest, shorten
 
-LARGEST_FILE = 10_000_000
-"""Bytes. A config.json has a few thousand; a file this large is something else, probably the weights."""
+LARGEST_FILE = 10_000_000  # bytes; a config.json has a few thousand: a file this large is probably the weights
 
 DECODER_ONLY: dict[str, tuple[object, ...]] = {"is_encoder_decoder": (False,), "add_cross_attention": (False,)}
 
@@ -61,7 +60,7 @@ def from_config(
     extra_parameters: int | None = None,
 ) -> ModelSpec:
     """The model that a parsed config describes; ``extra_parameters`` replaces the count of a vision tower."""
-    if not all(isinstance(each, str) for each in config):
+    if not all(isinstance(field, str) for field in config):
         raise BadInput("field names need to be strings", where=where)
     whole = Fields(config, where)
     model_type = whole.word("model_type")
@@ -86,16 +85,15 @@ def from_config(
             raise whole.wrong("audio_config", "describes an audio tower, which cannot be counted")
         extra_parameters = count_tower(whole, model_type, frame.hidden) if vision is not None else 0
     groups = _groups(text, row, frame)
-    norm_width = frame.hidden * (2 if row.norm_bias else 1)
     positions = frame.context + row.learned_positions if row.learned_positions is not None else 0
     head_bias = frame.vocab * is_on(text, row.head_bias)
-    final_norm = norm_width * is_on(text, row.final_norm)
-    for each, accepted in (DECODER_ONLY | dict(row.expect)).items():
-        text.expect(each, accepted)
+    final_norm = frame.hidden * (2 if row.norm_bias else 1) * is_on(text, row.final_norm)
+    for field, accepted in (DECODER_ONLY | dict(row.expect)).items():
+        text.expect(field, accepted)
     text.refuse_unread(HARMLESS | row.harmless)
     if whole is not text:
-        for each, accepted in DECODER_ONLY.items():
-            whole.expect(each, accepted)
+        for field, accepted in DECODER_ONLY.items():
+            whole.expect(field, accepted)
         whole.refuse_unread(WRAPPER_HARMLESS)
     try:
         return ModelSpec(
@@ -147,11 +145,8 @@ def _parse(file: Path) -> Mapping[str, object]:
     except UnicodeDecodeError as error:
         raise BadInput(f"is not UTF-8 text (byte {error.start})", where=where, fix="Is it the weights?") from None
     except json.JSONDecodeError as error:
-        raise BadInput(
-            f"is not valid JSON: {error.msg}",
-            where=f"{where}:{error.lineno}:{error.colno}",
-            fix="The file may be cut off; fetch it again.",
-        ) from None
+        at, fix = f"{where}:{error.lineno}:{error.colno}", "The file may be cut off; fetch it again."
+        raise BadInput(f"is not valid JSON: {error.msg}", where=at, fix=fix) from None
     except RecursionError:
         raise BadInput("is not a config.json: nested too deeply", where=where) from None
     except ValueError as error:  # a whole number of thousands of digits, or a path with a null character
@@ -204,8 +199,8 @@ def _frame(text: Fields, row: Family) -> Frame:
 def _groups(text: Fields, row: Family, frame: Frame) -> tuple[LayerGroup, ...]:
     """Layers of the same make, counted."""
     mixers, mlps = row.mixers(text, frame), row.mlps(text, frame)
-    norms = row.norms(text) * frame.hidden * (2 if row.norm_bias else 1)
-    mixer_by_id, mlp_by_id = {id(each): each for each in mixers}, {id(each): each for each in mlps}
+    norms = (row.norms if isinstance(row.norms, int) else row.norms(text)) * frame.hidden * (2 if row.norm_bias else 1)
+    mixer_by_id, mlp_by_id = {id(mixer): mixer for mixer in mixers}, {id(mlp): mlp for mlp in mlps}
     counts = Counter((id(mixer), id(mlp)) for mixer, mlp in zip(mixers, mlps, strict=True))
     return tuple(
         LayerGroup.model_construct(count=count, mixer=mixer_by_id[mixer], mlp=mlp_by_id[mlp], norm_elements=norms)

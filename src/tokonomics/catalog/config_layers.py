@@ -5,9 +5,9 @@ model is deep. What differs between families is data: an ``AttentionStyle``, an 
 Shapes follow the published modelling code of each family; defaults are those of its Hugging Face config class.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from tokonomics.catalog.config_fields import Fields
 from tokonomics.catalog.models import DenseMlp, GroupedAttention, LatentAttention, MoeMlp, RecurrentMixer
@@ -24,11 +24,11 @@ class Frame:
 
 
 Windows = Callable[[Fields, Frame], list[int | None]]
-Switch = bool | tuple[str, bool]
-"""Always, never, or the field that says so with its default."""
+Switch = bool | tuple[str, bool]  # always, never, or the field that says so with its default
 
 MixerLayer = GroupedAttention | LatentAttention | RecurrentMixer | None
 MlpLayer = DenseMlp | MoeMlp | None
+Layer = TypeVar("Layer")
 
 MOST_LAYERS = 4096
 MOST_WINDOW = 1 << 31
@@ -42,6 +42,15 @@ def same_length(fields: Fields, name: str, values: Sequence[object], frame: Fram
     """A list with one entry per layer has to have that many."""
     if len(values) != frame.layers:
         raise fields.wrong(name, f"has {len(values)} entries for {frame.layers} layers")
+
+
+def by_kind(fields: Fields, frame: Frame, name: str, kinds: list[str], known: Mapping[str, Layer]) -> list[Layer]:
+    """The layers that a list of kinds stands for."""
+    same_length(fields, name, kinds, frame)
+    for kind in kinds:
+        if kind not in known:
+            raise fields.wrong(name, f"has '{kind[:40]}', which is not one of {', '.join(known)}")
+    return [known[kind] for kind in kinds]
 
 
 # --- windows: which layers see only the last tokens -----------------------------------------------------------------
@@ -91,13 +100,8 @@ def chunked_window(fields: Fields, frame: Frame) -> list[int | None]:
     interval = fields.size("no_rope_layer_interval", default=4, most=MOST_LAYERS)
     rotary = fields.numbers("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(frame.layers)]
     same_length(fields, "no_rope_layers", rotary, frame)
-    kinds = fields.words("layer_types") or ["chunked_attention" if each else "full_attention" for each in rotary]
-    same_length(fields, "layer_types", kinds, frame)
-    known = {"chunked_attention": chunk, "full_attention": None}
-    for kind in kinds:
-        if kind not in known:
-            raise fields.wrong("layer_types", f"has '{kind[:40]}', which is not one of {', '.join(known)}")
-    return [known[kind] for kind in kinds]
+    kinds = fields.words("layer_types") or ["chunked_attention" if chunks else "full_attention" for chunks in rotary]
+    return by_kind(fields, frame, "layer_types", kinds, {"chunked_attention": chunk, "full_attention": None})
 
 
 def windows_by_type(fields: Fields, frame: Frame, default: int | None, kinds: list[str]) -> list[int | None]:
@@ -122,20 +126,16 @@ def windows_by_type(fields: Fields, frame: Frame, default: int | None, kinds: li
 class AttentionStyle:
     """How a family projects queries, keys and values."""
 
-    head_dim: int | None = None
-    """Of the config class when the field is absent; None means hidden ÷ heads."""
+    head_dim: int | None = None  # of the config class when the field is absent; None means hidden ÷ heads
     heads: int | None = None
-    kv_heads: int | None = None
-    """As above; None means as many as heads."""
-    grouped: bool = True
-    """Whether the family knows key/value heads at all."""
+    kv_heads: int | None = None  # as above; None means as many as heads
+    grouped: bool = True  # whether the family knows key/value heads at all
     qkv_bias: Switch = False
     out_bias: Switch = False
     qk_norm: Literal["none", "head", "width", "head_with_bias"] = "none"
     """Norm vectors on queries and keys: one head wide, or as wide as the projections."""
     qk_norm_when: Switch = True
-    sinks: bool = False
-    """One learned attention sink per head (GPT-OSS)."""
+    sinks: bool = False  # one learned attention sink per head (GPT-OSS)
     gate: bool = False
     windows: Windows = everywhere
 
@@ -148,19 +148,16 @@ def grouped_attention(fields: Fields, frame: Frame, style: AttentionStyle) -> li
     norm = {"none": 0, "head": 2 * head_dim, "head_with_bias": 4 * head_dim, "width": query + kv}[style.qk_norm]
     norm *= is_on(fields, style.qk_norm_when)
     windows = style.windows(fields, frame)
-    made = {
-        window: GroupedAttention(
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            window=window,
-            bias_elements=bias,
-            norm_elements=norm + heads * style.sinks,
-            output_gate=style.gate,
-        )
-        for window in set(windows)
-    }
-    return [made[window] for window in windows]
+    full = GroupedAttention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        bias_elements=bias,
+        norm_elements=norm + heads * style.sinks,
+        output_gate=style.gate,
+    )
+    layers = {window: full.model_copy(update={"window": window}) for window in set(windows)}
+    return [layers[window] for window in windows]
 
 
 def head_shape(fields: Fields, frame: Frame, style: AttentionStyle) -> tuple[int, int, int]:
@@ -192,8 +189,7 @@ def falcon_attention(fields: Fields, frame: Frame) -> list[MixerLayer]:
         raise fields.wrong("num_kv_heads", f"is {kv_heads}, which does not divide the {heads} attention heads")
     head_dim = frame.hidden // heads
     bias = ((heads + 2 * kv_heads) * head_dim + frame.hidden) * fields.flag("bias", False)
-    one = GroupedAttention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias_elements=bias)
-    return [one] * frame.layers
+    return [GroupedAttention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias_elements=bias)] * frame.layers
 
 
 def latent_attention(fields: Fields, frame: Frame) -> list[MixerLayer]:
@@ -227,8 +223,7 @@ class MlpStyle:
     gated: bool = True
     bias: Switch = False
     widths: tuple[str, ...] = ("intermediate_size",)
-    default_ratio: int | None = None
-    """Width in units of hidden where the field may be absent (GPT-2: 4)."""
+    default_ratio: int | None = None  # width in units of hidden where the field may be absent (GPT-2: 4)
 
 
 PLAIN_MLP = MlpStyle()
@@ -284,18 +279,14 @@ class ExpertStyle:
     experts: tuple[str, ...]
     active: tuple[str, ...] = ("num_experts_per_tok",)
     width: str = "moe_intermediate_size"
-    dense_width: str | None = "intermediate_size"
-    """Of the layers without experts; None: every layer has them."""
+    dense_width: str | None = "intermediate_size"  # of the layers without experts; None: every layer has them
     sparse: Sparse = all_sparse
-    shared: Callable[[Fields], int] = lambda fields: 0
-    """Total width of the shared experts."""
+    shared: Callable[[Fields], int] = lambda fields: 0  # total width of the shared experts
     shared_gate: bool = False
     gated: bool = True
     expert_bias: bool = False
-    router_bias: bool = False
-    """One correction per expert (DeepSeek-V3's auxiliary-loss-free balancing, arXiv:2408.15664) or a plain bias."""
-    single_is_dense: bool = False
-    """One expert means none: a plain block without a router (Jamba)."""
+    router_bias: bool = False  # one per expert: plain, or a balancing correction (DeepSeek-V3, arXiv:2408.15664)
+    single_is_dense: bool = False  # one expert means none: a plain block without a router (Jamba)
 
 
 def shared_count(fields: Fields) -> int:
@@ -317,7 +308,7 @@ def mixture(fields: Fields, frame: Frame, style: ExpertStyle) -> list[MlpLayer]:
     experts = expert_mlp(fields, frame, style)
     if style.single_is_dense and experts.experts == 1:
         return [dense] * frame.layers
-    return [experts if each else dense for each in sparse]
+    return [experts if has_experts else dense for has_experts in sparse]
 
 
 def expert_mlp(fields: Fields, frame: Frame, style: ExpertStyle) -> MoeMlp:

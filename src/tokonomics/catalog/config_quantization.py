@@ -34,10 +34,9 @@ MODELOPT = {
 def checkpoint_precision(whole: Fields, text: Fields) -> Precision:
     """The quantiser's format, else the dtype; where nothing is said 16 bits, as engines serve such a checkpoint."""
     outer, inner = dtype(whole), dtype(text)
-    stated = outer or inner
     quantised = whole.child("quantization_config") or text.child("quantization_config")
     if quantised is None:
-        return stated or Precision.bf16
+        return outer or inner or Precision.bf16
     method = quantised.word("quant_method") or ("modelopt" if quantised.has("quant_algo") else None)
     if method is None:
         raise quantised.wrong("quant_method", "is missing")
@@ -49,15 +48,11 @@ def checkpoint_precision(whole: Fields, text: Fields) -> Precision:
 
 def dtype(fields: Fields) -> Precision | None:
     """``torch_dtype``, or ``dtype`` since transformers 4.56."""
-    given_by = {name: fields.word(name) for name in ("torch_dtype", "dtype")}
-    for name, given in given_by.items():
-        if given is not None:
-            precision = DTYPES.get(given.removeprefix("torch."))
-            if precision is None:
-                raise fields.wrong(
-                    name, f"names an unknown type '{shorten(given)}'", fix=f"Known: {', '.join(DTYPES)}."
-                )
+    given = {name: word for name in ("torch_dtype", "dtype") if (word := fields.word(name)) is not None}
+    for name, word in given.items():
+        if (precision := DTYPES.get(word.removeprefix("torch."))) is not None:
             return precision
+        raise fields.wrong(name, f"names an unknown type '{shorten(word)}'", fix=f"Known: {', '.join(DTYPES)}.")
     return None
 
 
@@ -113,14 +108,10 @@ def _group_precision(groups: Fields, name: str) -> Precision:
 
 
 METHODS: dict[str, Callable[[Fields], Precision]] = {
-    "fp8": lambda quantised: Precision.fp8,
-    "fbgemm_fp8": lambda quantised: Precision.fp8,
+    **dict.fromkeys(("fp8", "fbgemm_fp8"), lambda quantised: Precision.fp8),
     "mxfp4": lambda quantised: Precision.mxfp4,
-    "awq": integers,
-    "gptq": integers,
-    "auto-round": integers,
+    **dict.fromkeys(("awq", "gptq", "auto-round"), integers),
     "bitsandbytes": bitsandbytes,
-    "modelopt": modelopt,
-    "modelopt_fp4": modelopt,
+    **dict.fromkeys(("modelopt", "modelopt_fp4"), modelopt),
     "compressed-tensors": compressed_tensors,
 }

@@ -15,6 +15,7 @@ from tokonomics.catalog.config_layers import (
     MixerLayer,
     MlpLayer,
     MlpStyle,
+    by_kind,
     dense_mlp,
     expert_mlp,
     grouped_attention,
@@ -84,10 +85,8 @@ def mamba2(fields: Fields, frame: Frame, names: Mamba2Names) -> RecurrentMixer:
     wide = names.state_dtype is not None and fields.word(names.state_dtype) == "float32"
     return RecurrentMixer(
         projection_parameters=frame.hidden * widened + inner * frame.hidden,
-        small_parameters=mixed * kernel
-        + mixed * fields.flag(names.conv_bias, True)
-        + 3 * heads
-        + inner
+        small_parameters=mixed * (kernel + fields.flag(names.conv_bias, True))
+        + (3 * heads + inner)
         + (widened + frame.hidden) * any(biases),
         state_elements=state + mixed * (kernel - 1),
         fp32_state_elements=state * wide,
@@ -104,17 +103,12 @@ def mamba1(fields: Fields, frame: Frame) -> RecurrentMixer:
     rank = automatic if given == "auto" else fields.size("mamba_dt_rank", default=automatic)
     biased = fields.flag("mamba_proj_bias", False)
     return RecurrentMixer(
-        projection_parameters=2 * frame.hidden * inner
-        + inner * (rank + 2 * state)
-        + rank * inner
-        + inner * frame.hidden,
-        small_parameters=inner * kernel
-        + inner * fields.flag("mamba_conv_bias", True)
-        + inner  # bias of the step projection
-        + inner * state
-        + inner
-        + rank
-        + 2 * state
+        # input and gate; step, B and C; step; output
+        projection_parameters=inner * (2 * frame.hidden + (rank + 2 * state) + rank + frame.hidden),
+        # convolution and its bias; step bias, decay and skip; norms on step, B and C; projection biases
+        small_parameters=inner * (kernel + fields.flag("mamba_conv_bias", True))
+        + inner * (1 + state + 1)
+        + (rank + 2 * state)
         + (2 * inner + frame.hidden) * biased,
         state_elements=inner * state + inner * (kernel - 1),
     )
@@ -125,16 +119,9 @@ def delta_net_hybrid(fields: Fields, frame: Frame, style: AttentionStyle) -> lis
     every = fields.size("full_attention_interval", default=4, most=MOST_LAYERS)
     pattern = ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(frame.layers)]
     kinds = fields.words("layer_types") or pattern
-    return by_kind(
-        fields,
-        frame,
-        "layer_types",
-        kinds,
-        {
-            "full_attention": grouped_attention(fields, frame, style)[0],
-            "linear_attention": gated_delta_net(fields, frame),
-        },
-    )
+    attention, recurrent = grouped_attention(fields, frame, style)[0], gated_delta_net(fields, frame)
+    known: dict[str, MixerLayer] = {"full_attention": attention, "linear_attention": recurrent}
+    return by_kind(fields, frame, "layer_types", kinds, known)
 
 
 def bamba_mixers(fields: Fields, frame: Frame, style: AttentionStyle) -> list[MixerLayer]:
@@ -158,12 +145,8 @@ def _mamba2_or_attention(
 ) -> list[MixerLayer]:
     attention, mamba = grouped_attention(fields, frame, style)[0], mamba2(fields, frame, MAMBA2_PLAIN)
     # transformers 5 renamed the two kinds; both spellings are in circulation
-    known: dict[str, MixerLayer] = {
-        "attention": attention,
-        "full_attention": attention,
-        "mamba": mamba,
-        "linear_attention": mamba,
-    }
+    known: dict[str, MixerLayer] = {"attention": attention, "full_attention": attention}
+    known |= {"mamba": mamba, "linear_attention": mamba}
     return by_kind(fields, frame, name, kinds, known)
 
 
@@ -200,7 +183,7 @@ def nemotron_pattern(fields: Fields) -> list[str]:
     spelled = fields.word(name) if name == "hybrid_override_pattern" else fields.words(name)
     if not spelled or len(spelled) > MOST_LAYERS:
         raise fields.wrong(name, "is missing or too long", fix="It says M, *, - or E for every layer.")
-    kinds = [NEMOTRON_KINDS.get(each, each) for each in spelled]
+    kinds = [NEMOTRON_KINDS.get(kind, kind) for kind in spelled]
     for kind in kinds:
         if kind not in NEMOTRON_KINDS.values():
             raise fields.wrong(name, f"has '{kind[:20]}', which is not one of M, *, - and E")
@@ -224,12 +207,12 @@ def nemotron_mixers(fields: Fields, frame: Frame, style: AttentionStyle) -> list
 def nemotron_mlps(fields: Fields, frame: Frame) -> list[MlpLayer]:
     """Ungated blocks (squared ReLU); experts may work in a narrower latent space."""
     kinds = nemotron_kinds(fields, frame)
-    made: dict[str, MlpLayer] = {"full_attention": None, "linear_attention": None, "mlp": None, "moe": None}
+    blocks: dict[str, MlpLayer] = {}
     if "mlp" in kinds:
-        made["mlp"] = dense_mlp(fields, frame, MlpStyle(gated=False, bias=("mlp_bias", False)))[0]
+        blocks["mlp"] = dense_mlp(fields, frame, MlpStyle(gated=False, bias=("mlp_bias", False)))[0]
     if "moe" in kinds:
-        made["moe"] = nemotron_experts(fields, frame)
-    return [made[kind] for kind in kinds]
+        blocks["moe"] = nemotron_experts(fields, frame)
+    return [blocks.get(kind) for kind in kinds]
 
 
 def nemotron_experts(fields: Fields, frame: Frame) -> MlpLayer:
@@ -238,22 +221,11 @@ def nemotron_experts(fields: Fields, frame: Frame) -> MlpLayer:
         experts=("n_routed_experts",),
         gated=False,
         router_bias=True,
-        shared=lambda each: (
-            each.size("n_shared_experts", default=1, least=0)
-            * each.size("moe_shared_expert_intermediate_size", default=0, least=0)
+        shared=lambda given: (
+            given.size("n_shared_experts", default=1, least=0)
+            * given.size("moe_shared_expert_intermediate_size", default=0, least=0)
         ),
     )
     fields.expect("mlp_bias", (False,))  # no released model has biased experts
     experts = expert_mlp(fields, frame, style)
     return experts.model_copy(update={"latent": fields.optional_size("moe_latent_size")})
-
-
-def by_kind(
-    fields: Fields, frame: Frame, name: str, kinds: list[str], known: dict[str, MixerLayer]
-) -> list[MixerLayer]:
-    """The layers a list of kinds stands for."""
-    same_length(fields, name, kinds, frame)
-    for kind in kinds:
-        if kind not in known:
-            raise fields.wrong(name, f"has '{kind[:40]}', which is not one of {', '.join(known)}")
-    return [known[kind] for kind in kinds]

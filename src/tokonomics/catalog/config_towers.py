@@ -7,6 +7,7 @@ not in the table is an error, because its size cannot be known from here.
 from collections.abc import Callable
 
 from tokonomics.catalog.config_fields import Fields
+from tokonomics.catalog.config_harmless import TOWER_HARMLESS
 
 Tower = Callable[[Fields, Fields, int], int]
 """(vision_config, the whole config, hidden size of the text model) → parameters."""
@@ -19,13 +20,11 @@ def count_tower(whole: Fields, model_type: str, hidden: int) -> int:
         return 0
     tower = TOWERS.get(model_type)
     if tower is None:
-        raise whole.wrong(
-            "vision_config",
-            f"describes a tower that cannot be counted for model_type '{model_type}'",
-            fix="Remove vision_config from a copy of the file to cost the text model alone.",
-        )
+        fix = "Remove vision_config from a copy of the file to cost the text model alone."
+        what = f"describes a tower that cannot be counted for model_type '{model_type}'"
+        raise whole.wrong("vision_config", what, fix)
     count = tower(vision, whole, hidden)
-    vision.refuse_unread(HARMLESS)
+    vision.refuse_unread(TOWER_HARMLESS)
     return count
 
 
@@ -82,40 +81,8 @@ def biased_layer(width: int, inner: int) -> int:
 
 
 TOWERS: dict[str, Tower] = {
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), qwen_vit),
     "gemma3": siglip,
     "mistral3": pixtral,
-    "qwen3_vl": qwen_vit,
-    "qwen3_vl_moe": qwen_vit,
-    "qwen3_5": qwen_vit,
-    "qwen3_5_moe": qwen_vit,
     "llama4": llama4_vit,
 }
-
-HARMLESS = frozenset(
-    [
-        "attention_dropout",
-        "attention_bias",
-        "dropout",
-        "dtype",
-        "head_dim",
-        "hidden_act",
-        "initializer_range",
-        "layer_norm_eps",
-        "model_type",
-        "multi_modal_projector_bias",
-        "norm_eps",
-        "num_attention_heads",
-        "num_heads",
-        "pixel_shuffle_ratio",
-        "projector_dropout",
-        "rope_theta",
-        "rope_parameters",
-        "rope_scaling",
-        "torch_dtype",
-        "transformers_version",
-        "vision_feature_layer",
-        "vision_feature_select_strategy",
-        "image_size",
-        "architectures",
-    ]
-)

@@ -25,12 +25,9 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class MemoryRule(StrEnum):
     """What an engine's share of device memory has to hold."""
 
-    all = "all"
-    """Weights, workspace and KV cache (vLLM's ``gpu_memory_utilization``)."""
-    weights_and_kv = "weights_and_kv"
-    """Weights and KV cache; the workspace lives in what the share leaves (SGLang's ``mem_fraction_static``)."""
-    free = "free"
-    """KV cache alone, a share of what weights and workspace leave (TensorRT-LLM's ``free_gpu_memory_fraction``)."""
+    all = "all"  # weights, workspace and KV cache (vLLM's ``gpu_memory_utilization``)
+    weights_and_kv = "weights_and_kv"  # without the workspace (SGLang's ``mem_fraction_static``)
+    free = "free"  # KV alone: of what weights and workspace leave (TensorRT-LLM's ``free_gpu_memory_fraction``)
 
 
 class Defaults(Noun):
@@ -39,11 +36,9 @@ class Defaults(Noun):
     at_least_gib: float = Field(default=0, ge=0)
     except_gpus: tuple[str, ...] = ()
     memory_fraction: Share
-    reserve_bytes: NonNegativeInt = 0
-    """Kept out of the share, in bytes rather than as a fraction."""
+    reserve_bytes: NonNegativeInt = 0  # kept out of the share, in bytes rather than as a fraction
     max_sequences: PositiveInt
-    max_batched_tokens: PositiveInt
-    """Tokens of one step: the budget that prompts are chunked into."""
+    max_batched_tokens: PositiveInt  # tokens of one step: the budget that prompts are chunked into
 
 
 class Hardware(Noun):
@@ -63,13 +58,10 @@ class Engine(Noun):
     aliases: tuple[str, ...] = ()
     kv_block_tokens: PositiveInt
     memory_rule: MemoryRule
-    chunks_prefill: bool
-    """Splits a prompt over several steps when it exceeds the token budget."""
-    mixes_prefill_with_decode: bool
-    """One step may hold both; otherwise a prompt's step holds up the running requests."""
+    chunks_prefill: bool  # splits a prompt over several steps when it exceeds the token budget
+    mixes_prefill_with_decode: bool  # one step may hold both; otherwise a prompt's step holds up the running requests
     reuses_prefixes: bool
-    reserves_answers: bool
-    """Admits a request only when its whole answer has room; otherwise by what is written so far, and preempts."""
+    reserves_answers: bool  # admits a request only when its whole answer has room; otherwise preempts
     defaults: tuple[Defaults, ...]
     hardware: tuple[Hardware, ...]
     source: str

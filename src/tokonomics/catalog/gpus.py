@@ -24,25 +24,14 @@ from tokonomics.units import GIB
 Dtype = Literal["bf16", "fp16", "fp8", "int8", "fp4"]
 Vendor = Literal["nvidia", "amd", "intel"]
 Architecture = Literal[
-    "volta",
-    "turing",
-    "ampere",
-    "ada",
-    "hopper",
-    "blackwell",
-    "blackwell-rtx",
-    "cdna2",
-    "cdna3",
-    "cdna4",
-    "gaudi2",
-    "gaudi3",
-]
+    "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx",
+    "cdna2", "cdna3", "cdna4", "gaudi2", "gaudi3",
+]  # fmt: skip
 
 DRIVER_RESERVE_BYTES = int(0.7 * GIB)
 """What the driver keeps from a process, of the total it reports: 0.23 to 0.85 GiB on the cards with both figures."""
 
-PCIE_GEN4_BYTES_PER_S = 32e9
-"""Sixteen lanes of PCIe 4.0 in one direction: what a GPU of unknown host link is assumed to have."""
+PCIE_GEN4_BYTES_PER_S = 32e9  # sixteen lanes in one direction: assumed for a GPU of unknown host link
 
 ADD_A_GPU = """To add one, put five lines of its datasheet (dense rates) into {path}:
   [gpus.MY-GPU]
@@ -66,23 +55,15 @@ class Gpu(Noun):
     key: str
     name: str
     architecture: Architecture
-    memory_gb: MemoryGb
-    """As marketed."""
-    memory_bytes: PositiveInt
-    """The device's total as its driver reports it."""
-    memory_reported: bool
-    """False: no report known, ``memory_bytes`` is the marketed figure in decimal gigabytes, the least it can be."""
-    visible_bytes: PositiveInt | None = None
-    """What a process sees of the total, where a log shows it."""
+    memory_gb: MemoryGb  # as marketed
+    memory_bytes: PositiveInt  # the device's total as its driver reports it
+    memory_reported: bool  # False: ``memory_bytes`` is the marketed figure in decimal gigabytes, the least it can be
+    visible_bytes: PositiveInt | None = None  # what a process sees of the total, where a log shows it
     bandwidth_bytes_per_s: Bandwidth
-    flops: dict[Dtype, Flops]
-    """Dense matrix rate by number format; a format the hardware does not multiply at full rate is absent."""
-    fast_link_bytes_per_s: LinkSpeed | None = None
-    """NVLink, Infinity Fabric or the like, in one direction; None where PCIe is all there is."""
-    fast_link_gpus: PositiveInt = 1
-    """How many GPUs that link joins."""
-    fast_link_is_mesh: bool = False
-    """A link of its own to every other GPU instead of a switch: a smaller group has only its share of them."""
+    flops: dict[Dtype, Flops]  # dense, by number format; without those the hardware does not multiply at full rate
+    fast_link_bytes_per_s: LinkSpeed | None = None  # NVLink, Infinity Fabric, in one direction; None: PCIe alone
+    fast_link_gpus: PositiveInt = 1  # how many GPUs that link joins
+    fast_link_is_mesh: bool = False  # a link to each other GPU, no switch: a smaller group has only its share
     pcie_bytes_per_s: LinkSpeed = PCIE_GEN4_BYTES_PER_S
     gpus_per_node: PositiveInt = 8
     watts: Watts | None = None
@@ -167,12 +148,7 @@ class Gpu(Noun):
         return max(wide, self.flops.get(narrow, 0.0)) if narrow else wide
 
 
-_MATH: dict[Precision, Dtype] = {
-    Precision.fp8: "fp8",
-    Precision.int8: "int8",
-    Precision.nvfp4: "fp4",
-    Precision.mxfp4: "fp4",
-}
+_MATH: dict[str, Dtype] = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4": "fp4"}
 
 _SHIPPED = Path(__file__).parent / "data" / "gpus.toml"
 
@@ -193,12 +169,11 @@ def all_gpus() -> tuple[Gpu, ...]:
     for name, row in own.items():
         where = f"{user_path()} [gpus.{shorten(name)}]"
         ours = next((gpu for gpu in gpus.values() if spelling(name) in spellings(gpu)), None)
-        gpu = (
-            _gpu(ours.key, {"name": ours.name, "aliases": ours.aliases, **row}, where)
-            if ours
-            else _gpu(name, row, where)
+        known = {"name": ours.name, "aliases": ours.aliases} if ours else {}
+        gpu = _gpu(ours.key if ours else name, {**known, **row}, where)
+        rival = next(
+            (other for other in gpus.values() if other is not ours and spellings(other) & spellings(gpu)), None
         )
-        rival = next((each for each in gpus.values() if each is not ours and spellings(each) & spellings(gpu)), None)
         if rival:
             raise BadInput(f"another GPU, {rival.key}, already goes by one of its names", where=where)
         gpus[gpu.key] = gpu

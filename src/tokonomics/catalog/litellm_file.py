@@ -15,8 +15,7 @@ from tokonomics.catalog.apis import MAX_USD_PER_MTOK, ApiPrice
 from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.units import TOKENS_PER_MTOK
 
-MAX_FILE_BYTES = 50_000_000
-"""litellm's own price file has about 1.5 MB."""
+MAX_FILE_BYTES = 50_000_000  # litellm's own price file has about 1.5 MB
 
 _LITELLM = {
     "input_cost_per_token": "input_usd_per_mtok",

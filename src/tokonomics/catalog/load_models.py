@@ -66,18 +66,16 @@ def find_models(match: str | None = None, family: str | None = None, moe: bool |
     if match is not None and _is_path(match):
         return [find_model(match)]
     wanted = spelling(match) if match else ""
-    rows = [row for row in _rows() if any(wanted in each for each in spellings(row))]
+    rows = [row for row in _rows() if any(wanted in name for name in spellings(row))]
     if match and not rows:
         return [find_model(match)]  # raises, with the nearest names
     found = [row.spec() for row in rows]
     families = {spelling(model.family) for model in found}
-    if family is not None and (not family.strip() or not any(spelling(family) in each for each in families)):
+    if family is not None and (not family.strip() or not any(spelling(family) in known for known in families)):
         raise UnknownName("family", family, sorted({model.family for model in found}))
-    return [
-        model
-        for model in found
-        if (family is None or spelling(family) in spelling(model.family)) and (moe is None or model.is_moe == moe)
-    ]
+    if family is not None:
+        found = [model for model in found if spelling(family) in spelling(model.family)]
+    return [model for model in found if moe is None or model.is_moe == moe]
 
 
 def _expanded(text: str) -> Path:
@@ -117,8 +115,7 @@ def _rows() -> tuple[ModelRow, ...]:
 
 @lru_cache(maxsize=1)
 def _our_rows() -> tuple[ModelRow, ...]:
-    file = resources.files("tokonomics.catalog") / "data" / "models.toml"
-    text = file.read_text("utf-8")
+    text = (resources.files("tokonomics.catalog") / "data" / "models.toml").read_text("utf-8")
     return tuple(
         ModelRow(key, table["name"], (*table.get("aliases", ()), table["hf"]), table, f"models.toml [{key}]", True)
         for key, table in tomllib.loads(text).items()
@@ -128,7 +125,7 @@ def _our_rows() -> tuple[ModelRow, ...]:
 @lru_cache(maxsize=512)
 def _our_spec(key: str) -> ModelSpec:
     """One row of ours, read once."""
-    row = next(our_row for our_row in _our_rows() if our_row.key == key)
+    row = next(row for row in _our_rows() if row.key == key)
     table = row.table
     return from_config(
         _with_nulls(table["config"]),
@@ -163,10 +160,8 @@ def _user_row(key: str, table: Mapping[str, Any]) -> ModelRow:
     where = f"{user_path()} [models.{shorten(key)}]"
     for field in table:
         if field not in USER_FIELDS:
-            guesses = nearest(field, USER_FIELDS) or list(USER_FIELDS)
-            raise BadInput(
-                f"unknown field '{shorten(field)}'", where=where, fix=f"Did you mean {' or '.join(guesses)}?"
-            )
+            fix = f"Did you mean {' or '.join(nearest(field, USER_FIELDS) or USER_FIELDS)}?"
+            raise BadInput(f"unknown field '{shorten(field)}'", where=where, fix=fix)
     if "config" not in table:
         raise BadInput("field 'config' is missing", where=where, fix='config = "path/to/config.json"')
     for field in ("name", "family", "source"):
@@ -186,10 +181,8 @@ def _user_spec(row: ModelRow) -> ModelSpec:
         raise BadInput("field 'extra_parameters' needs a whole number", where=row.where)
     if isinstance(config, str):
         read = read_config(user_path().parent / _expanded(config), name=row.name, extra_parameters=extra)
-        changes: dict[str, Any] = {"key": row.key, "aliases": row.aliases}
-        if "family" in table:
-            changes["family"] = table["family"]
-        return read.model_copy(update=changes)
+        family = table.get("family", read.family)
+        return read.model_copy(update={"key": row.key, "aliases": row.aliases, "family": family})
     if not isinstance(config, Mapping):
         raise BadInput("field 'config' needs a path or a table", where=row.where)
     written = datetime.fromtimestamp(user_path().stat().st_mtime).date()

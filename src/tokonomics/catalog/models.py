@@ -6,12 +6,24 @@ the architecture has; they are checked against the published parameter counts ke
 """
 
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from tokonomics.catalog.precision import KV_PRECISIONS, Precision, kv_bytes_per_element
 from tokonomics.types import Noun
+
+Products = list[tuple[float, float]]
+"""Output and input width of the matrix products that every token passes through, on one tensor-parallel rank."""
+
+
+def weights_of(products: Products) -> int:
+    """Number of weights in the matrices of these products."""
+    return round(sum(outputs * inputs for outputs, inputs in products))
+
+
+def _feed_forward(hidden: int, width: float, gated: bool) -> Products:
+    return [((2 if gated else 1) * width, hidden), (hidden, width)]
 
 
 class GroupedAttention(Noun):
@@ -24,13 +36,14 @@ class GroupedAttention(Noun):
     window: PositiveInt | None = None
     bias_elements: NonNegativeInt = 0
     norm_elements: NonNegativeInt = 0
-    output_gate: bool = False
-    """The query projection also makes a gate of the same width (Qwen3-Next)."""
+    output_gate: bool = False  # the query projection also makes a gate of the same width (Qwen3-Next)
+    state_bytes: ClassVar[int] = 0
 
-    def matrix_parameters(self, hidden: int) -> int:
-        query = self.heads * self.head_dim * (2 if self.output_gate else 1)
-        kv = 2 * self.kv_heads * self.head_dim
-        return hidden * (query + kv) + self.heads * self.head_dim * hidden
+    def products(self, hidden: int, tp: int = 1) -> Products:
+        """KV heads are copied once there are more ranks than heads (vLLM and SGLang do the same)."""
+        query = self.heads * self.head_dim / tp
+        kv = 2 * max(self.kv_heads / tp, 1) * self.head_dim
+        return [(query * (2 if self.output_gate else 1) + kv, hidden), (hidden, query)]
 
     @property
     def small_parameters(self) -> int:
@@ -41,16 +54,9 @@ class GroupedAttention(Noun):
         return 2 * self.kv_heads * self.head_dim
 
     @property
-    def state_bytes(self) -> int:
-        return 0
-
-    def flops_per_token(self, context: float) -> float:
-        """Scores and weighted values over the tokens it can see, beyond the projections."""
-        seen = min(context, self.window) if self.window else context
-        return 4.0 * self.heads * self.head_dim * seen
-
-    def prompt_flops_per_token(self, context: float) -> float:
-        return self.flops_per_token(context)
+    def pair_flops(self) -> float:
+        """Of a prompt's token and one that it sees: score and weighted value."""
+        return 4.0 * self.heads * self.head_dim
 
 
 class LatentAttention(Noun):
@@ -65,15 +71,16 @@ class LatentAttention(Noun):
     value_dim: PositiveInt
     bias_elements: NonNegativeInt = 0
     window: None = None
+    state_bytes: ClassVar[int] = 0
 
-    def matrix_parameters(self, hidden: int) -> int:
-        query_width = self.heads * (self.nope_dim + self.rope_dim)
-        query = hidden * query_width
-        if self.query_rank:
-            query = hidden * self.query_rank + self.query_rank * query_width
-        down = hidden * (self.kv_rank + self.rope_dim)
-        up = self.kv_rank * self.heads * (self.nope_dim + self.value_dim)
-        return query + down + up + self.heads * self.value_dim * hidden
+    def products(self, hidden: int, tp: int = 1) -> Products:
+        """The projections down are copied to every rank, as is the latent vector."""
+        heads = self.heads / tp
+        query = heads * (self.nope_dim + self.rope_dim)
+        down = (self.query_rank or query) + self.kv_rank + self.rope_dim
+        up = [(query, self.query_rank)] if self.query_rank else []
+        up += [(heads * (self.nope_dim + self.value_dim), self.kv_rank)]
+        return [(down, hidden), *up, (hidden, heads * self.value_dim)]
 
     @property
     def small_parameters(self) -> int:
@@ -84,16 +91,9 @@ class LatentAttention(Noun):
         return self.kv_rank + self.rope_dim
 
     @property
-    def state_bytes(self) -> int:
-        return 0
-
-    def flops_per_token(self, context: float) -> float:
-        """Decode in the absorbed form: queries and values live in the latent space."""
-        return 2.0 * self.heads * (2 * self.kv_rank + self.rope_dim) * context
-
-    def prompt_flops_per_token(self, context: float) -> float:
+    def pair_flops(self) -> float:
         """Prefill in the plain form: keys and values are expanded to every head once, then attended to."""
-        return 2.0 * self.heads * (self.nope_dim + self.rope_dim + self.value_dim) * context
+        return 2.0 * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
 
 
 class RecurrentMixer(Noun):
@@ -102,29 +102,22 @@ class RecurrentMixer(Noun):
     kind: Literal["recurrent"] = "recurrent"
     projection_parameters: PositiveInt
     small_parameters: NonNegativeInt = 0
-    state_elements: PositiveInt
-    """Recurrent and convolution state of one sequence."""
-    fp32_state_elements: NonNegativeInt = 0
-    """How many of them the config asks to keep in 32 bits; the rest is in 16."""
+    state_elements: PositiveInt  # recurrent and convolution state of one sequence
+    fp32_state_elements: NonNegativeInt = 0  # how many of them the config asks to keep in 32 bits; the rest is in 16
     window: None = None
+    kv_elements_per_token: ClassVar[int] = 0
 
-    def matrix_parameters(self, hidden: int) -> int:
-        return self.projection_parameters
-
-    @property
-    def kv_elements_per_token(self) -> int:
-        return 0
+    def products(self, hidden: int, tp: int = 1) -> Products:
+        return [(self.projection_parameters / hidden / tp, hidden)]
 
     @property
     def state_bytes(self) -> int:
         return 2 * (self.state_elements + self.fp32_state_elements)
 
-    def flops_per_token(self, context: float) -> float:
-        """Decay, update by an outer product, and read: three multiply-adds per state element."""
+    @property
+    def state_flops(self) -> float:
+        """Of a token: decay, update by an outer product, and read are three multiply-adds per state element."""
         return 6.0 * self.state_elements
-
-    def prompt_flops_per_token(self, context: float) -> float:
-        return self.flops_per_token(context)
 
 
 Mixer = Annotated[GroupedAttention | LatentAttention | RecurrentMixer, Field(discriminator="kind")]
@@ -138,8 +131,8 @@ class DenseMlp(Noun):
     gated: bool = True
     bias_elements: NonNegativeInt = 0
 
-    def matrix_parameters(self, hidden: int) -> int:
-        return (3 if self.gated else 2) * hidden * self.intermediate
+    def products(self, hidden: int, tp: int = 1) -> Products:
+        return _feed_forward(hidden, self.intermediate / tp, self.gated)
 
 
 class MoeMlp(Noun):
@@ -150,8 +143,7 @@ class MoeMlp(Noun):
     active_experts: PositiveInt
     intermediate: PositiveInt
     gated: bool = True
-    shared_intermediate: NonNegativeInt = 0
-    """Total width of the shared experts."""
+    shared_intermediate: NonNegativeInt = 0  # total width of the shared experts
     expert_bias_elements: NonNegativeInt = 0
     router_bias_elements: NonNegativeInt = 0
     shared_gate: bool = False
@@ -161,12 +153,10 @@ class MoeMlp(Noun):
     def expert_parameters(self, hidden: int) -> int:
         return (3 if self.gated else 2) * (self.latent or hidden) * self.intermediate
 
-    def shared_parameters(self, hidden: int) -> int:
-        return (3 if self.gated else 2) * hidden * self.shared_intermediate
-
-    def latent_parameters(self, hidden: int) -> int:
-        """The projections to and from the latent width."""
-        return 2 * hidden * (self.latent or 0)
+    def products(self, hidden: int, tp: int = 1) -> Products:
+        """Shared experts, and the projections to and from the latent width, which every rank has a copy of."""
+        shared = _feed_forward(hidden, self.shared_intermediate / tp, self.gated) if self.shared_intermediate else []
+        return shared + ([(self.latent, hidden), (hidden, self.latent)] if self.latent else [])
 
     def router_parameters(self, hidden: int) -> int:
         return hidden * self.experts + self.router_bias_elements + (hidden if self.shared_gate else 0)
@@ -188,27 +178,14 @@ class Parts(Noun):
     """Parameters by the role that decides their precision and how often a token touches them."""
 
     embedding: int
-    head: int
-    """The LM head's own matrix; 0 when it shares the embedding."""
+    head: int  # the LM head's own matrix; 0 when it shares the embedding
     mixers: int
     dense_mlps: int
     experts: int
-    active_experts: int
-    """The experts' parameters that one token passes."""
+    active_experts: int  # the experts' parameters that one token passes
     routers: int
-    small: int
-    """Norms and biases."""
-    extra: int
-    """Loaded with the checkpoint, unused by text: vision or audio tower."""
-
-
-class MatrixWidths(Noun):
-    """Bytes per weight, by part."""
-
-    mixer: float
-    mlp: float
-    expert: float
-    rest: float
+    small: int  # norms and biases
+    extra: int  # loaded with the checkpoint, unused by text: vision or audio tower
 
 
 class Published(Noun):
@@ -217,10 +194,8 @@ class Published(Noun):
     parameters: PositiveInt
     active_parameters: PositiveInt | None = None
     source: str
-    not_served: NonNegativeInt = 0
-    """Parameters in the published figure that an engine does not load, such as a second copy of a tied LM head."""
-    excludes: str | None = None
-    """What the published figure leaves out or adds, where it differs from what is served."""
+    not_served: NonNegativeInt = 0  # published, but not loaded by an engine: a second copy of a tied LM head
+    excludes: str | None = None  # what the published figure leaves out or adds, where it differs from what is served
 
 
 class ModelSpec(Noun):
@@ -239,8 +214,7 @@ class ModelSpec(Noun):
     embedding_parameters: PositiveInt
     extra_parameters: NonNegativeInt = 0
     max_context: PositiveInt
-    checkpoint: Precision
-    """The precision the weights are published in."""
+    checkpoint: Precision  # the precision the weights are published in
     published: Published | None = None
     aliases: tuple[str, ...] = ()
     source: str
@@ -265,17 +239,16 @@ class ModelSpec(Noun):
         for group in self.groups:
             small += group.count * group.norm_elements
             if group.mixer:
-                mixers += group.count * group.mixer.matrix_parameters(self.hidden)
+                mixers += group.count * weights_of(group.mixer.products(self.hidden))
                 small += group.count * group.mixer.small_parameters
+            dense += group.count * weights_of(group.mlp.products(self.hidden)) if group.mlp else 0
             if isinstance(group.mlp, DenseMlp):
-                dense += group.count * group.mlp.matrix_parameters(self.hidden)
                 small += group.count * group.mlp.bias_elements
             elif isinstance(group.mlp, MoeMlp):
                 mlp = group.mlp
-                one = mlp.expert_parameters(self.hidden)
-                experts += group.count * mlp.experts * one
-                active += group.count * mlp.active_experts * one
-                dense += group.count * (mlp.shared_parameters(self.hidden) + mlp.latent_parameters(self.hidden))
+                expert = mlp.expert_parameters(self.hidden)
+                experts += group.count * mlp.experts * expert
+                active += group.count * mlp.active_experts * expert
                 routers += group.count * mlp.router_parameters(self.hidden)
                 small += group.count * mlp.experts * mlp.expert_bias_elements
         return Parts(
@@ -292,17 +265,7 @@ class ModelSpec(Noun):
 
     @property
     def parameters(self) -> int:
-        parts = self.parts
-        return (
-            parts.embedding
-            + parts.head
-            + parts.mixers
-            + parts.dense_mlps
-            + parts.experts
-            + parts.routers
-            + parts.small
-            + parts.extra
-        )
+        return sum(self.parts.model_dump(exclude={"active_experts"}).values())
 
     @property
     def active_parameters(self) -> int:
@@ -320,26 +283,12 @@ class ModelSpec(Noun):
             return weights, weights
         return Precision.bf16, Precision.bf16 if self.is_moe else weights
 
-    def matrix_widths(self, precision: Precision) -> "MatrixWidths":
-        """Bytes per weight of each part when the block matrices are held at ``precision``.
-
-        Embeddings, LM head, norms, routers and a vision tower stay in 16 bits, as every engine's quantisation
-        leaves them.
-        """
-        mixer, mlp = self.precisions(precision)
-        return MatrixWidths(
-            mixer=mixer.bytes_per_weight,
-            mlp=mlp.bytes_per_weight,
-            expert=precision.bytes_per_weight,
-            rest=max(precision.bytes_per_weight, Precision.bf16.bytes_per_weight),
-        )
-
     def weight_bytes(self, precision: Precision) -> int:
-        """Bytes of the loaded weights at ``precision``; see ``matrix_widths`` for what stays wide."""
-        parts, width = self.parts, self.matrix_widths(precision)
-        matrices = parts.mixers * width.mixer + parts.dense_mlps * width.mlp + parts.experts * width.expert
+        """Bytes of the loaded weights when the block matrices are held at ``precision``."""
+        parts, (mixer, mlp) = self.parts, self.precisions(precision)
+        matrices = parts.mixers * mixer.bytes_per_weight + parts.dense_mlps * mlp.bytes_per_weight
         rest = parts.embedding + parts.head + parts.routers + parts.small + parts.extra
-        return round(matrices + rest * width.rest)
+        return round(matrices + parts.experts * precision.bytes_per_weight + rest * precision.bytes_per_unquantised)
 
     def kv_bytes_per_token(self, kv: Precision) -> int:
         """KV cache that one more token needs while it is inside every layer's window."""
@@ -351,13 +300,14 @@ class ModelSpec(Noun):
         """Recurrent and convolution state that one sequence holds, whatever its length; 0 without such layers."""
         return sum(group.count * group.mixer.state_bytes for group in self.groups if group.mixer)
 
-    def flops_per_token(self, context: float) -> float:
-        """FLOPs of one token that sees ``context`` tokens: two per active matrix weight, plus attention."""
+    @property
+    def flops_per_token(self) -> float:
+        """Two per active matrix weight, and those of recurrent states; attention to the context not counted."""
         parts = self.parts
         head = parts.head or self.vocab * self.hidden
         matrices = parts.mixers + parts.dense_mlps + parts.active_experts + parts.routers + head
-        attention = sum(group.count * group.mixer.flops_per_token(context) for group in self.groups if group.mixer)
-        return 2.0 * matrices + attention
+        recurrent = [(group.count, group.mixer) for group in self.groups if isinstance(group.mixer, RecurrentMixer)]
+        return 2.0 * matrices + sum(count * mixer.state_flops for count, mixer in recurrent)
 
     def summary(self) -> dict[str, object]:
         """What a table or a program wants to know of a model: names, counts, bytes by precision."""
@@ -373,9 +323,9 @@ class ModelSpec(Noun):
             "max_context": self.max_context,
             "moe": self.is_moe,
             "checkpoint": self.checkpoint.value,
-            "weight_bytes": {each.value: self.weight_bytes(each) for each in Precision},
+            "weight_bytes": {precision.value: self.weight_bytes(precision) for precision in Precision},
             "kv_bytes_per_token": {precision.value: self.kv_bytes_per_token(precision) for precision in KV_PRECISIONS},
-            "flops_per_token": self.flops_per_token(context=0),
+            "flops_per_token": self.flops_per_token,
             "published": self.published.model_dump() if self.published else None,
             "source": self.source,
             "date": self.date.isoformat(),

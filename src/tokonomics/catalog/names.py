@@ -21,19 +21,13 @@ class Named(Protocol):
 
 Entry = TypeVar("Entry", bound=Named)
 
-_VENDORS = ("nvidia", "amd", "intel", "geforce", "tesla", "instinct")
+_VENDORS = re.compile("^(nvidia|amd|intel|geforce|tesla|instinct)+(?=.)", re.DOTALL)
 
 
 def spelling(name: str) -> str:
     """The form in which two spellings of one name are equal."""
     bare = re.sub(r"[\s_\-]+", "", name.casefold().rsplit("/", 1)[-1])
-    stripped = True
-    while stripped:
-        stripped = False
-        for vendor in _VENDORS:
-            if bare.startswith(vendor) and bare != vendor:
-                bare, stripped = bare.removeprefix(vendor), True
-    return bare
+    return _VENDORS.sub("", bare)
 
 
 def spellings(entry: Named) -> set[str]:

@@ -26,27 +26,13 @@ from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.files import make_folder, write_text
 from tokonomics.types import Noun
 
-STALE_AFTER_DAYS = 90
-"""The product's SLO: an older price says that it is old (DESIGN.md, section 8)."""
-
-MAX_AGE_DAYS = 365
-"""A price older than a year no longer tells what the machine costs; younger ones are marked when they are stale."""
-
-UNSPECIFIED = "unspecified"
-"""The region of an offer that names none."""
-
-MAX_USD_PER_HOUR = 100_000.0
-"""Nobody quotes one machine above this; a price beyond it is a slip of the decimal point or of the currency."""
-
-MIN_USD_PER_HOUR = 1e-6
-"""Less than a cent a year: a price below it is a slip, and what is dearer by a ratio of it is beyond numbers."""
-
-MAX_GPUS = 1_000
-"""Far above any single machine (an NVL72 rack has 72): a larger count is not one instance."""
-
-MAX_FILE_BYTES = 50_000_000
-"""Hundreds of thousands of offers; a larger file is not a price list."""
-
+STALE_AFTER_DAYS = 90  # an older price is marked as old
+MAX_AGE_DAYS = 365  # an older price no longer tells what the machine costs
+UNSPECIFIED = "unspecified"  # the region of an offer that names none
+MAX_USD_PER_HOUR = 100_000.0  # nobody quotes one machine above this: a slip of the decimal point or of the currency
+MIN_USD_PER_HOUR = 1e-6  # less than a cent a year: a slip
+MAX_GPUS = 1_000  # far above any single machine (an NVL72 rack has 72): a larger count is not one instance
+MAX_FILE_BYTES = 50_000_000  # hundreds of thousands of offers; a larger file is not a price list
 SNAPSHOT = Path(__file__).parent / "data" / "offers.csv"
 
 Usd = Annotated[float, Field(ge=MIN_USD_PER_HOUR, le=MAX_USD_PER_HOUR)]
@@ -146,12 +132,8 @@ def select_offers(
     ]
     if terms is None:
         return tuple(chosen)
-    affordable = [
-        offer
-        for offer in chosen
-        if (usd := offer.usd_per_gpu_hour(terms)) is not None
-        and (max_usd_per_gpu_hour is None or usd <= max_usd_per_gpu_hour)
-    ]
+    most = math.inf if max_usd_per_gpu_hour is None else max_usd_per_gpu_hour
+    affordable = [offer for offer in chosen if (usd := offer.usd_per_gpu_hour(terms)) is not None and usd <= most]
     return tuple(sorted(affordable, key=partial(_by_price, terms)))
 
 
@@ -248,14 +230,14 @@ def _regions(given: str | Iterable[str] | None, known: set[str]) -> set[str] | N
     chosen: set[str] = set()
     for name in _names(given):
         start = name.strip().casefold()
-        begins = {each for each in known if start and each.casefold().startswith((f"{start}-", f"{start} "))}
-        same = {each for each in known if each.casefold() == start}
+        begins = {place for place in known if start and place.casefold().startswith((f"{start}-", f"{start} "))}
+        same = {place for place in known if place.casefold() == start}
         chosen |= begins | same or {_known("region", name, known)}
     return chosen
 
 
 def _known(kind: str, name: str, known: set[str]) -> str:
-    spelled = {each.casefold(): each for each in sorted(known)}
+    spelled = {word.casefold(): word for word in sorted(known)}
     try:
         return spelled[name.strip().casefold()]
     except KeyError:
@@ -398,17 +380,10 @@ def _columns(header: Sequence[str], where: str) -> dict[str, int]:
 
 
 def _offer(
-    row: Sequence[str],
-    columns: Mapping[str, int],
-    defaults: Mapping[str, object],
-    key: Callable[[str], str],
-    where: str,
+    row: list[str], columns: Mapping[str, int], defaults: Mapping[str, object], key: Callable[[str], str], where: str
 ) -> Offer:
-    cells = {field: row[index].strip() if index < len(row) else "" for field, index in columns.items()}
-    values = dict(defaults)
-    for field, cell in cells.items():
-        if cell:
-            values[field] = _value(field, cell, key, where)
+    cells = {field: row[index].strip() for field, index in columns.items() if index < len(row)}
+    values = {**defaults, **{field: _value(field, cell, key, where) for field, cell in cells.items() if cell}}
     for field in ("provider", "instance", "gpu", "gpus"):
         if field not in values:
             raise BadInput("is empty", where=f"{where}, column {field}")

@@ -1,11 +1,11 @@
 """How many bytes a weight or a cached key/value element takes at each precision.
 
-Quantised formats carry scales, so a 4-bit weight is not half a byte. What engines leave unquantised
-(embeddings, LM head, norms, routers) stays in 16 bits: see ``ModelSpec.weight_bytes``.
+Quantised formats carry scales, so a 4-bit weight is not half a byte.
 """
 
 from collections.abc import Sequence
 from enum import StrEnum
+from string import ascii_lowercase
 
 from tokonomics.errors import BadInput, shorten
 
@@ -26,23 +26,19 @@ class Precision(StrEnum):
         return _BYTES_PER_WEIGHT[self]
 
     @property
+    def bytes_per_unquantised(self) -> float:
+        """Of embeddings, LM head, norms, routers and a vision tower: every engine leaves them in 16 bits or more."""
+        return max(self.bytes_per_weight, Precision.bf16.bytes_per_weight)
+
+    @property
     def bits(self) -> int:
-        return _BITS[self]
+        """The number in its name."""
+        return int(self.value.lstrip(ascii_lowercase))
 
     def is_below(self, other: "Precision") -> bool:
         """Fewer bits than the other: serving a checkpoint so needs a quality check."""
         return self.bits < other.bits
 
-
-_BITS = {
-    Precision.fp32: 32,
-    Precision.bf16: 16,
-    Precision.fp8: 8,
-    Precision.int8: 8,
-    Precision.int4: 4,
-    Precision.nvfp4: 4,
-    Precision.mxfp4: 4,
-}
 
 _BYTES_PER_WEIGHT = {
     Precision.fp32: 4.0,
@@ -60,8 +56,7 @@ _BYTES_PER_WEIGHT = {
 }
 
 WEIGHT_PRECISIONS = tuple(Precision)
-KV_PRECISIONS = (Precision.bf16, Precision.fp8)
-"""Formats engines keep the KV cache in (vLLM ``--kv-cache-dtype``: auto, fp8)."""
+KV_PRECISIONS = (Precision.bf16, Precision.fp8)  # what engines keep KV in (vLLM ``--kv-cache-dtype``)
 
 _OTHER_NAMES = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "awq": "int4", "gptq": "int4", "w4a16": "int4"}
 
@@ -75,6 +70,6 @@ def parse_precision(text: str, allowed: Sequence[Precision], field: str) -> Prec
     """A precision by its name; 16-bit formats count as bf16, AWQ and GPTQ as int4."""
     name = text.strip().lower()
     name = _OTHER_NAMES.get(name, name)
-    if name not in {each.value for each in allowed}:
+    if name not in allowed:
         raise BadInput(f"'{shorten(text)}' is not a precision here", field=field, fix=f"Valid: {', '.join(allowed)}.")
     return Precision(name)

@@ -44,10 +44,12 @@ GPUHUNT_PROVIDERS = {
 """Those gpuhunt answers for without credentials, under our names."""
 
 TIMEOUT_S = 30.0
-MAX_DOWNLOAD_BYTES = 64_000_000
-"""The largest of the files (AWS) has 4 to 5 MB."""
+MAX_DOWNLOAD_BYTES = 64_000_000  # the largest of the files (AWS) has 4 to 5 MB
 
 US_REFERENCE = ("us-east-1", "us-central1", "eastus")
+
+
+RESERVED = ("reserved_1yr_usd_per_hour", "reserved_3yr_usd_per_hour")
 
 
 class ProviderRefresh(Noun):
@@ -162,42 +164,28 @@ def reduce_quotes(
         lowest = {region: _lowest(provider, zones) for region, zones in regions.items()}
         for region in sorted(_picks(lowest)):
             quote, old = lowest[region], reserved.get((lowest[region].instance, region))
-            offers.append(
-                Offer(
-                    provider=provider,
-                    region=region,
-                    instance=quote.instance,
-                    gpu=quote.gpu,
-                    gpus=quote.gpus,
-                    vcpus=quote.vcpus,
-                    memory_gb=quote.memory_gb,
-                    usd_per_hour=quote.usd,
-                    spot_usd_per_hour=quote.spot_usd,
-                    reserved_1yr_usd_per_hour=old.reserved_1yr_usd_per_hour if old else None,
-                    reserved_3yr_usd_per_hour=old.reserved_3yr_usd_per_hour if old else None,
-                    date=on,
-                    source="; ".join([source, *old.source.split("; ")[1:]]) if old else source,
-                    regions_seen=len(regions),
-                )
-            )
+            kept = {term: getattr(old, term) for term in RESERVED} if old else {}
+            said_by = "; ".join([source, *old.source.split("; ")[1:]]) if old else source
+            quoted = quote._asdict() | kept | {"region": region, "source": said_by}
+            offers.append(Offer(provider=provider, date=on, regions_seen=len(regions), **quoted))
     return offers
 
 
 def _lowest(provider: str, zones: Sequence[Quote]) -> Quote:
-    usd = min((zone.usd for zone in zones if zone.usd is not None), default=None)
-    spot = min((zone.spot_usd for zone in zones if zone.spot_usd is not None), default=None)
+    usd = min((zone.usd_per_hour for zone in zones if zone.usd_per_hour is not None), default=None)
+    spot = min((zone.spot_usd_per_hour for zone in zones if zone.spot_usd_per_hour is not None), default=None)
     no_market = spot is not None and spot == usd and provider != "aws"  # So the sources write "no spot price".
-    return zones[0]._replace(usd=usd, spot_usd=None if no_market else spot)
+    return zones[0]._replace(usd_per_hour=usd, spot_usd_per_hour=None if no_market else spot)
 
 
 def _picks(regions: Mapping[str, Quote]) -> set[str]:
     """The cheapest and the median region, on demand and on spot, and the US reference."""
     picks = {region for region in US_REFERENCE if region in regions}
-    for price in ("usd", "spot_usd"):
+    for price in ("usd_per_hour", "spot_usd_per_hour"):
         ranked = sorted((usd, name) for name, quote in regions.items() if (usd := getattr(quote, price)) is not None)
         if ranked:
             picks |= {ranked[0][1], statistics.median_low(ranked)[1]}
-    return {region for region in picks if regions[region].usd or regions[region].spot_usd}
+    return {region for region in picks if regions[region].usd_per_hour or regions[region].spot_usd_per_hour}
 
 
 # --- SkyPilot -------------------------------------------------------------------------------------------------------
@@ -272,8 +260,8 @@ def _from_gpuhunt(provider: str, gpuhunt: Any) -> Fetched:
                 gpus=int(item.gpu_count),
                 vcpus=amount(str(item.cpu)),
                 memory_gb=amount(str(item.memory)),
-                usd=None if item.spot else usd,
-                spot_usd=usd if item.spot else None,
+                usd_per_hour=None if item.spot else usd,
+                spot_usd_per_hour=usd if item.spot else None,
             )
         )
     return Fetched(quotes, today(), len(items) - len(quotes), None)

@@ -27,8 +27,8 @@ class Quote(NamedTuple):
     gpus: int
     vcpus: float | None
     memory_gb: float | None
-    usd: float | None
-    spot_usd: float | None
+    usd_per_hour: float | None
+    spot_usd_per_hour: float | None
 
 
 def read_vms(provider: str, text: str) -> tuple[list[Quote], int]:
@@ -71,8 +71,8 @@ def _quote(provider: str, row: Row) -> Quote | None:
         gpus=int(gpus),
         vcpus=amount(row.get("vCPUs", "")),
         memory_gb=amount(row.get("MemoryGiB", "")),
-        usd=usd,
-        spot_usd=spot,
+        usd_per_hour=usd,
+        spot_usd_per_hour=spot,
     )
 
 

@@ -38,8 +38,7 @@ regions: 0.17 to 0.19). Used where prices do not say."""
 class Interruptions(Noun):
     """How often a machine is taken back and how long until another can be had."""
 
-    per_hour: NonNegativeFloat
-    """Of one machine that runs."""
+    per_hour: NonNegativeFloat  # of one machine that runs
     outage_hours: PositiveFloat = OUTAGE_HOURS
 
     @property
@@ -79,12 +78,9 @@ class ZonePrice(Noun):
     instance: str
     region: str
     zone: str
-    usd_per_hour: PositiveFloat
-    """On demand, the whole instance."""
-    spot_usd_per_hour: PositiveFloat
-    """Median of the last 30 days."""
-    p90_to_median: float = Field(ge=1)
-    """How far above its own median the dearest tenth of days was."""
+    usd_per_hour: PositiveFloat  # on demand, the whole instance
+    spot_usd_per_hour: PositiveFloat  # median of the last 30 days
+    p90_to_median: float = Field(ge=1)  # how far above its own median the dearest tenth of days was
     days: PositiveInt
     date: dt.date
 
@@ -93,8 +89,7 @@ class SpotHistory(Noun):
     """Spot prices of one instance over all zones and days."""
 
     instance: str
-    median_ratio: PositiveFloat
-    """Spot ÷ on demand."""
+    median_ratio: PositiveFloat  # spot ÷ on demand
     p90_ratio: PositiveFloat
     zone_correlation: float | None = Field(default=None, ge=-1, le=1)
     """Of the weekly price changes of two zones of a region; None where too few were seen."""
@@ -119,25 +114,24 @@ def hourly_rate(monthly_probability: float) -> float:
 @cache
 def load_bands() -> dict[tuple[str, str], Band]:
     """By instance and region."""
-    return {(each.instance, each.region): each for each in map(Band.model_validate, _rows("spot_interruption.csv"))}
+    return {(band.instance, band.region): band for band in map(Band.model_validate, _rows("spot_interruption.csv"))}
 
 
 @cache
 def load_zone_prices() -> dict[str, tuple[ZonePrice, ...]]:
     """By instance, cheapest zone first; of two that cost the same, the steadier."""
     zones: dict[str, list[ZonePrice]] = {}
-    for each in map(ZonePrice.model_validate, _rows("spot_zones.csv")):
-        zones.setdefault(each.instance, []).append(each)
-    return {
-        name: tuple(sorted(each, key=lambda zone: (zone.spot_usd_per_hour, zone.p90_to_median)))
-        for name, each in zones.items()
-    }
+    for zone in map(ZonePrice.model_validate, _rows("spot_zones.csv")):
+        zones.setdefault(zone.instance, []).append(zone)
+    for prices in zones.values():
+        prices.sort(key=lambda zone: (zone.spot_usd_per_hour, zone.p90_to_median))
+    return {name: tuple(prices) for name, prices in zones.items()}
 
 
 @cache
 def load_spot_history() -> dict[str, SpotHistory]:
     """By instance."""
-    return {each.instance: each for each in map(SpotHistory.model_validate, _rows("spot_prices.csv"))}
+    return {prices.instance: prices for prices in map(SpotHistory.model_validate, _rows("spot_prices.csv"))}
 
 
 def find_band(instance: str, region: str) -> Band:

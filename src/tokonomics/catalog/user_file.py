@@ -64,10 +64,8 @@ def _parse(path: Path, changed: int, size: int) -> dict[str, dict[str, Any]]:
         raise BadInput(f"cannot be read: {shorten(str(error))}", where=where) from None
     for name, table in tables.items():
         if name not in SECTIONS:
-            guesses = nearest(name, SECTIONS) or list(SECTIONS)
-            raise BadInput(
-                f"unknown section '{shorten(name)}'", where=where, fix=f"Did you mean {' or '.join(guesses)}?"
-            )
+            fix = f"Did you mean {' or '.join(nearest(name, SECTIONS) or SECTIONS)}?"
+            raise BadInput(f"unknown section '{shorten(name)}'", where=where, fix=fix)
         if not isinstance(table, dict):
             raise BadInput(f"'{name}' needs tables such as [{name}.my-entry]", where=where)
     return tables

@@ -24,22 +24,17 @@ caching guide; an hour is sold as well, written at twice the input's price and n
 class ApiBill(Noun):
     """One way to buy the tokens."""
 
-    name: str
-    """``host:model``, with `` (batch)`` where batch prices are meant."""
+    name: str  # ``host:model``, with `` (batch)`` where batch prices are meant
     usd_per_request: NonNegativeFloat
-    usd_per_mtok: NonNegativeFloat
-    """Of all tokens, in and out, in this mix."""
+    usd_per_mtok: NonNegativeFloat  # of all tokens, in and out, in this mix
     input_usd_per_mtok: NonNegativeFloat
     output_usd_per_mtok: NonNegativeFloat
     date: dt.date | None
     source: str
     note: str | None = None
-    cached_share: float = 0.0
-    """Of the prompt tokens, read from the host's cache."""
-    written_share: float = 0.0
-    """Of the prompt tokens, written into the host's cache at a price of its own."""
-    cached_within_s: float | None = None
-    """How soon a log must repeat a prompt for the host to still have it; None: the share was given, or is none."""
+    cached_share: float = 0.0  # of the prompt tokens, read from the host's cache
+    written_share: float = 0.0  # of the prompt tokens, written into the host's cache at a price of its own
+    cached_within_s: float | None = None  # how soon a log must repeat a prompt; None: the share was given, or is none
 
 
 def api_bill(
@@ -58,25 +53,20 @@ def api_bill(
     bounds = sorted(tier.above_input_tokens for tier in api.tiers)
     tier = np.searchsorted(np.array(bounds, dtype=np.float64), inputs, side="left")
     dollars = 0.0
-    for each in np.unique(tier):
+    for level in np.unique(tier):
         # Within a tier the price is linear: the mean request stands for all.
-        chosen = tier == each
+        chosen = tier == level
         mean_in, mean_out = float(inputs[chosen].mean()), float(outputs[chosen].mean())
-        each_usd = price_request(api, mean_in, cached_share * mean_in, mean_out, batch, written * mean_in)
-        dollars += int(chosen.sum()) * each_usd
-    rates = api.rates(float(inputs.mean()))
+        mean_usd = price_request(api, mean_in, cached_share * mean_in, mean_out, batch, written * mean_in)
+        dollars += int(chosen.sum()) * mean_usd
+    rates, kind = api.rates(float(inputs.mean())), "batch_" if batch else ""
     per_request = dollars / len(trace)
-    shown = (
-        (rates.batch_input_usd_per_mtok, rates.batch_output_usd_per_mtok)
-        if batch
-        else (rates.input_usd_per_mtok, rates.output_usd_per_mtok)
-    )
     return ApiBill(
         name=f"{api.key} (batch)" if batch else api.key,
         usd_per_request=per_request,
         usd_per_mtok=per_request / float((inputs + outputs).mean()) * TOKENS_PER_MTOK,
-        input_usd_per_mtok=shown[0] or 0.0,
-        output_usd_per_mtok=shown[1] or 0.0,
+        input_usd_per_mtok=getattr(rates, f"{kind}input_usd_per_mtok") or 0.0,
+        output_usd_per_mtok=getattr(rates, f"{kind}output_usd_per_mtok") or 0.0,
         date=api.checked or api.date,
         source=api.source,
         note=api.note,
@@ -101,21 +91,19 @@ def api_bills(
     Where the cached share was ``replayed`` and not asked for, a host that quotes no cached price takes the list price,
     and one whose cache would cost more than it saves is used without.
     """
-    made: list[ApiBill] = []
+    bills: list[ApiBill] = []
     missing: list[tuple[ApiLeftOut, BadInput]] = []
     for api in apis:
         for at_batch in (False, True) if batch else (False,):
             try:
-                if replayed and cached_share:
-                    made.append(_with_or_without_cache(api, trace, cached_share, at_batch))
-                else:
-                    made.append(api_bill(api, trace, cached_share, at_batch))
+                price = _with_or_without_cache if replayed and cached_share else api_bill
+                bills.append(price(api, trace, cached_share, at_batch))
             except BadInput as error:
                 name = f"{api.key} (batch)" if at_batch else api.key
                 missing.append((ApiLeftOut(name=name, why=error.what), error))
-    if not made:
+    if not bills:
         raise missing[0][1]
-    return tuple(made), tuple(each for each, _ in missing)
+    return tuple(bills), tuple(left_out for left_out, _ in missing)
 
 
 def _with_or_without_cache(api: ApiPrice, trace: Trace, cached_share: float, batch: bool) -> ApiBill:

@@ -27,8 +27,7 @@ from tokonomics.serving.steady import ReplicaCurve
 
 Floats = NDArray[np.float64]
 
-_MOST_PLAYERS = 12
-"""4,095 groups."""
+_MOST_PLAYERS = 12  # 4,095 groups
 
 
 def unused_shares(
@@ -37,12 +36,12 @@ def unused_shares(
     """What each tenant pays beside its usage; with the usage it sums to the bill, to the last digit."""
     if min(*usage_usd, *at_peak, *alone_usd, bill_usd) < 0:
         raise BadInput("what is to be shared out is at least 0")
-    weights = next((each for each in (at_peak, usage_usd) if math.fsum(each) > 0), [1.0] * len(usage_usd))
+    weights = next((loads for loads in (at_peak, usage_usd) if math.fsum(loads) > 0), [1.0] * len(usage_usd))
     room = [max(0.0, alone - usage) for alone, usage in zip(alone_usd, usage_usd, strict=True)]
     left = bill_usd - math.fsum(usage_usd)
     if left > math.fsum(room):  # the pool costs more than the fleets apart: whoever would leave most unused pays most
         total = math.fsum(room)
-        paid = [left * (each / total if total else 1 / len(room)) for each in room]
+        paid = [left * (space / total if total else 1 / len(room)) for space in room]
         return _exact(paid, usage_usd, bill_usd)
     paid = [0.0] * len(room)
     open_ = {place for place, weight in enumerate(weights) if weight > 0} or set(range(len(room)))
@@ -66,7 +65,7 @@ def _the_rest(paid: list[float], room: list[float], left: float) -> list[float]:
     total = math.fsum(space)
     if total <= 0:
         return paid
-    return [already + rest * (each / total) for already, each in zip(paid, space, strict=True)]
+    return [already + rest * (there / total) for already, there in zip(paid, space, strict=True)]
 
 
 def _exact(shares: list[float], usage_usd: Sequence[float], bill_usd: float) -> tuple[float, ...]:
@@ -85,16 +84,13 @@ def shapley(players: int, cost_of: Callable[[frozenset[int]], float]) -> tuple[f
     for size in range(1, players + 1):
         for members in combinations(range(players), size):
             cost[frozenset(members)] = cost_of(frozenset(members))
-    values = []
-    for player in range(players):
-        parts = []
-        for group, usd in cost.items():
-            if player in group:
-                continue
-            weight = 1 / (players * math.comb(players - 1, len(group)))
-            parts.append(weight * (cost[group | {player}] - usd))
-        values.append(math.fsum(parts))
-    return tuple(values)
+    weights = [1 / (players * math.comb(players - 1, size)) for size in range(players)]
+    return tuple(
+        math.fsum(
+            weights[len(group)] * (cost[group | {player}] - usd) for group, usd in cost.items() if player not in group
+        )
+        for player in range(players)
+    )
 
 
 def gpu_seconds(simulation: Simulation) -> tuple[Floats, Floats]:
@@ -110,7 +106,8 @@ def gpu_seconds(simulation: Simulation) -> tuple[Floats, Floats]:
     computed = np.maximum(trace.input_tokens - served.cached_tokens, 1)
     if not done.any():
         return np.zeros(len(trace)), np.zeros(len(trace))
-    inputs, outputs = (max(1, round(float(each.mean()))) for each in (computed[done], trace.output_tokens[done]))
+    lengths = (computed[done], trace.output_tokens[done])
+    inputs, outputs = (max(1, round(float(tokens.mean()))) for tokens in lengths)
     most = simulation.rules.max_sequences
     full = ReplicaCurve(simulation.deployment, inputs, outputs, most_sequences=most).capacity()
     # A fleet cannot have done more than was paid for, whatever the mean request says.

@@ -30,8 +30,7 @@ SSD_USD_PER_GB_HOUR = 0.08 / (GIB / BYTES_PER_GB) / HOURS_PER_MONTH
 eight GPUs usually come with local disks that are paid for already: then it is 0 (ssd=1000@0)."""
 SSD_PRICE_DATE: date | None = None
 """The page bears no date and the day it was read was not noted, so the price is marked as an old one."""
-SSD_BYTES_PER_S = 6.9e9
-"""One PCIe 4.0 x4 drive for each GPU: Samsung PM9A3, sequential read (data sheet, 2021)."""
+SSD_BYTES_PER_S = 6.9e9  # one PCIe 4.0 x4 drive for each GPU: Samsung PM9A3, sequential read (data sheet, 2021)
 REMOTE_BYTES_PER_S = 12.5e9
 """A port of 100 Gbit/s for each GPU, at its line rate; Mooncake reports 87 GB/s from 4 × 200 Gbit/s, 87 % of theirs."""
 
@@ -44,10 +43,8 @@ class TierPrice(Noun):
     speed_from: str
     speed_badge: Badge
     price_from: str
-    price_date: date | None
-    """When the price was quoted; None: not known, or the user's own."""
-    price_stale: bool
-    """Older than a price may be without a mark, or of no known date."""
+    price_date: date | None  # when the price was quoted; None: not known, or the user's own
+    price_stale: bool  # older than a price may be without a mark, or of no known date
 
     def line(self, replicas: int) -> CostLine:
         times = 1 if self.tier.shared else replicas
@@ -61,12 +58,9 @@ class TierBreakEven(Noun):
     tier: str
     block_tokens: int
     fetch_s: PositiveFloat
-    compute_first_s: PositiveFloat
-    """At the beginning of a prompt."""
-    compute_last_s: PositiveFloat
-    """At the end of the longest one."""
-    position: int | None
-    """The token from which on fetching is quicker; None: nowhere in the model's context."""
+    compute_first_s: PositiveFloat  # at the beginning of a prompt
+    compute_last_s: PositiveFloat  # at the end of the longest one
+    position: int | None  # the token from which on fetching is quicker; None: nowhere in the model's context
     pays_within_s: NonNegativeFloat | None
     """A block at the head of a prompt pays for its place if it is read again within this, the GPU's time being worth
     the replica's price. 0: never, since it is quicker computed there; None: always, since the place costs nothing."""
@@ -76,13 +70,10 @@ def break_even(
     deployment: Deployment, price: TierPrice, usd_per_replica_hour: float, block_tokens: int = 16
 ) -> TierBreakEven:
     """Where fetching wins, and how long a block may lie there; computing is taken at a full chunk of the engine."""
-    first, last = (
-        float(compute_s(deployment, block_tokens, place))
-        for place in (0, max(0, deployment.model.max_context - block_tokens))
-    )
-    held_usd_per_s = (
-        block_tokens * kv_bytes_per_token(deployment) / BYTES_PER_GB * price.usd_per_gb_hour / SECONDS_PER_HOUR
-    )
+    places = (0, max(0, deployment.model.max_context - block_tokens))
+    first, last = (float(compute_s(deployment, block_tokens, place)) for place in places)
+    block_gb = block_tokens * kv_bytes_per_token(deployment) / BYTES_PER_GB
+    held_usd_per_s = block_gb * price.usd_per_gb_hour / SECONDS_PER_HOUR
     worth_usd = first * usd_per_replica_hour / SECONDS_PER_HOUR
     takes_s = float(fetch_s(deployment, price.tier, block_tokens))
     pays_within_s = worth_usd / held_usd_per_s if held_usd_per_s > 0 else None
@@ -108,9 +99,9 @@ def parse_tiers(
 
     Prices are judged on the day given, or today.
     """
-    made: dict[str, TierPrice] = {}
+    tiers: dict[str, TierPrice] = {}
     for part in text.split(","):
-        name, _, size = (each.strip() for each in part.partition("="))
+        name, _, size = (side.strip() for side in part.partition("="))
         if name not in TIER_NAMES:
             guess = nearest(name, TIER_NAMES, 1)
             hint = f"Did you mean {guess[0]}? " if guess else ""
@@ -122,10 +113,10 @@ def parse_tiers(
             gb, usd = -1.0, None
         if not 0 < gb <= 1e9 or (usd is not None and not 0 <= usd <= 1e3):
             raise BadInput(f"'{shorten(part.strip())}' is no size above 0", field="tiers", fix=TIERS_HELP)
-        if name in made:
+        if name in tiers:
             raise BadInput(f"{name} is given twice", field="tiers", fix=TIERS_HELP)
-        made[name] = _tier(name, gb, usd, deployment, ttl_s, on or today())
-    return tuple(made[name] for name in TIER_NAMES if name in made)
+        tiers[name] = _tier(name, gb, usd, deployment, ttl_s, on or today())
+    return tuple(tiers[name] for name in TIER_NAMES if name in tiers)
 
 
 def _tier(name: str, gb: float, usd: float | None, deployment: Deployment, ttl_s: float | None, on: date) -> TierPrice:

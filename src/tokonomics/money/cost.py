@@ -20,10 +20,8 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 class Cost(Noun):
     """The cost equation solved for every form people ask for."""
 
-    usd_per_hour: PositiveFloat
-    """All GPUs together."""
-    tokens_per_second: PositiveFloat
-    """At full speed."""
+    usd_per_hour: PositiveFloat  # all GPUs together
+    tokens_per_second: PositiveFloat  # at full speed
     utilization: float = Field(gt=0, le=1)
     usd_per_token: PositiveFloat
     usd_per_mtok: PositiveFloat
@@ -61,9 +59,6 @@ class CostTree(Noun):
         """The line of that name on this level."""
         return next(line for line in self.lines if line.name == name)
 
-    def leaves(self) -> tuple[CostLine, ...]:
-        return self.lines + tuple(leaf for branch in self.branches for leaf in branch.leaves())
-
 
 def replica_hour(name: str, replicas: int, usd_per_replica_hour: float, *more: CostLine) -> CostTree:
     """An hour of so many replicas, and what comes on top."""
@@ -85,10 +80,6 @@ class LeverBill(Noun):
     @property
     def saved_share(self) -> float:
         return self.saved_usd / self.before.usd if self.before.usd else 0.0
-
-
-WORKING = "working"
-IDLE = "idle"
 
 
 class LoadStep(Noun):
@@ -120,13 +111,6 @@ def cost(usd_per_hour: float, tokens_per_second: float, utilization: float = 1.0
     )
 
 
-def cost_over_profile(
-    usd_per_hour: float, tokens_per_second: float, profile: Sequence[LoadStep], gpus: int = 1
-) -> Cost:
-    """The cost equation over a load that changes with time: the bill is for all hours, the tokens for the busy ones."""
-    return cost(usd_per_hour, tokens_per_second, mean_utilization(profile), gpus)
-
-
 def parse_load(text: str) -> list[LoadStep]:
     """``8x0.99,16x0``: eight hours at 99 % of full speed, then sixteen idle ones."""
     steps = []
@@ -135,11 +119,8 @@ def parse_load(text: str) -> list[LoadStep]:
         try:
             steps.append(LoadStep(hours=float(hours), utilization=float(share)))
         except ValueError:
-            raise BadInput(
-                f"'{shorten(part)}' is not HOURSxUTILIZATION",
-                field="load",
-                fix="Write such as 8x0.99,16x0: eight hours at 99 %, sixteen idle.",
-            ) from None
+            fix = "Write such as 8x0.99,16x0: eight hours at 99 %, sixteen idle."
+            raise BadInput(f"'{shorten(part)}' is not HOURSxUTILIZATION", field="load", fix=fix) from None
     return steps
 
 
@@ -160,42 +141,25 @@ class LoadCost(Noun):
     usd_per_mtok: PositiveFloat
     working_usd: NonNegativeFloat
     idle_usd: NonNegativeFloat
-    gpus_for_peak: PositiveInt
-    """Whole GPUs that the busiest hours need at full speed: a burst needs more than the same tokens spread out."""
+    gpus_for_peak: PositiveInt  # whole GPUs that the busiest hours need at full speed
     usd_per_mtok_for_peak: PositiveFloat
 
 
 def load_cost(load: str, usd_per_hour: float, tokens_per_second: float, gpus: int = 1) -> LoadCost:
-    """Price a load profile such as ``8x0.99,16x0`` over all its hours, busy and idle."""
+    """Price a load profile such as ``8x0.99,16x0``: the bill is for all hours, the tokens for the busy ones."""
     profile = parse_load(load)
-    total = cost_over_profile(usd_per_hour, tokens_per_second, profile, gpus)
-    tree = tree_over_profile(usd_per_hour, tokens_per_second, profile, gpus)
+    total = cost(usd_per_hour, tokens_per_second, mean_utilization(profile), gpus)
+    hours = math.fsum(step.hours for step in profile)
+    busy = math.fsum(step.hours * step.utilization for step in profile)
     needed = max(1, math.ceil(gpus * max(step.utilization for step in profile) - 1e-9))
     return LoadCost(
         load=load,
         mean_utilization=total.utilization,
         usd_per_mtok=total.usd_per_mtok,
-        working_usd=tree.line(WORKING).usd,
-        idle_usd=tree.line(IDLE).usd,
+        working_usd=busy * total.usd_per_hour,
+        idle_usd=max(0.0, hours - busy) * total.usd_per_hour,
         gpus_for_peak=needed,
         usd_per_mtok_for_peak=total.usd_per_mtok * needed / gpus,
-    )
-
-
-def tree_over_profile(
-    usd_per_hour: float, tokens_per_second: float, profile: Sequence[LoadStep], gpus: int = 1
-) -> CostTree:
-    """The bill of a load profile, split into working and waiting dollars."""
-    total = cost_over_profile(usd_per_hour, tokens_per_second, profile, gpus)
-    hours = math.fsum(step.hours for step in profile)
-    busy = math.fsum(step.hours * step.utilization for step in profile)
-    price = total.usd_per_hour
-    return CostTree(
-        name="GPUs",
-        lines=(
-            CostLine(name=WORKING, quantity=busy, unit="hour", usd_per_unit=price),
-            CostLine(name=IDLE, quantity=max(0.0, hours - busy), unit="hour", usd_per_unit=price),
-        ),
     )
 
 
@@ -204,10 +168,8 @@ class Needed(Noun):
 
     usd_per_mtok: PositiveFloat
     tokens_per_second: PositiveFloat
-    utilization: PositiveFloat
-    """Above 1 the price is out of reach at this speed."""
-    usd_per_hour: PositiveFloat
-    """One GPU."""
+    utilization: PositiveFloat  # above 1 the price is out of reach at this speed
+    usd_per_hour: PositiveFloat  # one GPU
 
 
 def needed_for(
@@ -254,34 +216,8 @@ def split_by_gpu_time(
     )
 
 
-class FleetShare(Noun):
-    """Some GPUs at one price, running for a share of the month."""
-
-    name: str
-    gpus: PositiveInt
-    usd_per_hour: PositiveFloat
-    """One GPU."""
-    share_of_time: float = Field(default=1.0, gt=0, le=1)
-
-
-def monthly_fleet(shares: Sequence[FleetShare]) -> CostTree:
-    """A month of a fleet bought on several terms, one line each."""
-    return CostTree(
-        name="fleet, one month",
-        lines=tuple(
-            CostLine(
-                name=share.name,
-                quantity=share.gpus * HOURS_PER_MONTH * share.share_of_time,
-                unit="GPU-hour",
-                usd_per_unit=share.usd_per_hour,
-            )
-            for share in shares
-        ),
-    )
-
-
 def saving(before: float, after: float) -> float:
-    """The share of the old bill that the new one saves; negative when it is dearer."""
+    """The share of the old bill that the new one saves; negative when it is more expensive."""
     if not _TINIEST <= before <= _ABSURD:
         raise BadInput(f"the bill compared with must be a positive number, got {before}")
     return 1 - after / before

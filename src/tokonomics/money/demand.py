@@ -19,10 +19,8 @@ from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, count
 
 HOURS_PER_WEEK = 168
-EVERY_SIZE = "all"
-"""The one class of a demand that has only one."""
-MOST_HOURS = 744
-"""A month of 31 days: the horizon repeats, and the solver does not get through a year of hours."""
+EVERY_SIZE = "all"  # the one class of a demand that has only one
+MOST_HOURS = 744  # a month of 31 days: the horizon repeats, and the solver does not get through a year of hours
 _MOST_RATE = 1e9
 
 Floats = NDArray[np.float64]
@@ -65,6 +63,10 @@ class Demand(Noun):
         sums = {name: float(np.sum(rates)) for name, rates in self.rates.items()}
         total = sum(sums.values())
         return {name: requests / total if total else 1 / len(sums) for name, requests in sums.items()}
+
+    def hour(self, hour: int) -> "Demand":
+        """That hour by itself."""
+        return Demand(rates={name: (rates[hour],) for name, rates in self.rates.items()})
 
     def scaled(self, factor: float) -> "Demand":
         """The same shape, so many times as much."""
@@ -130,18 +132,14 @@ def class_names(up_to_tokens: Sequence[int]) -> tuple[str, ...]:
     return (*(f"≤ {count(limit)} tokens" for limit in limits), f"> {count(limits[-1])} tokens")
 
 
-def machines_needed(demand: Demand, requests_per_s: float | Mapping[str, float]) -> tuple[int, ...]:
-    """Whole machines of one kind for each hour; by class, a machine's time is shared among the classes."""
-    capacity = requests_per_s
-    if isinstance(capacity, int | float):
-        capacity = dict.fromkeys(demand.rates, float(capacity))
-    unheld = [name for name, rates in demand.rates.items() if max(rates) > 0 and not capacity.get(name, 0) > 0]
-    if unheld:
-        raise BadInput(f"no capacity is given for requests of {unheld[0]}")
+def machines_needed(demand: Demand, requests_per_s: Mapping[str, float]) -> tuple[int, ...]:
+    """Whole machines of one kind for each hour, by the requests a second of each class that one carries alone."""
     load = np.zeros(demand.hours)
     for name, rates in demand.rates.items():
         if max(rates) > 0:
-            load += np.asarray(rates) / capacity[name]
+            if not requests_per_s.get(name, 0) > 0:
+                raise BadInput(f"no capacity is given for requests of {name}")
+            load += np.asarray(rates) / requests_per_s[name]
     return tuple(np.ceil(load - 1e-9).astype(int).tolist())
 
 
@@ -166,9 +164,6 @@ def _step(part: str, field: str) -> tuple[int, float]:
     except ValueError:
         step = 0, 0.0
     if not (1 <= step[0] <= MOST_HOURS and 0 <= step[1] <= _MOST_RATE):
-        raise BadInput(
-            f"'{shorten(part)}' is not HOURSxRATE",
-            field=field,
-            fix="Write such as 12x20,12x2: twelve whole hours at 20 requests a second, twelve at 2.",
-        )
+        fix = "Write such as 12x20,12x2: twelve whole hours at 20 requests a second, twelve at 2."
+        raise BadInput(f"'{shorten(part)}' is not HOURSxRATE", field=field, fix=fix)
     return step

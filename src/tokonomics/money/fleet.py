@@ -8,7 +8,6 @@ a firm one and costs more than its price: what interruptions take is lost or bou
 import math
 from collections.abc import Sequence
 
-import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.offers import Terms
@@ -20,8 +19,7 @@ from tokonomics.catalog.spot import (
     find_zones,
     load_spot_history,
 )
-from tokonomics.money.cost import CostTree, FleetShare, monthly_fleet, saving
-from tokonomics.money.demand import EVERY_SIZE
+from tokonomics.money.cost import CostLine, CostTree, saving
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
@@ -33,40 +31,28 @@ class SpotMarket(Noun):
     """Where machines of an offer can be had on spot."""
 
     zone: str
-    usd_per_hour: PositiveFloat
-    """One machine."""
+    usd_per_hour: PositiveFloat  # one machine
     interruptions: Interruptions
-    p90_to_median: float = Field(default=1.0, ge=1)
-    """How far the dearest tenth of days lies above the median price; 1: the price never moves."""
+    p90_to_median: float = Field(default=1.0, ge=1)  # of its price over days; 1: it never moves
     max_machines: PositiveInt | None = None
-    interruptions_by: str = "given"
-    """Who says how often: AWS's advisor, the user, or nobody (assumed)."""
+    interruptions_by: str = "given"  # who says how often: AWS's advisor, the user, or nobody (assumed)
 
 
 class FleetOffer(Noun):
     """A kind of machine: what it carries and on which terms it can be bought."""
 
     name: str
-    requests_per_s: dict[str, PositiveFloat]
-    """One machine, by size class, if it served nothing else; a class it cannot hold is left out."""
-    replicas: PositiveInt = 1
-    """That one machine runs side by side."""
+    requests_per_s: dict[str, PositiveFloat]  # of one machine, by size class, if it served nothing else
+    replicas: PositiveInt = 1  # that one machine runs side by side
     gpus: PositiveInt = 1
-    usd_per_hour: PositiveFloat | None = None
-    """One machine on demand."""
-    list_usd_per_hour: PositiveFloat | None = None
-    """The same where on demand may not be bought: a spot price does not go above it."""
-    reserved: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """USD per hour by commitment, such as {"1 year": 1.4, "3 years": 0.9}; paid in every hour."""
+    usd_per_hour: PositiveFloat | None = None  # one machine on demand
+    list_usd_per_hour: PositiveFloat | None = None  # where on demand may not be bought: a spot price stays below it
+    reserved: dict[str, PositiveFloat] = Field({})  # USD per hour by commitment, such as {"1 year": 1.4}; always paid
     spot: tuple[SpotMarket, ...] = ()
-    startup_s: NonNegativeFloat = 0.0
-    """From the order to the first request: paid before it serves."""
-    drain_s: NonNegativeFloat = 0.0
-    """From its last new request to its end: paid while it finishes answers."""
-    answer_s: NonNegativeFloat = 0.0
-    """A long answer: for so long before a spot market takes it, it begins nothing new."""
-    max_machines: PositiveInt | None = None
-    """Quota on reserved and on-demand machines together."""
+    startup_s: NonNegativeFloat = 0.0  # from the order to the first request: paid before it serves
+    drain_s: NonNegativeFloat = 0.0  # from its last new request to its end: paid while it finishes answers
+    answer_s: NonNegativeFloat = 0.0  # a long answer: for so long before a spot market takes it, it begins nothing new
+    max_machines: PositiveInt | None = None  # quota on reserved and on-demand machines together
 
     @property
     def firm_prices(self) -> tuple[float, ...]:
@@ -82,16 +68,11 @@ class FleetOffer(Noun):
 class Wishes(Noun):
     """What the fleet must hold besides the demand."""
 
-    max_spot_share: float = Field(default=1.0, ge=0, le=1)
-    """Of the demand of any hour and class: the rest is carried by reserved and on-demand machines."""
-    max_zone_share: float = Field(default=1.0, ge=0, le=1)
-    """Of the demand of any hour and class: what one zone may take with it when its spot machines go."""
-    min_replicas: NonNegativeInt = 0
-    """Firm ones (reserved or on demand), in every hour."""
-    spare: dict[str, NonNegativeFloat] = Field(default_factory=dict)
-    """Requests a second, by class, to carry beyond the demand of any hour that has one: room for what fails."""
-    fallback: bool = True
-    """Buy on demand what an interruption takes, until spot is back; otherwise that capacity is missing."""
+    max_spot_share: float = Field(default=1.0, ge=0, le=1)  # of the demand of any hour and class
+    max_zone_share: float = Field(default=1.0, ge=0, le=1)  # what one zone may take with it when its spot machines go
+    min_replicas: NonNegativeInt = 0  # firm ones (reserved or on demand), in every hour
+    spare: dict[str, NonNegativeFloat] = Field({})  # requests a second, by class, beyond the demand: room for failures
+    fallback: bool = True  # buy on demand what an interruption takes, until spot is back; else it is missing
 
 
 class FleetPurchase(Noun):
@@ -99,28 +80,21 @@ class FleetPurchase(Noun):
 
     offer: str
     terms: Terms
-    place: str | None
-    """The zone of spot, the commitment of reserved."""
+    place: str | None  # the zone of spot, the commitment of reserved
     by_hour: tuple[int, ...]
-    usd_per_hour: PositiveFloat
-    """One machine, as quoted."""
-    requests_per_s: NonNegativeFloat
-    """What one is counted on for, at the demand's own mix of sizes."""
-    usd: NonNegativeFloat
-    """Expected over the horizon: with start-ups, and with what interruptions make one buy again."""
+    usd_per_hour: PositiveFloat  # one machine, as quoted
+    requests_per_s: NonNegativeFloat  # what one is counted on for, at the demand's own mix of sizes
+    usd: NonNegativeFloat  # expected over the horizon: with start-ups, and with what interruptions make one buy again
     usd_per_month: NonNegativeFloat
-    interruptions_by: str | None = None
-    """Of spot: who says how often it is taken back."""
+    interruptions_by: str | None = None  # of spot: who says how often it is taken back
 
 
 class FleetComparison(Noun):
     """Another way to buy for the same demand."""
 
     name: str
-    usd_per_month: PositiveFloat | None
-    """None where it cannot be done."""
-    saved_share: float | None
-    """What the plan saves against it."""
+    usd_per_month: PositiveFloat | None  # none where it cannot be done
+    saved_share: float | None  # what the plan saves against it
     note: str
 
 
@@ -129,21 +103,14 @@ class FleetPlan(Noun):
 
     hours: PositiveInt
     purchases: tuple[FleetPurchase, ...]
-    demand: tuple[float, ...]
-    """Requests a second, by hour."""
-    firm_capacity: tuple[float, ...]
-    """At the demand's own mix of sizes."""
-    spot_capacity: tuple[float, ...]
-    """What is counted on."""
-    expected_usd: NonNegativeFloat
-    """Over the horizon."""
+    demand: tuple[float, ...]  # requests a second, by hour
+    firm_capacity: tuple[float, ...]  # at the demand's own mix of sizes
+    spot_capacity: tuple[float, ...]  # what is counted on
+    expected_usd: NonNegativeFloat  # over the horizon
     usd_per_month: NonNegativeFloat
-    p99_usd_per_month: NonNegativeFloat
-    """The bill that 99 of 100 months stay under: interruptions, spot prices."""
-    startup_usd: NonNegativeFloat
-    """Of the expected bill: paid while machines start and finish."""
-    gap: NonNegativeFloat
-    """(Bill − proven lower bound) ÷ bill: no fleet is cheaper by more than this share."""
+    p99_usd_per_month: NonNegativeFloat  # the bill that 99 of 100 months stay under: interruptions, spot prices
+    startup_usd: NonNegativeFloat  # of the expected bill: paid while machines start and finish
+    gap: NonNegativeFloat  # (Bill − proven lower bound) ÷ bill: no fleet is cheaper by more than this share
     solve_s: NonNegativeFloat
     variables: NonNegativeInt
     comparisons: tuple[FleetComparison, ...] = ()
@@ -161,9 +128,6 @@ class FleetPlan(Noun):
         """By hour, on those terms or on any."""
         chosen = [purchase.by_hour for purchase in self.purchases if terms in (None, purchase.terms)]
         return tuple(sum(hour) for hour in zip(*chosen, strict=True)) or (0,) * self.hours
-
-
-# --- what interruptions cost ----------------------------------------------------------------------------------------
 
 
 def is_bought_again(offer: FleetOffer, wishes: Wishes) -> bool:
@@ -239,9 +203,6 @@ def zone_correlation(instances: Sequence[str]) -> float:
     return max((known[name].correlation for name in instances if name in known), default=REGION_CORRELATION)
 
 
-# --- the document's rule --------------------------------------------------------------------------------------------
-
-
 class FixedRule(Noun):
     """A base on demand and a burst on spot for a share of the time, against a constant fleet on demand."""
 
@@ -251,47 +212,24 @@ class FixedRule(Noun):
     usd_per_month: NonNegativeFloat
     compared_usd_per_month: NonNegativeFloat
     saved_share: float
-    largest_fleet: PositiveInt
-    """Machines it can reach: a peak above it is not served."""
+    largest_fleet: PositiveInt  # machines it can reach: a peak above it is not served
 
 
-def fixed_rule(
-    on_demand_usd_per_hour: float = 2.21,
-    spot_usd_per_hour: float = 0.73,
-    base: int = 4,
-    burst: int = 4,
-    burst_share_of_time: float = 0.6,
-    compared_with: int = 6,
-) -> FixedRule:
-    """The hybrid fleet of "Tokens per dollar" (its figures are the defaults): 20.1 % below six on demand."""
-    tree = monthly_fleet(
-        [
-            FleetShare(name="base, on demand", gpus=base, usd_per_hour=on_demand_usd_per_hour),
-            FleetShare(
-                name="burst, spot", gpus=burst, usd_per_hour=spot_usd_per_hour, share_of_time=burst_share_of_time
-            ),
-        ]
+def fixed_rule() -> FixedRule:
+    """The hybrid fleet of "Tokens per dollar": four on demand, and four on spot for 60 % of the time, against six."""
+    on_demand_usd, spot_usd, base, burst = 2.21, 0.73, 4, 4
+    lines = (
+        CostLine(name="base, on demand", quantity=base * HOURS_PER_MONTH, unit="GPU-hour", usd_per_unit=on_demand_usd),
+        CostLine(name="burst, spot", quantity=burst * HOURS_PER_MONTH * 0.6, unit="GPU-hour", usd_per_unit=spot_usd),
     )
-    compared = compared_with * on_demand_usd_per_hour * HOURS_PER_MONTH
+    tree = CostTree(name="fleet, one month", lines=lines)
+    compared = 6 * on_demand_usd * HOURS_PER_MONTH
     return FixedRule(
         tree=tree,
-        base_usd=tree.lines[0].usd,
-        burst_usd=tree.lines[1].usd,
+        base_usd=lines[0].usd,
+        burst_usd=lines[1].usd,
         usd_per_month=tree.usd,
         compared_usd_per_month=compared,
         saved_share=saving(compared, tree.usd),
         largest_fleet=base + burst,
-    )
-
-
-def median_base(needed: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-    """The document's rule for any demand: a base for the median hour, and what is above it hour by hour."""
-    base = math.ceil(float(np.median(needed)))
-    return base, tuple(max(0, each - base) for each in needed)
-
-
-def simple_offer(name: str, requests_per_s: float, usd_per_hour: float | None = None, **more: object) -> FleetOffer:
-    """An offer for a demand of one class."""
-    return FleetOffer.model_validate(
-        {"name": name, "requests_per_s": {EVERY_SIZE: requests_per_s}, "usd_per_hour": usd_per_hour, **more}
     )

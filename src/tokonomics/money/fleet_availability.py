@@ -3,34 +3,38 @@
 Spot zones go with the chance their interruptions give, tied by a Gaussian copula (one factor for all); any machine may
 fail, at the rate seen in the largest published training run, and is missing until another serves. Where a fleet falls
 short, it must carry the demand without any one zone, then without spot; and without one more machine at a time. Room
-for a large machine is dear: every size is tried as the largest that is bought.
+for a large machine is expensive: every size is tried as the largest that is bought.
+
+With one size class each machine takes its share of the capacity. With several a linear program spreads the classes so
+that the fullest machine is as little loaded as can be. The room is what all rates could be multiplied by.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import FleetOffer, FleetPlan, FleetPurchase, Wishes, counted_share, mixed_capacity
-from tokonomics.money.fleet_load import shared_out
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
 FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
 """419 unexpected interruptions in 54 days on 16,384 H100 ("The Llama 3 Herd of Models", 2024, section 3.3.4)."""
-NOTICED_S = 60.0
-"""Until a failed machine is found out: six missed checks of ten seconds (assumed)."""
-_MOST_ZONES_DOWN = 3
-"""More at once counts as not carried."""
+NOTICED_S = 60.0  # until a failed machine is found out: six missed checks of ten seconds (assumed)
+_MOST_ZONES_DOWN = 3  # more at once counts as not carried
 _TURNS = 6
 _ENOUGH = 1 - 1e-6
 
+Floats = NDArray[np.float64]
+Present = Sequence[tuple[FleetOffer, int]]  # offers, and how many machines of each are there
 Solve = Callable[[Wishes, float], FleetPlan]
 """The plan for wishes, from machines that carry at most so many requests a second."""
 
@@ -39,13 +43,10 @@ class Availability(Noun):
     """How much of the time the demand is carried."""
 
     share: NonNegativeFloat
-    zones_missing: NonNegativeFloat
-    """Of the time: too few machines because spot zones are gone."""
-    failures_missing: NonNegativeFloat
-    """Of the time: too few because machines failed."""
+    zones_missing: NonNegativeFloat  # of the time: too few machines because spot zones are gone
+    failures_missing: NonNegativeFloat  # of the time: too few because machines failed
     target: NonNegativeFloat | None = None
-    spare_machines: NonNegativeInt = 0
-    """Beyond the demand, of the largest kind bought."""
+    spare_machines: NonNegativeInt = 0  # beyond the demand, of the largest kind bought
 
 
 def availability(
@@ -66,10 +67,8 @@ def availability(
             seen[key] = _hour(plan.purchases, counts, rates, offers, zones, states, mix)
         zones_hold += seen[key][0] / demand.hours
         holds += seen[key][1] / demand.hours
-    zones_missing = max(0.0, 1 - zones_hold)
-    return Availability(
-        share=min(1.0, holds), zones_missing=zones_missing, failures_missing=max(0.0, zones_hold - holds)
-    )
+    zones_missing, failures_missing = max(0.0, 1 - zones_hold), max(0.0, zones_hold - holds)
+    return Availability(share=min(1.0, holds), zones_missing=zones_missing, failures_missing=failures_missing)
 
 
 def hold_availability(
@@ -81,10 +80,7 @@ def hold_availability(
     correlation: float,
     time_limit_s: float = math.inf,
 ) -> tuple[FleetPlan, Wishes, Availability]:
-    """The cheapest plan found that reaches the target, the wishes it took, and what it reaches.
-
-    After the time limit nothing more is tried.
-    """
+    """The cheapest plan found in time that reaches the target, the wishes it took, and what it reaches."""
     require_target(target)
     began = time.perf_counter()
     by_name = {offer.name: offer for offer in offers}
@@ -129,11 +125,8 @@ def hold_availability(
             break
     if best:
         return best
-    raise BadInput(
-        f"no fleet was found that carries the demand {_nines(target)} of the time",
-        field="availability",
-        fix=f"The nearest that was found is {_nines(nearest)}.",
-    )
+    what = f"no fleet was found that carries the demand {_nines(target)} of the time"
+    raise BadInput(what, field="availability", fix=f"The nearest that was found is {_nines(nearest)}.")
 
 
 def _sizes(offers: Sequence[FleetOffer], demand: Demand) -> list[float]:
@@ -142,15 +135,12 @@ def _sizes(offers: Sequence[FleetOffer], demand: Demand) -> list[float]:
     The look: the mean demand and room for one such machine, at the best price up to that size.
     """
     mix = demand.mix
-    prices = {offer.name: min(offer.prices, default=math.inf) for offer in offers}
-    carried = {offer.name: mixed_capacity(offer, mix) for offer in offers}
-    sizes = set(carried.values())
+    sold = [(mixed_capacity(offer, mix), min(offer.prices, default=math.inf)) for offer in offers]
 
     def looks(size: float) -> float:
-        per_request = min(prices[name] / each for name, each in carried.items() if each <= size)
-        return (demand.mean + size) * per_request
+        return (demand.mean + size) * min(price / carried for carried, price in sold if carried <= size)
 
-    return sorted(sizes, key=looks)
+    return sorted({carried for carried, _ in sold}, key=looks)
 
 
 def require_target(target: float) -> float:
@@ -164,6 +154,57 @@ def require_target(target: float) -> float:
 def missing_share(offer: FleetOffer) -> float:
     """Of the time, a machine that failed and has not been replaced."""
     return offer.gpus * FAILURES_PER_GPU_HOUR * (NOTICED_S + offer.startup_s) / SECONDS_PER_HOUR
+
+
+def shared_out(present: Present, rates: Mapping[str, float]) -> tuple[float, dict[str, Floats]]:
+    """The room (1: just enough), and for each class the share that each offer's machines take.
+
+    Without a machine for a class that has requests the room is 0 and its shares are nought.
+    """
+    asked = {name: rate for name, rate in rates.items() if rate > 0}
+    capacity = {
+        name: np.array([number * offer.requests_per_s.get(name, 0.0) for offer, number in present]) for name in asked
+    }
+    shares = {name: each / each.sum() if each.sum() > 0 else np.zeros(len(present)) for name, each in capacity.items()}
+    if not asked:
+        return math.inf, shares
+    if any(not share.sum() for share in shares.values()):
+        return 0.0, shares
+    if len(asked) == 1:
+        ((name, rate),) = asked.items()
+        return float(capacity[name].sum()) / rate, shares
+    return _least_load(capacity, asked, shares)
+
+
+def _least_load(
+    capacity: Mapping[str, Floats], asked: Mapping[str, float], proportional: dict[str, Floats]
+) -> tuple[float, dict[str, Floats]]:
+    """Columns: the share of each class on each offer, then the load of the fullest, which is made least."""
+    from scipy.optimize import linprog  # Half a second: only for those who have several classes.
+
+    offers, names = len(next(iter(capacity.values()))), list(asked)
+    width = offers * len(names)
+    load = np.zeros((offers, width + 1))
+    whole = np.zeros((len(names), width + 1))
+    most = np.ones(width + 1)
+    for place, name in enumerate(names):
+        own = place * offers + np.arange(offers)
+        held = capacity[name] > 0
+        load[np.arange(offers)[held], own[held]] = asked[name] / capacity[name][held]
+        whole[place, own] = 1
+        most[own[~held]] = 0
+    load[:, -1] = -1
+    most[-1] = np.inf
+    price = np.zeros(width + 1)
+    price[-1] = 1
+    bounds = np.column_stack([np.zeros(width + 1), most])
+    found: Any = linprog(price, A_ub=load, b_ub=np.zeros(offers), A_eq=whole, b_eq=np.ones(len(names)), bounds=bounds)
+    if found.x is None:
+        return 0.0, proportional
+    shares = {
+        name: np.asarray(found.x[place * offers : (place + 1) * offers], np.float64) for place, name in enumerate(names)
+    }
+    return 1 / max(float(found.x[-1]), 1e-12), {name: share / share.sum() for name, share in shares.items()}
 
 
 def _gone(zone: str, purchases: Sequence[FleetPurchase], offers: Mapping[str, FleetOffer], wishes: Wishes) -> float:

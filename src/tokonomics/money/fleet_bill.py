@@ -19,19 +19,13 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Held = tuple[FleetOffer, SpotMarket, Ints]
-"""Spot machines by hour."""
+Held = tuple[FleetOffer, SpotMarket, Ints]  # spot machines by hour
 
-DRAWS = 2000
-"""Twenty months above the 99th percentile: it comes out within a percent or so."""
+DRAWS = 2000  # twenty months above the 99th percentile: it comes out within a percent or so
 
 
 def p99_bill(
-    held: Sequence[Held],
-    usd_per_month: float,
-    wishes: Wishes,
-    correlation: float = REGION_CORRELATION,
-    seed: int = 0,
+    held: Sequence[Held], usd_per_month: float, wishes: Wishes, correlation: float = REGION_CORRELATION, seed: int = 0
 ) -> float:
     """The bill that 99 of 100 months stay under, given the expected one; never below it."""
     if not held:
@@ -46,11 +40,7 @@ def p99_bill(
 
 
 def spot_bills(
-    held: Sequence[Held],
-    wishes: Wishes,
-    correlation: float = REGION_CORRELATION,
-    seed: int = 0,
-    draws: int = DRAWS,
+    held: Sequence[Held], wishes: Wishes, correlation: float = REGION_CORRELATION, seed: int = 0, draws: int = DRAWS
 ) -> Floats:
     """What the spot part costs in each drawn horizon, with what is bought again on demand."""
     if not 0 <= correlation <= 1:

@@ -6,6 +6,9 @@ such that in every hour and size class the machines carry the demand (a spot mac
 of it), the firm ones carry what spot may not, what is left without any one zone carries its share, quotas and the least
 number of firm replicas hold, and whatever was not there an hour before is started. The horizon repeats. With several
 size classes a machine divides its time among those it can hold, as Mélange does (Griggs et al. 2024).
+
+A kind that another does as well for no more money is ruled out before the program is written: exact, and what makes a
+price list of hundreds of offers small.
 """
 
 import ctypes
@@ -15,23 +18,110 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import Wishes
-from tokonomics.money.fleet_kinds import PurchaseKind
+from tokonomics.money.fleet import FleetOffer, SpotMarket, Wishes, counted_share, spot_usd_per_hour
+from tokonomics.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-ROUNDING = 1e-9
-"""Relative slack on the demand, so that ten machines of a tenth carry one."""
+ROUNDING = 1e-9  # relative slack on the demand, so that ten machines of a tenth carry one
+
+
+@dataclass(frozen=True)
+class PurchaseKind:
+    """Something that can be bought: a column of the program for each hour, or one for all hours if reserved."""
+
+    offer: FleetOffer
+    terms: Terms
+    place: str | None
+    usd_per_hour: float  # as quoted
+    expected_usd_per_hour: float
+    counted: float  # of a machine: 1 unless spot
+    start_usd: float  # paid while one starts and, later, finishes: each start has its end
+    max_machines: int | None  # None: no quota
+    market: SpotMarket | None = None
+
+    @property
+    def is_firm(self) -> bool:
+        return self.terms is not Terms.spot
+
+    def carries(self, name: str) -> float:
+        """Requests a second of that class that one counts for."""
+        return self.offer.requests_per_s.get(name, 0.0) * self.counted
+
+
+def kinds_of(offers: Sequence[FleetOffer], wishes: Wishes) -> list[PurchaseKind]:
+    """Everything the offers sell: each commitment, on demand, each zone of spot."""
+    kinds: list[PurchaseKind] = []
+    for offer in offers:
+        quota, hours = offer.max_machines, start_hours(offer)
+        for term, usd in offer.reserved.items():
+            kinds.append(PurchaseKind(offer, Terms.reserved, term, usd, usd, 1.0, 0.0, quota))
+        if (usd_now := offer.usd_per_hour) is not None:
+            kinds.append(PurchaseKind(offer, Terms.on_demand, None, usd_now, usd_now, 1.0, usd_now * hours, quota))
+        for market in offer.spot:
+            usd, expected = market.usd_per_hour, spot_usd_per_hour(offer, market, wishes)
+            counted, most = counted_share(offer, market, wishes), market.max_machines
+            kinds.append(
+                PurchaseKind(offer, Terms.spot, market.zone, usd, expected, counted, usd * hours, most, market)
+            )
+    return kinds
+
+
+def start_hours(offer: FleetOffer) -> float:
+    """Paid for each machine that comes and goes: before it serves, and while it finishes."""
+    return (offer.startup_s + offer.drain_s) / SECONDS_PER_HOUR
+
+
+def undominated(kinds: Sequence[PurchaseKind], wishes: Wishes) -> list[PurchaseKind]:
+    """Without what another kind on the same terms does as well for no more money: exact, and far fewer columns."""
+
+    def expense(kind: PurchaseKind) -> tuple[float, float, float]:
+        capacity = kind.counted * sum(kind.offer.requests_per_s.values())
+        return kind.expected_usd_per_hour, kind.start_usd, -capacity
+
+    kept: list[PurchaseKind] = []
+    # Cheapest first, so that what could rule a kind out was seen before it.
+    for kind in sorted(kinds, key=expense):
+        if not any(_replaces(other, kind, wishes) for other in kept):
+            kept.append(kind)
+    return [kind for kind in kinds if any(kind is other for other in kept)]
+
+
+def _replaces(other: PurchaseKind, kind: PurchaseKind, wishes: Wishes) -> bool:
+    if other.terms is not kind.terms or other.max_machines is not None:
+        return False
+    if other.expected_usd_per_hour > kind.expected_usd_per_hour or other.start_usd > kind.start_usd:
+        return False
+    # What leaves with a zone must stay in that zone.
+    if not kind.is_firm and wishes.max_zone_share < 1 and other.place != kind.place:
+        return False
+    if kind.is_firm and wishes.min_replicas and other.offer.replicas < kind.offer.replicas:
+        return False
+    return all(other.carries(name) >= kind.carries(name) for name in kind.offer.requests_per_s)
+
+
+@dataclass(frozen=True)
+class FleetProblem:
+    """What can be bought, and what it must carry."""
+
+    kinds: Sequence[PurchaseKind]
+    demand: Demand
+    wishes: Wishes
+
+    def bill(self, counts: Ints) -> float:
+        """Expected USD of these counts over their hours."""
+        usd = np.array([kind.expected_usd_per_hour for kind in self.kinds]) @ counts.sum(axis=1)
+        return float(usd + np.array([kind.start_usd for kind in self.kinds]) @ starts_of(counts).sum(axis=1))
 
 
 @dataclass(frozen=True)
@@ -60,20 +150,20 @@ class OutOfTime(BadInput):
 class _Rows:
     """Rows of a sparse matrix, collected as coordinates."""
 
-    rows: list[Ints]
-    columns: list[Ints]
-    values: list[Floats]
-    low: list[Floats]
-    high: list[Floats]
+    rows: list[Ints] = field(default_factory=list)
+    columns: list[Ints] = field(default_factory=list)
+    values: list[Floats] = field(default_factory=list)
+    low: list[Floats] = field(default_factory=list)
+    high: list[Floats] = field(default_factory=list)
     count: int = 0
 
-    def block(self, low: Floats, high: Floats) -> Ints:
+    def block(self, low: Floats, high: ArrayLike = np.inf) -> Ints:
         """So many new rows between these bounds; their numbers."""
-        made = np.arange(self.count, self.count + len(low))
+        numbers = np.arange(self.count, self.count + len(low))
         self.count += len(low)
         self.low.append(low)
-        self.high.append(high)
-        return made
+        self.high.append(np.broadcast_to(np.asarray(high, np.float64), low.shape))
+        return numbers
 
     def put(self, rows: Ints, columns: Ints, value: float) -> None:
         self.rows.append(rows)
@@ -82,9 +172,7 @@ class _Rows:
 
 
 def solve(
-    kinds: Sequence[PurchaseKind],
-    demand: Demand,
-    wishes: Wishes,
+    problem: FleetProblem,
     gap: float,
     time_limit_s: float,
     *,
@@ -98,8 +186,8 @@ def solve(
     if time_limit_s <= 0:
         # HiGHS takes less than none for no limit at all.
         raise OutOfTime("no fleet was found: no time was left for it", fix="Give it longer, or fewer offers.")
-    began = time.perf_counter()
-    demand, weights, group = _merged(demand, window is not None or any(kind.start_usd for kind in kinds))
+    began, kinds = time.perf_counter(), problem.kinds
+    demand, weights, group = _merged(problem.demand, window is not None or any(kind.start_usd for kind in kinds))
     hours = demand.hours
     columns, size = _columns(kinds, hours)
     starting = [index for index, kind in enumerate(kinds) if kind.start_usd and kind.terms is not Terms.reserved]
@@ -111,23 +199,21 @@ def solve(
 
     price, least, most, whole = np.zeros(size), np.zeros(size), np.full(size, np.inf), np.zeros(size)
     for index, kind in enumerate(kinds):
-        own = columns[index]
-        once = kind.terms is Terms.reserved
+        own, once = columns[index], kind.terms is Terms.reserved
         price[own] = kind.expected_usd_per_hour * (weights.sum() if once else weights)
-        most[own], whole[own] = kind.limit, 1
+        most[own], whole[own] = np.inf if kind.max_machines is None else kind.max_machines, 1
         if window is not None and once:
             least[own] = most[own] = window.before[index]
     for index, own in starts.items():
         price[own] = kinds[index].start_usd
 
-    table = _Rows([], [], [], [], [])
-    extra = _carry(table, kinds, columns, demand, wishes, size)
-    _keep_least(table, kinds, columns, hours, wishes)
-    _keep_quotas(table, kinds, columns, hours)
+    table = _Rows()
+    extra = _carry(table, kinds, columns, demand, problem.wishes, size)
+    _limit_machines(table, kinds, columns, hours, problem.wishes)
     for index, own in starts.items():
         _start(table, own, columns[index], (window.before[index], window.after[index]) if window else None)
     size += extra
-    price, least, whole = (np.pad(each, (0, extra)) for each in (price, least, whole))
+    price, least, whole = (np.pad(values, (0, extra)) for values in (price, least, whole))
     most = np.pad(most, (0, extra), constant_values=np.inf)
     entries = (np.concatenate(table.rows), np.concatenate(table.columns))
     matrix = coo_array((np.concatenate(table.values), entries), shape=(table.count, size)).tocsr()
@@ -146,10 +232,7 @@ def solve(
     counts = np.array([np.broadcast_to(found.x[own], hours) for own in columns])
     bound = found.fun if relaxed or found.mip_dual_bound is None else found.mip_dual_bound
     return Solution(
-        counts=np.rint(counts).astype(np.int64)[:, group],
-        lower_bound=float(bound),
-        solve_s=time.perf_counter() - began,
-        variables=size,
+        np.rint(counts).astype(np.int64)[:, group], float(bound), time.perf_counter() - began, variables=size
     )
 
 
@@ -177,27 +260,6 @@ def _silent() -> Iterator[None]:
             os.close(nowhere)
 
 
-def _start(table: _Rows, starts: Ints, own: Ints, around: tuple[int, int] | None) -> None:
-    """Rows by which whatever was not there an hour before is started: started − now + an hour before ≥ 0."""
-    low = np.zeros(len(starts))
-    rows = np.arange(table.count, table.count + len(starts))
-    if around is None:
-        table.put(rows, np.roll(own, 1), 1.0)
-        table.put(rows, own, -1.0)
-    else:
-        low[0], low[-1] = -float(around[0]), float(around[1])
-        table.put(rows[1:], own, 1.0)
-        table.put(rows[:-1], own, -1.0)
-    table.put(rows, starts, 1.0)
-    table.block(low, np.full(len(starts), np.inf))
-
-
-def bill(kinds: Sequence[PurchaseKind], counts: Ints) -> float:
-    """Expected USD of these counts over their hours."""
-    usd = np.array([kind.expected_usd_per_hour for kind in kinds]) @ counts.sum(axis=1)
-    return float(usd + np.array([kind.start_usd for kind in kinds]) @ starts_of(counts).sum(axis=1))
-
-
 def starts_of(counts: Ints) -> Ints:
     """Machines that were not there an hour before; the horizon repeats."""
     started: Ints = np.maximum(0, counts - np.roll(counts, 1, axis=1))
@@ -220,9 +282,9 @@ def _merged(demand: Demand, hours_matter: bool) -> tuple[Demand, Floats, Ints]:
     return merged, weights.astype(np.float64), group.reshape(-1)
 
 
-def spells(demand: Demand) -> int:
-    """How often the demand changes."""
-    return _merged(demand, True)[0].hours
+def different_hours(problem: FleetProblem) -> int:
+    """Hours that the program has after merging: with start-ups, how often the demand changes."""
+    return _merged(problem.demand, any(kind.start_usd for kind in problem.kinds))[0].hours
 
 
 def _columns(kinds: Sequence[PurchaseKind], hours: int) -> tuple[list[Ints], int]:
@@ -239,22 +301,18 @@ def _carry(
     table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], demand: Demand, wishes: Wishes, size: int
 ) -> int:
     """Rows that make the fleet carry the demand; how many columns they add."""
-    hours, endless = demand.hours, np.full(demand.hours, np.inf)
-    firm_share, extra = 1 - wishes.max_spot_share, 0
-    zones = {kind.place for kind in kinds if not kind.is_firm} if wishes.max_zone_share < 1 else set()
+    hours, firm_share, extra = demand.hours, 1 - wishes.max_spot_share, 0
+    zones = dict.fromkeys(kind.place for kind in kinds if not kind.is_firm and wishes.max_zone_share < 1)
     # Columns of requests a second that a kind serves of a class: needed only if there is a choice of classes.
     several = len(demand.rates) > 1
-    time_rows = {}
-    if several:
-        for index in range(len(kinds)):
-            rows = table.block(np.zeros(hours), endless)  # machines − Σ served ÷ capacity ≥ 0
-            table.put(rows, columns[index], 1.0)
-            time_rows[index] = rows
+    time_rows = [table.block(np.zeros(hours)) for _ in kinds] if several else []  # machines − Σ served ÷ capacity ≥ 0
+    for rows, own in zip(time_rows, columns, strict=False):
+        table.put(rows, own, 1.0)
     for name, rates in demand.rates.items():
         needed = np.asarray(rates) * (1 - ROUNDING)
-        served = table.block(needed + wishes.spare.get(name, 0.0) * (needed > 0), endless)
-        firm = table.block(needed * firm_share, endless) if firm_share > 0 else None
-        without = {zone: table.block(needed * (1 - wishes.max_zone_share), endless) for zone in zones}
+        served = table.block(needed + wishes.spare.get(name, 0.0) * (needed > 0))
+        firm = table.block(needed * firm_share) if firm_share > 0 else None
+        without = {zone: table.block(needed * (1 - wishes.max_zone_share)) for zone in zones}
         for index, kind in enumerate(kinds):
             carries = kind.carries(name)
             if not carries:
@@ -273,23 +331,34 @@ def _carry(
     return extra
 
 
-def _keep_least(
+def _limit_machines(
     table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], hours: int, wishes: Wishes
 ) -> None:
-    if not wishes.min_replicas:
-        return
-    rows = table.block(np.full(hours, float(wishes.min_replicas)), np.full(hours, np.inf))
-    for index, kind in enumerate(kinds):
-        if kind.is_firm:
-            table.put(rows, columns[index], float(kind.offer.replicas))
-
-
-def _keep_quotas(table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], hours: int) -> None:
-    """Reserved and on-demand machines of an offer share its quota."""
+    """Rows for the least number of firm replicas, and for quotas, which reserved and on-demand machines share."""
+    if wishes.min_replicas:
+        rows = table.block(np.full(hours, float(wishes.min_replicas)))
+        for kind, own in zip(kinds, columns, strict=True):
+            if kind.is_firm:
+                table.put(rows, own, float(kind.offer.replicas))
     for offer in {id(kind.offer): kind.offer for kind in kinds}.values():
-        firm = [index for index, kind in enumerate(kinds) if kind.offer is offer and kind.is_firm]
+        firm = [own for kind, own in zip(kinds, columns, strict=True) if kind.offer is offer and kind.is_firm]
         if offer.max_machines is None or len(firm) < 2:
             continue
-        rows = table.block(np.full(hours, -np.inf), np.full(hours, float(offer.max_machines)))
-        for index in firm:
-            table.put(rows, columns[index], 1.0)
+        rows = table.block(np.full(hours, -np.inf), float(offer.max_machines))
+        for own in firm:
+            table.put(rows, own, 1.0)
+
+
+def _start(table: _Rows, starts: Ints, own: Ints, around: tuple[int, int] | None) -> None:
+    """Rows by which whatever was not there an hour before is started: started − now + an hour before ≥ 0."""
+    low = np.zeros(len(starts))
+    if around is not None:
+        low[0], low[-1] = -float(around[0]), float(around[1])
+    rows = table.block(low)
+    table.put(rows, starts, 1.0)
+    if around is None:
+        table.put(rows, np.roll(own, 1), 1.0)
+        table.put(rows, own, -1.0)
+    else:
+        table.put(rows[1:], own, 1.0)
+        table.put(rows[:-1], own, -1.0)

@@ -21,37 +21,25 @@ from tokonomics.units import HOURS_PER_MONTH
 HOURS_PER_YEAR = 12 * HOURS_PER_MONTH
 MEAN_PUE = 1.58
 """Industry mean of 2023: Uptime Institute, Intelligence Update 221, 2023-11-23; new large sites reach 1.3 and less."""
-_FREE = 1e-12
-"""A cost of capital a year below which it moves no digit."""
-POWER_UNIT = "kWh"
-"""Of the lines that an idle machine, switched off, does without."""
+_FREE = 1e-12  # a cost of capital a year below which it moves no digit
+POWER_UNIT = "kWh"  # of the lines that an idle machine, switched off, does without
 
 
 class Purchase(Noun):
     """A machine with GPUs, bought and kept."""
 
     gpus: int = Field(ge=1, le=MAX_GPUS)
-    purchase_usd: float = Field(ge=1, le=1e9)
-    """The whole machine, with its share of network and storage."""
-    years: float = Field(ge=0.1, le=20)
-    """Kept: five weeks at the least, or rent."""
-    residual_share: float = Field(default=0.0, ge=0, lt=1)
-    """Of the price, still worth at the end; nothing unless told."""
-    cost_of_capital: float = Field(default=0.0, ge=0, lt=1)
-    """A year; money is free unless told."""
+    purchase_usd: float = Field(ge=1, le=1e9)  # the whole machine, with its share of network and storage
+    years: float = Field(ge=0.1, le=20)  # kept: five weeks at the least, or rent
+    residual_share: float = Field(default=0.0, ge=0, lt=1)  # of the price, still worth at the end; nothing unless told
+    cost_of_capital: float = Field(default=0.0, ge=0, lt=1)  # a year; money is free unless told
     usd_per_kwh: NonNegativeFloat = Field(le=10)
-    pue: float = Field(default=MEAN_PUE, ge=1, le=5)
-    """Power of the whole site over that of the machines."""
-    gpu_load: float = Field(default=1.0, ge=0, le=1)
-    """Share of the datasheet's watts that a GPU draws in the mean: its limit unless measured."""
-    host_watts: NonNegativeFloat = Field(le=100_000)
-    """What the machine draws beside its GPUs: processors, memory, network, fans."""
-    hosting_usd_per_month: NonNegativeFloat = Field(default=0.0, le=1e7)
-    """Space, or what a colocation asks beside power."""
-    maintenance_share: float = Field(default=0.0, ge=0, lt=1)
-    """Of the price, a year: spare parts, support contracts."""
-    staff_usd_per_year: NonNegativeFloat = Field(default=0.0, le=1e8)
-    """People who run this machine: their share of a year."""
+    pue: float = Field(default=MEAN_PUE, ge=1, le=5)  # power of the whole site over that of the machines
+    gpu_load: float = Field(default=1.0, ge=0, le=1)  # share of the datasheet's watts that a GPU draws in the mean
+    host_watts: NonNegativeFloat = Field(le=100_000)  # beside the GPUs: processors, memory, network, fans
+    hosting_usd_per_month: NonNegativeFloat = Field(default=0.0, le=1e7)  # space, or colocation beside power
+    maintenance_share: float = Field(default=0.0, ge=0, lt=1)  # of the price, a year: spare parts, support contracts
+    staff_usd_per_year: NonNegativeFloat = Field(default=0.0, le=1e8)  # people who run this machine
 
 
 def annuity(cost_of_capital: float, years: float) -> float:
@@ -64,10 +52,8 @@ def annuity(cost_of_capital: float, years: float) -> float:
 def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
     """One hour of the machine, line by line."""
     if gpu.watts is None:
-        raise BadInput(
-            f"the catalogue does not know what {gpu.key} draws",
-            fix=f"Add it to your catalogue file: [gpus.{gpu.key}] watts = 700",
-        )
+        fix = f"Add it to your catalogue file: [gpus.{gpu.key}] watts = 700"
+        raise BadInput(f"the catalogue does not know what {gpu.key} draws", fix=fix)
     price, years = purchase.purchase_usd, purchase.years
     residual = price * purchase.residual_share
     depreciation = (price - residual) / years / HOURS_PER_YEAR
@@ -123,13 +109,11 @@ class OwnHardware(Noun):
     usd_per_hour: PositiveFloat
     usd_per_gpu_hour: PositiveFloat
     usd_per_month: PositiveFloat
-    rented: tuple[Offer, ...]
-    """The cheapest on demand, where one is known."""
+    rented: tuple[Offer, ...]  # the cheapest on demand, where one is known
     hours_share: NonNegativeFloat | None
-    """Of all hours in which a GPU would have to be needed for owning to be cheaper; above 1: never. None as well where
-    rent is no dearer than the power of one's own."""
-    standing_usd_per_hour: NonNegativeFloat
-    """Of the machine while it stands idle and switched off: its hour without power."""
+    """Of all hours in which a GPU must be needed for owning to be cheaper; above 1: never. None as well where the rent
+    is no higher than the power of one's own."""
+    standing_usd_per_hour: NonNegativeFloat  # of the machine while it is idle and switched off: its hour without power
 
 
 def own_hardware(purchase: Purchase, gpu: Gpu, rented: Offer | None = None) -> OwnHardware:

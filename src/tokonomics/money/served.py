@@ -19,10 +19,8 @@ class ServedCost(Noun):
     usd_per_replica_hour: PositiveFloat
     price_from: str
     usd: NonNegativeFloat
-    usd_per_mtok: NonNegativeFloat | None
-    """Prompt and answer tokens alike, on reservation; None where none was delivered."""
-    usd_per_mtok_output: NonNegativeFloat | None
-    """The whole bill over the answers alone."""
+    usd_per_mtok: NonNegativeFloat | None  # prompts and answers alike, on reservation; None where none was delivered
+    usd_per_mtok_output: NonNegativeFloat | None  # the whole bill over the answers alone
     usd_per_mtok_usage: NonNegativeFloat | None
     tree: CostTree
 

@@ -12,10 +12,8 @@ from tokonomics.catalog.spot import NOTICE_S, Interruptions
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, percent, plural, seconds
 
-LONG_S = 300.0
-"""Five minutes, of an answer or of a cold start: the document's limit for both."""
-LOST_SHARE = 0.01
-"""A hundredth of all answers cut off is a p99 SLO missed by spot alone."""
+LONG_S = 300.0  # of an answer or of a cold start: five minutes for both
+LOST_SHARE = 0.01  # a hundredth of all answers cut off is a p99 SLO missed by spot alone
 
 
 class Suitability(StrEnum):
@@ -38,10 +36,8 @@ class SpotVerdict(Noun):
 
     suitability: Suitability
     reasons: tuple[SpotReason, ...]
-    max_spot_share: NonNegativeFloat
-    """What to wish for in a fleet: of an hour's demand."""
-    cut_off_share: NonNegativeFloat
-    """Of all answers: begun on a machine that goes before they end."""
+    max_spot_share: NonNegativeFloat  # what to wish for in a fleet: of an hour's demand
+    cut_off_share: NonNegativeFloat  # of all answers: begun on a machine that goes before they end
 
 
 def spot_verdict(
@@ -74,19 +70,15 @@ def spot_verdict(
     if strict_p99:
         reasons.append(SpotReason(speaks_for=False, text="a strict p99 leaves no room for a replica that goes"))
     against = sum(not reason.speaks_for for reason in reasons[1:])
-    suitability = _judge(batch, replicas, cold_start_s, strict_p99, cut_off, against)
+    slow_p99 = strict_p99 and cold_start_s > LONG_S
+    if batch:
+        suitability = Suitability.all
+    elif replicas <= 1 or cut_off >= LOST_SHARE or slow_p99 or against >= 3:
+        suitability = Suitability.none
+    else:
+        suitability = Suitability.overflow
     share = {Suitability.all: 1.0, Suitability.overflow: 0.5, Suitability.none: 0.0}[suitability]
     return SpotVerdict(suitability=suitability, reasons=tuple(reasons), max_spot_share=share, cut_off_share=cut_off)
-
-
-def _judge(
-    batch: bool, replicas: int, cold_start_s: float, strict_p99: bool, cut_off: float, against: int
-) -> Suitability:
-    if batch:
-        return Suitability.all
-    if replicas <= 1 or cut_off >= LOST_SHARE or (strict_p99 and cold_start_s > LONG_S) or against >= 3:
-        return Suitability.none
-    return Suitability.overflow
 
 
 def _either(good: bool, what: str, limit: str) -> SpotReason:

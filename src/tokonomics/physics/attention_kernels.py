@@ -23,21 +23,19 @@ The timings have no prefill after cached tokens: the effect of ``past`` is what 
 
 import json
 import math
-from collections.abc import Iterable
 from functools import cache, reduce
 from importlib.resources import files
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.precision import Precision, kv_bytes_per_element
-from tokonomics.physics.borrowing import Basis, basis, carried_over, donors
-from tokonomics.physics.smooth_maximum import raised, root
+from tokonomics.physics.curves import Array, Basis, basis, carried_over, donors, raised, root
 
-Array = NDArray[np.float64]
 Op = Literal["decode", "prefill", "mla_decode", "mla_prefill"]
+Curves = list[tuple[Any, float]]
 Mode = Literal["grouped", "plain", "window"]
 """Engines run other kernels for grouped heads (queries packed, KV split), one query head per KV head, and windows."""
 
@@ -49,84 +47,40 @@ GEMM_SHARE = 0.7
 class DecodeCurve(NamedTuple):
     """A kernel that attends with one new token per sequence."""
 
-    launch_s: float
-    """Start and end of the kernels, with nothing to read."""
-    split_s: float
-    """Added for each doubling of the context beyond ``split_tokens``: more splits to schedule and combine."""
-    split_tokens: float
-    """Context from which splitting begins to cost."""
-    wave_s: float
-    """The first wave of blocks, which a larger batch fills up before it takes longer."""
-    block_bytes: float
-    """What one (sequence, KV head) costs however short its context, in bytes the memory could have moved."""
-    memory: float
-    """Share of the datasheet's bandwidth that a large batch reads KV at."""
-    compute: float
-    """Share of peak FLOP/s."""
-    sharpness: float
-    """p of the smooth maximum: 1 adds the terms, 2 or 4 comes near the longest."""
-    group: float
-    """Query heads per KV head that double ``block_bytes``: more rows to load, scale and write."""
-    rows: float
-    """Query rows a matrix tile has: a smaller group computes as much."""
-    stream: float
-    """Bytes per second that one (sequence, KV head) can draw, over all its splits; limits small batches."""
+    launch_s: float  # start and end of the kernels, with nothing to read
+    split_s: float  # for each doubling of the context beyond ``split_tokens``: more splits to schedule and combine
+    split_tokens: float  # context from which splitting begins to cost
+    wave_s: float  # the first wave of blocks, which a larger batch fills up before it takes longer
+    block_bytes: float  # of one (sequence, KV head) however short its context, as bytes the memory could have moved
+    memory: float  # share of the datasheet's bandwidth that a large batch reads KV at
+    compute: float  # share of peak FLOP/s
+    sharpness: float  # p of the smooth maximum: 1 adds the terms, 2 or 4 comes near the longest
+    group: float  # query heads per KV head that double ``block_bytes``: more rows to load, scale and write
+    rows: float  # query rows a matrix tile has: a smaller group computes as much
+    stream: float  # bytes per second that one (sequence, KV head) can draw, over all its splits; limits small batches
 
 
 class PrefillCurve(NamedTuple):
     """A kernel that attends with a chunk of new tokens."""
 
-    launch_s: float
-    """Start and end of the kernel."""
-    compute: float
-    """Share of peak FLOP/s on a long prompt."""
-    pad_tokens: float
-    """Keys' worth of work that a row costs beyond those it sees: masked tile halves, loading, scaling, writing."""
-    rows: float
-    """Rows that a block has: a shorter chunk costs as much."""
-    packing: float
-    """Near 1: a block's rows are tokens × query heads of one KV head; near 0: tokens of one query head."""
-    chain_s: float
-    """Per key that one block must walk in order; limits short chunks with a long past."""
-    memory: float
-    """Share of the datasheet's bandwidth."""
-    touches: float
-    """Times that new keys and values are moved on top of one read: cast, written to the cache, loaded by each tile."""
-    sharpness: float
-    """p of the smooth maximum: 1, 2 or 4."""
+    launch_s: float  # start and end of the kernel
+    compute: float  # share of peak FLOP/s on a long prompt
+    pad_tokens: float  # keys' worth of work beyond those a row sees: masked tile halves, loading, scaling, writing
+    rows: float  # rows that a block has: a shorter chunk costs as much
+    packing: float  # near 1: a block's rows are tokens × query heads of one KV head; near 0: tokens of one query head
+    chain_s: float  # per key that one block must walk in order; limits short chunks with a long past
+    memory: float  # share of the datasheet's bandwidth
+    touches: float  # times that new keys and values move beyond one read: cast, written to the cache, loaded by tiles
+    sharpness: float  # p of the smooth maximum: 1, 2 or 4
 
 
 class Work(NamedTuple):
     """The shape of one layer's attention on one GPU; arrays only while fitting."""
 
     kv_heads: float | Array
-    group: float | Array
-    """Query heads per KV head."""
-    token_bytes: float | Array
-    """Of one cached token in one KV head."""
-    row_flops: float | Array
-    """Of one query head and one key it sees."""
-
-
-class AttentionOrigin(NamedTuple):
-    """Which timings a curve comes from."""
-
-    basis: Basis
-    gpu: str
-    backends: tuple[str, ...]
-    kv: str
-    """Cache format that was timed: an 8-bit cache without timings is a 16-bit one of half the bytes."""
-
-
-class _Table(NamedTuple):
-    """Curves of one backend and cache format, by mode and head width, and the precision they multiply in."""
-
-    math: Precision
-    curves: dict[Mode, dict[int, Any]]
-
-
-Backends = dict[str, dict[str, _Table]]
-"""By backend and cache format."""
+    group: float | Array  # query heads per KV head
+    token_bytes: float | Array  # of one cached token in one KV head
+    row_flops: float | Array  # of one query head and one key it sees
 
 
 def decode_attention_s(
@@ -149,13 +103,8 @@ def decode_attention_s(
     mode: Mode = "window" if window else "grouped" if heads > kv_heads else "plain"
     seen = np.minimum(_array(context), window) if window else _array(context)
     work = Work(kv_heads, heads / kv_heads, 2.0 * head_dim * kv_bytes_per_element(kv), 4.0 * head_dim)
-    if own is not None:
-        peak = gpu.peak_flops(Precision.bf16)
-        return decode_time(own, gpu.bandwidth_bytes_per_s, peak, _array(batch), seen, work)
-    return _fastest(
-        decode_time(curve, gpu.bandwidth_bytes_per_s, peak, _array(batch), seen, work)
-        for curve, peak in _curves(gpu, "decode", kv, backend, head_dim, mode)
-    )
+    curves = _curves(gpu, "decode", kv, backend, head_dim, mode, own)
+    return _fastest_decode(gpu, curves, batch, seen, work)
 
 
 def prefill_attention_s(
@@ -176,16 +125,9 @@ def prefill_attention_s(
 
     Several ``sequences`` of the same lengths run in one kernel, as engines pack them. By one's ``own`` curve, if given.
     """
-    many = _array(sequences)
-    mode: Mode = "window" if window else "grouped"
     work = Work(kv_heads, heads / kv_heads, 2.0 * head_dim * kv_bytes_per_element(kv), 4.0 * head_dim)
-    if own is not None:
-        peak, bandwidth = gpu.peak_flops(Precision.bf16), gpu.bandwidth_bytes_per_s
-        return prefill_time(own, bandwidth, peak, _array(tokens), _array(past), work, window, many)
-    return _fastest(
-        prefill_time(curve, gpu.bandwidth_bytes_per_s, peak, _array(tokens), _array(past), work, window, many)
-        for curve, peak in _curves(gpu, "prefill", kv, backend, head_dim, mode)
-    )
+    curves = _curves(gpu, "prefill", kv, backend, head_dim, "window" if window else "grouped", own)
+    return _fastest_prefill(gpu, curves, tokens, past, work, window, sequences)
 
 
 def mla_decode_s(
@@ -201,10 +143,8 @@ def mla_decode_s(
 ) -> Array:
     """Seconds of one layer's latent attention over the compressed cache, projections (absorbed ones too) left out."""
     work = Work(1.0, heads, (kv_rank + rope_dim) * kv_bytes_per_element(kv), 2.0 * (2 * kv_rank + rope_dim))
-    return _fastest(
-        decode_time(curve, gpu.bandwidth_bytes_per_s, peak, _array(batch), _array(context), work)
-        for curve, peak in _curves(gpu, "mla_decode", kv, backend, kv_rank, "grouped")
-    )
+    curves = _curves(gpu, "mla_decode", kv, backend, kv_rank, "grouped")
+    return _fastest_decode(gpu, curves, batch, context, work)
 
 
 def mla_prefill_s(
@@ -225,22 +165,17 @@ def mla_prefill_s(
 
     Keys and values of the ``past`` tokens are unpacked again from the cache for every chunk, and that is counted.
     """
-    many = _array(sequences)
-    wide = 2.0 * (nope_dim + rope_dim + value_dim)
-    work, before = Work(heads, 1.0, wide, wide), _array(past)
+    width = 2.0 * (nope_dim + rope_dim + value_dim)
     unpack = 2.0 * kv_rank * heads * (nope_dim + value_dim) / (gpu.peak_flops(Precision.bf16) * GEMM_SHARE)
-    core = _fastest(
-        prefill_time(curve, gpu.bandwidth_bytes_per_s, peak, _array(tokens), before, work, None, many)
-        for curve, peak in _curves(gpu, "mla_prefill", kv, backend, kv_rank, "grouped")
-    )
-    return core + many * unpack * before
+    curves = _curves(gpu, "mla_prefill", kv, backend, kv_rank, "grouped")
+    core = _fastest_prefill(gpu, curves, tokens, past, Work(heads, 1.0, width, width), None, sequences)
+    return core + _array(sequences) * unpack * _array(past)
 
 
-def curve_origin(gpu: Gpu, op: Op, kv: Precision, backend: str = "vllm") -> AttentionOrigin:
-    """Where the curves come from that an operation uses on a GPU."""
+def curve_origin(gpu: Gpu, op: Op, backend: str = "vllm") -> tuple[Basis, str]:
+    """How far the curves that an operation uses speak for a GPU, and the GPU on which they were timed."""
     source = _source(gpu, op, backend)
-    backends = _backends(op, source, backend)
-    return AttentionOrigin(basis(gpu, source), source, backends, _format(_tables()[op][source], backends[0], kv))
+    return basis(gpu, source), source
 
 
 def decode_time(curve: DecodeCurve, bandwidth: float, peak: float, batch: Array, seen: Array, work: Work) -> Array:
@@ -293,15 +228,28 @@ def _array(values: ArrayLike) -> Array:
     return np.asarray(values, dtype=np.float64)
 
 
-def _fastest(times: Iterable[Array]) -> Array:
+def _fastest_decode(gpu: Gpu, curves: Curves, batch: ArrayLike, seen: ArrayLike, work: Work) -> Array:
+    sizes, bandwidth = (_array(batch), _array(seen)), gpu.bandwidth_bytes_per_s
+    return np.asarray(reduce(np.minimum, (decode_time(curve, bandwidth, peak, *sizes, work) for curve, peak in curves)))
+
+
+def _fastest_prefill(
+    gpu: Gpu, curves: Curves, tokens: ArrayLike, past: ArrayLike, work: Work, window: int | None, sequences: ArrayLike
+) -> Array:
+    new, before, many = _array(tokens), _array(past), _array(sequences)
+    times = (
+        prefill_time(curve, gpu.bandwidth_bytes_per_s, peak, new, before, work, window, many) for curve, peak in curves
+    )
     return np.asarray(reduce(np.minimum, times))
 
 
-def _curves(gpu: Gpu, op: Op, kv: Precision, backend: str, width: int, mode: Mode) -> list[tuple[Any, float]]:
+def _curves(gpu: Gpu, op: Op, kv: Precision, backend: str, width: int, mode: Mode, own: Any = None) -> Curves:
     """Curves to use on a GPU, and its peak FLOP/s in their precision; more than one: the fastest counts."""
+    if own is not None:
+        return [(own, gpu.peak_flops(Precision.bf16))]
     source = _source(gpu, op, backend)
-    found = [_pick(op, source, each, kv, width, mode) for each in _backends(op, source, backend)]
-    return [(carried_over(curve, source, gpu), gpu.peak_flops(math)) for curve, math in found]
+    picked = [_pick(op, source, table, kv, width, mode) for table in _backends(op, source, backend)]
+    return [(carried_over(curve, source, gpu), gpu.peak_flops(math)) for curve, math in picked]
 
 
 def _source(gpu: Gpu, op: Op, backend: str) -> str:
@@ -327,35 +275,23 @@ def _backends(op: Op, source: str, backend: str) -> tuple[str, ...]:
     return tuple(timed)
 
 
-def _format(tables: Backends, backend: str, kv: Precision) -> str:
-    wanted = "fp8" if kv.is_below(Precision.bf16) else "bf16"
-    return wanted if wanted in tables[backend] else "bf16"
-
-
 @cache
 def _pick(op: Op, source: str, backend: str, kv: Precision, width: int, mode: Mode) -> tuple[Any, Precision]:
-    """The curve of the mode, or the most like it, at the head width nearest to the one asked for."""
-    tables = _tables()[op][source]
-    table = tables[backend][_format(tables, backend, kv)]
-    modes: tuple[Mode, ...] = (mode, "grouped", "plain")
-    curves = next(table.curves[each] for each in modes if each in table.curves)
-    return curves[min(curves, key=lambda each: abs(math.log(each / width)))], table.math
+    """The curve of the mode, or the most like it, at the head width nearest to the one asked for.
+
+    An 8-bit cache without timings is a 16-bit one of half the bytes.
+    """
+    formats = _tables()[op][source][backend]
+    row = formats["fp8" if kv.is_below(Precision.bf16) and "fp8" in formats else "bf16"]
+    curves = next(row[known] for known in (mode, "grouped", "plain") if known in row)
+    nearest = min(curves, key=lambda known: abs(math.log(int(known) / width)))
+    law = DecodeCurve if op in ("decode", "mla_decode") else PrefillCurve
+    return law(*curves[nearest]), Precision(row["math"])
 
 
 @cache
-def _tables() -> dict[Op, dict[str, Backends]]:
-    """By operation and GPU."""
+def _tables() -> dict[Op, dict[str, dict[str, Any]]]:
+    """Curves by operation, GPU, backend, cache format, mode and head width; ``math``: their precision."""
     text = files("tokonomics.physics").joinpath("data/attention_kernels.json").read_text(encoding="utf-8")
-    return {
-        op: {
-            gpu: {backend: {kv: _table(op, row) for kv, row in rows.items()} for backend, rows in backends.items()}
-            for gpu, backends in gpus.items()
-        }
-        for op, gpus in json.loads(text)["curves"].items()
-    }
-
-
-def _table(op: Op, row: dict[str, Any]) -> _Table:
-    law = DecodeCurve if op in ("decode", "mla_decode") else PrefillCurve
-    curves = {mode: {int(width): law(*curve) for width, curve in row[mode].items()} for mode in row if mode != "math"}
-    return _Table(Precision(row["math"]), cast(dict[Mode, dict[int, Any]], curves))
+    tables: dict[Op, dict[str, dict[str, Any]]] = json.loads(text)["curves"]
+    return tables

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -40,6 +39,7 @@ from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.files import write_text
 from tokonomics.physics import attention_kernels, matrix_kernels
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve
+from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve
 from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Overhead
@@ -48,8 +48,7 @@ from tokonomics.types import Noun
 SCHEMA_VERSION: Final = 1
 VARIABLE = "TOKONOMICS_PROFILE"
 LARGEST_FILE = 50_000_000
-BARE = "bare"
-"""The engine of steps without one."""
+BARE = "bare"  # the engine of steps without one
 FEW, MANY = 256.0, 2048.0
 """Tokens of a step up to which the decode factor holds, and from which the prompt factor does; between, a mixture."""
 
@@ -67,34 +66,25 @@ class Range(Noun):
 class Fitted(Noun):
     """A curve, with what it was fitted on and how well it predicts what it was not."""
 
-    curve: tuple[float, ...]
-    """The fields of its law, in order."""
+    curve: tuple[float, ...]  # the fields of its law, in order
     seen: dict[str, Range]
     rows: PositiveInt
     held_out: NonNegativeInt
-    median_error: NonNegativeFloat | None = None
-    """Median size of log(predicted ÷ timed) over the rows held out from a first fit."""
+    median_error: NonNegativeFloat | None = None  # of log(predicted ÷ timed) over the rows held out from a first fit
     p90_error: NonNegativeFloat | None = None
 
 
 class Kernels(Noun):
     """Curves of one GPU."""
 
-    gpu: str
-    """Its key in the catalogue."""
-    memory: float = Field(gt=0, le=1)
-    """Share of the datasheet's bandwidth that a large copy reaches."""
-    gemm: Fitted | None = None
-    """Dense layers in bf16: PyTorch calls the same cuBLAS as the engines do."""
-    decode: dict[str, Fitted] = Field(default_factory=dict)
-    """PyTorch's attention, by "mode/head width": of bare steps. Engines run other kernels."""
-    prefill: dict[str, Fitted] = Field(default_factory=dict)
-    all_reduce: dict[int, Fitted] = Field(default_factory=dict)
-    """NCCL's, by number of GPUs: used where ours were not timed on this GPU."""
-    layer_s: NonNegativeFloat | None = None
-    """What lies between the kernels of a layer."""
-    spreads: dict[str, "ErrorSpread"] = Field(default_factory=dict)
-    """Of whole steps against the sum of these curves, by kind."""
+    gpu: str  # its key in the catalogue
+    memory: float = Field(gt=0, le=1)  # share of the datasheet's bandwidth that a large copy reaches
+    gemm: Fitted | None = None  # dense layers in bf16: PyTorch calls the same cuBLAS as the engines do
+    decode: dict[str, Fitted] = Field({})  # PyTorch's attention, by "mode/head width": of bare steps only
+    prefill: dict[str, Fitted] = Field({})
+    all_reduce: dict[int, Fitted] = Field({})  # NCCL's, by number of GPUs: used where ours were not timed on this GPU
+    layer_s: NonNegativeFloat | None = None  # what lies between the kernels of a layer
+    spreads: dict[str, "ErrorSpread"] = Field({})  # of whole steps against the sum of these curves, by kind
 
     @model_validator(mode="after")
     def _curves_are_of_their_laws(self) -> Self:
@@ -120,12 +110,12 @@ class Kernels(Noun):
 
     def decode_curve(self, heads: float, kv_heads: float, head_dim: int, window: int | None) -> DecodeCurve | None:
         """PyTorch's decode attention at the head width nearest to the one asked for; windows were not timed."""
-        found = None if window else _nearest(self.decode, "grouped" if heads > kv_heads else "plain", head_dim)
-        return DecodeCurve(*found.curve) if found else None
+        fit = None if window else _nearest(self.decode, "grouped" if heads > kv_heads else "plain", head_dim)
+        return DecodeCurve(*fit.curve) if fit else None
 
     def prefill_curve(self, head_dim: int, window: int | None) -> PrefillCurve | None:
-        found = None if window else _nearest(self.prefill, "grouped", head_dim)
-        return PrefillCurve(*found.curve) if found else None
+        fit = None if window else _nearest(self.prefill, "grouped", head_dim)
+        return PrefillCurve(*fit.curve) if fit else None
 
     def link_curve(self, gpu: Gpu, gpus: int) -> LinkCurve | None:
         """NCCL's all-reduce, where that of engines was not timed on this GPU."""
@@ -145,8 +135,7 @@ class HeldOut(Noun):
 
     figure: str
     n: PositiveInt
-    before: NonNegativeFloat
-    """Median size of log(predicted ÷ measured) without the profile."""
+    before: NonNegativeFloat  # median size of log(predicted ÷ measured) without the profile
     after: NonNegativeFloat
     bias_before: float
     bias_after: float
@@ -162,28 +151,21 @@ class Correction(Noun):
 
     gpu: str
     engine: str
-    model: str | None = None
-    """Only this model, at this precision and split; None: all."""
+    model: str | None = None  # only this model, at this precision and split; None: all
     weights: Precision | None = None
     tp: PositiveInt | None = None
-    learned_at: str | None = None
-    """Precision and split that were measured, in words."""
-    decode: PositiveFloat = 1.0
-    """Times what the GPU takes for steps of few tokens."""
-    prefill: PositiveFloat = 1.0
-    """Times what it takes for prompts."""
-    step_s: NonNegativeFloat | None = None
-    """What the host adds to a step, in place of the engine's own figures; None: those."""
+    learned_at: str | None = None  # precision and split that were measured, in words
+    decode: PositiveFloat = 1.0  # times what the GPU takes for steps of few tokens
+    prefill: PositiveFloat = 1.0  # times what it takes for prompts
+    step_s: NonNegativeFloat | None = None  # what the host adds to a step; None: the engine's own figures
     sequence_s: NonNegativeFloat | None = None
-    launch: PositiveFloat = 1.0
-    """Times what the host takes to launch a layer of a step with prompts."""
-    request: PositiveFloat = 1.0
-    """Times what a request takes outside any step."""
-    seen: dict[str, Range] = Field(default_factory=dict)
+    launch: PositiveFloat = 1.0  # times what the host takes to launch a layer of a step with prompts
+    request: PositiveFloat = 1.0  # times what a request takes outside any step
+    seen: dict[str, Range] = Field({})
     loads: PositiveInt
     rows: PositiveInt
     held_out: tuple[HeldOut, ...] = ()
-    spreads: dict[str, ErrorSpread] = Field(default_factory=dict)
+    spreads: dict[str, ErrorSpread] = Field({})
     notes: tuple[str, ...] = ()
 
     def of_engine(self, engine: Overhead) -> Overhead:
@@ -212,10 +194,10 @@ class Correction(Noun):
         batch = self.seen.get("batch")
         loads = f" of {batch.low:,.0f} to {batch.high:,.0f} at once" if batch else ""
         what = "bare steps" if self.engine == BARE else self.engine
-        of = ", ".join(each for each in (self.model, self.learned_at) if each)
+        of = ", ".join(part for part in (self.model, self.learned_at) if part)
         return f"{what} on {self.gpu}{f' ({of})' if of else ''} corrected on {self.loads} loads{loads}"
 
-    def factor(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+    def factor(self, tokens: Array) -> Array:
         """Of a step's token-wise part, by its tokens: from the decode factor to that of prompts."""
         place = np.log(np.clip(tokens, FEW, MANY) / FEW) / math.log(MANY / FEW)
         return np.asarray(np.exp((1 - place) * math.log(self.decode) + place * math.log(self.prefill)))
@@ -224,7 +206,7 @@ class Correction(Noun):
 def _nearest(fits: Mapping[str, Fitted], mode: attention_kernels.Mode, head_dim: int) -> Fitted | None:
     """By "mode/head width"."""
     widths = {int(name.split("/")[1]): fit for name, fit in fits.items() if name.split("/")[0] == mode}
-    return widths[min(widths, key=lambda each: abs(math.log(each / head_dim)))] if widths else None
+    return widths[min(widths, key=lambda width: abs(math.log(width / head_dim)))] if widths else None
 
 
 class ProbedMachine(Noun):
@@ -248,16 +230,14 @@ class Profile(Noun):
     machine: ProbedMachine | None = None
     kernels: Kernels | None = None
     corrections: tuple[Correction, ...] = ()
-    check: tuple[HeldOut, ...] = ()
-    """Whole steps that the probe predicted and timed."""
-    timings: dict[str, Any] = Field(default_factory=dict)
-    """As timed, so that the curves can be fitted again."""
+    check: tuple[HeldOut, ...] = ()  # whole steps that the probe predicted and timed
+    timings: dict[str, Any] = Field({})  # as timed, so that the curves can be fitted again
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """As any noun's; the copy may predict otherwise, so that it does not keep the key."""
-        made = super().model_copy(update=update, deep=deep)
-        made.__dict__.pop("key", None)
-        return made
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("key", None)
+        return copied
 
     @cached_property
     def key(self) -> str:
@@ -277,10 +257,8 @@ class Profile(Noun):
 
     def correction_of(self, deployment: Deployment, engine: str) -> Correction | None:
         """The most special one that covers a deployment."""
-        found = [correction for correction in self.corrections if correction.covers(deployment, engine)]
-        return max(
-            found, key=lambda each: sum(part is not None for part in (each.model, each.weights, each.tp)), default=None
-        )
+        covering = [correction for correction in self.corrections if correction.covers(deployment, engine)]
+        return max(covering, key=lambda item: [item.model, item.weights, item.tp].count(None) * -1, default=None)
 
     def summary(self) -> str:
         """In one line."""
@@ -329,10 +307,8 @@ def read_profile(path: Path) -> Profile:
     try:
         stamp = path.stat()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BadInput(
-            f"cannot be read: {shorten(str(reason))}", where=where, fix="Make one: tokonomics calibrate."
-        ) from None
+        reason = shorten(str(getattr(error, "strerror", None) or error))
+        raise BadInput(f"cannot be read: {reason}", where=where, fix="Make one: tokonomics calibrate.") from None
     if stamp.st_size > LARGEST_FILE:
         raise BadInput(f"has {stamp.st_size:,} bytes, too many for a profile", where=where)
     return _parsed(path, stamp.st_mtime_ns, stamp.st_size)
@@ -343,18 +319,17 @@ def _parsed(path: Path, changed: int, size: int) -> Profile:
     """Read again only when the file has changed."""
     where = shorten(str(path), 200)
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=_no_number)
+        document = json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=_no_number)
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"is not a profile: {shorten(str(error), 120)}", where=where) from None
-    if not is_profile(found):
-        raise BadInput(
-            "is not a profile", where=where, fix="Make one with tokonomics probe or tokonomics calibrate FILE… --out."
-        )
-    if found.get("schema_version") != SCHEMA_VERSION:
-        said = shorten(str(found.get("schema_version")))
-        raise BadInput(f"has schema version {said}; this tokonomics reads {SCHEMA_VERSION}", where=where)
+    if not is_profile(document):
+        fix = "Make one with tokonomics probe or tokonomics calibrate FILE… --out."
+        raise BadInput("is not a profile", where=where, fix=fix)
+    if document.get("schema_version") != SCHEMA_VERSION:
+        version = shorten(str(document.get("schema_version")))
+        raise BadInput(f"has schema version {version}; this tokonomics reads {SCHEMA_VERSION}", where=where)
     try:
-        return Profile.model_validate(found)
+        return Profile.model_validate(document)
     except ValidationError as error:
         raise from_validation(error, where) from None
 
@@ -389,30 +364,28 @@ def outside(
     profile: Profile, gpus: Iterable[str], engines: Iterable[str], models: Iterable[str], sizes: Mapping[str, float]
 ) -> list[str]:
     """What of a question lies outside what a profile knows; by the catalogue's names."""
-    asked, served, wanted = list(gpus), list(engines), list(models)
-    said = []
-    unknown = [each for each in asked if each not in profile.gpus]
-    if unknown:
+    asked, served, notes = list(gpus), list(engines), []
+    if unknown := [gpu for gpu in asked if gpu not in profile.gpus]:
         known = ", ".join(profile.gpus) or "no GPU"
-        said.append(f"the profile is of {known}: predictions for {', '.join(unknown)} are as without it")
-    for each in wanted if profile.corrections else ():
-        here = [one for one in profile.corrections if (not asked or one.gpu in asked) and one.engine != BARE]
-        fitting = [one for one in here if one.model in (None, each) and (not served or one.engine in served)]
+        notes.append(f"the profile is of {known}: predictions for {', '.join(unknown)} are as without it")
+    here = [item for item in profile.corrections if (not asked or item.gpu in asked) and item.engine != BARE]
+    for model in models:
+        fitting = [item for item in here if item.model in (None, model) and (not served or item.engine in served)]
         if here and not fitting:
-            seen = ", ".join(dict.fromkeys(f"{one.model or 'all models'} under {one.engine}" for one in here))
-            asked_of = f"{each} under {', '.join(served)}" if served else each
-            said.append(f"the profile was calibrated on {seen}: {asked_of} is not corrected by it")
-        for one in fitting:
-            said += _beyond(one, sizes)
-    return said
+            seen = ", ".join(dict.fromkeys(f"{item.model or 'all models'} under {item.engine}" for item in here))
+            asked_of = f"{model} under {', '.join(served)}" if served else model
+            notes.append(f"the profile was calibrated on {seen}: {asked_of} is not corrected by it")
+        for correction in fitting:
+            notes += _beyond(correction, sizes)
+    return notes
 
 
 def _beyond(correction: Correction, sizes: Mapping[str, float]) -> list[str]:
-    said = []
+    notes = []
     for name, value in sizes.items():
         known = correction.seen.get(name)
         if known is None or known.holds(value):
             continue
         side = f"beyond the {known.high:,.4g}" if value > known.high else f"below the {known.low:,.4g}"
-        said.append(f"extrapolates: {name.replace('_', ' ')} {value:,.4g} is {side} it was calibrated on")
-    return said
+        notes.append(f"extrapolates: {name.replace('_', ' ')} {value:,.4g} is {side} it was calibrated on")
+    return notes

@@ -10,8 +10,7 @@ from tokonomics.errors import BadInput, option
 from tokonomics.physics.speculation import Speculation
 from tokonomics.types import Noun
 
-_LARGEST_RANK = 512
-"""vLLM's --max-lora-rank accepts up to 512."""
+_LARGEST_RANK = 512  # vLLM's --max-lora-rank accepts up to 512
 
 
 class Deployment(Noun):
@@ -24,11 +23,9 @@ class Deployment(Noun):
     kv: Precision
     tp: PositiveInt = 1
     pp: PositiveInt = 1
-    ep: PositiveInt = 1
-    """Groups of GPUs among which the experts are shared out whole; within a group each is split."""
+    ep: PositiveInt = 1  # groups of GPUs among which the experts are shared out whole; within a group each is split
     lora_rank: NonNegativeInt = 0
-    lora_adapters: NonNegativeInt = 0
-    """Adapters loaded beside the base model, each a pair of thin matrices at every dense product of every layer."""
+    lora_adapters: NonNegativeInt = 0  # loaded beside the base model: two thin matrices at each dense product
     speculation: Speculation | None = None
 
     @property
@@ -50,10 +47,9 @@ class Deployment(Noun):
         return self.engine.defaults_on(self.gpu)
 
     def __str__(self) -> str:
-        split = f" TP={self.tp}" if self.tp > 1 else ""
-        stages = f" PP={self.pp}" if self.pp > 1 else ""
-        groups = f" EP={self.ep}" if self.ep > 1 else ""
-        return f"{self.model.name} {self.weights} on {self.gpus}×{self.gpu.key}{split}{stages}{groups}"
+        splits = (("TP", self.tp), ("PP", self.pp), ("EP", self.ep))
+        split = "".join(f" {name}={ranks}" for name, ranks in splits if ranks > 1)
+        return f"{self.model.name} {self.weights} on {self.gpus}×{self.gpu.key}{split}"
 
 
 def deploy(
@@ -74,17 +70,12 @@ def deploy(
     if tp < 1:
         raise BadInput(f"must be at least 1, got {tp}", field="tp", fix=f"Valid: {', '.join(map(str, valid))}.")
     if tp not in valid:
-        raise BadInput(
-            f"tensor parallelism of {tp} cannot split {model.name}: {_what_does_not_divide(model, tp)}",
-            field="tp",
-            fix=f"Valid degrees: {', '.join(map(str, valid))}.",
-        )
+        what = f"tensor parallelism of {tp} cannot split {model.name}: {_what_does_not_divide(model, tp)}"
+        raise BadInput(what, field="tp", fix=f"Valid degrees: {', '.join(map(str, valid))}.")
     if tp > gpu.gpus_per_node:
-        raise BadInput(
-            f"tensor parallelism of {tp} spans nodes: a node of {gpu.key} has {gpu.gpus_per_node} GPUs",
-            field="tp",
-            fix=f"Use {option('tp', gpu.gpus_per_node)} at most, and {option('pp')} for more GPUs.",
-        )
+        what = f"tensor parallelism of {tp} spans nodes: a node of {gpu.key} has {gpu.gpus_per_node} GPUs"
+        fix = f"Use {option('tp', gpu.gpus_per_node)} at most, and {option('pp')} for more GPUs."
+        raise BadInput(what, field="tp", fix=fix)
     if not 1 <= pp <= model.layers:
         raise BadInput(f"pipeline parallelism of {pp} needs 1 to {model.layers} stages (layers)", field="pp")
     if ep < 1 or tp % ep:
@@ -92,10 +83,8 @@ def deploy(
     if ep > 1 and not model.is_moe:
         raise BadInput(f"{model.name} has no experts to share out", field="ep", fix=f"Leave {option('ep')} out.")
     if (lora_rank > 0) != (lora_adapters > 0) or not 0 <= lora_rank <= _LARGEST_RANK or not 0 <= lora_adapters <= 10**6:
-        raise BadInput(
-            f"needs both a rank (1 to {_LARGEST_RANK}) and a number of adapters, got {lora_rank} and {lora_adapters}",
-            field="lora_rank, lora_adapters",
-        )
+        what = f"needs both a rank (1 to {_LARGEST_RANK}) and a number of adapters, got {lora_rank} and {lora_adapters}"
+        raise BadInput(what, field="lora_rank, lora_adapters")
     if kv not in KV_PRECISIONS:
         raise BadInput(f"no engine keeps its KV cache in {kv}", field="kv", fix=f"Valid: {', '.join(KV_PRECISIONS)}.")
     weights = weights or model.served
@@ -103,18 +92,8 @@ def deploy(
     if reason:
         others = [other.key for other in all_engines() if why_not_run(other, gpu, weights, kv) is None]
         raise BadInput(reason, fix=f"These engines do: {', '.join(others)}." if others else None)
-    return Deployment(
-        model=model,
-        gpu=gpu,
-        engine=engine,
-        tp=tp,
-        pp=pp,
-        ep=ep,
-        weights=weights,
-        kv=kv,
-        lora_rank=lora_rank,
-        lora_adapters=lora_adapters,
-    )
+    plain = Deployment(model=model, gpu=gpu, engine=engine, tp=tp, pp=pp, ep=ep, weights=weights, kv=kv)
+    return plain.model_copy(update={"lora_rank": lora_rank, "lora_adapters": lora_adapters})
 
 
 def why_not_run(engine: Engine, gpu: Gpu, weights: Precision, kv: Precision) -> str | None:

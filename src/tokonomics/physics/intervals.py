@@ -11,19 +11,20 @@ import math
 import tomllib
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import PositiveFloat
 
+from tokonomics.catalog.models import LatentAttention
+from tokonomics.physics.attention_kernels import curve_origin as attention_origin
 from tokonomics.physics.calibration import BARE, active, using
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.origins import speed_badge
+from tokonomics.physics.matrix_kernels import curve_origin as matrix_origin
 from tokonomics.types import Badge, Noun
 
 Kind = Literal["step", "prefill", "tpot", "ttft", "throughput"]
 
-_80_PERCENT = 1.2816
-"""Standard deviations that hold 80 % of a normal distribution to either side of its middle."""
+_80_PERCENT = 1.2816  # standard deviations that hold 80 % of a normal distribution to either side of its middle
 
 
 class Interval(Noun):
@@ -34,26 +35,11 @@ class Interval(Noun):
     high: PositiveFloat
 
 
-class _Percentiles(Noun):
-    """Tenth and ninetieth percentile of log(measured ÷ predicted)."""
-
-    low: float
-    high: float
-    n: int
-
-
-class _Learned(Noun):
-    source: str
-    classes: dict[str, _Percentiles]
-    scaled: NonNegativeFloat
-    """Standard deviation of the logarithm that a relative's curves add."""
-    assumed: NonNegativeFloat
-
-
 @cache
-def _learned() -> _Learned:
+def _learned() -> dict[str, Any]:
+    """By class, the tenth and ninetieth percentile of log(measured ÷ predicted); what another GPU's curves add."""
     text = files("tokonomics.physics").joinpath("data/intervals.toml").read_text(encoding="utf-8")
-    return _Learned.model_validate(tomllib.loads(text))
+    return tomllib.loads(text)
 
 
 def error_class(kind: Kind, deployment: Deployment) -> str:
@@ -67,15 +53,34 @@ def interval(mid: float, kind: Kind, deployment: Deployment) -> Interval:
     """The 80 % interval around a prediction; under a profile, that of the points it was checked on."""
     checked = _deviation(kind, deployment)
     if checked is not None:
-        return Interval(low=mid * math.exp(-_80_PERCENT * checked), mid=mid, high=mid * math.exp(_80_PERCENT * checked))
-    learned = _learned()
-    spread = learned.classes[error_class(kind, deployment)]
-    more = {Badge.measured: 0.0, Badge.modelled: learned.scaled, Badge.assumed: learned.assumed}[
-        speed_badge(deployment)
-    ]
-    below = math.hypot(min(spread.low, 0.0), _80_PERCENT * more)
-    above = math.hypot(max(spread.high, 0.0), _80_PERCENT * more)
+        below = above = _80_PERCENT * checked
+    else:
+        learned, badge = _learned(), speed_badge(deployment)
+        spread = learned["classes"][error_class(kind, deployment)]
+        more = {Badge.modelled: learned["scaled"], Badge.assumed: learned["assumed"]}.get(badge, 0.0)
+        below = math.hypot(min(spread["low"], 0.0), _80_PERCENT * more)
+        above = math.hypot(max(spread["high"], 0.0), _80_PERCENT * more)
     return Interval(low=mid * math.exp(-below), mid=mid, high=mid * math.exp(above))
+
+
+def speed_badge(deployment: Deployment) -> Badge:
+    """How a deployment's speed is known: by the weakest origin of its kernels; measured on a calibrated server."""
+    profile = active()
+    if profile and profile.correction_of(deployment, deployment.engine.key):
+        return Badge.measured
+    own = profile.kernels_of(deployment.gpu) if profile else None
+    model, gpu, backend = deployment.model, deployment.gpu, deployment.engine.key
+    bases: set[str] = {
+        "measured" if own and own.gemm_curve(precision) else matrix_origin(gpu, "gemm", precision, backend).basis
+        for precision in model.precisions(deployment.weights)
+    }
+    if model.is_moe:
+        bases.add(matrix_origin(gpu, "experts", deployment.weights, backend).basis)
+    latent = any(isinstance(group.mixer, LatentAttention) for group in model.groups)
+    bases.add(attention_origin(gpu, "mla_decode" if latent else "decode", backend)[0])
+    if "assumed" in bases:
+        return Badge.assumed
+    return Badge.measured if bases == {"measured"} else Badge.modelled
 
 
 def _deviation(kind: Kind, deployment: Deployment) -> float | None:

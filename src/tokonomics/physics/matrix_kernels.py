@@ -21,18 +21,15 @@ from importlib.resources import files
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.precision import Precision
-from tokonomics.physics.borrowing import Basis, basis, carried_over, donors, timed_gpu
-from tokonomics.physics.smooth_maximum import smooth_maximum
+from tokonomics.physics.curves import Array, Basis, basis, carried_over, donors, smooth_maximum, timed_gpu
 
-Array = NDArray[np.float64]
 Op = Literal["gemm", "experts", "all_reduce"]
 
-ACTIVATION_BYTES = 2.0
-"""Activations enter and leave a layer in 16 bits whatever its weights are in."""
+ACTIVATION_BYTES = 2.0  # activations enter and leave a layer in 16 bits whatever its weights are in
 
 BACKENDS = ("vllm", "sglang")
 """Whose kernels were timed. ``pytorch`` has expert curves only: a grouped matmul, from whole steps on one H200."""
@@ -45,32 +42,21 @@ FUSED_ON = "hopper"
 _STAND_INS: dict[Precision, tuple[Precision, ...]] = {
     Precision.int8: (Precision.fp8,),
     Precision.mxfp4: (Precision.nvfp4,),
-}
-"""Precisions whose kernels are alike, where the hardware multiplies both formats; bf16's stand in for the rest."""
+}  # precisions whose kernels are alike, where the hardware multiplies both formats; bf16's stand in for the rest
 
 
 class GemmCurve(NamedTuple):
     """A dense layer: m rows (tokens) times a k × n weight matrix."""
 
-    launch_s: float
-    """Start and end of the shortest kernel."""
-    depth_s: float
-    """Added while one tile walks along all of k, in the limit of large k."""
-    depth_half: float
-    """k at which half of ``depth_s`` is reached; beyond it, kernels split k over idle processors."""
-    memory: float
-    """Share of the datasheet's bandwidth that a large read reaches."""
-    compute: float
-    """Share of the datasheet's FLOP/s that a large product reaches while cool."""
-    rows: float
-    """Rows that padding to tiles adds."""
-    columns: float
-    """Columns whose multiplication takes as long as padding to tiles and quantising the activations."""
-    depth: float
-    """Length of k whose multiplication takes as long as a tile's start and its write-back."""
-    sharpness: float
-    """p of the corner between memory and compute; 1: they never overlap, 8: the longer one hides the other. A power
-    of two."""
+    launch_s: float  # start and end of the shortest kernel
+    depth_s: float  # added while one tile walks along all of k, in the limit of large k
+    depth_half: float  # k at which half of ``depth_s`` is reached; beyond it, kernels split k over idle processors
+    memory: float  # share of the datasheet's bandwidth that a large read reaches
+    compute: float  # share of the datasheet's FLOP/s that a large product reaches while cool
+    rows: float  # rows that padding to tiles adds
+    columns: float  # columns whose multiplication takes as long as padding to tiles and quantising the activations
+    depth: float  # length of k whose multiplication takes as long as a tile's start and its write-back
+    sharpness: float  # p of the corner between memory and compute: a power of two; at 8 the longer hides the other
     throttle: float
     """Share of its ideal time that every multiplication takes longer when the GPU has been busy for milliseconds and
     is at its power limit; padding and waiting draw little."""
@@ -79,57 +65,38 @@ class GemmCurve(NamedTuple):
 class ExpertCurve(NamedTuple):
     """Fused routed experts: two or three matrices each, over the tokens sent to them."""
 
-    launch_s: float
-    """Routing, sorting and the launches of the fused kernels."""
-    visit_s: float
-    """Added for every expert visited: its tiles start and end."""
-    depth_s: float
-    """Added per element of the hidden and the intermediate width: tiles walk along one, then along the other."""
-    memory: float
-    """Share of the datasheet's bandwidth at which experts are read."""
-    compute: float
-    """Share of the datasheet's FLOP/s that many tokens per expert reach."""
-    rows: float
-    """Rows that padding to tiles adds to every expert visited."""
-    columns: float
-    """Intermediate columns whose multiplication takes as long as a tile's start and its write-back."""
+    launch_s: float  # routing, sorting and the launches of the fused kernels
+    visit_s: float  # added for every expert visited: its tiles start and end
+    depth_s: float  # per element of the hidden and the intermediate width: tiles walk along one, then the other
+    memory: float  # share of the datasheet's bandwidth at which experts are read
+    compute: float  # share of the datasheet's FLOP/s that many tokens per expert reach
+    rows: float  # rows that padding to tiles adds to every expert visited
+    columns: float  # intermediate columns whose multiplication takes as long as a tile's start and its write-back
     traffic: float
     """Times that activations cross the memory between the matrices (gather, activation, weighted sum), relative to
     once in and out of every matrix; engines run these over the pairs of all ranks."""
-    sharpness: float
-    """p of the corner between memory and compute, a power of two."""
-    skew: float
-    """Spread of popularity over experts, relative to its mean: decides how much the busiest GPU has to do."""
+    sharpness: float  # p of the corner between memory and compute, a power of two
+    skew: float  # spread of popularity over experts, relative to its mean: decides how much the busiest GPU has to do
 
 
 class LinkCurve(NamedTuple):
     """An all-reduce over some number of GPUs, inside a CUDA graph."""
 
-    latency_s: float
-    """Of the smallest message."""
-    link: float
-    """Share of the link's datasheet rate at which large messages move."""
-    sharpness: float
-    """p of the corner between latency and transfer; below 1, messages of middle size take longer than the sum."""
+    latency_s: float  # of the smallest message
+    link: float  # share of the link's datasheet rate at which large messages move
+    sharpness: float  # p of the corner between latency and transfer; below 1, middle sizes take longer than the sum
 
 
 class Origin(NamedTuple):
     """Where a curve comes from: what decides how far to trust it."""
 
-    basis: Basis
-    """Another precision's curve is assumed, too."""
+    basis: Basis  # another precision's curve is assumed, too
     gpu: str
     precision: Precision
 
 
 def gemm_s(
-    gpu: Gpu,
-    weights: Precision,
-    m: ArrayLike,
-    n: float,
-    k: float,
-    backend: str = "vllm",
-    own: GemmCurve | None = None,
+    gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: float, backend: str = "vllm", own: GemmCurve | None = None
 ) -> Array:
     """Seconds to multiply m rows with a k × n matrix of weights at that precision; by one's ``own`` curve, if given."""
     rows = np.asarray(m, np.float64)

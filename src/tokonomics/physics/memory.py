@@ -24,8 +24,7 @@ SAMPLER_BYTES_PER_LOGIT = 40
 """Logits in 16 and 32 bits, probabilities, and the sort behind top-k and top-p: 35 to 41 bytes for each entry of the
 vocabulary and sequence in vLLM's logs at 256 sequences ("PyTorch activation peak memory": Llama-3-8B 1.26 GiB in PR
 10511, Qwen2.5-7B 1.42 in issue 13882, Qwen2.5-32B 1.26 in issue 15815)."""
-SAMPLED_SEQUENCES = 256
-"""The most sequences those logs cover; larger limits are taken to sample in parts of this size."""
+SAMPLED_SEQUENCES = 256  # the most sequences those logs cover; larger limits are taken to sample in parts of this size
 RUNTIME_BYTES = round(0.16 * GIB + 0.5 * GIB)
 """Outside the framework's allocator 0.16 GiB (vLLM on an 80 GB card: gateway-api-inference-extension PR 550), and CUDA
 graphs: 0.13 to 0.9 GiB in the logs of dense models, 0.5 taken (vLLM issue 52872)."""
@@ -40,25 +39,17 @@ class Fit(Noun):
 
     deployment: Deployment
     context: PositiveInt
-    memory_bytes: PositiveInt
-    """Of one GPU."""
-    usable_bytes: PositiveInt
-    """What the driver leaves to processes."""
-    weight_bytes: PositiveInt
-    """The whole model."""
+    memory_bytes: PositiveInt  # of one GPU
+    usable_bytes: PositiveInt  # what the driver leaves to processes
+    weight_bytes: PositiveInt  # the whole model
     weight_bytes_per_gpu: PositiveInt
     workspace_bytes: PositiveInt
     kv_budget_bytes: NonNegativeInt
-    shortfall_bytes: NonNegativeInt
-    """By how much weights and workspace exceed what the engine may use; 0 when they do not."""
-    kv_bytes_per_token: NonNegativeInt
-    """The whole model, inside every window."""
-    kv_bytes_per_sequence: NonNegativeInt
-    """On one GPU, at this context, in whole blocks."""
-    max_sequences: NonNegativeInt
-    """Sequences of this context at once; 0 when none fits."""
-    min_gpus: PositiveInt | None
-    """The smallest number of such GPUs on which one sequence fits; None when no split does."""
+    shortfall_bytes: NonNegativeInt  # by how much weights and workspace exceed what the engine may use
+    kv_bytes_per_token: NonNegativeInt  # the whole model, inside every window
+    kv_bytes_per_sequence: NonNegativeInt  # on one GPU, at this context, in whole blocks
+    max_sequences: NonNegativeInt  # sequences of this context at once; 0 when none fits
+    min_gpus: PositiveInt | None  # the smallest number of such GPUs on which one sequence fits; None when no split does
 
     @property
     def fits(self) -> bool:
@@ -66,18 +57,9 @@ class Fit(Noun):
 
     def summary(self) -> dict[str, object]:
         """The figures with the deployment's names instead of its whole specification."""
-        deployment = self.deployment
-        names: dict[str, object] = {
-            "model": deployment.model.key,
-            "gpu": deployment.gpu.key,
-            "engine": deployment.engine.key,
-            "tp": deployment.tp,
-            "pp": deployment.pp,
-            "weights": deployment.weights.value,
-            "kv": deployment.kv.value,
-            "fits": self.fits,
-        }
-        return names | self.model_dump(mode="json", exclude={"deployment"})
+        names: dict[str, object] = {name: getattr(self.deployment, name).key for name in ("model", "gpu", "engine")}
+        split = self.deployment.model_dump(mode="json", include={"tp", "pp", "weights", "kv"})
+        return names | split | {"fits": self.fits} | self.model_dump(mode="json", exclude={"deployment"})
 
 
 def fit(deployment: Deployment, context: int) -> Fit:
@@ -115,13 +97,13 @@ def require_fit(deployment: Deployment, context: int, batch: int = 1) -> None:
             raise DoesNotFit(what, largest=largest, fix=f"The largest batch that fits is {largest:,}.")
         need = min_gpus(deployment, context)
         fix = f"It needs {need} GPUs of this kind." if need else "No number of these GPUs is enough."
-        raise DoesNotFit(f"{deployment} does not fit: {_shortfall(deployment)}", largest=0, fix=fix)
+        there = f"{gigabytes(shard(deployment).total)} of weights a GPU, {gigabytes(deployment.gpu.usable_bytes)} there"
+        raise DoesNotFit(f"{deployment} does not fit: {there}", largest=0, fix=fix)
 
 
 def min_gpus(deployment: Deployment, context: int) -> int | None:
     """The fewest such GPUs that hold one sequence, over every split into tensor ranks of a node and pipeline stages."""
-    model = deployment.model
-    found = []
+    model, numbers = deployment.model, []
     for tp in valid_tp(model, deployment.gpu.gpus_per_node):
 
         def fits(pp: int, tp: int = tp) -> bool:
@@ -129,8 +111,8 @@ def min_gpus(deployment: Deployment, context: int) -> int | None:
 
         # More stages leave less on each GPU: halving finds the fewest that fit.
         pp = bisect_left(range(1, model.layers + 1), True, key=fits) + 1
-        found += [tp * pp] if pp <= model.layers else []
-    return min(found, default=None)
+        numbers += [tp * pp] if pp <= model.layers else []
+    return min(numbers, default=None)
 
 
 def kv_budget_bytes(deployment: Deployment) -> int:
@@ -178,17 +160,10 @@ def workspace_bytes(deployment: Deployment) -> int:
     return round(max(chunk, sampler)) + adapters + RUNTIME_BYTES + (NCCL_BYTES if tp > 1 else 0)
 
 
-def _shortfall(deployment: Deployment) -> str:
-    weights = gigabytes(shard(deployment).total)
-    return f"{weights} of weights a GPU, {gigabytes(deployment.gpu.usable_bytes)} there"
-
-
 def check_context(model: ModelSpec, context: int) -> None:
     """Refuse a length that is none, or beyond what the model accepts."""
     if not 1 <= context <= _LARGEST_CONTEXT:
         raise BadInput(f"must be between 1 and {_LARGEST_CONTEXT:,} tokens, got {context}", field="context")
     if context > model.max_context:
-        raise BadInput(
-            f"{model.name} accepts {model.max_context:,} tokens of context at most, got {context:,}",
-            field="context",
-        )
+        most = f"{model.name} accepts {model.max_context:,} tokens of context at most"
+        raise BadInput(f"{most}, got {context:,}", field="context")

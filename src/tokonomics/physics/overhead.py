@@ -36,10 +36,8 @@ REQUESTS = ("request_s", "token_s", "reach_s", "answer_s")
 class Layers(Noun):
     """Time that no kernel curve accounts for."""
 
-    layer_s: NonNegativeFloat
-    """Each layer: launches, the tail of one kernel and the ramp of the next."""
-    expert_launch: float = Field(default=1.0, ge=0, le=1)
-    """Of the launches of an expert layer's kernels, timed one by one: the share that is left inside a graph."""
+    layer_s: NonNegativeFloat  # each layer: launches, the tail of one kernel and the ramp of the next
+    expert_launch: float = Field(default=1.0, ge=0, le=1)  # share of an expert layer's launches that is left in a graph
     source: str
 
 
@@ -47,21 +45,14 @@ class Overhead(Noun):
     """An engine's own time."""
 
     since_version: str
-    step_s: NonNegativeFloat
-    """The host's work on any step; on a decode step, with ``sequence_s``, all of it."""
+    step_s: NonNegativeFloat  # the host's work on any step; on a decode step, with ``sequence_s``, all of it
     sequence_s: NonNegativeFloat
-    overlapped: bool
-    """The host composes and launches the next step while the GPU computes this one."""
-    fused: bool = False
-    """Activations are quantised to FP8 by the kernel before a product, not by one of their own."""
-    graph_tokens: NonNegativeInt = 0
-    """Tokens up to which a step is launched in captured pieces; 0: never."""
-    piece_s: NonNegativeFloat = 0.0
-    """Launching the captured pieces of one layer, and the attention between them."""
-    layer_s: NonNegativeFloat = 0.0
-    """Launching a layer kernel by kernel."""
-    expert_layer_s: NonNegativeFloat = 0.0
-    """The same of a layer with experts."""
+    overlapped: bool  # the host composes and launches the next step while the GPU computes this one
+    fused: bool = False  # activations are quantised to FP8 by the kernel before a product, not by one of their own
+    graph_tokens: NonNegativeInt = 0  # tokens up to which a step is launched in captured pieces; 0: never
+    piece_s: NonNegativeFloat = 0.0  # launching the captured pieces of one layer, and the attention between them
+    layer_s: NonNegativeFloat = 0.0  # launching a layer kernel by kernel
+    expert_layer_s: NonNegativeFloat = 0.0  # the same of a layer with experts
     request_s: NonNegativeFloat = 0.0
     token_s: NonNegativeFloat = 0.0
     reach_s: NonNegativeFloat = 0.0

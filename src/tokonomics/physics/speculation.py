@@ -28,12 +28,9 @@ no idle arithmetic to spend on proposals that fail."""
 class Speculation(Noun):
     """How a deployment drafts."""
 
-    tokens: int = Field(default=DRAFT_TOKENS, ge=1, le=16)
-    """Proposed in a round."""
-    acceptance: float = Field(default=ACCEPTANCE, ge=0, le=1)
-    """Chance that a proposed token is what the model would have written."""
-    draft: ModelSpec | None = None
-    """Runs on the same GPUs, its weights and KV beside the model's."""
+    tokens: int = Field(default=DRAFT_TOKENS, ge=1, le=16)  # proposed in a round
+    acceptance: float = Field(default=ACCEPTANCE, ge=0, le=1)  # chance that a proposed token is the model's own
+    draft: ModelSpec | None = None  # runs on the same GPUs, its weights and KV beside the model's
     draft_share: float | None = Field(default=None, ge=0, le=10)
     """Instead of a model: what one token of the draft costs, in steps of the model; takes no memory here."""
 

@@ -17,53 +17,42 @@ from copy import copy
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from tokonomics.catalog.models import MoeMlp
 from tokonomics.physics.calibration import Correction, Kernels, active, engine_of, profile_key
+from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.matrix_kernels import FUSED, gemm_s
+from tokonomics.physics.matrix_kernels import FUSED
 from tokonomics.physics.operations import (
     BARE_KERNELS,
-    adapter_read_s,
-    communication_s,
-    decode_mixer_s,
-    head_s,
+    Numbers,
+    RankKernels,
     layer_share,
     least_decode_attention_s,
     least_prompt_attention_s,
     least_tokens_s,
-    matrices_s,
-    prompt_mixer_s,
-    small_ops_s,
 )
 from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
 from tokonomics.physics.sharding import step_weight_bytes
 from tokonomics.types import Noun
-
-Array = NDArray[np.float64]
 
 _TOKENS = np.unique(
     np.concatenate([np.arange(1, 33), np.geomspace(32, 2**20, 220).round(), np.exp2(np.arange(21, 28))])
 )
 """Where the token-wise part of a step is tabulated, up to the longest prompt of any model; between two points it is
 close to straight, and the more so the more tokens."""
-_HUGE = 65_536.0
-"""Rows and columns of a matrix larger than any cache."""
+_HUGE = 65_536.0  # rows and columns of a matrix larger than any cache
 
 
 class StepParts(Noun):
     """Where the time of one step goes, in seconds; the parts sum to the step."""
 
-    weights_s: float
-    """Reading the weights."""
-    kv_s: float
-    """Attention of the running sequences: reading their KV cache."""
-    compute_s: float
-    """Matrix products beyond the reading of weights, and attention inside prompts."""
+    weights_s: float  # reading the weights
+    kv_s: float  # attention of the running sequences: reading their KV cache
+    compute_s: float  # matrix products beyond the reading of weights, and attention inside prompts
     communication_s: float
-    overhead_s: float
-    """Norms, launches, and the engine's own time."""
+    overhead_s: float  # norms, launches, and the engine's own time
     step_s: float
 
 
@@ -72,26 +61,22 @@ class StepModel:
 
     def __init__(self, deployment: Deployment, engine: Overhead | None, between: Layers | None = None) -> None:
         self.deployment = deployment
-        profile = active()
-        self.own = profile.kernels_of(deployment.gpu) if profile else None
-        self.correction: Correction | None = None
         self.engine = engine
-        self.between = between or _between(self.own)
-        self.backend = deployment.engine.key if engine else BARE_KERNELS
-        self.products = FUSED if engine and engine.fused else self.backend
-        own, groups = self.own, deployment.model.groups
+        self.correction: Correction | None = None
+        profile = active()
+        own = profile.kernels_of(deployment.gpu) if profile else None
+        backend = deployment.engine.key if engine else BARE_KERNELS
+        products = FUSED if engine and engine.fused else backend
+        self.kernels = kernels = RankKernels(deployment, backend, products, between or _between(own), own)
+        groups, nothing = deployment.model.groups, np.zeros_like(_TOKENS)
         self.mixers = tuple((group.count, group.mixer) for group in groups if group.mixer is not None)
-        nothing = np.zeros_like(_TOKENS)
-        self._matrices = sum(
-            (matrices_s(group, deployment, self.between, self.products, _TOKENS, own) for group in groups), nothing
-        )
-        self._small = sum((small_ops_s(group, deployment, self.between, _TOKENS, own) for group in groups), nothing)
-        self._communication = communication_s(deployment, _TOKENS, own)
-        self._head = head_s(deployment, self.products, _TOKENS, own)
+        self._matrices = sum((kernels.matrices_s(group, _TOKENS) for group in groups), nothing)
+        self._small = sum((kernels.small_ops_s(group, _TOKENS) for group in groups), nothing)
+        self._communication = kernels.communication_s(_TOKENS)
+        self._head = kernels.head_s(_TOKENS)
         self._per_token = self._matrices + self._small + self._communication
-        self._adapter_s = adapter_read_s(deployment, own)
-        drafter = deployment.draft
-        self.draft = StepModel(drafter, engine, between) if drafter else None
+        self._adapter_s = kernels.adapter_read_s()
+        self.draft = StepModel(deployment.draft, engine, between) if deployment.draft else None
         found = profile.correction_of(deployment, engine_of(deployment, bool(engine))) if profile else None
         if found:
             self._correct(found)
@@ -152,12 +137,7 @@ class StepModel:
         return self.step(tokens, past, 0, 0, prompts)
 
     def step(
-        self,
-        prompt_tokens: ArrayLike,
-        past: ArrayLike,
-        batch: ArrayLike,
-        context: ArrayLike,
-        prompts: ArrayLike = 1,
+        self, prompt_tokens: ArrayLike, past: ArrayLike, batch: ArrayLike, context: ArrayLike, prompts: ArrayLike = 1
     ) -> Array:
         """Seconds of a step that holds prompt chunks and a decode batch; either may be empty."""
         prompt, past, batch, context, prompts = np.broadcast_arrays(
@@ -222,33 +202,28 @@ class StepModel:
     def _stream_bytes_per_s(self) -> float:
         """How fast weights stream through a product of one row too large for any cache: the curve's own bandwidth."""
         in_mixer, _ = self.deployment.model.precisions(self.deployment.weights)
-        own = self.own.gemm_curve(in_mixer) if self.own else None
-        one_row = float(gemm_s(self.deployment.gpu, in_mixer, 1, _HUGE, _HUGE, self.products, own))
+        one_row = float(self.kernels.gemm_s(in_mixer, 1, _HUGE, _HUGE))
         one_row *= self.correction.decode if self.correction else 1.0
         return _HUGE * _HUGE * in_mixer.bytes_per_weight / one_row
 
-    def decode_attention_s(self, batch: Array | np.float64, context: Array | np.float64) -> Array:
+    def decode_attention_s(self, batch: Numbers, context: Numbers) -> Array:
         """Attention of the running sequences, on the GPU; ``batch`` is that of one pass."""
         total = np.zeros(np.broadcast_shapes(np.shape(batch), np.shape(context)))
         for count, mixer in self.mixers:
-            taken = decode_mixer_s(mixer, self.deployment, self.backend, batch, context, self.own)
+            taken = self.kernels.decode_mixer_s(mixer, batch, context)
             if self.correction:
-                taken = np.maximum(
-                    taken * self.correction.decode, least_decode_attention_s(mixer, self.deployment, batch, context)
-                )
+                least = least_decode_attention_s(mixer, self.deployment, batch, context)
+                taken = np.maximum(taken * self.correction.decode, least)
             total = total + count * taken
         return np.where(np.asarray(batch) > 0, total, 0.0)
 
     def prompt_attention_s(self, prompt: Array, past: Array, prompts: Array) -> Array:
         """Attention inside ``prompts`` chunks of ``prompt`` tokens each, on the GPU."""
-        if not np.any(prompt > 0):
-            return np.zeros(np.shape(prompt))
         total = np.zeros(np.shape(prompt))
-        chunks = (prompt, past, prompts)
-        for count, mixer in self.mixers:
-            taken = prompt_mixer_s(mixer, self.deployment, self.backend, *chunks, self.own)
+        for count, mixer in self.mixers if np.any(prompt > 0) else ():
+            taken = self.kernels.prompt_mixer_s(mixer, prompt, past, prompts)
             if self.correction:
-                least = least_prompt_attention_s(mixer, self.deployment, *chunks)
+                least = least_prompt_attention_s(mixer, self.deployment, prompt, past, prompts)
                 taken = np.maximum(taken * self.correction.prefill, least)
             total = total + count * taken
         return np.where(prompt > 0, total, 0.0)

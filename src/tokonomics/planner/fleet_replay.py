@@ -20,8 +20,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import FleetOffer, FleetPlan, SpotMarket, Wishes, finishing_s, gone_s
-from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, NOTICED_S
-from tokonomics.money.fleet_load import shared_out
+from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, NOTICED_S, shared_out
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.fleet import FleetSettings, Outage
 from tokonomics.serving.outcome import Kept, judged, request_latencies

@@ -23,7 +23,7 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import CostTree, TokenPrices, split_by_gpu_time
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.origins import speed_badge
+from tokonomics.physics.intervals import speed_badge
 from tokonomics.planner.candidates import (
     Hosts,
     Machine,

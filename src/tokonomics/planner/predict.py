@@ -5,9 +5,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.money.cost import cost
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.intervals import Interval, interval
+from tokonomics.physics.intervals import Interval, interval, speed_badge
 from tokonomics.physics.memory import check_context, max_sequences, require_fit
-from tokonomics.physics.origins import speed_badge
 from tokonomics.physics.steptime import StepParts, step_model
 from tokonomics.serving.steady import alone_s
 from tokonomics.types import Badge, Noun, copied
