@@ -29,8 +29,7 @@ from tokonomics.memory_budget import (
     stated_bytes,
 )
 from tokonomics.traffic.readers import open_trace
-from tokonomics.traffic.save import save_trace
-from tokonomics.traffic.trace import make_trace
+from tokonomics.traffic.trace import make_trace, save_trace
 
 LLAMA = ("llama-3.1-8b", "--gpu=H100")
 MADE_UP = ("--arrivals=poisson:10", "--requests=100000", "--input=100", "--output=10")

@@ -11,8 +11,7 @@ import pytest
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.readers import open_trace
-from tokonomics.traffic.save import save_trace
-from tokonomics.traffic.trace import Trace, make_trace
+from tokonomics.traffic.trace import Trace, make_trace, save_trace
 
 
 def columns(trace: Trace) -> list[list[float]]:

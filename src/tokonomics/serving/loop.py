@@ -4,6 +4,10 @@ Replicas work by themselves between the events that concern them; the loop bring
 and leaves it. At one time, replicas come back first, then notices and failures, then clients hang up, the autoscaler
 looks, and requests arrive. ``docs/simulator.md`` has the rules in words; ``tests/serving/reference.py`` follows them
 one step at a time and must agree.
+
+A replica that fails loses the step in flight and its cache; its requests begin again elsewhere. The autoscaler wants
+one replica for so many outstanding requests: upwards at once, after a cold start; downwards only when it has wanted
+less for a while (Kubernetes' HorizontalPodAutoscaler).
 """
 
 import math
@@ -11,13 +15,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tokonomics.serving.changes import come_up, go_down, route_held, scale
-from tokonomics.serving.compiled import entry, inlined, wide
+from tokonomics.serving.blocks import empty_cache
+from tokonomics.serving.compiled import compiled, entry, inlined, wide
+from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.routing import ROUND_ROBIN, in_turn, route
-from tokonomics.serving.scheduler import advance, cut_run, drain_if_empty
+from tokonomics.serving.scheduler import advance, count_busy, cut_run, drain_if_empty, settle
+from tokonomics.serving.sequences import count_abandoned, queue_front
 from tokonomics.serving.state import (
+    ANSWER,
+    BOOTING,
     DRAINING,
     ENDED,
+    HEAD,
     HELD,
     NONE,
     NOWHERE,
@@ -28,16 +37,14 @@ from tokonomics.serving.state import (
     TIMED_OUT,
     UNSERVED,
     UP,
-    Fleet,
     Requests,
+    Rows,
     Rules,
     Served,
     World,
     new_world,
-    served_by,
 )
 from tokonomics.serving.step_table import StepTable
-from tokonomics.serving.work import count_abandoned
 
 _SLICES = 200
 """Parts into which the arrivals are cut to report progress."""
@@ -51,7 +58,9 @@ def run(
     requests: Requests,
     table: StepTable,
     rules: Rules,
-    fleet: Fleet,
+    fleet: FleetSettings,
+    *,
+    seed: int = 0,
     progress: Callable[[int], None] | None = None,
     paid_for: list[tuple[float, int]] | None = None,
 ) -> tuple[Served, World]:
@@ -59,10 +68,10 @@ def run(
 
     ``paid_for`` is given the number of replicas that are not off after each change.
     """
-    world = new_world(requests, table, rules, fleet)
+    world = new_world(requests, table, rules, fleet, seed)
     planned = _outages(fleet)
     while True:
-        now_s, kind, place = _next_change(world, fleet, planned)
+        now_s, kind, place = _next_change(world, fleet.autoscale, planned)
         _serve(world, now_s, kind == TICK and now_s < math.inf, progress)
         done = world.clock["arrivals"][0] == len(requests.arrival_s) and not _unfinished(world)
         if now_s == math.inf:
@@ -72,50 +81,50 @@ def run(
             _serve(world, math.inf, False, progress)
             break
         if kind in (BACK, READY):
-            come_up(world, place, now_s)
+            _come_up(world, place, now_s)
         elif kind == NOTICE:
             if world.replicas["mode"][place] == UP:
                 world.replicas["mode"][place] = DRAINING
         elif kind == DOWN:
-            go_down(world, place, now_s)
-        else:
+            _go_down(world, place, now_s)
+        elif fleet.autoscale:
             world.clock["ticks"] += 1
-            scale(world, now_s)
+            _scale(world, fleet.autoscale, now_s)
         if kind in (BACK, NOTICE, DOWN):
             planned.pop()
-        if world.clock["held_first"][0] != NONE and not _more_come(world, fleet, planned, now_s):
-            route_held(world, now_s)
+        if world.clock["held_first"][0] != NONE:
+            time_s, following, _ = _next_change(world, fleet.autoscale, planned)
+            if time_s > now_s or following not in (BACK, READY):  # all that come up at once, come up first
+                _route_held(world, now_s)
         if paid_for is not None:
             paid_for.append((now_s, int(np.count_nonzero(world.replicas["mode"] != OFF))))
     status = world.requests["status"]
     status[status == OPEN] = UNSERVED
-    return served_by(world), world
+    return Served(**{name: np.ascontiguousarray(world.requests[name]) for name in Served._fields}), world
 
 
-def _outages(fleet: Fleet) -> list[tuple[float, int, int]]:
-    """Notices, failures and returns, the last first."""
-    rows = [
-        (float(time_s), kind, int(row[0]))
-        for row in fleet.outages
-        for time_s, kind in zip(row[1:], (NOTICE, DOWN, BACK), strict=True)
+def _outages(fleet: FleetSettings) -> list[tuple[float, int, int]]:
+    """Notices, failures and returns as time, kind and replica, the last first."""
+    events = [
+        event
+        for outage in fleet.outages
+        for event in (
+            (max(0.0, outage.at_s - outage.notice_s), NOTICE, outage.replica),
+            (outage.at_s, DOWN, outage.replica),
+            (outage.back_s, BACK, outage.replica),
+        )
     ]
-    return sorted((row for row in rows if row[0] < math.inf), reverse=True)
+    return sorted((event for event in events if event[0] < math.inf), reverse=True)
 
 
-def _next_change(world: World, fleet: Fleet, planned: list[tuple[float, int, int]]) -> tuple[float, int, int]:
+def _next_change(world: World, rule: Autoscale | None, planned: list[tuple[float, int, int]]) -> tuple[float, int, int]:
     """When a replica comes, goes or is told to, or the autoscaler looks: time, kind, replica."""
-    if len(fleet.autoscale) == 0:
+    if rule is None:
         return planned[-1] if planned else (math.inf, TICK, NONE)
     ready_s = world.replicas["ready_s"]
     soonest = int(ready_s.argmin())
-    tick_s = float((world.clock["ticks"][0] + 1) * world.settings["interval_s"][0])
+    tick_s = float((world.clock["ticks"][0] + 1) * rule.interval_s)
     return min((float(ready_s[soonest]), READY, soonest), (tick_s, TICK, NONE))
-
-
-def _more_come(world: World, fleet: Fleet, planned: list[tuple[float, int, int]], now_s: float) -> bool:
-    """Another replica comes up at the same time."""
-    time_s, kind, _ = _next_change(world, fleet, planned)
-    return time_s == now_s and kind in (BACK, READY)
 
 
 def _unfinished(world: World) -> bool:
@@ -225,3 +234,135 @@ def _hang_up(world: World, index: int, now_s: float) -> None:
             last = world.requests[last].following
         world.requests[last].following = index
     cut_run(world, place, now_s, False)
+
+
+def _come_up(world: World, place: int, now_s: float) -> None:
+    """A replica is there."""
+    replicas = world.replicas
+    replicas["mode"][place] = UP
+    replicas["ready_s"][place] = np.inf
+    if replicas["run_steps"][place] == 0:
+        replicas["time_s"][place] = max(replicas["time_s"][place], now_s)
+
+
+@entry
+def _route_held(world: World, now_s: float) -> None:
+    """Requests that waited for a replica find one, or go on waiting."""
+    clock, requests = world.clock[0], world.requests
+    first = clock.held_first
+    clock.held_first = NONE
+    clock.held = 0
+    for index in range(first, clock.arrivals):
+        if requests[index].place == HELD and requests[index].status == OPEN:
+            route(world, index, now_s)
+
+
+@entry
+def _go_down(world: World, place: int, now_s: float) -> None:
+    """A replica fails: the step in flight and the cache are lost, its requests begin again elsewhere."""
+    settle(world, place, now_s)
+    replica, slots, requests = world.replicas[place], world.slots[place], world.requests
+    if replica.run_steps > 0:
+        replica.lost_s += now_s - replica.run_start_s
+        replica.time_s = now_s
+        count_busy(world, place, now_s, wide(0))
+    first, last = NONE, NONE
+    while replica.running > 0:
+        # The one admitted first of those that are left.
+        slot = NONE
+        for other in range(len(slots)):
+            if slots[other].request != NONE and (slot == NONE or slots[other].order < slots[slot].order):
+                slot = other
+        index = wide(slots[slot].request)
+        slots[slot].request = NONE
+        replica.running -= 1
+        request = requests[index]
+        if request.place == ANSWER:
+            request.generated = request.output_tokens - (slots[slot].end - replica.steps)
+        replica.answer_lost += max(0, request.generated - 1)
+        request.place = ENDED
+        request.slot = NONE
+        if request.status == OPEN:
+            first, last = _appended(requests, first, last, index)
+    index = queue_front(world.queues[place], requests, np.inf)
+    while index != NONE:
+        world.queues[place, requests[index].urgency, HEAD] = requests[index].following
+        replica.answer_lost += max(0, requests[index].generated - 1)
+        first, last = _appended(requests, first, last, index)
+        index = queue_front(world.queues[place], requests, np.inf)
+    _wipe(world, place)
+    while first != NONE:
+        index = first
+        request = requests[index]
+        first = wide(request.following)
+        request.restarts += 1
+        request.first_token_s = np.nan
+        request.computed = 0
+        request.generated = 0
+        request.target = 0
+        request.blocks = 0
+        request.shared_blocks = 0
+        for unit in range(request.first_unit, request.first_unit + request.units):
+            world.held[unit] = 0
+        route(world, index, now_s)
+
+
+def _scale(world: World, rule: Autoscale, now_s: float) -> None:
+    """The autoscaler looks: one replica for so many outstanding requests, at once upwards, downwards after a while."""
+    replicas, ticks = world.replicas, int(world.clock["ticks"][0])
+    mode = replicas["mode"]
+    outstanding = int(replicas["outstanding"].sum() + world.clock["held"][0])
+    # However small the target: what is divided by it may be more than any number.
+    wanted = max(math.ceil(min(outstanding / rule.target, rule.max_replicas)), rule.min_replicas)
+    wanted = min(wanted, rule.max_replicas)
+    world.wanted[(ticks - 1) % len(world.wanted)] = wanted
+    current = int(np.count_nonzero((mode == BOOTING) | (mode == UP)))
+    for place in np.flatnonzero(mode == DRAINING)[: max(0, wanted - current)]:
+        current += 1
+        _come_up(world, int(place), now_s)
+    for place in np.flatnonzero(mode == OFF)[: max(0, wanted - current)]:
+        current += 1
+        mode[place] = BOOTING
+        replicas["ready_s"][place] = now_s + rule.cold_start_s
+        replicas["paid_from_s"][place] = now_s
+    kept = int(world.wanted[:ticks].max())
+    surplus = [*np.flatnonzero(mode == BOOTING)[::-1], *np.flatnonzero(mode == UP)[::-1]]
+    for place in surplus[: max(0, current - kept)]:
+        replicas["ready_s"][place] = np.inf
+        mode[place] = DRAINING
+        drain_if_empty(world, int(place), now_s)
+
+
+@compiled
+def _appended(requests: Rows, first: int, last: int, index: int) -> tuple[int, int]:
+    """The two ends of a list of requests after one more was added to it."""
+    requests[index].following = NONE
+    if first == NONE:
+        return index, index
+    requests[last].following = index
+    return first, index
+
+
+@compiled
+def _wipe(world: World, place: int) -> None:
+    """Nothing is left on a replica."""
+    replica, slots = world.replicas[place], world.slots[place]
+    replica.mode = OFF
+    replica.run_steps = 0
+    replica.running = 0
+    replica.decoding = 0
+    replica.base_tokens = 0
+    replica.partial = NONE
+    replica.outstanding = 0
+    replica.leaving = NONE
+    replica.told = 0
+    replica.front_end_s = 0.0
+    replica.front_first = NONE
+    for slot in range(len(slots)):
+        slots[slot].request = NONE
+        slots[slot].free = len(slots) - 1 - slot
+    for phase in range(world.phases.shape[1]):
+        world.phases[place, phase] = 0
+    for urgency in range(world.queues.shape[1]):
+        world.queues[place, urgency, HEAD] = NONE
+    empty_cache(replica, world.nodes[place], world.settings[0].kv_blocks)

@@ -6,12 +6,14 @@ prompts share exactly the leading blocks whose ids are equal.
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.files import check_path, whole
 from tokonomics.traffic.formats import OWN
 from tokonomics.units import seconds
 
@@ -217,3 +219,16 @@ def _lists(prefix: PrefixBlocks) -> "pl.Series":
     listed = flat.with_columns(pl.col("request").set_sorted()).group_by("request", maintain_order=True).agg("ids")
     every = pl.DataFrame({"request": requests}).join(listed, on="request", how="left", maintain_order="left")
     return every["ids"].fill_null(pl.lit([], dtype=pl.List(pl.Int32)))
+
+
+def check_save_path(path: Path) -> None:
+    """Refuse a name or folder that cannot be written, before any work is done."""
+    check_path(path, "save", (".parquet",))
+
+
+def save_trace(trace: Trace, path: Path) -> None:
+    """Write a trace as parquet that ``open_trace`` reads back the same; the size of a block is in the metadata."""
+    check_save_path(path)
+    metadata = {} if trace.prefix is None else {"block_tokens": str(trace.prefix.block_tokens)}
+    with whole(path, option("save", shorten(path.name))) as unfinished:
+        trace.to_frame().write_parquet(unfinished, metadata=metadata)
