@@ -227,7 +227,7 @@ def test_more_keys_of_shared_prompts_than_can_be_compared_are_refused(
     numbers = pl.Series(range(300_000)).cast(pl.String)
     columns = "arrival=arrival,input=input,output=output,prefix=template"
     path = log(tmp_path, 300_000, template=numbers)
-    monkeypatch.setattr("tokonomics.traffic.shared_prompts.MERGED_ROWS", 100_000)
+    monkeypatch.setattr("tokonomics.traffic.readers.MERGED_ROWS", 100_000)
     monkeypatch.setenv(VARIABLE, "20M")
     with pytest.raises(NoRoom, match=r"to compare more than .* keys of shared prompts") as refused:
         open_trace(path, columns=columns)

@@ -4,8 +4,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tokonomics.report.tables import pairs, table
-from tokonomics.traffic.idle import Idle
-from tokonomics.traffic.summary import LengthSummary, TraceSummary
+from tokonomics.traffic.summary import Idle, LengthSummary, TraceSummary
 from tokonomics.units import count, percent, plural, seconds, usd
 
 _HEIGHTS = " ▁▂▃▄▅▆▇█"

@@ -10,8 +10,8 @@ from typing import Any
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, RequestRecord, point_from_records
 from tokonomics.measure.importers.fields import ResultFields, from_totals, spread, unix_moment, users_of
-from tokonomics.traffic.documents import requests_of
 from tokonomics.traffic.formats import LogLayout
+from tokonomics.traffic.recognise import requests_of
 from tokonomics.traffic.sources import value_at
 
 NAME = "guidellm"
