@@ -56,19 +56,14 @@ class LoadVerdict(Noun):
 
 def keeps(point: LoadPoint, slos: Sequence[Slo]) -> tuple[KeptLoad, ...]:
     """Each SLO against what was measured."""
-    return tuple(
-        KeptLoad(slo=str(slo), objective_s=slo.seconds, measured_s=_measured(point, slo))
-        for slo in slos
-    )
+    return tuple(KeptLoad(slo=str(slo), objective_s=slo.seconds, measured_s=_measured(point, slo)) for slo in slos)
 
 
 def holds(point: LoadPoint, slos: Sequence[Slo]) -> bool:
     return point.error_share <= MOST_ERRORS and all(keep.kept for keep in keeps(point, slos))
 
 
-def judge(
-    points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], slos: Sequence[Slo] = ()
-) -> LoadVerdict:
+def judge(points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], slos: Sequence[Slo] = ()) -> LoadVerdict:
     """The knee and the best of the measured loads, among those of equal lengths."""
 
     def cost(place: int) -> float:

@@ -131,9 +131,7 @@ def _broken_alone(deployment: Deployment, sample: Trace, slos: Sequence[Slo], gu
     """The SLO that is missed even if requests come one at a time: no need to search a rate."""
     few = sample.take(np.arange(min(len(sample), _ALONE)))
     slowly = few.faster(guess / (_ALONE * few.rate)) if few.rate > 0 else few
-    broken = [
-        each for each in outcome(simulate(deployment, slowly), slos).slo if not each.kept and each.delivered_s
-    ]
+    broken = [each for each in outcome(simulate(deployment, slowly), slos).slo if not each.kept and each.delivered_s]
     if not broken:
         return None
     worst = max(broken, key=lambda each: (each.delivered_s or 0.0) / each.objective_s)

@@ -257,9 +257,7 @@ def replay(
         answered_share=answered / len(traffic) if len(traffic) else 0.0,
         restarts=restarts,
         expected_per_month=case.expected_per_month,
-        slo=tuple(
-            _worst_class(slo, np.concatenate([np.zeros(0), *values[str(slo)]]), size) for slo in slos
-        ),
+        slo=tuple(_worst_class(slo, np.concatenate([np.zeros(0), *values[str(slo)]]), size) for slo in slos),
     )
 
 

@@ -120,8 +120,7 @@ def slower(load: Load, slos: Sequence[Slo], times: float) -> tuple[Load, tuple[S
 def loosened(slos: Sequence[Slo], factor: float, only: Slo | None = None) -> tuple[Slo, ...]:
     """SLOs so many times as long; all of them, or only one."""
     return tuple(
-        slo.model_copy(update={"seconds": slo.seconds * factor}) if only in (None, slo) else slo
-        for slo in slos
+        slo.model_copy(update={"seconds": slo.seconds * factor}) if only in (None, slo) else slo for slo in slos
     )
 
 
@@ -175,9 +174,7 @@ def usd_per_month(deployment: Deployment, machine: Machine, replicas: int) -> fl
     return machine.usd_per_month(machines_for(deployment, machine.offer, replicas))
 
 
-def resized(
-    study: Study, row: Candidate, load: Load, slos: Sequence[Slo]
-) -> tuple[Placed, int, float] | Refusal:
+def resized(study: Study, row: Candidate, load: Load, slos: Sequence[Slo]) -> tuple[Placed, int, float] | Refusal:
     """A ranked row sized for other traffic or SLOs: its replicas, spare ones included, and their bill."""
     sized = study.of(row)
     found = resize(study.question, sized.screened.hosts, load, slos)

@@ -73,9 +73,7 @@ def _slos(made: Outcome) -> list[RenderableType]:
         delivered = "–" if each.delivered_s is None else seconds(each.delivered_s)
         lines.append(Text.assemble(mark, f"  {each.slo} {delivered}, SLO {seconds(each.objective_s)}"))
     attained = percent(made.slo_attainment or 0.0)
-    lines.append(
-        Text(f"{attained} of all requests answered within every SLO: {made.goodput_per_s:.3g} requests/s")
-    )
+    lines.append(Text(f"{attained} of all requests answered within every SLO: {made.goodput_per_s:.3g} requests/s"))
     return [*lines, ""]
 
 

@@ -32,21 +32,15 @@ _KEEPS_UP = 0.97
 _UNANSWERED_SHARE = _WAITING_SHARE = 0.01
 """Of the requests: that may be given up, or wait at the end beyond what waits half of the time. As rare as above a p99.
 What waits half of the time counts up to the same share: a fleet where more do is full, growing or not."""
-_FEW = 10
-"""Requests that may wait in any case: in a short log 1 % is less than what comes in one burst."""
+_FEW = 10  # requests that may wait in any case: in a short log 1 % is less than what comes in one burst
 _AT_THE_END = 0.1
 """Of the time, in which a backlog must last: one burst at the last moment is none. And of the requests: where so many
 have not begun when the last arrives, no log is long enough to call it a wait."""
-_MOMENTS = 400
-"""At which the waiting are counted: forty in the last tenth."""
-_FURTHEST = 2.0**20
-"""Times or parts of the guess: a search that goes further has not understood the traffic."""
-MOST_REPLICAS = 4096
-"""More than anyone runs of one kind; a search that goes further has not understood the traffic."""
-_APART_S = 1e5
-"""More than a day between two requests: longer than any answer takes."""
-_PATIENCE = 4
-"""Sizes of a fleet tried in vain before it is asked whether any will do."""
+_MOMENTS = 400  # at which the waiting are counted: forty in the last tenth
+_FURTHEST = 2.0**20  # times or parts of the guess: a search that goes further has not understood the traffic
+MOST_REPLICAS = 4096  # more than anyone runs of one kind; a search that goes further has not understood the traffic
+_APART_S = 1e5  # more than a day between two requests: longer than any answer takes
+_PATIENCE = 4  # sizes of a fleet tried in vain before it is asked whether any will do
 
 BEHIND = "it falls behind: more requests arrive than it finishes"
 

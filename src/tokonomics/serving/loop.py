@@ -16,11 +16,11 @@ from collections.abc import Callable
 import numpy as np
 
 from tokonomics.serving.blocks import empty_cache
-from tokonomics.serving.compiled import compiled, entry, inlined, wide
+from tokonomics.serving.compiled import entry, inlined, wide
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.routing import ROUND_ROBIN, in_turn, route
 from tokonomics.serving.scheduler import advance, count_busy, cut_run, drain_if_empty, settle
-from tokonomics.serving.sequences import count_abandoned, queue_front
+from tokonomics.serving.sequences import count_abandoned
 from tokonomics.serving.state import (
     ANSWER,
     BOOTING,
@@ -37,8 +37,8 @@ from tokonomics.serving.state import (
     TIMED_OUT,
     UNSERVED,
     UP,
+    Ints,
     Requests,
-    Rows,
     Rules,
     Served,
     World,
@@ -46,12 +46,10 @@ from tokonomics.serving.state import (
 )
 from tokonomics.serving.step_table import StepTable
 
-_SLICES = 200
-"""Parts into which the arrivals are cut to report progress."""
+_SLICES = 200  # parts into which the arrivals are cut to report progress
 _UNINTERRUPTED = 50_000
 """Requests, where nobody watches: a tenth of a second or so after which Python hears of Ctrl-C."""
-BACK, READY, NOTICE, DOWN, TICK = range(5)
-"""What happens to replicas, in the order in which it happens at one time."""
+BACK, READY, NOTICE, DOWN, TICK = range(5)  # what happens to replicas, in the order in which it happens at one time
 
 
 def run(
@@ -245,66 +243,63 @@ def _come_up(world: World, place: int, now_s: float) -> None:
         replicas["time_s"][place] = max(replicas["time_s"][place], now_s)
 
 
-@entry
 def _route_held(world: World, now_s: float) -> None:
     """Requests that waited for a replica find one, or go on waiting."""
-    clock, requests = world.clock[0], world.requests
-    first = clock.held_first
-    clock.held_first = NONE
-    clock.held = 0
-    for index in range(first, clock.arrivals):
-        if requests[index].place == HELD and requests[index].status == OPEN:
-            route(world, index, now_s)
+    first, arrived = int(world.clock["held_first"][0]), int(world.clock["arrivals"][0])
+    world.clock["held_first"], world.clock["held"] = NONE, 0
+    _route_all(world, first + np.flatnonzero(world.requests["place"][first:arrived] == HELD), now_s)
 
 
 @entry
+def _route_all(world: World, indices: Ints, now_s: float) -> None:
+    for place in range(len(indices)):
+        route(world, indices[place], now_s)
+
+
 def _go_down(world: World, place: int, now_s: float) -> None:
     """A replica fails: the step in flight and the cache are lost, its requests begin again elsewhere."""
-    settle(world, place, now_s)
+    _lose_step(world, place, now_s)
     replica, slots, requests = world.replicas[place], world.slots[place], world.requests
+    running = slots[slots["request"] != NONE]
+    running = running[np.argsort(running["order"])]
+    for index, end in zip(running["request"], running["end"], strict=True):
+        if requests["place"][index] == ANSWER:
+            requests["generated"][index] = requests["output_tokens"][index] - (end - replica["steps"])
+    requests["place"][running["request"]], requests["slot"][running["request"]] = ENDED, NONE
+    queued = []
+    for index in world.queues[place, :, HEAD]:
+        while index != NONE:
+            queued.append(index)
+            index = requests["following"][index]
+    waiting = np.array(queued, np.int64)
+    waiting = waiting[requests["status"][waiting] == OPEN]
+    left = np.concatenate([running["request"].astype(np.int64), waiting])
+    replica["answer_lost"] += np.maximum(requests["generated"][left] - 1, 0).sum()
+    moved = left[requests["status"][left] == OPEN]
+    zeros = ("run_steps", "running", "decoding", "base_tokens", "outstanding", "told", "front_end_s")
+    emptied = dict.fromkeys(zeros, 0) | dict.fromkeys(("partial", "leaving", "front_first"), NONE) | {"mode": OFF}
+    for name, value in emptied.items():
+        replica[name] = value
+    slots["request"], slots["free"] = NONE, np.arange(len(slots))[::-1]
+    world.phases[place], world.queues[place, :, HEAD] = 0, NONE
+    empty_cache(world, place)
+    for name in ("computed", "generated", "target", "blocks", "shared_blocks"):
+        requests[name][moved] = 0
+    requests["restarts"][moved] += 1
+    requests["first_token_s"][moved] = np.nan
+    for first, units in zip(requests["first_unit"][moved], requests["units"][moved], strict=True):
+        world.held[first : first + units] = 0
+    _route_all(world, moved, now_s)
+
+
+@entry
+def _lose_step(world: World, place: int, now_s: float) -> None:
+    settle(world, place, now_s)
+    replica = world.replicas[place]
     if replica.run_steps > 0:
         replica.lost_s += now_s - replica.run_start_s
         replica.time_s = now_s
         count_busy(world, place, now_s, wide(0))
-    first, last = NONE, NONE
-    while replica.running > 0:
-        # The one admitted first of those that are left.
-        slot = NONE
-        for other in range(len(slots)):
-            if slots[other].request != NONE and (slot == NONE or slots[other].order < slots[slot].order):
-                slot = other
-        index = wide(slots[slot].request)
-        slots[slot].request = NONE
-        replica.running -= 1
-        request = requests[index]
-        if request.place == ANSWER:
-            request.generated = request.output_tokens - (slots[slot].end - replica.steps)
-        replica.answer_lost += max(0, request.generated - 1)
-        request.place = ENDED
-        request.slot = NONE
-        if request.status == OPEN:
-            first, last = _appended(requests, first, last, index)
-    index = queue_front(world.queues[place], requests, np.inf)
-    while index != NONE:
-        world.queues[place, requests[index].urgency, HEAD] = requests[index].following
-        replica.answer_lost += max(0, requests[index].generated - 1)
-        first, last = _appended(requests, first, last, index)
-        index = queue_front(world.queues[place], requests, np.inf)
-    _wipe(world, place)
-    while first != NONE:
-        index = first
-        request = requests[index]
-        first = wide(request.following)
-        request.restarts += 1
-        request.first_token_s = np.nan
-        request.computed = 0
-        request.generated = 0
-        request.target = 0
-        request.blocks = 0
-        request.shared_blocks = 0
-        for unit in range(request.first_unit, request.first_unit + request.units):
-            world.held[unit] = 0
-        route(world, index, now_s)
 
 
 def _scale(world: World, rule: Autoscale, now_s: float) -> None:
@@ -331,38 +326,3 @@ def _scale(world: World, rule: Autoscale, now_s: float) -> None:
         replicas["ready_s"][place] = np.inf
         mode[place] = DRAINING
         drain_if_empty(world, int(place), now_s)
-
-
-@compiled
-def _appended(requests: Rows, first: int, last: int, index: int) -> tuple[int, int]:
-    """The two ends of a list of requests after one more was added to it."""
-    requests[index].following = NONE
-    if first == NONE:
-        return index, index
-    requests[last].following = index
-    return first, index
-
-
-@compiled
-def _wipe(world: World, place: int) -> None:
-    """Nothing is left on a replica."""
-    replica, slots = world.replicas[place], world.slots[place]
-    replica.mode = OFF
-    replica.run_steps = 0
-    replica.running = 0
-    replica.decoding = 0
-    replica.base_tokens = 0
-    replica.partial = NONE
-    replica.outstanding = 0
-    replica.leaving = NONE
-    replica.told = 0
-    replica.front_end_s = 0.0
-    replica.front_first = NONE
-    for slot in range(len(slots)):
-        slots[slot].request = NONE
-        slots[slot].free = len(slots) - 1 - slot
-    for phase in range(world.phases.shape[1]):
-        world.phases[place, phase] = 0
-    for urgency in range(world.queues.shape[1]):
-        world.queues[place, urgency, HEAD] = NONE
-    empty_cache(replica, world.nodes[place], world.settings[0].kv_blocks)

@@ -14,13 +14,11 @@ from tokonomics.serving.scheduler import cut_run, settle
 from tokonomics.serving.sequences import enqueue, receive
 from tokonomics.serving.state import HELD, NONE, UP, Rows, World
 
-ROUND_ROBIN, LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE = range(4)
-"""In the order of ``fleet.Router``."""
+ROUND_ROBIN, LEAST_OUTSTANDING, POWER_OF_TWO, PREFIX_AWARE = range(4)  # in the order of ``fleet.Router``
 
 _UNEVEN = 64
 _UNEVEN_RATIO = 1.5
-_WORTH_IT = 0.3
-"""Share of a prompt that must be cached for the cache to decide."""
+_WORTH_IT = 0.3  # share of a prompt that must be cached for the cache to decide
 
 
 @compiled
@@ -126,7 +124,7 @@ def _of_longest_prefix(world: World, index: int, now_s: float) -> int:
         if replicas[place].mode != UP:
             continue
         settle(world, place, now_s)
-        units = resident_units(world.nodes[place], world.units, request)
+        units = resident_units(world, place, request)
         even = best != NONE and units == longest
         if units > longest or (even and replicas[place].outstanding < replicas[best].outstanding):
             longest = units

@@ -128,7 +128,7 @@ def settle(world: World, place: int, at_s: float) -> None:
     replica.run_steps -= count
     settings = world.settings[0]
     need = _blocks_needed(replica, world.phases[place], settings, wide(0), wide(1))
-    take_blocks(replica, world.nodes[place], settings.units, need)
+    take_blocks(world, place, need)
     replica.run_end_s = end + run_s(table, decodes, float(_kv_tokens(replica)), replica.run_steps)
 
 
@@ -139,7 +139,7 @@ def drain_if_empty(world: World, place: int, at_s: float) -> None:
     if replica.mode == DRAINING and replica.outstanding == 0 and replica.run_steps == 0:
         if replica.leaving != NONE:
             let_leave(world, place)
-        empty_cache(replica, world.nodes[place], world.settings[0].kv_blocks)
+        empty_cache(world, place)
         replica.mode = OFF
         replica.paid_s += at_s - replica.paid_from_s
 
@@ -231,7 +231,7 @@ def _make_room(world: World, place: int) -> bool:
     while replica.decoding > 0:
         need = _blocks_needed(replica, world.phases[place], settings, wide(0), wide(1))
         if need <= replica.free + replica.evictable:
-            take_blocks(replica, world.nodes[place], settings.units, need)
+            take_blocks(world, place, need)
             break
         _preempt(world, place)
         preempted = True
@@ -315,8 +315,8 @@ def _schedule(world: World, place: int, index: int, chunk: int) -> float:
     replica.run_prompt_tokens += chunk
     replica.prompt_again += max(0, min(past + chunk, request.seen) - past)
     if settings.units > 0:
-        nodes, block = world.nodes[place], settings.block_tokens
-        publish_units(nodes, world.units, world.held, request, past, past + chunk, settings.unit_tokens, block)
+        first = past // settings.unit_tokens
+        publish_units(world, place, request, wide(first), wide(request.prompt_units), wide(past + chunk))
     return float(chunk * (past + 0.5 * (chunk + 1.0)))
 
 
@@ -388,12 +388,12 @@ def _count_steps(world: World, place: int, count: int, end_s: float) -> None:
     if replica.run_decodes > 0:
         if count > 1:
             need = _blocks_needed(replica, world.phases[place], settings, wide(1), count - 1)
-            take_blocks(replica, world.nodes[place], settings.units, need)
+            take_blocks(world, place, need)
         replica.steps += count
     count_busy(world, place, end_s, count)
 
 
-@compiled
+@inlined
 def count_busy(world: World, place: int, end_s: float, steps: int) -> None:
     """Enter ``steps`` of the run in flight into the totals and the timeline; none when they were lost.
 

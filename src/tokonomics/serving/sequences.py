@@ -14,7 +14,6 @@ import numpy as np
 from tokonomics.serving.blocks import (
     blocks_of,
     hold_units,
-    publish_answer,
     publish_units,
     release_blocks,
     resident_units,
@@ -139,14 +138,12 @@ def next_queued_s(queues: Counts, requests: Rows, replica: Row) -> float:
 def admit(world: World, place: int, index: int, budget: int) -> int:
     """Give the request a slot and blocks; the length of its first chunk, or NONE when it has to wait."""
     replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
-    nodes = world.nodes[place]
     block = settings.block_tokens
-    fresh = request.generated == 0
     first = request.target == 0
     target = request.input_tokens + request.generated
     units = 0
-    if settings.units > 0 and not (settings.prefilled and fresh):
-        units = resident_units(nodes, world.units, request)
+    if settings.units > 0 and not (settings.prefilled and request.generated == 0):
+        units = resident_units(world, place, request)
     known = units * settings.unit_tokens
     # What a preempted request had fetched is gone: it is computed again.
     fetched = request.fetched if first and not settings.prefilled else 0
@@ -155,12 +152,12 @@ def admit(world: World, place: int, index: int, budget: int) -> int:
         return NONE
     held = wide(request.input_tokens + request.output_tokens if settings.reserves else target)
     need = blocks_of(held, block) + settings.fixed_blocks
-    shared, unheld = units_blocks(nodes, world.units, request, units)
+    shared, unheld = units_blocks(world, place, request, units)
     if need - shared > replica.free + replica.evictable - unheld:
         return NONE
     world.queues[place, request.urgency, HEAD] = request.following
-    hold_units(replica, nodes, world.units, world.held, request, units)
-    take_blocks(replica, nodes, settings.units, max(0, need - shared))
+    hold_units(world, place, request, units)
+    take_blocks(world, place, wide(max(0, need - shared)))
     request.blocks = max(need, shared)
     request.target = target
     request.computed = cached
@@ -177,7 +174,7 @@ def admit(world: World, place: int, index: int, budget: int) -> int:
     if first:
         request.cached_tokens = cached
         if settings.units > 0 and cached > known:
-            publish_units(nodes, world.units, world.held, request, known, cached, settings.unit_tokens, block)
+            publish_units(world, place, request, wide(units), wide(request.prompt_units), wide(cached))
     whole = target - cached
     return wide(min(whole, budget)) if settings.chunks else wide(whole)
 
@@ -215,7 +212,7 @@ def remove_running(world: World, place: int, index: int) -> None:
         _leave_heap(slots, wide(request.slot), wide(replica.decoding))
     elif replica.partial == request.slot:
         replica.partial = NONE
-    release_blocks(replica, world.nodes[place], world.units, world.held, settings.units, request, index)
+    release_blocks(world, place, index)
     replica.running -= 1
     slots[len(slots) - 1 - replica.running].free = request.slot
     slot.request = NONE
@@ -227,10 +224,9 @@ def end_answer(world: World, place: int, index: int, end_s: float) -> None:
     """A request is complete."""
     replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
     if settings.units > 0:
-        # The KV of the last token is never computed.
-        computed = request.input_tokens + max(request.output_tokens, 1) - 1
-        nodes, block = world.nodes[place], settings.block_tokens
-        publish_answer(nodes, world.units, world.held, request, computed, settings.unit_tokens, block)
+        # The next turn of its conversation finds them. The KV of the last token is never computed.
+        computed = wide(request.input_tokens + max(request.output_tokens, 1) - 1)
+        publish_units(world, place, request, wide(request.prompt_units), wide(request.units), computed)
     remove_running(world, place, index)
     request.status = DONE
     request.finish_s = end_s

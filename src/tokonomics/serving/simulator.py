@@ -56,17 +56,12 @@ class Simulation:
     trace: Trace
     rules: Rules
     served: Served
-    replicas: Rows
-    """Totals by replica, the fields of ``state.REPLICA``; prefill replicas first."""
-    paid_s: Floats
-    """By replica: from its start to its end, or to the last finish."""
-    history: Floats
-    """Rows of time and replicas that are there from then on: starting, serving or told to go."""
-    timeline: Floats
-    """By bin: the columns of ``state.BUSY`` and following, over all replicas."""
+    replicas: Rows  # totals by replica, the fields of ``state.REPLICA``; prefill replicas first
+    paid_s: Floats  # by replica: from its start to its end, or to the last finish
+    history: Floats  # rows of time and replicas that are there from then on: starting, serving or told to go
+    timeline: Floats  # by bin: the columns of ``state.BUSY`` and following, over all replicas
     bin_s: float
-    end_s: float
-    """When the last request was finished, and the last step had ended."""
+    end_s: float  # when the last request was finished, and the last step had ended
     wall_s: float
 
 

@@ -19,21 +19,17 @@ Ints = NDArray[np.int64]
 Counts = NDArray[np.int32]
 Shorts = NDArray[np.int16]
 Bytes = NDArray[np.int8]
-Row = Any
-"""One row of a table below: its fields are read and set by name."""
+Row = Any  # one row of a table below: its fields are read and set by name
 Rows = Any
 
 REFUSED, DONE, TIMED_OUT, UNSERVED = range(4)
 """How a request ended: too long for the replica, answered, given up by its client, or never given a replica."""
-OPEN = -1
-"""It has not ended yet."""
+OPEN = -1  # it has not ended yet
 NOWHERE, HELD, QUEUED, PROMPT, ANSWER, ENDED = range(6)
 """Where a request is: not arrived, waiting for a replica, in a queue, its prompt or its answer being computed, gone."""
-OFF, BOOTING, UP, DRAINING = range(4)
-"""A replica: only one that is up is given new requests."""
+OFF, BOOTING, UP, DRAINING = range(4)  # a replica: only one that is up is given new requests
 NONE = -1
-HEAD, TAIL = 0, 1
-"""The two ends of a queue."""
+HEAD, TAIL = 0, 1  # the two ends of a queue
 
 
 class Requests(NamedTuple):
@@ -42,12 +38,9 @@ class Requests(NamedTuple):
     arrival_s: Floats
     input_tokens: Counts
     output_tokens: Counts
-    urgency: Counts
-    """Dense classes, 0 first."""
-    deadline_s: Floats
-    """When the client hangs up; infinite for never."""
-    unit_ids: Counts
-    """Shared parts of the prompts, flat: those of request i begin at ``unit_starts[i]``."""
+    urgency: Counts  # dense classes, 0 first
+    deadline_s: Floats  # when the client hangs up; infinite for never
+    unit_ids: Counts  # shared parts of the prompts, flat: those of request i begin at ``unit_starts[i]``
     unit_starts: Ints
     unit_tokens: int
     """Of one shared part: a multiple of the replica's KV block. The last part of a prompt may be partly filled; a list
@@ -65,8 +58,7 @@ class Fetches(NamedTuple):
 
     tokens: Counts
     """Leading tokens of the prompt that are there when it joins the queue, those in the GPU's own cache included."""
-    delay_s: Floats
-    """From its arrival until they are there: only then does it join the queue."""
+    delay_s: Floats  # from its arrival until they are there: only then does it join the queue
 
 
 class Rules(NamedTuple):
@@ -74,16 +66,12 @@ class Rules(NamedTuple):
 
     max_sequences: int
     max_batched_tokens: int
-    mixes: bool
-    """Prompt chunks ride in decode steps; otherwise a step holds prompts or answers."""
-    chunks: bool
-    """Prompts may be split over steps."""
-    reserves: bool
-    """Room for the whole answer is taken at admission."""
+    mixes: bool  # prompt chunks ride in decode steps; otherwise a step holds prompts or answers
+    chunks: bool  # prompts may be split over steps
+    reserves: bool  # room for the whole answer is taken at admission
     block_tokens: int
     kv_blocks: int
-    fixed_blocks: int
-    """Held by each sequence whatever its length: windows, recurrent state."""
+    fixed_blocks: int  # held by each sequence whatever its length: windows, recurrent state
     caches: bool
     max_context: int
 
@@ -188,8 +176,7 @@ SETTINGS = np.dtype(
 )
 BUSY, SEQUENCES, KV, ANSWERS, PROMPTS = range(5)
 """Columns of the timeline: busy seconds, sequences × seconds, blocks × seconds, tokens written and read."""
-BINS = 512
-"""Of the timeline; when time runs past them, neighbours are merged."""
+BINS = 512  # of the timeline; when time runs past them, neighbours are merged
 
 
 class World(NamedTuple):
@@ -197,24 +184,17 @@ class World(NamedTuple):
 
     requests: Rows
     replicas: Rows
-    slots: Rows
-    """By replica and slot."""
-    queues: Counts
-    """First and last request by replica and urgency."""
-    phases: Counts
-    """By replica: decoding sequences by the step, modulo the block, at which they need another block."""
-    nodes: Rows
-    """By replica: the prefix cache."""
+    slots: Rows  # by replica and slot
+    queues: Counts  # first and last request by replica and urgency
+    phases: Counts  # by replica: decoding sequences by the step, modulo the block, at which they need another block
+    nodes: Rows  # by replica: the prefix cache
     units: Counts
-    held: Bytes
-    """By place in ``units``: the request holds a reference to that unit."""
+    held: Bytes  # by place in ``units``: the request holds a reference to that unit
     settings: Rows
     clock: Rows
-    wanted: Counts
-    """What the autoscaler wanted at its last ticks."""
+    wanted: Counts  # what the autoscaler wanted at its last ticks
     timeline: Floats
-    impatient: Ints
-    """Requests with a deadline, by deadline."""
+    impatient: Ints  # requests with a deadline, by deadline
     table: StepTable
 
 

@@ -32,8 +32,7 @@ Array = NDArray[np.float64]
 _FIRST_ROUND = 0.3
 """Share of a closed-loop benchmark's prompts that queue behind each other because all its users start at once: median
 over published results of engines that mix prompts with answers (0.2 to 0.45 from 16 users on; split calibrate)."""
-_FULLEST = 0.999
-"""A queue at full load never empties: waiting is computed up to this share."""
+_FULLEST = 0.999  # a queue at full load never empties: waiting is computed up to this share
 
 
 class Steady(Noun):

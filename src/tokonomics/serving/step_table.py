@@ -23,46 +23,33 @@ from tokonomics.serving.compiled import compiled, entry
 
 Array = NDArray[np.float64]
 
-_PIECES = 8
-"""Of an octave of contexts; the first sixteen tokens are as many pieces."""
+_PIECES = 8  # of an octave of contexts; the first sixteen tokens are as many pieces
 _FIRST = 16
 _CHUNK_PIECES, _PAST_PIECES, _PROMPT_PIECES = 4, 8, 2
-_PAST_SCALE = 8.0
-"""Tokens of past from which its table becomes logarithmic."""
-_NOTHING_S = 1e-15
-"""A time that has a logarithm and rounds away beside any other: layers without attention."""
+_PAST_SCALE = 8.0  # tokens of past from which its table becomes logarithmic
+_NOTHING_S = 1e-15  # a time that has a logarithm and rounds away beside any other: layers without attention
 
 
 class StepTable(NamedTuple):
     """The step time of one deployment; all that a step depends on is read from it."""
 
-    tokens_s: Array
-    """By tokens of a pass."""
-    head_s: Array
-    """By sequences of a pass: the vocabulary's product, and the LoRA adapters that they use."""
-    decode_s: Array
-    """[batch, context]: a step without prompts, the host included."""
-    attention_s: Array
-    """[batch, context]: what the running sequences add to a step with prompts."""
-    prompt_log_s: Array
-    """[prompts, chunk, past]: logarithm of the seconds that prompts add."""
-    launch_s: Array
-    """By tokens of a pass: what the host needs to launch a step with prompts, beside the GPU."""
-    launch_prompt_s: float
-    """For each prompt in it."""
+    tokens_s: Array  # by tokens of a pass
+    head_s: Array  # by sequences of a pass: the vocabulary's product, and the LoRA adapters that they use
+    decode_s: Array  # [batch, context]: a step without prompts, the host included
+    attention_s: Array  # [batch, context]: what the running sequences add to a step with prompts
+    prompt_log_s: Array  # [prompts, chunk, past]: logarithm of the seconds that prompts add
+    launch_s: Array  # by tokens of a pass: what the host needs to launch a step with prompts, beside the GPU
+    launch_prompt_s: float  # for each prompt in it
     host_step_s: float
     """The host's work on any step, and on each sequence: ahead of it, or after one with prompts (``ahead``)."""
     host_sequence_s: float
-    ahead: bool
-    """The next step is composed and launched while the GPU computes this one."""
+    ahead: bool  # the next step is composed and launched while the GPU computes this one
     request_s: float
     """A request on its way in: the front end's own work on it, a prompt token's, and the rest of the way."""
     token_s: float
     reach_s: float
-    answer_s: float
-    """A token on its way out."""
-    stages: int
-    """Pipeline stages: each pass carries its share of the batch, and prompts where there are several."""
+    answer_s: float  # a token on its way out
+    stages: int  # pipeline stages: each pass carries its share of the batch, and prompts where there are several
 
 
 @lru_cache(maxsize=64)

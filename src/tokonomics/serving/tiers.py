@@ -30,8 +30,7 @@ from tokonomics.traffic.prefix_reuse import reuse_within
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks
 from tokonomics.types import Noun
 
-_GRID = 512
-"""Positions at which computing and fetching are compared."""
+_GRID = 512  # positions at which computing and fetching are compared
 
 
 class Tier(Noun):

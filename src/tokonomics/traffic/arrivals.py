@@ -24,16 +24,14 @@ EXAMPLES = (
     "poisson:2, gamma:2,cv=3, weibull:2,cv=2, constant:2, onoff:10,on=60,off=300, diurnal:5,peak=3, "
     "weekly:5,peak=2,weekend=0.4, step:2,to=8,at=600, spike:2,to=20,at=600,for=60, burst:100"
 )
-MOST_REQUESTS = 200_000_000
-"""In one trace, on any machine; how many this one has room for is less, as a rule."""
+MOST_REQUESTS = 200_000_000  # in one trace, on any machine; how many this one has room for is less, as a rule
 BYTES_PER_REQUEST = 55
 """While they are made: the peak of ``generate`` over 4 million requests, less that over one (Linux, ru_maxrss)."""
 _MOST_RATE = 1e6
 _MOST_CV = 30.0
 _MOST_PEAK = 20.0
 _DAY_S = 86400
-_MINUTES = 1440
-"""Steps of the daily curve: the rate is constant within a minute."""
+_MINUTES = 1440  # steps of the daily curve: the rate is constant within a minute
 _LONGEST_S = 1e9
 
 
@@ -76,10 +74,8 @@ class Arrivals:
     text: str
     curve: RateCurve
     gaps: GapsOfMeanOne
-    start_s: float = 0.0
-    """How far into the curve the trace begins."""
-    at_once: int | None = None
-    """A burst of so many requests at time 0, and nothing else."""
+    start_s: float = 0.0  # how far into the curve the trace begins
+    at_once: int | None = None  # a burst of so many requests at time 0, and nothing else
 
     @property
     def is_stationary(self) -> bool:

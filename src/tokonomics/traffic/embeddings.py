@@ -38,10 +38,8 @@ class Embedded(NamedTuple):
 
     vectors: Vectors
     how: str
-    means: bool
-    """Made by a model that was trained on meaning; False for hashing."""
-    seconds_per_text: float
-    """As it took on this machine, or over the network."""
+    means: bool  # made by a model that was trained on meaning; False for hashing
+    seconds_per_text: float  # as it took on this machine, or over the network
 
 
 def embed(texts: Sequence[str], with_what: str, model: str | None = None) -> Embedded:

@@ -35,8 +35,7 @@ _BYTES_PER_ROW, _BYTES_PER_BLOCK = 110, 30
 SMALLEST_BLOCK = 16
 LARGEST_BLOCK = 8192
 MERGED_ROWS = 1_000_000
-_BYTES_PER_KEY = 260
-"""Peak over that of a log with one, by key: 1.5 and 3 million keys of 36 characters, as parquet."""
+_BYTES_PER_KEY = 260  # peak over that of a log with one, by key: 1.5 and 3 million keys of 36 characters, as parquet
 BLOCKS_A_REQUEST = 32
 """On average, at most: keeps a long log of long shared prompts within memory at a loss of less than 1 block in 32."""
 UPPER_BOUND = (
@@ -49,8 +48,7 @@ UPPER_BOUND = (
 class SharedPrompts:
     """The shared part of each key that occurs more than once."""
 
-    keys: "pl.DataFrame"
-    """key, blocks, first (number of its first block)."""
+    keys: "pl.DataFrame"  # key, blocks, first (number of its first block)
     block_tokens: int
 
     def blocks(self, batch: "pl.DataFrame") -> "pl.DataFrame":

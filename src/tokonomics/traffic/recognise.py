@@ -29,8 +29,7 @@ class Log:
 
     layout: LogLayout
     raw: "Callable[[LogLayout], Iterator[pl.DataFrame]]"
-    place: str
-    """What the number of a row counts: line, row, request."""
+    place: str  # what the number of a row counts: line, row, request
     notes: tuple[str, ...] = ()
 
 

@@ -18,10 +18,8 @@ from tokonomics.traffic.servegen_files import Clients, Fields, Windows, read_cli
 from tokonomics.traffic.sources import named
 from tokonomics.traffic.trace import MOST_TOKENS, Trace, make_trace
 
-MOST_DRAWN = 20_000_000
-"""Requests at a time: 1 GB while they are drawn."""
-BYTES_PER_REQUEST = 52
-"""Measured with 2.4 million."""
+MOST_DRAWN = 20_000_000  # requests at a time: 1 GB while they are drawn
+BYTES_PER_REQUEST = 52  # measured with 2.4 million
 MEDIA = ("image", "audio", "video")
 Floats = NDArray[np.float64]
 _PART = (

@@ -48,8 +48,7 @@ class ClientLengths:
 
 
 Fields = dict[str, ClientLengths]
-Windows = list[tuple[float, Fields]]
-"""Of a client: from when on, and how long what is; in order of time."""
+Windows = list[tuple[float, Fields]]  # of a client: from when on, and how long what is; in order of time
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,7 @@ class Clients:
 
     model: str
     names: tuple[str, ...]
-    client: NDArray[np.int64]
-    """Index into ``names``."""
+    client: NDArray[np.int64]  # index into ``names``
     start_s: Floats
     rate: Floats
     shape: Floats

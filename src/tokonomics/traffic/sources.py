@@ -28,25 +28,20 @@ BATCH_LINES = 50_000
 SLICE_ROWS = 1_000_000
 """Of a parquet file, asked for at once: given the whole, polars decodes far ahead of whoever reads it (its issue 28569;
 40 million rows took 840 MB, in slices 150)."""
-BATCH_BYTES = 32_000_000
-"""Of JSON lines: one may be long (a whole conversation, ids of a thousand blocks)."""
+BATCH_BYTES = 32_000_000  # of JSON lines: one may be long (a whole conversation, ids of a thousand blocks)
 HEAD_LINES = 500
-LARGEST_DOCUMENT = 1_000_000_000
-"""Bytes of a JSON document, which is read whole (JSON lines have no limit)."""
+LARGEST_DOCUMENT = 1_000_000_000  # bytes of a JSON document, which is read whole (JSON lines have no limit)
 UNPACKED_BYTES, UNPACKED_TIMES = 64_000_000, 50
 """Bytes that a packed file may unfold into, where all or one line must be held; a log shrinks to a tenth, a bomb more.
 
 JSON, once parsed, takes up to 25 times its text (measured on empty lists): a small file takes 1.6 GB at the most.
 """
 ROW = "row"
-_INDEX = "\x01row"
-"""The same beside the columns of a table, of which one may be called row."""
+_INDEX = "\x01row"  # the same beside the columns of a table, of which one may be called row
 MOST_ROWS: ContextVar[int | None] = ContextVar("most_rows", default=None)
 """Rows of one file that are read, where files come from strangers; None: all. A small file can unfold into billions."""
-_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
-"""How gzip (RFC 1952) and zstd (RFC 8878) begin."""
-_UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error)
-"""What disks and unpackers say."""
+_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip (RFC 1952) and zstd (RFC 8878) begin
+_UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error)  # what disks and unpackers say
 
 
 class TooManyRows(BadInput):

@@ -34,8 +34,7 @@ CACHES_TOKENS = (100_000, 1_000_000, 10_000_000)
 MOST_REPLAYED = 20_000_000
 """Requests and blocks they list whose reuse is replayed: these must be held, which takes some hundred MB."""
 DAY_S, WEEK_S = 86400, 604800
-_OLDEST_DATE_S = 946_684_800
-"""2000-01-01: a clock that shows more counts seconds since 1970."""
+_OLDEST_DATE_S = 946_684_800  # 2000-01-01: a clock that shows more counts seconds since 1970
 _HOURS_FROM_S, _MINUTES_FROM_S = 2 * DAY_S, 600
 """Idle time of two days is looked at by the hour, of ten minutes by the minute, of less by the second."""
 _CURVE_BINS = 400
