@@ -237,11 +237,8 @@ def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_pri
     count = len(trace)
     urgency = np.zeros(count, np.int32)
     if by_priority and trace.priority is None:
-        raise BadInput(
-            "the requests have no priorities",
-            field="priority",
-            fix=f"Name the column: {option('columns', 'priority=…')}",
-        )
+        fix = f"Name the column: {option('columns', 'priority=…')}"
+        raise BadInput("the requests have no priorities", field="priority", fix=fix)
     if by_priority and trace.priority is not None:
         urgency = np.unique(trace.priority, return_inverse=True)[1].astype(np.int32)
     patience = np.full(count, np.inf) if trace.patience_s is None else trace.patience_s
@@ -286,10 +283,8 @@ def _units(trace: Trace, rules: Rules) -> tuple[NDArray[np.int32], NDArray[np.in
 def _check_fleet(fleet: FleetSettings) -> None:
     """Refuse settings that contradict each other."""
     if fleet.autoscale and fleet.replicas > 1:
-        raise BadInput(
-            "an autoscaled fleet has no fixed number of replicas",
-            fix=f"Give {option('autoscale')} or {option('replicas')}.",
-        )
+        fix = f"Give {option('autoscale')} or {option('replicas')}."
+        raise BadInput("an autoscaled fleet has no fixed number of replicas", fix=fix)
     if fleet.outages and fleet.autoscale:
         raise BadInput("an autoscaled fleet replaces what fails: give outages or autoscaling, not both")
     if fleet.prefill_replicas and (fleet.outages or fleet.autoscale):

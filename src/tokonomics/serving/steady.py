@@ -134,12 +134,9 @@ class ReplicaCurve:
         """The highest rate whose TPOT meets the SLO."""
         kept = np.flatnonzero(self.tpot_s <= tpot_s) if tpot_s else np.arange(len(self.batches))
         if not len(kept):
-            fastest = float(self.tpot_s[0])
-            raise MissesSlo(
-                f"misses the SLO: TPOT is {seconds(fastest)} for a single request; the SLO is {seconds(tpot_s or 0)}",
-                tpot_s=fastest,
-                objective_s=tpot_s or 0,
-            )
+            fastest, slo_s = float(self.tpot_s[0]), tpot_s or 0.0
+            what = f"misses the SLO: TPOT is {seconds(fastest)} for a single request; the SLO is {seconds(slo_s)}"
+            raise MissesSlo(what, tpot_s=fastest, objective_s=slo_s)
         best = int(kept[np.argmax(self.rates[kept])])
         return Capacity(
             rate=float(self.rates[best]),

@@ -127,10 +127,8 @@ def draw_arrivals(
     begin = arrivals.curve.by(arrivals.start_s)
     end = math.inf if duration_s is None else arrivals.curve.by(arrivals.start_s + duration_s) - begin
     if requests is None and end > 0.9 * MOST_REQUESTS:
-        raise BadInput(
-            f"{arrivals.text} gives about {end:,.0f} requests in that time; at most {MOST_REQUESTS:,} are made",
-            field="duration",
-        )
+        said = f"{arrivals.text} gives about {end:,.0f} requests in that time; at most {MOST_REQUESTS:,} are made"
+        raise BadInput(said, field="duration")
     expected = min(math.inf if requests is None else requests, end)
     _check_requests(expected, "requests" if expected == requests else "duration")
     clock = _clock(arrivals, np.random.default_rng(seed), requests, end)

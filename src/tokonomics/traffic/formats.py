@@ -211,11 +211,8 @@ def _find(name: str, present: set[Path]) -> Path:
     known = sorted(".".join(path) for path in present)
     guesses = nearest(name, known)
     found = "Found: " + shorten(", ".join(known), 300)
-    raise BadInput(
-        f"no column '{shorten(name)}'",
-        field="columns",
-        fix=f"Did you mean {' or '.join(guesses)}?\n  {found}" if guesses else found,
-    )
+    fix = f"Did you mean {' or '.join(guesses)}?\n  {found}" if guesses else found
+    raise BadInput(f"no column '{shorten(name)}'", field="columns", fix=fix)
 
 
 def _per_second(name: str, unknown: float = 1.0) -> float:

@@ -95,9 +95,8 @@ def _sigma(phrase: Phrase, centre_name: str, centre: float, spread_name: str) ->
     if centre_name == "p50":
         return math.log(ratio) / z
     if math.log(ratio) > z**2 / 2:
-        raise phrase.wrong(
-            f"no lognormal has a {spread_name} above {math.exp(z**2 / 2):.3g} times its mean; give p50= or cv= instead"
-        )
+        most = f"{math.exp(z**2 / 2):.3g} times its mean"
+        raise phrase.wrong(f"no lognormal has a {spread_name} above {most}; give p50= or cv= instead")
     return z - math.sqrt(z**2 - 2 * math.log(ratio))
 
 

@@ -137,11 +137,9 @@ class TraceFile:
         if not good and not problems.count:
             raise BadInput("has no requests: there is nothing below its header", where=named(self.path))
         if not good:
-            raise BadInput(
-                "; ".join(["no request in it can be used", *problems.first[:3]]),
-                where=named(self.path),
-                fix=f"It was read as {self.format}. If it is something else, name the columns: {COLUMNS_HELP}",
-            )
+            what = "; ".join(["no request in it can be used", *problems.first[:3]])
+            fix = f"It was read as {self.format}. If it is something else, name the columns: {COLUMNS_HELP}"
+            raise BadInput(what, where=named(self.path), fix=fix)
         if unanswered and layout.unanswered:
             problems.notes.append(f"{unanswered:,} {layout.unanswered}")
 
@@ -176,11 +174,8 @@ def _with_blocks(file: TraceFile) -> TraceFile:
     first = next(iter(file.log.raw(layout)), None)
     size = None if first is None else _block_size(clean(first.head(1000), layout)[0])
     if size is None:
-        raise BadInput(
-            f"cannot tell how many tokens a block of {layout.label('prefix')} has",
-            where=named(file.path),
-            fix=f"Say so: {option('columns', '…,block=16')}",
-        )
+        what = f"cannot tell how many tokens a block of {layout.label('prefix')} has"
+        raise BadInput(what, where=named(file.path), fix=f"Say so: {option('columns', '…,block=16')}")
     return replace(file, log=replace(file.log, layout=replace(layout, block_tokens=size)))
 
 

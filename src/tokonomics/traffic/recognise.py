@@ -186,11 +186,8 @@ def _vllm(runs: list[dict[str, Any]], where: str) -> FoundRequests:
     for run in runs:
         starts, inputs, outputs = lists = [run.get(name) for name in ("start_times", "input_lens", "output_lens")]
         if not (isinstance(starts, list) and isinstance(inputs, list) and isinstance(outputs, list)):
-            raise BadInput(
-                "a benchmark result without its requests (start_times, input_lens, output_lens)",
-                where=where,
-                fix="Run vllm bench serve with --save-detailed.",
-            )
+            what = "a benchmark result without its requests (start_times, input_lens, output_lens)"
+            raise BadInput(what, where=where, fix="Run vllm bench serve with --save-detailed.")
         if not len(starts) == len(inputs) == len(outputs):
             said = ", ".join(str(len(values or ())) for values in lists)
             raise BadInput(f"start_times, input_lens and output_lens differ in length: {said}", where=where)

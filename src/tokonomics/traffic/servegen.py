@@ -52,9 +52,8 @@ def servegen_trace(
     rng = np.random.default_rng(seed)
     window, arrival = _arrivals(clients, start_s, end, scale, rng)
     if not len(arrival):
-        raise BadInput(
-            f"no client sends anything between {start_s:,.0f} s and {end:,.0f} s", where=named(arrivals_path)
-        )
+        what = f"no client sends anything between {start_s:,.0f} s and {end:,.0f} s"
+        raise BadInput(what, where=named(arrivals_path))
     inputs, outputs, borrowed = _lengths(clients, window, rng)
     sender = clients.client[window]
     present, tenant = np.unique(sender, return_inverse=True)

@@ -48,11 +48,8 @@ def parse_slos(text: str, field: str = "slo") -> tuple[Slo, ...]:
         latency, _, statistic = name.partition("_")
         statistic = statistic or "p99"
         if latency not in set(Latency) or statistic not in STATISTICS:
-            raise BadInput(
-                f"'{shorten(part.strip())}' is not an SLO",
-                field=field,
-                fix="Write such as ttft_p99=0.5,tpot_p90=50ms: ttft, tpot or e2e; p50, p90, p95, p99 or mean.",
-            )
+            fix = "Write such as ttft_p99=0.5,tpot_p90=50ms: ttft, tpot or e2e; p50, p90, p95, p99 or mean."
+            raise BadInput(f"'{shorten(part.strip())}' is not an SLO", field=field, fix=fix)
         seconds = span_s(value)
         if seconds is None or not 0 < seconds <= 1e6:
             said = f"'{shorten(part.strip())}' has no time above 0"
