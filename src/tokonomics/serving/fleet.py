@@ -32,14 +32,12 @@ class Autoscale(Noun):
 
     min_replicas: NonNegativeInt = 1
     max_replicas: PositiveInt = Field(le=_MOST_REPLICAS)
-    target: PositiveFloat
-    """Outstanding requests, running and waiting, for each replica."""
+    target: PositiveFloat  # outstanding requests, running and waiting, for each replica
     cold_start_s: NonNegativeFloat = Field(le=86_400)
     """From the decision to the first request: a machine, an image, weights."""
     interval_s: float = Field(default=15.0, ge=0.1, le=86_400)
     """How often it looks; the defaults are those of Kubernetes' HorizontalPodAutoscaler."""
-    hold_s: NonNegativeFloat = Field(default=300.0, le=7 * 86_400)
-    """How long fewer must do before one is removed."""
+    hold_s: NonNegativeFloat = Field(default=300.0, le=7 * 86_400)  # how long fewer must do before one is removed
 
 
 class Outage(Noun):
@@ -47,12 +45,9 @@ class Outage(Noun):
 
     replica: NonNegativeInt
     at_s: NonNegativeFloat
-    down_s: PositiveFloat | None = None
-    """How long it is away; None: for good."""
-    notice_s: NonNegativeFloat = 0.0
-    """It gets no new requests from this long before."""
-    reclaimed: bool = False
-    """A spot market took the machine back: it is not paid for while it is away."""
+    down_s: PositiveFloat | None = None  # how long it is away; None: for good
+    notice_s: NonNegativeFloat = 0.0  # it gets no new requests from this long before
+    reclaimed: bool = False  # a spot market took the machine back: it is not paid for while it is away
 
     @property
     def back_s(self) -> float:
@@ -68,7 +63,6 @@ class FleetSettings(Noun):
     outages: tuple[Outage, ...] = ()
     prefill_replicas: NonNegativeInt = Field(default=0, le=_MOST_REPLICAS)
     """Replicas that compute prompts only and send the KV on; 0: every replica does both."""
-    link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S
-    """From one GPU of a prefill replica to one of a decode replica."""
+    link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S  # from one GPU of a prefill replica to one of a decode replica
     users: int | None = None
     """A closed loop on one replica: each user sends the next request when their last was answered."""

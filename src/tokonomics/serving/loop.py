@@ -71,10 +71,10 @@ def run(
     while True:
         now_s, kind, place = _next_change(world, fleet.autoscale, planned)
         _serve(world, now_s, kind == TICK and now_s < math.inf, progress)
-        done = world.clock["arrivals"][0] == len(requests.arrival_s) and not _unfinished(world)
         if now_s == math.inf:
             break
-        if done:
+        under_way = world.replicas["outstanding"].sum() > 0 or world.clock["held_first"][0] != NONE
+        if world.clock["arrivals"][0] == len(requests.arrival_s) and not under_way:
             # Steps whose clients have all hung up run to their end.
             _serve(world, math.inf, False, progress)
             break
@@ -103,15 +103,11 @@ def run(
 
 def _outages(fleet: FleetSettings) -> list[tuple[float, int, int]]:
     """Notices, failures and returns as time, kind and replica, the last first."""
-    events = [
-        event
-        for outage in fleet.outages
-        for event in (
-            (max(0.0, outage.at_s - outage.notice_s), NOTICE, outage.replica),
-            (outage.at_s, DOWN, outage.replica),
-            (outage.back_s, BACK, outage.replica),
-        )
-    ]
+    events = []
+    for outage in fleet.outages:
+        events.append((max(0.0, outage.at_s - outage.notice_s), NOTICE, outage.replica))
+        events.append((outage.at_s, DOWN, outage.replica))
+        events.append((outage.back_s, BACK, outage.replica))
     return sorted((event for event in events if event[0] < math.inf), reverse=True)
 
 
@@ -123,10 +119,6 @@ def _next_change(world: World, rule: Autoscale | None, planned: list[tuple[float
     soonest = int(ready_s.argmin())
     tick_s = float((world.clock["ticks"][0] + 1) * rule.interval_s)
     return min((float(ready_s[soonest]), READY, soonest), (tick_s, TICK, NONE))
-
-
-def _unfinished(world: World) -> bool:
-    return bool(world.replicas["outstanding"].sum() > 0 or world.clock["held_first"][0] != NONE)
 
 
 def _serve(world: World, until_s: float, deadlines_too: bool, progress: Callable[[int], None] | None) -> None:

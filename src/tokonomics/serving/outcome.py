@@ -291,9 +291,8 @@ def _seconds_present(enter_s: Floats, leave_s: Floats, edges: Floats) -> Floats:
         """Sum over the events before each edge of how long before it they were."""
         ordered = np.sort(times)
         counts = np.searchsorted(ordered, edges)
-        return np.array(
-            [edge * count - float(ordered[:count].sum()) for edge, count in zip(edges, counts, strict=True)]
-        )
+        passed = [float(ordered[:count].sum()) for count in counts]
+        return np.asarray(edges * counts - np.array(passed))
 
     return np.asarray(np.maximum(np.diff(time_before(enter_s) - time_before(leave_s)), 0.0))
 

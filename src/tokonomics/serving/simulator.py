@@ -98,7 +98,7 @@ def simulate(
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
     requests = requests_for(trace, rules, timeout_s, by_priority)
     if fleet.users is not None:
-        requests = _closed_loop(requests, fleet.users, fleet, timeout_s)
+        requests = _closed_loop(requests, fleet, timeout_s)
     joins = None if fetches is None else np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
     if fetches is not None and joins is not None:
         fetched = fetches.tokens[joins].astype(np.int32)
@@ -139,8 +139,9 @@ def simulate(
     )
 
 
-def _closed_loop(requests: Requests, users: int, fleet: FleetSettings, timeout_s: float) -> Requests:
+def _closed_loop(requests: Requests, fleet: FleetSettings, timeout_s: float) -> Requests:
     """All users send their first request at once."""
+    users = fleet.users or 0
     if users < 1 or fleet.replicas > 1 or fleet.autoscale or fleet.prefill_replicas or fleet.outages:
         raise BadInput("a closed loop has at least one user, and one replica that stays")
     if timeout_s < math.inf or np.isfinite(requests.deadline_s).any():
@@ -236,10 +237,10 @@ def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_pri
     """The trace as the compiled loop reads it."""
     count = len(trace)
     urgency = np.zeros(count, np.int32)
-    if by_priority and trace.priority is None:
-        fix = f"Name the column: {option('columns', 'priority=…')}"
-        raise BadInput("the requests have no priorities", field="priority", fix=fix)
-    if by_priority and trace.priority is not None:
+    if by_priority:
+        if trace.priority is None:
+            fix = f"Name the column: {option('columns', 'priority=…')}"
+            raise BadInput("the requests have no priorities", field="priority", fix=fix)
         urgency = np.unique(trace.priority, return_inverse=True)[1].astype(np.int32)
     patience = np.full(count, np.inf) if trace.patience_s is None else trace.patience_s
     ids, starts, unit_tokens = _units(trace, rules)

@@ -38,16 +38,13 @@ _FULLEST = 0.999  # a queue at full load never empties: waiting is computed up t
 class Steady(Noun):
     """What one replica does under a load."""
 
-    rate: PositiveFloat
-    """Requests a second that it finishes."""
+    rate: PositiveFloat  # requests a second that it finishes
     batch: PositiveFloat
     tpot_s: PositiveFloat
-    ttft_s: PositiveFloat
-    """Mean, waiting included."""
+    ttft_s: PositiveFloat  # mean, waiting included
     output_tokens_per_s: PositiveFloat
     total_tokens_per_s: PositiveFloat
-    utilization: NonNegativeFloat
-    """Rate ÷ the highest rate it holds."""
+    utilization: NonNegativeFloat  # rate ÷ the highest rate it holds
 
 
 class Capacity(Noun):
@@ -56,8 +53,7 @@ class Capacity(Noun):
     rate: PositiveFloat
     batch: PositiveInt
     tpot_s: PositiveFloat
-    prefill_share: NonNegativeFloat
-    """Share of the GPU's time that prompts take at this load."""
+    prefill_share: NonNegativeFloat  # share of the GPU's time that prompts take at this load
     limited_by: str
 
 

@@ -37,27 +37,21 @@ class Tier(Noun):
     """A memory for KV behind that of the GPUs."""
 
     name: str
-    size_bytes: NonNegativeFloat
-    """Of one replica, or of all together where it is shared."""
+    size_bytes: NonNegativeFloat  # of one replica, or of all together where it is shared
     bytes_per_s: PositiveFloat
     """Into one GPU; the GPUs of a replica fetch their parts at the same time, each over a link of its own."""
     shared: bool = False
-    ttl_s: PositiveFloat | None = None
-    """What was not used for so long is let go; None: only when room is needed."""
+    ttl_s: PositiveFloat | None = None  # what was not used for so long is let go; None: only when room is needed
 
 
 class TierHits(Noun):
     """What a tier gave over a whole trace."""
 
     name: str
-    tokens: int
-    """Prompt tokens fetched from it."""
-    available_tokens: int
-    """Those it had and no faster memory did: the rest was quicker to compute."""
-    busy_s: float
-    """Of its links, all replicas together."""
-    held_bytes: float
-    """The most it ever held, of one replica or of all where it is shared."""
+    tokens: int  # prompt tokens fetched from it
+    available_tokens: int  # those it had and no faster memory did: the rest was quicker to compute
+    busy_s: float  # of its links, all replicas together
+    held_bytes: float  # the most it ever held, of one replica or of all where it is shared
 
 
 def kv_bytes_per_token(deployment: Deployment) -> int:
@@ -74,8 +68,8 @@ def kv_bytes_per_token_and_gpu(deployment: Deployment) -> float:
     More ranks than KV heads hold copies, and every rank holds MLA's latent vector whole: there it is not a part of
     the replica's bytes by the number of GPUs.
     """
-    groups = [group for group in deployment.model.groups if group.mixer]
-    elements = sum(group.count * kv_elements_per_token(group.mixer, deployment.tp) for group in groups if group.mixer)
+    groups, tp = deployment.model.groups, deployment.tp
+    elements = sum(group.count * kv_elements_per_token(group.mixer, tp) for group in groups if group.mixer)
     stage = math.ceil(deployment.model.layers / deployment.pp) / deployment.model.layers
     return elements * kv_bytes_per_element(deployment.kv) * stage
 

@@ -69,8 +69,7 @@ class TraceFile:
     log: Log
     strict: bool = False
     shared: SharedPrompts | None = None
-    problems: Problems = field(default_factory=Problems)
-    """Filled while reading."""
+    problems: Problems = field(default_factory=Problems)  # filled while reading
 
     @property
     def block_tokens(self) -> int | None:

@@ -108,8 +108,9 @@ class Idle(Noun):
     """
 
     tokens_per_second: float
+    """Of one machine, as given."""
     usd_per_hour: float
-    """Of one machine, both as given."""
+    """Of one machine, as given."""
     window_s: int
     enough: float
     """Share of the windows in which one machine does."""

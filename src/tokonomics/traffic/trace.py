@@ -36,8 +36,7 @@ class PrefixBlocks:
     last block may be partly filled.
     """
 
-    ids: Counts
-    """Dense: 0 to ``distinct - 1``."""
+    ids: Counts  # dense: 0 to ``distinct - 1``
     starts: Offsets
     block_tokens: int
     distinct: int
